@@ -5,10 +5,10 @@
 //! `agent.redb.corrupt-<n>`, and a new one is begun. The agent then adopts what it finds running by the names of
 //! cgroups. The node's id is also kept in a file of its own, because those names depend on it.
 
-mod convert;
 mod lock;
 mod writer;
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -39,9 +39,8 @@ pub(crate) use lock::DataDirLock;
 pub use lock::LockDataDirError;
 pub(crate) use writer::{CONDITION, PendingWrite, Store, Write};
 
-/// The version of tables and records. A database of a higher one is refused, of a lower one converted
-/// ([`convert`]).
-pub(crate) const SCHEMA: u32 = 10;
+/// The version of tables and records. A database of another version is refused by name.
+pub(crate) const SCHEMA: u32 = 1;
 
 const FILE: &str = "agent.redb";
 const NODE_ID_FILE: &str = "node-id";
@@ -51,14 +50,13 @@ const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("meta");
 const DESIRED: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("desired");
 const SNAPSHOTS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("snapshots");
 const TASKS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("tasks");
-/// The remote tasks that agents know, by allocation. Only allocations that have any are in it. A database without this
-/// table has none.
+/// The remote tasks that agents know, by allocation. Only allocations that have any are in it.
 const REMOTE: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("remote");
 /// The remains that drivers and the kernel did not let go of, by allocation and the driver's name for the task.
 const LEFTOVERS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("leftovers");
-/// Networks that drivers made, by allocation. A database without it has none.
+/// Networks that drivers made, by allocation.
 const DRIVER_NETWORKS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("driver_networks");
-/// Users of tasks that were given one, by allocation. A database without it has none.
+/// Users of tasks that were given one, by allocation.
 const USERS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("users");
 const META_SCHEMA: &str = "schema";
 const META_SERVERS: &str = "servers";
@@ -128,6 +126,12 @@ pub enum OpenStoreError {
         path.display()
     )]
     Newer { path: PathBuf, found: u32 },
+    /// It was written by an older Muster, whose format this version does not read.
+    #[error(
+        "{}: the data has format {found}, this version reads format {SCHEMA}; stop the node's tasks with the older muster that wrote it, or give another --data-dir",
+        path.display()
+    )]
+    Older { path: PathBuf, found: u32 },
     /// The data directory cannot be used.
     #[error("{}: the data directory cannot be used; check its owner and free space", path.display())]
     Io {
@@ -155,6 +159,7 @@ pub enum OpenStoreError {
 
 enum ReadError {
     Newer(u32),
+    Older(u32),
     /// Another handle has it open, as of an agent of this process that is being dropped.
     Open,
     /// The file may be whole, but cannot be had.
@@ -256,6 +261,7 @@ pub(crate) fn open(
             Ok((Store::start(path, database, conditions), loaded))
         }
         Err(ReadError::Newer(found)) => Err(OpenStoreError::Newer { path, found }),
+        Err(ReadError::Older(found)) => Err(OpenStoreError::Older { path, found }),
         Err(ReadError::Open) => Err(OpenStoreError::Open { path }),
         Err(ReadError::Io(source)) => Err(OpenStoreError::Io { path, source }),
         Err(ReadError::Unreadable(reason)) => {
@@ -268,7 +274,7 @@ pub(crate) fn open(
                 let source = match error {
                     ReadError::Io(source) => source,
                     ReadError::Unreadable(reason) => std::io::Error::other(reason),
-                    ReadError::Newer(_) | ReadError::Open => {
+                    ReadError::Newer(_) | ReadError::Older(_) | ReadError::Open => {
                         std::io::ErrorKind::ResourceBusy.into()
                     }
                 };
@@ -328,7 +334,7 @@ fn open_existing(path: &Path, existed: bool) -> Result<(Database, StoreContents)
         builder.create(path)?
     };
     if existed {
-        convert::to_this_format(&database)?;
+        check_format(&database)?;
     } else {
         let transaction = database.begin_write()?;
         transaction
@@ -338,10 +344,28 @@ fn open_existing(path: &Path, existed: bool) -> Result<(Database, StoreContents)
         transaction.open_table(SNAPSHOTS)?;
         transaction.open_table(TASKS)?;
         transaction.open_table(LEFTOVERS)?;
+        transaction.open_table(REMOTE)?;
+        transaction.open_table(DRIVER_NETWORKS)?;
+        transaction.open_table(USERS)?;
         transaction.commit()?;
     }
     let loaded = load(&database)?;
     Ok((database, loaded))
+}
+
+/// Refuses a database of another format.
+fn check_format(database: &Database) -> Result<(), ReadError> {
+    let meta = database.begin_read()?.open_table(META)?;
+    let bytes = meta.get(META_SCHEMA)?.map(|bytes| bytes.value().to_vec());
+    let found = bytes
+        .and_then(|bytes| <[u8; 4]>::try_from(bytes).ok())
+        .map(u32::from_le_bytes)
+        .ok_or_else(|| ReadError::Unreadable("it has no format number".into()))?;
+    match found.cmp(&SCHEMA) {
+        Ordering::Less => Err(ReadError::Older(found)),
+        Ordering::Equal => Ok(()),
+        Ordering::Greater => Err(ReadError::Newer(found)),
+    }
 }
 
 /// Reads a database of this format.
@@ -385,18 +409,13 @@ fn load(database: &Database) -> Result<StoreContents, ReadError> {
     Ok(loaded)
 }
 
-/// The rows of a table that earlier databases of this format may lack.
+/// Reads the rows of a table that is keyed by allocation.
 fn by_alloc<T: serde::de::DeserializeOwned>(
     transaction: &redb::ReadTransaction,
     table: TableDefinition<'_, &[u8], &[u8]>,
 ) -> Result<BTreeMap<AllocId, T>, ReadError> {
-    let table = match transaction.open_table(table) {
-        Ok(table) => table,
-        Err(redb::TableError::TableDoesNotExist(_)) => return Ok(BTreeMap::new()),
-        Err(error) => return Err(error.into()),
-    };
     let mut rows = BTreeMap::new();
-    for row in table.iter()? {
+    for row in transaction.open_table(table)?.iter()? {
         let (key, value) = row?;
         let (alloc_id, _) = parse_task_key(key.value())?;
         rows.insert(alloc_id, decoded(value.value())?);

@@ -45,11 +45,13 @@ const PLANNED: &str = "PlanResult";
 pub(crate) fn cause(command: &Command) -> &'static str {
     match command {
         Command::RegisterNode { .. } => "NodeRegistration",
-        Command::SetNodeStatus { .. } | Command::AddNodeEvent { .. } => "NodeStreamEvent",
+        Command::SetNodeStatus { .. }
+        | Command::AddNodeEventV1 { .. }
+        | Command::AddNodeEvent { .. } => "NodeStreamEvent",
         Command::DeregisterJob { .. } | Command::PurgeJob { .. } => "JobDeregistered",
         Command::ApplyPlans { .. } => PLANNED,
         Command::EvaluateJob { .. } | Command::UpdateEvals { .. } => "EvaluationUpdated",
-        Command::ReportAllocs { .. } | Command::ReportNodes { .. } => "AllocationUpdated",
+        Command::ReportNodes { .. } => "AllocationUpdated",
         Command::CollectGarbage { .. } => "GarbageCollected",
         Command::NoteCollections { .. } => "NodeGarbageCollected",
         Command::NoteServerHealth { .. } => "ServerHealthChanged",
@@ -66,10 +68,7 @@ pub(crate) fn cause(command: &Command) -> &'static str {
         | Command::CompleteDrain { .. } => "NodeDrain",
         Command::MigrateAllocs { .. } => "AllocationUpdateDesiredStatus",
         Command::RegisterJob { .. }
-        | Command::PlaceJob { .. }
-        | Command::ScaleJob { .. }
         | Command::ScaleGroup { .. }
-        | Command::DispatchJobAt { .. }
         | Command::RevertJob { .. }
         | Command::SetJobStable { .. }
         | Command::TagJobVersion { .. }
@@ -78,7 +77,7 @@ pub(crate) fn cause(command: &Command) -> &'static str {
         Command::SetSchedulerConfig { .. } => "SchedulerConfigUpdated",
         Command::SetClusterPolicy { .. } => "NetworkPolicyUpdated",
         Command::FreshenDomain { .. } | Command::SetOneOffTimes { .. } => "TaskSettingsUpdated",
-        Command::DesireOneOffs { .. } | Command::PlaceOneOffs { .. } => "TaskDesired",
+        Command::DesireOneOffs { .. } => "TaskDesired",
         Command::ChangeOneOffs { .. } => "TaskUpdated",
         Command::Keyed { once: _, command } => cause(command.command()),
     }
@@ -577,6 +576,7 @@ mod tests {
             spec: Box::new(muster_domain::fixture::job(job_id).build()),
             at: Timestamp(index),
             check_index: None,
+            places: None,
         };
         let cause = cause(&command);
         let applied = fsm::apply(state, LogIndex(index), command);
@@ -626,9 +626,8 @@ mod tests {
         let mut state = State::default();
         let first = registered(&mut state, 7, "web");
         let key = JobKey::in_default("web");
-        let stop = Command::DeregisterJob {
+        let stop = Command::PurgeJob {
             key,
-            purge: true,
             at: Timestamp(8),
         };
         let cause = cause(&stop);

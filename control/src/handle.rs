@@ -597,7 +597,12 @@ impl Control {
             None
         };
         let spec = Box::new(Arc::unwrap_or_clone(spec));
-        Command::registration(spec, places, self.now(), check_index)
+        Command::RegisterJob {
+            spec,
+            places,
+            at: self.now(),
+            check_index,
+        }
     }
 
     async fn job_places(&self, spec: &Arc<JobSpec>) -> Option<Box<JobPlacement>> {

@@ -38,8 +38,6 @@ pub enum Trigger {
     MaxDisconnect,
     /// A node came back that was out of reach.
     Reconnect,
-    /// The next step of an update without a deployment. Older logs hold it; updates have deployments now.
-    RollingUpdate,
 }
 
 impl Trigger {
@@ -61,7 +59,6 @@ impl Trigger {
             Self::JobScale => "job-scaling",
             Self::MaxDisconnect => "max-disconnect-timeout",
             Self::Reconnect => "reconnect",
-            Self::RollingUpdate => "rolling-update",
         }
     }
 }

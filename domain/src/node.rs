@@ -101,6 +101,8 @@ pub struct NodeEvent {
     pub subsystem: NodeSubsystem,
     /// A sentence for a human reader, at most [`NODE_EVENT_BYTES_MAX`] bytes.
     pub message: String,
+    /// Facts for programs, such as `agent_address`. Keys and values have at most [`NODE_EVENT_BYTES_MAX`] bytes together.
+    pub details: BTreeMap<String, String>,
     /// The time of the entry that recorded it.
     pub at: Timestamp,
     /// The entry that recorded it.

@@ -10,7 +10,9 @@ use crate::codec::{self, DecodeError, EncodeError};
 use crate::limits;
 
 /// The version of the messages in [`crate::rpc`]. A peer with another one gets an error and is disconnected.
-pub const VERSION: u16 = 1;
+pub const AGENT_VERSION: u16 = 1;
+/// The version of the messages among servers. A peer with another one gets an error and is disconnected.
+pub const SERVER_VERSION: u16 = 1;
 /// Bytes before the body.
 pub const HEADER_BYTES: usize = 6;
 
@@ -28,13 +30,13 @@ pub struct Protocol {
 /// Between an agent and a server.
 pub const AGENT: Protocol = Protocol {
     name: "agent",
-    version: VERSION,
+    version: AGENT_VERSION,
     bytes_max: limits::FRAME_BYTES_MAX,
 };
 /// Among servers. A frame holds at least one log entry, however large that is.
 pub const SERVER: Protocol = Protocol {
     name: "server",
-    version: 1,
+    version: SERVER_VERSION,
     bytes_max: limits::ENTRY_BYTES_MAX,
 };
 
@@ -171,7 +173,7 @@ mod tests {
             Err(HeaderError::Version {
                 protocol: "agent",
                 theirs: 9,
-                ours: VERSION,
+                ours: AGENT_VERSION,
             })
         );
     }

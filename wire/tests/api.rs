@@ -51,6 +51,7 @@ fn node() -> Node {
         events: Arc::new(vec![NodeEvent {
             subsystem: NodeSubsystem::Cluster,
             message: "Node registered".to_owned(),
+            details: BTreeMap::new(),
             at: AT,
             index: LogIndex(3),
         }]),

@@ -1,8 +1,9 @@
-//! `cargo xtask bless`: rewrites the golden files with what the code says today.
+//! `cargo xtask bless`: rewrites the golden files with what the code says today, and locks new lines of formats.
 
 use std::process::Command;
 
 use crate::shell;
+use crate::tidy::formats;
 
 /// Which tests' golden files.
 #[derive(Debug, clap::Args)]
@@ -10,6 +11,9 @@ pub(crate) struct Options {
     /// The package; without it, all
     #[arg(long, short)]
     package: Option<String>,
+    /// Run no tests: only lock the new lines of formats
+    #[arg(long, conflicts_with = "package")]
+    formats: bool,
 }
 
 /// The `bless` command. It writes to the tree and shows which files differ from the last commit,
@@ -17,8 +21,11 @@ pub(crate) struct Options {
 ///
 /// # Errors
 ///
-/// When a test fails for another reason than its golden file.
+/// When a test fails for another reason than its golden file, or a locked line of a format changed.
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+    if options.formats {
+        return formats::lock(&shell::root());
+    }
     let mut cargo = shell::cargo();
     cargo.args(["test", "--no-fail-fast"]);
     match &options.package {
@@ -28,10 +35,11 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     // The first is expect-test's, the second our own tests'.
     cargo.env("UPDATE_EXPECT", "1").env("MUSTER_BLESS", "1");
     let tested = shell::run(&mut cargo);
+    let locked = formats::lock(&shell::root());
     shell::run(
         Command::new("git")
             .args(["--no-pager", "diff", "--stat"])
             .current_dir(shell::root()),
     )?;
-    tested
+    tested.and(locked)
 }

@@ -2,7 +2,7 @@
 //!
 //! [`crates`] holds the dependency table against what cargo resolves; [`text`] the rules about one line of code;
 //! [`layout`] those about files and their names; [`names`] those about names; [`prose`] those about
-//! doc comments; [`documents`] those about Markdown.
+//! doc comments; [`documents`] those about Markdown; [`formats`] holds golden files against their lock.
 //! They return findings and print nothing. Deliberate exceptions stand, with their reasons, in `xtask/tidy-exceptions.toml` ([`exceptions`]). More of
 //! them than the list says is an error, and so is less, so the list only shrinks.
 
@@ -10,6 +10,7 @@ mod crates;
 mod doc_comments;
 mod documents;
 mod exceptions;
+pub(crate) mod formats;
 mod layout;
 mod names;
 mod prose;
@@ -54,6 +55,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
     let paths: Vec<&str> = files.iter().map(|file| file.path.as_str()).collect();
     findings.extend(layout::check_stems(&paths));
     findings.extend(documents::check(&files));
+    findings.extend(formats::check(&files));
     findings.sort();
 
     let list = exceptions::read(&shell::root().join(exceptions::PATH))?;

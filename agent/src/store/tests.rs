@@ -4,10 +4,6 @@ use muster_domain::id::{LogIndex, Timestamp};
 use muster_domain::job::LogConfig;
 use muster_domain::one_off::{BlockBytes, TaskUsageTotals};
 
-use super::convert::{
-    AllocSnapshotOf2, AllocSnapshotOf6, AllocSnapshotOf8, DesiredAllocOf3, DesiredAllocOf4,
-    DesiredAllocOf5, DesiredAllocOf7, DesiredAllocOf9, TaskRecordOf2, TaskRecordOf6,
-};
 use super::*;
 use crate::drivers::networks::NetworkDescription;
 use crate::ring::SmallDisk;
@@ -28,6 +24,18 @@ fn desired(name: u32) -> DesiredAlloc {
 }
 
 fn record() -> TaskRecord {
+    let mut end = WorkEnd::failure("why", Timestamp(7));
+    end.usage.counted = Some(TaskUsageTotals {
+        forks: 1,
+        net_rx_bytes: 2,
+        net_rx_packets: 3,
+        net_tx_bytes: 4,
+        net_tx_packets: 5,
+        block: Some(BlockBytes {
+            read: 6,
+            written: 7,
+        }),
+    });
     TaskRecord {
         attempt: 2,
         driver: "native".into(),
@@ -41,27 +49,9 @@ fn record() -> TaskRecord {
                 ..Exit::default()
             },
             detail: "detail".into(),
-            end: Some(Box::new(WorkEnd::failure("why", Timestamp(7)))),
+            end: Some(Box::new(end)),
         }),
     }
-}
-
-/// With what format 6 did not have.
-fn counted_record() -> TaskRecord {
-    let mut record = record();
-    let end = record.ended.as_mut().unwrap().end.as_mut().unwrap();
-    end.usage.counted = Some(TaskUsageTotals {
-        forks: 1,
-        net_rx_bytes: 2,
-        net_rx_packets: 3,
-        net_tx_bytes: 4,
-        net_tx_packets: 5,
-        block: Some(BlockBytes {
-            read: 6,
-            written: 7,
-        }),
-    });
-    record
 }
 
 fn leftover() -> Leftover {
@@ -198,30 +188,6 @@ async fn a_network_that_was_given_back_is_forgotten() {
     assert_eq!((loaded.allocs.len(), loaded.driver_networks.len()), (2, 0));
 }
 
-/// The bytes of what is stored of networks that drivers made, in a table that agents before did not know.
-#[test]
-fn records_of_drivers_networks_keep_their_bytes() {
-    let bytes = hex(&codec::encode(&driver_network()).unwrap());
-    let text = format!("driver_network {bytes}\n");
-
-    expect_test::expect_file!["../../testdata/store-driver-network-1.txt"].assert_eq(&text);
-}
-
-/// The bytes of what is stored of remote tasks, in a table that agents before did not know.
-#[test]
-fn records_of_remote_tasks_keep_their_bytes() {
-    let text = format!("remote {}\n", hex(&codec::encode(&remote()).unwrap()));
-
-    expect_test::expect_file!["../../testdata/store-remote-1.txt"].assert_eq(&text);
-}
-
-#[test]
-fn records_of_users_keep_their_bytes() {
-    let text = format!("users {}\n", hex(&codec::encode(&users()).unwrap()));
-
-    expect_test::expect_file!["../../testdata/store-users-1.txt"].assert_eq(&text);
-}
-
 /// Returns the written content, for comparison.
 fn contents(loaded: &StoreContents) -> String {
     let StoreContents {
@@ -322,30 +288,47 @@ async fn garbage_is_set_aside_and_named() {
     assert!(dir.path().join("agent.redb.corrupt-1").exists());
 }
 
-#[tokio::test]
-async fn a_newer_format_is_refused_and_kept() {
+/// Opens a store that says it has the format `found`, and returns the refusal.
+fn refusal_of_format(found: u32) -> String {
     let dir = tempfile::tempdir().unwrap();
     drop(open(dir.path()).unwrap());
     {
         // Closed again at once, so that nothing has it open.
         let (database, _) = open_once_closed(&dir.path().join(FILE), true).ok().unwrap();
         let transaction = database.begin_write().unwrap();
-        let newer = (SCHEMA + 1).to_le_bytes();
         transaction
             .open_table(META)
             .unwrap()
-            .insert(META_SCHEMA, newer.as_slice())
+            .insert(META_SCHEMA, found.to_le_bytes().as_slice())
             .unwrap();
         transaction.commit().unwrap();
     }
 
     let refused = open(dir.path()).unwrap_err().to_string();
 
+    assert!(dir.path().join(FILE).exists());
+    assert!(!dir.path().join("agent.redb.corrupt-1").exists());
+    refused
+}
+
+#[tokio::test]
+async fn a_newer_format_is_refused_and_kept() {
+    let refused = refusal_of_format(SCHEMA + 1);
+
     assert!(
         refused.contains(&format!("format {}", SCHEMA + 1)) && refused.contains("newer muster"),
         "{refused}"
     );
-    assert!(dir.path().join(FILE).exists());
+}
+
+#[tokio::test]
+async fn an_older_format_is_refused_and_kept() {
+    let refused = refusal_of_format(SCHEMA - 1);
+
+    assert!(
+        refused.contains(&format!("format {}", SCHEMA - 1)) && refused.contains("older muster"),
+        "{refused}"
+    );
 }
 
 #[test]
@@ -418,189 +401,39 @@ async fn database_still_closing_is_awaited_not_set_aside() {
     assert!(!dir.path().join("agent.redb.corrupt-1").exists());
 }
 
-/// A database of format 1 is converted when it is opened, whether its agent knew of leftovers or not. What was
-/// left is of no boot that is known.
-#[tokio::test]
-async fn a_database_of_format_1_is_converted() {
-    let dir = tempfile::tempdir().unwrap();
-    filled(dir.path()).await;
-    let alloc_id = AllocId::at(LogIndex(1), 1);
-    let unknown = Leftover {
-        boot_id: String::new(),
-        ..leftover()
-    };
-    for leftovers in [Some("leftover"), None] {
-        become_format(1, dir.path(), alloc_id, leftovers);
-        for _opening in 0..2 {
-            let (_store, loaded) = open(dir.path()).unwrap();
-
-            let found = loaded.leftovers.get(&alloc_id);
-            let expected = leftovers.map(|_| &unknown);
-            assert_eq!(found.map(|found| &found["a/b/00000002"]), expected);
-            assert_eq!((loaded.allocs.len(), loaded.fresh), (1, false));
-        }
-    }
-}
-
-/// Records of format 2 get what one-off tasks need, and lose nothing.
-#[tokio::test]
-async fn a_database_of_format_2_is_converted() {
-    let dir = tempfile::tempdir().unwrap();
-    filled(dir.path()).await;
-    let alloc_id = AllocId::at(LogIndex(1), 1);
-    become_format(2, dir.path(), alloc_id, Some("leftover"));
-    let mut without_end = record();
-    without_end.ended.as_mut().unwrap().end = None;
-
-    for _opening in 0..2 {
-        let (_store, loaded) = open(dir.path()).unwrap();
-
-        assert_eq!(loaded.tasks[&(alloc_id, "main".to_owned())], without_end);
-        assert_eq!(loaded.allocs[&alloc_id].1, Some(snapshot()));
-        assert_eq!(loaded.leftovers[&alloc_id]["a/b/00000002"], leftover());
-        assert_eq!((loaded.allocs.len(), loaded.fresh), (1, false));
-    }
-}
-
-/// Jobs of format 3 have no network policies, those of format 4 none with rates, and those of format 5 have logs
-/// without. Ends of format 6 know less of the usage. Tasks of format 7 have fewer limits, and those of format 8 no
-/// networks of their drivers.
-#[tokio::test]
-async fn databases_of_formats_3_to_8_are_converted() {
-    for format in 3..=8 {
-        let dir = tempfile::tempdir().unwrap();
-        filled(dir.path()).await;
-        let alloc_id = AllocId::at(LogIndex(1), 1);
-        become_format(format, dir.path(), alloc_id, Some("leftover"));
-
-        for _opening in 0..2 {
-            let (_store, loaded) = open(dir.path()).unwrap();
-
-            let expected = if format < 7 {
-                record()
-            } else {
-                counted_record()
-            };
-            assert_eq!(loaded.tasks[&(alloc_id, "main".to_owned())], expected);
-            assert_eq!(loaded.allocs[&alloc_id].0, desired(1), "{format}");
-            assert_eq!(loaded.allocs[&alloc_id].1, Some(snapshot()), "{format}");
-            assert_eq!((loaded.allocs.len(), loaded.fresh), (1, false));
-        }
-    }
-}
-
-/// Makes the store one of an earlier format: with the rows of its golden file, of leftovers this one, or without
-/// their table.
-fn become_format(format: u32, dir: &Path, alloc_id: AllocId, leftover: Option<&str>) {
-    let (database, _) = open_once_closed(&dir.join(FILE), true).ok().unwrap();
-    let transaction = database.begin_write().unwrap();
-    transaction.delete_table(LEFTOVERS).unwrap();
-    if let Some(name) = leftover {
-        let mut table = transaction.open_table(LEFTOVERS).unwrap();
-        let (key, row) = (
-            task_key(alloc_id, "a/b/00000002"),
-            bytes_of(&golden(format), name),
-        );
-        table.insert(key.as_slice(), row.as_slice()).unwrap();
-    }
-    for (table, key, name) in [
-        (TASKS, task_key(alloc_id, "main"), "task"),
-        (SNAPSHOTS, alloc_id.0.to_vec(), "snapshot"),
-    ] {
-        let mut table = transaction.open_table(table).unwrap();
-        let row = bytes_of(&golden(format), name);
-        table.insert(key.as_slice(), row.as_slice()).unwrap();
-    }
-    let mut table = transaction.open_table(DESIRED).unwrap();
-    let keys: Vec<Vec<u8>> = table
-        .iter()
-        .unwrap()
-        .map(|row| row.unwrap().0.value().to_vec())
-        .collect();
-    let row = bytes_of(&golden(format), "desired");
-    for key in keys {
-        table.remove(key.as_slice()).unwrap();
-    }
-    table.insert(alloc_id.0.as_slice(), row.as_slice()).unwrap();
-    drop(table);
-    let mut meta = transaction.open_table(META).unwrap();
-    meta.insert(META_SCHEMA, format.to_le_bytes().as_slice())
-        .unwrap();
-    drop(meta);
-    transaction.commit().unwrap();
-}
-
-/// The bytes of each record of this format. A change of them is a new format: `SCHEMA` goes up, and
-/// the old bytes stay readable.
+/// The bytes of each record of this format. A change of them is a new format: `SCHEMA` goes up, the old file stays, and
+/// a decoder of its own reads it.
 #[test]
-fn records_of_format_10_keep_their_bytes() {
+fn records_of_this_format_keep_their_bytes() {
     let text = [
         ("desired", codec::encode(&desired(1)).unwrap()),
         ("snapshot", codec::encode(&snapshot()).unwrap()),
-        ("task", codec::encode(&counted_record()).unwrap()),
+        ("task", codec::encode(&record()).unwrap()),
         ("leftover", codec::encode(&leftover()).unwrap()),
+        ("remote", codec::encode(&remote()).unwrap()),
+        ("driver_network", codec::encode(&driver_network()).unwrap()),
+        ("users", codec::encode(&users()).unwrap()),
     ]
     .map(|(name, bytes)| format!("{name} {}\n", hex(&bytes)))
     .concat();
 
-    expect_test::expect_file!["../../testdata/store-10.txt"].assert_eq(&text);
+    expect_test::expect_file!["../../testdata/store.v1.txt"].assert_eq(&text);
 }
 
+/// The recorded bytes of this format are read as the records that they were.
 #[test]
-fn records_of_each_format_are_read() {
-    let mut without_end = record();
-    without_end.ended.as_mut().unwrap().end = None;
-    for format in [1, 2] {
-        let bytes = |name| bytes_of(&golden(format), name);
-        let found: DesiredAlloc = decode::<DesiredAllocOf3>(&bytes("desired")).into();
-        assert_eq!(found, desired(1));
-        let found: AllocSnapshot = decode::<AllocSnapshotOf2>(&bytes("snapshot")).into();
-        assert_eq!(found, snapshot());
-        let found: TaskRecord = decode::<TaskRecordOf2>(&bytes("task")).into();
-        assert_eq!(found, without_end);
-    }
-    let found: DesiredAlloc = decode::<DesiredAllocOf3>(&bytes_of(&golden(3), "desired")).into();
-    assert_eq!(found, desired(1));
-    let found: DesiredAlloc = decode::<DesiredAllocOf4>(&bytes_of(&golden(4), "desired")).into();
-    assert_eq!(found, desired(1));
-    let found: DesiredAlloc = decode::<DesiredAllocOf5>(&bytes_of(&golden(5), "desired")).into();
-    assert_eq!(found, desired(1));
-    for format in [6, 7] {
-        let bytes = bytes_of(&golden(format), "desired");
-        let found: DesiredAlloc = decode::<DesiredAllocOf7>(&bytes).into();
-        assert_eq!(found, desired(1));
-    }
-    for format in [8, 9] {
-        let bytes = bytes_of(&golden(format), "desired");
-        let found: DesiredAlloc = decode::<DesiredAllocOf9>(&bytes).into();
-        assert_eq!(found, desired(1));
-    }
-    let bytes = bytes_of(&golden(SCHEMA), "desired");
-    assert_eq!(decode::<DesiredAlloc>(&bytes), desired(1));
-    for format in [3, 4, 5, 6] {
-        let bytes = |name| bytes_of(&golden(format), name);
-        let found: AllocSnapshot = decode::<AllocSnapshotOf6>(&bytes("snapshot")).into();
-        assert_eq!(found, snapshot());
-        let found: TaskRecord = decode::<TaskRecordOf6>(&bytes("task")).into();
-        assert_eq!(found, record());
-    }
-    for format in [7, 8] {
-        let bytes = bytes_of(&golden(format), "snapshot");
-        let found: AllocSnapshot = decode::<AllocSnapshotOf8>(&bytes).into();
-        assert_eq!(found, snapshot());
-    }
-    for format in [9, SCHEMA] {
-        let bytes = bytes_of(&golden(format), "snapshot");
-        assert_eq!(decode::<AllocSnapshot>(&bytes), snapshot());
-    }
-    for format in [7, 8, 9, SCHEMA] {
-        let bytes = bytes_of(&golden(format), "task");
-        assert_eq!(decode::<TaskRecord>(&bytes), counted_record());
-    }
-    for format in [2, 3, 4, 5, 6, 7, 8, 9, SCHEMA] {
-        let bytes = bytes_of(&golden(format), "leftover");
-        assert_eq!(decode::<Leftover>(&bytes), leftover());
-    }
+fn records_of_this_format_are_read() {
+    let golden = golden(SCHEMA);
+    let bytes = |name| bytes_of(&golden, name);
+    assert_eq!(decode::<DesiredAlloc>(&bytes("desired")), desired(1));
+    assert_eq!(decode::<AllocSnapshot>(&bytes("snapshot")), snapshot());
+    assert_eq!(decode::<TaskRecord>(&bytes("task")), record());
+    assert_eq!(decode::<Leftover>(&bytes("leftover")), leftover());
+    assert_eq!(decode::<Vec<RemoteTask>>(&bytes("remote")), remote());
+    let network: DriverNetwork = decode(&bytes("driver_network"));
+    assert_eq!(network, driver_network());
+    let found: BTreeMap<String, u32> = decode(&bytes("users"));
+    assert_eq!(found, users());
 }
 
 fn decode<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> T {
@@ -610,7 +443,7 @@ fn decode<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> T {
 /// The golden file of a format.
 fn golden(format: u32) -> String {
     let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata");
-    std::fs::read_to_string(format!("{dir}/store-{format}.txt")).unwrap()
+    std::fs::read_to_string(format!("{dir}/store.v{format}.txt")).unwrap()
 }
 
 fn hex(bytes: &[u8]) -> String {

@@ -65,6 +65,7 @@ fn main() {
             spec,
             at,
             check_index: None,
+            places: None,
         });
     }
     let (mut scheduled, all) = (Duration::ZERO, Instant::now());
@@ -175,6 +176,7 @@ fn schedule(cluster: &mut Cluster, spec: JobSpec) -> (ScheduleOutcome, Duration)
         spec: Box::new(spec),
         at: cluster.now,
         check_index: None,
+        places: None,
     });
     let started = Instant::now();
     let outcome = cluster

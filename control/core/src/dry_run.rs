@@ -57,6 +57,7 @@ pub fn dry_run(state: &State, spec: JobSpec, now: Timestamp) -> Result<DryRun, R
         spec: Box::new(spec),
         at: now,
         check_index: None,
+        places: None,
     };
     if let Response::Rejected(rejection) = next(&mut state, register) {
         return Err(rejection);

@@ -166,6 +166,7 @@ impl Cluster {
             spec: Box::new(spec),
             at: self.now,
             check_index: None,
+            places: None,
         });
         self.settle()
     }
@@ -173,11 +174,7 @@ impl Cluster {
     /// Stops a job.
     pub fn stop(&mut self, job_id: &str) -> Vec<Plan> {
         let key = JobKey::in_default(job_id);
-        self.apply(Command::DeregisterJob {
-            key,
-            purge: false,
-            at: self.now,
-        });
+        self.apply(Command::DeregisterJob { key, at: self.now });
         self.settle()
     }
 
@@ -216,9 +213,8 @@ impl Cluster {
             end: None,
             remote,
         };
-        self.apply(Command::ReportAllocs {
-            node_id,
-            reports: vec![report],
+        self.apply(Command::ReportNodes {
+            reports: vec![(node_id, vec![report])],
             at: self.now,
         })
     }

@@ -6,7 +6,8 @@
 //! the state.
 //!
 //! The encoding of [`Command`] is persisted: variants and fields are only ever appended as new
-//! variants, and `testdata/` keeps the bytes of each.
+//! variants, and `testdata/` keeps the bytes of each. The old variant is the decoder of its version, as
+//! [`Command::AddNodeEventV1`] is.
 
 mod admit;
 mod alloc;
@@ -62,7 +63,7 @@ pub use one_off::{
 };
 
 /// The newest format of commands that this build understands.
-pub const VERSION: u32 = 9;
+pub const VERSION: u32 = 2;
 
 /// A replicated change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -88,9 +89,12 @@ pub enum Command {
         /// Time of the proposal.
         at: Timestamp,
     },
-    /// A user submits a job.
+    /// A user submits a job. If it is not there, the leader may have found places for all its instances. Where one of
+    /// them is gone, the evaluation of the job places it.
     RegisterJob {
         spec: Box<JobSpec>,
+        /// The places of its instances, where the leader found them.
+        places: Option<Box<JobPlacement>>,
         /// Time of the proposal.
         at: Timestamp,
         /// Refuse unless the job was last registered by this entry; 0: unless there is no such job.
@@ -99,8 +103,6 @@ pub enum Command {
     /// A user stops a job.
     DeregisterJob {
         key: JobKey,
-        /// Forget it as well. Only in logs of earlier versions: who purges a job proposes [`Self::PurgeJob`].
-        purge: bool,
         /// Time of the proposal.
         at: Timestamp,
     },
@@ -127,14 +129,6 @@ pub enum Command {
     /// Updates of evaluations that have no plan.
     UpdateEvals {
         evals: Vec<EvalUpdate>,
-        /// Time of the proposal.
-        at: Timestamp,
-    },
-    /// An agent reports what became of allocations.
-    ReportAllocs {
-        node_id: NodeId,
-        /// The reports. Later ones about the same allocation win.
-        reports: Vec<AllocReport>,
         /// Time of the proposal.
         at: Timestamp,
     },
@@ -195,16 +189,6 @@ pub enum Command {
         /// Time of the proposal.
         at: Timestamp,
     },
-    /// A user changes how many instances of a group there should be.
-    ScaleJob {
-        key: JobKey,
-        group: String,
-        count: u32,
-        /// Refuse unless the job was last registered by this entry.
-        check_index: Option<LogIndex>,
-        /// Time of the proposal.
-        at: Timestamp,
-    },
     /// A user goes back to an older version of a job.
     RevertJob {
         key: JobKey,
@@ -234,6 +218,8 @@ pub enum Command {
         meta: BTreeMap<String, String>,
         /// A token by which a repeated dispatch is known; empty for none.
         idempotency_token: String,
+        /// The priority of the new job; `None` for that of the parameterized job.
+        priority: Option<u8>,
         /// Time of the proposal.
         at: Timestamp,
     },
@@ -255,13 +241,6 @@ pub enum Command {
         /// Time of the proposal.
         at: Timestamp,
     },
-    /// Clients want one-off tasks done.
-    DesireOneOffs {
-        /// The tasks; one that is refused keeps no other back.
-        tasks: Vec<NewOneOff>,
-        /// Time of the proposal.
-        at: Timestamp,
-    },
     /// Clients, and the duties of one-off tasks, move some of them on.
     ChangeOneOffs {
         /// The changes, each of one task; one that is refused keeps no other back.
@@ -269,25 +248,14 @@ pub enum Command {
         /// Time of the proposal.
         at: Timestamp,
     },
-    /// Clients want one-off tasks done, and the leader has found places for them. A place that is not there any more
-    /// leaves its task to wait as [`Self::DesireOneOffs`] does.
-    PlaceOneOffs {
+    /// Clients want one-off tasks done. A task without a place, or whose place is gone, waits for its evaluation.
+    DesireOneOffs {
         /// The tasks, each with its place if one was found; one that is refused keeps no other back.
         tasks: Vec<(NewOneOff, Option<OneOffPlacement>)>,
         /// The state in which the places were found.
         seen: LogIndex,
         /// Time of the proposal.
         at: Timestamp,
-    },
-    /// A user submits a job that is not there, and the leader has found places for all its instances. If one of them is
-    /// not there any more, or the job is, it is recorded as [`Self::RegisterJob`] does, and its evaluation places it.
-    PlaceJob {
-        spec: Box<JobSpec>,
-        places: Box<JobPlacement>,
-        /// Time of the proposal.
-        at: Timestamp,
-        /// As of [`Self::RegisterJob`].
-        check_index: Option<LogIndex>,
     },
     /// A client says that what it knows of a domain is all there is to know.
     FreshenDomain {
@@ -328,36 +296,19 @@ pub enum Command {
         /// Time of the proposal.
         at: Timestamp,
     },
-    /// A user stops a job and has it forgotten: [`Self::DeregisterJob`] with `purge`, with an answer that counts what
-    /// went.
+    /// A user stops a job and has it forgotten. The answer counts what went.
     PurgeJob {
         key: JobKey,
         /// Time of the proposal.
         at: Timestamp,
     },
-    /// Something happened to a node that its operator should see.
-    AddNodeEvent {
+    /// [`Self::AddNodeEvent`] of version 1, which has no details. Only in logs that a server of version 1 wrote.
+    AddNodeEventV1 {
         node_id: NodeId,
         /// The part of Muster that it is about.
         subsystem: NodeSubsystem,
         /// A sentence for the operator.
         message: String,
-        /// Time of the proposal.
-        at: Timestamp,
-    },
-    /// A user runs a parameterized job: [`Self::DispatchJob`] with a priority.
-    DispatchJobAt {
-        key: JobKey,
-        /// The end of the new job's id, which tells this dispatch from others.
-        suffix: String,
-        /// The data for the new job, in bytes.
-        payload: Vec<u8>,
-        /// Metadata, besides the job's own.
-        meta: BTreeMap<String, String>,
-        /// A token by which a repeated dispatch is known; empty for none.
-        idempotency_token: String,
-        /// The priority of the new job.
-        priority: u8,
         /// Time of the proposal.
         at: Timestamp,
     },
@@ -368,6 +319,17 @@ pub enum Command {
         scaling: Box<GroupScaling>,
         /// Refuse unless the job was last registered by this entry.
         check_index: Option<LogIndex>,
+        /// Time of the proposal.
+        at: Timestamp,
+    },
+    /// Something happened to a node that its operator should see.
+    AddNodeEvent {
+        node_id: NodeId,
+        /// The part of Muster that it is about.
+        subsystem: NodeSubsystem,
+        /// A sentence for the operator.
+        message: String,
+        details: BTreeMap<String, String>,
         /// Time of the proposal.
         at: Timestamp,
     },
@@ -393,7 +355,7 @@ pub struct JobPlacement {
 }
 
 /// A scaling action on a group, or an event of it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupScaling {
     pub group: String,
     /// Instances; `None` records only the event.
@@ -438,70 +400,19 @@ impl Command {
     #[must_use]
     pub fn version(&self) -> u32 {
         match self {
-            Self::RegisterNode { .. }
-            | Self::SetNodeStatus { .. }
-            | Self::SetEligibility { .. }
-            | Self::RegisterJob { .. }
-            | Self::DeregisterJob { .. }
-            | Self::EvaluateJob { .. }
-            | Self::ApplyPlans { .. }
-            | Self::UpdateEvals { .. }
-            | Self::ReportAllocs { .. }
-            | Self::ReportNodes { .. }
-            | Self::ChangeDeployment { .. }
-            | Self::DrainNode { .. }
-            | Self::CompleteDrain { .. }
-            | Self::MigrateAllocs { .. }
-            | Self::ScaleJob { .. }
-            | Self::RevertJob { .. }
-            | Self::SetJobStable { .. }
-            | Self::DispatchJob { .. }
-            | Self::LaunchPeriodic { .. }
-            | Self::SetSchedulerConfig { .. }
-            | Self::DesireOneOffs { .. } => 1,
-            Self::ChangeOneOffs { changes, .. } => changes
-                .iter()
-                .map(|change| change.step.version())
-                .fold(1, u32::max),
-            Self::CollectGarbage { rule, after, .. } => match (rule, after) {
-                (GcRule::OneOffs, _) | (_, Some(GcCursor::BatchEvalAt { .. })) => 5,
-                (GcRule::Evals | GcRule::Jobs | GcRule::Nodes | GcRule::Deployments, _) => 1,
-            },
-            Self::PlaceOneOffs { .. } => 2,
-            Self::PlaceJob { .. } => 3,
-            Self::FreshenDomain { .. } | Self::SetOneOffTimes { .. } => 5,
-            Self::SetClusterPolicy { .. } => 6,
-            Self::TagJobVersion { .. }
-            | Self::NoteCollections { .. }
-            | Self::PurgeJob { .. }
-            | Self::AddNodeEvent { .. } => 7,
-            Self::DispatchJobAt { .. }
-            | Self::ScaleGroup { .. }
-            | Self::NoteServerHealth { .. } => 9,
-            Self::Keyed { once: _, command } => command.command().version().max(1),
+            Self::AddNodeEvent { .. } | Self::NoteServerHealth { .. } => 2,
+            Self::Keyed { once: _, command } => command.command().version(),
+            _ => 1,
         }
     }
 
-    /// Records a job; with `places`, places it at once.
+    /// Records one-off tasks for which no places were found.
     #[must_use]
-    pub fn registration(
-        spec: Box<JobSpec>,
-        places: Option<Box<JobPlacement>>,
-        at: Timestamp,
-        check_index: Option<LogIndex>,
-    ) -> Self {
-        match places {
-            Some(places) => Self::PlaceJob {
-                spec,
-                places,
-                at,
-                check_index,
-            },
-            None => Self::RegisterJob {
-                spec,
-                at,
-                check_index,
-            },
+    pub fn desire_one_offs(tasks: Vec<NewOneOff>, at: Timestamp) -> Self {
+        Self::DesireOneOffs {
+            tasks: tasks.into_iter().map(|task| (task, None)).collect(),
+            seen: LogIndex(0),
+            at,
         }
     }
 
@@ -517,14 +428,12 @@ impl Command {
             | Self::EvaluateJob { at, .. }
             | Self::ApplyPlans { at, .. }
             | Self::UpdateEvals { at, .. }
-            | Self::ReportAllocs { at, .. }
             | Self::CollectGarbage { at, .. }
             | Self::ReportNodes { at, .. }
             | Self::ChangeDeployment { at, .. }
             | Self::DrainNode { at, .. }
             | Self::CompleteDrain { at, .. }
             | Self::MigrateAllocs { at, .. }
-            | Self::ScaleJob { at, .. }
             | Self::RevertJob { at, .. }
             | Self::SetJobStable { at, .. }
             | Self::DispatchJob { at, .. }
@@ -532,16 +441,14 @@ impl Command {
             | Self::SetSchedulerConfig { at, .. }
             | Self::DesireOneOffs { at, .. }
             | Self::ChangeOneOffs { at, .. }
-            | Self::PlaceOneOffs { at, .. }
-            | Self::PlaceJob { at, .. }
             | Self::FreshenDomain { at, .. }
             | Self::SetOneOffTimes { at, .. }
             | Self::SetClusterPolicy { at, .. }
             | Self::TagJobVersion { at, .. }
             | Self::NoteCollections { at, .. }
             | Self::PurgeJob { at, .. }
+            | Self::AddNodeEventV1 { at, .. }
             | Self::AddNodeEvent { at, .. }
-            | Self::DispatchJobAt { at, .. }
             | Self::ScaleGroup { at, .. }
             | Self::NoteServerHealth { at, .. } => *at,
             Self::Keyed { once: _, command } => command.command().at(),
@@ -551,13 +458,11 @@ impl Command {
     /// The job that a user changes by it, if it is one.
     fn job_key(&self) -> Option<JobKey> {
         match self {
-            Self::RegisterJob { spec, .. } | Self::PlaceJob { spec, .. } => Some(spec.key()),
+            Self::RegisterJob { spec, .. } => Some(spec.key()),
             Self::DeregisterJob { key, .. }
             | Self::PurgeJob { key, .. }
             | Self::EvaluateJob { key, .. }
-            | Self::ScaleJob { key, .. }
             | Self::ScaleGroup { key, .. }
-            | Self::DispatchJobAt { key, .. }
             | Self::RevertJob { key, .. }
             | Self::SetJobStable { key, .. }
             | Self::TagJobVersion { key, .. }
@@ -568,7 +473,6 @@ impl Command {
             | Self::SetEligibility { .. }
             | Self::ApplyPlans { .. }
             | Self::UpdateEvals { .. }
-            | Self::ReportAllocs { .. }
             | Self::CollectGarbage { .. }
             | Self::Keyed { .. }
             | Self::ReportNodes { .. }
@@ -579,12 +483,12 @@ impl Command {
             | Self::SetSchedulerConfig { .. }
             | Self::DesireOneOffs { .. }
             | Self::ChangeOneOffs { .. }
-            | Self::PlaceOneOffs { .. }
             | Self::FreshenDomain { .. }
             | Self::SetOneOffTimes { .. }
             | Self::SetClusterPolicy { .. }
             | Self::NoteCollections { .. }
             | Self::NoteServerHealth { .. }
+            | Self::AddNodeEventV1 { .. }
             | Self::AddNodeEvent { .. } => None,
         }
     }
@@ -599,14 +503,12 @@ impl Command {
             | Self::EvaluateJob { at, .. }
             | Self::ApplyPlans { at, .. }
             | Self::UpdateEvals { at, .. }
-            | Self::ReportAllocs { at, .. }
             | Self::CollectGarbage { at, .. }
             | Self::ReportNodes { at, .. }
             | Self::ChangeDeployment { at, .. }
             | Self::DrainNode { at, .. }
             | Self::CompleteDrain { at, .. }
             | Self::MigrateAllocs { at, .. }
-            | Self::ScaleJob { at, .. }
             | Self::RevertJob { at, .. }
             | Self::SetJobStable { at, .. }
             | Self::DispatchJob { at, .. }
@@ -614,16 +516,14 @@ impl Command {
             | Self::SetSchedulerConfig { at, .. }
             | Self::DesireOneOffs { at, .. }
             | Self::ChangeOneOffs { at, .. }
-            | Self::PlaceOneOffs { at, .. }
-            | Self::PlaceJob { at, .. }
             | Self::FreshenDomain { at, .. }
             | Self::SetOneOffTimes { at, .. }
             | Self::SetClusterPolicy { at, .. }
             | Self::TagJobVersion { at, .. }
             | Self::NoteCollections { at, .. }
             | Self::PurgeJob { at, .. }
+            | Self::AddNodeEventV1 { at, .. }
             | Self::AddNodeEvent { at, .. }
-            | Self::DispatchJobAt { at, .. }
             | Self::ScaleGroup { at, .. }
             | Self::NoteServerHealth { at, .. } => at,
             Self::Keyed { once: _, command } => command.command_mut().at_mut(),
@@ -716,15 +616,11 @@ pub enum Response {
         deployments: u32,
         /// Where the next slice begins, if there is more to look at.
         next: Option<GcCursor>,
-        /// One-off tasks. Only for the proposer on the server where it was applied: neither stored nor sent.
-        #[serde(skip)]
         one_offs: u32,
-        /// Objects that were looked at and stay, by reason. Neither stored nor sent.
-        #[serde(skip)]
+        /// Objects that were looked at and stay, by reason.
         kept: BTreeMap<GcKept, u32>,
         /// Size of the forgotten objects, in bytes as they are hashed, without the parts that rows share. An
-        /// allocation's part of its job is the job's. Neither stored nor sent.
-        #[serde(skip)]
+        /// allocation's part of its job is the job's.
         bytes: u64,
     },
     /// The reports of nodes are recorded.
@@ -963,25 +859,25 @@ pub fn apply_within(
         } => node::set_eligibility(&mut change, node_id, eligibility),
         Command::RegisterJob {
             spec,
-            at: _,
-            check_index,
-        } => job::register(&mut change, *spec, check_index),
-        Command::PlaceJob {
-            spec,
             places,
             at: _,
             check_index,
-        } => job::register_placed(&mut change, *spec, *places, check_index),
-        Command::DeregisterJob { key, purge, at: _ } => {
-            job::deregister(&mut change, key, purge, bounds)
-        }
+        } => job::register(&mut change, *spec, places, check_index),
+        Command::DeregisterJob { key, at: _ } => job::deregister(&mut change, key),
         Command::PurgeJob { key, at: _ } => job::purge(&mut change, key, bounds),
-        Command::AddNodeEvent {
+        Command::AddNodeEventV1 {
             node_id,
             subsystem,
             message,
             at: _,
-        } => node::add_event(&mut change, node_id, subsystem, message),
+        } => node::add_event(&mut change, node_id, subsystem, message, BTreeMap::new()),
+        Command::AddNodeEvent {
+            node_id,
+            subsystem,
+            message,
+            details,
+            at: _,
+        } => node::add_event(&mut change, node_id, subsystem, message, details),
         Command::EvaluateJob {
             key,
             force_reschedule,
@@ -998,11 +894,6 @@ pub fn apply_within(
             }
             Ok(Response::Done)
         }
-        Command::ReportAllocs {
-            node_id,
-            reports,
-            at: _,
-        } => report::apply(&mut change, node_id, reports),
         Command::CollectGarbage {
             rule,
             before,
@@ -1017,7 +908,7 @@ pub fn apply_within(
             batch_before,
             after,
         )),
-        Command::ReportNodes { reports, at: _ } => Ok(report::apply_all(&mut change, reports)),
+        Command::ReportNodes { reports, at: _ } => Ok(report::apply(&mut change, reports)),
         Command::ChangeDeployment {
             id,
             change: wanted,
@@ -1035,13 +926,6 @@ pub fn apply_within(
             trigger,
             at: _,
         } => alloc::migrate(&mut change, &alloc_ids, trigger),
-        Command::ScaleJob {
-            key,
-            group,
-            count,
-            check_index,
-            at: _,
-        } => job::scale(&mut change, key, &group, count, check_index),
         Command::RevertJob {
             key,
             version,
@@ -1066,23 +950,6 @@ pub fn apply_within(
             payload,
             meta,
             idempotency_token,
-            at: _,
-        } => {
-            let dispatch = launch::Dispatch {
-                suffix,
-                payload,
-                meta,
-                idempotency_token,
-                priority: None,
-            };
-            launch::dispatch(&mut change, key, dispatch)
-        }
-        Command::DispatchJobAt {
-            key,
-            suffix,
-            payload,
-            meta,
-            idempotency_token,
             priority,
             at: _,
         } => {
@@ -1091,7 +958,7 @@ pub fn apply_within(
                 payload,
                 meta,
                 idempotency_token,
-                priority: Some(priority),
+                priority,
             };
             launch::dispatch(&mut change, key, dispatch)
         }
@@ -1112,11 +979,7 @@ pub fn apply_within(
             check_index,
             at: _,
         } => set_config(&mut change, config, check_index),
-        Command::DesireOneOffs { tasks, at: _ } => {
-            let tasks = tasks.into_iter().map(|task| (task, None));
-            Ok(one_off::desire_all(&mut change, tasks, LogIndex(0)))
-        }
-        Command::PlaceOneOffs { tasks, seen, at: _ } => {
+        Command::DesireOneOffs { tasks, seen, at: _ } => {
             Ok(one_off::desire_all(&mut change, tasks, seen))
         }
         Command::ChangeOneOffs { changes, at: _ } => Ok(one_off::change_all(&mut change, changes)),

@@ -152,7 +152,7 @@ impl Collector {
             rule: GcRule::Jobs,
             before: at,
             batch_before: at,
-            after: Some(GcCursor::JobAt {
+            after: Some(GcCursor::Job {
                 at: AFTER_ALL_JOBS,
                 key,
                 step: GcJobStep::REMOVE,
@@ -164,7 +164,7 @@ impl Collector {
     /// The job that was purged, if `after` is a place in what [`Self::below`] began, and whether it is the beginning.
     #[must_use]
     pub fn purged(after: &GcCursor) -> Option<(&JobKey, bool)> {
-        if let GcCursor::JobAt { at, key, step } = after
+        if let GcCursor::Job { at, key, step } = after
             && *at == AFTER_ALL_JOBS
         {
             Some((key, *step == GcJobStep::REMOVE))

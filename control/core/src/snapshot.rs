@@ -22,7 +22,7 @@ use muster_domain::id::{
     ClusterTag, DeploymentId, EvalId, JobKey, LogIndex, NodeId, NodeNumber, Timestamp,
 };
 use muster_domain::job::{JobStatus, JobVersion, ScalingEvent, VersionTag};
-use muster_domain::node::{Drain, Eligibility, NodeEvent, NodeSpec, NodeStatus};
+use muster_domain::node::{Drain, Eligibility, NodeEvent, NodeSpec, NodeStatus, NodeSubsystem};
 use muster_domain::one_off::{OneOff, OneOffTimings};
 use serde::{Deserialize, Serialize};
 
@@ -80,20 +80,20 @@ impl Record {
     /// Every kind of record by name, with the newest version of its encoding that this build reads, which is
     /// the one it writes. In the order of the variants.
     pub const KINDS: [(&'static str, u32); 20] = [
-        ("header", 2),
-        ("job versions", 6),
+        ("header", 1),
+        ("job versions", 1),
         ("placement metrics", 1),
         ("cohorts", 1),
-        ("nodes", 1),
+        ("nodes", 2),
         ("nodes gone", 1),
         ("jobs", 1),
         ("evaluations", 1),
-        ("allocations", 3),
+        ("allocations", 1),
         ("deployments", 1),
         ("settings", 1),
         ("answers", 1),
         ("end", 1),
-        ("one-off tasks", 2),
+        ("one-off tasks", 1),
         ("times of one-off tasks", 1),
         ("domains", 1),
         ("network policy", 1),
@@ -165,6 +165,62 @@ pub struct NodeRecord {
     events: Arc<Vec<NodeEvent>>,
     create_index: LogIndex,
     modify_index: LogIndex,
+}
+
+/// [`NodeRecord`] of version 1, whose events have no details.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct NodeRecordV1 {
+    number: NodeNumber,
+    spec: Arc<NodeSpec>,
+    status: NodeStatus,
+    status_at: Timestamp,
+    eligibility: Eligibility,
+    drain: Option<Drain>,
+    events: Vec<NodeEventV1>,
+    create_index: LogIndex,
+    modify_index: LogIndex,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+struct NodeEventV1 {
+    subsystem: NodeSubsystem,
+    message: String,
+    at: Timestamp,
+    index: LogIndex,
+}
+
+impl From<NodeRecordV1> for NodeRecord {
+    fn from(record: NodeRecordV1) -> Self {
+        let NodeRecordV1 {
+            number,
+            spec,
+            status,
+            status_at,
+            eligibility,
+            drain,
+            events,
+            create_index,
+            modify_index,
+        } = record;
+        let events = events.into_iter().map(|event| NodeEvent {
+            subsystem: event.subsystem,
+            message: event.message,
+            details: BTreeMap::new(),
+            at: event.at,
+            index: event.index,
+        });
+        Self {
+            number,
+            spec,
+            status,
+            status_at,
+            eligibility,
+            drain,
+            events: Arc::new(events.collect()),
+            create_index,
+            modify_index,
+        }
+    }
 }
 
 /// A node that is gone and that allocations still mean by its number.

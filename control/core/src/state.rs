@@ -210,6 +210,7 @@ impl State {
             one_offs,
         } = self;
         StateHash {
+            encoding: digest::ENCODING,
             nodes: nodes.hash(),
             jobs: jobs.hash(),
             allocs: allocs.hash(),

@@ -21,17 +21,26 @@ pub fn command(command: &Command) -> String {
             eligibility,
             ..
         } => format!("node {} {}", node(*node_id), eligibility.as_str()),
-        Command::RegisterJob { spec, .. } => format!("run {} x{}", spec.id, spec.groups[0].count),
-        Command::DeregisterJob { key, purge, .. } => format!("stop {key} purge {purge}"),
+        Command::RegisterJob {
+            spec,
+            places: Some(places),
+            ..
+        } => {
+            let groups = places.plan.groups.iter();
+            let runs = groups.flat_map(|group| &group.placements);
+            let nodes: Vec<String> = runs.map(|run| format!("{:?}", run.node)).collect();
+            format!("run {} on {}", spec.id, nodes.join(", "))
+        }
+        Command::RegisterJob {
+            spec, places: None, ..
+        } => format!("run {} x{}", spec.id, spec.groups[0].count),
+        Command::DeregisterJob { key, .. } => format!("stop {key}"),
         Command::EvaluateJob { key, .. } => format!("evaluate {key}"),
         Command::ApplyPlans { plans, evals, .. } => {
             let names: Vec<String> = plans.iter().map(|plan| plan.job.to_string()).collect();
             format!("plans of {} and {} updates", names.join(", "), evals.len())
         }
         Command::UpdateEvals { evals, .. } => format!("{} updates", evals.len()),
-        Command::ReportAllocs {
-            node_id, reports, ..
-        } => node_reports(*node_id, reports),
         Command::ReportNodes { reports, .. } => {
             let nodes: Vec<String> = reports
                 .iter()
@@ -47,7 +56,6 @@ pub fn command(command: &Command) -> String {
         }
         Command::CompleteDrain { node_id, .. } => format!("{} is drained", node(*node_id)),
         Command::MigrateAllocs { alloc_ids, .. } => format!("migrate {}", alloc_ids.len()),
-        Command::ScaleJob { key, count, .. } => format!("scale {key} to {count}"),
         Command::RevertJob { key, version, .. } => format!("revert {key} to {version}"),
         Command::TagJobVersion {
             key, name, given, ..
@@ -63,34 +71,21 @@ pub fn command(command: &Command) -> String {
         }
         Command::SetJobStable { key, version, .. } => format!("{key} {version} is stable"),
         Command::ScaleGroup { key, scaling, .. } => format!("scale {key} to {:?}", scaling.count),
-        Command::DispatchJob { key, .. } | Command::DispatchJobAt { key, .. } => {
-            format!("dispatch {key}")
-        }
+        Command::DispatchJob { key, .. } => format!("dispatch {key}"),
         Command::LaunchPeriodic { key, .. } => format!("launch {key}"),
         Command::SetSchedulerConfig { .. } => "settings".to_owned(),
         Command::SetClusterPolicy { .. } => "network policy".to_owned(),
         Command::PurgeJob { key, .. } => format!("purge {key}"),
-        Command::AddNodeEvent { message, .. } => format!("node event: {message}"),
+        Command::AddNodeEventV1 { message, .. } | Command::AddNodeEvent { message, .. } => {
+            format!("node event: {message}")
+        }
         Command::NoteCollections { collections, .. } => {
             format!("collections on {} nodes", collections.len())
         }
         Command::NoteServerHealth { name, faults, .. } => format!("{name} has faults: {faults:?}"),
         Command::FreshenDomain { domain, .. } => format!("{domain} is fresh"),
         Command::SetOneOffTimes { .. } => "times of tasks".to_owned(),
-        Command::PlaceJob { spec, places, .. } => {
-            let runs = places
-                .plan
-                .groups
-                .iter()
-                .flat_map(|group| &group.placements);
-            let nodes: Vec<String> = runs.map(|run| format!("{:?}", run.node)).collect();
-            format!("run {} on {}", spec.id, nodes.join(", "))
-        }
-        Command::DesireOneOffs { tasks, .. } => {
-            let guids: Vec<&str> = tasks.iter().map(|task| task.guid.as_str()).collect();
-            format!("desire tasks {}", guids.join(", "))
-        }
-        Command::PlaceOneOffs { tasks, seen, .. } => {
+        Command::DesireOneOffs { tasks, seen, .. } => {
             let each = tasks.iter().map(|(task, place)| {
                 let place = place.as_ref().map(|place| place.node);
                 format!("{} at {place:?}", task.guid)

@@ -203,7 +203,7 @@ fn step(dice: &mut SimRng) -> OneOffChange {
             for_callback: false,
         },
         2 => OneOffStep::Resolve,
-        _ => OneOffStep::DeleteClaimed { claim: None },
+        _ => OneOffStep::Delete { claim: None },
     };
     OneOffChange {
         guid: guid(dice),

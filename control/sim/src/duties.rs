@@ -242,15 +242,15 @@ impl Duties {
         let ends = env.now.plus(env.dice.millis(1, 10_000));
         env.oracle.calls(&row.guid, row.create_index, env.now, ends);
         let step = match env.dice.below(4) {
-            0 => OneOffStep::CallbackTried {
+            0 => OneOffStep::CallbackFailed {
                 claim,
                 next_at: None,
             },
-            1 => OneOffStep::CallbackTried {
+            1 => OneOffStep::CallbackFailed {
                 claim,
                 next_at: Some(at.plus(limits::CALLBACK_WAIT)),
             },
-            _ => OneOffStep::DeleteClaimed { claim: Some(claim) },
+            _ => OneOffStep::Delete { claim: Some(claim) },
         };
         let change = converge::change(row, step);
         self.callbacks.under_way.push(CallbackCall { ends, change });

@@ -345,7 +345,7 @@ impl Oracle {
             ) if *status == NodeStatus::Down && !applied.changed.is_empty() => {
                 self.downs.push(*node_id);
             }
-            (Command::RegisterJob { spec, .. } | Command::PlaceJob { spec, .. }, _) => {
+            (Command::RegisterJob { spec, .. }, _) => {
                 let placed = applied.changed.iter();
                 let placed = placed.filter(|changed| matches!(changed, ChangedRow::Alloc(_)));
                 self.placed += placed.count() as u64;

@@ -5,6 +5,7 @@
 //! waits neither for the log nor for a slow reader. Any server serves any agent: what a session reads is the
 //! state here, what it writes goes to the leader.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -203,6 +204,7 @@ async fn check_secret(
             node_id: spec.id,
             subsystem: NodeSubsystem::Cluster,
             message,
+            details: BTreeMap::from([("agent_address".to_owned(), peer.ip().to_string())]),
             at: control.now(),
         };
         if let Err(error) = control.propose(event).await {
@@ -548,6 +550,7 @@ mod tests {
         let event = |message: &str| NodeEvent {
             subsystem: NodeSubsystem::Cluster,
             message: message.to_owned(),
+            details: BTreeMap::new(),
             at: Timestamp(1),
             index: LogIndex(1),
         };

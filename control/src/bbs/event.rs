@@ -243,10 +243,7 @@ mod tests {
             domain: "apps".to_owned(),
             definition: fixture::definition(),
         };
-        let command = Command::DesireOneOffs {
-            tasks: vec![task],
-            at: Timestamp(index),
-        };
+        let command = Command::desire_one_offs(vec![task], Timestamp(index));
         applied(state, index, command)
     }
 
@@ -275,7 +272,7 @@ mod tests {
             let batch = match index {
                 2 => change(&mut state, index, OneOffStep::Cancel),
                 3 => change(&mut state, index, claim),
-                4 => change(&mut state, index, OneOffStep::Delete),
+                4 => change(&mut state, index, OneOffStep::Delete { claim: None }),
                 _ => desire(&mut state, index),
             };
             let rows = state.one_offs().iter();

@@ -196,7 +196,7 @@ async fn delete(
     request: TaskGuidRequest,
 ) -> Result<TaskLifecycleResponse, Error> {
     // Diego's clients do not name their claims.
-    let step = OneOffStep::DeleteClaimed { claim: None };
+    let step = OneOffStep::Delete { claim: None };
     change(&context, named(request)?, step).await
 }
 
@@ -226,14 +226,12 @@ fn is_done(control: &Control, guid: &str, step: OneOffStep, begun: LogIndex) -> 
         OneOffStep::Claim { .. } => row
             .and_then(|row| row.claim())
             .is_some_and(|claim| claim > begun),
-        OneOffStep::DeleteClaimed { .. } => row.is_none(),
+        OneOffStep::Delete { .. } => row.is_none(),
         // The command itself takes a repetition.
         OneOffStep::Cancel
-        | OneOffStep::Delete
         | OneOffStep::Converge
-        | OneOffStep::CallbackFailed { .. }
         | OneOffStep::Resolve
-        | OneOffStep::CallbackTried { .. }
+        | OneOffStep::CallbackFailed { .. }
         | OneOffStep::FailUnplaced => false,
     }
 }

@@ -144,6 +144,7 @@ async fn write(servers: &[Server], key: &str) -> LogIndex {
         spec: Box::new(muster_domain::fixture::job("web").count(0).build()),
         at: control.now(),
         check_index: None,
+        places: None,
     };
     let (index, _) = control.propose_keyed(key, command).await.unwrap();
     for server in servers {

@@ -190,8 +190,7 @@ mod tests {
     use super::*;
 
     fn cursor(at: u64) -> GcCursor {
-        GcCursor::EvalAt {
-            is_batch: false,
+        GcCursor::Eval {
             at: Timestamp(at),
             eval_id: EvalId([0; 16]),
             alloc: 0,

@@ -520,7 +520,7 @@ async fn stop(http: &Http, query: &Query, key: JobKey) -> Result<Response, ApiEr
     let purge = query.flag("purge")?;
     let at = http.control.now();
     if !purge {
-        let command = Command::DeregisterJob { key, purge, at };
+        let command = Command::DeregisterJob { key, at };
         return query.json(&propose(http, query, command).await?);
     }
     let command = Command::PurgeJob {

@@ -210,7 +210,7 @@ async fn delete(
         OneOffStep::Resolve
     } else {
         let claim = query.number("claim")?.map(LogIndex);
-        OneOffStep::DeleteClaimed { claim }
+        OneOffStep::Delete { claim }
     };
     change(&http, &query, guid, step).await
 }

@@ -331,7 +331,7 @@ impl OneOffDuty {
             Delivery::Taken { status } => {
                 tracing::debug!(task = row.guid, status, "a callback was taken");
                 self.control.callbacks().note(Outcome::Taken);
-                OneOffStep::DeleteClaimed { claim: Some(claim) }
+                OneOffStep::Delete { claim: Some(claim) }
             }
             Delivery::Failed { reason } => {
                 let next_at = self.next_try(row);
@@ -344,7 +344,7 @@ impl OneOffDuty {
                     totals.note(Outcome::GivenUp);
                     tracing::warn!(task = row.guid, url, reason, "a callback is given up");
                 }
-                OneOffStep::CallbackTried { claim, next_at }
+                OneOffStep::CallbackFailed { claim, next_at }
             }
         };
         self.outcomes.push(converge::change(row, step));

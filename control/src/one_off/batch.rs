@@ -56,13 +56,13 @@ impl Request for NewOneOff {
         let at = control.now();
         match found {
             Some(OneOffPlacements { places, seen }) if places.iter().any(Option::is_some) => {
-                Command::PlaceOneOffs {
+                Command::DesireOneOffs {
                     tasks: tasks.into_iter().zip(places).collect(),
                     seen,
                     at,
                 }
             }
-            Some(_) | None => Command::DesireOneOffs { tasks, at },
+            Some(_) | None => Command::desire_one_offs(tasks, at),
         }
     }
 

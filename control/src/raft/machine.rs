@@ -223,7 +223,7 @@ fn is_full(error: &io::Error) -> bool {
 }
 
 /// The command in `logged`.
-fn decode(index: LogIndex, logged: &EncodedCommand) -> io::Result<Command> {
+pub(super) fn decode(index: LogIndex, logged: &EncodedCommand) -> io::Result<Command> {
     if logged.format > fsm::VERSION {
         return Err(io::Error::new(
             io::ErrorKind::InvalidData,

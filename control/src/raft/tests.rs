@@ -46,6 +46,7 @@ pub(super) fn register(name: &str) -> Command {
         spec: Box::new(job(name).build()),
         at: Timestamp(1),
         check_index: None,
+        places: None,
     }
 }
 

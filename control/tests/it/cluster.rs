@@ -198,6 +198,7 @@ fn registration(control: &Control, name: &str) -> Command {
         spec: Box::new(job(name).count(0).build()),
         at: control.now(),
         check_index: None,
+        places: None,
     }
 }
 

@@ -34,6 +34,7 @@ async fn process_that_writes_for_ever() {
                     spec,
                     at: control.now(),
                     check_index: None,
+                    places: None,
                 };
                 control.propose(command).await.unwrap();
                 println!("\nacknowledged {name}");

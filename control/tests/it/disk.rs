@@ -57,6 +57,7 @@ fn large_job(at: usize) -> Command {
         spec: Box::new(spec),
         at: Timestamp(1),
         check_index: None,
+        places: None,
     }
 }
 

@@ -95,6 +95,7 @@ impl TestServer {
             spec: Box::new(job.build()),
             at,
             check_index: None,
+            places: None,
         };
         let (index, response) = self.propose(command).await;
         assert!(

@@ -167,7 +167,6 @@ async fn a_stopped_job_is_stopped_on_its_node() {
     server
         .propose(Command::DeregisterJob {
             key: JobKey::in_default("web"),
-            purge: false,
             at,
         })
         .await;
@@ -299,9 +298,8 @@ async fn collected_allocations_are_named_as_gone() {
     agent.report(alloc.alloc_id, ClientStatus::Running).await;
     let at = server.control().now();
     server
-        .propose(Command::DeregisterJob {
+        .propose(Command::PurgeJob {
             key: JobKey::in_default("web"),
-            purge: true,
             at,
         })
         .await;

@@ -364,6 +364,7 @@ async fn register(
         spec: Box::new(spec),
         at: control.now(),
         check_index: None,
+        places: None,
     };
     match control.propose(command).await? {
         (_, Response::JobRegistered { .. }) => Ok(()),
@@ -503,7 +504,7 @@ fn entry_bytes() -> anyhow::Result<usize> {
         rule: GcRule::Jobs,
         before: Timestamp(u64::MAX),
         batch_before: Timestamp(u64::MAX),
-        after: Some(GcCursor::JobAt {
+        after: Some(GcCursor::Job {
             at: Timestamp(1_700_000_000_000_000_000),
             key: JobKey::in_default("dead-10000"),
             step: GcJobStep::Look {

@@ -491,6 +491,7 @@ fn register_jobs(
             spec: Box::new(job),
             at: NOW,
             check_index: None,
+            places: None,
         };
         match apply(state, command) {
             Response::JobRegistered {

@@ -152,6 +152,7 @@ impl Builder {
                 spec: Box::new(spec),
                 at: NOW,
                 check_index: None,
+                places: None,
             };
             match self.apply(command)?.0 {
                 Response::JobRegistered { eval_id, .. } => self.evals.extend(eval_id),
@@ -232,9 +233,8 @@ impl Builder {
                 .map(|alloc| report(alloc.id()))
                 .collect();
             reports += of_node.len();
-            let command = Command::ReportAllocs {
-                node_id,
-                reports: of_node,
+            let command = Command::ReportNodes {
+                reports: vec![(node_id, of_node)],
                 at: NOW.plus(Duration::from_millis(90)),
             };
             time += self.apply(command)?.2;
@@ -284,9 +284,8 @@ impl Builder {
             let alloc = self.state.allocs_on(&node_id).last();
             let mut report = report(alloc.context("the node has one")?.id());
             "all tasks have ended".clone_into(&mut report.client_description);
-            let command = Command::ReportAllocs {
-                node_id,
-                reports: vec![report],
+            let command = Command::ReportNodes {
+                reports: vec![(node_id, vec![report])],
                 at: NOW.plus(Duration::from_secs(1)),
             };
             time += self.apply(command)?.2;

@@ -276,7 +276,7 @@ impl From<&domain::NodeEvent> for NodeEvent {
         Self {
             message: event.message.clone(),
             subsystem: event.subsystem.as_str().to_owned(),
-            details: BTreeMap::new(),
+            details: event.details.clone(),
             timestamp: Rfc3339(event.at),
             create_index: event.index.0,
         }

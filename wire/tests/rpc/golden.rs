@@ -1,5 +1,5 @@
 //! The bytes of the agent protocol, version 1. They are on the wire between releases: a change here
-//! needs a new `frame::VERSION`.
+//! needs a new `frame::AGENT_VERSION`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

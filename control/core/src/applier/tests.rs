@@ -16,6 +16,7 @@ fn race(first: JobSpec, second: JobSpec) -> (Cluster, Vec<ScheduleOutcome>) {
             spec: Box::new(spec),
             at,
             check_index: None,
+            places: None,
         });
     }
     let outcomes = vec![
@@ -88,6 +89,7 @@ fn concurrent_updates_do_not_overcommit_node() {
             spec: Box::new(native(name, 600)),
             at,
             check_index: None,
+            places: None,
         });
     }
     let outcomes = [(); 2].map(|()| cluster.schedule_next().unwrap());
@@ -129,6 +131,7 @@ fn late_plan_entry_does_not_overcommit_node() {
         spec: Box::new(spec),
         at,
         check_index: None,
+        places: None,
     });
     let outcome = cluster.schedule_next().unwrap();
     let merged = merge(&cluster.state, vec![outcome], Vec::new(), cluster.now);
@@ -169,6 +172,7 @@ fn plans_over_entry_limit_wait_for_next_entry() {
         spec,
         at: cluster.now,
         check_index: None,
+        places: None,
     });
     let outcome = cluster.schedule_next().unwrap();
     let many: Vec<ScheduleOutcome> = vec![outcome; limits::PLANS_MAX + 7];

@@ -138,7 +138,7 @@ mod tests {
                 definition: definition(),
             }];
             let at = self.cluster.now;
-            self.cluster.apply(Command::DesireOneOffs { tasks, at });
+            self.cluster.apply(Command::desire_one_offs(tasks, at));
             let eval = self.eval(guid);
             self.turns.give(&self.cluster.state, &eval)
         }

@@ -130,7 +130,7 @@ fn desire(cluster: &mut Cluster, guid: &str, domain: &str) {
         definition: muster_domain::fixture::definition(),
     }];
     let at = cluster.now;
-    cluster.apply(Command::DesireOneOffs { tasks, at });
+    cluster.apply(Command::desire_one_offs(tasks, at));
 }
 
 /// Tasks of three sizes on a node that has room for the smallest: it is found behind the others, however often it is asked.
@@ -147,7 +147,7 @@ fn smaller_blocked_eval_is_found_behind_larger() {
             },
         }];
         let at = cluster.now;
-        cluster.apply(Command::DesireOneOffs { tasks, at });
+        cluster.apply(Command::desire_one_offs(tasks, at));
     }
     cluster.settle();
     cluster.node(node("n0").memory_mb(1_000).build());

@@ -23,6 +23,7 @@ fn register(cluster: &mut Cluster, spec: JobSpec) -> EvalId {
         spec: Box::new(spec),
         at,
         check_index: None,
+        places: None,
     };
     let response = cluster.apply(command);
     let Response::JobRegistered { eval_id, .. } = response else {

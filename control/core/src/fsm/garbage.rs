@@ -67,25 +67,17 @@ impl Default for SliceLimits {
 /// Where a slice ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum GcCursor {
-    /// After this evaluation, which is of no batch job, in the order of their end.
-    Eval { at: Timestamp, eval_id: EvalId },
-    /// Not written any more: the walk begins anew.
-    Job(JobKey),
-    /// Not written any more: the walk begins anew.
-    Node(NodeId),
     /// After this deployment, in the order of their end.
     Deployment { at: Timestamp, id: DeploymentId },
-    /// At an evaluation, in the order of their end.
-    EvalAt {
-        /// Whether it is a batch job's. Not written any more: the walk of those begins anew.
-        is_batch: bool,
+    /// At an evaluation of no batch job, in the order of their end.
+    Eval {
         at: Timestamp,
         eval_id: EvalId,
         /// Before its allocation of this key.
         alloc: u64,
     },
     /// At a job, in the order of submission.
-    JobAt {
+    Job {
         /// When it was submitted.
         at: Timestamp,
         key: JobKey,
@@ -93,15 +85,15 @@ pub enum GcCursor {
         step: GcJobStep,
     },
     /// At this node, in the order of their going down.
-    NodeAt {
+    Node {
         /// When it went down.
         at: Timestamp,
         node_id: NodeId,
     },
     /// At this one-off task, in the order in which time changes them.
-    OneOffAt { due: Timestamp, guid: String },
+    OneOff { due: Timestamp, guid: String },
     /// At an evaluation of a batch job, in the order of jobs' keys and of their end.
-    BatchEvalAt {
+    BatchEval {
         key: JobKey,
         at: Timestamp,
         eval_id: EvalId,
@@ -341,7 +333,7 @@ fn collect_evals(
 ) -> Option<GcCursor> {
     let snapshot = change.state.clone();
     let (from, alloc) = match after {
-        Some(GcCursor::BatchEvalAt {
+        Some(GcCursor::BatchEval {
             key,
             at,
             eval_id,
@@ -356,23 +348,12 @@ fn collect_evals(
                 slice,
             );
         }
-        Some(GcCursor::EvalAt {
-            is_batch: false,
-            at,
-            eval_id,
-            alloc,
-        }) => ((at, eval_id), alloc),
-        Some(GcCursor::Eval { at, eval_id }) => ((at, eval_id), 0),
+        Some(GcCursor::Eval { at, eval_id, alloc }) => ((at, eval_id), alloc),
         Some(_) | None => (FIRST_EVAL_AT, 0),
     };
     let due = snapshot.evals.due_from(from);
     match collect_each(change, &snapshot, due, before, (from, alloc), slice) {
-        Some(((at, eval_id), alloc)) => Some(GcCursor::EvalAt {
-            is_batch: false,
-            at,
-            eval_id,
-            alloc,
-        }),
+        Some(((at, eval_id), alloc)) => Some(GcCursor::Eval { at, eval_id, alloc }),
         None => {
             let first = (no_job(), FIRST_EVAL_AT, 0);
             collect_of_batch_jobs(change, &snapshot, batch_before, first, slice)
@@ -394,7 +375,7 @@ fn collect_of_batch_jobs(
         } else {
             (FIRST_EVAL_AT, 0)
         };
-        let stopped_at = |((at, eval_id), alloc)| GcCursor::BatchEvalAt {
+        let stopped_at = |((at, eval_id), alloc)| GcCursor::BatchEval {
             key: (**key).clone(),
             at,
             eval_id,
@@ -495,7 +476,7 @@ fn collect_jobs(
     after: Option<GcCursor>,
     slice: &mut SliceProgress,
 ) -> Option<GcCursor> {
-    let (from, mut step) = if let Some(GcCursor::JobAt { at, key, step }) = after {
+    let (from, mut step) = if let Some(GcCursor::Job { at, key, step }) = after {
         ((at, key), step)
     } else {
         ((Timestamp(0), no_job()), GcJobStep::Begin)
@@ -511,7 +492,7 @@ fn collect_jobs(
         if let Some(cut) = cut {
             let (at, key) = from;
             let step = GcJobStep::remove_from(cut);
-            return Some(GcCursor::JobAt { at, key, step });
+            return Some(GcCursor::Job { at, key, step });
         }
         // A job that took the name is looked at without them.
         slice.remove_allocs(change);
@@ -532,7 +513,7 @@ fn collect_jobs(
             collect_job(change, &snapshot, key, before, step, slice)
         };
         if let Some(step) = next {
-            return Some(GcCursor::JobAt {
+            return Some(GcCursor::Job {
                 at,
                 key: key.clone(),
                 step,
@@ -766,7 +747,7 @@ fn collect_nodes(
     after: Option<GcCursor>,
     slice: &mut SliceProgress,
 ) -> Option<GcCursor> {
-    let from = if let Some(GcCursor::NodeAt { at, node_id }) = after {
+    let from = if let Some(GcCursor::Node { at, node_id }) = after {
         (at, node_id)
     } else {
         (Timestamp(0), NodeId([0; 16]))
@@ -787,7 +768,7 @@ fn collect_nodes(
             None => {}
         }
     });
-    cut.map(|(at, node_id)| GcCursor::NodeAt { at, node_id })
+    cut.map(|(at, node_id)| GcCursor::Node { at, node_id })
 }
 
 /// Tasks that owe a callback are not due for anything, so they are not even looked at.
@@ -797,7 +778,7 @@ fn collect_one_offs(
     after: Option<GcCursor>,
     slice: &mut SliceProgress,
 ) -> Option<GcCursor> {
-    let (first, guid) = if let Some(GcCursor::OneOffAt { due, guid }) = after {
+    let (first, guid) = if let Some(GcCursor::OneOff { due, guid }) = after {
         (due, guid)
     } else {
         (Timestamp(0), String::new())
@@ -806,7 +787,7 @@ fn collect_one_offs(
     for (due, row) in snapshot.one_offs.due_from(first, &guid) {
         if slice.is_full() {
             let guid = row.guid.clone();
-            return Some(GcCursor::OneOffAt { due, guid });
+            return Some(GcCursor::OneOff { due, guid });
         }
         slice.count_visited();
         match rule::one_off(row, before) {

@@ -18,7 +18,7 @@ use crate::state::{self, AllocView, JobRow, State};
 
 /// Records a job. The same specification again makes no version, but an evaluation; so does one that
 /// was stopped make a version, so that what it ran before does not count as done.
-pub(super) fn register(
+fn record(
     change: &mut Change<'_>,
     mut spec: JobSpec,
     check_index: Option<LogIndex>,
@@ -53,24 +53,25 @@ pub(super) fn register(
     })
 }
 
-/// The same for a job of which nothing is there, with places for its instances: it is placed at once if all of them still
-/// are there.
-pub(super) fn register_placed(
+/// Records a job. With places for its instances, a job of which nothing is there is placed at once, if all places are
+/// still free.
+pub(super) fn register(
     change: &mut Change<'_>,
     spec: JobSpec,
-    places: JobPlacement,
+    places: Option<Box<JobPlacement>>,
     check_index: Option<LogIndex>,
 ) -> Result<Response, Rejection> {
     let key = spec.key();
     let is_new = is_unknown(change.state, &key) && !spec.stop;
-    let response = register(change, spec, check_index)?;
-    if let Response::JobRegistered {
-        eval_id: Some(eval_id),
-        ..
-    } = response
+    let response = record(change, spec, check_index)?;
+    if let Some(places) = places
+        && let Response::JobRegistered {
+            eval_id: Some(eval_id),
+            ..
+        } = response
         && is_new
     {
-        plan::place_new(change, key, eval_id, places);
+        plan::place_new(change, key, eval_id, *places);
     }
     Ok(response)
 }
@@ -533,18 +534,8 @@ fn waits(deployment: &Deployment) -> bool {
     deployment.requires_promotion()
 }
 
-/// Records that a job is to be stopped, and forgets it if `purge` says so. Its allocations are stopped
-/// by the evaluation, and forgotten when they have ended; deployments that are more than `bounds` say, with those.
-pub(super) fn deregister(
-    change: &mut Change<'_>,
-    key: JobKey,
-    purge: bool,
-    bounds: GcBounds,
-) -> Result<Response, Rejection> {
-    if purge {
-        let (eval_id, _) = forget(change, key, bounds)?;
-        return Ok(Response::JobDeregistered { eval_id });
-    }
+/// Records that a job is to be stopped. Its allocations are stopped by the evaluation.
+pub(super) fn deregister(change: &mut Change<'_>, key: JobKey) -> Result<Response, Rejection> {
     let Some(row) = change.state.jobs.row(&key).map(Arc::clone) else {
         return Err(Rejection::UnknownJob(key));
     };
@@ -563,7 +554,8 @@ pub(super) fn deregister(
     Ok(Response::JobDeregistered { eval_id })
 }
 
-/// Forgets a job, and says what went with it.
+/// Forgets a job, and says what went with it. Its allocations are stopped by the evaluation, and forgotten when they
+/// have ended; deployments that are more than `bounds` say, with those.
 pub(super) fn purge(
     change: &mut Change<'_>,
     key: JobKey,

@@ -87,11 +87,12 @@ impl Command {
     /// Hashes everything that distinguishes two writes. It leaves out the values that a server adds to each try. Those
     /// are the time, the end of a dispatched job's id, the time of a forced launch, the end of a claim and the places.
     fn fingerprint(&mut self) -> u64 {
-        if let Self::PlaceOneOffs { tasks, .. } = self {
+        if let Self::DesireOneOffs { tasks, seen, .. } = self
+            && *seen != LogIndex(0)
+        {
             // Where there is room is found anew each time.
             let tasks = tasks.iter().map(|(task, _)| task.clone()).collect();
-            let at = Timestamp(0);
-            return Self::DesireOneOffs { tasks, at }.fingerprint();
+            return Self::desire_one_offs(tasks, Timestamp(0)).fingerprint();
         }
         if let Self::ChangeOneOffs { changes, .. } = self
             && changes.iter().any(|change| change.step.ends_later())
@@ -103,14 +104,18 @@ impl Command {
             let at = Timestamp(0);
             return Self::ChangeOneOffs { changes, at }.fingerprint();
         }
-        if let Self::PlaceJob {
-            spec, check_index, ..
+        if let Self::RegisterJob {
+            spec,
+            places: Some(_),
+            check_index,
+            ..
         } = self
         {
             let at = Timestamp(0);
             let (spec, check_index) = (spec.clone(), *check_index);
             return Self::RegisterJob {
                 spec,
+                places: None,
                 at,
                 check_index,
             }
@@ -126,7 +131,7 @@ impl Command {
     }
 
     fn swap_added(&mut self, other_suffix: &mut String, other_due: &mut Timestamp) {
-        if let Self::DispatchJob { suffix, .. } | Self::DispatchJobAt { suffix, .. } = self {
+        if let Self::DispatchJob { suffix, .. } = self {
             std::mem::swap(suffix, other_suffix);
         }
         if let Self::LaunchPeriodic {

@@ -3,6 +3,7 @@
 //! The agent says what a node *is*; the control plane says what it is *for*. `heartbeat` decides when a
 //! node is down; this file records it.
 
+use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -65,6 +66,7 @@ fn event(change: &Change<'_>, subsystem: NodeSubsystem, message: &str) -> NodeEv
     NodeEvent {
         subsystem,
         message,
+        details: BTreeMap::new(),
         at: change.at,
         index: change.index,
     }
@@ -80,21 +82,27 @@ fn events(
     node.events_with(event(change, subsystem, message))
 }
 
-/// Records an event of a node. One that repeats the newest event is not recorded again.
+/// Records an event of a node. One that repeats the newest event is not recorded again. Details above the bound are left
+/// out: the message says what happened.
 pub(super) fn add_event(
     change: &mut Change<'_>,
     node_id: NodeId,
     subsystem: NodeSubsystem,
     message: String,
+    details: BTreeMap<String, String>,
 ) -> Result<Response, Rejection> {
     let Some(old) = change.state.nodes.get(&node_id).map(Arc::clone) else {
         return Err(Rejection::UnknownNode(node_id));
     };
-    let event = event(change, subsystem, &message);
-    let repeats = old
-        .events
-        .last()
-        .is_some_and(|last| last.subsystem == event.subsystem && last.message == event.message);
+    let mut event = event(change, subsystem, &message);
+    let bytes = details.iter().map(|(key, value)| key.len() + value.len());
+    if bytes.sum::<usize>() <= NODE_EVENT_BYTES_MAX {
+        event.details = details;
+    }
+    let repeats = old.events.last().is_some_and(|last| {
+        (last.subsystem, &last.message, &last.details)
+            == (event.subsystem, &event.message, &event.details)
+    });
     if !repeats {
         change.put_node(Node {
             events: old.events_with(event),

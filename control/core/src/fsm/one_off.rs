@@ -85,25 +85,17 @@ pub enum OneOffStep {
         /// Whether the claim is to deliver its callback.
         for_callback: bool,
     },
-    /// Forget it, no matter who holds its claim. Written by servers that did not tell claims apart.
-    Delete,
     /// Do what is due by time: expire it, end a claim, forget it.
     Converge,
-    /// Its callback could not be delivered, no matter who holds its claim. Written by servers that did not tell claims
-    /// apart.
-    CallbackFailed {
-        /// The earliest time of the next try; `None`: never.
-        next_at: Option<Timestamp>,
-    },
     /// Claim its result and forget it: the caller has received all that it asked for.
     Resolve,
     /// Forget it; the claim's holder has what it wanted.
-    DeleteClaimed {
+    Delete {
         /// The holder's claim ([`OneOff::claim`]). `None`: a client's, whichever holds.
         claim: Option<LogIndex>,
     },
     /// Its callback could not be delivered.
-    CallbackTried {
+    CallbackFailed {
         /// The claim that it was made under.
         claim: LogIndex,
         /// The earliest time of the next try; `None`: never.
@@ -130,27 +122,11 @@ impl OneOffStep {
                 for_callback,
             },
             Self::Cancel
-            | Self::Delete
             | Self::Converge
-            | Self::CallbackFailed { .. }
             | Self::Resolve
-            | Self::DeleteClaimed { .. }
-            | Self::CallbackTried { .. }
+            | Self::Delete { .. }
+            | Self::CallbackFailed { .. }
             | Self::FailUnplaced => self,
-        }
-    }
-
-    /// The oldest format of commands that knows it.
-    pub(super) fn version(self) -> u32 {
-        match self {
-            Self::Cancel
-            | Self::Claim { .. }
-            | Self::Delete
-            | Self::Converge
-            | Self::CallbackFailed { .. } => 1,
-            Self::Resolve => 2,
-            Self::DeleteClaimed { .. } | Self::CallbackTried { .. } => 4,
-            Self::FailUnplaced => 8,
         }
     }
 }
@@ -371,31 +347,24 @@ fn apply(change: &mut Change<'_>, wanted: OneOffChange) -> Result<(), OneOffRefu
             forget(change, &row);
         }
         (
-            OneOffStep::Claim { .. }
-            | OneOffStep::Delete
-            | OneOffStep::DeleteClaimed { .. }
-            | OneOffStep::Resolve,
+            OneOffStep::Claim { .. } | OneOffStep::Delete { .. } | OneOffStep::Resolve,
             OneOffState::Pending | OneOffState::Running,
         )
         | (OneOffStep::Claim { .. } | OneOffStep::Resolve, OneOffState::Resolving)
-        | (OneOffStep::Delete | OneOffStep::DeleteClaimed { .. }, OneOffState::Completed) => {
+        | (OneOffStep::Delete { .. }, OneOffState::Completed) => {
             return Err(refused(OneOffState::Resolving));
         }
-        (OneOffStep::Delete, OneOffState::Resolving) => forget(change, &row),
-        (OneOffStep::DeleteClaimed { claim }, OneOffState::Resolving) => {
+        (OneOffStep::Delete { claim }, OneOffState::Resolving) => {
             held(&row, claim)?;
             forget(change, &row);
         }
         (OneOffStep::Converge, _) => converge(change, &row),
-        (OneOffStep::CallbackFailed { next_at }, OneOffState::Resolving) => {
-            callback_failed(change, &row, next_at);
-        }
-        (OneOffStep::CallbackTried { claim, next_at }, OneOffState::Resolving) => {
+        (OneOffStep::CallbackFailed { claim, next_at }, OneOffState::Resolving) => {
             held(&row, Some(claim))?;
             callback_failed(change, &row, next_at);
         }
         (
-            OneOffStep::CallbackFailed { .. } | OneOffStep::CallbackTried { .. },
+            OneOffStep::CallbackFailed { .. },
             OneOffState::Pending | OneOffState::Running | OneOffState::Completed,
         )
         | (

@@ -12,26 +12,10 @@ use super::{Change, Rejection, Response, deployment};
 use crate::scheduler;
 use crate::state::{AllocView, State};
 
-/// Records reports. It passes over a report that says nothing new, or whose allocation is unknown, elsewhere or ended.
-/// So a report that is repeated or late changes nothing.
-pub(super) fn apply(
-    change: &mut Change<'_>,
-    node_id: NodeId,
-    reports: Vec<AllocReport>,
-) -> Result<Response, Rejection> {
-    let mut asks = RequestedEvals::new();
-    let mut news = deployment::HealthUpdates::default();
-    record_all(change, node_id, reports, &mut asks, &mut news)?;
-    deployment::apply_health_updates(change, news);
-    create_evals(change, asks);
-    Ok(Response::Done)
-}
-
-/// Applies reports of many nodes. A job is evaluated once, however many nodes had something of it.
-pub(super) fn apply_all(
-    change: &mut Change<'_>,
-    reports: Vec<(NodeId, Vec<AllocReport>)>,
-) -> Response {
+/// Records reports of nodes. It passes over a report that says nothing new, or whose allocation is unknown, elsewhere or
+/// ended. So a report that is repeated or late changes nothing. A job is evaluated once, however many nodes reported
+/// something of it.
+pub(super) fn apply(change: &mut Change<'_>, reports: Vec<(NodeId, Vec<AllocReport>)>) -> Response {
     let mut asks = RequestedEvals::new();
     let mut news = deployment::HealthUpdates::default();
     let mut unknown = Vec::new();

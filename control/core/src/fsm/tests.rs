@@ -27,6 +27,7 @@ fn register(cluster: &mut Cluster, spec: JobSpec, check_index: Option<LogIndex>)
         spec: Box::new(spec),
         at: cluster.now,
         check_index,
+        places: None,
     })
 }
 
@@ -306,7 +307,6 @@ fn what_is_unknown_is_refused() {
     let refusals = [
         Command::DeregisterJob {
             key: key.clone(),
-            purge: false,
             at,
         },
         Command::EvaluateJob {
@@ -322,11 +322,6 @@ fn what_is_unknown_is_refused() {
         Command::SetEligibility {
             node_id,
             eligibility: Eligibility::Eligible,
-            at,
-        },
-        Command::ReportAllocs {
-            node_id,
-            reports: Vec::new(),
             at,
         },
     ];
@@ -381,30 +376,6 @@ fn purged_job_is_removed_and_its_allocs_stop() {
     cluster.settle();
 
     assert_eq!(cluster.live("web"), []);
-}
-
-/// Logs of earlier versions have it so.
-#[test]
-fn legacy_purge_command_equals_current_purge() {
-    let purged = |purge: fn(JobKey, Timestamp) -> Command| {
-        let mut cluster = Cluster::new();
-        cluster.node(node("n1").build());
-        let mut spec = job("web").build();
-        spec.groups[0].update = Some(UpdateStrategy::default());
-        cluster.run(spec);
-        cluster.apply(purge(JobKey::in_default("web"), cluster.now));
-        cluster.state
-    };
-
-    let old = purged(|key, at| Command::DeregisterJob {
-        key,
-        purge: true,
-        at,
-    });
-    let today = purged(|key, at| Command::PurgeJob { key, at });
-
-    assert_eq!(old.hash(), today.hash());
-    assert!(old.jobs().get(&JobKey::in_default("web")).is_none());
 }
 
 #[test]
@@ -489,9 +460,8 @@ fn an_agent_cannot_report_what_runs_elsewhere() {
         remote: Vec::new(),
     };
 
-    cluster.apply(Command::ReportAllocs {
-        node_id: other,
-        reports: vec![report],
+    cluster.apply(Command::ReportNodes {
+        reports: vec![(other, vec![report])],
         at: cluster.now,
     });
 
@@ -729,6 +699,7 @@ fn node_keeps_its_newest_events() {
             node_id,
             subsystem: NodeSubsystem::Storage,
             message: message.to_owned(),
+            details: BTreeMap::new(),
             at: cluster.now,
         })
     };

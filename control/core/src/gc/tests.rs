@@ -411,10 +411,10 @@ fn slices_follow_one_another_to_the_end() {
             spec,
             at: cluster.now,
             check_index: None,
+            places: None,
         });
         cluster.apply(Command::DeregisterJob {
             key,
-            purge: false,
             at: cluster.now,
         });
     }
@@ -438,7 +438,6 @@ fn a_slice_has_few_jobs_that_are_small() {
         cluster.run(job(&key.job_id).count(0).build());
         cluster.apply(Command::DeregisterJob {
             key,
-            purge: false,
             at: cluster.now,
         });
     }
@@ -557,9 +556,8 @@ fn what_has_ended_goes_with_a_purge() {
 }
 
 fn purge(cluster: &mut Cluster, job_id: &str) {
-    cluster.apply(Command::DeregisterJob {
+    cluster.apply(Command::PurgeJob {
         key: JobKey::in_default(job_id),
-        purge: true,
         at: cluster.now,
     });
 }
@@ -695,7 +693,7 @@ fn job_changed_during_gc_lookup_is_kept() {
         rule: GcRule::Jobs,
         before: Timestamp(u64::MAX),
         batch_before: Timestamp(u64::MAX),
-        after: Some(GcCursor::JobAt {
+        after: Some(GcCursor::Job {
             at: cluster.state.jobs().get(&key).unwrap().current.submit_time,
             key: key.clone(),
             step: GcJobStep::Look {
@@ -725,8 +723,7 @@ fn gc_resumes_after_cursor_of_removed_eval() {
         rule: GcRule::Evals,
         before: Timestamp(u64::MAX),
         batch_before: Timestamp(u64::MAX),
-        after: Some(GcCursor::EvalAt {
-            is_batch: false,
+        after: Some(GcCursor::Eval {
             at,
             eval_id: EvalId([7; 16]),
             alloc: u64::MAX,

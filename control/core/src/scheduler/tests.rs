@@ -319,6 +319,7 @@ fn new_placements_leave_room_for_in_place_growth() {
         spec: Box::new(spec),
         at,
         check_index: None,
+        places: None,
     });
 
     let plan = cluster.schedule_next().unwrap().plan;
@@ -566,6 +567,7 @@ fn concurrent_plans_do_not_pick_same_node() {
             spec,
             at: cluster.now,
             check_index: None,
+            places: None,
         });
     }
 
@@ -602,9 +604,8 @@ fn purged_job_can_return_with_another_type() {
                 job("web").job_type(kind).count(count).build()
             };
             cluster.run(spec(before));
-            cluster.apply(Command::DeregisterJob {
+            cluster.apply(Command::PurgeJob {
                 key: JobKey::in_default("web"),
-                purge: true,
                 at: cluster.now,
             });
             // Nobody has looked yet: the evaluation of the removal finds the new job.
@@ -612,6 +613,7 @@ fn purged_job_can_return_with_another_type() {
                 spec: Box::new(spec(after)),
                 at: cluster.now,
                 check_index: None,
+                places: None,
             });
             cluster.settle();
 

@@ -184,7 +184,6 @@ impl StateRestore {
         if !differing.is_empty() {
             return Err(RestoreError::Differs { tables: differing });
         }
-        state.one_offs.run_what_is_placed();
         Ok(state)
     }
 

@@ -6,7 +6,6 @@ use std::time::Duration;
 use muster_domain::alloc::{ClientStatus, RemoteHandle};
 use muster_domain::fixture::{job, node};
 use muster_domain::job::{JobType, UpdateStrategy};
-use muster_domain::one_off::OneOffState;
 use muster_domain::scheduling::SchedulerConfig;
 
 use super::*;
@@ -29,7 +28,7 @@ fn one_offs(cluster: &mut Cluster) {
             definition: muster_domain::fixture::definition(),
         }];
         let at = cluster.now;
-        cluster.apply(crate::fsm::Command::DesireOneOffs { tasks, at });
+        cluster.apply(crate::fsm::Command::desire_one_offs(tasks, at));
     }
     for (domain, until) in [("apps", None), ("other", Some(cluster.now))] {
         cluster.apply(crate::fsm::Command::FreshenDomain {
@@ -121,9 +120,8 @@ fn populated() -> State {
     cluster.advance(Duration::from_mins(1));
     cluster.settle();
     let key = JobKey::in_default("sum");
-    cluster.apply(crate::fsm::Command::DeregisterJob {
+    cluster.apply(crate::fsm::Command::PurgeJob {
         key,
-        purge: true,
         at: cluster.now,
     });
     cluster.settle();
@@ -332,20 +330,4 @@ fn second_header_is_refused() {
         ),
         "{error}"
     );
-}
-
-/// As servers wrote it that called a placed task pending until its node had reported a process.
-#[test]
-fn restore_converts_placed_pending_task_to_running() {
-    let mut state = populated();
-    let mut queued = (**state.one_offs().get("queued").unwrap()).clone();
-    assert!(queued.alloc_id.is_some());
-    queued.state = OneOffState::Pending;
-    state.one_offs.put(queued);
-
-    let restored = restore(whole(records(&state).collect())).unwrap();
-
-    let row = restored.one_offs().get("queued").unwrap();
-    assert_eq!(row.state, OneOffState::Running);
-    assert_eq!(crate::state::check::broken(&restored), Vec::<String>::new());
 }

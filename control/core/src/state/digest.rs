@@ -11,9 +11,14 @@ mod serialise;
 
 use serde::Serialize;
 
+/// The encoding of hashed rows. It goes up with every change of a row, such as a new field.
+pub(super) const ENCODING: u32 = 2;
+
 /// The hash of each table, and what they are of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct StateHash {
+    /// The encoding of the hashed rows. Hashes of different encodings say nothing about each other.
+    pub encoding: u32,
     pub nodes: u64,
     /// The jobs and their versions.
     pub jobs: u64,
@@ -40,6 +45,7 @@ impl StateHash {
             config,
             answers,
             one_offs,
+            encoding: _,
         } = *self;
         [
             ("nodes", nodes),
@@ -53,9 +59,12 @@ impl StateHash {
         ]
     }
 
-    /// Names of the tables in which two states differ.
+    /// Names of the tables in which two states differ; none if the hashes are of different encodings.
     #[must_use]
     pub fn differing(&self, other: &Self) -> Vec<&'static str> {
+        if self.encoding != other.encoding {
+            return Vec::new();
+        }
         self.tables()
             .into_iter()
             .zip(other.tables())

@@ -266,24 +266,6 @@ impl OneOffs {
         }
     }
 
-    /// Calls what has a node running. It was called pending until its node had reported a process, before commands had
-    /// format 2.
-    pub(crate) fn run_what_is_placed(&mut self) {
-        let is_called_pending =
-            |row: &&Arc<OneOff>| row.state == OneOffState::Pending && row.alloc_id.is_some();
-        let rows: Vec<OneOff> = self
-            .iter()
-            .filter(is_called_pending)
-            .map(|row| OneOff::clone(row))
-            .collect();
-        for row in rows {
-            self.put(OneOff {
-                state: OneOffState::Running,
-                ..row
-            });
-        }
-    }
-
     pub(crate) fn set_index(&mut self, index: LogIndex) {
         self.index = index;
     }

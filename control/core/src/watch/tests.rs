@@ -46,9 +46,8 @@ fn report_health(
         end: None,
         remote: Vec::new(),
     };
-    cluster.apply(Command::ReportAllocs {
-        node_id: alloc.node_id,
-        reports: vec![report],
+    cluster.apply(Command::ReportNodes {
+        reports: vec![(alloc.node_id, vec![report])],
         at: cluster.now,
     });
 }
@@ -311,7 +310,6 @@ fn a_stopped_job_does_not_go_back() {
     // The evaluation that would end the deployment is not looked at yet.
     cluster.apply(Command::DeregisterJob {
         key: JobKey::in_default("web"),
-        purge: false,
         at: cluster.now,
     });
 

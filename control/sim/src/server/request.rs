@@ -1,6 +1,6 @@
 //! Requests under way: writes that must get into the leader's log, reads that must see all before them.
 
-use muster_control_core::fsm::{Command, Response};
+use muster_control_core::fsm::{Command, NewOneOff, Response};
 use muster_control_core::scheduler::Scheduler;
 use muster_domain::id::{LogIndex, Timestamp};
 
@@ -153,9 +153,10 @@ impl Server {
         let state = &self.machine.state;
         let mut scheduler = Scheduler::default();
         match command {
-            Command::DesireOneOffs { tasks, at } => {
+            Command::DesireOneOffs { tasks, seen: _, at } => {
+                let tasks: Vec<NewOneOff> = tasks.into_iter().map(|(task, _)| task).collect();
                 let places = scheduler.place_new(state, &tasks, env.now);
-                Command::PlaceOneOffs {
+                Command::DesireOneOffs {
                     tasks: tasks.into_iter().zip(places).collect(),
                     seen: state.applied(),
                     at,
@@ -165,9 +166,15 @@ impl Server {
                 spec,
                 at,
                 check_index,
+                places: _,
             } => {
                 let places = scheduler.place_job(state, &spec, env.now).map(Box::new);
-                Command::registration(spec, places, at, check_index)
+                Command::RegisterJob {
+                    spec,
+                    places,
+                    at,
+                    check_index,
+                }
             }
             other => other,
         }
@@ -445,9 +452,10 @@ fn command(wish: ClientRequest, at: Timestamp) -> Command {
             spec,
             at,
             check_index: None,
+            places: None,
         },
         ClientRequest::Deregister { key, purge: true } => Command::PurgeJob { key, at },
-        ClientRequest::Deregister { key, purge } => Command::DeregisterJob { key, purge, at },
+        ClientRequest::Deregister { key, purge: false } => Command::DeregisterJob { key, at },
         ClientRequest::Evaluate(key) => Command::EvaluateJob {
             key,
             force_reschedule: false,
@@ -462,10 +470,7 @@ fn command(wish: ClientRequest, at: Timestamp) -> Command {
             eligibility,
             at,
         },
-        ClientRequest::Desire(task) => Command::DesireOneOffs {
-            tasks: vec![*task],
-            at,
-        },
+        ClientRequest::Desire(task) => Command::desire_one_offs(vec![*task], at),
         ClientRequest::Task(change) => Command::ChangeOneOffs {
             changes: vec![change],
             at,

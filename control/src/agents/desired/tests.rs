@@ -155,7 +155,7 @@ fn one_off_without_memory_limit_stays_unlimited() {
             definition,
         }];
         let at = cluster.now;
-        cluster.apply(Command::DesireOneOffs { tasks, at });
+        cluster.apply(Command::desire_one_offs(tasks, at));
         cluster.settle();
 
         let messages = SentDesired::up_to(node_id, LogIndex(0)).catch_up(&cluster.state);

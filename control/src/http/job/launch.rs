@@ -46,25 +46,14 @@ pub(super) async fn dispatch(
     })?;
     let suffix = format!("{:08x}", rand::random::<u32>());
     let at = http.control.now();
-    let command = if priority == 0 {
-        Command::DispatchJob {
-            key,
-            suffix,
-            payload,
-            meta,
-            idempotency_token,
-            at,
-        }
-    } else {
-        Command::DispatchJobAt {
-            key,
-            suffix,
-            payload,
-            meta,
-            idempotency_token,
-            priority,
-            at,
-        }
+    let command = Command::DispatchJob {
+        key,
+        suffix,
+        payload,
+        meta,
+        idempotency_token,
+        priority: (priority != 0).then_some(priority),
+        at,
     };
     // A token is good for one job, and for as long as what it made is remembered; a key is neither.
     let command = if has_token {

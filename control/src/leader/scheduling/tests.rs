@@ -40,6 +40,7 @@ async fn register(control: &Control, name: &str) {
         spec: Box::new(job(name).build()),
         at: control.now(),
         check_index: None,
+        places: None,
     };
     control.propose(command).await.unwrap();
 }

@@ -1,5 +1,5 @@
 //! The bytes of what servers say to each other, version 1. They are on the wire between releases: a change
-//! here needs another version of `frame::SERVER`.
+//! here needs a new `frame::SERVER_VERSION`.
 
 use std::fmt::{Debug, Write as _};
 

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 
-use muster_control_core::snapshot::{self, Record, RestoreError};
+use muster_control_core::snapshot::{self, NodeRecordV1, Record, RestoreError};
 use muster_control_core::state::State;
 use muster_domain::id::LogIndex;
 use muster_wire::codec;
@@ -222,8 +222,8 @@ pub(crate) fn read_from(
 ) -> Result<Contents, ReadSnapshotError> {
     let name = FileReader { path };
     let mut restoring = None;
-    let (head, state) = name.whole(input, size, |name, records| {
-        name.records(records, &mut restoring)
+    let (head, state) = name.whole(input, size, |name, head, records| {
+        name.records(head, records, &mut restoring)
     })?;
     Ok(Contents {
         meta: head.meta,
@@ -243,7 +243,7 @@ pub(crate) fn inspect(
     path: &Path,
 ) -> Result<SnapshotInfo, ReadSnapshotError> {
     let name = FileReader { path };
-    let (head, counts) = name.whole(input, size, FileReader::counts)?;
+    let (head, counts) = name.whole(input, size, |name, _, records| name.counts(records))?;
     let last = head.meta.last_log_id;
     let membership = head.meta.last_membership.membership();
     let voters: Vec<u64> = membership.voter_ids().collect();
@@ -345,7 +345,7 @@ impl FileReader<'_> {
         self,
         mut handle: impl Read,
         size: u64,
-        take: impl FnOnce(Self, &mut dyn Read) -> Result<T, ReadSnapshotError>,
+        take: impl FnOnce(Self, &SnapshotHead, &mut dyn Read) -> Result<T, ReadSnapshotError>,
     ) -> Result<(SnapshotHead, T), ReadSnapshotError> {
         let Some(summed) = size.checked_sub(CRC_BYTES) else {
             return Err(self.damaged("it is too short"));
@@ -354,7 +354,7 @@ impl FileReader<'_> {
         let head = self.head(&mut input)?;
         let mut records =
             zstd::stream::read::Decoder::new(input).map_err(|source| self.io(source))?;
-        let taken = take(self, &mut records)?;
+        let taken = take(self, &head, &mut records)?;
         // What zstd has not asked for is still part of the sum.
         let mut input = records.finish();
         io::copy(&mut input, &mut io::sink()).map_err(|source| self.io(source))?;
@@ -371,6 +371,9 @@ impl FileReader<'_> {
             return Err(self.damaged("it is not a snapshot of ours"));
         }
         let found = u32::from_le_bytes(self.bytes(input)?);
+        if found == 0 {
+            return Err(self.damaged("its format is 0"));
+        }
         if found > FORMAT {
             return Err(ReadSnapshotError::Newer {
                 path: self.path.to_owned(),
@@ -383,6 +386,9 @@ impl FileReader<'_> {
         }
         let head: SnapshotHead = self.value(input, length)?;
         for (place, (table, found)) in head.tables.iter().enumerate() {
+            if *found == 0 {
+                return Err(self.damaged(&format!("table `{table}` has version 0")));
+            }
             let known = TABLES.get(place).filter(|(name, _)| name == table);
             if known.is_none_or(|(_, known)| found > known) {
                 return Err(ReadSnapshotError::NewerTable {
@@ -396,8 +402,21 @@ impl FileReader<'_> {
         Ok(head)
     }
 
+    /// The record in `body`, by the decoder of the version that the file's head gives its kind.
+    fn record(self, head: &SnapshotHead, body: &[u8]) -> Result<Record, ReadSnapshotError> {
+        let table = table_of(body).and_then(|table| head.tables.get(table));
+        match table.map(|(name, version)| (name.as_str(), *version)) {
+            Some(("nodes", 1)) => {
+                let record: NodeRecordV1 = self.decoded(&body[1..])?;
+                Ok(Record::Node(Box::new(record.into())))
+            }
+            _ => self.decoded(body),
+        }
+    }
+
     fn records(
         self,
+        head: &SnapshotHead,
         input: &mut dyn Read,
         restoring: &mut Option<ReceivedChunks>,
     ) -> Result<State, ReadSnapshotError> {
@@ -406,7 +425,7 @@ impl FileReader<'_> {
         let records = std::iter::from_fn(|| {
             let body = self.body(input, &mut parts).transpose()?;
             count += 1;
-            Some(body.and_then(|body| self.decoded::<Record>(&body)))
+            Some(body.and_then(|body| self.record(head, &body)))
         });
         let state = snapshot::restore(records).map_err(|error| match error {
             RestoreError::Read { source, .. } => source,

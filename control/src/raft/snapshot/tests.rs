@@ -1,5 +1,7 @@
 //! Snapshot files: that they read back, that damage shows, and that dying at any step costs nothing.
 
+mod upgrade;
+
 use std::process::Command as Process;
 use std::sync::Arc as Shared;
 
@@ -47,6 +49,7 @@ fn state(jobs: u64) -> State {
                 spec,
                 at,
                 check_index: None,
+                places: None,
             },
         );
     }

@@ -37,6 +37,7 @@ async fn moved() -> TwoNodes {
         spec: Box::new(spec),
         at,
         check_index: None,
+        places: None,
     };
     control.propose(register).await.unwrap();
     let former = from.next_to_run().await.alloc_id;

@@ -162,6 +162,7 @@ impl Cluster {
             spec: Box::new(job.build()),
             at: control.now(),
             check_index: None,
+            places: None,
         };
         let (index, response) = control.propose(command).await.unwrap();
         assert!(

@@ -59,6 +59,7 @@ impl Member {
             spec: Box::new(spec),
             at: self.control().now(),
             check_index: None,
+            places: None,
         };
         self.control().propose(command).await.unwrap();
         let key = JobKey::in_default(job_id);

@@ -60,6 +60,7 @@ async fn write_large(member: &Member, count: u64) {
             spec: Box::new(spec),
             at,
             check_index: None,
+            places: None,
         };
         soon("a write", member.control().propose(command))
             .await

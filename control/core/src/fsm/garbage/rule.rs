@@ -26,6 +26,7 @@ use muster_domain::id::{LogIndex, Timestamp};
 use muster_domain::job::{Job, JobStatus, JobType};
 use muster_domain::node::{Node, NodeStatus};
 use muster_domain::one_off::{OneOff, OneOffState};
+use serde::{Deserialize, Serialize};
 
 use crate::state::{AllocView, State, is_over};
 
@@ -70,7 +71,7 @@ impl Cutoffs {
 }
 
 /// The reason why an object stays.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum KeepReason {
     /// It is not over.
     Live,

@@ -20,6 +20,7 @@ fn register(spec: JobSpec, at: u64) -> Command {
         spec: Box::new(spec),
         at: Timestamp(at),
         check_index: None,
+        places: None,
     }
 }
 
@@ -55,6 +56,7 @@ fn what_the_server_adds_tells_no_writes_apart() {
         meta: std::collections::BTreeMap::new(),
         idempotency_token: String::new(),
         at: Timestamp(1),
+        priority: None,
     };
     let launch = |due, forced| Command::LaunchPeriodic {
         key: JobKey::in_default("web"),

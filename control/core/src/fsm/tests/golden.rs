@@ -199,13 +199,13 @@ fn commands() -> Vec<(&'static str, Command)> {
                 spec: Box::new(spec),
                 at: AT,
                 check_index: Some(LogIndex(7)),
+                places: None,
             },
         ),
         (
             "deregister_job",
             Command::DeregisterJob {
                 key: key.clone(),
-                purge: true,
                 at: AT,
             },
         ),
@@ -228,14 +228,6 @@ fn commands() -> Vec<(&'static str, Command)> {
         ("update_evals", Command::UpdateEvals { evals, at: AT }),
         ("keyed", keyed()),
         (
-            "report_allocs",
-            Command::ReportAllocs {
-                node_id: NODE,
-                reports: vec![report()],
-                at: AT,
-            },
-        ),
-        (
             "report_nodes",
             Command::ReportNodes {
                 reports: vec![(NODE, vec![report()])],
@@ -249,6 +241,16 @@ fn commands() -> Vec<(&'static str, Command)> {
     commands.extend(operators());
     commands.extend(job_changes());
     commands.extend(one_offs());
+    commands.push((
+        "add_node_event",
+        Command::AddNodeEvent {
+            node_id: NODE,
+            subsystem: NodeSubsystem::Storage,
+            message: "the disk is full".to_owned(),
+            details: BTreeMap::from([("condition".to_owned(), "disk".to_owned())]),
+            at: AT,
+        },
+    ));
     commands
 }
 
@@ -257,11 +259,11 @@ fn claims_of_one_offs() -> (&'static str, Command) {
         "claims_of_one_offs",
         Command::ChangeOneOffs {
             changes: [
-                OneOffStep::DeleteClaimed { claim: None },
-                OneOffStep::DeleteClaimed {
+                OneOffStep::Delete { claim: None },
+                OneOffStep::Delete {
                     claim: Some(LogIndex(8)),
                 },
-                OneOffStep::CallbackTried {
+                OneOffStep::CallbackFailed {
                     claim: LogIndex(8),
                     next_at: Some(AT),
                 },
@@ -297,9 +299,7 @@ fn one_offs() -> Vec<(&'static str, Command)> {
             until: AT,
             for_callback: true,
         },
-        OneOffStep::Delete,
         OneOffStep::Converge,
-        OneOffStep::CallbackFailed { next_at: Some(AT) },
     ];
     let changes = steps.map(|step| OneOffChange {
         guid: "task-1".to_owned(),
@@ -310,7 +310,8 @@ fn one_offs() -> Vec<(&'static str, Command)> {
         (
             "desire_one_offs",
             Command::DesireOneOffs {
-                tasks: vec![task()],
+                tasks: vec![(task(), Some(place())), (task(), None)],
+                seen: LogIndex(9),
                 at: AT,
             },
         ),
@@ -322,21 +323,13 @@ fn one_offs() -> Vec<(&'static str, Command)> {
             },
         ),
         (
-            "place_one_offs",
-            Command::PlaceOneOffs {
-                tasks: vec![(task(), Some(place())), (task(), None)],
-                seen: LogIndex(9),
-                at: AT,
-            },
-        ),
-        (
-            "place_job",
-            Command::PlaceJob {
+            "register_placed_job",
+            Command::RegisterJob {
                 spec: Box::new(job("web").build()),
-                places: Box::new(JobPlacement {
+                places: Some(Box::new(JobPlacement {
                     plan: plan(),
                     update: update(NextEval::Nothing),
-                }),
+                })),
                 at: AT,
                 check_index: Some(LogIndex(0)),
             },
@@ -459,16 +452,6 @@ fn lives_of_jobs() -> Vec<(&'static str, Command)> {
     let key = JobKey::in_default("web");
     vec![
         (
-            "scale_job",
-            Command::ScaleJob {
-                key: key.clone(),
-                group: "main".to_owned(),
-                count: 7,
-                check_index: Some(LogIndex(7)),
-                at: AT,
-            },
-        ),
-        (
             "revert_job",
             Command::RevertJob {
                 key: key.clone(),
@@ -495,6 +478,7 @@ fn lives_of_jobs() -> Vec<(&'static str, Command)> {
                 meta: BTreeMap::from([("k".to_owned(), "v".to_owned())]),
                 idempotency_token: "once".to_owned(),
                 at: AT,
+                priority: Some(70),
             },
         ),
         (
@@ -563,7 +547,7 @@ fn operators() -> Vec<(&'static str, Command)> {
         ),
         (
             "add_node_event",
-            Command::AddNodeEvent {
+            Command::AddNodeEventV1 {
                 node_id: NODE,
                 subsystem: NodeSubsystem::Storage,
                 message: "the disk is full".to_owned(),
@@ -584,18 +568,6 @@ fn job_changes() -> Vec<(&'static str, Command)> {
                     version: Some(3),
                     description: "it works".to_owned(),
                 }),
-                at: AT,
-            },
-        ),
-        (
-            "dispatch_job_at",
-            Command::DispatchJobAt {
-                key: JobKey::in_default("web"),
-                suffix: "0a1b2c3d".to_owned(),
-                payload: vec![1, 2, 3],
-                meta: BTreeMap::from([("k".to_owned(), "v".to_owned())]),
-                idempotency_token: "once".to_owned(),
-                priority: 70,
                 at: AT,
             },
         ),
@@ -628,17 +600,7 @@ fn keyed() -> Command {
 }
 
 fn collections() -> impl Iterator<Item = (&'static str, Command)> {
-    let key = JobKey::in_default("web");
     let cursors = [
-        (
-            GcRule::Evals,
-            GcCursor::Eval {
-                at: AT,
-                eval_id: EVAL,
-            },
-        ),
-        (GcRule::Jobs, GcCursor::Job(key)),
-        (GcRule::Nodes, GcCursor::Node(NODE)),
         (
             GcRule::Deployments,
             GcCursor::Deployment {
@@ -648,8 +610,7 @@ fn collections() -> impl Iterator<Item = (&'static str, Command)> {
         ),
         (
             GcRule::Evals,
-            GcCursor::EvalAt {
-                is_batch: true,
+            GcCursor::Eval {
                 at: AT,
                 eval_id: EVAL,
                 alloc: 300,
@@ -667,21 +628,21 @@ fn collections() -> impl Iterator<Item = (&'static str, Command)> {
         (GcRule::Jobs, job_at(GcJobStep::Remove)),
         (
             GcRule::Nodes,
-            GcCursor::NodeAt {
+            GcCursor::Node {
                 at: AT,
                 node_id: NODE,
             },
         ),
         (
             GcRule::OneOffs,
-            GcCursor::OneOffAt {
+            GcCursor::OneOff {
                 due: AT,
                 guid: "task-1".to_owned(),
             },
         ),
         (
             GcRule::Evals,
-            GcCursor::BatchEvalAt {
+            GcCursor::BatchEval {
                 key: JobKey::in_default("sum"),
                 at: AT,
                 eval_id: EVAL,
@@ -699,16 +660,12 @@ fn collections() -> impl Iterator<Item = (&'static str, Command)> {
             after,
             at: AT,
         };
-        let name = match command.version() {
-            1 => "collect_garbage",
-            _ => "collect_garbage_v5",
-        };
-        (name, command)
+        ("collect_garbage", command)
     })
 }
 
 fn job_at(step: GcJobStep) -> GcCursor {
-    GcCursor::JobAt {
+    GcCursor::Job {
         at: AT,
         key: JobKey::in_default("web"),
         step,
@@ -724,11 +681,11 @@ fn hex(bytes: &[u8]) -> String {
 
 #[test]
 fn commands_keep_their_bytes() {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("testdata/commands.v1.txt");
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("testdata/commands.txt");
     let mut actual = String::new();
     for (name, command) in commands() {
         let bytes = muster_wire::codec::encode(&command).unwrap();
-        writeln!(actual, "{name} {}", hex(&bytes)).unwrap();
+        writeln!(actual, "{name} v{} {}", command.version(), hex(&bytes)).unwrap();
     }
 
     if std::env::vars_os().any(|(key, _)| key == "MUSTER_BLESS") {
@@ -747,19 +704,7 @@ fn commands_read_back_what_they_wrote() {
         let read: Command = muster_wire::codec::decode(&bytes).unwrap();
 
         assert_eq!(read, command, "{name}");
-        let version = match name {
-            "place_one_offs" | "resolve_one_off" => 2,
-            "place_job" => 3,
-            "claims_of_one_offs" => 4,
-            "freshen_domain" | "set_one_off_times" | "collect_garbage_v5" => 5,
-            "set_cluster_policy" => 6,
-            "tag_job_version" | "note_collections" | "purge_job" | "add_node_event" => 7,
-            "fail_unplaced_one_off" => 8,
-            "dispatch_job_at" | "scale_group" | "note_server_health" => 9,
-            _ => 1,
-        };
-        assert_eq!(read.version(), version, "{name}");
-        assert!(read.version() <= VERSION);
+        assert!(read.version() <= VERSION, "{name}");
     }
 }
 

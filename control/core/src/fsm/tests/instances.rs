@@ -52,10 +52,13 @@ fn a_namespace_has_so_many_instances() {
     assert!(refused.contains("at most 4000000"), "{refused}");
 
     register(&mut cluster, many("web", 1, 10), None);
-    let scale = |count| Command::ScaleJob {
+    let scale = |count| Command::ScaleGroup {
         key: JobKey::in_default("web"),
-        group: job("web").build().groups[0].name.clone(),
-        count,
+        scaling: Box::new(GroupScaling {
+            group: job("web").build().groups[0].name.clone(),
+            count: Some(count),
+            ..GroupScaling::default()
+        }),
         check_index: None,
         at: Timestamp(1),
     };
@@ -91,6 +94,7 @@ fn a_dispatch_counts_and_its_template_does_not() {
             meta: BTreeMap::new(),
             idempotency_token: String::new(),
             at: Timestamp(1),
+            priority: None,
         })
     };
     let first = dispatch("a");
@@ -118,24 +122,14 @@ fn dispatch_at(cluster: &mut Cluster, suffix: &str, priority: Option<u8>) -> Res
     let (key, suffix) = (JobKey::in_default("template"), suffix.to_owned());
     let (payload, meta, idempotency_token) = (Vec::new(), BTreeMap::new(), String::new());
     let at = Timestamp(1);
-    cluster.apply(match priority {
-        None => Command::DispatchJob {
-            key,
-            suffix,
-            payload,
-            meta,
-            idempotency_token,
-            at,
-        },
-        Some(priority) => Command::DispatchJobAt {
-            key,
-            suffix,
-            payload,
-            meta,
-            idempotency_token,
-            priority,
-            at,
-        },
+    cluster.apply(Command::DispatchJob {
+        key,
+        suffix,
+        payload,
+        meta,
+        idempotency_token,
+        priority,
+        at,
     })
 }
 

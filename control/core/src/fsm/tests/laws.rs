@@ -138,19 +138,16 @@ fn one_off_step() -> impl Strategy<Value = OneOffStep> {
             until,
             for_callback
         }),
-        Just(OneOffStep::Delete),
         Just(OneOffStep::Resolve),
         proptest::option::of((0_u64..40).prop_map(LogIndex))
-            .prop_map(|claim| OneOffStep::DeleteClaimed { claim }),
+            .prop_map(|claim| OneOffStep::Delete { claim }),
         (0_u64..40)
             .prop_map(LogIndex)
-            .prop_map(move |claim| OneOffStep::CallbackTried {
+            .prop_map(move |claim| OneOffStep::CallbackFailed {
                 claim,
                 next_at: Some(until)
             }),
         Just(OneOffStep::Converge),
-        proptest::option::of(Just(until))
-            .prop_map(|next_at| OneOffStep::CallbackFailed { next_at }),
     ]
 }
 
@@ -301,7 +298,12 @@ impl History {
             crate::scheduler::Scheduler::default().place_job(&older, &spec, at)
         });
         let places = places.flatten().map(Box::new);
-        Command::registration(Box::new(spec), places, at, None)
+        Command::RegisterJob {
+            spec: Box::new(spec),
+            places,
+            at,
+            check_index: None,
+        }
     }
 
     fn desire(&mut self, task: u8, domain: u8, callback: bool, placed: bool) {
@@ -317,7 +319,7 @@ impl History {
         let at = self.cluster.now;
         let tasks = vec![new];
         if !placed {
-            self.apply(Command::DesireOneOffs { tasks, at });
+            self.apply(Command::desire_one_offs(tasks, at));
             return;
         }
         let state = self.cluster.state.clone();
@@ -325,14 +327,18 @@ impl History {
         let places = crate::scheduler::Scheduler::default().place_new(&older, &tasks, at);
         let seen = older.applied();
         let tasks = tasks.into_iter().zip(places).collect();
-        self.apply(Command::PlaceOneOffs { tasks, seen, at });
+        self.apply(Command::DesireOneOffs { tasks, seen, at });
     }
 
     fn stop(&mut self, job: u8, purge: bool) {
         let at = self.cluster.now;
         let key = JobKey::in_default(format!("job{job}"));
         let below = crate::gc::Collector::below(key.clone(), at);
-        self.apply(Command::DeregisterJob { key, purge, at });
+        self.apply(if purge {
+            Command::PurgeJob { key, at }
+        } else {
+            Command::DeregisterJob { key, at }
+        });
         if purge {
             self.apply(below);
         }
@@ -381,9 +387,8 @@ impl History {
                 handle: alloc_id.0.to_vec(),
             }],
         };
-        self.apply(Command::ReportAllocs {
-            node_id,
-            reports: vec![report],
+        self.apply(Command::ReportNodes {
+            reports: vec![(node_id, vec![report])],
             at,
         });
     }

@@ -60,7 +60,7 @@ impl Fixture {
 
     fn desire_all(&mut self, tasks: Vec<NewOneOff>) -> Vec<Result<DesiredOneOff, Rejection>> {
         let at = self.cluster.now;
-        let response = self.cluster.apply(Command::DesireOneOffs { tasks, at });
+        let response = self.cluster.apply(Command::desire_one_offs(tasks, at));
         let Response::OneOffsDesired { outcomes } = response else {
             panic!("{response:?}")
         };
@@ -96,9 +96,8 @@ impl Fixture {
             end: end.map(Box::new),
             remote: Vec::new(),
         };
-        self.cluster.apply(Command::ReportAllocs {
-            node_id: self.node_id,
-            reports: vec![report],
+        self.cluster.apply(Command::ReportNodes {
+            reports: vec![(self.node_id, vec![report])],
             at: self.cluster.now,
         });
     }
@@ -167,9 +166,8 @@ fn one_off_steps_match_state_transition_table() {
     let missing = || Err("task task-1 does not exist".to_owned());
     let no =
         |from: OneOffState, to: OneOffState| Err(format!("Cannot transition from {from} to {to}"));
-    let failed = OneOffStep::CallbackFailed { next_at: None };
-    let forget = OneOffStep::DeleteClaimed { claim: None };
-    let tried = OneOffStep::CallbackTried {
+    let forget = OneOffStep::Delete { claim: None };
+    let tried = OneOffStep::CallbackFailed {
         claim: LogIndex(1),
         next_at: None,
     };
@@ -194,15 +192,6 @@ fn one_off_steps_match_state_transition_table() {
         (claim(), Some(Running), no(Running, Resolving)),
         (claim(), Some(Completed), Ok(Some(Resolving))),
         (claim(), Some(Resolving), no(Resolving, Resolving)),
-        (OneOffStep::Delete, None, missing()),
-        (OneOffStep::Delete, Some(Pending), no(Pending, Resolving)),
-        (OneOffStep::Delete, Some(Running), no(Running, Resolving)),
-        (
-            OneOffStep::Delete,
-            Some(Completed),
-            no(Completed, Resolving),
-        ),
-        (OneOffStep::Delete, Some(Resolving), Ok(None)),
         (forget, None, missing()),
         (forget, Some(Pending), no(Pending, Resolving)),
         (forget, Some(Running), no(Running, Resolving)),
@@ -218,11 +207,6 @@ fn one_off_steps_match_state_transition_table() {
             Some(Resolving),
             no(Resolving, Resolving),
         ),
-        (failed, None, missing()),
-        (failed, Some(Pending), no(Pending, Completed)),
-        (failed, Some(Running), no(Running, Completed)),
-        (failed, Some(Completed), no(Completed, Completed)),
-        (failed, Some(Resolving), Ok(Some(Completed))),
         (tried, None, missing()),
         (tried, Some(Pending), no(Pending, Completed)),
         (tried, Some(Running), no(Running, Completed)),
@@ -332,7 +316,7 @@ fn place(fixture: &mut Fixture, tasks: Vec<(NewOneOff, Option<OneOffPlacement>)>
     let at = fixture.cluster.now;
     fixture
         .cluster
-        .apply(Command::PlaceOneOffs { tasks, seen, at });
+        .apply(Command::DesireOneOffs { tasks, seen, at });
 }
 
 #[test]
@@ -440,7 +424,7 @@ fn keyed_desire_is_idempotent_across_placements() {
     let with = |places: Vec<Option<OneOffPlacement>>| {
         let tasks = tasks.clone().into_iter().zip(places).collect();
         let key = WriteKey::new("once").unwrap();
-        Command::PlaceOneOffs { tasks, seen, at }.keyed(key)
+        Command::DesireOneOffs { tasks, seen, at }.keyed(key)
     };
     let first = fixture.cluster.apply(with(places));
 
@@ -482,8 +466,8 @@ fn expired_claim_cannot_end_claim_of_other() {
             by_callback: for_callback,
         };
         let late_steps = [
-            OneOffStep::DeleteClaimed { claim: Some(late) },
-            OneOffStep::CallbackTried {
+            OneOffStep::Delete { claim: Some(late) },
+            OneOffStep::CallbackFailed {
                 claim: late,
                 next_at: None,
             },
@@ -495,7 +479,7 @@ fn expired_claim_cannot_end_claim_of_other() {
 
         let claim = row.claim();
 
-        assert_eq!(fixture.step(OneOffStep::DeleteClaimed { claim }), None);
+        assert_eq!(fixture.step(OneOffStep::Delete { claim }), None);
         assert!(fixture.cluster.state.one_offs().is_empty());
     }
 }
@@ -508,11 +492,11 @@ fn callback_claim_cannot_be_ended_without_claim() {
         guid: GUID.to_owned(),
         by_callback: true,
     };
-    let forget = OneOffStep::DeleteClaimed { claim: None };
+    let forget = OneOffStep::Delete { claim: None };
 
     assert_eq!(fixture.step(forget), Some(refused));
 
-    let tried = OneOffStep::CallbackTried {
+    let tried = OneOffStep::CallbackFailed {
         claim: fixture.row().claim().unwrap(),
         next_at: None,
     };
@@ -611,7 +595,7 @@ fn given_up(after: Duration) -> (Fixture, Timestamp) {
     let mut fixture = called_back(0);
     fixture.cluster.advance(after);
     let claim = fixture.row().claim().unwrap();
-    let given_up = OneOffStep::CallbackTried {
+    let given_up = OneOffStep::CallbackFailed {
         claim,
         next_at: None,
     };
@@ -1207,7 +1191,12 @@ fn task_is_kept_until_callback_is_abandoned() {
     assert_eq!(owed(&fixture), 1);
     fixture.step(claim());
     assert_eq!(owed(&fixture), 0);
-    fixture.step(OneOffStep::CallbackFailed { next_at: None });
+    let claim = fixture.row().claim().unwrap();
+    let given_up = OneOffStep::CallbackFailed {
+        claim,
+        next_at: None,
+    };
+    assert_eq!(fixture.step(given_up), None);
     fixture.converge();
     assert_eq!(fixture.row().state, OneOffState::Completed);
 
@@ -1229,10 +1218,10 @@ fn the_job_of_a_task_is_nobody_elses() {
             spec,
             at,
             check_index: None,
+            places: None,
         },
-        Command::DeregisterJob {
+        Command::PurgeJob {
             key: key.clone(),
-            purge: true,
             at,
         },
         Command::EvaluateJob {
@@ -1252,23 +1241,25 @@ fn the_job_of_a_task_is_nobody_elses() {
 fn reused_guid_ignores_reports_of_former_alloc() {
     let mut fixture = Fixture::at(Some(OneOffState::Resolving));
     let former = fixture.alloc();
-    fixture.step(OneOffStep::Delete);
+    fixture.step(OneOffStep::Delete { claim: None });
     fixture.desire(GUID).unwrap();
     fixture.cluster.settle();
     assert_ne!(fixture.alloc(), former);
     let before = fixture.row();
 
-    fixture.cluster.apply(Command::ReportAllocs {
-        node_id: fixture.node_id,
-        reports: vec![AllocReport {
-            alloc_id: former,
-            client_status: ClientStatus::Failed,
-            client_description: String::new(),
-            task_states: Vec::new(),
-            healthy: None,
-            end: Some(Box::new(WorkEnd::failure("former", Timestamp(0)))),
-            remote: Vec::new(),
-        }],
+    fixture.cluster.apply(Command::ReportNodes {
+        reports: vec![(
+            fixture.node_id,
+            vec![AllocReport {
+                alloc_id: former,
+                client_status: ClientStatus::Failed,
+                client_description: String::new(),
+                task_states: Vec::new(),
+                healthy: None,
+                end: Some(Box::new(WorkEnd::failure("former", Timestamp(0)))),
+                remote: Vec::new(),
+            }],
+        )],
         at: fixture.cluster.now,
     });
 

@@ -25,7 +25,12 @@ fn places(cluster: &Cluster, spec: &JobSpec) -> Option<JobPlacement> {
 }
 
 fn placed(cluster: &Cluster, spec: JobSpec, places: JobPlacement) -> Command {
-    Command::registration(Box::new(spec), Some(Box::new(places)), cluster.now, None)
+    Command::RegisterJob {
+        spec: Box::new(spec),
+        places: Some(Box::new(places)),
+        at: cluster.now,
+        check_index: None,
+    }
 }
 
 #[test]
@@ -101,9 +106,8 @@ fn placements_for_already_registered_job_are_ignored() {
 fn purged_job_with_live_allocs_gets_no_placements() {
     let mut cluster = cluster();
     cluster.run(spec("web", 2));
-    cluster.apply(Command::DeregisterJob {
+    cluster.apply(Command::PurgeJob {
         key: JobKey::in_default("web"),
-        purge: true,
         at: cluster.now,
     });
 
@@ -145,6 +149,7 @@ fn idempotency_key_ignores_differing_placements() {
         spec: Box::new(spec("web", 2)),
         at: cluster.now,
         check_index: None,
+        places: None,
     };
 
     let first = cluster.apply(first);
@@ -163,7 +168,12 @@ fn a_registration_that_is_refused_places_nothing() {
     let (spec, places) = (Box::new(web), Some(Box::new(places)));
     let check_index = Some(LogIndex(77));
 
-    let command = Command::registration(spec, places, cluster.now, check_index);
+    let command = Command::RegisterJob {
+        spec,
+        places,
+        at: cluster.now,
+        check_index,
+    };
     let response = cluster.apply(command);
 
     assert!(

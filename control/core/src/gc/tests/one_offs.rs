@@ -28,7 +28,7 @@ fn desire(cluster: &mut Cluster, guid: &str, callback: &str) {
     };
     let at = cluster.now;
     let tasks = vec![task];
-    cluster.apply(Command::DesireOneOffs { tasks, at });
+    cluster.apply(Command::desire_one_offs(tasks, at));
     cluster.settle();
 }
 
@@ -57,7 +57,7 @@ fn step(cluster: &mut Cluster, step: OneOffStep) {
 /// Its callback was tried and goes on as `next_at` says.
 fn tried(cluster: &mut Cluster, next_at: Option<Timestamp>) {
     let claim = row(cluster, GUID).claim().unwrap();
-    step(cluster, OneOffStep::CallbackTried { claim, next_at });
+    step(cluster, OneOffStep::CallbackFailed { claim, next_at });
 }
 
 fn claim(until: Timestamp) -> OneOffStep {

@@ -47,9 +47,8 @@ fn report_health(
         end: None,
         remote: Vec::new(),
     };
-    cluster.apply(Command::ReportAllocs {
-        node_id: alloc.node_id,
-        reports: vec![report],
+    cluster.apply(Command::ReportNodes {
+        reports: vec![(alloc.node_id, vec![report])],
         at: cluster.now,
     });
 }

@@ -21,7 +21,7 @@ use proptest::prelude::*;
 
 use crate::chance::config;
 use crate::fixture::Cluster;
-use crate::fsm::{Command, DeploymentChange};
+use crate::fsm::{Command, DeploymentChange, GroupScaling};
 use crate::state::{AllocView, waits};
 use crate::watch;
 
@@ -207,9 +207,8 @@ impl SimulatedCluster {
             end: None,
             remote: self.remote(alloc, client_status),
         };
-        self.cluster.apply(Command::ReportAllocs {
-            node_id: alloc.node_id,
-            reports: vec![report],
+        self.cluster.apply(Command::ReportNodes {
+            reports: vec![(alloc.node_id, vec![report])],
             at: self.cluster.now,
         });
     }
@@ -290,10 +289,13 @@ impl SimulatedCluster {
             20 => self.change_deployment(which, how),
             21 => apply(
                 self,
-                Command::ScaleJob {
+                Command::ScaleGroup {
                     key,
-                    group: "main".to_owned(),
-                    count: u32::from(how % 5),
+                    scaling: Box::new(GroupScaling {
+                        group: "main".to_owned(),
+                        count: Some(u32::from(how % 5)),
+                        ..GroupScaling::default()
+                    }),
                     check_index: None,
                     at,
                 },

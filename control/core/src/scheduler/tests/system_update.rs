@@ -100,9 +100,8 @@ fn report(
         end: None,
         remote: Vec::new(),
     };
-    cluster.apply(Command::ReportAllocs {
-        node_id: alloc.node_id,
-        reports: vec![report],
+    cluster.apply(Command::ReportNodes {
+        reports: vec![(alloc.node_id, vec![report])],
         at: cluster.now,
     });
     settle(cluster);
@@ -568,6 +567,7 @@ fn an_instance_restarted_by_users_is_deployed() {
         spec: Box::new(spec(200, 1)),
         at: cluster.now,
         check_index: None,
+        places: None,
     });
     cluster.apply(Command::MigrateAllocs {
         alloc_ids,

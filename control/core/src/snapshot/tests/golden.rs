@@ -12,10 +12,22 @@ use super::*;
 /// The first two records of each kind. The state has something in every table, so every kind is there.
 #[test]
 fn records_keep_their_bytes() {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("testdata/snapshot.v1.txt");
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("testdata/snapshot.txt");
     let mut kinds: BTreeMap<usize, Vec<String>> = BTreeMap::new();
     let tag = Record::Cluster(ClusterTag::of_servers([1, 2, 3]));
     for record in records(&populated()).chain([tag]) {
+        // A hash changes with the encoding of rows, which is not the header's.
+        let record = match record {
+            Record::Header(header) => Record::Header(Header {
+                hash: StateHash {
+                    encoding: 1,
+                    nodes: 2,
+                    ..StateHash::default()
+                },
+                ..header
+            }),
+            other => other,
+        };
         let bytes = muster_wire::codec::encode(&record).unwrap();
         assert_eq!(usize::from(bytes[0]), record.kind());
         let of_kind = kinds.entry(record.kind()).or_default();
@@ -26,8 +38,15 @@ fn records_keep_their_bytes() {
             }));
         }
     }
+    let recorded = std::fs::read_to_string(&path).unwrap();
     let mut actual = String::new();
     for (kind, (name, version)) in Record::KINDS.iter().enumerate() {
+        // Samples of older versions stay.
+        for older in 1..*version {
+            let prefix = format!("{} v{older} ", name.replace(' ', "_"));
+            let samples = recorded.lines().filter(|line| line.starts_with(&prefix));
+            samples.for_each(|line| writeln!(actual, "{line}").unwrap());
+        }
         let of_kind = kinds
             .get(&kind)
             .unwrap_or_else(|| panic!("there are no {name}"));

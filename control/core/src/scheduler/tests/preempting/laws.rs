@@ -330,6 +330,7 @@ fn preempted(cluster: &mut Cluster, spec: JobSpec) -> Option<Vec<AllocId>> {
         spec: Box::new(spec),
         at: cluster.now,
         check_index: None,
+        places: None,
     });
     let outcome = cluster.schedule_next().unwrap();
     assert_eq!(outcome.plan.job, JobKey::in_default(ASKER));

@@ -101,6 +101,7 @@ fn victims(case: &Value) -> Option<BTreeSet<String>> {
         spec: Box::new(ask),
         at: cluster.now,
         check_index: None,
+        places: None,
     });
     let plan = cluster.schedule_next().unwrap().plan;
     assert_eq!(plan.job, JobKey::in_default("asker"));

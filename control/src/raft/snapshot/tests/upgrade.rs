@@ -1,0 +1,90 @@
+//! Servers of this version beside servers of version 1: entries and a snapshot that a server of version 1 wrote.
+//!
+//! `testdata/upgrade.v1.txt` was recorded once. It is never written again: it stands for the old server.
+
+use super::*;
+use crate::raft::machine;
+use crate::raft::types::EncodedCommand;
+
+const RECORDED: &str = include_str!("../../../../testdata/upgrade.v1.txt");
+
+/// The version and the bytes of each recorded line of this name.
+fn recorded(name: &str) -> Vec<(u32, Vec<u8>)> {
+    let of_name = RECORDED
+        .lines()
+        .filter(|line| line.split(' ').next() == Some(name));
+    let mut found = Vec::new();
+    for line in of_name {
+        let words: Vec<&str> = line.split(' ').collect();
+        let digits = words[2].as_bytes().chunks(2);
+        let bytes = digits.map(|pair| u8::from_str_radix(str::from_utf8(pair).unwrap(), 16));
+        let version = words[1].trim_start_matches('v').parse().unwrap();
+        found.push((version, bytes.collect::<Result<_, _>>().unwrap()));
+    }
+    found
+}
+
+/// The state that this server has after the recorded entries.
+fn applied() -> State {
+    let mut state = State::default();
+    for ((format, body), index) in recorded("entry").into_iter().zip(1..) {
+        let body = body.into();
+        let command = machine::decode(LogIndex(index), &EncodedCommand { format, body }).unwrap();
+        fsm::apply(&mut state, LogIndex(index), command);
+    }
+    state
+}
+
+/// The recorded snapshot is what the old server made of the entries. A server that read it and one that applied the
+/// entries go on from the same state.
+#[test]
+fn version_1_entries_give_the_old_servers_state() {
+    let (_, bytes) = recorded("snapshot").remove(0);
+    let size = bytes.len() as u64;
+
+    let restored = read_from(bytes.as_slice(), size, Path::new("recorded")).unwrap();
+
+    let applied = applied();
+    assert_eq!(restored.state, applied);
+    assert_eq!(restored.state.hash(), applied.hash());
+    assert_eq!(
+        (applied.jobs().iter().count(), applied.one_offs().len()),
+        (3, 1)
+    );
+}
+
+/// An old server has the same check of its own version: it stops before it applies what it does not know.
+#[test]
+fn an_entry_of_a_newer_version_is_refused() {
+    let (_, body) = recorded("entry").remove(0);
+    let logged = EncodedCommand {
+        format: fsm::VERSION + 1,
+        body: body.into(),
+    };
+
+    let refused = machine::decode(LogIndex(1), &logged)
+        .unwrap_err()
+        .to_string();
+
+    assert!(refused.contains("start the newer version"), "{refused}");
+}
+
+/// This server writes the state of the old entries in its own version, and reads it back.
+#[test]
+fn upgraded_state_is_written_in_the_new_version() {
+    let mut bytes = Vec::new();
+    let contents = Contents {
+        meta: meta(6),
+        state: applied(),
+        restoring: None,
+    };
+
+    format::write(&mut bytes, &contents).unwrap();
+
+    let (size, path) = (bytes.len() as u64, Path::new("upgraded"));
+    let info = inspect(bytes.as_slice(), size, path).unwrap();
+    let nodes = info.tables.iter().find(|table| table.name == "nodes");
+    assert_eq!(nodes.map(|table| table.version), Some(2));
+    let read = read_from(bytes.as_slice(), size, path).unwrap();
+    assert_eq!(read.state, applied());
+}
