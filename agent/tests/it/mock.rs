@@ -93,7 +93,8 @@ async fn hung_start_gives_reason_and_can_be_stopped() {
     let driver = Arc::new(MockDriver::on(host.clone()));
     let mut config = machine.config(&server);
     config.driver_command.clear();
-    config.drivers = vec![("mock".to_owned(), driver.clone())];
+    let served: Arc<dyn TaskDriver> = Arc::clone(&driver) as _;
+    config.drivers = vec![("mock".to_owned(), served)];
     let agent = Agent::start(config).await.unwrap();
     let hung = MockTask {
         start_for_ms: 3_600_000,
