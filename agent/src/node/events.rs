@@ -249,7 +249,11 @@ impl Node {
             let before = if has_begun {
                 BTreeSet::new()
             } else {
-                self.before(&desired)
+                let mut before = self.before(&desired);
+                // The stop of the allocation that it replaces may not have reached the store.
+                let previous = desired.previous.filter(|previous| self.is_live(*previous));
+                before.extend(previous);
+                before
             };
             let runner = match snapshot {
                 Some(snapshot) => {
@@ -278,6 +282,11 @@ impl Node {
                 true,
             );
         }
+    }
+
+    fn is_live(&self, alloc_id: AllocId) -> bool {
+        let entry = self.allocs.get(&alloc_id);
+        entry.is_some_and(|entry| !entry.finished)
     }
 
     /// Returns the allocations that an allocation has to wait for.
