@@ -283,7 +283,7 @@ mod tests {
         assert!(clock.is_start_trusted());
 
         let clock = Clock::start();
-        let day = Duration::from_hours(24).as_nanos() as u64;
+        let day = 24 * 3_600 * 1_000_000_000;
         clock.compare_start(Timestamp(clock.started_at().0 - day));
         assert!(!clock.is_start_trusted());
         // Later terms find rows of this start, and do not end it.

@@ -45,7 +45,7 @@ macro_rules! ebpf_tests {
          net::connections net::retransmits policy::a_datagram policy::a_new_policy policy::a_socket \
          policy::connections policy::datagrams policy::loopback policy::new_policy policy::restarted_agent \
          policy::server_task policy::task_attached policy::verdicts rates::datagrams rates::egress rates::ingress \
-         sched::cpu_time sched::waiting ways::passed_socket ways::raw_socket"
+         sched::cpu_time sched::waiting network_paths::passed_socket network_paths::raw_socket"
     };
 }
 

@@ -28,6 +28,8 @@ mod migrate;
 #[cfg(test)]
 mod mock;
 #[cfg(test)]
+mod network_paths;
+#[cfg(test)]
 mod one_off;
 #[cfg(test)]
 mod plugin;
@@ -51,5 +53,3 @@ mod support;
 mod survival;
 #[cfg(test)]
 mod turns;
-#[cfg(test)]
-mod ways;

@@ -1,8 +1,8 @@
 //! The ways out of a task: each is tried from inside, in every mode of its network and at every level of isolation,
-//! with a policy that allows everything and with one that allows nothing, and compared with `testdata/ways-out.md`.
+//! with a policy that allows everything and with one that allows nothing, and compared with `testdata/egress-paths.md`.
 //!
 //! The outcome of a way is decided by the other end outside (`machine`), not by the words of the task (`tried`).
-//! `tests/vm/ways.rs` and `tests/vm/policy.rs` test policies in detail.
+//! `tests/vm/network_paths.rs` and `tests/vm/policy.rs` test policies in detail.
 
 mod inward;
 mod machine;
@@ -24,7 +24,7 @@ use self::tried::{API, EgressAttempt, PORT, PROGRAM, Reach, SERVER, VARIABLE, WA
 use crate::support::{AllocBuilder, FakeServer, Machine, batch, eventually, privileged, skipped};
 
 /// The verdict on every way, to read and to test against.
-const TABLE: &str = include_str!("../../testdata/ways-out.md");
+const TABLE: &str = include_str!("../../testdata/egress-paths.md");
 
 /// A level of isolation in a network mode.
 type Column = (&'static str, NetworkMode);
@@ -72,7 +72,7 @@ struct Outcome {
 
 #[test]
 fn every_egress_path_matches_verdict_table() {
-    let name = "ways::every_egress_path_matches_verdict_table";
+    let name = "network_paths::every_egress_path_matches_verdict_table";
     if !privileged(name) {
         return;
     }
@@ -172,7 +172,7 @@ fn task(
     action: PolicyAction,
     reach: &Reach,
 ) -> AllocBuilder {
-    let native = native(level, "ways::tried::probe_entry");
+    let native = native(level, "network_paths::tried::probe_entry");
     batch(name, "").driver("native", &native).with(|spec, _| {
         let group = &mut spec.groups[0];
         group.network = Some(GroupNetwork {
@@ -231,13 +231,13 @@ fn verdict(open: &Outcome, closed: &Outcome) -> String {
     let word = |outcome: &Outcome| outcome.word.clone();
     match (open.arrived, closed.arrived) {
         (_, true) => return "out".to_owned(),
-        (true, false) => return "fence".to_owned(),
+        (true, false) => return "policy".to_owned(),
         (false, false) => {}
     }
     match (word(open).as_str(), word(closed).as_str()) {
         ("done", "done") => "allowed".to_owned(),
-        ("done", "send EPERM") => "fence".to_owned(),
-        ("send EPERM", "send EPERM") => "fence, always".to_owned(),
+        ("done", "send EPERM") => "policy".to_owned(),
+        ("send EPERM", "send EPERM") => "policy, always".to_owned(),
         // A connection is refused before there is a way to look for.
         (open, closed) if open != closed && closed != "send EPERM" => {
             format!("{open}, then {closed}")
@@ -271,7 +271,7 @@ fn compare(columns: &[Vec<(Outcome, Outcome)>], has_scope: bool) {
         TABLE.to_owned()
     } else {
         let reason = "this kernel's Landlock has no scopes, or it is not switched on";
-        skipped("ways::every_way_out(scope)", reason);
+        skipped("network_paths::every_way_out(scope)", reason);
         TABLE.replace("| scope |", "| out |")
     };
     let mut expected: BTreeMap<&str, &str> = table.lines().filter_map(row).collect();
@@ -286,7 +286,10 @@ fn compare(columns: &[Vec<(Outcome, Outcome)>], has_scope: bool) {
         // Nothing but the kernel refuses a raw task.
         if is_lacking(&columns[0][at].0) {
             let reason = format!("this kernel does not have it: {}", columns[0][at].0.word);
-            skipped(&format!("ways::every_way_out({})", way.name), &reason);
+            skipped(
+                &format!("network_paths::every_way_out({})", way.name),
+                &reason,
+            );
         } else if wanted != Some(line.as_str()) {
             wrong.push(format!(
                 "{line}\n  wanted {wanted:?}\n  {:?}",

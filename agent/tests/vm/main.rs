@@ -26,6 +26,8 @@ mod nat;
 #[cfg(test)]
 mod net;
 #[cfg(test)]
+mod network_paths;
+#[cfg(test)]
 mod node;
 #[cfg(test)]
 mod oom;
@@ -40,7 +42,5 @@ mod stress;
 mod stress_ng;
 #[cfg(test)]
 mod support;
-#[cfg(test)]
-mod ways;
 
 use muster_agent::bpf;

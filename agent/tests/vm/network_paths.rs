@@ -32,7 +32,7 @@ fn child() {
 
 /// The outcome of a way out.
 fn outcome(node: &mut Node, way: &str, port: u16) -> String {
-    node.start_as("ways::child", &format!("{way} {port}"));
+    node.start_as("network_paths::child", &format!("{way} {port}"));
     ended(node)
 }
 
@@ -366,7 +366,10 @@ fn has_io_uring() -> bool {
     let has = std::panic::catch_unwind(|| tokio_uring::start(async {})).is_ok();
     if !has {
         let reason = "the kernel of this machine gives no io_uring: its way was not tried";
-        crate::support::skipped("ways::every_way_out_ends_at_the_wall(io_uring)", reason);
+        crate::support::skipped(
+            "network_paths::every_way_out_ends_at_the_wall(io_uring)",
+            reason,
+        );
     }
     has
 }

@@ -402,7 +402,35 @@ impl Command {
         match self {
             Self::AddNodeEvent { .. } | Self::NoteServerHealth { .. } => 2,
             Self::Keyed { once: _, command } => command.command().version(),
-            _ => 1,
+            Self::RegisterNode { .. }
+            | Self::SetNodeStatus { .. }
+            | Self::SetEligibility { .. }
+            | Self::RegisterJob { .. }
+            | Self::DeregisterJob { .. }
+            | Self::EvaluateJob { .. }
+            | Self::ApplyPlans { .. }
+            | Self::UpdateEvals { .. }
+            | Self::CollectGarbage { .. }
+            | Self::ReportNodes { .. }
+            | Self::ChangeDeployment { .. }
+            | Self::DrainNode { .. }
+            | Self::CompleteDrain { .. }
+            | Self::MigrateAllocs { .. }
+            | Self::RevertJob { .. }
+            | Self::SetJobStable { .. }
+            | Self::DispatchJob { .. }
+            | Self::LaunchPeriodic { .. }
+            | Self::SetSchedulerConfig { .. }
+            | Self::ChangeOneOffs { .. }
+            | Self::DesireOneOffs { .. }
+            | Self::FreshenDomain { .. }
+            | Self::SetOneOffTimes { .. }
+            | Self::SetClusterPolicy { .. }
+            | Self::TagJobVersion { .. }
+            | Self::NoteCollections { .. }
+            | Self::PurgeJob { .. }
+            | Self::AddNodeEventV1 { .. }
+            | Self::ScaleGroup { .. } => 1,
         }
     }
 

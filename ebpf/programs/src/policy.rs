@@ -277,10 +277,10 @@ pub(crate) enum PacketOutcome {
 
 impl PacketOutcome {
     #[inline(always)]
-    fn new(allowed: bool, fence: TaskPolicyRef, direction: Direction) -> Self {
+    fn new(allowed: bool, policy_ref: TaskPolicyRef, direction: Direction) -> Self {
         if !allowed {
             Self::Refused
-        } else if fence.is_limited(direction) {
+        } else if policy_ref.is_limited(direction) {
             Self::Limited
         } else {
             Self::Passes
@@ -302,14 +302,14 @@ impl PacketOutcome {
 
 /// The policies of a task; of none, by which nothing passes, if the entry was given to another task twice meanwhile.
 #[inline(always)]
-fn fence_of(task: CgroupId) -> Option<TaskPolicyRef> {
-    let mut fence = TaskPolicyRef::default();
+fn policy_ref_of(task: CgroupId) -> Option<TaskPolicyRef> {
+    let mut policy_ref = TaskPolicyRef::default();
     for _ in 0..2 {
         let entry = TASK_POLICY.get_ptr(task)?;
         // SAFETY: the entry is a map value, which stays readable until the program ends. What another task writes
         // to it meanwhile begins with that task, which is read last.
         let now = unsafe {
-            fence = TaskPolicyRef {
+            policy_ref = TaskPolicyRef {
                 task,
                 ingress: (&raw const (*entry).ingress).read_volatile(),
                 egress: (&raw const (*entry).egress).read_volatile(),
@@ -318,13 +318,13 @@ fn fence_of(task: CgroupId) -> Option<TaskPolicyRef> {
             (&raw const (*entry).task).read_volatile()
         };
         if now == task {
-            return Some(fence);
+            return Some(policy_ref);
         }
     }
-    fence.ingress = 0;
-    fence.egress = 0;
-    fence.flags = 0;
-    Some(fence)
+    policy_ref.ingress = 0;
+    policy_ref.egress = 0;
+    policy_ref.flags = 0;
+    Some(policy_ref)
 }
 
 /// Whether the task that the packet belongs to may send or receive it.
@@ -334,9 +334,9 @@ pub(crate) fn judge_packet(
     task: CgroupId,
     direction: Direction,
 ) -> PacketOutcome {
-    // Before the fence is looked at: a verdict is kept under the number of changes that it knows of.
+    // Before the policy is looked up: a verdict is kept under the number of changes that it knows of.
     let changes = policy_changes();
-    let Some(fence) = fence_of(task) else {
+    let Some(policy_ref) = policy_ref_of(task) else {
         return PacketOutcome::Exempt;
     };
     let skb = ctx.skb.skb;
@@ -345,26 +345,26 @@ pub(crate) fn judge_packet(
     packet.event.bytes = unsafe { (*skb).len };
     packet.read(skb);
     if matches!(packet.class, Class::Tcp) {
-        return tcp(skb, fence, &mut packet, direction, changes);
+        return tcp(skb, policy_ref, &mut packet, direction, changes);
     }
     if packet.is_exchange {
-        return datagram(skb, fence, &mut packet, direction, changes);
+        return datagram(skb, policy_ref, &mut packet, direction, changes);
     }
     if packet.finds_neighbours() {
         return PacketOutcome::Exempt;
     }
-    packet.event.policy = fence.policy(direction);
+    packet.event.policy = policy_ref.policy(direction);
     let verdict = decide(&packet, packet.key(direction));
     packet.event.verdict = verdict.0;
     count_and_tell(&mut packet, direction);
-    PacketOutcome::new(verdict.allows(), fence, direction)
+    PacketOutcome::new(verdict.allows(), policy_ref, direction)
 }
 
 /// A packet of a connection. What began it is known from its first packet, kept with the socket.
 #[inline(always)]
 fn tcp(
     skb: *mut __sk_buff,
-    fence: TaskPolicyRef,
+    policy_ref: TaskPolicyRef,
     packet: &mut Packet,
     direction: Direction,
     changes: u64,
@@ -400,7 +400,7 @@ fn tcp(
             known |= socket::CHECKED | if own { socket::OWN } else { 0 };
         }
     }
-    if !local && fence.is_behind_host_veth() && packet.begins && !begins_here {
+    if !local && policy_ref.is_behind_host_veth() && packet.begins && !begins_here {
         private = is_private(packet.event.task, packet.event.local_port);
     }
     let begun = if own || packet.begins {
@@ -410,7 +410,7 @@ fn tcp(
     } else {
         Direction::Ingress
     };
-    packet.event.policy = fence.policy(begun);
+    packet.event.policy = policy_ref.policy(begun);
     let verdict = if own {
         Verdict::new(true, false, 0)
     } else if private {
@@ -421,7 +421,7 @@ fn tcp(
     // SAFETY: as above.
     if let Some(state) = unsafe { kept.as_mut() } {
         let settles = connected && !packet.begins && verdict.allows() && !verdict.is_told();
-        state.known = known & !RATES | rates(fence);
+        state.known = known & !RATES | rates(policy_ref);
         state.begun = begun as u32;
         state.policy = packet.event.policy;
         state.rule = if own { NO_RULE } else { verdict.rule() };
@@ -434,7 +434,7 @@ fn tcp(
     }
     packet.event.verdict = verdict.0;
     count_and_tell(packet, begun);
-    PacketOutcome::new(verdict.allows(), fence, direction)
+    PacketOutcome::new(verdict.allows(), policy_ref, direction)
 }
 
 /// Which directions have a rate, as bits of a socket's state.
@@ -442,8 +442,14 @@ const RATES: u32 = socket::INGRESS_LIMITED | socket::EGRESS_LIMITED;
 
 /// See [`RATES`].
 #[inline(always)]
-fn rates(fence: TaskPolicyRef) -> u32 {
-    let flag = |direction, flag| if fence.is_limited(direction) { flag } else { 0 };
+fn rates(policy_ref: TaskPolicyRef) -> u32 {
+    let flag = |direction, flag| {
+        if policy_ref.is_limited(direction) {
+            flag
+        } else {
+            0
+        }
+    };
     flag(Direction::Ingress, socket::INGRESS_LIMITED)
         | flag(Direction::Egress, socket::EGRESS_LIMITED)
 }
@@ -452,7 +458,7 @@ fn rates(fence: TaskPolicyRef) -> u32 {
 #[inline(always)]
 fn datagram(
     skb: *mut __sk_buff,
-    fence: TaskPolicyRef,
+    policy_ref: TaskPolicyRef,
     packet: &mut Packet,
     direction: Direction,
     changes: u64,
@@ -467,18 +473,18 @@ fn datagram(
     if local && matches!(packet.class, Class::Udp) {
         match Peer::of(peer(skb, packet)) {
             Peer::Own => {
-                keep(skb, fence, packet, direction, NO_RULE, changes);
+                keep(skb, policy_ref, packet, direction, NO_RULE, changes);
                 return PacketOutcome::Exempt;
             }
             Peer::Task(other) => private = sends && is_private(other, packet.event.remote_port),
             Peer::Host => {}
         }
     }
-    let behind_host_veth = !local && fence.is_behind_host_veth();
+    let behind_host_veth = !local && policy_ref.is_behind_host_veth();
     if behind_host_veth && !sends && matches!(packet.class, Class::Udp) {
         private = is_private(packet.event.task, packet.event.local_port);
     }
-    packet.event.policy = fence.policy(direction);
+    packet.event.policy = policy_ref.policy(direction);
     let verdict = if private {
         Verdict::new(false, false, Verdict::PRIVATE_PORT)
     } else {
@@ -487,25 +493,29 @@ fn datagram(
     packet.event.verdict = verdict.0;
     let mut judged_by = direction;
     if verdict.allows() {
-        if local || behind_host_veth || !fence.is_open(other_way) {
+        if local || behind_host_veth || !policy_ref.is_open(other_way) {
             record(packet, direction as u8);
         }
         // Who is at the other end of loopback, and which ports are declared, may change from one to the next.
         if !local && !(behind_host_veth && !sends) && !verdict.is_told() {
-            keep(skb, fence, packet, direction, verdict.rule(), changes);
+            keep(skb, policy_ref, packet, direction, verdict.rule(), changes);
         }
     } else if was_recorded(packet, other_way as u8) != 0 {
-        packet.event.policy = fence.policy(other_way);
+        packet.event.policy = policy_ref.policy(other_way);
         let answer = decide(packet, packet.request_key(other_way));
         if answer.allows() {
             packet.event.verdict = answer.0;
             judged_by = other_way;
         } else {
-            packet.event.policy = fence.policy(direction);
+            packet.event.policy = policy_ref.policy(direction);
         }
     }
     count_and_tell(packet, judged_by);
-    PacketOutcome::new(Verdict(packet.event.verdict).allows(), fence, direction)
+    PacketOutcome::new(
+        Verdict(packet.event.verdict).allows(),
+        policy_ref,
+        direction,
+    )
 }
 
 /// Keeps the verdict on a datagram that passes with the socket that sends or receives it, if there is one that does
@@ -513,7 +523,7 @@ fn datagram(
 #[inline(always)]
 fn keep(
     skb: *mut __sk_buff,
-    fence: TaskPolicyRef,
+    policy_ref: TaskPolicyRef,
     packet: &Packet,
     direction: Direction,
     rule: u32,
@@ -557,7 +567,7 @@ fn keep(
         kept.until = bpf_jiffies64() + KEPT_TICKS;
         kept.policy = packet.event.policy;
         kept.rule = rule;
-        kept.limited = u64::from(fence.is_limited(direction));
+        kept.limited = u64::from(policy_ref.is_limited(direction));
         kept.peer = packet.peer;
         exchange(&raw mut kept.valid, changes + 1);
     }
@@ -959,7 +969,7 @@ fn connect(ctx: &SockAddrContext, remote: [u8; 16]) -> i32 {
         return 1;
     }
     let Some(task) = current_task() else { return 1 };
-    let Some(fence) = fence_of(task) else {
+    let Some(policy_ref) = policy_ref_of(task) else {
         return 1;
     };
     // SAFETY: the context is valid for the run of the program.
@@ -974,7 +984,7 @@ fn connect(ctx: &SockAddrContext, remote: [u8; 16]) -> i32 {
     packet.event.remote = remote;
     packet.event.remote_port = u16::from_be(port as u16);
     packet.event.protocol = protocol::TCP;
-    packet.event.policy = fence.egress;
+    packet.event.policy = policy_ref.egress;
     let verdict = decide(&packet, packet.key(Direction::Egress));
     if verdict.allows() {
         return 1;

@@ -173,7 +173,10 @@ const REQUIRED: &[Required] = &[
     here("roots::mounts_are_what_the_job_says", BOUNDARY),
     here("roots::symlinked_task_directory_is_rejected", BOUNDARY),
     here("boundary::strict_task_has_own_ids_and_network", BOUNDARY),
-    here("ways::every_egress_path_matches_verdict_table", BOUNDARY),
+    here(
+        "network_paths::every_egress_path_matches_verdict_table",
+        BOUNDARY,
+    ),
     here(
         "stuck::process_in_uninterruptible_sleep_is_reported_without_blocking",
         STUCK,

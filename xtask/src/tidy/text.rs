@@ -103,8 +103,8 @@ const RULES: &[Rule] = &[
         rooms: &[
             "agent/src/ring",
             "perf/",
-            "agent/tests/it/ways/tried.rs",
-            "agent/tests/vm/ways.rs",
+            "agent/tests/it/network_paths/tried.rs",
+            "agent/tests/vm/network_paths.rs",
         ],
         tests: true,
         advice: "io_uring is driven from agent/src/ring: add what you need to its interface",

@@ -787,7 +787,7 @@ fn ends(script: &str) -> Vec<String> {
             ["disconnect"] => runner.handle_stop(StopCause::Disconnected, now),
             ["unrunnable"] => runner.handle_unrunnable("no space left", now),
             ["reload"] => {
-                runner = TaskRunner::restore(runner.policy.clone(), runner.snapshot(), now)
+                runner = TaskRunner::restore(runner.policy.clone(), runner.snapshot(), now);
             }
             words => runner.handle_input(input(words), now),
         }

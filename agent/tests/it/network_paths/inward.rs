@@ -1,9 +1,9 @@
-//! The ways into a task, each compared with `testdata/ways-in.md`. Each is tried from outside the machine, from the
+//! The ways into a task, each compared with `testdata/ingress-paths.md`. Each is tried from outside the machine, from the
 //! machine, from another allocation and from one of another agent of the machine. It is tried in every mode of the
 //! task's network and at every level of its isolation. The task's policy lets everything in and then nothing.
 //!
 //! The task is the same under both policies, which the cluster changes while it runs. Sockets that were made elsewhere
-//! and messages to a raw socket are in `tests/vm/ways.rs`.
+//! and messages to a raw socket are in `tests/vm/network_paths.rs`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -27,7 +27,7 @@ use super::{AttemptResults, Column, PLACES, config, native, row};
 use crate::support::{AllocBuilder, FakeServer, Machine, batch, eventually, privileged, service};
 
 /// The verdict on every way, to read and to test against.
-const TABLE: &str = include_str!("../../../testdata/ways-in.md");
+const TABLE: &str = include_str!("../../../testdata/ingress-paths.md");
 
 /// Set in tasks: what to call. The task that is called has nothing in it.
 const VARIABLE: &str = "MUSTER_IT_WAYS_IN";
@@ -160,7 +160,7 @@ struct IngressCall {
 
 #[test]
 fn every_ingress_path_matches_verdict_table() {
-    let name = "ways::inward::every_ingress_path_matches_verdict_table";
+    let name = "network_paths::inward::every_ingress_path_matches_verdict_table";
     if !privileged(name) {
         return;
     }
@@ -227,7 +227,7 @@ async fn column(
     server.status(called, ClientStatus::Complete).await;
     let verdict = |(name, open): (String, String)| {
         let verdict = match (open.as_str(), closed[&name].as_str()) {
-            ("in", "silence") => "fence".to_owned(),
+            ("in", "silence") => "policy".to_owned(),
             (open, closed) if open == closed => open.to_owned(),
             (open, closed) => format!("{open}, then {closed}"),
         };
@@ -258,7 +258,7 @@ fn task(
     entry: &str,
     calls: &[IngressCall],
 ) -> AllocBuilder {
-    let native = native(level, &format!("ways::inward::{entry}"));
+    let native = native(level, &format!("network_paths::inward::{entry}"));
     alloc.driver("native", &native).with(|spec, _| {
         let group = &mut spec.groups[0];
         group.network = Some(GroupNetwork {

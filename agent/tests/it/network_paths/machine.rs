@@ -156,7 +156,7 @@ fn outside(
     let connection = TcpStream::connect((target, PORT)).unwrap();
     let (accepted, _) = listener.accept().unwrap();
     accepted.set_nonblocking(true).unwrap();
-    let name = format!("muster-it-ways-{}", std::process::id());
+    let name = format!("muster-it-paths-{}", std::process::id());
     let address = UnixAddr::from_abstract_name(&name).unwrap();
     let asked = UnixListener::bind_addr(&address).unwrap();
     std::thread::spawn(move || {

@@ -1,6 +1,6 @@
 //! The ways that a task tries, and the words for their outcomes.
 //!
-//! A way is a line in [`WAYS`], a function, and a row in `testdata/ways-out.md`. Each leads to an address of its own,
+//! A way is a line in [`WAYS`], a function, and a row in `testdata/egress-paths.md`. Each leads to an address of its own,
 //! so that the host outside knows which one was found. A word is the step at which the way ended and the error's name.
 //! A step that only a wall of isolation refuses is named for that wall.
 

@@ -17,7 +17,7 @@ use crate::server::{Server, ServerConfig};
 const CHILD_DIR: &str = "MUSTER_TEST_SCHEDULING_DIR";
 const FAILPOINT: &str = "scheduling.run";
 /// How long anything may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Kills the process in the middle of a run, if it is a child that is to die.
 pub(super) fn pass_failpoint(run: &[Delivery]) {
