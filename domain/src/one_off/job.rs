@@ -28,8 +28,8 @@ pub const HOST_ROOT: &str = "preloaded:host";
 /// From the signal that asks a process to end to force. Diego's graceful shutdown interval.
 pub const GRACE: Duration = Duration::from_secs(10);
 /// The control plane takes them for gone so long after it took their node for down, which is a heartbeat's time to
-/// live after the agent's last word, unless its leader is configured otherwise ([`super::Times`]). The agent needs
-/// [`super::Times::stop_after`] and [`GRACE`] to end them; the rest is for force and for a machine that is busy.
+/// live after the agent's last word, unless its leader is configured otherwise ([`super::OneOffTimings`]). The agent needs
+/// [`super::OneOffTimings::stop_after`] and [`GRACE`] to end them; the rest is for force and for a machine that is busy.
 pub const LOST_AFTER: Duration = Duration::from_mins(1);
 
 /// The source of a task's root.
