@@ -1,43 +1,23 @@
 //! Where a redirect leads.
 
-/// The URL that `location` means to whoever asked for `from`. `None`: none that a callback goes to, since it is no
-/// http or https URL or takes back the secrecy that the first one asked for.
+use url::Url;
+
+/// The URL that `location` means in an answer from `from`. `None` for a URL that no callback goes to: it is neither
+/// http nor https, or gives up the encryption that `from` had.
 pub(super) fn target(from: &str, location: &str) -> Option<String> {
-    let (scheme, rest) = from.split_once("://")?;
-    let scheme = scheme.to_ascii_lowercase();
-    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
-    let (authority, path) = rest.split_at(end);
-    let location = location.trim();
-    // A fragment is for whoever shows a page.
-    let location = location.split('#').next().unwrap_or("");
-    let to = if let Some(rest) = location.strip_prefix("//") {
-        format!("{scheme}://{rest}")
-    } else if location.starts_with('/') {
-        format!("{scheme}://{authority}{location}")
-    } else if has_scheme(location) {
-        location.to_owned()
-    } else {
-        let path = path.split(['?', '#']).next().unwrap_or("");
-        let dir = path.rfind('/').map_or("/", |at| &path[..=at]);
-        match location {
-            "" => return None,
-            query if query.starts_with('?') => format!("{scheme}://{authority}{path}{query}"),
-            name => format!("{scheme}://{authority}{dir}{name}"),
-        }
-    };
-    let (to_scheme, to_rest) = to.split_once("://")?;
-    let fits = match to_scheme.to_ascii_lowercase().as_str() {
+    // A fragment is only for a program that shows the page.
+    let location = location.trim().split('#').next().unwrap_or("");
+    if location.is_empty() {
+        return None;
+    }
+    let from = Url::parse(from).ok()?;
+    let to = from.join(location).ok()?;
+    let fits = match to.scheme() {
         "https" => true,
-        "http" => scheme == "http",
+        "http" => from.scheme() == "http",
         _ => false,
     };
-    (fits && !to_rest.is_empty()).then_some(to)
-}
-
-/// Whether a name and a colon stand before everything else.
-fn has_scheme(location: &str) -> bool {
-    let end = location.find([':', '/', '?']);
-    end.is_some_and(|end| location[end..].starts_with(':'))
+    (fits && to.has_host()).then(|| to.into())
 }
 
 #[cfg(test)]
@@ -48,12 +28,13 @@ mod tests {
     fn a_redirect_leads_where_its_location_says() {
         for (from, location, to) in [
             ("http://a/x/y?z", "http://b/c", Some("http://b/c")),
-            ("http://a/x/y?z", "HTTPS://b/c", Some("HTTPS://b/c")),
+            ("http://a/x/y?z", "HTTPS://b/c", Some("https://b/c")),
             ("http://a/x/y?z", "//b/c", Some("http://b/c")),
             ("https://a/x/y?z", "//b/c", Some("https://b/c")),
             ("http://u@a:8/x/y?z", "/c?d#e", Some("http://u@a:8/c?d")),
             ("http://a/x/y?z", "c", Some("http://a/x/c")),
             ("http://a", "c", Some("http://a/c")),
+            ("http://a/x/y", "../c", Some("http://a/c")),
             ("http://a/x/y?z", "?q", Some("http://a/x/y?q")),
             ("http://a/x", "c?u=http://b", Some("http://a/c?u=http://b")),
             ("https://a/x", "http://a/x", None),
