@@ -47,7 +47,7 @@ pub(super) async fn read(Shared(http): Shared<Http>, query: Query) -> Result<Res
     ));
     samples.push(Sample::one(
         "muster_clock_jump_seconds",
-        "By how much the wall clock has jumped forward, while nobody has confirmed that.",
+        "Seconds by which the wall clock has jumped forward, until an operator confirms the jump.",
         http.control
             .clock()
             .jump()
@@ -55,7 +55,7 @@ pub(super) async fn read(Shared(http): Shared<Http>, query: Query) -> Result<Res
     ));
     samples.push(Sample::one(
         "muster_log_disk_full",
-        "Whether the disk under the log is full.",
+        "Whether the disk of the Raft log is full.",
         f64::from(u8::from(http.control.raft().room().is_err())),
     ));
     for member in http
@@ -66,14 +66,14 @@ pub(super) async fn read(Shared(http): Shared<Http>, query: Query) -> Result<Res
     {
         samples.push(Sample {
             name: "muster_raft_server_entries_behind",
-            help: "Entries that a server lacks, as its leader knows.",
+            help: "Log entries that a server has not received yet, as the leader counts them.",
             label: Some(("server", member.node.name.clone())),
             value: member.behind as f64,
         });
     }
     samples.push(Sample::one(
         "muster_apply_freed_states_total",
-        "Replaced states that the thread which applies entries had to free itself, because the one for that was behind.",
+        "Old states that the thread that applies log entries freed itself, because the freeing thread was behind.",
         http.control.published().freed_by_applier() as f64,
     ));
     samples.extend(collections(&http.control.gc_totals().read()));
@@ -110,8 +110,8 @@ pub(super) fn unknown_format(format: &str) -> ApiError {
 /// Samples of callbacks of one-off tasks, by outcome.
 fn callbacks(totals: &callback::Totals) -> impl Iterator<Item = Sample> {
     Outcome::ALL.into_iter().map(|outcome| Sample {
-        name: "muster_task_callbacks_total",
-        help: "Completion callbacks of one-off tasks that this server made, by outcome.",
+        name: "muster_one_off_callbacks_total",
+        help: "Completion callbacks of one-off tasks that this server sent, by outcome.",
         label: Some(("outcome", outcome.as_str().to_owned())),
         value: totals.of(outcome) as f64,
     })
@@ -134,7 +134,7 @@ fn collections(read: &garbage::TotalsReading) -> Vec<Sample> {
     let mut samples: Vec<Sample> = freed
         .map(|(kind, count)| Sample {
             name: "muster_gc_freed_total",
-            help: "Objects that this server's collections have freed, while it led, and jobs that were purged through it.",
+            help: "Objects that garbage collection freed while this server led, and jobs that were purged through it.",
             label: Some(("kind", kind.as_str().to_owned())),
             value: count as f64,
         })
@@ -142,49 +142,49 @@ fn collections(read: &garbage::TotalsReading) -> Vec<Sample> {
     let kept = GcKept::ALL.into_iter().zip(read.kept);
     samples.extend(kept.map(|(why, count)| Sample {
         name: "muster_gc_kept",
-        help: "Objects that its last round looked at and kept: of what is over, and what belongs to it.",
+        help: "Ended objects that the last round of garbage collection kept, by reason.",
         label: Some(("reason", why.as_str().to_owned())),
         value: count as f64,
     }));
     let numbers = [
         (
             "muster_gc_freed_bytes_total",
-            "The size of those objects, without what they shared with others.",
+            "Bytes of the freed objects, without data that they shared with others.",
             read.bytes as f64,
         ),
         (
             "muster_gc_slices_total",
-            "Log entries that its collections took.",
+            "Log entries that garbage collection wrote.",
             read.slices as f64,
         ),
         (
             "muster_gc_slices_seconds_total",
-            "Time from proposing those to having them applied.",
+            "Time from the proposal of these log entries until they were applied.",
             read.slices_took.as_secs_f64(),
         ),
         (
             "muster_gc_slice_seconds_max",
-            "The longest of them.",
+            "The longest time of one such log entry.",
             read.slice_max.as_secs_f64(),
         ),
         (
             "muster_gc_rounds_total",
-            "Rounds of collection.",
+            "Rounds of garbage collection.",
             read.rounds as f64,
         ),
         (
             "muster_gc_round_seconds",
-            "Time the last round took.",
+            "Duration of the last round of garbage collection.",
             read.last_round.as_secs_f64(),
         ),
         (
             "muster_gc_failures_total",
-            "Rounds that were given up.",
+            "Rounds of garbage collection that were given up.",
             read.failures as f64,
         ),
         (
             "muster_gc_under_way",
-            "Whether a round is under way.",
+            "Whether a round of garbage collection is under way.",
             f64::from(u8::from(read.under_way)),
         ),
     ];
@@ -230,8 +230,8 @@ fn count(state: &State) -> Vec<Sample> {
         &mut state.deployments().iter().map(|row| row.status.as_str()),
     );
     table(
-        "muster_tasks",
-        "One-off tasks by what happens to them.",
+        "muster_one_off_tasks",
+        "One-off tasks by phase.",
         &mut state.one_offs().iter().map(|row| row.phase.as_str()),
     );
     let allocs = state.allocs().by_client_status().into_iter();
@@ -243,7 +243,7 @@ fn count(state: &State) -> Vec<Sample> {
     }));
     samples.push(Sample::one(
         "muster_nodes_draining",
-        "Nodes that are being emptied.",
+        "Nodes that are draining.",
         state.nodes().draining().count() as f64,
     ));
     let applied = state.applied().0 as f64;

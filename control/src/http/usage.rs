@@ -39,7 +39,7 @@ const DISK_FAMILIES: &[MetricFamily<AllocDisk>] = &[
     ),
     gauge(
         "muster_alloc_disk_limit_bytes",
-        "Most bytes of the ephemeral disk.",
+        "Limit of the ephemeral disk, in bytes.",
         |disk| number(Some(disk.limit_bytes)),
     ),
     gauge(
@@ -49,7 +49,7 @@ const DISK_FAMILIES: &[MetricFamily<AllocDisk>] = &[
     ),
     gauge(
         "muster_alloc_disk_limit_inodes",
-        "Most files and directories of the ephemeral disk.",
+        "Limit of files and directories of the ephemeral disk.",
         |disk| number(Some(disk.limit_inodes)),
     ),
 ];
@@ -58,7 +58,7 @@ const DISK_FAMILIES: &[MetricFamily<AllocDisk>] = &[
 const COLLECTION_FAMILIES: &[MetricFamily<NodeCollection>] = &[
     counter(
         "muster_node_gc_refusals_total",
-        "Times that a driver or the kernel did not let go of an allocation; each is tried again, but where the driver is gone.",
+        "Failed releases of an allocation by a driver or the kernel. Each is retried while the driver is there.",
         |node| Some(node.refusals as f64),
     ),
     gauge(
@@ -68,32 +68,32 @@ const COLLECTION_FAMILIES: &[MetricFamily<NodeCollection>] = &[
     ),
     gauge(
         "muster_node_gc_deleting",
-        "Directories of destroyed allocations whose deletion is not over.",
+        "Directories of destroyed allocations that are still being deleted.",
         |node| Some(node.deleting as f64),
     ),
     counter(
         "muster_node_gc_deleted_inodes_total",
-        "Files and directories deleted: inodes given back.",
+        "Deleted files and directories (inodes).",
         |node| Some(node.deleted_inodes as f64),
     ),
     counter(
         "muster_node_gc_deleted_bytes_total",
-        "Bytes deleted with them.",
+        "Bytes of the deleted files.",
         |node| Some(node.deleted_bytes as f64),
     ),
     counter(
         "muster_node_gc_delete_seconds_total",
-        "Time that all threads together spent on deleting.",
+        "Time that all threads together spent on deletion.",
         |node| Some(node.delete_busy.as_secs_f64()),
     ),
     counter(
         "muster_node_gc_delete_failures_total",
-        "Deletions that failed; each is tried again.",
+        "Failed deletions. Each is retried.",
         |node| Some(node.delete_failures as f64),
     ),
     gauge(
         "muster_node_gc_stuck",
-        "Entries that cannot be deleted at present, as far as they are told one by one.",
+        "Entries that cannot be deleted at present.",
         |node| Some(node.stuck.len() as f64),
     ),
 ];
@@ -152,7 +152,7 @@ const FAMILIES: &[MetricFamily<TaskStats>] = &[
     }),
     counter(
         "muster_task_context_switches_total",
-        "Switches away from a thread.",
+        "Context switches away from a thread.",
         |task| number(task.context_switches),
     ),
     counter(
@@ -162,7 +162,7 @@ const FAMILIES: &[MetricFamily<TaskStats>] = &[
     ),
     counter(
         "muster_task_throttled_seconds_total",
-        "Time stood still for the CPU quota.",
+        "Time in which the task was throttled by its CPU quota.",
         |task| seconds(task.throttled),
     ),
     gauge("muster_task_memory_bytes", "Memory charged.", |task| {
@@ -170,12 +170,12 @@ const FAMILIES: &[MetricFamily<TaskStats>] = &[
     }),
     gauge(
         "muster_task_memory_peak_bytes",
-        "The most memory charged so far.",
+        "Highest memory charged so far.",
         |task| number(task.memory_peak_bytes),
     ),
     gauge(
         "muster_task_memory_limit_bytes",
-        "The limit in force.",
+        "Memory limit in force.",
         |task| number(task.memory_limit_bytes),
     ),
     gauge(
@@ -188,67 +188,65 @@ const FAMILIES: &[MetricFamily<TaskStats>] = &[
     }),
     gauge(
         "muster_task_memory_shmem_bytes",
-        "Page cache that no disk has, as in tmpfs.",
+        "Page cache without a disk behind it, as of tmpfs.",
         |task| number(task.memory_shmem_bytes),
     ),
-    gauge(
-        "muster_task_memory_swap_bytes",
-        "Memory swapped out.",
-        |task| number(task.memory_swap_bytes),
-    ),
+    gauge("muster_task_memory_swap_bytes", "Memory in swap.", |task| {
+        number(task.memory_swap_bytes)
+    }),
     gauge(
         "muster_task_memory_kernel_bytes",
-        "Memory the kernel needs for the task.",
+        "Memory that the kernel uses for the task.",
         |task| number(task.memory_kernel_bytes),
     ),
     counter(
         "muster_task_memory_high_total",
-        "Times held back above memory.high.",
+        "Times that the task was throttled above memory.high.",
         |task| number(task.memory_high_events),
     ),
     counter(
         "muster_task_memory_max_total",
-        "Times about to go above the limit.",
+        "Times that memory was about to exceed the limit.",
         |task| number(task.memory_max_events),
     ),
     counter(
         "muster_task_major_faults_total",
-        "Page faults that went to disk.",
+        "Page faults that read from a disk.",
         |task| number(task.major_faults),
     ),
     counter(
         "muster_task_pressure_cpu_some_seconds_total",
-        "Time in which at least one process stood still for want of a CPU.",
+        "Time in which at least one process waited for a CPU (PSI some).",
         |task| seconds(task.pressure_cpu.map(|it| it.some)),
     ),
     counter(
         "muster_task_pressure_cpu_full_seconds_total",
-        "Time in which all processes stood still for want of a CPU.",
+        "Time in which all processes waited for a CPU (PSI full).",
         |task| seconds(task.pressure_cpu.and_then(|it| it.full)),
     ),
     counter(
         "muster_task_pressure_memory_some_seconds_total",
-        "Time in which at least one process stood still for want of memory.",
+        "Time in which at least one process waited for memory (PSI some).",
         |task| seconds(task.pressure_memory.map(|it| it.some)),
     ),
     counter(
         "muster_task_pressure_memory_full_seconds_total",
-        "Time in which all processes stood still for want of memory.",
+        "Time in which all processes waited for memory (PSI full).",
         |task| seconds(task.pressure_memory.and_then(|it| it.full)),
     ),
     counter(
         "muster_task_pressure_io_some_seconds_total",
-        "Time in which at least one process stood still for want of I/O.",
+        "Time in which at least one process waited for I/O (PSI some).",
         |task| seconds(task.pressure_io.map(|it| it.some)),
     ),
     counter(
         "muster_task_pressure_io_full_seconds_total",
-        "Time in which all processes stood still for want of I/O.",
+        "Time in which all processes waited for I/O (PSI full).",
         |task| seconds(task.pressure_io.and_then(|it| it.full)),
     ),
     counter(
         "muster_task_oom_kills_total",
-        "Processes killed for want of memory.",
+        "Processes that the out-of-memory killer ended.",
         |task| number(task.oom_kills),
     ),
     gauge("muster_task_processes", "Processes and threads.", |task| {
@@ -292,12 +290,12 @@ const FAMILIES: &[MetricFamily<TaskStats>] = &[
     ),
     counter(
         "muster_task_network_received_limited_packets_total",
-        "IP packets to the task that came faster than its network policy lets it receive.",
+        "IP packets to the task that exceeded the ingress rate of its network policy.",
         |task| number(task.net_rx_limited),
     ),
     counter(
         "muster_task_network_sent_limited_packets_total",
-        "IP packets of the task that it sent faster than its network policy lets it.",
+        "IP packets of the task that exceeded the egress rate of its network policy.",
         |task| number(task.net_tx_limited),
     ),
     counter(
@@ -312,7 +310,7 @@ const FAMILIES: &[MetricFamily<TaskStats>] = &[
     ),
     counter(
         "muster_task_tcp_retransmits_total",
-        "TCP segments sent once more.",
+        "Retransmitted TCP segments.",
         |task| number(task.tcp_retransmits),
     ),
     counter(
@@ -322,7 +320,7 @@ const FAMILIES: &[MetricFamily<TaskStats>] = &[
     ),
     counter(
         "muster_task_block_reads_total",
-        "Requests that read from block devices.",
+        "Read requests to block devices.",
         |task| number(task.block_reads),
     ),
     counter(
@@ -332,22 +330,22 @@ const FAMILIES: &[MetricFamily<TaskStats>] = &[
     ),
     counter(
         "muster_task_block_writes_total",
-        "Requests that wrote to block devices.",
+        "Write requests to block devices.",
         |task| number(task.block_writes),
     ),
     counter(
         "muster_task_log_bytes_total",
-        "Bytes of output taken.",
+        "Bytes of output read from the task.",
         |task| number(Some(task.log_bytes)),
     ),
     counter(
         "muster_task_log_dropped_bytes_total",
-        "Bytes of output dropped because the disk was full or they were more than the task's rate.",
+        "Bytes of output dropped, because the disk was full or the task exceeded its output rate.",
         |task| number(Some(task.log_dropped_bytes)),
     ),
     counter(
         "muster_task_log_limited_seconds_total",
-        "Time in which there was more output than the task's rate.",
+        "Time in which the task's output exceeded its rate.",
         |task| seconds(Some(task.log_limited)),
     ),
 ];

@@ -93,7 +93,7 @@ async fn a_task_is_desired_followed_and_resolved() {
     );
     assert_eq!(completed["failed"], false);
     let metrics = client.get("/v1/metrics?format=prometheus").await.text;
-    let counted = "muster_tasks{status=\"completed\"} 1";
+    let counted = "muster_one_off_tasks{status=\"completed\"} 1";
     assert!(metrics.contains(counted), "{metrics}");
     let listed = client
         .get("/v1/tasks?domain=apps&state=completed")
