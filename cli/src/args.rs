@@ -3,7 +3,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::alloc::AllocCommand;
-use crate::client::{Client, DEFAULT_ADDRESS};
+use crate::client::{self, Client, DEFAULT_ADDRESS};
 use crate::deployment::DeploymentCommand;
 use crate::doctor::DoctorArgs;
 use crate::eval::EvalCommand;
@@ -34,8 +34,8 @@ Try it: sudo muster dev, then muster job run examples/web.hcl and muster top in 
 #[derive(Debug, Parser)]
 #[command(name = "muster", version, after_help = EXIT_CODES)]
 pub struct Args {
-    /// HTTP addresses of servers, separated by commas. Any that answers is used.
-    #[arg(long, global = true, env = "MUSTER_ADDR", default_value = DEFAULT_ADDRESS, value_name = "URL")]
+    /// HTTP addresses of servers (http://HOST:PORT or HOST:PORT), separated by commas. Any that answers is used.
+    #[arg(long, global = true, env = "MUSTER_ADDR", default_value = DEFAULT_ADDRESS, value_name = "URL", value_parser = client::parse_addresses)]
     pub address: String,
     /// Print JSON instead of tables.
     #[arg(long, global = true)]

@@ -62,6 +62,30 @@ enum AttemptError {
     Lost(CliError, Duration),
 }
 
+/// Checks the addresses of servers as a user gives them.
+///
+/// # Errors
+///
+/// The reason and the remedy, for an empty list and for another scheme than `http`.
+pub fn parse_addresses(addresses: &str) -> Result<String, String> {
+    let mut given = addresses.split(',').map(str::trim);
+    if given.all(str::is_empty) {
+        return Err(format!(
+            "the address is empty: use one like {DEFAULT_ADDRESS}"
+        ));
+    }
+    for address in addresses.split(',').map(str::trim) {
+        if let Some((scheme, _)) = address.split_once("://")
+            && !scheme.eq_ignore_ascii_case("http")
+        {
+            return Err(format!(
+                "unknown scheme \"{scheme}\" in {address}: use http, or a proxy that ends TLS"
+            ));
+        }
+    }
+    Ok(addresses.to_owned())
+}
+
 impl Client {
     /// For the servers at `addresses`: URLs or `host:port`, separated by commas.
     #[must_use]
@@ -485,6 +509,18 @@ mod tests {
     use std::net::TcpListener;
 
     use super::*;
+
+    #[test]
+    fn addresses_with_other_schemes_are_refused() {
+        for good in ["127.0.0.1:4646", "http://a:1, b:2", DEFAULT_ADDRESS] {
+            assert_eq!(parse_addresses(good), Ok(good.to_owned()));
+        }
+        for empty in ["", " ", ","] {
+            assert!(parse_addresses(empty).unwrap_err().contains("empty"));
+        }
+        let refused = parse_addresses("http://a:1,https://b:2").unwrap_err();
+        assert!(refused.contains("unknown scheme \"https\""), "{refused}");
+    }
 
     /// A server that answers each connection with the next of `answers`; an empty one hangs up. Gives its
     /// address and the keys that the requests carried.
