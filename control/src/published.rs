@@ -4,7 +4,7 @@
 //! hold the writer up. A state taken after [`Published::applied`] showed an index contains that index, and so
 //! does [`Published::events`].
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
@@ -71,6 +71,8 @@ pub(crate) struct Published {
     hashes: Mutex<Hashes>,
     halted: OnceLock<String>,
     freed_by_applier: AtomicU64,
+    /// Servers with faults, as the last notes in the log say. A restarted server knows of later notes only.
+    unwell_servers: Mutex<BTreeSet<u64>>,
 }
 
 impl Published {
@@ -87,6 +89,7 @@ impl Published {
             hashes: Mutex::new(Hashes::of(LogIndex(0), State::default().hash())),
             halted: OnceLock::new(),
             freed_by_applier: AtomicU64::new(0),
+            unwell_servers: Mutex::default(),
         };
         (published, receiver)
     }
@@ -103,6 +106,27 @@ impl Published {
     /// The index of the newest state.
     pub(crate) fn applied(&self) -> watch::Receiver<LogIndex> {
         self.applied.subscribe()
+    }
+
+    /// Keeps the health of a server as an applied entry says.
+    pub(crate) fn note_server_health(&self, server_id: u64, is_well: bool) {
+        let mut unwell = self.unwell();
+        if is_well {
+            unwell.remove(&server_id);
+        } else {
+            unwell.insert(server_id);
+        }
+    }
+
+    /// Whether the last note about a server says that it has faults. It holds for every leader.
+    pub(crate) fn is_noted_unwell(&self, server_id: u64) -> bool {
+        self.unwell().contains(&server_id)
+    }
+
+    fn unwell(&self) -> std::sync::MutexGuard<'_, BTreeSet<u64>> {
+        self.unwell_servers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Changes of the last entries.

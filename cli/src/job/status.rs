@@ -197,13 +197,25 @@ pub(crate) fn reasons(metric: &Metric) -> String {
         parts.push("no node is ready in its datacenters and pool".to_owned());
     }
     for (constraint, count) in &metric.constraint_filtered {
-        parts.push(format!(
-            "{count} nodes fail `{}`",
-            output::clean(constraint)
-        ));
+        let fail = if *count == 1 {
+            "node fails"
+        } else {
+            "nodes fail"
+        };
+        parts.push(format!("{count} {fail} `{}`", output::clean(constraint)));
     }
     for (dimension, count) in &metric.dimension_exhausted {
-        parts.push(format!("{count} nodes lack {dimension}"));
+        let lack = if *count == 1 {
+            "node lacks"
+        } else {
+            "nodes lack"
+        };
+        // The agent's setting is the only limit of this dimension.
+        let lacking = match dimension.as_str() {
+            "allocations" => "room for more allocations (node_max_allocs)",
+            other => other,
+        };
+        parts.push(format!("{count} {lack} {lacking}"));
     }
     if parts.is_empty() {
         parts.push(format!(

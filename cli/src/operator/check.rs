@@ -34,7 +34,11 @@ pub(super) fn check(client: &Client, json: bool, deep: bool) -> CliResult {
             server.name.clone(),
             server.id.clone(),
             server.address.clone(),
-            server.entries_behind.to_string(),
+            if server.error.is_empty() {
+                server.entries_behind.to_string()
+            } else {
+                "–".to_owned()
+            },
             state,
             server.differing.join(", "),
         ]);
@@ -51,7 +55,7 @@ pub(super) fn check(client: &Client, json: bool, deep: bool) -> CliResult {
             check.index
         ),
         ([], silent) => format!(
-            "{silent} of {} servers gave no hash; the others have the same state at index {}.\n",
+            "{silent} of {} servers gave no hash; all that answered have the same state at index {}.\n",
             check.servers.len(),
             check.index
         ),

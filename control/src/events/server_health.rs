@@ -37,15 +37,19 @@ impl ServerHealthNote {
         }
     }
 
-    pub(super) fn server_id(&self) -> u64 {
+    pub(crate) fn server_id(&self) -> u64 {
         self.server_id
+    }
+
+    pub(crate) fn is_well(&self) -> bool {
+        self.faults.is_empty()
     }
 
     pub(super) fn shape(&self) -> ServerHealthChange {
         ServerHealthChange {
             id: self.server_id.to_string(),
             name: self.name.clone(),
-            healthy: self.faults.is_empty(),
+            healthy: self.is_well(),
             faults: self.faults.clone(),
             at: time::text(self.at),
         }

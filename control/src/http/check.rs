@@ -21,6 +21,9 @@ use crate::peers::health;
 use crate::peers::message::MemberRecord;
 use crate::state_rules;
 
+/// The fault of a cluster in which no server leads.
+const NO_LEADER: &str = "no leader: an election is going on, or no majority of servers is in reach";
+
 /// Compares the states of all servers at the newest index that a read may see, and lists the faults of the servers. With
 /// `deep` it also applies the rules of the state to this server's state.
 pub(super) async fn states(Shared(http): Shared<Http>, query: Query) -> Result<Response, ApiError> {
@@ -39,7 +42,10 @@ pub(super) async fn states(Shared(http): Shared<Http>, query: Query) -> Result<R
     let (members, mut faults) = match listed.await {
         Ok(members) => (members, Vec::new()),
         // Without a leader, this server still tells of itself.
-        Err(error) => (control.known_peers(), vec![format!("no leader: {error}")]),
+        Err(error) => {
+            tracing::debug!(%error, "a check found no leader");
+            (control.known_peers(), vec![NO_LEADER.to_owned()])
+        }
     };
     let index = *control.applied().borrow();
     let has_leader = faults.is_empty();
@@ -67,6 +73,21 @@ pub(super) async fn states(Shared(http): Shared<Http>, query: Query) -> Result<R
         .collect();
     let comparison = StateHashComparison::at(control, index, members).await;
     let mut check = shape(&comparison, &behind);
+    // A leader names a server after some seconds of silence only.
+    for server in check.servers.iter().filter(|it| !it.error.is_empty()) {
+        let named = format!("server {}: ", server.name);
+        if !faults.iter().any(|fault| fault.starts_with(&named)) {
+            faults.push(format!("{named}it does not answer"));
+        }
+    }
+    let silent = check.servers.iter().filter(|it| !it.error.is_empty());
+    let (silent, all) = (silent.count(), check.servers.len());
+    if !has_leader && silent * 2 >= all {
+        faults.push(format!(
+            "{} of {all} servers answer, which is not a majority: start more of them",
+            all - silent
+        ));
+    }
     check.faults = faults;
     if deep {
         check.deep = Some(deep_check(control).await);

@@ -100,11 +100,10 @@ fn note_silent(silent: &mut BTreeMap<u64, Instant>, members: &[MemberRecord]) {
     }
 }
 
-/// Faults of servers that this leader has noted in the log, and the look at them that is under way.
+/// Faults of servers that are noted in the log, and the look at them that is under way. An earlier leader may have
+/// written the note of a fault that this one finds over.
 #[derive(Debug, Default)]
 struct NotedFaults {
-    /// The servers with faults.
-    noted: BTreeSet<u64>,
     /// Time from which each server has faults. A new leader has heard of nobody, and a fault must last to be noted.
     since: BTreeMap<u64, Instant>,
     /// At most one look. It returns the faults of each server.
@@ -136,7 +135,6 @@ impl NotedFaults {
     /// text alone is no change.
     async fn note(&mut self, control: &Control, found: Vec<(MemberRecord, Vec<String>)>) {
         let is_member = |server_id: &u64| found.iter().any(|(it, _)| it.server_id == *server_id);
-        self.noted.retain(is_member);
         self.since.retain(|server_id, _| is_member(server_id));
         for (member, faults) in found {
             let server_id = member.server_id;
@@ -148,7 +146,7 @@ impl NotedFaults {
                     continue;
                 }
             }
-            if faults.is_empty() != self.noted.contains(&server_id) {
+            if faults.is_empty() != control.published().is_noted_unwell(server_id) {
                 continue;
             }
             let name = member.node.name;
@@ -164,7 +162,6 @@ impl NotedFaults {
                 continue;
             }
             if faults.is_empty() {
-                self.noted.remove(&server_id);
                 tracing::info!(name, "a server is well again");
             } else {
                 tracing::warn!(
@@ -172,7 +169,6 @@ impl NotedFaults {
                     faults = faults.join("; "),
                     "a server is unwell: see `muster operator health`"
                 );
-                self.noted.insert(server_id);
             }
         }
     }

@@ -40,9 +40,9 @@ async fn troubles(control: &Control, server_id: u64) -> Troubles {
 fn fault(member: &MemberRecord) -> Option<String> {
     let stalled = Duration::from_millis(member.stalled_ms);
     match member.last_contact_ms {
-        None => Some("the leader has never heard of it".to_owned()),
+        None => Some("the leader has not heard from it since it leads".to_owned()),
         Some(ms) if !is_healthy(member) => Some(format!(
-            "the leader has not heard of it for {} s",
+            "the leader has not heard from it for {} s",
             ms / 1_000
         )),
         Some(_) if stalled >= limits::SERVER_STALLED_AFTER => Some(format!(
@@ -81,7 +81,7 @@ mod tests {
     fn server_health_requires_contact_and_log_progress() {
         let why = |contact, behind, stalled| fault(&member(contact, behind, stalled));
         assert_eq!(why(Some(20), 10, 900), None);
-        assert!(why(None, 0, 0).unwrap().contains("never"));
+        assert!(why(None, 0, 0).unwrap().contains("since it leads"));
         assert!(why(Some(60_000), 0, 0).unwrap().contains("60 s"));
         assert!(why(Some(20), 1_000_000, 0).unwrap().contains("behind"));
         // One entry, for ever: it was called healthy.

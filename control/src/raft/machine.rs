@@ -179,6 +179,10 @@ impl Machine {
                 }
                 let told = NodeCollection::all_of(&command, &self.state);
                 let noted = ServerHealthNote::of(&command);
+                if let Some(note) = &noted {
+                    let (server_id, is_well) = (note.server_id(), note.is_well());
+                    self.published.note_server_health(server_id, is_well);
+                }
                 let mut applied = fsm::apply(&mut self.state, index, command);
                 let response = std::mem::replace(&mut applied.response, Response::Done);
                 let ended =

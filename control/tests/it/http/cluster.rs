@@ -141,6 +141,8 @@ async fn without_a_quorum_only_stale_reads_are_answered() {
     assert_eq!(check["Healthy"], false, "{check}");
     let fault = check["Faults"][0].as_str().unwrap();
     assert!(fault.starts_with("no leader: "), "{check}");
+    let faults = check["Faults"].to_string();
+    assert!(faults.contains("1 of 3 servers answer"), "{check}");
     assert_eq!(stale.json()["ID"], "web");
     for refused in [read, consistent] {
         assert_eq!(refused.status, 503, "{}", refused.text);
@@ -248,15 +250,7 @@ async fn a_lost_server_is_fault_and_event() {
 
     trio.crash(lost);
 
-    // A busy machine may show others to be silent for a moment.
-    let change = loop {
-        let event = stream.events().await.events.remove(0);
-        assert_eq!(event.event_type, "ServerHealthChanged");
-        let change = event.payload["Server"].clone();
-        if change["Name"] == NAMES[lost] {
-            break change;
-        }
-    };
+    let change = next_health(&mut stream, NAMES[lost]).await;
     assert_eq!(change["Healthy"], false, "{change}");
     let check = client.get("/v1/operator/check").await.json();
     assert_eq!(check["Healthy"], false, "{check}");
@@ -264,6 +258,41 @@ async fn a_lost_server_is_fault_and_event() {
     let name = format!("server {}: ", NAMES[lost]);
     let of_lost = |fault: &serde_json::Value| fault.as_str().unwrap().starts_with(&name);
     assert!(faults.iter().any(of_lost), "{check}");
+    trio.shutdown().await;
+}
+
+/// The next change of the health of the server `name`. A busy machine may show others to be silent for a moment.
+async fn next_health(stream: &mut Stream, name: &str) -> serde_json::Value {
+    loop {
+        let event = stream.events().await.events.remove(0);
+        assert_eq!(event.event_type, "ServerHealthChanged");
+        let change = event.payload["Server"].clone();
+        if change["Name"] == name {
+            return change;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn next_leader_notes_the_recovery_of_a_server() {
+    let mut trio = ThreeServers::start().await;
+    trio.all_vote().await;
+    let leader = trio.settled().await;
+    let lost = trio.follower().await;
+    let next = 3 - leader - lost;
+    let mut stream = Stream::open(&trio.client(next).base, "topic=Server&index=1");
+    trio.crash(lost);
+    let change = next_health(&mut stream, NAMES[lost]).await;
+    assert_eq!(change["Healthy"], false, "{change}");
+    let id = trio.server(next).info().server_id;
+    let path = format!("/v1/operator/raft/transfer-leadership?id={id}");
+    trio.client(leader).put(&path, &json!({})).await.json();
+    assert_eq!(trio.settled().await, next);
+
+    trio.begin(lost).await;
+
+    let change = next_health(&mut stream, NAMES[lost]).await;
+    assert_eq!(change["Healthy"], true, "{change}");
     trio.shutdown().await;
 }
 
