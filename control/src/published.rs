@@ -31,7 +31,7 @@ pub(crate) struct PendingResults {
 
 impl PendingResults {
     /// Adds the entry at an index and of a term, which left `state` and came to `applied`. `cause` is what its events
-    /// are called; it tells of `collections`.
+    /// are called; it carries `reports`.
     pub(crate) fn add(
         &mut self,
         (index, term): (LogIndex, u64),

@@ -74,13 +74,13 @@ pub(super) async fn states(Shared(http): Shared<Http>, query: Query) -> Result<R
     let comparison = StateHashComparison::at(control, index, members).await;
     let mut check = shape(&comparison, &behind);
     // A leader names a server after some seconds of silence only.
-    for server in check.servers.iter().filter(|it| !it.error.is_empty()) {
+    let silent = check.servers.iter().filter(|it| !it.error.is_empty());
+    for server in silent.clone() {
         let named = format!("server {}: ", server.name);
         if !faults.iter().any(|fault| fault.starts_with(&named)) {
             faults.push(format!("{named}it does not answer"));
         }
     }
-    let silent = check.servers.iter().filter(|it| !it.error.is_empty());
     let (silent, all) = (silent.count(), check.servers.len());
     if !has_leader && silent * 2 >= all {
         faults.push(format!(

@@ -167,7 +167,7 @@ mod tests {
     #[test]
     fn public_item_needs_a_comment() {
         let text = "/// Reads it.\n#[must_use]\npub fn read() {}\n\npub const fn other() {}\npub mod x;\npub use y::z;\n\
-                    /// Holds.\n#[expect(\n    dead_code,\n    reason = \"x\"\n)]\npub struct Held {}\n";
+                    /// Holds.\n#[expect(\n    dead_code,\n    reason = \"x\"\n)]\npub struct LogReader {}\n";
 
         assert_eq!(found(text), [("doc-missing", 5)]);
     }

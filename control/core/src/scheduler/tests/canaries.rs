@@ -232,7 +232,8 @@ fn a_healthy_canary_that_fails_is_replaced() {
     assert_eq!(canaries(&cluster), 1);
 }
 
-/// One that was healthy has failed, and its replacement is unhealthy: no operator can promote it, so time counts.
+/// A healthy canary has failed, and its replacement is unhealthy. No operator can promote the deployment, so its deadline
+/// counts.
 #[test]
 fn progress_deadline_applies_to_unhealthy_replacement_canary() {
     let mut cluster = Cluster::new();
