@@ -16,10 +16,10 @@ pub(crate) const PROGRAM: &str = "muster-control-sim";
 /// instead of 36 s. A profile of its own would compile all dependencies once more.
 const OPTIMISED: [&str; 3] = ["muster-control-core", "muster-control-sim", "muster-domain"];
 
-/// Seeds that the gate runs: about a minute and a half of one core.
+/// Seeds that the gate runs: a minute and a half of processor time.
 const GATE_SEEDS: u64 = 200;
 
-/// Seeds of a long run: about 75 minutes of one core.
+/// Seeds of a long run: 75 minutes of processor time.
 const LONG_SEEDS: u64 = 10_000;
 
 /// Whether `artifact` is the simulator's program.
@@ -81,15 +81,45 @@ fn optimise(cargo: &mut Command) {
     }
 }
 
-/// Runs the gate's seeds with `program` and returns how many ran.
+/// Runs the gate's seeds with `program`, one process for each processor, and returns how many ran.
 ///
 /// # Errors
 ///
 /// When a seed found a fault, or fewer seeds ran than the gate asks for.
 pub(crate) fn gate(program: &Path, long: bool) -> anyhow::Result<u64> {
     let wanted = if long { LONG_SEEDS } else { GATE_SEEDS };
+    let processes = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
+    let results: Vec<anyhow::Result<u64>> = std::thread::scope(|scope| {
+        let running: Vec<_> = ranges(wanted, processes)
+            .into_iter()
+            .map(|(first, count)| scope.spawn(move || run_seeds(program, first, count)))
+            .collect();
+        let joined = running.into_iter().map(std::thread::ScopedJoinHandle::join);
+        joined
+            .map(|result| result.expect("a range reports its errors"))
+            .collect()
+    });
+    let mut ran = 0;
+    for result in results {
+        ran += result?;
+    }
+    anyhow::ensure!(ran >= wanted, "only {ran} of {wanted} seeds ran");
+    println!("  ok     simulator {ran} seeds");
+    Ok(ran)
+}
+
+/// Splits seeds 1 to `count` into at most `parts` ranges: the first seed and the length of each.
+fn ranges(count: u64, parts: u64) -> Vec<(u64, u64)> {
+    let length = count.div_ceil(parts.max(1)).max(1);
+    (0..count)
+        .step_by(usize::try_from(length).expect("a range of seeds fits in memory"))
+        .map(|start| (start + 1, length.min(count - start)))
+        .collect()
+}
+
+fn run_seeds(program: &Path, first: u64, count: u64) -> anyhow::Result<u64> {
     let mut command = Command::new(program);
-    command.args(["--seed", "1", "--seeds", &wanted.to_string()]);
+    command.args(["--seed", &first.to_string(), "--seeds", &count.to_string()]);
     let mut text = String::new();
     let status = shell::lines(&mut command, &mut |line| {
         text.push_str(line);
@@ -97,12 +127,9 @@ pub(crate) fn gate(program: &Path, long: bool) -> anyhow::Result<u64> {
     })?;
     if !status.success() {
         print!("{text}");
-        anyhow::bail!("the simulator ended with {status}");
+        anyhow::bail!("the simulator of seeds from {first} ended with {status}");
     }
-    let ran = seeds_that_ran(&text).context("the simulator did not print its count of seeds")?;
-    anyhow::ensure!(ran >= wanted, "only {ran} of {wanted} seeds ran");
-    println!("  ok     simulator {ran} seeds");
-    Ok(ran)
+    seeds_that_ran(&text).context("the simulator did not print its count of seeds")
 }
 
 /// The count at the beginning of the simulator's last line: `200 seeds: ...`.
@@ -124,5 +151,12 @@ mod tests {
 
         assert_eq!(seeds_that_ran(output), Some(2));
         assert_eq!(seeds_that_ran("seed 1\n"), None);
+    }
+
+    #[test]
+    fn every_seed_is_in_one_range() {
+        assert_eq!(ranges(200, 2), [(1, 100), (101, 100)]);
+        assert_eq!(ranges(5, 3), [(1, 2), (3, 2), (5, 1)]);
+        assert_eq!(ranges(1, 4), [(1, 1)]);
     }
 }
