@@ -11,19 +11,19 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::allocdir::DataDir;
 use crate::bpf::{SYSTEM_BPFFS, UnmountBpffsError, own_mount, remove_pins, unmount_bpffs};
-use crate::bridge;
-use crate::cgroup::{
+use crate::network::bridge;
+use crate::network::cni;
+use crate::node::{recorded_tree, tree_name};
+use crate::resources::cgroup::{
     CgroupFileError, Hierarchies, NodeTree, RemoveCgroupError, StrayGroup, TaskCgroup,
 };
-use crate::cni;
-use crate::drivers::{native, plugin};
-use crate::node::{recorded_tree, tree_name};
-use crate::process::ProcessId;
-use crate::roots;
-use crate::store::{DataDirLock, LockDataDirError, known_node_id};
-use crate::task::chain;
+use crate::storage::allocdir::DataDir;
+use crate::storage::roots;
+use crate::storage::store::{DataDirLock, LockDataDirError, known_node_id};
+use crate::tasks::drivers::{native, plugin};
+use crate::tasks::process::ProcessId;
+use crate::tasks::task::chain;
 
 /// Time a driver's process gets to end before it is killed.
 const DRIVER_END_DEADLINE: Duration = Duration::from_secs(5);
@@ -151,7 +151,7 @@ async fn refuse_or_kill(
         return Err(CleanError::TasksRun { tasks });
     }
     for (name, cgroup) in running {
-        crate::task::kill(&cgroup).await;
+        crate::tasks::task::kill(&cgroup).await;
         removed.push(format!("task {name}"));
     }
     Ok(())

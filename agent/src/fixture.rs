@@ -10,11 +10,11 @@ use muster_domain::fixture;
 use muster_domain::id::Timestamp;
 use muster_domain::job::{BitRate, NetworkPolicy};
 
-use crate::allocdir::{self, DataDir};
 use crate::bpf::Bpf;
-pub use crate::bridge::fixture::Networks;
-use crate::conditions::Conditions;
-use crate::store::{self, Write};
+use crate::monitoring::conditions::Conditions;
+pub use crate::network::bridge::fixture::Networks;
+use crate::storage::allocdir::{self, DataDir};
+use crate::storage::store::{self, Write};
 
 /// Allocations that are recorded in one transaction.
 const BATCH: usize = 1_000;

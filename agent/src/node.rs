@@ -26,16 +26,16 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::allocdir::{DataDir, DirError};
 use crate::bpf::ensure_bpffs;
 use crate::context::AgentContext;
-use crate::control;
-use crate::drivers::native::DriverConfigError;
-use crate::drivers::plugin::PluginError;
 use crate::limits::{CLOSE_INTERVAL, LAST_REPORTS_DEADLINE, REPORT_DELAY, SHUTDOWN_GRACE};
-use crate::oom_score;
+use crate::resources::oom_score;
 use crate::ring::StartRingError;
-use crate::store::{DataDirLock, LockDataDirError, OpenStoreError};
+use crate::session::control;
+use crate::storage::allocdir::{DataDir, DirError};
+use crate::storage::store::{DataDirLock, LockDataDirError, OpenStoreError};
+use crate::tasks::drivers::native::DriverConfigError;
+use crate::tasks::drivers::plugin::PluginError;
 
 pub use config::{AgentConfig, ShutdownPolicy, parse_host_volume};
 pub(crate) use events::Event;
@@ -92,7 +92,7 @@ pub enum StartAgentError {
 
 impl From<DirError> for StartAgentError {
     fn from(error: DirError) -> Self {
-        Self::Dirs(crate::task::chain(&error))
+        Self::Dirs(crate::tasks::task::chain(&error))
     }
 }
 
@@ -116,7 +116,7 @@ impl Agent {
     /// # Errors
     ///
     /// [`StartAgentError`]. Missing eBPF, controllers or io_uring are none: the agent does without,
-    /// says so in the node's attributes, and [`crate::doctor::findings`] names the fix.
+    /// says so in the node's attributes, and [`crate::monitoring::doctor::findings`] names the fix.
     pub async fn start(config: AgentConfig) -> Result<Self, StartAgentError> {
         if !nix::unistd::geteuid().is_root() {
             return Err(StartAgentError::NotRoot);
@@ -199,8 +199,8 @@ impl Agent {
     /// Destroys everything that has finished by now, and returns when it is destroyed and its space is free. That may
     /// take long if a driver is slow or files are many. With `dry_run` nothing is done, and the answer says what would
     /// be. Returns `None` if the agent stops meanwhile.
-    pub async fn collect_now(&self, dry_run: bool) -> Option<crate::gc::GcOutcome> {
-        crate::gc::collect_now(&self.context, dry_run).await
+    pub async fn collect_now(&self, dry_run: bool) -> Option<crate::storage::gc::GcOutcome> {
+        crate::storage::gc::collect_now(&self.context, dry_run).await
     }
 
     /// Returns the state of collection: what it did and has before it.
@@ -294,6 +294,6 @@ async fn stop_tasks(events: &mpsc::Sender<Event>) {
 
 /// Where the node's eBPF programs are pinned: below a bpffs, by node.
 pub(crate) fn pin_dir(data: &DataDir, node_id: NodeId) -> Result<std::path::PathBuf, String> {
-    let bpffs = ensure_bpffs(data.root()).map_err(|error| crate::task::chain(&error))?;
+    let bpffs = ensure_bpffs(data.root()).map_err(|error| crate::tasks::task::chain(&error))?;
     Ok(bpffs.join("muster").join(node_id.to_string()))
 }

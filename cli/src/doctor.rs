@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 use muster_agent::bpf::{ProgramCost, measure_cost};
-use muster_agent::doctor::{Finding, Status, private_files};
+use muster_agent::monitoring::doctor::{Finding, Status, private_files};
 use serde_json::json;
 
 use crate::exit::{CliError, CliResult, Exit};
@@ -90,7 +90,7 @@ pub fn run(json: bool, args: &DoctorArgs) -> CliResult {
     if let Some(seconds) = args.cost {
         return cost(json, seconds);
     }
-    let mut findings = muster_agent::doctor::findings(&args.data_dir);
+    let mut findings = muster_agent::monitoring::doctor::findings(&args.data_dir);
     findings.extend(private_files("server's files", &args.server_data_dir, &[]));
     let missing = findings
         .iter()

@@ -15,14 +15,14 @@ use muster_domain::resources::Amount;
 use muster_driver::TaskDriver;
 use muster_link::certificates::Certificates;
 
-use crate::bridge::DEFAULT_SUBNET;
-use crate::cni::CniSettings;
-use crate::disk::DiskEnforcement;
-use crate::drivers::plugin::PluginSettings;
-use crate::fingerprint::hostname;
+use crate::monitoring::fingerprint::hostname;
+use crate::network::bridge::DEFAULT_SUBNET;
+use crate::network::cni::CniSettings;
+use crate::resources::users::UserRange;
 use crate::ring::RingConfig;
-use crate::roots::ChrootEnv;
-use crate::users::UserRange;
+use crate::storage::disk::DiskEnforcement;
+use crate::storage::roots::ChrootEnv;
+use crate::tasks::drivers::plugin::PluginSettings;
 
 /// The fate of tasks when the agent stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

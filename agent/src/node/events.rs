@@ -22,17 +22,17 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::alloc::{self, AllocTask, Input, PendingStarts};
-use crate::cgroup::{TaskCgroup, TaskName};
-use crate::clock::now;
-use crate::contact::ContactClock;
 use crate::context::AgentContext;
-use crate::fingerprint::disk_usage;
-use crate::gc::{self, GcOutcome, GcRequests};
 use crate::limits::{ALLOC_INBOX_MAX, SWEEP_DELAY_AFTER_LOSS};
+use crate::monitoring::fingerprint::disk_usage;
 use crate::node::jobs::JobVersionCache;
-use crate::store::{StoreContents, TaskRecord, Write};
-use crate::task::{MissingRecordMeaning, chain};
+use crate::resources::cgroup::{TaskCgroup, TaskName};
+use crate::session::clock::now;
+use crate::session::contact::ContactClock;
+use crate::storage::gc::{self, GcOutcome, GcRequests};
+use crate::storage::store::{StoreContents, TaskRecord, Write};
+use crate::tasks::alloc::{self, AllocTask, Input, PendingStarts};
+use crate::tasks::task::{MissingRecordMeaning, chain};
 
 /// Everything the node's loop reacts to.
 #[derive(Debug)]
@@ -761,11 +761,11 @@ async fn end_stray(context: &AgentContext, alloc: &str, task: &str) {
     for (_, slot) in context.drivers.iter() {
         for handle in slot.driver.list_tasks().await.unwrap_or_default() {
             if handle.config.alloc_id == alloc && handle.config.task_name == task {
-                crate::task::end_unknown(slot, &handle.config.id).await;
+                crate::tasks::task::end_unknown(slot, &handle.config.id).await;
             }
         }
     }
-    crate::task::clean_up_stray(context, &cgroup).await;
+    crate::tasks::task::clean_up_stray(context, &cgroup).await;
 }
 
 fn malformed(alloc_id: AllocId, error: &MalformedAllocError) -> AllocReport {

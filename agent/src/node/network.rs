@@ -16,11 +16,11 @@ use tokio_util::sync::CancellationToken;
 use super::AgentConfig;
 use super::listeners::{self, Listener};
 use crate::bpf::{Bpf, GATEWAY};
-use crate::bridge;
-use crate::cgroup::{NodeTree, TaskCgroup};
 use crate::context::AgentContext;
 use crate::limits::{OWN_ADDRESSES_MAX, RECONCILE_INTERVAL, SWEEP_AFTER};
-use crate::store::StoreContents;
+use crate::network::bridge;
+use crate::resources::cgroup::{NodeTree, TaskCgroup};
+use crate::storage::store::StoreContents;
 
 /// The node's additions to every task's policy at this moment. The operator's configuration stays as it is. The servers
 /// and the cluster's policy may change while tasks run.

@@ -15,18 +15,18 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::AgentConfig;
-use crate::allocdir::DataDir;
 use crate::bpf::{Adoption, Bpf};
-use crate::cgroup::{Hierarchies, Unenforced};
-use crate::cni::CniNetworks;
-use crate::conditions::Conditions;
-use crate::disk::DiskEnforcementMode;
-use crate::drivers::DriverHealth;
-use crate::drivers::nomad::NomadDrivers;
-use crate::fingerprint::{Facts, address_towards};
 use crate::limits::FINGERPRINT_INTERVAL;
+use crate::monitoring::conditions::Conditions;
+use crate::monitoring::fingerprint::{Facts, address_towards};
+use crate::monitoring::start_health;
+use crate::network::cni::CniNetworks;
+use crate::resources::cgroup::{Hierarchies, Unenforced};
 use crate::ring::Engine;
-use crate::start_health;
+use crate::storage::allocdir::DataDir;
+use crate::storage::disk::DiskEnforcementMode;
+use crate::tasks::drivers::DriverHealth;
+use crate::tasks::drivers::nomad::NomadDrivers;
 
 /// Facts that the opened parts of the node know.
 #[derive(Debug)]

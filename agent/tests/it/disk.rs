@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use muster_agent::DiskEnforcement;
-use muster_agent::disk::{DiskLimit, project_of, project_quota};
 use muster_agent::node::{Agent, ShutdownPolicy};
+use muster_agent::storage::disk::{DiskLimit, project_of, project_quota};
 use muster_domain::alloc::{ClientStatus, DesiredAlloc, TaskEventKind, TaskState};
 use muster_domain::id::AllocId;
 use muster_domain::one_off::Definition;

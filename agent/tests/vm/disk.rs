@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::process::Command;
 use std::time::Duration;
 
-use muster_agent::cgroup::TaskCgroup;
+use muster_agent::resources::cgroup::TaskCgroup;
 
 use crate::support::skipped;
 

@@ -5,7 +5,9 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
 
 use muster_agent::bpf::{Bpf, BpfConfig, ensure_bpffs, remove_pins, unmount_bpffs};
-use muster_agent::cgroup::{CpuStats, Limits, MemoryStats, NodeTree, TaskCgroup, TaskStats};
+use muster_agent::resources::cgroup::{
+    CpuStats, Limits, MemoryStats, NodeTree, TaskCgroup, TaskStats,
+};
 
 use crate::support::{PATIENCE, limits, remove, shell, skipped, tree, until};
 

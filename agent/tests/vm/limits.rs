@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::process::ExitStatusExt as _;
 use std::time::{Duration, Instant};
 
-use muster_agent::cgroup::{Controller, CpuStats, Limits, TaskCgroup, disks};
+use muster_agent::resources::cgroup::{Controller, CpuStats, Limits, TaskCgroup, disks};
 use muster_domain::job::ByteRate;
 use muster_domain::resources::IoLimits;
 

@@ -11,7 +11,7 @@ use std::io::Write as _;
 use std::os::fd::AsRawFd as _;
 use std::path::Path;
 
-use muster_agent::cgroup::{Controller, TaskCgroup};
+use muster_agent::resources::cgroup::{Controller, TaskCgroup};
 use rustix::fs::Advice;
 
 use crate::disk::Disk;

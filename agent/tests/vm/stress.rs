@@ -3,7 +3,9 @@
 use std::os::unix::process::ExitStatusExt as _;
 use std::time::Duration;
 
-use muster_agent::cgroup::{Controller, Limits, NodeTree, RemoveCgroupError, TaskCgroup};
+use muster_agent::resources::cgroup::{
+    Controller, Limits, NodeTree, RemoveCgroupError, TaskCgroup,
+};
 use muster_domain::resources::IoLimits;
 
 use crate::disk::Disk;

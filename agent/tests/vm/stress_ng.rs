@@ -4,7 +4,7 @@
 
 use std::process::Command;
 
-use muster_agent::cgroup::{Controller, Limits, TaskCgroup};
+use muster_agent::resources::cgroup::{Controller, Limits, TaskCgroup};
 use muster_domain::job::ByteRate;
 use muster_domain::resources::IoLimits;
 

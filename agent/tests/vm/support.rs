@@ -4,7 +4,9 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use muster_agent::cgroup::{Controller, ControllerMode, Hierarchies, Limits, NodeTree, TaskCgroup};
+use muster_agent::resources::cgroup::{
+    Controller, ControllerMode, Hierarchies, Limits, NodeTree, TaskCgroup,
+};
 
 /// How long anything may take in an emulated guest.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(1);

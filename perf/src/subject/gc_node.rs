@@ -24,7 +24,7 @@ use anyhow::ensure;
 use muster_agent::GcConfig;
 use muster_agent::fixture::spread;
 use muster_agent::node::{Agent, AgentConfig, ShutdownPolicy};
-use muster_agent::trash::Trash;
+use muster_agent::storage::trash::Trash;
 use muster_domain::alloc::DesiredAlloc;
 use muster_domain::fixture;
 use muster_domain::id::{AllocId, LogIndex};

@@ -364,7 +364,7 @@ mod tests {
     fn findings(path: &str, text: &str) -> Vec<(&'static str, usize)> {
         let files = [
             SourceFile::new(path, text.as_bytes()),
-            SourceFile::new("agent/src/gc.rs", b""),
+            SourceFile::new("agent/src/storage/gc.rs", b""),
             SourceFile::new("agent/src/ring/worker.rs", b""),
             SourceFile::new("docs/design/logs.md", b"# Logs of tasks\n"),
         ];
@@ -376,7 +376,7 @@ mod tests {
 
     #[test]
     fn missing_paths_are_found() {
-        let text = "See `agent/src/gc.rs` and `agent/src/ring/`.\n\nSee `agent/gc.rs`.\n";
+        let text = "See `agent/src/storage/gc.rs` and `agent/src/ring/`.\n\nSee `agent/gc.rs`.\n";
 
         assert_eq!(findings("README.md", text), [("doc-path", 3)]);
         assert_eq!(findings("docs/guide/a.md", text), [("doc-path", 3)]);
@@ -385,7 +385,7 @@ mod tests {
 
     #[test]
     fn paths_in_commands_and_fences_are_checked() {
-        let text = "Run `cat agent/a.rs`.\n\n```sh\ncat agent/src/gc.rs\ncat agent/b.rs # x\n```\n";
+        let text = "Run `cat agent/a.rs`.\n\n```sh\ncat agent/src/storage/gc.rs\ncat agent/b.rs # x\n```\n";
 
         let found = [("doc-path", 1), ("doc-path", 5)];
         assert_eq!(findings("README.md", text), found);
@@ -400,8 +400,8 @@ mod tests {
 
     #[test]
     fn braces_globs_names_and_lines_are_expanded() {
-        let good = "`agent/src/{gc,ring/worker}.rs`, `agent/src/<noun>.rs`, `agent/src/*/worker.rs`, `agent/**/worker.rs`, `agent/src/gc.rs:12`\n";
-        let bad = "`agent/src/{gc,other}.rs`\n`agent/src/*.md`\n`agent/*/worker.rs`\n";
+        let good = "`agent/src/{storage/gc,ring/worker}.rs`, `agent/src/<noun>.rs`, `agent/src/*/worker.rs`, `agent/**/worker.rs`, `agent/src/storage/gc.rs:12`\n";
+        let bad = "`agent/src/{storage/gc,other}.rs`\n`agent/src/*.md`\n`agent/*/worker.rs`\n";
 
         assert_eq!(findings("README.md", good), []);
         let found = [("doc-path", 1), ("doc-path", 2), ("doc-path", 3)];

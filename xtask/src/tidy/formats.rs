@@ -61,7 +61,7 @@ const FORMATS: [Format; 6] = [
     },
     Format {
         name: "agent-store",
-        source: "agent/src/store.rs",
+        source: "agent/src/storage/store.rs",
         constant: "SCHEMA",
         golden: "agent/testdata/store.v{}.txt",
     },

@@ -49,10 +49,10 @@ const BY_PATH: &[Pattern] = &[
 
 /// Where files are handled that tasks wrote, or that are put where tasks can write.
 const TASK_PATHS: &[&str] = &[
-    "agent/src/disk/",
-    "agent/src/migrate/",
-    "agent/src/payload",
-    "agent/src/trash/",
+    "agent/src/storage/disk/",
+    "agent/src/storage/migrate/",
+    "agent/src/storage/payload",
+    "agent/src/storage/trash/",
     "driver-native/src/actions",
     "driver-native/src/exec",
     "driver-native/src/isolation/",
@@ -66,7 +66,7 @@ const RULES: &[Rule] = &[
         patterns: &[Pattern::Text("/sys/fs/cgroup")],
         only: &[],
         rooms: &[
-            "agent/src/cgroup",
+            "agent/src/resources/cgroup",
             "agent/tests/vm",
             // What a task sees in its own root.
             "driver-native/src/isolation/view",
@@ -77,7 +77,7 @@ const RULES: &[Rule] = &[
             "xtask/src/tidy",
         ],
         tests: true,
-        advice: "cgroup paths are known to agent/src/cgroup alone: take the folder from there",
+        advice: "cgroup paths are known to agent/src/resources/cgroup alone: take the folder from there",
     },
     Rule {
         name: "aya-room",
@@ -347,7 +347,7 @@ mod tests {
         let source = "//! x\nconst ROOT: &str = \"/sys/fs/cgroup\"; // not /sys/fs/cgroup\n// /sys/fs/cgroup\n";
 
         assert_eq!(rules("agent/src/logs.rs", source), [("kernel-path", 2)]);
-        assert_eq!(rules("agent/src/cgroup/memory.rs", source), []);
+        assert_eq!(rules("agent/src/resources/cgroup/memory.rs", source), []);
     }
 
     #[test]
@@ -366,7 +366,7 @@ mod tests {
         );
         assert_eq!(
             rules(
-                "agent/src/fingerprint.rs",
+                "agent/src/monitoring/fingerprint.rs",
                 "mod io_uring;\nio_uring::probe();\n"
             ),
             []
@@ -400,7 +400,7 @@ mod tests {
                       let d = rustix::fs::open(path, flags, mode)?;\n";
 
         let found = [("task-path", 1), ("task-path", 2), ("task-path", 4)];
-        let mut here = rules("agent/src/migrate/pack.rs", source);
+        let mut here = rules("agent/src/storage/migrate/pack.rs", source);
         here.sort_unstable();
         assert_eq!(here, found);
         assert_eq!(rules("agent/src/node.rs", source), []);

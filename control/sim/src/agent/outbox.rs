@@ -1,4 +1,4 @@
-//! Reports that are not committed yet. Stands for `agent/src/reports.rs`.
+//! Reports that are not committed yet. Stands for `agent/src/session/reports.rs`.
 
 use std::collections::BTreeMap;
 

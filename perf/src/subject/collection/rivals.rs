@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};
-use muster_agent::cgroup::TaskCgroup;
+use muster_agent::resources::cgroup::TaskCgroup;
 use rustix::process::{Resource, getrlimit};
 
 /// The files of a task that are read: CPU time, memory, its kinds, disks. Each is read in the first hierarchy that has

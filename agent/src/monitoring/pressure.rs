@@ -1,0 +1,171 @@
+//! Tells of tasks that stand still for want of memory, of a disk or of processor time.
+//!
+//! The kernel says when (`Documentation/accounting/psi.rst`, "Monitoring for pressure thresholds"): a trigger for each
+//! want, at the root of the node's tree, because one at each task's group would cost a descriptor and a kernel thread a
+//! task. Then all tasks are looked at twice, and those that stood still for the same part of the time between are told,
+//! in an event of the task. A look comes at most once in [`PRESSURE_PAUSE`] for each want, and an event once in
+//! [`PRESSURE_TOLD_PAUSE`] for each want of a task. Where the kernel keeps no pressure, nobody is told.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use muster_agent_core::task::TaskInput;
+use muster_domain::id::AllocId;
+use tokio::io::unix::AsyncFd;
+use tokio::io::{Interest, Ready};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::context::AgentContext;
+use crate::limits::{PRESSURE_PAUSE, PRESSURE_TOLD_PAUSE, PRESSURE_WINDOW};
+use crate::resources::cgroup::PressureResource;
+
+/// A task, whatever start of it.
+type TaskKey = (AllocId, String);
+
+/// The wants of tasks, each with the share of time, in percent, from which on it is told. Any waiting for memory means
+/// that its limit is too small. Tasks wait for disks and processors in the best of times.
+const WANTS: [(PressureResource, u32); 3] = [
+    (PressureResource::Cpu, 80),
+    (PressureResource::Io, 50),
+    (PressureResource::Memory, 10),
+];
+
+/// Tells of each want of the node's tasks until the agent stops.
+pub(crate) async fn follow(context: Arc<AgentContext>, stop: CancellationToken) {
+    let followed = WANTS.map(|(want, percent)| {
+        let (context, stop) = (Arc::clone(&context), stop.clone());
+        async move {
+            tokio::select! {
+                ended = follow_want(&context, want, percent) => if let Err(error) = ended {
+                    tracing::info!(%error, want = want.name(), "nobody is told of tasks that wait");
+                },
+                () = stop.cancelled() => {}
+            }
+        }
+    });
+    let [cpu, disks, memory] = followed;
+    tokio::join!(cpu, disks, memory);
+}
+
+async fn follow_want(
+    context: &AgentContext,
+    want: PressureResource,
+    percent: u32,
+) -> io::Result<()> {
+    let trigger =
+        context
+            .tree
+            .pressure_trigger(want, part(PRESSURE_WINDOW, percent), PRESSURE_WINDOW)?;
+    #[expect(
+        deprecated,
+        reason = "the other constructor is unsafe; a File stays open and the same while it is registered"
+    )]
+    let trigger = AsyncFd::with_interest(trigger, Interest::PRIORITY)?;
+    let mut told: BTreeMap<TaskKey, Instant> = BTreeMap::new();
+    loop {
+        wait(&trigger).await?;
+        told.retain(|_, at| at.elapsed() < PRESSURE_TOLD_PAUSE);
+        let (before, begun) = (stalls(context, want), Instant::now());
+        tokio::time::sleep(PRESSURE_WINDOW).await;
+        let (after, window) = (stalls(context, want), begun.elapsed());
+        for (key, stood) in stuck(&before, &after, part(window, percent)) {
+            if told.contains_key(&key) {
+                continue;
+            }
+            told.insert(key.clone(), Instant::now());
+            send_event(context, &key, want, stood, window).await;
+        }
+        tokio::time::sleep(PRESSURE_PAUSE).await;
+    }
+}
+
+/// Waits until the kernel says that there is pressure.
+async fn wait(trigger: &AsyncFd<File>) -> io::Result<()> {
+    let mut ready = trigger.ready(Interest::PRIORITY).await?;
+    // The kernel tells of each window once: what was told is forgotten.
+    ready.clear_ready_matching(Ready::PRIORITY);
+    Ok(())
+}
+
+fn part(window: Duration, percent: u32) -> Duration {
+    window * percent / 100
+}
+
+/// How long each task has stood still since it began.
+fn stalls(context: &AgentContext, want: PressureResource) -> BTreeMap<TaskKey, Duration> {
+    let live = context.live.of(None).into_iter();
+    live.filter_map(|(alloc_id, task, live)| {
+        let stood = live.cgroup.as_ref()?.stalled(want)?;
+        Some(((alloc_id, task), stood))
+    })
+    .collect()
+}
+
+/// Returns the tasks that stood still for `least` between two looks, and for how long.
+fn stuck(
+    before: &BTreeMap<TaskKey, Duration>,
+    after: &BTreeMap<TaskKey, Duration>,
+    least: Duration,
+) -> Vec<(TaskKey, Duration)> {
+    let both = after.iter().filter_map(|(key, after)| {
+        let stood = after.checked_sub(*before.get(key)?)?;
+        (stood >= least).then(|| (key.clone(), stood))
+    });
+    both.collect()
+}
+
+async fn send_event(
+    context: &AgentContext,
+    key: &TaskKey,
+    want: PressureResource,
+    stood: Duration,
+    window: Duration,
+) {
+    let (alloc_id, task) = key;
+    let Some(live) = context.live.get(*alloc_id, task) else {
+        return;
+    };
+    let id = &live.record.task_id;
+    let Some(inputs) = context.live.runner(*alloc_id, task, id) else {
+        return;
+    };
+    let message = format!(
+        "stood still for want of {} for {:.1} s of {:.1} s{}",
+        want.name(),
+        stood.as_secs_f64(),
+        window.as_secs_f64(),
+        want.help()
+    );
+    tracing::info!(%alloc_id, task, message, "a task waits");
+    inputs.send(TaskInput::Message { message }).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_domain::id::LogIndex;
+
+    use super::*;
+
+    #[test]
+    fn tasks_that_stood_still_long_enough_are_found() {
+        let at = |times: &[(u32, u64)]| {
+            let times = times.iter().map(|(number, ms)| {
+                let key = (AllocId::at(LogIndex(1), *number), "main".to_owned());
+                (key, Duration::from_millis(*ms))
+            });
+            times.collect::<BTreeMap<_, _>>()
+        };
+        // The third was started anew between, the fourth began.
+        let before = at(&[(1, 500), (2, 500), (3, 900)]);
+        let after = at(&[(1, 700), (2, 699), (3, 800), (4, 900)]);
+
+        let found = stuck(&before, &after, part(Duration::from_secs(2), 10));
+
+        let first = (AllocId::at(LogIndex(1), 1), "main".to_owned());
+        assert_eq!(found, [(first, Duration::from_millis(200))]);
+    }
+}

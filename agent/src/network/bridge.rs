@@ -1,0 +1,820 @@
+//! Networks of allocations: a namespace for each, a pair of devices to the machine, published ports.
+//!
+//! There is no bridge device: each allocation has a host veth of its own (veth), to which the kernel routes its
+//! address, so that the number of allocations has no bound but that of addresses. Ports are published and
+//! answers turned round by eBPF programs (`bpf/nat.rs`), what leaves the machine is masqueraded by one rule of
+//! the packet filter ([`masquerade`]).
+//!
+//! | file | content |
+//! |---|---|
+//! | `workshop.rs` | the thread that makes, finds and removes networks |
+//! | `netlink.rs` | what it asks the kernel |
+//! | `masquerade.rs` | the rule |
+//! | `fixture.rs` | networks without an agent, for measurements |
+//! | `files.rs` | `/etc/hosts` and `/etc/resolv.conf` of an allocation |
+//!
+//! A namespace lives as long as a process is in it or this agent has it open. An agent that was killed finds
+//! the networks of allocations that run by their processes; those of others are gone, with their devices.
+//! Nothing of this is done on a node on which no job asks for it.
+//!
+//! Absent: IPv6 behind a host veth, later fragments of datagrams to published ports.
+
+mod failing;
+pub(crate) mod files;
+#[cfg(feature = "fixture")]
+pub(crate) mod fixture;
+mod masquerade;
+pub(crate) mod netlink;
+mod netns_worker;
+pub(crate) mod settings;
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ipnet::Ipv4Net;
+use muster_agent_core::addresses::{AddressPool, SmallSubnetError};
+use muster_domain::alloc::DesiredAlloc;
+use muster_domain::id::{AllocId, NodeId};
+use muster_domain::job::{NetworkMode, TaskGroup, is_hostname};
+use muster_driver::NetworkIsolation;
+use muster_ebpf_common::nat::{PublishedKey, PublishedPort};
+use tokio::sync::{OnceCell, mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+
+use crate::bpf::{Bpf, hash};
+use crate::context::AgentContext;
+use crate::limits::{BRIDGE_LOOK_INTERVAL, BRIDGE_PROCESSES_MAX};
+use crate::resources::cgroup::TaskCgroup;
+use crate::tasks::drivers::networks::DriverNetworkError;
+use crate::tasks::task_env::{TaskEnv, host_address};
+pub(crate) use files::{dns_config, write as write_names};
+use netns_worker::{AllocNetns, NetnsRequest};
+
+/// Addresses of allocations unless the agent is told others: Nomad's, so that rules of firewalls that know
+/// them stay true.
+pub const DEFAULT_SUBNET: Ipv4Net = Ipv4Net::new_assert(Ipv4Addr::new(172, 26, 64, 0), 20);
+/// Protocols of published ports.
+const PROTOCOLS: [u8; 2] = [6, 17];
+/// Hexadecimal digits of a host veth's name: what fits into the name of a device after the prefix.
+const NAME_DIGITS: usize = 12;
+
+/// The subnet that `text` names, if allocations can have their addresses in it.
+///
+/// # Errors
+///
+/// The fault of the subnet, as a text for the operator.
+pub fn parse_subnet(text: &str) -> Result<Ipv4Net, String> {
+    let wrong = |_error| format!("`{text}` is not an IPv4 subnet such as 172.26.64.0/20");
+    let subnet: Ipv4Net = text.parse().map_err(wrong)?;
+    AddressPool::new(subnet).map_err(|error| error.to_string())?;
+    Ok(subnet.trunc())
+}
+
+/// Why an allocation has no network.
+#[derive(Debug, thiserror::Error)]
+pub enum BridgeError {
+    /// The node has no networks for allocations at all.
+    #[error("this node has no network mode `bridge`: {reason}")]
+    Unsupported { reason: String },
+    /// The subnet is unusable.
+    #[error("bridge: {0}")]
+    Subnet(#[from] SmallSubnetError),
+    /// The machine is in the subnet itself.
+    #[error(
+        "the machine's own address {address} is in {subnet}, the subnet for allocations: name another in the agent's configuration (client {{ bridge_network_subnet }})"
+    )]
+    Overlap { subnet: Ipv4Net, address: Ipv4Addr },
+    /// No address is free.
+    #[error(
+        "all {size} addresses of {subnet} are taken: stop allocations, or name a larger subnet in the agent's configuration (client {{ bridge_network_subnet }})"
+    )]
+    NoAddress {
+        subnet: Ipv4Net,
+        /// How many addresses it has.
+        size: u32,
+    },
+    /// Somebody else's device has the name.
+    #[error(
+        "the machine has a device called {name} that this agent did not make for the allocation: remove or rename it"
+    )]
+    Foreign { name: String },
+    /// Another agent of this machine gave the address away.
+    #[error("address {address} is taken on this machine")]
+    Taken { address: Ipv4Addr },
+    /// Ports can be published on IPv4 alone.
+    #[error(
+        "port \"{label}\" is on {address}, and ports of mode `bridge` can be published on IPv4 addresses alone: ask for another host_network"
+    )]
+    NotV4 { label: String, address: String },
+    /// The kernel refused something.
+    #[error("the allocation's network cannot be made: {what} failed")]
+    Kernel {
+        /// The name of the failed operation.
+        what: &'static str,
+        /// The error of the kernel.
+        #[source]
+        source: io::Error,
+    },
+    /// The kernel did not let go of something.
+    #[error("the allocation's network cannot be removed: {what} failed")]
+    Remove {
+        /// The name of the failed operation.
+        what: &'static str,
+        /// The error of the kernel.
+        #[source]
+        source: io::Error,
+    },
+    /// The driver that has to make the namespace does not, or does not take it back.
+    #[error(transparent)]
+    Driver(#[from] DriverNetworkError),
+    /// The path that the driver named cannot be used as a network namespace.
+    #[error(
+        "the driver named {path} as the allocation's network namespace, and that cannot be used: {reason}"
+    )]
+    NoNamespace {
+        /// The path that the driver named.
+        path: String,
+        /// The fault of that path.
+        reason: String,
+    },
+    /// None of an allocation's processes is in a network that this node made for it.
+    #[error("none of its processes is in the network that was made for it")]
+    NotFound,
+    /// The thread that makes networks has ended.
+    #[error("the part of the agent that makes networks has failed; restart the agent")]
+    Gone,
+}
+
+impl BridgeError {
+    fn kernel(what: &'static str, source: io::Error) -> Self {
+        Self::Kernel { what, source }
+    }
+
+    fn remove(what: &'static str, source: io::Error) -> Self {
+        Self::Remove { what, source }
+    }
+
+    fn is_taken(&self) -> bool {
+        matches!(self, Self::Taken { .. })
+    }
+}
+
+/// The parts of the machine's networks that belong to one node.
+#[derive(Clone, Debug)]
+pub(crate) struct NodeNetwork {
+    /// Addresses of its allocations.
+    subnet: Ipv4Net,
+    /// Its table of the packet filter.
+    table: String,
+    /// The handle of its programs on devices.
+    handle: u32,
+    /// The id that tells its allocations from another node's.
+    node_id: NodeId,
+}
+
+impl NodeNetwork {
+    pub(crate) fn new(node_id: NodeId, subnet: Ipv4Net) -> Self {
+        let (table, handle) = marks(node_id);
+        Self {
+            subnet,
+            table,
+            handle,
+            node_id,
+        }
+    }
+
+    /// The name of an allocation's host veth. It has 48 bits of a hash, since a device's name has no room for the id. A new
+    /// host veth replaces one that has its name already.
+    fn host_veth(&self, alloc_id: AllocId) -> String {
+        let hash = hash([&self.node_id.0[..], alloc_id.to_string().as_bytes()]);
+        let digits = format!("{hash:016x}");
+        format!("{}{}", masquerade::HOST_VETH_PREFIX, &digits[..NAME_DIGITS])
+    }
+}
+
+/// The table and the handle by which what is a node's own is found again, whatever addresses it was told.
+fn marks(node_id: NodeId) -> (String, u32) {
+    let hash = hash([&node_id.0[..]]);
+    let table = format!("muster-{}", node_id.short());
+    // Zero would be any.
+    (table, u32::try_from(hash >> 33).unwrap_or_default().max(1))
+}
+
+/// The machine's IPv4 addresses; none where the kernel does not tell.
+pub(crate) fn machine_addresses() -> Vec<Ipv4Addr> {
+    let found = netlink::Netlink::open().and_then(|mut netlink| netlink.addresses());
+    let found = found.inspect_err(|error| {
+        tracing::warn!(%error, "the machine's addresses cannot be listed");
+    });
+    let found = found.unwrap_or_default().into_iter();
+    found.map(|(_, address)| address).collect()
+}
+
+/// Removes a node's programs from devices and its rule. Says whether there was a rule.
+pub(crate) fn undo(node_id: NodeId) -> io::Result<bool> {
+    let (table, handle) = marks(node_id);
+    netns_worker::undo(&table, handle)
+}
+
+/// The network of one allocation.
+#[derive(Debug)]
+pub(crate) struct AllocNetwork {
+    pub(crate) address: IpAddr,
+    /// Files of the host that its tasks see, and where.
+    pub(crate) files: Vec<(PathBuf, &'static str)>,
+    /// The host name of the allocation in it.
+    host_name: String,
+    namespace: OwnedFd,
+    /// `None` if CNI plugins set it up.
+    host_veth: Option<HostVeth>,
+    /// The driver's own description, if it made the namespace.
+    made_by_driver: Option<NetworkIsolation>,
+}
+
+/// The device that leads to an allocation, and what leads to the device.
+#[derive(Debug)]
+struct HostVeth {
+    index: u32,
+    address: Ipv4Addr,
+    ports: Vec<PublishedKey>,
+}
+
+impl AllocNetwork {
+    /// A network that CNI plugins set up in `namespace`.
+    pub(crate) fn behind_plugins(
+        address: IpAddr,
+        files: Vec<(PathBuf, &'static str)>,
+        host_name: String,
+        namespace: OwnedFd,
+    ) -> Self {
+        Self {
+            address,
+            files,
+            host_name,
+            namespace,
+            host_veth: None,
+            made_by_driver: None,
+        }
+    }
+
+    /// Takes what the driver that made the namespace says of it.
+    pub(crate) fn made_by_driver(&mut self, isolation: Option<NetworkIsolation>) {
+        self.made_by_driver = isolation;
+    }
+
+    /// The namespace as passed to drivers, with what tasks with a root of their own find in `/etc/hosts`.
+    pub(crate) fn isolation(&self) -> NetworkIsolation {
+        let made = self.made_by_driver.clone();
+        let mut isolation = made.unwrap_or_else(|| NetworkIsolation {
+            mode: muster_driver::NetworkMode::Group,
+            path: self.path(),
+            ..NetworkIsolation::default()
+        });
+        if isolation.hostname.is_empty() {
+            isolation.hostname.clone_from(&self.host_name);
+        }
+        isolation.address = self.address.to_string();
+        isolation
+    }
+
+    /// A path by which other processes enter the namespace, as long as this agent runs.
+    fn path(&self) -> String {
+        format!(
+            "/proc/{}/fd/{}",
+            std::process::id(),
+            self.namespace.as_raw_fd()
+        )
+    }
+}
+
+/// Networks of the node's allocations.
+#[derive(Debug)]
+pub(crate) struct Bridge {
+    node: NodeNetwork,
+    /// The thread that makes them, or why there is none.
+    orders: Result<mpsc::Sender<NetnsRequest>, String>,
+    networks: Mutex<BTreeMap<AllocId, Arc<OnceCell<Arc<AllocNetwork>>>>>,
+    /// Networks that the kernel did not let go of: tried again before their allocations are destroyed.
+    left: Mutex<BTreeMap<AllocId, Vec<Arc<AllocNetwork>>>>,
+    /// Whether this agent made anything of the machine's ready.
+    used: AtomicBool,
+}
+
+/// Whether the group is to have a network of its own that leads somewhere.
+pub(crate) fn wanted(group: &TaskGroup) -> bool {
+    let mode = group.network.as_ref().map(|network| &network.mode);
+    mode == Some(&NetworkMode::Bridge)
+}
+
+impl Bridge {
+    pub(crate) fn new(node: NodeNetwork, bpf: Result<&Bpf, &str>) -> Self {
+        let orders = match bpf {
+            Ok(bpf) => netns_worker::start(node.clone(), bpf.device_programs())
+                .map_err(|error| crate::tasks::task::chain(&error)),
+            Err(reason) => Err(format!("it has no eBPF programs: {reason}")),
+        };
+        Self {
+            node,
+            orders,
+            networks: Mutex::default(),
+            left: Mutex::default(),
+            used: AtomicBool::new(false),
+        }
+    }
+
+    /// Why the node has none; `None` if it has.
+    pub(crate) fn unsupported(&self) -> Option<&str> {
+        self.orders.as_ref().err().map(String::as_str)
+    }
+
+    /// The network that an allocation has by now.
+    pub(crate) fn of(&self, alloc_id: AllocId) -> Option<Arc<AllocNetwork>> {
+        let networks = self.locked();
+        networks.get(&alloc_id)?.get().map(Arc::clone)
+    }
+
+    /// The network of an allocation whose group wants one: made if it is not there. All its tasks have the same.
+    pub(crate) async fn ensure(
+        &self,
+        context: &AgentContext,
+        desired: &DesiredAlloc,
+    ) -> Result<Option<Arc<AllocNetwork>>, BridgeError> {
+        let Some(group) = desired.group().filter(|group| wanted(group)) else {
+            return Ok(None);
+        };
+        let alloc_id = desired.alloc_id;
+        let cell = Arc::clone(self.locked().entry(alloc_id).or_default());
+        let network = cell.get_or_try_init(|| async {
+            let ground = NodeNetworkContext::of(context, desired);
+            let host = host_name(desired, group, &ground.env);
+            let networks = &context.driver_networks;
+            let by_driver = networks.ensure(context, desired, group, &host).await?;
+            let namespace = by_driver.as_ref().map(|made| namespace_at(&made.path));
+            let made = self.make(&ground, desired, group, namespace.transpose()?);
+            let mut network = made.await?;
+            network.made_by_driver = by_driver;
+            Ok(Arc::new(network))
+        });
+        network.await.map(|network| Some(Arc::clone(network)))
+    }
+
+    /// Makes a network that is reached, or leaves nothing of it.
+    async fn make(
+        &self,
+        ground: &NodeNetworkContext<'_>,
+        desired: &DesiredAlloc,
+        group: &TaskGroup,
+        namespace: Option<OwnedFd>,
+    ) -> Result<AllocNetwork, BridgeError> {
+        let alloc_id = desired.alloc_id;
+        let (done, made) = oneshot::channel();
+        let order = NetnsRequest::Make {
+            name: self.node.host_veth(alloc_id),
+            alias: format!("muster {} {alloc_id}", self.node.node_id),
+            namespace,
+            done,
+        };
+        let made = self.ask(order, made).await??;
+        let (network, opened) = open(ground, desired, group, made);
+        let Err(error) = opened else {
+            return Ok(network);
+        };
+        if let Err(error) = files::remove(&ground.names) {
+            tracing::warn!(%alloc_id, %error, dir = %ground.names.display(),
+                "files of names are left until the allocation is destroyed");
+        }
+        self.close_or_leave(ground.bpf.ok(), alloc_id, Arc::new(network))
+            .await
+            .unwrap_or_else(|left| tell_left(alloc_id, &crate::tasks::task::chain(&left)));
+        Err(error)
+    }
+
+    /// Takes over the network that an earlier agent made for an allocation, if a process of it runs. `is_lost` means
+    /// that the store of that agent is lost as well.
+    pub(crate) async fn adopt(
+        &self,
+        context: &AgentContext,
+        desired: &DesiredAlloc,
+        is_lost: bool,
+    ) {
+        let Some(group) = desired.group().filter(|group| wanted(group)) else {
+            return;
+        };
+        let alloc_id = desired.alloc_id;
+        let mut namespaces = namespaces_of(context, alloc_id, group);
+        let by_driver = if is_lost {
+            let env = TaskEnv::of_alloc(desired, &context.spec());
+            let host = host_name(desired, group, &env);
+            let networks = &context.driver_networks;
+            let found = networks.ensure(context, desired, group, &host).await;
+            found.unwrap_or_else(|error| {
+                tracing::error!(%alloc_id, error = crate::tasks::task::chain(&error),
+                    "it is not known whether a driver made the network of an allocation");
+                None
+            })
+        } else {
+            context.driver_networks.of(alloc_id)
+        };
+        if let Some(made) = &by_driver {
+            match namespace_at(&made.path) {
+                Ok(namespace) => namespaces.push(namespace),
+                Err(error) => {
+                    tracing::error!(
+                        %alloc_id, %error,
+                        "the network of a running allocation is not where its driver made it"
+                    );
+                }
+            }
+        }
+        if namespaces.is_empty() {
+            return;
+        }
+        let cell = Arc::clone(self.locked().entry(alloc_id).or_default());
+        let adopted = cell.get_or_try_init(|| async {
+            let (done, found) = oneshot::channel();
+            let order = NetnsRequest::Adopt {
+                name: self.node.host_veth(alloc_id),
+                namespaces,
+                done,
+            };
+            let found = self.ask(order, found).await??;
+            let made = found.ok_or(BridgeError::NotFound)?;
+            let ground = NodeNetworkContext::of(context, desired);
+            let (mut network, opened) = open(&ground, desired, group, made);
+            network.made_by_driver = by_driver;
+            if let Err(error) = opened {
+                // The tasks keep what they have.
+                tracing::error!(%alloc_id, error = crate::tasks::task::chain(&error),
+                    "the network of a running allocation is not wholly set up again");
+            }
+            Ok::<_, BridgeError>(Arc::new(network))
+        });
+        if let Err(error) = adopted.await {
+            tracing::error!(%alloc_id, error = crate::tasks::task::chain(&error),
+                "the network of a running allocation is not found: its published ports do not work until it is started anew");
+        }
+    }
+
+    /// Removes the network of an allocation of which nothing runs, and has the driver that made the namespace take it
+    /// back. Whatever is left of either stays to be removed by the next call.
+    pub(crate) async fn give_back(
+        &self,
+        context: &AgentContext,
+        alloc_id: AllocId,
+    ) -> Result<(), BridgeError> {
+        let removed = self.remove(context.bpf(), alloc_id).await;
+        let released = context.driver_networks.release(context, alloc_id).await;
+        removed.and(released.map_err(BridgeError::from))
+    }
+
+    /// Removes the network of an allocation of which nothing runs, and what was left of earlier ones of it. What the
+    /// kernel does not let go of stays to be removed by the next call.
+    pub(crate) async fn remove(
+        &self,
+        bpf: Option<&Bpf>,
+        alloc_id: AllocId,
+    ) -> Result<(), BridgeError> {
+        let mut networks = self.left().remove(&alloc_id).unwrap_or_default();
+        let removed = self.locked().remove(&alloc_id);
+        networks.extend(removed.and_then(|cell| cell.get().map(Arc::clone)));
+        let mut first = Ok(());
+        for network in networks {
+            let closed = self.close_or_leave(bpf, alloc_id, network).await;
+            first = first.and(closed);
+        }
+        first
+    }
+
+    async fn close_or_leave(
+        &self,
+        bpf: Option<&Bpf>,
+        alloc_id: AllocId,
+        network: Arc<AllocNetwork>,
+    ) -> Result<(), BridgeError> {
+        let closed = self.close(bpf, &network).await;
+        if closed.is_err() {
+            self.left().entry(alloc_id).or_default().push(network);
+        }
+        closed
+    }
+
+    /// May be repeated. The ports go first, so that nothing is led to an address that another may get.
+    async fn close(&self, bpf: Option<&Bpf>, network: &AllocNetwork) -> Result<(), BridgeError> {
+        let Some(veth) = &network.host_veth else {
+            return Ok(());
+        };
+        if let Some(bpf) = bpf {
+            bpf.remove_host_veth(veth.index, &veth.ports)
+                .map_err(|source| BridgeError::remove("take its published ports back", source))?;
+        }
+        let (done, removed) = oneshot::channel();
+        let order = NetnsRequest::Remove {
+            host_veth: veth.index,
+            address: veth.address,
+            done,
+        };
+        match self.ask(order, removed).await {
+            Ok(removed) => {
+                removed.map_err(|source| BridgeError::remove("remove its pair of devices", source))
+            }
+            // Nobody can try again; it goes with the agent, which has its namespace open.
+            Err(error) => {
+                tracing::warn!(%error, "the device of an allocation is left until the agent ends");
+                Ok(())
+            }
+        }
+    }
+
+    /// Looks for devices of the machine that came since, and forgets host veths whose devices are gone.
+    async fn reconcile(&self, context: &AgentContext) {
+        let Some(bpf) = context.bpf() else { return };
+        // Before the devices, so that a host veth that is made meanwhile is not taken for one that is gone.
+        let host_veths = bpf.host_veths();
+        let (done, devices) = oneshot::channel();
+        let devices = match self.ask(NetnsRequest::Look { done }, devices).await {
+            Ok(devices) => devices,
+            Err(error) => {
+                tracing::warn!(%error, "the machine's devices are not looked at");
+                return;
+            }
+        };
+        let swept = host_veths.and_then(|host_veths| {
+            let devices = devices?;
+            bpf.remove_host_veths(&host_veths.difference(&devices).copied().collect())
+        });
+        if let Err(error) = swept {
+            tracing::warn!(%error, "the machine's network devices cannot be kept up with");
+        }
+    }
+
+    async fn ask<T>(
+        &self,
+        order: NetnsRequest,
+        done: oneshot::Receiver<T>,
+    ) -> Result<T, BridgeError> {
+        let orders = self
+            .orders
+            .as_ref()
+            .map_err(|reason| BridgeError::Unsupported {
+                reason: reason.clone(),
+            })?;
+        if !matches!(order, NetnsRequest::Look { .. }) {
+            self.used.store(true, Ordering::Relaxed);
+        }
+        orders
+            .send(order)
+            .await
+            .map_err(|_gone| BridgeError::Gone)?;
+        done.await.map_err(|_gone| BridgeError::Gone)
+    }
+
+    /// Removes what is on the machine's devices and in its packet filter, when no task is left.
+    pub(crate) async fn undo(&self) {
+        if !self.used.load(Ordering::Relaxed) {
+            return;
+        }
+        let node_id = self.node.node_id;
+        let undone = tokio::task::spawn_blocking(move || undo(node_id)).await;
+        if let Err(error) = undone.unwrap_or_else(|panic| Err(io::Error::other(panic))) {
+            tracing::warn!(%error, "what networks of allocations left on the machine stays; `muster agent clean` removes it");
+        }
+    }
+
+    fn locked(&self) -> MutexGuard<'_, BTreeMap<AllocId, Arc<OnceCell<Arc<AllocNetwork>>>>> {
+        // A panic elsewhere leaves the map whole: each change of it is one call.
+        self.networks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn left(&self) -> MutexGuard<'_, BTreeMap<AllocId, Vec<Arc<AllocNetwork>>>> {
+        // The same.
+        self.left.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Says that the network of an allocation that has ended is not wholly gone.
+pub(crate) fn tell_left(alloc_id: AllocId, reason: &str) {
+    tracing::warn!(%alloc_id, error = reason,
+        "something of the network of an allocation is left; it is removed before the allocation is destroyed");
+}
+
+/// Keeps up with the machine's devices until the agent stops.
+pub(crate) async fn follow_devices(context: Arc<AgentContext>, stop: CancellationToken) {
+    let bridge = &context.bridge;
+    if bridge.unsupported().is_some() {
+        return;
+    }
+    let mut look = tokio::time::interval(BRIDGE_LOOK_INTERVAL);
+    let mut first = true;
+    loop {
+        tokio::select! {
+            _ = look.tick() => {}
+            () = stop.cancelled() => return,
+        }
+        // The leftovers of an earlier agent are swept once. After that a node without such jobs does nothing.
+        let used = !bridge.locked().is_empty();
+        if first || used {
+            bridge.reconcile(&context).await;
+        }
+        first = false;
+    }
+}
+
+/// The parts of the node by which an allocation's network is reached.
+#[derive(Debug)]
+struct NodeNetworkContext<'a> {
+    bpf: Result<&'a Bpf, &'a str>,
+    /// The node's address, for ports that name none.
+    address: String,
+    /// The directory for the files of names.
+    names: PathBuf,
+    /// The environment to which the group's network may refer.
+    env: TaskEnv,
+}
+
+impl<'a> NodeNetworkContext<'a> {
+    fn of(context: &'a AgentContext, desired: &DesiredAlloc) -> Self {
+        Self {
+            bpf: context.bpf.as_ref().map_err(String::as_str),
+            address: context.spec().address.clone(),
+            names: context.data.alloc(desired.alloc_id).names(),
+            env: TaskEnv::of_alloc(desired, &context.spec()),
+        }
+    }
+}
+
+/// Has a network be reached. What is answered says also after an error how to undo what was done.
+fn open(
+    ground: &NodeNetworkContext<'_>,
+    desired: &DesiredAlloc,
+    group: &TaskGroup,
+    made: AllocNetns,
+) -> (AllocNetwork, Result<(), BridgeError>) {
+    let address = made.address;
+    let mut host_veth = HostVeth {
+        index: made.host_veth,
+        address,
+        ports: Vec::new(),
+    };
+    let opened = publish(ground, desired, &mut host_veth);
+    let mut network = AllocNetwork {
+        address: address.into(),
+        files: Vec::new(),
+        host_name: host_name(desired, group, &ground.env),
+        namespace: made.namespace,
+        host_veth: Some(host_veth),
+        made_by_driver: None,
+    };
+    let opened = opened.and_then(|()| {
+        let dns = group.network.as_ref().and_then(|it| it.dns.as_ref());
+        let group_name = clean_name(&group.name);
+        let names = [&*network.host_name, &group_name];
+        files::write(&ground.names, address.into(), &names, dns, &ground.env)
+            .map_err(|source| BridgeError::kernel("write the allocation's hosts file", source))
+    });
+    let opened = opened.map(|files| network.files = files);
+    (network, opened)
+}
+
+/// Has the machine's ports lead into the network.
+fn publish(
+    ground: &NodeNetworkContext<'_>,
+    desired: &DesiredAlloc,
+    host_veth: &mut HostVeth,
+) -> Result<(), BridgeError> {
+    let bpf = ground.bpf.map_err(|reason| BridgeError::Unsupported {
+        reason: reason.to_owned(),
+    })?;
+    let failed = |source| BridgeError::kernel("write the published ports", source);
+    failing::step()
+        .and_then(|()| bpf.set_host_veth(host_veth.index, host_veth.address))
+        .map_err(failed)?;
+    for port in &desired.holding.ports {
+        let text = host_address(port, &ground.address);
+        let address: Ipv4Addr = text.parse().map_err(|_v6| BridgeError::NotV4 {
+            label: port.label.clone(),
+            address: text.to_owned(),
+        })?;
+        let leads_to = PublishedPort {
+            address: host_veth.address.octets(),
+            host_veth: host_veth.index,
+            port: inside_port(port.value, port.to),
+            inside_mac: netns_worker::inside_mac(host_veth.address),
+            host_veth_mac: netns_worker::host_veth_mac(host_veth.address),
+            pad: 0,
+        };
+        for protocol in PROTOCOLS {
+            let key = PublishedKey {
+                address: address.octets(),
+                port: port.value,
+                protocol,
+                pad: 0,
+            };
+            failing::step()
+                .and_then(|()| bpf.publish(key, leads_to))
+                .map_err(failed)?;
+            host_veth.ports.push(key);
+        }
+    }
+    Ok(())
+}
+
+/// The port that a task listens on for the machine's port `value`.
+pub(crate) fn inside_port(value: u16, to: u16) -> u16 {
+    if to == 0 { value } else { to }
+}
+
+/// The host name in an allocation with its own network: the one of its job, if that is a host name.
+pub(crate) fn host_name(desired: &DesiredAlloc, group: &TaskGroup, env: &TaskEnv) -> String {
+    let asked = group
+        .network
+        .as_ref()
+        .map(|it| env.interpolate(&it.hostname));
+    let asked = asked.filter(|name| is_hostname(name));
+    asked.unwrap_or_else(|| {
+        let group = clean_name(&group.name);
+        format!("{group}-{}", desired.alloc_id.short())
+    })
+}
+
+/// A group's name as part of a host name.
+pub(crate) fn clean_name(name: &str) -> String {
+    let clean = |c: char| {
+        if c.is_whitespace() || c == '/' {
+            '-'
+        } else {
+            c
+        }
+    };
+    name.chars().map(clean).collect()
+}
+
+/// The namespace that a driver named, unless that is the machine's own.
+pub(crate) fn namespace_at(path: &str) -> Result<OwnedFd, BridgeError> {
+    let refused = |reason: String| BridgeError::NoNamespace {
+        path: path.to_owned(),
+        reason,
+    };
+    // The open must not block, for any kind of file that the driver named.
+    let namespace = File::options()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
+        .open(path)
+        .map_err(|error| refused(error.to_string()))?;
+    let namespace = OwnedFd::from(namespace);
+    if !is_namespace(&namespace).map_err(|error| refused(error.to_string()))? {
+        return Err(refused("it is not a namespace".to_owned()));
+    }
+    let inode = |file: io::Result<std::fs::Metadata>| file.map(|metadata| metadata.ino()).ok();
+    let namespace = File::from(namespace);
+    let own = inode(std::fs::metadata("/proc/self/ns/net"));
+    if own.is_none() || inode(namespace.metadata()) == own {
+        return Err(refused("it is the machine's own".to_owned()));
+    }
+    Ok(namespace.into())
+}
+
+/// Whether the file is a namespace.
+pub(crate) fn is_namespace(file: &OwnedFd) -> io::Result<bool> {
+    Ok(rustix::fs::fstatfs(file)?.f_type == NSFS_MAGIC)
+}
+
+/// The magic number of the file system of namespaces (`NSFS_MAGIC` in `linux/magic.h`).
+const NSFS_MAGIC: i64 = 0x6e73_6673;
+
+/// Network namespaces of an allocation's processes that are not this agent's own.
+fn namespaces_of(context: &AgentContext, alloc_id: AllocId, group: &TaskGroup) -> Vec<OwnedFd> {
+    let own = std::fs::metadata("/proc/self/ns/net")
+        .map(|own| own.ino())
+        .ok();
+    let mut found = Vec::new();
+    let mut seen = std::collections::BTreeSet::new();
+    for task in &group.tasks {
+        let cgroup = TaskCgroup::open(&context.tree, &alloc_id.to_string(), &task.name);
+        let Ok(cgroup) = cgroup else { continue };
+        let processes = std::fs::read_to_string(cgroup.dir().join("cgroup.procs"));
+        for pid in processes
+            .unwrap_or_default()
+            .lines()
+            .take(BRIDGE_PROCESSES_MAX)
+        {
+            let Ok(namespace) = File::open(format!("/proc/{pid}/ns/net")) else {
+                continue;
+            };
+            let inode = namespace.metadata().map(|metadata| metadata.ino()).ok();
+            if inode != own && seen.insert(inode) {
+                found.push(namespace.into());
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests;

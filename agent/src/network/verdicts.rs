@@ -1,0 +1,273 @@
+//! The newest verdicts on packets of the node's tasks.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use muster_domain::id::{AllocId, Timestamp};
+use muster_wire::rpc::{AllocNetwork, RuleCount, Verdict};
+use nix::time::{ClockId, clock_gettime};
+use tokio_util::sync::CancellationToken;
+
+use crate::bpf::{Direction, PacketVerdict};
+use crate::context::AgentContext;
+use crate::limits::{VERDICT_ALLOCS_MAX, VERDICTS_KEPT, VERDICTS_TOLD_MAX};
+use crate::session::clock::now;
+
+/// The newest verdicts of all tasks, each with its number among those of its allocation. A reader that is too slow sees
+/// by the numbers how many it missed.
+#[derive(Debug, Default)]
+pub(crate) struct VerdictLog {
+    kept: Mutex<RecentVerdicts>,
+}
+
+#[derive(Debug, Default)]
+struct RecentVerdicts {
+    /// The number of each allocation's newest.
+    newest: HashMap<AllocId, u64>,
+    verdicts: VecDeque<(AllocId, Verdict)>,
+}
+
+impl VerdictLog {
+    fn push(&self, alloc_id: AllocId, verdict: Verdict) {
+        let mut kept = self.locked();
+        let newest = kept.newest.entry(alloc_id).or_default();
+        *newest += 1;
+        let number = *newest;
+        kept.verdicts
+            .push_back((alloc_id, Verdict { number, ..verdict }));
+        if kept.verdicts.len() > VERDICTS_KEPT {
+            kept.verdicts.pop_front();
+        }
+        if kept.newest.len() > VERDICT_ALLOCS_MAX {
+            let RecentVerdicts { newest, verdicts } = &mut *kept;
+            let told: HashSet<AllocId> = verdicts.iter().map(|(id, _)| *id).collect();
+            newest.retain(|id, _| told.contains(id));
+        }
+    }
+
+    /// The newest verdicts of an allocation after number `after`, oldest first, and the number of its newest. A number
+    /// higher than the newest came from an earlier agent: then all verdicts are new.
+    fn of(&self, alloc_id: AllocId, after: u64) -> (Vec<Verdict>, u64) {
+        let kept = self.locked();
+        let last = kept.newest.get(&alloc_id).copied().unwrap_or(0);
+        if last == after {
+            return (Vec::new(), last);
+        }
+        let after = if last < after { 0 } else { after };
+        let newest = kept.verdicts.iter().rev();
+        let mut found: Vec<Verdict> = newest
+            .filter(|(id, _)| *id == alloc_id)
+            .take_while(|(_, verdict)| verdict.number > after)
+            .take(VERDICTS_TOLD_MAX)
+            .map(|(_, verdict)| verdict.clone())
+            .collect();
+        found.reverse();
+        (found, last)
+    }
+
+    fn locked(&self) -> MutexGuard<'_, RecentVerdicts> {
+        // A panic elsewhere leaves at most one verdict without a number.
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Takes verdicts from the programs until the agent stops.
+pub(crate) async fn follow(context: Arc<AgentContext>, stop: CancellationToken) {
+    let Some(bpf) = context.bpf() else { return };
+    let mut verdicts = match bpf.verdicts() {
+        Ok(verdicts) => verdicts,
+        Err(error) => {
+            tracing::error!(
+                error = crate::tasks::task::chain(&error),
+                "refused packets are counted and not told one by one"
+            );
+            return;
+        }
+    };
+    // Whose a cgroup is; of a task that ended a moment ago too.
+    let mut tasks: HashMap<u64, (AllocId, String)> = HashMap::new();
+    loop {
+        let mut told: Vec<PacketVerdict> = Vec::new();
+        let waited = tokio::select! {
+            waited = verdicts.next(bpf, |verdict| told.push(verdict)) => waited,
+            () = stop.cancelled() => return,
+        };
+        if let Err(error) = waited {
+            tracing::error!(%error, "refused packets are not told one by one any more");
+            return;
+        }
+        if told
+            .iter()
+            .any(|verdict| !tasks.contains_key(&verdict.task))
+        {
+            let live = context.live.of(None).into_iter();
+            tasks = live
+                .map(|(id, name, live)| (live.record.cgroup_id, (id, name)))
+                .collect();
+        }
+        for verdict in told {
+            if let Some((alloc_id, task)) = tasks.get(&verdict.task) {
+                let verdict = as_told(task, verdict);
+                context.verdicts.push(*alloc_id, verdict);
+            }
+        }
+    }
+}
+
+fn as_told(task: &str, verdict: PacketVerdict) -> Verdict {
+    let PacketVerdict {
+        at_ns,
+        task: _,
+        direction,
+        rule,
+        allowed,
+        protocol,
+        remote,
+        remote_port,
+        local_port,
+        bytes,
+    } = verdict;
+    Verdict {
+        number: 0,
+        at: wall_time(at_ns),
+        task: task.to_owned(),
+        egress: direction == Direction::Egress,
+        rule,
+        allowed,
+        protocol,
+        remote,
+        remote_port,
+        local_port,
+        bytes,
+    }
+}
+
+/// When it was, by the clock on the wall, that the monotonic clock showed `at_ns`.
+fn wall_time(at_ns: u64) -> Timestamp {
+    let monotonic = clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(at_ns, |time| {
+        u64::try_from(std::time::Duration::from(time).as_nanos()).unwrap_or(at_ns)
+    });
+    Timestamp(now().0.saturating_sub(monotonic.saturating_sub(at_ns)))
+}
+
+/// The counts of the rules of an allocation's tasks, and its verdicts after number `after`.
+pub(crate) fn alloc(
+    context: &AgentContext,
+    alloc_id: AllocId,
+    after: u64,
+) -> Result<AllocNetwork, String> {
+    let bpf = context.bpf.as_ref().map_err(|reason| {
+        format!("this node enforces no network policies: it has no eBPF programs: {reason}")
+    })?;
+    let mut rules = Vec::new();
+    for (_, task, live) in context.live.of(Some(alloc_id)) {
+        let counts = bpf
+            .rule_counts(live.record.cgroup_id)
+            .map_err(|error| format!("the counts of {task}'s rules cannot be read: {error}"))?;
+        rules.extend(counts.into_iter().map(|count| RuleCount {
+            task: task.clone(),
+            egress: count.direction == Direction::Egress,
+            rule: count.rule,
+            allows: count.allows,
+            packets: count.packets,
+            bytes: count.bytes,
+        }));
+    }
+    let (verdicts, last) = context.verdicts.of(alloc_id, after);
+    let network = context.network_of(alloc_id);
+    Ok(AllocNetwork {
+        address: network.map(|network| network.address.to_string()),
+        rules,
+        verdicts,
+        last,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_domain::id::LogIndex;
+
+    use super::*;
+
+    fn verdict() -> Verdict {
+        Verdict {
+            number: 0,
+            at: Timestamp(0),
+            task: "web".to_owned(),
+            egress: true,
+            rule: "default".to_owned(),
+            allowed: false,
+            protocol: 6,
+            remote: [10, 0, 0, 1].into(),
+            remote_port: 80,
+            local_port: 0,
+            bytes: 0,
+        }
+    }
+
+    #[test]
+    fn reader_gets_new_verdicts_of_one_alloc() {
+        let log = VerdictLog::default();
+        let (one, other) = (AllocId::at(LogIndex(1), 0), AllocId::at(LogIndex(2), 0));
+        for alloc_id in [one, other, one, one] {
+            log.push(alloc_id, verdict());
+        }
+        let numbers = |after| {
+            let (verdicts, last) = log.of(one, after);
+            let numbers: Vec<u64> = verdicts.iter().map(|verdict| verdict.number).collect();
+            (numbers, last)
+        };
+        assert_eq!(numbers(0), (vec![1, 2, 3], 3));
+        assert_eq!(numbers(2), (vec![3], 3));
+        assert_eq!(numbers(3), (vec![], 3));
+        assert_eq!(numbers(9), (vec![1, 2, 3], 3), "an earlier agent's number");
+    }
+
+    /// A slow reader sees by the numbers how many verdicts it missed, even if other allocations have many meanwhile.
+    #[test]
+    fn verdict_numbers_reveal_missed_entries_to_slow_reader() {
+        let log = VerdictLog::default();
+        let (one, other) = (AllocId::at(LogIndex(1), 0), AllocId::at(LogIndex(2), 0));
+        for _ in 0..10 {
+            log.push(one, verdict());
+        }
+        for _ in 0..VERDICTS_KEPT {
+            log.push(other, verdict());
+        }
+        log.push(one, verdict());
+
+        let (verdicts, last) = log.of(one, 4);
+
+        assert_eq!((verdicts.len(), verdicts[0].number, last), (1, 11, 11));
+    }
+
+    #[test]
+    fn verdict_numbers_of_evicted_allocs_are_dropped() {
+        let log = VerdictLog::default();
+        let count = u32::try_from(VERDICT_ALLOCS_MAX).unwrap() + 1;
+        for name in 0..count {
+            log.push(AllocId::at(LogIndex(1), name), verdict());
+        }
+
+        let (newest, oldest) = (
+            log.of(AllocId::at(LogIndex(1), count - 1), 0),
+            log.of(AllocId::at(LogIndex(1), 0), 0),
+        );
+
+        assert_eq!(log.locked().newest.len(), VERDICTS_KEPT);
+        assert_eq!((newest.1, oldest.1), (1, 0));
+    }
+
+    #[test]
+    fn the_log_is_bounded_and_keeps_the_newest() {
+        let log = VerdictLog::default();
+        let alloc_id = AllocId::at(LogIndex(1), 0);
+        for _ in 0..VERDICTS_KEPT + 10 {
+            log.push(alloc_id, verdict());
+        }
+        assert_eq!(log.locked().verdicts.len(), VERDICTS_KEPT);
+        let (verdicts, last) = log.of(alloc_id, 0);
+        assert_eq!(verdicts.len(), VERDICTS_TOLD_MAX);
+        assert_eq!(verdicts.last().unwrap().number, last);
+    }
+}

@@ -1,0 +1,428 @@
+//! The hierarchies of this host, and the place of this process in each of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::resources::cgroup::{file, memory};
+
+/// The parent of our tree is one up when the agent is in this leaf already: a service manager may
+/// start it there (`DelegateSubgroup=agent`), or an agent before this one made it.
+pub(crate) const AGENT_LEAF: &str = "agent";
+
+/// A resource controller of the kernel that the agent knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Controller {
+    /// CPU time: weight and quota.
+    Cpu,
+    /// CPU time used. A controller of its own in v1 only; in v2 a part of `cpu`.
+    Cpuacct,
+    /// CPUs and memory nodes.
+    Cpuset,
+    /// Block I/O: `io` in v2, `blkio` in v1.
+    Io,
+    Memory,
+    Pids,
+}
+
+impl Controller {
+    /// All of them.
+    pub const ALL: [Self; 6] = [
+        Self::Cpu,
+        Self::Cpuacct,
+        Self::Cpuset,
+        Self::Io,
+        Self::Memory,
+        Self::Pids,
+    ];
+
+    /// Those that a task's limits are made of. CPU time used is in each v2 group, whatever is bound
+    /// to v1, so `cpuacct` is not among them.
+    pub(crate) const USED: [Self; 3] = [Self::Cpu, Self::Memory, Self::Pids];
+
+    /// Its name in v2, and in attributes.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cpu => "cpu",
+            Self::Cpuacct => "cpuacct",
+            Self::Cpuset => "cpuset",
+            Self::Io => "io",
+            Self::Memory => "memory",
+            Self::Pids => "pids",
+        }
+    }
+
+    fn v1_name(self) -> &'static str {
+        if self == Self::Io {
+            "blkio"
+        } else {
+            self.name()
+        }
+    }
+
+    /// The controller that has its numbers in v2.
+    fn v2_name(self) -> &'static str {
+        if self == Self::Cpuacct {
+            "cpu"
+        } else {
+            self.name()
+        }
+    }
+}
+
+impl fmt::Display for Controller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Where a controller is bound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ControllerMode {
+    /// To the v2 hierarchy, and offered to our own group there.
+    V2,
+    /// To a v1 hierarchy.
+    V1,
+    /// Nowhere we can use it: switched off, or not delegated to our own group.
+    Absent,
+}
+
+impl ControllerMode {
+    /// The name in attributes: `v2`, `v1`, `absent`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::V2 => "v2",
+            Self::V1 => "v1",
+            Self::Absent => "absent",
+        }
+    }
+}
+
+/// The kind of cgroup host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CgroupMode {
+    /// v2 alone.
+    V2,
+    /// A v2 hierarchy beside v1 ones that have controllers.
+    Hybrid,
+    /// v1 alone. Tasks cannot be run: they are identified, counted and killed by v2.
+    V1,
+}
+
+impl CgroupMode {
+    /// The name in attributes: `v2`, `hybrid`, `v1`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::V2 => "v2",
+            Self::Hybrid => "hybrid",
+            Self::V1 => "v1",
+        }
+    }
+}
+
+/// Why the host's hierarchies could not be found out.
+#[derive(Debug, thiserror::Error)]
+pub enum ProbeCgroupError {
+    /// A file below /proc could not be read.
+    #[error("read {path}; is /proc mounted?")]
+    Read {
+        path: &'static str,
+        /// The error of the kernel.
+        #[source]
+        source: io::Error,
+    },
+    #[error("no cgroup hierarchy is mounted; mount one with: mount -t cgroup2 none /sys/fs/cgroup")]
+    NoHierarchy,
+}
+
+/// One mounted hierarchy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct MountedHierarchy {
+    /// Where it is mounted.
+    pub(crate) mount: PathBuf,
+    /// Our own group, relative to the mount; empty for the root.
+    pub(crate) own: PathBuf,
+}
+
+impl MountedHierarchy {
+    /// The directory that our tree's root goes into.
+    pub(crate) fn base(&self) -> PathBuf {
+        let leaf = self.own.file_name().is_some_and(|name| name == AGENT_LEAF);
+        let own = if leaf {
+            self.own.parent().unwrap_or(Path::new(""))
+        } else {
+            &self.own
+        };
+        self.mount.join(own)
+    }
+
+    /// Our own group's directory.
+    pub(crate) fn own_dir(&self) -> PathBuf {
+        self.mount.join(&self.own)
+    }
+}
+
+/// The hierarchies of this host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hierarchies {
+    v2: Option<MountedHierarchy>,
+    /// Controllers that the v2 hierarchy offers to our own group.
+    v2_offers: Vec<String>,
+    v1: BTreeMap<Controller, MountedHierarchy>,
+}
+
+impl Hierarchies {
+    /// Looks at this process's mounts and cgroups.
+    ///
+    /// # Errors
+    ///
+    /// [`ProbeCgroupError`].
+    pub fn probe() -> Result<Self, ProbeCgroupError> {
+        let read = |path| {
+            fs::read_to_string(path).map_err(|source| ProbeCgroupError::Read { path, source })
+        };
+        let mut this = Self::parse(&read("/proc/self/mountinfo")?, &read("/proc/self/cgroup")?);
+        if this.v2.is_none() && this.v1.is_empty() {
+            return Err(ProbeCgroupError::NoHierarchy);
+        }
+        if let Some(v2) = &this.v2 {
+            let offers = file::read(&v2.base(), "cgroup.controllers").unwrap_or_default();
+            this.v2_offers = offers.split_whitespace().map(str::to_owned).collect();
+        }
+        Ok(this)
+    }
+
+    fn parse(mountinfo: &str, cgroup: &str) -> Self {
+        let own = own_groups(cgroup);
+        let mut this = Self {
+            v2: None,
+            v2_offers: Vec::new(),
+            v1: BTreeMap::new(),
+        };
+        for mount in mountinfo.lines().filter_map(Mount::parse) {
+            match mount.kind {
+                // A hierarchy can be mounted more than once; the first is the usual one.
+                "cgroup2" if this.v2.is_none() => this.v2 = own.get("").map(|own| mount.place(own)),
+                "cgroup" => {
+                    for controller in Controller::ALL {
+                        let name = controller.v1_name();
+                        let bound = mount.options.split(',').any(|option| option == name);
+                        if let (true, Some(own)) = (bound, own.get(name)) {
+                            this.v1
+                                .entry(controller)
+                                .or_insert_with(|| mount.place(own));
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+        this
+    }
+
+    /// The kind of this host.
+    pub fn mode(&self) -> CgroupMode {
+        match (&self.v2, self.v1.is_empty()) {
+            (Some(_), true) => CgroupMode::V2,
+            (Some(_), false) => CgroupMode::Hybrid,
+            (None, _) => CgroupMode::V1,
+        }
+    }
+
+    /// Where `controller` is bound.
+    pub fn controller(&self, controller: Controller) -> ControllerMode {
+        if self.v1.contains_key(&controller) {
+            ControllerMode::V1
+        } else if self
+            .v2_offers
+            .iter()
+            .any(|offer| offer == controller.v2_name())
+        {
+            ControllerMode::V2
+        } else {
+            ControllerMode::Absent
+        }
+    }
+
+    /// The reason why memory reserved by tasks (`memory.low`) is not kept, if a group above the tree has nothing
+    /// reserved.
+    pub fn unreserved(&self) -> Option<String> {
+        let v2 = self.v2.as_ref();
+        let v2 = v2.filter(|_| self.controller(Controller::Memory) == ControllerMode::V2)?;
+        let base = v2.base();
+        let dir = memory::unreserved(&base)?.display();
+        Some(format!(
+            "memory that tasks have reserved (`memory` below `memory_max`) is not kept when the machine runs out: {dir} above \
+             them reserves none: give it as much as tasks may reserve, and each group above it (systemd: MemoryLow= in \
+             the service and in its slices; else write it to {dir}/memory.low)"
+        ))
+    }
+
+    /// The node's attributes: `cgroup.mode` and one for each controller.
+    pub fn attributes(&self) -> BTreeMap<String, String> {
+        let controllers = Controller::ALL.map(|controller| {
+            (
+                format!("cgroup.{controller}"),
+                self.controller(controller).name().to_owned(),
+            )
+        });
+        let mode = ("cgroup.mode".to_owned(), self.mode().name().to_owned());
+        controllers.into_iter().chain([mode]).collect()
+    }
+
+    /// Where the hierarchies are mounted, each once.
+    pub(crate) fn mounts(&self) -> BTreeSet<&Path> {
+        let places = self.v2.iter().chain(self.v1.values());
+        places.map(|place| place.mount.as_path()).collect()
+    }
+
+    /// The v2 hierarchy.
+    pub(crate) fn v2(&self) -> Option<&MountedHierarchy> {
+        self.v2.as_ref()
+    }
+
+    /// The v1 hierarchy that `controller` is bound to.
+    pub(crate) fn v1(&self, controller: Controller) -> Option<&MountedHierarchy> {
+        self.v1.get(&controller)
+    }
+}
+
+/// A line of mountinfo (proc_pid_mountinfo(5)), as far as it matters here.
+struct Mount<'a> {
+    root: String,
+    point: String,
+    kind: &'a str,
+    options: &'a str,
+}
+
+impl<'a> Mount<'a> {
+    fn parse(line: &'a str) -> Option<Self> {
+        let (mount, file_system) = line.split_once(" - ")?;
+        let mut mount = mount.split(' ').skip(3);
+        let (root, point) = (unescape(mount.next()?), unescape(mount.next()?));
+        let mut file_system = file_system.split(' ');
+        let kind = file_system.next()?;
+        Some(Self {
+            root,
+            point,
+            kind,
+            options: file_system.nth(1)?,
+        })
+    }
+
+    /// Where the group `own` is below this mount, which may show only a part of the hierarchy.
+    fn place(&self, own: &str) -> MountedHierarchy {
+        let own = Path::new(own);
+        let shown = own
+            .strip_prefix(&self.root)
+            .or_else(|_| own.strip_prefix("/"));
+        MountedHierarchy {
+            mount: PathBuf::from(&self.point),
+            own: shown.unwrap_or(Path::new("")).into(),
+        }
+    }
+}
+
+/// Controller, or nothing for v2 → our own group's path, from lines `id:controllers:path`.
+fn own_groups(cgroup: &str) -> BTreeMap<&str, &str> {
+    let lines = cgroup.lines().filter_map(|line| {
+        let (_, rest) = line.split_once(':')?;
+        rest.split_once(':')
+    });
+    lines
+        .flat_map(|(names, path)| names.split(',').map(move |name| (name, path)))
+        .collect()
+}
+
+/// mountinfo writes space, tab, newline and backslash as three octal digits.
+fn unescape(field: &str) -> String {
+    let escapes = [
+        ("\\040", " "),
+        ("\\011", "\t"),
+        ("\\012", "\n"),
+        ("\\134", "\\"),
+    ];
+    escapes
+        .iter()
+        .fold(field.to_owned(), |text, (code, plain)| {
+            text.replace(code, plain)
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::{CgroupMode, Controller, ControllerMode, Hierarchies, MountedHierarchy};
+
+    const HYBRID: &str = "\
+31 23 0:28 / /cg rw,relatime - tmpfs tmpfs rw,mode=755
+32 31 0:29 / /cg/cpu,cpuacct rw,relatime - cgroup cgroup rw,cpu,cpuacct
+35 31 0:32 / /cg/memory rw,relatime - cgroup cgroup rw,memory
+40 31 0:37 / /cg/systemd rw,relatime - cgroup cgroup rw,name=systemd
+41 31 0:38 / /cg/unified rw,relatime shared:9 - cgroup2 cgroup2 rw,nsdelegate
+42 31 0:38 / /elsewhere rw,relatime - cgroup2 cgroup2 rw
+";
+
+    #[test]
+    fn hybrid_host_is_told_by_its_mounts() {
+        let own = "9:name=systemd:/\n4:memory:/pool/a b\n1:cpu,cpuacct:/\n0::/x/agent\n";
+
+        let found = Hierarchies::parse(HYBRID, own);
+
+        assert_eq!(found.mode(), CgroupMode::Hybrid);
+        assert_eq!(found.controller(Controller::Cpu), ControllerMode::V1);
+        assert_eq!(found.controller(Controller::Cpuacct), ControllerMode::V1);
+        assert_eq!(found.controller(Controller::Pids), ControllerMode::Absent);
+        let memory = found.v1(Controller::Memory).unwrap();
+        assert_eq!(memory.base(), Path::new("/cg/memory/pool/a b"));
+        assert_eq!(
+            found.v2().unwrap().own_dir(),
+            Path::new("/cg/unified/x/agent")
+        );
+        assert_eq!(found.v2().unwrap().base(), Path::new("/cg/unified/x"));
+    }
+
+    #[test]
+    fn pure_v2_host_has_what_it_offers() {
+        let mounts = "31 23 0:28 / /cg rw - cgroup2 cgroup2 rw,memory_recursiveprot\n";
+        let mut found = Hierarchies::parse(mounts, "0::/\n");
+        found.v2_offers = vec!["cpu".into(), "memory".into()];
+
+        let attributes = found.attributes();
+
+        let expected = [
+            ("cgroup.cpu", "v2"),
+            ("cgroup.cpuacct", "v2"),
+            ("cgroup.cpuset", "absent"),
+            ("cgroup.io", "absent"),
+            ("cgroup.memory", "v2"),
+            ("cgroup.mode", "v2"),
+            ("cgroup.pids", "absent"),
+        ];
+        let found: Vec<_> = attributes
+            .iter()
+            .map(|(k, v)| (k.as_str(), v.as_str()))
+            .collect();
+        assert_eq!(found, expected);
+    }
+
+    /// A container that sees a part of the hierarchy, mounted on a path with a space.
+    #[test]
+    fn subtree_mount_becomes_visible_cgroup_root() {
+        let mounts = "31 23 0:28 /pod/c /my\\040cg rw - cgroup2 cgroup2 rw\n";
+
+        let found = Hierarchies::parse(mounts, "0::/pod/c/inner\n");
+
+        let expected = MountedHierarchy {
+            mount: "/my cg".into(),
+            own: "inner".into(),
+        };
+        assert_eq!(found.v2(), Some(&expected));
+    }
+}

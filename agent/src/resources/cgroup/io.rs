@@ -1,0 +1,355 @@
+//! Disks: rates of each, and a share of those that are busy.
+//!
+//! A job names no disk, because it does not know its node's. Each limit holds for every disk that is there when it is
+//! set, and for later ones once `new_disks` looks. Disks that lie on others (partitions' mappings, loops) are limited
+//! like those below them.
+//!
+//! One line of v2's `io.max` has all four limits of a disk. So it is written as a whole, and not by cgroups-rs, which
+//! has a write for each. [`v1`] describes how v1 differs.
+
+mod v1;
+
+use std::fs;
+use std::path::Path;
+
+use muster_domain::job::ByteRate;
+use muster_domain::resources::IoLimits;
+
+use crate::resources::cgroup::file;
+use crate::resources::cgroup::resources::{ApplyLimitError, Limits, Setter};
+use crate::resources::cgroup::{Controller, Unenforced, tree};
+
+/// Where the kernel lists disks.
+const DISKS: &str = "/sys/block";
+
+const MAX: &str = "io.max";
+
+/// The weight of a group that nobody configured.
+const WEIGHT_DEFAULT: u16 = 100;
+
+/// The files of the weight for schedulers that divide a disk's time (`io.cost`, `bfq`), each with the highest weight it
+/// takes.
+const WEIGHTS: [(&str, u16); 2] = [
+    ("io.weight", IoLimits::WEIGHT_MAX),
+    ("io.bfq.weight", 1_000),
+];
+
+fn weights(v2: bool) -> &'static [(&'static str, u16)] {
+    if v2 { &WEIGHTS } else { &v1::WEIGHTS }
+}
+
+/// Whether the v2 group `dir` has disks to be limited.
+pub(crate) fn is_in_v2(dir: &Path) -> bool {
+    dir.join("io.stat").exists()
+}
+
+/// Sets the limits of the group `dir`.
+pub(crate) fn apply(dir: &Path, v2: bool, limits: &Limits) -> Result<(), ApplyLimitError> {
+    let setter = Setter {
+        controller: Controller::Io,
+        dir,
+    };
+    if !v2 {
+        v1::set_rates(&setter, &limits.io)?;
+    // Without block throttling the kernel has no such file; `missing` tells of it.
+    } else if let Some(now) = setter.text(MAX)? {
+        set_rates(&setter, &now, line(&limits.io))?;
+    }
+    let weight = limits.io.weight.unwrap_or(WEIGHT_DEFAULT);
+    set_weight(&setter, v2, u32::from(weight))
+}
+
+/// Writes the weight for schedulers that divide a disk's time, where it differs.
+fn set_weight(setter: &Setter<'_>, v2: bool, weight: u32) -> Result<(), ApplyLimitError> {
+    for (name, max) in weights(v2) {
+        let wanted = weight.clamp(1, u32::from(*max));
+        let now = setter.text(name)?;
+        if now.is_some_and(|now| default_of(&now) != Some(wanted)) {
+            let holds = |got: &str| default_of(got) == Some(wanted);
+            // v1 takes the number alone.
+            let words = if v2 { "default " } else { "" };
+            setter.write_line(name, &format!("{words}{wanted}"), holds)?;
+        }
+    }
+    Ok(())
+}
+
+fn set_rates(
+    setter: &Setter<'_>,
+    now: &str,
+    wanted: Option<String>,
+) -> Result<(), ApplyLimitError> {
+    let Some(wanted) = wanted else {
+        for disk in now.lines().filter_map(|line| line.split(' ').next()) {
+            let free = format!("{disk} rbps=max wbps=max riops=max wiops=max");
+            setter.write_line(MAX, &free, |got| of_disk(got, disk).is_none())?;
+        }
+        return Ok(());
+    };
+    for disk in disks() {
+        set_rates_of(setter, &disk, &wanted)?;
+    }
+    Ok(())
+}
+
+fn set_rates_of(setter: &Setter<'_>, disk: &str, wanted: &str) -> Result<(), ApplyLimitError> {
+    let line = format!("{disk} {wanted}");
+    match setter.write_line(MAX, &line, |got| of_disk(got, disk) == Some(wanted)) {
+        // Taken out since it was listed.
+        Err(_) if !disks().iter().any(|other| other == disk) => Ok(()),
+        other => other,
+    }
+}
+
+/// Sets the rates of those of `disks` that the group `dir` has none for, and says which.
+pub(crate) fn limit_new(
+    dir: &Path,
+    v2: bool,
+    io: &IoLimits,
+    disks: &[String],
+) -> Result<Vec<String>, ApplyLimitError> {
+    let Some(wanted) = line(io) else {
+        return Ok(Vec::new());
+    };
+    let setter = Setter {
+        controller: Controller::Io,
+        dir,
+    };
+    if !v2 {
+        let new = v1::unlimited(&setter, io, disks)?;
+        if !new.is_empty() {
+            v1::set_rates(&setter, io)?;
+        }
+        return Ok(new);
+    }
+    let Some(now) = setter.text(MAX)? else {
+        return Ok(Vec::new());
+    };
+    let is_new = |disk: &&String| of_disk(&now, disk).is_none();
+    let new: Vec<String> = disks.iter().filter(is_new).cloned().collect();
+    for disk in &new {
+        set_rates_of(&setter, disk, &wanted)?;
+    }
+    Ok(new)
+}
+
+/// Makes the group `dir` weigh as much as its children together, where a disk's time is divided.
+pub(crate) fn sum_children(dir: &Path, v2: bool) -> Result<(), ApplyLimitError> {
+    let controller = Controller::Io;
+    let setter = Setter { controller, dir };
+    let children =
+        || tree::children(dir).map_err(|source| ApplyLimitError::Read { controller, source });
+    for (name, _) in weights(v2) {
+        if !setter.has(name) {
+            continue;
+        }
+        let mut sum: u32 = 0;
+        for dir in &children()? {
+            let text = Setter { controller, dir }.text(name)?;
+            sum += text.as_deref().and_then(default_of).unwrap_or(0);
+        }
+        set_weight(&setter, v2, sum)?;
+    }
+    Ok(())
+}
+
+/// The files that [`apply`] sets, as far as the kernel has them.
+pub(crate) fn files(v2: bool) -> &'static [&'static str] {
+    if v2 {
+        &[MAX, WEIGHTS[0].0, WEIGHTS[1].0]
+    } else {
+        &v1::FILES
+    }
+}
+
+/// The warning about limits in `io` that hold for only a part of the task's writes.
+pub(crate) fn kept_in_part(v2: bool, io: &IoLimits) -> Option<&'static str> {
+    let writes = io.write_rate.is_some() || io.write_ops.is_some();
+    (!v2 && writes).then_some(v1::NOT_ALL_WRITES)
+}
+
+/// The part of `io` that this kernel cannot hold. `group` is the group's directory, and whether it is v2's; `None`
+/// where there is none.
+pub(crate) fn missing(group: Option<(&Path, bool)>, io: &IoLimits) -> Option<Unenforced> {
+    if io.is_none() {
+        return None;
+    }
+    let unenforced = |reason: String| {
+        Some(Unenforced {
+            controller: Controller::Io,
+            reason,
+        })
+    };
+    let Some((dir, v2)) = group else {
+        return unenforced(
+            "the task's disk limits cannot be kept: the io controller is not passed on to the agent's part of cgroup v2, \
+             and not bound to a v1 hierarchy (blkio) that the agent can make cgroups in; have io delegated, or boot \
+             with cgroup_no_v1=blkio"
+                .to_owned(),
+        );
+    };
+    let has = |name: &str| dir.join(name).exists();
+    let rates = if v2 { MAX } else { v1::RATE };
+    if line(io).is_some() && !has(rates) {
+        return unenforced(format!(
+            "the task's disk rates cannot be kept: this kernel has no {rates} (CONFIG_BLK_DEV_THROTTLING)"
+        ));
+    }
+    if io.weight.is_some() && !weights(v2).iter().any(|(name, _)| has(name)) {
+        let other = if v2 {
+            "neither io.weight (CONFIG_BLK_CGROUP_IOCOST) nor"
+        } else {
+            "not"
+        };
+        return unenforced(format!(
+            "the task's disk weight cannot be kept: this kernel has {other} the scheduler bfq"
+        ));
+    }
+    None
+}
+
+/// The rates as a line of `io.max` has them behind the disk; `None` without any.
+fn line(io: &IoLimits) -> Option<String> {
+    let IoLimits {
+        read_rate,
+        write_rate,
+        read_ops,
+        write_ops,
+        weight: _,
+    } = *io;
+    let rate = |rate: Option<ByteRate>| rate.map(|ByteRate(bytes)| bytes);
+    let values = [
+        ("rbps", rate(read_rate)),
+        ("wbps", rate(write_rate)),
+        ("riops", read_ops.map(u64::from)),
+        ("wiops", write_ops.map(u64::from)),
+    ];
+    if values.iter().all(|(_, value)| value.is_none()) {
+        return None;
+    }
+    let words = values.map(|(name, value)| {
+        let value = value.map_or("max".to_owned(), |value| value.to_string());
+        format!("{name}={value}")
+    });
+    Some(words.join(" "))
+}
+
+/// The rest of the line of `disk` in `text`.
+fn of_disk<'a>(text: &'a str, disk: &str) -> Option<&'a str> {
+    let mut lines = text.lines().filter_map(|line| line.split_once(' '));
+    lines.find(|(name, _)| *name == disk).map(|(_, rest)| rest)
+}
+
+/// The weight for every disk; some kernels put `default` before it.
+fn default_of(text: &str) -> Option<u32> {
+    let line = text.lines().next()?;
+    line.strip_prefix("default ")
+        .unwrap_or(line)
+        .trim()
+        .parse()
+        .ok()
+}
+
+/// The disks of this machine that hold something, as `major:minor`, sorted by name.
+pub fn disks() -> Vec<String> {
+    // A machine that lists none has none.
+    let entries = fs::read_dir(DISKS).into_iter().flatten().flatten();
+    let mut found: Vec<_> = entries
+        .filter_map(|entry| {
+            let value = |name| file::read(&entry.path(), name).ok();
+            // Drives without a medium and loops without a file are of no size; parts of a multipath disk have no
+            // number.
+            let is_empty = value("size")?.trim() == "0";
+            let number = value("dev").filter(|_| !is_empty)?;
+            Some((entry.file_name(), number.trim().to_owned()))
+        })
+        .collect();
+    found.sort();
+    found.into_iter().map(|(_, number)| number).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_has_every_limit_of_a_disk() {
+        let io = IoLimits {
+            read_rate: Some(ByteRate(1 << 20)),
+            write_ops: Some(50),
+            weight: Some(7),
+            ..IoLimits::default()
+        };
+
+        assert_eq!(
+            line(&io).as_deref(),
+            Some("rbps=1048576 wbps=max riops=max wiops=50")
+        );
+        let weight_only = IoLimits {
+            weight: Some(7),
+            ..IoLimits::default()
+        };
+        assert_eq!(line(&weight_only), None);
+    }
+
+    #[test]
+    fn a_disk_is_found_by_its_whole_number() {
+        let text =
+            "8:16 rbps=1 wbps=max riops=max wiops=max\n8:1 rbps=2 wbps=max riops=max wiops=max\n";
+
+        assert_eq!(
+            of_disk(text, "8:1"),
+            Some("rbps=2 wbps=max riops=max wiops=max")
+        );
+        assert_eq!(of_disk(text, "8:0"), None);
+        assert_eq!(
+            (default_of("default 100\n8:0 5"), default_of("77")),
+            (Some(100), Some(77))
+        );
+    }
+
+    #[test]
+    fn a_kernel_without_the_files_is_told_of() {
+        let dir = tempfile::tempdir().unwrap();
+        let io = IoLimits {
+            write_rate: Some(ByteRate(1 << 20)),
+            ..IoLimits::default()
+        };
+
+        fn reason(group: Option<(&Path, bool)>, io: &IoLimits) -> String {
+            missing(group, io).map_or_else(String::new, |told| told.reason)
+        }
+
+        assert!(reason(None, &io).contains("cgroup_no_v1=blkio"));
+        assert_eq!(missing(None, &IoLimits::default()), None);
+        for (v2, file) in [(true, MAX), (false, v1::RATE)] {
+            let group = Some((dir.path(), v2));
+            let told = reason(group, &io);
+            assert!(told.contains(file), "{told}");
+            assert!(told.contains("CONFIG_BLK_DEV_THROTTLING"), "{told}");
+            fs::write(dir.path().join(file), "").unwrap();
+            assert_eq!(missing(group, &io), None);
+            let weighs = IoLimits {
+                weight: Some(7),
+                ..io
+            };
+            assert!(reason(group, &weighs).contains("bfq"));
+        }
+    }
+
+    #[test]
+    fn who_limits_writes_in_v1_is_told_which() {
+        let reads = IoLimits {
+            read_ops: Some(10),
+            ..IoLimits::default()
+        };
+        let writes = IoLimits {
+            write_ops: Some(10),
+            ..reads
+        };
+
+        assert_eq!(kept_in_part(false, &reads), None);
+        assert_eq!(kept_in_part(true, &writes), None);
+        assert!(kept_in_part(false, &writes).unwrap().contains("O_DIRECT"));
+    }
+}

@@ -1,0 +1,570 @@
+//! The node's own tree: made once, adopted by each agent after it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::resources::cgroup::file::{self, CgroupFileError};
+use crate::resources::cgroup::hierarchies::{AGENT_LEAF, MountedHierarchy};
+use crate::resources::cgroup::limits::{NAME_BYTES_MAX, NESTED_MAX};
+use crate::resources::cgroup::remove::{self, RemoveCgroupError};
+use crate::resources::cgroup::{
+    ApplyLimitError, Controller, ControllerMode, Hierarchies, Limits, Unenforced, cpuset,
+};
+
+/// The leaf for driver processes; no allocation has such an id.
+const DRIVERS: &str = "drivers";
+
+/// Groups between the tree's root and a task's own: the allocation, and the task itself.
+const LEVELS_TO_TASK: usize = 2;
+
+/// Links of a directory without others in it.
+const LINKS_WITHOUT_CHILDREN: u64 = 2;
+
+/// A task as its groups name it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TaskName {
+    pub alloc: String,
+    pub task: String,
+}
+
+/// Where a controller's groups of this tree are.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ControllerRoot {
+    /// The tree's root in that hierarchy.
+    pub(crate) root: PathBuf,
+    pub(crate) v2: bool,
+}
+
+/// The data that an agent stores of its tree, for the agent after it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeTreeRecord {
+    name: String,
+    v2_root: PathBuf,
+    task_level: Option<u32>,
+    bound: BTreeMap<Controller, ControllerRoot>,
+    /// For tasks with cores of their own; made when the first of them comes.
+    #[serde(default)]
+    cpuset: Option<ControllerRoot>,
+}
+
+/// The tree of this node. Clones share it: each task has one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeTree {
+    record: Arc<NodeTreeRecord>,
+    unenforced: Arc<[Unenforced]>,
+}
+
+/// Why the tree could not be made or adopted.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeTreeError {
+    /// The name is not one a group of ours may have.
+    #[error(
+        "cgroup name {name:?} is empty, too long, reserved, or has a character that no name has"
+    )]
+    Name { name: String },
+    /// There is no v2 hierarchy.
+    #[error(
+        "no cgroup v2 hierarchy is mounted, and tasks are identified and killed by it; mount one with: mount -t cgroup2 none DIRECTORY"
+    )]
+    NoV2,
+    /// A group could not be made.
+    #[error("make cgroup {dir}; the agent must be root, or own this part of the hierarchy")]
+    Make {
+        dir: PathBuf,
+        /// The error of the kernel.
+        #[source]
+        source: io::Error,
+    },
+    /// A file of a group could not be read or written.
+    #[error(transparent)]
+    File(#[from] CgroupFileError),
+    /// The tree that was recorded is not there.
+    #[error("cgroup {dir} of the recorded tree is gone: its tasks are, too; make the tree again")]
+    Gone {
+        /// The first of its groups that is missing.
+        dir: PathBuf,
+    },
+}
+
+/// Why a task still runs on the cores of another.
+#[derive(Debug, thiserror::Error)]
+enum ShareCoresError {
+    #[error(transparent)]
+    Make(#[from] NodeTreeError),
+    #[error(transparent)]
+    File(#[from] CgroupFileError),
+    #[error(transparent)]
+    Limit(#[from] ApplyLimitError),
+}
+
+impl NodeTree {
+    /// Makes the tree `name` below this process's own groups, or takes it as it is there.
+    ///
+    /// On a pure v2 host it may first move this process into a leaf beside the tree, because a
+    /// group with processes cannot pass controllers on. Controllers that are not to be had are in
+    /// [`Self::unenforced`].
+    ///
+    /// # Errors
+    ///
+    /// [`NodeTreeError`].
+    pub fn create(hierarchies: &Hierarchies, name: &str) -> Result<Self, NodeTreeError> {
+        check_name(name)?;
+        let v2 = hierarchies.v2().ok_or(NodeTreeError::NoV2)?;
+        let mut unenforced = Vec::new();
+        let offered = |c: &Controller| hierarchies.controller(*c) == ControllerMode::V2;
+        let wanted: Vec<Controller> = Controller::ALL
+            .into_iter()
+            .filter(|c| *c != Controller::Cpuacct && offered(c))
+            .collect();
+        if !wanted.is_empty() {
+            leave_inner_group(v2)?;
+        }
+        let passed_on = pass_on(&v2.base(), &wanted, &mut unenforced);
+        let v2_root = v2.base().join(name);
+        make(&v2_root)?;
+        for controller in &passed_on {
+            enable(&v2_root, *controller)?;
+        }
+        let mut bound = BTreeMap::new();
+        for controller in Controller::USED {
+            if passed_on.contains(&controller) {
+                bound.insert(
+                    controller,
+                    ControllerRoot {
+                        root: v2_root.clone(),
+                        v2: true,
+                    },
+                );
+            } else if let Some(place) = hierarchies.v1(controller) {
+                let root = place.base().join(name);
+                make(&root)?;
+                bound.insert(controller, ControllerRoot { root, v2: false });
+            } else if !wanted.contains(&controller) {
+                unenforced.push(absent(controller, v2));
+            }
+        }
+        bound.extend(io_in_v1(hierarchies, name).map(|io| (Controller::Io, io)));
+        let cpuset = cpuset_place(hierarchies, name, &v2_root, &passed_on);
+        let task_level = task_level(v2);
+        let record = NodeTreeRecord {
+            name: name.into(),
+            v2_root,
+            task_level,
+            bound,
+            cpuset,
+        };
+        let tree = Self {
+            record: record.into(),
+            unenforced: unenforced.into(),
+        };
+        for root in tree.roots() {
+            make(&root.join(DRIVERS))?;
+        }
+        Ok(tree)
+    }
+
+    /// Adopts the tree that an agent before this one recorded. What this process's own groups are
+    /// does not matter.
+    ///
+    /// # Errors
+    ///
+    /// [`NodeTreeError::Gone`].
+    pub fn open(record: NodeTreeRecord) -> Result<Self, NodeTreeError> {
+        let lost = |controller: &Controller| !record.bound.contains_key(controller);
+        let unenforced = Controller::USED
+            .into_iter()
+            .filter(lost)
+            .map(|controller| Unenforced {
+                controller,
+                reason: format!("{controller} was not to be had when the node's tree was made"),
+            });
+        let tree = Self {
+            unenforced: unenforced.collect(),
+            record: Arc::new(record.clone()),
+        };
+        match tree.roots().into_iter().find(|root| !root.is_dir()) {
+            Some(dir) => Err(NodeTreeError::Gone { dir: dir.into() }),
+            None => {
+                // The removal of empty groups may have taken the drivers' own, which holds nothing then.
+                for root in tree.roots() {
+                    make(&root.join(DRIVERS))?;
+                }
+                Ok(tree)
+            }
+        }
+    }
+
+    /// The record to store for [`Self::open`].
+    pub fn record(&self) -> &NodeTreeRecord {
+        &self.record
+    }
+
+    /// The tree's name.
+    pub fn name(&self) -> &str {
+        &self.record.name
+    }
+
+    /// The tree's root in the v2 hierarchy: where programs are attached.
+    pub fn v2_dir(&self) -> &Path {
+        &self.record.v2_root
+    }
+
+    /// The level of tasks' own groups in the v2 hierarchy, as `bpf_get_current_ancestor_cgroup_id`
+    /// takes it. `None` in a cgroup namespace, where the levels above are hidden.
+    pub fn task_level(&self) -> Option<u32> {
+        self.record.task_level
+    }
+
+    /// Limits that no task of this node can have.
+    pub fn unenforced(&self) -> &[Unenforced] {
+        &self.unenforced
+    }
+
+    /// The tasks that have a group here, no matter what made it.
+    ///
+    /// # Errors
+    ///
+    /// [`CgroupFileError`].
+    pub fn tasks(&self) -> Result<Vec<TaskName>, CgroupFileError> {
+        let mut tasks = Vec::new();
+        for alloc in children(self.v2_dir())? {
+            if alloc.ends_with(DRIVERS) {
+                continue;
+            }
+            for task in children(&alloc)? {
+                tasks.extend(
+                    name_of(&alloc)
+                        .zip(name_of(&task))
+                        .map(|(alloc, task)| TaskName { alloc, task }),
+                );
+            }
+        }
+        Ok(tasks)
+    }
+
+    /// Whether the task has a group here.
+    pub(crate) fn has(&self, task: &TaskName) -> bool {
+        let dir = self.v2_dir().join(&task.alloc).join(&task.task);
+        dir.is_dir()
+    }
+
+    /// The directory for driver processes.
+    pub fn drivers_dir(&self) -> PathBuf {
+        self.v2_dir().join(DRIVERS)
+    }
+
+    /// The same in the hierarchy of which the tree's root is `root`.
+    pub(crate) fn drivers_in(root: &Path) -> PathBuf {
+        root.join(DRIVERS)
+    }
+
+    /// Moves a driver process to where stopping the agent's own group does not reach it.
+    ///
+    /// # Errors
+    ///
+    /// [`CgroupFileError`]: the process is gone, or no process of ours.
+    pub fn add_driver(&self, pid: u32) -> Result<(), CgroupFileError> {
+        for root in self.roots() {
+            file::write(&root.join(DRIVERS), "cgroup.procs", &pid.to_string())?;
+        }
+        Ok(())
+    }
+
+    /// Removes the tree, drivers' leaf and leftovers of tasks included; processes must be gone.
+    ///
+    /// # Errors
+    ///
+    /// [`RemoveCgroupError`]; what could be removed is.
+    pub async fn remove(&self) -> Result<(), RemoveCgroupError> {
+        let mut outcome = Ok(());
+        let cpuset = self.cpuset().map(|bound| bound.root.as_path());
+        for root in self.roots().into_iter().chain(cpuset) {
+            outcome = outcome.and(remove::depth_first(root).await);
+        }
+        outcome
+    }
+
+    /// The tree's root in each hierarchy, v2 first.
+    pub(crate) fn roots(&self) -> Vec<&Path> {
+        let v1 = self.record.bound.values().map(|bound| bound.root.as_path());
+        let v1: BTreeSet<&Path> = v1.filter(|root| *root != self.v2_dir()).collect();
+        [self.v2_dir()].into_iter().chain(v1).collect()
+    }
+
+    /// Whether `dir` is the tree's root in a hierarchy.
+    pub(crate) fn is_root(&self, dir: &Path) -> bool {
+        let cpuset = self.cpuset().map(|bound| bound.root.as_path());
+        self.roots().contains(&dir) || cpuset == Some(dir)
+    }
+
+    pub(crate) fn bound(&self) -> &BTreeMap<Controller, ControllerRoot> {
+        &self.record.bound
+    }
+
+    /// Where groups of tasks with cores of their own are.
+    pub(crate) fn cpuset(&self) -> Option<&ControllerRoot> {
+        self.record.cpuset.as_ref()
+    }
+
+    /// Cores that tasks may have for themselves; none where the kernel cannot keep them apart.
+    pub(crate) fn core_ids(&self) -> Vec<u16> {
+        let Some(ControllerRoot { root, v2 }) = self.cpuset() else {
+            return Vec::new();
+        };
+        // The tree's own group in v1 may not be there yet.
+        let above = root.parent().unwrap_or(root);
+        cpuset::available(if *v2 { root } else { above }, *v2)
+    }
+
+    /// Has the tasks that `shares` names run on `cores`, as far as they run. What cannot be done is told
+    /// to the operator.
+    pub(crate) fn share_cores(&self, shares: impl Fn(&TaskName) -> bool, cores: &[u16]) {
+        let tasks = self.tasks().unwrap_or_else(|error| {
+            tracing::error!(%error, "tasks are not kept off the cores of others");
+            Vec::new()
+        });
+        for task in tasks.iter().filter(|task| shares(task)) {
+            if let Err(error) = self.move_to(task, cores) {
+                tracing::warn!(alloc_id = task.alloc, task = task.task, %error,
+                    "a task is not kept off the cores of others");
+            }
+        }
+    }
+
+    fn move_to(&self, task: &TaskName, cores: &[u16]) -> Result<(), ShareCoresError> {
+        let Some(ControllerRoot { root, v2 }) = self.cpuset() else {
+            return Ok(());
+        };
+        let dir = root.join(&task.alloc).join(&task.task);
+        let all = cores.len() == self.core_ids().len();
+        if all && !dir.join("cpuset.cpus").exists() {
+            return Ok(());
+        }
+        self.make_cpuset(&task.alloc, &task.task)?;
+        let limits = Limits {
+            cores: cores.to_vec(),
+            ..Limits::default()
+        };
+        cpuset::apply(&dir, &limits)?;
+        if !v2 {
+            let own = self.v2_dir().join(&task.alloc).join(&task.task);
+            cpuset::take_in(&dir, &own)?;
+            if !own.exists() {
+                // It ended meanwhile, and nobody else will remove the group.
+                drop(remove::rmdir(&dir));
+                drop(remove::rmdir(&root.join(&task.alloc)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the group of a task with cores of its own in a v1 hierarchy, or lets the allocation's in v2
+    /// have such tasks.
+    pub(crate) fn make_cpuset(&self, alloc: &str, task: &str) -> Result<(), NodeTreeError> {
+        let Some(ControllerRoot { root, v2 }) = self.cpuset() else {
+            return Ok(());
+        };
+        let alloc_dir = root.join(alloc);
+        if *v2 {
+            return Ok(enable(&alloc_dir, Controller::Cpuset)?);
+        }
+        for dir in [root.clone(), alloc_dir.clone(), alloc_dir.join(task)] {
+            make(&dir)?;
+            cpuset::inherit(&dir)?;
+        }
+        Ok(())
+    }
+
+    /// Makes the group of an allocation in each hierarchy.
+    pub(crate) fn make_alloc(&self, alloc: &str) -> Result<(), NodeTreeError> {
+        check_name(alloc)?;
+        for root in self.roots() {
+            make(&root.join(alloc))?;
+        }
+        for (controller, bound) in self.bound() {
+            if bound.v2 {
+                enable(&self.v2_dir().join(alloc), *controller)?;
+            }
+        }
+        // Nothing of it is limited: with it, what the kernel writes later is known to be the task's.
+        let alloc_dir = self.v2_dir().join(alloc);
+        let offered = file::read(&alloc_dir, "cgroup.controllers")?;
+        if offered
+            .split_whitespace()
+            .any(|name| name == Controller::Io.name())
+        {
+            enable(&alloc_dir, Controller::Io)?;
+        }
+        Ok(())
+    }
+}
+
+/// Makes the tree's root where disks are limited in v1. Few tasks ask for that, so a node that cannot have it runs the
+/// others.
+fn io_in_v1(hierarchies: &Hierarchies, name: &str) -> Option<ControllerRoot> {
+    let root = hierarchies.v1(Controller::Io)?.base().join(name);
+    match make(&root) {
+        Ok(()) => Some(ControllerRoot { root, v2: false }),
+        Err(error) => {
+            tracing::warn!(%error, "tasks that limit disks are refused");
+            None
+        }
+    }
+}
+
+fn cpuset_place(
+    hierarchies: &Hierarchies,
+    name: &str,
+    v2_root: &Path,
+    passed_on: &[Controller],
+) -> Option<ControllerRoot> {
+    if passed_on.contains(&Controller::Cpuset) {
+        let root = v2_root.to_owned();
+        return Some(ControllerRoot { root, v2: true });
+    }
+    let place = hierarchies.v1(Controller::Cpuset)?;
+    let root = place.base().join(name);
+    Some(ControllerRoot { root, v2: false })
+}
+
+/// Refuses what cannot be one component of a path, and the names with a meaning of their own.
+pub(crate) fn check_name(name: &str) -> Result<(), NodeTreeError> {
+    let reserved = [".", "..", DRIVERS, AGENT_LEAF].contains(&name);
+    let long = name.is_empty() || name.len() > NAME_BYTES_MAX;
+    if reserved || long || name.contains('/') || name.contains(|c: char| c.is_control()) {
+        return Err(NodeTreeError::Name { name: name.into() });
+    }
+    Ok(())
+}
+
+/// Makes the group `dir`, or takes the one that is there.
+pub(crate) fn make(dir: &Path) -> Result<(), NodeTreeError> {
+    match fs::create_dir(dir) {
+        Ok(()) => Ok(()),
+        // Not a file of the kernel's with that name, as for a task called `cpu.stat`.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && dir.is_dir() => Ok(()),
+        Err(source) => Err(NodeTreeError::Make {
+            dir: dir.into(),
+            source,
+        }),
+    }
+}
+
+/// Lets the children of the v2 group `dir` have `controller`.
+fn enable(dir: &Path, controller: Controller) -> Result<(), CgroupFileError> {
+    file::write(dir, "cgroup.subtree_control", &format!("+{controller}"))
+}
+
+/// Moves this process out of the group that the tree goes into, unless that is the root of the
+/// hierarchy, which alone may have processes beside children with controllers.
+fn leave_inner_group(v2: &MountedHierarchy) -> Result<(), NodeTreeError> {
+    let (base, own) = (v2.base(), v2.own_dir());
+    if base != own || !base.join("cgroup.type").exists() {
+        return Ok(());
+    }
+    let leaf = base.join(AGENT_LEAF);
+    make(&leaf)?;
+    Ok(file::write(&leaf, "cgroup.procs", "0")?)
+}
+
+/// Enables what can be enabled of `wanted` in `base`, and says what cannot and why.
+fn pass_on(base: &Path, wanted: &[Controller], lost: &mut Vec<Unenforced>) -> Vec<Controller> {
+    let mut passed_on = Vec::new();
+    for &controller in wanted {
+        match enable(base, controller) {
+            Ok(()) => passed_on.push(controller),
+            Err(error) if Controller::USED.contains(&controller) => {
+                lost.push(Unenforced {
+                    controller,
+                    reason: refused(base, controller, &error),
+                });
+            }
+            Err(error) => tracing::info!(%controller, %error, "controller not passed on"),
+        }
+    }
+    passed_on
+}
+
+fn refused(base: &Path, controller: Controller, error: &CgroupFileError) -> String {
+    let others = file::read(base, "cgroup.procs")
+        .unwrap_or_default()
+        .lines()
+        .count();
+    let cause = match error {
+        CgroupFileError::Write { source, .. } => source.to_string(),
+        other => other.to_string(),
+    };
+    format!(
+        "{controller} cannot be passed on below {}: {cause}; {others} processes are in that group: \
+         start the agent in a group of its own (systemd: Delegate=yes, DelegateSubgroup=agent)",
+        base.display()
+    )
+}
+
+fn absent(controller: Controller, v2: &MountedHierarchy) -> Unenforced {
+    let base = v2.base();
+    let reason = format!(
+        "{controller} is bound to no v1 hierarchy and not offered to {}: switch it on at boot \
+         (cgroup_disable, cgroup_enable) or have it delegated",
+        base.display()
+    );
+    Unenforced { controller, reason }
+}
+
+fn task_level(v2: &MountedHierarchy) -> Option<u32> {
+    // The root of the hierarchy has no type; the root of a namespace has.
+    if v2.mount.join("cgroup.type").exists() {
+        return None;
+    }
+    let base = v2.base();
+    let above = base.strip_prefix(&v2.mount).ok()?.components().count();
+    u32::try_from(above + 1 + LEVELS_TO_TASK).ok()
+}
+
+fn name_of(dir: &Path) -> Option<String> {
+    dir.file_name()?.to_str().map(str::to_owned)
+}
+
+/// The groups right below `dir`, in no order; none when it is gone.
+pub(crate) fn children(dir: &Path) -> Result<Vec<PathBuf>, CgroupFileError> {
+    let failed = |source| CgroupFileError::Read {
+        path: dir.into(),
+        source,
+    };
+    // A group's links are its own, its parent's and one of each child: to count them is cheaper than to list its files.
+    if fs::metadata(dir).is_ok_and(|metadata| metadata.nlink() == LINKS_WITHOUT_CHILDREN) {
+        return Ok(Vec::new());
+    }
+    let entries = match fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(source) => return Err(failed(source)),
+    };
+    let mut children = Vec::new();
+    for entry in entries {
+        // Groups vanish while they are listed.
+        let Ok(entry) = entry else { continue };
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            children.push(entry.path());
+        }
+    }
+    Ok(children)
+}
+
+/// All groups below `dir`, each before those below it, at most [`NESTED_MAX`].
+pub(crate) fn descendants(dir: &Path) -> Result<Vec<PathBuf>, CgroupFileError> {
+    let mut found = children(dir)?;
+    let mut at = 0;
+    while at < found.len() && found.len() < NESTED_MAX {
+        let below = children(&found[at])?;
+        found.extend(below);
+        at += 1;
+    }
+    Ok(found)
+}

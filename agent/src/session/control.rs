@@ -1,0 +1,277 @@
+//! The node's link to the control plane: one QUIC connection to any of its servers, held for ever.
+//!
+//! While there is none, tasks go on, and news of them wait in the outbox. A session opens with the
+//! fingerprint and ends at the first error, when the leader is silent through this server, or when the server
+//! says that another would do better. Then the next one is tried: `agent-core` decides which, and when. The
+//! servers say who they all are, and the agent's store keeps that.
+
+mod exec;
+mod logs;
+mod requests;
+mod session;
+mod status;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use muster_agent_core::servers::Servers;
+use muster_domain::id::{LogIndex, Timestamp};
+use muster_domain::job::NetworkPolicy;
+use muster_link::certificates::Certificates;
+use muster_link::endpoint;
+use muster_link::frames::{RecvFrameError, SendFrameError};
+use muster_link::peer::{self, PeerError};
+use muster_link::tls::Role;
+use muster_wire::rpc::ALPN_AGENT;
+use quinn::Connection;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use crate::context::AgentContext;
+use crate::limits::{APIS_MAX, CONNECT_DEADLINE, SESSION_DEADLINE};
+use crate::node;
+use crate::storage::store::Write;
+use crate::tasks::drivers::wait;
+use crate::tasks::task::chain;
+
+pub(crate) use requests::fail;
+pub(crate) use status::ControlPlaneStatus;
+
+/// Why a session ended.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SessionError {
+    /// The certificates cannot be used.
+    #[error("the agent's certificates cannot be used")]
+    Certificates(#[from] endpoint::OpenEndpointError),
+    /// The address cannot be connected to at all.
+    #[error("{addr} cannot be connected to")]
+    Connect {
+        addr: SocketAddr,
+        #[source]
+        source: quinn::ConnectError,
+    },
+    /// One of the two certificates is refused.
+    #[error("not connected to {addr}: {reason}")]
+    Untrusted {
+        addr: SocketAddr,
+        /// The reason, with what to do.
+        reason: String,
+    },
+    /// The server is busy with others.
+    #[error("{addr} takes no connection at this moment: many come at once")]
+    Busy { addr: SocketAddr },
+    /// The connection broke, or never stood.
+    #[error("the connection to {addr} is lost")]
+    Lost {
+        addr: SocketAddr,
+        #[source]
+        source: quinn::ConnectionError,
+    },
+    /// The peer is no server of this cluster.
+    #[error("{addr} is not a server of this cluster")]
+    Peer {
+        addr: SocketAddr,
+        #[source]
+        source: PeerError,
+    },
+    /// The peer's certificate names another role.
+    #[error("{addr} does not show a server's certificate; give --servers the address of a server")]
+    Role { addr: SocketAddr },
+    /// The server answered nothing in time.
+    #[error("{addr} did not answer within {waited:?}")]
+    Late {
+        addr: SocketAddr,
+        /// Time that was waited.
+        waited: Duration,
+    },
+    /// No leader counts the heartbeats that this server is sent.
+    #[error("no leader has answered through {addr} for {waited:?}; another server is tried")]
+    Leaderless {
+        addr: SocketAddr,
+        /// Time that was waited.
+        waited: Duration,
+    },
+    /// The server says that another would do better.
+    #[error("{addr} sends the node away: {reason}")]
+    SentAway {
+        addr: SocketAddr,
+        reason: String,
+        /// Not to come back before.
+        after: Duration,
+    },
+    /// The server refuses the node.
+    #[error("the server refuses this node: {reason}")]
+    Refused { reason: String },
+    /// The server ended the session.
+    #[error("the server ended the session")]
+    Ended,
+    /// A message could not be sent.
+    #[error(transparent)]
+    Send(#[from] SendFrameError),
+    /// A message could not be read.
+    #[error(transparent)]
+    Receive(#[from] RecvFrameError),
+}
+
+impl SessionError {
+    fn lost(addr: SocketAddr, source: quinn::ConnectionError) -> Self {
+        if peer::is_refused(&source) {
+            return Self::Busy { addr };
+        }
+        match peer::explain(&source) {
+            Some(reason) => Self::Untrusted { addr, reason },
+            None => Self::Lost { addr, source },
+        }
+    }
+}
+
+/// The parts of the agent that the link needs.
+#[derive(Debug)]
+pub(crate) struct Link {
+    /// The context that answer questions.
+    pub(crate) context: Arc<AgentContext>,
+    pub(crate) endpoint: quinn::Endpoint,
+    /// Servers to choose from.
+    pub(crate) servers: Servers<SocketAddr>,
+    /// The certificates that the agent shows and trusts; they name the cluster.
+    pub(crate) certificates: Certificates,
+    pub(crate) node: mpsc::Sender<node::Event>,
+}
+
+impl Link {
+    /// Holds a session until the agent stops.
+    pub(crate) async fn run(mut self, stop: CancellationToken) {
+        let certificates = self.certificates.clone();
+        tokio::select! {
+            () = certificates.follow(|_| {}) => {}
+            () = self.hold_sessions(&stop) => {}
+        }
+        self.endpoint
+            .close(quinn::VarInt::from_u32(0), b"the agent stops");
+        // The peer hears of it at once instead of after its idle timeout.
+        drop(tokio::time::timeout(Duration::from_secs(1), self.endpoint.wait_idle()).await);
+    }
+
+    async fn hold_sessions(&mut self, stop: &CancellationToken) {
+        let epoch = Instant::now();
+        while !stop.is_cancelled() {
+            let Some((server, at)) = self.servers.next(now(epoch)) else {
+                // The agent does not start without servers, and forgets none of the configured ones.
+                return;
+            };
+            wait(at.since(now(epoch)), stop).await;
+            let mut served = false;
+            let session = self.session(server, &mut served);
+            let Some(ended) = stop.run_until_cancelled(session).await else {
+                return;
+            };
+            let error = ended.err().unwrap_or(SessionError::Ended);
+            tracing::warn!(%server, error = chain(&error), "no session with a server; tasks go on");
+            match error {
+                SessionError::SentAway { after, .. } => {
+                    self.servers.handle_sent_away(&server, after, now(epoch));
+                }
+                _ if served => self.servers.handle_lost(&server, now(epoch)),
+                _ => self.servers.handle_failure(&server, now(epoch)),
+            }
+        }
+    }
+
+    async fn session(&mut self, addr: SocketAddr, served: &mut bool) -> Result<(), SessionError> {
+        let connection = self.connect(addr).await?;
+        let result = session::Session::open(self, addr, &connection, served).await;
+        self.context.standing.set_connection(None);
+        connection.close(quinn::VarInt::from_u32(0), b"the session has ended");
+        result
+    }
+
+    /// A connection to the server at `addr`, with the certificates of this moment.
+    async fn connect(&self, addr: SocketAddr) -> Result<Connection, SessionError> {
+        let identity = self.certificates.current();
+        let config = endpoint::client_config(&identity, ALPN_AGENT)?;
+        let name = Role::Server.dns_name(&identity.cluster);
+        let connecting = self
+            .endpoint
+            .connect_with(config, addr, &name)
+            .map_err(|source| SessionError::Connect { addr, source })?;
+        let waited = CONNECT_DEADLINE;
+        let connection = tokio::time::timeout(waited, connecting)
+            .await
+            .map_err(|_elapsed| SessionError::Late { addr, waited })?
+            .map_err(|source| SessionError::lost(addr, source))?;
+        let role = peer::role(&connection, &identity.cluster)
+            .map_err(|source| SessionError::Peer { addr, source })?;
+        if role != Role::Server {
+            return Err(SessionError::Role { addr });
+        }
+        Ok(connection)
+    }
+
+    /// Takes the control plane's word for who its servers are, and keeps it for the next start.
+    async fn learn(&mut self, servers: Vec<SocketAddr>) {
+        if self.servers.learn(servers) {
+            let servers = self.servers.learned().to_vec();
+            tracing::info!(?servers, "the servers of the cluster");
+            if self.context.network.set_servers(&servers) {
+                // Without the node's loop the agent is stopping.
+                drop(self.node.send(node::Event::RulesChanged).await);
+            }
+            if let Err(error) = self
+                .context
+                .store
+                .submit(vec![Write::Servers(servers)])
+                .await
+            {
+                tracing::warn!(%error, "the servers' addresses were not stored");
+            }
+        }
+    }
+
+    /// Keeps tasks from where servers listen for clients, as the one at `server` says, and notes it for the next start.
+    async fn keep_from(&mut self, mut apis: Vec<SocketAddr>, server: SocketAddr) {
+        for api in &mut apis {
+            if api.ip().is_unspecified() {
+                api.set_ip(server.ip());
+            }
+        }
+        apis.truncate(APIS_MAX);
+        if !self.context.network.set_apis(&apis) {
+            return;
+        }
+        tracing::info!(?apis, "tasks are kept from these");
+        // Without the node's loop the agent is stopping.
+        drop(self.node.send(node::Event::RulesChanged).await);
+        let write = Write::Apis(apis);
+        if let Err(error) = self.context.store.submit(vec![write]).await {
+            tracing::warn!(%error, "where servers listen for clients was not stored");
+        }
+    }
+
+    /// Takes what the cluster wants of the network policies of all nodes, and keeps it for the next start.
+    async fn obey(&mut self, index: LogIndex, policy: NetworkPolicy) {
+        if !self.context.network.set_cluster(index, &policy) {
+            return;
+        }
+        tracing::info!(index = index.0, "the cluster's network policy");
+        // Without the node's loop the agent is stopping.
+        drop(self.node.send(node::Event::RulesChanged).await);
+        let write = Write::ClusterPolicy(Box::new((index, policy)));
+        if let Err(error) = self.context.store.submit(vec![write]).await {
+            tracing::warn!(%error, "the cluster's network policy was not stored");
+        }
+    }
+}
+
+/// The agent's monotonic clock.
+fn now(epoch: Instant) -> Timestamp {
+    Timestamp(0).plus(epoch.elapsed())
+}
+
+/// Nothing was heard within [`SESSION_DEADLINE`].
+fn late(addr: SocketAddr) -> SessionError {
+    SessionError::Late {
+        addr,
+        waited: SESSION_DEADLINE,
+    }
+}

@@ -1,0 +1,298 @@
+//! A task's output, to a server that asks for it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use muster_domain::id::Timestamp;
+use muster_link::frames::{FrameReceiver, FrameSender, SendFrameError};
+use muster_wire::limits::LOG_CHUNK_BYTES_MAX;
+use muster_wire::rpc::{FailureKind, LogAck, LogOrigin, LogPiece, LogsRequest, NodeReply};
+
+use super::requests::fail;
+use crate::context::AgentContext;
+use crate::limits::{IDLE_INTERVAL, LOG_WINDOW_BYTES_MAX, LOG_WINDOW_BYTES_MIN, LOG_WINDOWS_BYTES};
+use crate::logs::{Chunk, GapCause, LogReader, ReadLogError};
+use crate::tasks::task::{chain, stream_name, why_untaken};
+
+/// Sends what the task wrote. A follower that is slow or gone costs the task nothing: only what it
+/// takes is read. With `taken`, the log goes out in pieces and no more is on its way than a share of what the
+/// node allows; without, what is on its way is bounded by the stream alone.
+pub(super) async fn stream(
+    context: &AgentContext,
+    request: &LogsRequest,
+    sender: &mut FrameSender,
+    taken: Option<FrameReceiver>,
+) -> Result<(), SendFrameError> {
+    let name = stream_name(&request.task, request.stream);
+    let dir = context.data.alloc(request.alloc_id).logs;
+    let mut reader = match open(&dir, &name, request.from) {
+        Ok(reader) if let Some(why) = why_absent(&reader, context, request) => {
+            return fail(sender, why, FailureKind::NotFound).await;
+        }
+        Ok(reader) if !dir.is_dir() || !has_task(&reader, context, request) => {
+            let reason = format!(
+                "allocation {} has no task `{}` here",
+                request.alloc_id, request.task
+            );
+            return fail(sender, reason, FailureKind::NotFound).await;
+        }
+        Ok(reader) => reader,
+        Err(ReadLogError::Dir(_)) => {
+            let reason = format!(
+                "allocation {} has no logs on this node; it was collected, or never ran here",
+                request.alloc_id
+            );
+            return fail(sender, reason, FailureKind::NotFound).await;
+        }
+        Err(error) => return fail(sender, chain(&error), FailureKind::Other).await,
+    };
+    let sent = match taken {
+        None => send(&mut reader, &name, context, request, sender).await?,
+        Some(taken) => {
+            let window = Window {
+                taken,
+                owed: 0,
+                all_owed: &context.log_owed,
+            };
+            send_pieces(&mut reader, &name, context, request, sender, window).await?
+        }
+    };
+    match sent {
+        Err(error) => fail(sender, chain(&error), FailureKind::Other).await,
+        Ok(()) => {
+            sender.finish();
+            Ok(())
+        }
+    }
+}
+
+fn open(dir: &std::path::Path, name: &str, from: LogOrigin) -> Result<LogReader, ReadLogError> {
+    let mut reader = LogReader::open(dir, name)?;
+    match from {
+        LogOrigin::Start(bytes) => reader.seek(reader.offset().saturating_add(bytes)),
+        LogOrigin::End(bytes) => reader.seek_from_end(bytes)?,
+        LogOrigin::At(offset) => reader.seek(offset),
+        LogOrigin::Recent { lines, since } => {
+            let begin = reader.offset();
+            if let Some(since) = since {
+                reader.seek_since(since)?;
+            }
+            let young = reader.offset();
+            if let Some(lines) = lines {
+                reader.seek(begin);
+                reader.seek_last_lines(lines)?;
+            }
+            reader.seek(reader.offset().max(young));
+        }
+    }
+    Ok(reader)
+}
+
+/// Why a task without files has none, if nothing of its output is taken.
+fn why_absent(reader: &LogReader, context: &AgentContext, request: &LogsRequest) -> Option<String> {
+    let is_empty = reader.files().is_ok_and(|files| files.is_empty());
+    let why = is_empty.then(|| why_untaken(&context.data.alloc(request.alloc_id), &request.task));
+    why.flatten()
+}
+
+/// A task has files once it wrote something; of one that did not it is known whether it ever ran.
+fn has_task(reader: &LogReader, context: &AgentContext, request: &LogsRequest) -> bool {
+    let written = reader.files().is_ok_and(|files| !files.is_empty());
+    written
+        || context.live.get(request.alloc_id, &request.task).is_some()
+        || context.outbox.was_begun(request.alloc_id, &request.task)
+}
+
+/// Sends until the end, or as long as the task lives and one more time if it is followed.
+async fn send(
+    reader: &mut LogReader,
+    name: &str,
+    context: &AgentContext,
+    request: &LogsRequest,
+    sender: &mut FrameSender,
+) -> Result<Result<(), ReadLogError>, SendFrameError> {
+    let mut ending = !request.follow;
+    loop {
+        let read = if ending {
+            reader.read(LOG_CHUNK_BYTES_MAX)
+        } else {
+            reader.follow(LOG_CHUNK_BYTES_MAX, IDLE_INTERVAL).await
+        };
+        match read {
+            Ok(Some(chunk)) => sender.send(&reply(reader, name, chunk)).await?,
+            Ok(None) if ending => return Ok(Ok(())),
+            Ok(None) => {
+                // What the task wrote at last is in the files before it ceases to live.
+                ending = !lives(context, request);
+                sender.send(&NodeReply::Idle).await?;
+            }
+            Err(error) => return Ok(Err(error)),
+        }
+    }
+}
+
+/// The data sent to a reader and not yet taken.
+struct Window<'a> {
+    taken: FrameReceiver,
+    /// [`LogPiece::cost`] of what was sent and not taken.
+    owed: u64,
+    /// The same of all readers of the node.
+    all_owed: &'a AtomicU64,
+}
+
+impl Window<'_> {
+    /// Waits until another piece may be sent, and says how many bytes of log it may have; `None` if the
+    /// reader is gone.
+    async fn room(&mut self) -> Option<usize> {
+        loop {
+            let room = room(self.owed, self.all_owed.load(Ordering::Relaxed));
+            if room > 0 {
+                return Some(room);
+            }
+            match self.taken.recv::<LogAck>().await {
+                Ok(Some(taken)) => self.take(taken.bytes),
+                Ok(None) | Err(_) => return None,
+            }
+        }
+    }
+
+    fn add_unacknowledged(&mut self, bytes: u64) {
+        self.owed += bytes;
+        self.all_owed.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Counts bytes that the reader took. A reader that claims more than it was sent has taken all of it.
+    fn take(&mut self, bytes: u64) {
+        let taken = bytes.min(self.owed);
+        self.owed -= taken;
+        self.all_owed.fetch_sub(taken, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Window<'_> {
+    fn drop(&mut self) {
+        self.take(self.owed);
+    }
+}
+
+/// Bytes that the next piece may have for a reader that owes `owed`, where all of them owe `all_owed`; 0 for
+/// none now.
+fn room(owed: u64, all_owed: u64) -> usize {
+    let plenty = all_owed < LOG_WINDOWS_BYTES;
+    match (plenty, owed) {
+        (true, ..LOG_WINDOW_BYTES_MAX) => LOG_CHUNK_BYTES_MAX,
+        (false, ..LOG_WINDOW_BYTES_MIN) => {
+            usize::try_from(LOG_WINDOW_BYTES_MIN).unwrap_or(LOG_CHUNK_BYTES_MAX)
+        }
+        _ => 0,
+    }
+}
+
+/// As [`send`], in pieces.
+async fn send_pieces(
+    reader: &mut LogReader,
+    name: &str,
+    context: &AgentContext,
+    request: &LogsRequest,
+    sender: &mut FrameSender,
+    mut window: Window<'_>,
+) -> Result<Result<(), ReadLogError>, SendFrameError> {
+    let mut ending = !request.follow;
+    loop {
+        let Some(limit) = window.room().await else {
+            return Ok(Ok(()));
+        };
+        let read = if ending {
+            reader.read_timed(limit)
+        } else {
+            reader.follow_timed(limit, IDLE_INTERVAL).await
+        };
+        let reply = match read {
+            Ok(Some((chunk, at))) => piece(reader, name, chunk, at),
+            Ok(None) if ending => {
+                let position = reader.offset();
+                sender.send(&NodeReply::LogEnd { position }).await?;
+                return Ok(Ok(()));
+            }
+            Ok(None) => {
+                // What the task wrote at last is in the files before it ceases to live.
+                ending = !lives(context, request);
+                NodeReply::Idle
+            }
+            Err(error) => return Ok(Err(error)),
+        };
+        if let NodeReply::LogPiece(piece) = &reply {
+            window.add_unacknowledged(piece.cost());
+        }
+        sender.send(&reply).await?;
+    }
+}
+
+fn piece(reader: &LogReader, name: &str, chunk: Chunk, at: Option<Timestamp>) -> NodeReply {
+    let position = chunk.end();
+    match chunk {
+        Chunk::Gap { bytes, cause, .. } => NodeReply::LogMissing {
+            position,
+            bytes,
+            dropped: cause == GapCause::Dropped,
+        },
+        Chunk::Data { bytes: data, .. } => {
+            let (file, offset) = reader.file().unwrap_or_default();
+            NodeReply::LogPiece(LogPiece {
+                file: format!("{name}.{file}"),
+                offset,
+                position,
+                at,
+                data,
+            })
+        }
+    }
+}
+
+/// Whether the task may still write: it has a process, or its allocation has not finished.
+fn lives(context: &AgentContext, request: &LogsRequest) -> bool {
+    context.live.get(request.alloc_id, &request.task).is_some()
+        || context.outbox.is_unfinished(request.alloc_id)
+}
+
+fn reply(reader: &LogReader, name: &str, chunk: Chunk) -> NodeReply {
+    match chunk {
+        Chunk::Gap { bytes, .. } => NodeReply::LogGap { bytes },
+        Chunk::Data { bytes, .. } => {
+            let (file, offset) = reader.file().unwrap_or_default();
+            NodeReply::LogData {
+                file: format!("{name}.{file}"),
+                offset,
+                data: bytes,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_wire::limits::LOG_TAKEN_BYTES;
+
+    use super::*;
+    use crate::limits::LOG_READERS_MAX;
+
+    /// However they came: what all of them have on their way stays below what the connection may have in
+    /// flight (32 MiB), and none waits for words that its reader keeps back.
+    #[test]
+    fn readers_that_take_nothing_are_sent_little() {
+        let mut owed = vec![0_u64; LOG_READERS_MAX];
+        for reader in 0..owed.len() {
+            loop {
+                let room = room(owed[reader], owed.iter().sum());
+                if room == 0 {
+                    break;
+                }
+                owed[reader] += room as u64 + 128;
+            }
+        }
+
+        assert!(owed.iter().all(|owed| *owed > LOG_TAKEN_BYTES));
+        assert_eq!(owed.iter().max(), Some(&(256 * 1024 + 512)));
+        let all: u64 = owed.iter().sum();
+        assert!(all < 24 << 20, "{all}");
+    }
+}

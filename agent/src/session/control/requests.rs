@@ -1,0 +1,226 @@
+//! Questions of servers to this node, each on a stream of its own.
+
+use std::pin::pin;
+use std::sync::Arc;
+
+use muster_agent_core::gc::KeptReason;
+use muster_agent_core::task::TaskInput;
+use muster_domain::id::AllocId;
+use muster_link::frames::{FrameReceiver, FrameSender, SendFrameError};
+use muster_wire::rpc::{FailureKind, LogsRequest, NodeReply, NodeRequest};
+use quinn::{Connection, VarInt};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinSet;
+
+use super::{exec, logs};
+use crate::context::AgentContext;
+use crate::limits::{IDLE_INTERVAL, LOG_READERS_MAX, REQUESTS_MAX, SESSION_DEADLINE, STREAMS_MAX};
+use crate::monitoring::{history, stats};
+use crate::network::verdicts;
+use crate::storage::gc::{self, GcOutcome};
+use crate::storage::migrate;
+use crate::tasks::task::chain;
+
+/// Answers questions until the connection ends.
+pub(super) async fn serve(context: Arc<AgentContext>, connection: Connection) {
+    connection.set_max_concurrent_bi_streams(VarInt::from_u32(STREAMS_MAX));
+    let places = Arc::new(Semaphore::new(REQUESTS_MAX));
+    let mut answers = JoinSet::new();
+    while let Ok(place) = Arc::clone(&places).acquire_owned().await
+        && let Ok((send, receive)) = connection.accept_bi().await
+    {
+        while answers.try_join_next().is_some() {}
+        let context = Arc::clone(&context);
+        let (sender, receiver) = (FrameSender::new(send), FrameReceiver::new(receive));
+        answers.spawn(async move {
+            if let Err(error) = answer(&context, sender, receiver, place).await {
+                tracing::debug!(%error, "whoever asked has gone");
+            }
+        });
+    }
+}
+
+/// Sends a log for as long as its reader wants it. That may be long: it has a place of its own, and questions
+/// that are answered at once do not wait for it.
+async fn read_log(
+    context: &AgentContext,
+    request: &LogsRequest,
+    mut sender: FrameSender,
+    taken: Option<FrameReceiver>,
+    place: OwnedSemaphorePermit,
+) -> Result<(), SendFrameError> {
+    let Ok(_reader) = context.log_readers.try_acquire() else {
+        let reason = format!(
+            "this node serves {LOG_READERS_MAX} readers of logs, the most it takes; end some that follow, or try again later"
+        );
+        return fail(&mut sender, reason, FailureKind::TooMany).await;
+    };
+    drop(place);
+    logs::stream(context, request, &mut sender, taken).await
+}
+
+/// Says why a question is not answered, and nothing more.
+pub(crate) async fn fail(
+    sender: &mut FrameSender,
+    reason: String,
+    kind: FailureKind,
+) -> Result<(), SendFrameError> {
+    sender.send(&NodeReply::Failed { reason, kind }).await?;
+    sender.finish();
+    Ok(())
+}
+
+fn failed(reason: String) -> NodeReply {
+    NodeReply::Failed {
+        reason,
+        kind: FailureKind::Other,
+    }
+}
+
+async fn answer(
+    context: &Arc<AgentContext>,
+    mut sender: FrameSender,
+    mut receiver: FrameReceiver,
+    place: OwnedSemaphorePermit,
+) -> Result<(), SendFrameError> {
+    let request = tokio::time::timeout(SESSION_DEADLINE, receiver.recv::<NodeRequest>()).await;
+    let reply = match request {
+        Ok(Ok(Some(NodeRequest::Logs(request)))) => {
+            return read_log(context, &request, sender, None, place).await;
+        }
+        Ok(Ok(Some(NodeRequest::ReadLogs(request)))) => {
+            return read_log(context, &request, sender, Some(receiver), place).await;
+        }
+        Ok(Ok(Some(NodeRequest::Exec(session)))) => {
+            return exec::run(context, session, sender, receiver, place).await;
+        }
+        Ok(Ok(Some(NodeRequest::ReadDisk(request)))) => {
+            return migrate::send_alloc_dir(context, request, sender, receiver, place).await;
+        }
+        Ok(Ok(Some(NodeRequest::Signal {
+            alloc_id,
+            task,
+            signal,
+        }))) => signal_tasks(context, alloc_id, task.as_deref(), &signal).await,
+        Ok(Ok(Some(NodeRequest::NodeStats))) => match stats::node(context).await {
+            Ok(stats) => NodeReply::NodeStats(Box::new(stats)),
+            Err(reason) => failed(reason),
+        },
+        Ok(Ok(Some(NodeRequest::AllocStats { alloc_id }))) => {
+            match stats::alloc(context, alloc_id).await {
+                Ok(Some(stats)) => NodeReply::AllocStats(Box::new(stats)),
+                Ok(None) => NodeReply::Failed {
+                    reason: format!("no task of allocation {alloc_id} runs on this node"),
+                    kind: FailureKind::NotFound,
+                },
+                Err(reason) => failed(reason),
+            }
+        }
+        Ok(Ok(Some(NodeRequest::AllocHistory { alloc_id }))) => history::alloc(context, alloc_id)
+            .map_or_else(
+                || NodeReply::Failed {
+                    reason: format!(
+                        "no task of allocation {alloc_id} ran on this node in the last minutes"
+                    ),
+                    kind: FailureKind::NotFound,
+                },
+                |history| NodeReply::AllocHistory(Box::new(history)),
+            ),
+        Ok(Ok(Some(NodeRequest::AllocNetwork { alloc_id, after }))) => {
+            verdicts::alloc(context, alloc_id, after).map_or_else(
+                |reason| NodeReply::Failed {
+                    reason,
+                    kind: FailureKind::Other,
+                },
+                |network| NodeReply::AllocNetwork(Box::new(network)),
+            )
+        }
+        Ok(Ok(Some(NodeRequest::CollectGarbage { dry_run }))) => {
+            collect(context, dry_run, &mut sender).await?
+        }
+        Ok(Err(error)) => NodeReply::Failed {
+            reason: error.to_string(),
+            kind: FailureKind::Other,
+        },
+        Ok(Ok(None)) | Err(_) => return Ok(()),
+    };
+    sender.send(&reply).await?;
+    sender.finish();
+    Ok(())
+}
+
+/// Sends a signal to a task, or to every one of an allocation that runs.
+async fn signal_tasks(
+    context: &AgentContext,
+    alloc_id: AllocId,
+    task: Option<&str>,
+    signal: &str,
+) -> NodeReply {
+    let mut signaled = Vec::new();
+    for (_, name, live) in context.live.of(Some(alloc_id)) {
+        if task.is_some_and(|task| task != name) {
+            continue;
+        }
+        let task_id = &live.record.task_id;
+        // It may end by the signal, and its history is to say why.
+        let runner = context.live.runner(alloc_id, &name, task_id);
+        if let Err(error) = live.slot.driver.signal_task(task_id, signal).await {
+            return NodeReply::Failed {
+                reason: format!("task `{name}` was not sent {signal}: {}", chain(&error)),
+                kind: FailureKind::Other,
+            };
+        }
+        if let Some(runner) = runner {
+            let message = format!("{signal} was sent to the task, as somebody asked");
+            runner.send(TaskInput::Message { message }).await;
+        }
+        signaled.push(name);
+    }
+    if signaled.is_empty() {
+        let what = task.map_or_else(|| "no task".to_owned(), |task| format!("no task `{task}`"));
+        return NodeReply::Failed {
+            reason: format!(
+                "{what} of allocation {alloc_id} runs: see `muster alloc status {alloc_id}`"
+            ),
+            kind: FailureKind::NotFound,
+        };
+    }
+    NodeReply::Signaled { tasks: signaled }
+}
+
+/// Collects everything that is over and returns the result. The caller hears meanwhile that the node is alive.
+async fn collect(
+    context: &AgentContext,
+    dry_run: bool,
+    sender: &mut FrameSender,
+) -> Result<NodeReply, SendFrameError> {
+    let mut collecting = pin!(gc::collect_now(context, dry_run));
+    let collected = loop {
+        match tokio::time::timeout(IDLE_INTERVAL, &mut collecting).await {
+            Ok(collected) => break collected,
+            Err(_elapsed) => sender.send(&NodeReply::Idle).await?,
+        }
+    };
+    let Some(collected) = collected else {
+        return Ok(NodeReply::Failed {
+            reason: "the agent is stopping".to_owned(),
+            kind: FailureKind::Unavailable,
+        });
+    };
+    let GcOutcome {
+        freed,
+        inodes,
+        bytes,
+        kept,
+    } = collected;
+    let kept = kept.into_iter();
+    let kept = kept.filter(|(reason, _)| *reason != KeptReason::Running);
+    Ok(NodeReply::Collected {
+        freed,
+        inodes,
+        bytes,
+        kept: kept
+            .map(|(reason, count)| (reason.as_str().to_owned(), count))
+            .collect(),
+    })
+}

@@ -1,0 +1,530 @@
+//! News of allocations, and of their collection, on their way to the control plane.
+//!
+//! Only the newest report of an allocation is kept: a later one replaces it, so the outbox is never
+//! larger than the number of allocations. A report counts as told only when the server says that it
+//! is committed; after a broken session everything that is not is sent again.
+//!
+//! An agent that begins does not know which reports of the one before have arrived. A node may hold tens of
+//! thousands of allocations that had ended: of those only what the control plane does not know is sent, once the
+//! first set of a session has said what it knows.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use muster_agent_core::gc::GcReportQueue;
+use muster_domain::alloc::{AllocReport, ClientStatus};
+use muster_domain::id::AllocId;
+use muster_domain::node::NodeCollected;
+use muster_wire::limits::REPORT_BATCH_MAX;
+use muster_wire::rpc::report_bytes;
+use tokio::sync::Notify;
+
+use crate::limits::REPORT_BYTES_MAX;
+use crate::session::clock::now;
+
+/// Reports that are not committed yet, and which are.
+#[derive(Debug, Default)]
+pub(crate) struct Outbox {
+    entries: Mutex<BTreeMap<AllocId, ReportEntry>>,
+    news: Notify,
+    urgent: Notify,
+    collections: Mutex<GcReportQueue>,
+    collected: Notify,
+}
+
+#[derive(Debug)]
+struct ReportEntry {
+    report: AllocReport,
+    /// Counts the reports of the allocation.
+    number: u64,
+    /// The newest that was sent in this session: its number and the message it was in.
+    sent: Option<(u64, u64)>,
+    /// The newest that is committed.
+    acked: u64,
+    /// A session broke while a report of it was under way.
+    doubtful: bool,
+    /// Somebody else asks: the next report is news, whatever it says.
+    asked_anew: bool,
+    /// An earlier agent may have told it: it is not sent before the control plane has said what it knows.
+    may_be_known: bool,
+}
+
+impl ReportEntry {
+    fn new(report: AllocReport) -> Self {
+        Self {
+            number: 1,
+            sent: None,
+            acked: 0,
+            doubtful: false,
+            asked_anew: false,
+            may_be_known: false,
+            report,
+        }
+    }
+}
+
+impl Outbox {
+    /// Takes a report in. One that says what was said already is dropped.
+    pub(crate) fn put(&self, report: AllocReport, urgent: bool) {
+        {
+            let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+            match entries.get_mut(&report.alloc_id) {
+                Some(entry) if entry.report == report && !entry.asked_anew => return,
+                Some(entry) => {
+                    entry.asked_anew = false;
+                    entry.may_be_known = false;
+                    entry.report = report;
+                    entry.number += 1;
+                }
+                None => {
+                    let entry = ReportEntry::new(report);
+                    entries.insert(entry.report.alloc_id, entry);
+                }
+            }
+        }
+        if urgent {
+            self.urgent.notify_one();
+        } else {
+            self.news.notify_one();
+        }
+    }
+
+    /// Takes in the last report of an allocation that had ended before this agent began.
+    pub(crate) fn put_ended(&self, report: AllocReport) {
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut entry = ReportEntry::new(report);
+        entry.may_be_known = true;
+        entries.insert(entry.report.alloc_id, entry);
+    }
+
+    /// The control plane says what it knows of allocations. Who has ended says nothing more, so the same end is
+    /// the same report.
+    pub(crate) fn acknowledge_known(&self, known: impl Iterator<Item = (AllocId, ClientStatus)>) {
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        for (alloc_id, status) in known {
+            if let Some(entry) = entries.get_mut(&alloc_id)
+                && entry.may_be_known
+                && entry.report.client_status == status
+            {
+                entry.may_be_known = false;
+                entry.acked = entry.number;
+            }
+        }
+    }
+
+    /// It has said all that it knows: the rest is news.
+    pub(crate) fn heard_all(&self) {
+        {
+            let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+            for entry in entries.values_mut() {
+                entry.may_be_known = false;
+            }
+        }
+        self.news.notify_one();
+    }
+
+    /// Another deployment asks how the allocation is: the control plane has forgotten the answer to the one before,
+    /// and the same words are news to it.
+    pub(crate) fn ask_anew(&self, alloc_id: AllocId) {
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(entry) = entries.get_mut(&alloc_id) {
+            entry.asked_anew = true;
+        }
+    }
+
+    /// Returns when there may be something to send, after `delay` unless it is urgent.
+    pub(crate) async fn due(&self, delay: std::time::Duration) {
+        tokio::select! {
+            () = self.urgent.notified() => {}
+            () = self.news.notified() => {
+                tokio::select! {
+                    () = self.urgent.notified() => {}
+                    () = tokio::time::sleep(delay) => {}
+                }
+            }
+        }
+    }
+
+    /// A collection of allocations is over.
+    pub(crate) fn put_collected(&self, report: NodeCollected) {
+        self.collections().handle_collected(report);
+        self.collected.notify_one();
+    }
+
+    /// Returns when there is a collection to tell of.
+    pub(crate) async fn collected_due(&self) {
+        loop {
+            let now = now();
+            let due = self.collections().poll_timeout(now);
+            let wait = due.map(|due| due.since(now));
+            if wait.is_some_and(|wait| wait.is_zero()) {
+                return;
+            }
+            let sleep = async {
+                match wait {
+                    Some(wait) => tokio::time::sleep(wait).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = self.collected.notified() => {}
+                () = sleep => {}
+            }
+        }
+    }
+
+    /// The collection to tell of in the message `sequence`, if there is one.
+    pub(crate) fn collected(&self, sequence: u64) -> Option<NodeCollected> {
+        self.collections().poll_report(sequence, now())
+    }
+
+    fn collections(&self) -> MutexGuard<'_, GcReportQueue> {
+        // A panic elsewhere loses one report at most.
+        self.collections
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A session begins: what is not committed is to be sent again.
+    pub(crate) fn begin_session(&self) {
+        self.collections().handle_session();
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        for entry in entries.values_mut() {
+            let under_way = entry
+                .sent
+                .take()
+                .is_some_and(|(number, _)| number > entry.acked);
+            entry.doubtful |= under_way;
+        }
+    }
+
+    /// Sends those reports once more that were under way when a session broke. The server of that session may
+    /// have written them only after the next server had written something newer; to repeat what is so
+    /// changes nothing.
+    pub(crate) fn repeat_doubtful(&self) {
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        for entry in entries.values_mut() {
+            if std::mem::take(&mut entry.doubtful) {
+                entry.number += 1;
+            }
+        }
+    }
+
+    /// Reports to send in the message `sequence`; none if there is no news.
+    pub(crate) fn batch(&self, sequence: u64) -> Vec<AllocReport> {
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut bytes = 0;
+        let unsent = entries.values_mut().filter(|entry| {
+            !entry.may_be_known
+                && entry.number > entry.acked
+                && entry.sent.is_none_or(|(number, _)| number < entry.number)
+        });
+        unsent
+            .take(REPORT_BATCH_MAX)
+            .take_while(|entry| {
+                let first = bytes == 0;
+                bytes += report_bytes(&entry.report);
+                first || bytes <= REPORT_BYTES_MAX
+            })
+            .map(|entry| {
+                entry.sent = Some((entry.number, sequence));
+                entry.report.clone()
+            })
+            .collect()
+    }
+
+    /// Messages up to `sequence` are committed.
+    pub(crate) fn ack(&self, sequence: u64) {
+        self.collections().acknowledge(sequence);
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        for entry in entries.values_mut() {
+            if let Some((number, message)) = entry.sent
+                && message <= sequence
+            {
+                entry.acked = entry.acked.max(number);
+            }
+        }
+    }
+
+    /// Whether the newest report of the allocation is committed.
+    pub(crate) fn is_told(&self, alloc_id: AllocId) -> bool {
+        let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        entries
+            .get(&alloc_id)
+            .is_none_or(|entry| entry.acked == entry.number)
+    }
+
+    /// Whether every report is committed.
+    pub(crate) fn is_empty(&self) -> bool {
+        let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        entries.values().all(|entry| entry.acked == entry.number)
+    }
+
+    /// Whether tasks of the allocation may still be started.
+    pub(crate) fn is_unfinished(&self, alloc_id: AllocId) -> bool {
+        let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        entries
+            .get(&alloc_id)
+            .is_some_and(|entry| !entry.report.client_status.is_terminal())
+    }
+
+    /// Whether a start of the task was tried, so that it may have written something.
+    pub(crate) fn was_begun(&self, alloc_id: AllocId, task: &str) -> bool {
+        let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = entries.get(&alloc_id).and_then(|entry| {
+            entry
+                .report
+                .task_states
+                .iter()
+                .find(|state| state.name == task)
+        });
+        state.is_some_and(|state| state.started_at.is_some() || state.restarts > 0 || state.failed)
+    }
+
+    /// The allocation is gone, and nobody asks for it any more.
+    pub(crate) fn forget(&self, alloc_id: AllocId) {
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        entries.remove(&alloc_id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::time::Duration;
+
+    use muster_domain::alloc::TaskState;
+    use muster_domain::id::{LogIndex, Timestamp};
+
+    use super::*;
+
+    fn report(name: u32, description: &str) -> AllocReport {
+        AllocReport {
+            alloc_id: AllocId::at(LogIndex(1), name),
+            client_status: ClientStatus::Running,
+            client_description: description.to_owned(),
+            task_states: Vec::new(),
+            healthy: None,
+            end: None,
+            remote: Vec::new(),
+        }
+    }
+
+    fn words(batch: &[AllocReport]) -> Vec<&str> {
+        batch
+            .iter()
+            .map(|report| report.client_description.as_str())
+            .collect()
+    }
+
+    #[test]
+    fn a_later_report_replaces_an_earlier() {
+        let outbox = Outbox::default();
+        outbox.put(report(1, "a"), false);
+        outbox.put(report(1, "b"), false);
+
+        assert_eq!(words(&outbox.batch(1)), ["b"]);
+        assert_eq!(words(&outbox.batch(2)), Vec::<&str>::new());
+    }
+
+    #[test]
+    fn what_is_not_committed_is_sent_again() {
+        let outbox = Outbox::default();
+        outbox.put(report(1, "a"), false);
+        outbox.batch(1);
+
+        outbox.begin_session();
+
+        assert_eq!(words(&outbox.batch(1)), ["a"]);
+    }
+
+    /// The earlier server may write it late, over what the next one wrote.
+    #[test]
+    fn what_was_under_way_is_said_once_more() {
+        let outbox = Outbox::default();
+        outbox.put(report(1, "a"), false);
+        outbox.put(report(2, "told"), false);
+        outbox.batch(1);
+        outbox.ack(1);
+        outbox.put(report(1, "b"), false);
+        outbox.batch(2);
+        outbox.begin_session();
+        outbox.batch(1);
+        outbox.ack(1);
+
+        outbox.repeat_doubtful();
+
+        assert_eq!(words(&outbox.batch(2)), ["b"]);
+        outbox.ack(2);
+        outbox.repeat_doubtful();
+        assert!(outbox.batch(3).is_empty());
+    }
+
+    #[test]
+    fn what_is_committed_is_not_sent_again() {
+        let outbox = Outbox::default();
+        outbox.put(report(1, "a"), false);
+        outbox.batch(1);
+        outbox.ack(1);
+
+        outbox.begin_session();
+
+        assert!(outbox.batch(1).is_empty());
+        assert!(outbox.is_told(AllocId::at(LogIndex(1), 1)));
+    }
+
+    /// A start that failed counts, too; a task that waits for others, or that there is none of, does not.
+    #[test]
+    fn tasks_that_were_begun_are_known() {
+        let state = |name: &str| TaskState::pending(name);
+        let ran = TaskState {
+            started_at: Some(Timestamp(1)),
+            ..state("ran")
+        };
+        let failed = TaskState {
+            failed: true,
+            ..state("failed")
+        };
+        let tried = TaskState {
+            restarts: 1,
+            ..state("tried")
+        };
+        let outbox = Outbox::default();
+        outbox.put_ended(AllocReport {
+            task_states: vec![state("waits"), ran, failed, tried],
+            ..report(1, "")
+        });
+
+        let begun = |name| outbox.was_begun(AllocId::at(LogIndex(1), 1), name);
+
+        let names = ["ran", "failed", "tried", "waits", "nosuch"];
+        assert_eq!(names.map(begun), [true, true, true, false, false]);
+        assert!(!outbox.was_begun(AllocId::at(LogIndex(1), 2), "ran"));
+    }
+
+    /// The first is known, of the second something else, of the third nothing.
+    #[test]
+    fn acknowledged_end_is_not_reported_again() {
+        let outbox = Outbox::default();
+        let [known, other, unheard] = [1, 2, 3].map(|name| {
+            let mut ended = report(name, "ended");
+            ended.client_status = ClientStatus::Complete;
+            outbox.put_ended(ended.clone());
+            ended.alloc_id
+        });
+        let waiting = outbox.batch(1);
+
+        let heard = [(known, ClientStatus::Complete), (other, ClientStatus::Lost)];
+        outbox.acknowledge_known(heard.into_iter());
+        let is_told = [known, other, unheard].map(|alloc_id| outbox.is_told(alloc_id));
+        outbox.heard_all();
+
+        assert_eq!(waiting, []);
+        assert_eq!(is_told, [true, false, false]);
+        let told: BTreeSet<AllocId> = outbox.batch(1).iter().map(|told| told.alloc_id).collect();
+        assert_eq!(told, BTreeSet::from([other, unheard]));
+    }
+
+    /// The control plane knows of the end, and not of what came after it was taken up again.
+    #[test]
+    fn what_changes_before_anything_is_heard_is_news() {
+        let outbox = Outbox::default();
+        let mut ended = report(1, "ended");
+        ended.client_status = ClientStatus::Complete;
+        outbox.put_ended(ended.clone());
+        ended.client_description = "ended otherwise".to_owned();
+        outbox.put(ended.clone(), false);
+
+        outbox.acknowledge_known([(ended.alloc_id, ClientStatus::Complete)].into_iter());
+
+        assert_eq!(words(&outbox.batch(1)), ["ended otherwise"]);
+    }
+
+    /// The answer to the first message must not cover a change made after it was sent.
+    #[test]
+    fn an_answer_covers_only_what_was_sent() {
+        let outbox = Outbox::default();
+        outbox.put(report(1, "a"), false);
+        outbox.batch(1);
+        outbox.put(report(1, "b"), false);
+
+        outbox.ack(1);
+
+        assert!(!outbox.is_told(AllocId::at(LogIndex(1), 1)));
+        assert_eq!(words(&outbox.batch(2)), ["b"]);
+    }
+
+    #[test]
+    fn the_same_words_are_no_news() {
+        let outbox = Outbox::default();
+        outbox.put(report(1, "a"), false);
+        outbox.batch(1);
+        outbox.ack(1);
+
+        outbox.put(report(1, "a"), true);
+
+        assert!(outbox.batch(2).is_empty());
+    }
+
+    #[test]
+    fn same_report_answers_new_request() {
+        let outbox = Outbox::default();
+        outbox.put(report(1, "well"), false);
+        assert_eq!(words(&outbox.batch(1)), ["well"]);
+        outbox.ack(1);
+
+        outbox.ask_anew(report(1, "").alloc_id);
+        // The old words are not sent again by themselves: they answered another question.
+        assert!(outbox.batch(2).is_empty());
+        outbox.put(report(1, "well"), false);
+        assert_eq!(words(&outbox.batch(3)), ["well"]);
+        outbox.put(report(1, "well"), false);
+        outbox.ack(3);
+        assert!(outbox.batch(4).is_empty());
+    }
+
+    #[test]
+    fn batches_are_bounded() {
+        let outbox = Outbox::default();
+        for name in 0..=u32::try_from(REPORT_BATCH_MAX).unwrap() {
+            outbox.put(report(name, "a"), false);
+        }
+
+        assert_eq!(outbox.batch(1).len(), REPORT_BATCH_MAX);
+        assert_eq!(outbox.batch(2).len(), 1);
+    }
+
+    #[test]
+    fn batches_fit_a_frame() {
+        let outbox = Outbox::default();
+        for name in 0..u32::try_from(REPORT_BATCH_MAX).unwrap() {
+            outbox.put(report(name, &"x".repeat(100_000)), false);
+        }
+
+        let mut sent = 0;
+        for sequence in 1.. {
+            let batch = outbox.batch(sequence);
+            if batch.is_empty() {
+                break;
+            }
+            sent += batch.len();
+            assert!(muster_wire::frame::encode(&batch).is_ok());
+        }
+
+        assert_eq!(sent, REPORT_BATCH_MAX);
+    }
+
+    #[tokio::test]
+    async fn urgent_news_do_not_wait() {
+        let outbox = Outbox::default();
+        outbox.put(report(1, "a"), false);
+        outbox.put(report(1, "b"), true);
+        let due = outbox.due(Duration::from_hours(1));
+
+        assert!(
+            tokio::time::timeout(Duration::from_mins(1), due)
+                .await
+                .is_ok()
+        );
+    }
+}

@@ -1,0 +1,728 @@
+//! Ephemeral disks: what an allocation's directory may hold, in bytes and in inodes.
+//!
+//! Where the file system has project quota it refuses what is beyond the limit ([`project`]). Everywhere else a thread
+//! measures the directories of running allocations ([`walk`]), and one that holds more than it may is told to its
+//! runner, which stops and fails it. The thread looks under quota as well, which is one system call: a process with
+//! `CAP_SYS_RESOURCE` is not held by quota.
+//!
+//! Everything below `<data>/alloc/<allocation>` counts. Logs, host volumes and the mounts of a task do not count. Logs
+//! are bounded by their own rotation.
+
+mod carry;
+mod limits;
+mod project;
+mod walk;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use muster_agent_core::alloc::Event;
+use muster_domain::alloc::DesiredAlloc;
+use muster_domain::id::{AllocId, Timestamp};
+use muster_domain::job::TaskGroup;
+use muster_domain::one_off;
+use muster_wire::rpc::AllocDisk;
+use tokio::sync::mpsc;
+
+use self::limits::{
+    BYTES_PER_INODE, CALM_FACTOR, CALM_MAX, INODES_MIN, MEASURE_INTERVAL_MIN, MEASURE_PAUSE_FACTOR,
+    NAMED_MAX, NICENESS, REST_FACTOR, REST_MAX, REST_MIN, ROUND_MAX,
+};
+pub(crate) use self::limits::{DEPTH_MAX, READ_BYTES};
+use self::project::Projects;
+use crate::session::clock::now;
+use crate::sys::IoPriority;
+use crate::tasks::alloc::Input;
+
+/// The operator's choice for ephemeral disks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DiskEnforcement {
+    /// Limited by the file system where it can, else measured.
+    #[default]
+    Auto,
+    /// They count in placement alone, as in Nomad.
+    Off,
+}
+
+impl FromStr for DiskEnforcement {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "off" => Ok(Self::Off),
+            other => Err(format!("`{other}` is neither \"auto\" nor \"off\"")),
+        }
+    }
+}
+
+/// How limits are held on this node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum DiskEnforcementMode {
+    /// By the file system.
+    Quota,
+    /// By measuring, because there is no quota.
+    Accounted {
+        reason: String,
+    },
+    Off,
+}
+
+impl DiskEnforcementMode {
+    /// The word in attributes and statistics.
+    pub(crate) fn as_str(&self) -> &'static str {
+        match self {
+            Self::Quota => "quota",
+            Self::Accounted { .. } => "accounted",
+            Self::Off => "off",
+        }
+    }
+}
+
+/// Some of a disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DiskAmount {
+    /// Bytes in blocks of the file system.
+    pub bytes: u64,
+    pub inodes: u64,
+}
+
+impl DiskAmount {
+    fn add(&mut self, other: Self) {
+        self.bytes = self.bytes.saturating_add(other.bytes);
+        self.inodes = self.inodes.saturating_add(other.inodes);
+    }
+
+    /// Returns the part that exceeds `other`.
+    fn beyond(self, other: Self) -> Self {
+        Self {
+            bytes: self.bytes.saturating_sub(other.bytes),
+            inodes: self.inodes.saturating_sub(other.inodes),
+        }
+    }
+}
+
+/// The limit of an allocation's disk; 0 is no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DiskLimit {
+    /// Most bytes.
+    pub bytes: u64,
+    pub inodes: u64,
+}
+
+impl DiskLimit {
+    /// The limit that the group's `ephemeral_disk` sets.
+    pub(crate) fn of(group: &TaskGroup) -> Self {
+        let bytes = u64::from(group.ephemeral_disk.size.0) << 20;
+        let inodes = (bytes / BYTES_PER_INODE).max(INODES_MIN);
+        Self { bytes, inodes }
+    }
+
+    /// The limit of an allocation; `None` if its job has no such group.
+    pub(crate) fn of_alloc(desired: &DesiredAlloc) -> Option<Self> {
+        let group = desired.group()?;
+        if one_off::has_unlimited_disk(&desired.job.spec) {
+            return Some(Self::default());
+        }
+        Some(Self::of(group))
+    }
+
+    pub(crate) fn is_none(self) -> bool {
+        self == Self::default()
+    }
+
+    pub(crate) fn is_exceeded(self, used: DiskAmount) -> bool {
+        !self.is_none() && (used.bytes > self.bytes || used.inodes > self.inodes)
+    }
+}
+
+/// The project of an allocation's directory; `None` if its file system does not limit it.
+///
+/// # Errors
+///
+/// If it cannot be read.
+pub fn project_of(dir: &Path) -> io::Result<Option<u32>> {
+    project::of(dir)
+}
+
+/// Returns the amount that the file system of `dir` charges to a project, and the limit of that project.
+///
+/// # Errors
+///
+/// If it has no quota.
+pub fn project_quota(dir: &Path, project: u32) -> io::Result<(DiskAmount, DiskLimit)> {
+    project::quota(dir, project)
+}
+
+/// The ephemeral disks of a node, and the thread that measures them.
+#[derive(Debug)]
+pub(crate) struct Disks {
+    shared: Arc<DiskState>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct DiskState {
+    means: DiskEnforcementMode,
+    /// The directory above those of all allocations.
+    allocs: PathBuf,
+    projects: Projects,
+    watched: Mutex<BTreeMap<AllocId, MeasuredAlloc>>,
+    /// Somebody is to be measured, or nobody any more.
+    work: Condvar,
+    stop: AtomicBool,
+}
+
+/// An allocation that runs.
+#[derive(Clone, Debug)]
+struct MeasuredAlloc {
+    dir: PathBuf,
+    limit: DiskLimit,
+    /// The file system holds it to its limit.
+    quota: bool,
+    due: Instant,
+    seen: Option<(Timestamp, DiskAmount)>,
+    /// [`FilesystemUsage::grown`] when that began.
+    grown: DiskAmount,
+    /// Looks in a row that found what the one before did.
+    calm: u32,
+    inbox: mpsc::Sender<Input>,
+}
+
+/// One measurement of an allocation.
+struct Measurement {
+    used: DiskAmount,
+    /// The limit in force under quota.
+    in_force: Option<DiskLimit>,
+    by_place: BTreeMap<String, DiskAmount>,
+    too_deep: bool,
+}
+
+impl Disks {
+    /// For allocations below `allocs`.
+    ///
+    /// # Errors
+    ///
+    /// If the thread cannot be started.
+    pub(crate) fn start(allocs: &Path, wanted: DiskEnforcement) -> io::Result<Self> {
+        let means = match wanted {
+            DiskEnforcement::Off => DiskEnforcementMode::Off,
+            DiskEnforcement::Auto => match project::unsupported(allocs) {
+                None => DiskEnforcementMode::Quota,
+                Some(reason) => DiskEnforcementMode::Accounted { reason },
+            },
+        };
+        let shared = Arc::new(DiskState {
+            means,
+            allocs: allocs.to_owned(),
+            projects: Projects::default(),
+            watched: Mutex::default(),
+            work: Condvar::new(),
+            stop: AtomicBool::new(false),
+        });
+        let measured = Arc::clone(&shared);
+        let thread = std::thread::Builder::new()
+            .name("muster-disk".to_owned())
+            .spawn(move || measured.work())?;
+        let thread = Some(thread);
+        Ok(Self { shared, thread })
+    }
+
+    /// How limits are held.
+    pub(crate) fn means(&self) -> &DiskEnforcementMode {
+        &self.shared.means
+    }
+
+    /// Returns the most that may come to an allocation from elsewhere.
+    pub(crate) fn most_for(&self, group: &TaskGroup) -> DiskLimit {
+        match self.shared.means {
+            DiskEnforcementMode::Quota | DiskEnforcementMode::Accounted { .. } => {
+                DiskLimit::of(group)
+            }
+            DiskEnforcementMode::Off => DiskLimit {
+                bytes: u64::MAX,
+                inodes: u64::MAX,
+            },
+        }
+    }
+
+    /// Limits an allocation's directory, which is to be empty unless it was limited before.
+    ///
+    /// # Errors
+    ///
+    /// If the file system has quota and does not take this one.
+    pub(crate) fn limit(&self, dir: &Path, limit: DiskLimit) -> io::Result<()> {
+        match self.shared.means {
+            DiskEnforcementMode::Quota => self.shared.projects.limit(dir, limit).map(drop),
+            DiskEnforcementMode::Accounted { .. } | DiskEnforcementMode::Off => Ok(()),
+        }
+    }
+
+    /// Has a tree charged to the allocation whose directory is `dir`, before it is moved there.
+    ///
+    /// # Errors
+    ///
+    /// If not all of it can be: there is not as much room, or something cannot be read.
+    pub(crate) fn carry(&self, tree: OwnedFd, dir: &Path) -> io::Result<()> {
+        match self.shared.means {
+            DiskEnforcementMode::Quota => project::carry(tree, dir),
+            DiskEnforcementMode::Accounted { .. } | DiskEnforcementMode::Off => Ok(()),
+        }
+    }
+
+    /// An allocation runs, or what it may have changed: from now on it is looked at, and `inbox` hears if it holds too
+    /// much.
+    pub(crate) fn watch(
+        &self,
+        alloc_id: AllocId,
+        dir: &Path,
+        limit: DiskLimit,
+        inbox: &mpsc::Sender<Input>,
+    ) {
+        let quota = match self.shared.means {
+            DiskEnforcementMode::Accounted { .. } => false,
+            DiskEnforcementMode::Off => {
+                Self::lift(dir);
+                false
+            }
+            DiskEnforcementMode::Quota => match self.shared.projects.limit(dir, limit) {
+                Ok(limited) => limited,
+                Err(error) => {
+                    tracing::error!(%alloc_id, %error, "the quota of an ephemeral disk cannot be set; it is measured instead");
+                    false
+                }
+            },
+        };
+        let mut watched = self.shared.locked();
+        let seen = watched.get(&alloc_id).and_then(|known| known.seen);
+        watched.insert(
+            alloc_id,
+            MeasuredAlloc {
+                dir: dir.to_owned(),
+                limit,
+                quota,
+                due: Instant::now(),
+                seen,
+                grown: DiskAmount::default(),
+                calm: 0,
+                inbox: inbox.clone(),
+            },
+        );
+        drop(watched);
+        self.shared.work.notify_all();
+    }
+
+    /// Takes away what an agent that enforced limits has set.
+    fn lift(dir: &Path) {
+        if let Ok(Some(_project)) = project::of(dir)
+            && let Err(error) = project::release(dir)
+        {
+            tracing::warn!(dir = %dir.display(), %error, "the quota of an ephemeral disk cannot be lifted");
+        }
+    }
+
+    /// Nothing of an allocation runs any more.
+    pub(crate) fn forget(&self, alloc_id: AllocId) {
+        self.shared.locked().remove(&alloc_id);
+    }
+
+    /// An allocation's directory is about to go: its project is free as soon as what is in it is deleted.
+    pub(crate) fn release(&self, dir: &Path) {
+        if self.shared.means != DiskEnforcementMode::Quota {
+            return;
+        }
+        if let Err(error) = project::release(dir) {
+            tracing::warn!(dir = %dir.display(), %error, "the quota of a directory that goes is left");
+        }
+    }
+
+    /// Returns the state of a running allocation's disk.
+    pub(crate) fn stats(&self, alloc_id: AllocId) -> Option<AllocDisk> {
+        let MeasuredAlloc {
+            dir,
+            limit,
+            quota,
+            seen,
+            ..
+        } = self.shared.locked().get(&alloc_id)?.clone();
+        let means = &self.shared.means;
+        // Of quota the newest can be had at once.
+        let fresh = quota.then(|| project::usage(&dir).ok().flatten()).flatten();
+        let (seen, limit) = match fresh {
+            Some((used, limit)) => (Some((now(), used)), limit),
+            None => (seen, limit),
+        };
+        let (enforcement, reason) = match means {
+            DiskEnforcementMode::Quota if !quota => (
+                "accounted",
+                "the allocation is older than the quota of its file system".to_owned(),
+            ),
+            DiskEnforcementMode::Accounted { reason } => (means.as_str(), reason.clone()),
+            DiskEnforcementMode::Quota => (means.as_str(), String::new()),
+            DiskEnforcementMode::Off => (means.as_str(), "disk_enforcement = \"off\"".to_owned()),
+        };
+        Some(AllocDisk {
+            enforcement: enforcement.to_owned(),
+            reason,
+            limit_bytes: limit.bytes,
+            limit_inodes: limit.inodes,
+            used_bytes: seen.map(|(_, used)| used.bytes),
+            used_inodes: seen.map(|(_, used)| used.inodes),
+            measured_at: seen.map(|(at, _)| at),
+        })
+    }
+
+    /// Returns the message about a task that failed while its disk was full to the last block. Returns `None` if the
+    /// disk was not full, or nothing limits it.
+    pub(crate) fn full(&self, alloc_id: AllocId) -> Option<String> {
+        let MeasuredAlloc { dir, quota, .. } = self.shared.locked().get(&alloc_id)?.clone();
+        let (used, limit) = quota
+            .then(|| project::usage(&dir).ok().flatten())
+            .flatten()?;
+        let full =
+            used.bytes.saturating_add(BYTES_PER_INODE) > limit.bytes || used.inodes >= limit.inodes;
+        full.then(|| format!("its ephemeral disk is full: {}", UsageText(used, limit)))
+    }
+}
+
+impl Drop for Disks {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        {
+            // A thread that looked before has begun to wait now.
+            let _watched = self.shared.locked();
+            self.shared.work.notify_all();
+        }
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the thread that measures ephemeral disks had panicked");
+        }
+    }
+}
+
+impl DiskState {
+    fn locked(&self) -> MutexGuard<'_, BTreeMap<AllocId, MeasuredAlloc>> {
+        // A panic elsewhere leaves the map whole: each change of it is one call.
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The life of the thread.
+    fn work(&self) {
+        if self.means == DiskEnforcementMode::Off {
+            return;
+        }
+        if let Err(error) = crate::sys::set_io_priority(rustix::thread::gettid(), IoPriority::Idle)
+        {
+            tracing::debug!(%error, "disks are measured with the disk priority of everybody else");
+        }
+        // Niceness is a thread's own on Linux.
+        if let Err(error) = rustix::process::nice(NICENESS) {
+            tracing::debug!(%error, "disks are measured with the processor priority of everybody else");
+        }
+        let mut space = FilesystemUsage::default();
+        let mut owed = MeasureDebt::default();
+        while let Some(due) = self.next(&mut space) {
+            for (alloc_id, watched) in due {
+                let begun = Instant::now();
+                let look = self.measure(&watched);
+                let took = begun.elapsed();
+                self.settle(alloc_id, &watched, look, took);
+                if let Some(rest) = owed.after(begun.elapsed()) {
+                    self.rest(rest);
+                }
+            }
+        }
+    }
+
+    /// Waits for allocations that are due, and returns the first of them; `None` when the agent stops.
+    fn next(&self, space: &mut FilesystemUsage) -> Option<Vec<(AllocId, MeasuredAlloc)>> {
+        let mut watched = self.locked();
+        loop {
+            if self.stop.load(Ordering::Relaxed) {
+                return None;
+            }
+            let growth = space.measure(Instant::now(), || in_use(&self.allocs));
+            stir(&mut watched, growth);
+            let now = Instant::now();
+            let due = due(&mut watched, now, space.grown);
+            if !due.is_empty() {
+                return Some(due);
+            }
+            let Some(first) = watched.values().map(|watched| watched.due).min() else {
+                let waited = self.work.wait(watched);
+                watched = waited.unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            let pause = (first - now).min(MEASURE_INTERVAL_MIN);
+            let waited = self.work.wait_timeout(watched, pause);
+            watched = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    fn rest(&self, pause: Duration) {
+        let until = Instant::now() + pause;
+        let mut watched = self.locked();
+        while !self.stop.load(Ordering::Relaxed)
+            && let Some(left) = until.checked_duration_since(Instant::now())
+        {
+            let waited = self.work.wait_timeout(watched, left);
+            watched = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    fn measure(&self, watched: &MeasuredAlloc) -> io::Result<Measurement> {
+        if watched.quota
+            && let Some((used, limit)) = project::usage(&watched.dir)?
+        {
+            let mut look = Measurement {
+                used,
+                in_force: Some(limit),
+                by_place: BTreeMap::new(),
+                too_deep: false,
+            };
+            if watched.limit.is_exceeded(used) {
+                // Only to say where it is.
+                let walked = walk::measure(&watched.dir, u64::MAX, &self.stop)?;
+                look.by_place = walked.by_place;
+            }
+            return Ok(look);
+        }
+        let walk::TreeUsage {
+            all,
+            by_place,
+            too_deep,
+        } = walk::measure(&watched.dir, watched.limit.inodes, &self.stop)?;
+        Ok(Measurement {
+            used: all,
+            in_force: None,
+            by_place,
+            too_deep,
+        })
+    }
+
+    /// Keeps what was found, and tells the runner if that is too much.
+    fn settle(
+        &self,
+        alloc_id: AllocId,
+        looked: &MeasuredAlloc,
+        look: io::Result<Measurement>,
+        took: Duration,
+    ) {
+        let mut all = self.locked();
+        let Some(watched) = all.get_mut(&alloc_id) else {
+            return;
+        };
+        let calm = match (&look, watched.seen) {
+            (Ok(look), Some((_, before))) if look.used == before => watched.calm + 1,
+            _ => 0,
+        };
+        watched.calm = calm;
+        watched.due = Instant::now() + pause(took, calm);
+        let look = match look {
+            Ok(look) => look,
+            // It went between the look and now, and its runner with it.
+            Err(_gone) if watched.inbox.is_closed() || !watched.dir.exists() => {
+                all.remove(&alloc_id);
+                return;
+            }
+            Err(error) => {
+                tracing::debug!(%alloc_id, %error, "an ephemeral disk cannot be measured");
+                return;
+            }
+        };
+        watched.seen = Some((now(), look.used));
+        let limit = watched.limit;
+        if limit != looked.limit {
+            watched.due = Instant::now();
+            return;
+        }
+        if look.in_force.is_some_and(|in_force| in_force != limit) {
+            tracing::warn!(%alloc_id, "the quota of an ephemeral disk was changed; it is set again");
+            if let Err(error) = self.projects.limit(&watched.dir, limit) {
+                tracing::error!(%alloc_id, %error, "the quota of an ephemeral disk cannot be set");
+            }
+        }
+        if limit.is_none() || (!limit.is_exceeded(look.used) && !look.too_deep) {
+            return;
+        }
+        let message = exceeded(&look, limit);
+        tracing::warn!(%alloc_id, message, "an allocation is stopped");
+        let told = Event::DiskExceeded { message }.into();
+        // A runner whose inbox is full hears it after the next look.
+        if let Err(error) = watched.inbox.try_send(told) {
+            tracing::debug!(%alloc_id, %error, "the allocation's runner does not hear of its disk yet");
+        }
+    }
+}
+
+/// How full the file system is, as far as it is asked.
+#[derive(Debug, Default)]
+struct FilesystemUsage {
+    asked: Option<(Instant, DiskAmount)>,
+    /// By how much it got fuller since the thread began, from one question to the next. What got free in between
+    /// hides as much.
+    grown: DiskAmount,
+}
+
+/// The rest that measurements have cost and that was not taken yet.
+#[derive(Debug, Default)]
+struct MeasureDebt(Duration);
+
+impl MeasureDebt {
+    /// After a measurement that took so long: the rest to take, if it is worth to wake for.
+    fn after(&mut self, took: Duration) -> Option<Duration> {
+        self.0 += took.saturating_mul(REST_FACTOR).min(REST_MAX);
+        (self.0 >= REST_MIN).then(|| std::mem::take(&mut self.0).min(REST_MAX))
+    }
+}
+
+/// The change of the file system's use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum UsageGrowth {
+    /// It was not asked, or is no fuller.
+    None,
+    /// By so much since the thread began.
+    To(DiskAmount),
+    /// It does not say.
+    Unknown,
+}
+
+impl FilesystemUsage {
+    /// Asks, if the last time is long ago.
+    fn measure(&mut self, now: Instant, ask: impl FnOnce() -> Option<DiskAmount>) -> UsageGrowth {
+        let before = self.asked;
+        if before.is_some_and(|(at, _)| now < at + MEASURE_INTERVAL_MIN) {
+            return UsageGrowth::None;
+        }
+        let Some(used) = ask() else {
+            return UsageGrowth::Unknown;
+        };
+        self.asked = Some((now, used));
+        let more = before.map_or(DiskAmount::default(), |(_, before)| used.beyond(before));
+        if more == DiskAmount::default() {
+            return UsageGrowth::None;
+        }
+        self.grown.add(more);
+        UsageGrowth::To(self.grown)
+    }
+}
+
+/// Returns the amount in use in the file system of `dir`; `None` if it does not say.
+fn in_use(dir: &Path) -> Option<DiskAmount> {
+    let space = rustix::fs::statvfs(dir).ok()?;
+    Some(DiskAmount {
+        bytes: space.f_blocks.saturating_sub(space.f_bfree) * space.f_frsize,
+        inodes: space.f_files.saturating_sub(space.f_ffree),
+    })
+}
+
+/// Handles a write: an allocation that was calm is looked at now, if the write alone could take it beyond its limit.
+fn stir(watched: &mut BTreeMap<AllocId, MeasuredAlloc>, growth: UsageGrowth) {
+    let may_exceed = |watched: &MeasuredAlloc| match (growth, watched.seen) {
+        (UsageGrowth::None, _) => false,
+        (UsageGrowth::Unknown, _) | (_, None) => true,
+        (UsageGrowth::To(grown), Some((_, mut used))) => {
+            used.add(grown.beyond(watched.grown));
+            watched.limit.is_exceeded(used)
+        }
+    };
+    let now = Instant::now();
+    let calm = watched.values_mut().filter(|watched| watched.calm > 0);
+    for watched in calm.filter(|watched| may_exceed(watched)) {
+        watched.calm = 0;
+        watched.due = now;
+    }
+}
+
+/// Those that are due at `now`, the longest first, which are [`ROUND_MAX`] at most. To find them costs a walk over all.
+fn due(
+    watched: &mut BTreeMap<AllocId, MeasuredAlloc>,
+    now: Instant,
+    grown: DiskAmount,
+) -> Vec<(AllocId, MeasuredAlloc)> {
+    let due = watched.iter_mut().filter(|(_, watched)| watched.due <= now);
+    let mut due: Vec<_> = due.collect();
+    due.sort_by_key(|(_, watched)| watched.due);
+    let first = due.into_iter().take(ROUND_MAX);
+    let looked = |(alloc_id, watched): (&AllocId, &mut MeasuredAlloc)| {
+        watched.grown = grown;
+        (*alloc_id, watched.clone())
+    };
+    first.map(looked).collect()
+}
+
+/// From the end of a measurement to the next of the same allocation, which held the same for `calm` looks.
+fn pause(took: Duration, calm: u32) -> Duration {
+    took.saturating_mul(MEASURE_PAUSE_FACTOR)
+        .max(MEASURE_INTERVAL_MIN * CALM_FACTOR.pow(calm.min(CALM_MAX)))
+}
+
+/// The message to the operator.
+fn exceeded(look: &Measurement, limit: DiskLimit) -> String {
+    let mut message = format!(
+        "the ephemeral disk is exceeded: {}",
+        UsageText(look.used, limit)
+    );
+    if look.too_deep {
+        message.push_str(", and directories are nested deeper than can be measured");
+    }
+    let by_inodes = look.used.bytes <= limit.bytes;
+    let mut places: Vec<(&String, &DiskAmount)> = look.by_place.iter().collect();
+    places.sort_by_key(|(_, used)| {
+        std::cmp::Reverse(if by_inodes { used.inodes } else { used.bytes })
+    });
+    let named: Vec<String> = places
+        .into_iter()
+        .take(NAMED_MAX)
+        .map(|(place, used)| {
+            let used = if by_inodes {
+                format!("{} inodes", used.inodes)
+            } else {
+                mib(used.bytes)
+            };
+            format!("{place} {used}")
+        })
+        .collect();
+    if !named.is_empty() {
+        message.push_str("; most in ");
+        message.push_str(&named.join(", "));
+    }
+    message.push_str("; raise ephemeral_disk.size of the group, or write less");
+    message
+}
+
+/// The use of a limit, as text.
+struct UsageText(DiskAmount, DiskLimit);
+
+impl fmt::Display for UsageText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(used, limit) = self;
+        let (bytes, bytes_max) = (mib(used.bytes), mib(limit.bytes));
+        let (inodes, inodes_max) = (used.inodes, limit.inodes);
+        write!(
+            f,
+            "{bytes} of {bytes_max} and {inodes} of {inodes_max} inodes in use"
+        )
+    }
+}
+
+/// In MiB with one digit, rounded up, so that what is above a limit looks so.
+fn mib(bytes: u64) -> String {
+    let tenths = bytes.saturating_mul(10).div_ceil(1 << 20);
+    match tenths % 10 {
+        0 => format!("{} MiB", tenths / 10),
+        digit => format!("{}.{digit} MiB", tenths / 10),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,265 @@
+//! Gets the data of the allocation that one of this node replaces from the node that it was on.
+//!
+//! A server says where they are and passes them on. It is asked again, with growing pauses, when it or the way breaks,
+//! and not any more when it says that there is nothing to be had.
+
+use std::path::Path;
+
+use muster_domain::alloc::DesiredAlloc;
+use muster_domain::id::AllocId;
+use muster_link::frames::{FrameReceiver, FrameSender, RecvFrameError, SendFrameError};
+use muster_wire::limits::DISK_TAKEN_BYTES;
+use muster_wire::rpc::{AgentReply, AgentRequest, DiskAck, DiskPiece, DiskSum};
+use quinn::{Connection, ConnectionError};
+use tokio::sync::mpsc;
+
+use super::import;
+use super::unpack::{UnpackError, Unpacker};
+use crate::context::AgentContext;
+use crate::limits::{
+    FETCH_ALONE_MAX, FETCH_PAUSE_MAX, FETCH_PAUSE_MIN, FETCH_PIECES_MAX, FETCH_SILENCE_MAX,
+    FETCH_TRIES_MAX,
+};
+use crate::storage::disk::DiskLimit;
+use crate::tasks::task::chain;
+
+/// Why data did not come.
+#[derive(Debug, thiserror::Error)]
+enum FetchError {
+    /// There is no session with a server.
+    #[error("no server was in reach for {FETCH_ALONE_MAX:?}")]
+    Alone,
+    /// The connection to the server takes no stream.
+    #[error("the connection to the server is lost")]
+    Connection(#[from] ConnectionError),
+    /// The question was not sent.
+    #[error("the server was not asked")]
+    Send(#[from] SendFrameError),
+    /// The answer cannot be read.
+    #[error("the server's answer broke off")]
+    Receive(#[from] RecvFrameError),
+    /// The answer ended too soon.
+    #[error("the server's answer ended before all of it had come")]
+    Cut,
+    #[error("nothing came for {FETCH_SILENCE_MAX:?}")]
+    Silent,
+    /// Not at this moment, somebody on the way says.
+    #[error("{0}")]
+    Later(String),
+    /// Not at all, somebody on the way says.
+    #[error("{0}")]
+    Gone(String),
+    /// The data that came could not be written.
+    #[error(transparent)]
+    Unpack(#[from] UnpackError),
+    /// There is no room to write in.
+    #[error(
+        "the directory to unpack into is missing; check free space and the owner of the data directory"
+    )]
+    Directory(#[source] std::io::Error),
+    /// The thread that writes panicked.
+    #[error("the thread that unpacks failed: {0}")]
+    Panicked(tokio::task::JoinError),
+}
+
+impl FetchError {
+    /// Whether another try may end better.
+    fn is_passing(&self) -> bool {
+        match self {
+            Self::Connection(_)
+            | Self::Send(_)
+            | Self::Receive(_)
+            | Self::Cut
+            | Self::Silent
+            | Self::Later(_) => true,
+            Self::Alone
+            | Self::Gone(_)
+            | Self::Unpack(_)
+            | Self::Directory(_)
+            | Self::Panicked(_) => false,
+        }
+    }
+}
+
+/// Gets the data of `previous`, unless they are there. Returns a description of the result.
+///
+/// # Errors
+///
+/// The reason why the allocation begins without them.
+pub(crate) async fn fetch(
+    context: &AgentContext,
+    desired: &DesiredAlloc,
+    previous: AllocId,
+) -> Result<String, String> {
+    let most_for = |group| context.disks.most_for(group);
+    let limit = desired.group().map(most_for).unwrap_or_default();
+    let alloc = context.data.alloc(desired.alloc_id).alloc;
+    // The places are never closed.
+    let _place = context.fetches.acquire().await;
+    let mut pause = FETCH_PAUSE_MIN;
+    let mut tries = 1;
+    loop {
+        let tried = try_once(context, (desired.alloc_id, previous), &alloc, limit).await;
+        let error = match tried {
+            Ok(sum) => return Ok(describe_transfer(previous, sum)),
+            Err(error) if error.is_passing() && tries < FETCH_TRIES_MAX => error,
+            Err(error) => return Err(refused(previous, &error, tries)),
+        };
+        tracing::info!(
+            alloc_id = %desired.alloc_id, %previous, error = chain(&error),
+            "the data of an allocation did not come; they are asked for again"
+        );
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(FETCH_PAUSE_MAX);
+        tries += 1;
+    }
+}
+
+fn describe_transfer(previous: AllocId, sum: DiskSum) -> String {
+    let DiskSum {
+        inodes,
+        bytes,
+        left,
+    } = sum;
+    let stayed = match left {
+        0 => String::new(),
+        left => format!("; {left} devices, FIFOs, sockets and mounts stayed there"),
+    };
+    format!(
+        "the data of allocation {previous} came from its node: {inodes} files and directories, {bytes} bytes{stayed}"
+    )
+}
+
+fn refused(previous: AllocId, error: &FetchError, tries: u32) -> String {
+    let times = if error.is_passing() {
+        format!(" (tried {tries} times)")
+    } else {
+        String::new()
+    };
+    format!(
+        "beginning with empty directories: the data of allocation {previous} did not come{times}: {}",
+        chain(error)
+    )
+}
+
+async fn try_once(
+    context: &AgentContext,
+    (alloc_id, previous): (AllocId, AllocId),
+    alloc: &Path,
+    limit: DiskLimit,
+) -> Result<DiskSum, FetchError> {
+    let connection = connection(context).await?;
+    let (send, receive) = connection.open_bi().await?;
+    let mut sender = FrameSender::new(send);
+    sender
+        .send(&AgentRequest::FetchDisk { alloc_id, previous })
+        .await?;
+    receive_all(sender, FrameReceiver::new(receive), alloc, limit).await
+}
+
+/// The connection of the session with a server, once there is one.
+async fn connection(context: &AgentContext) -> Result<Connection, FetchError> {
+    let mut server = context.standing.server();
+    let connected = server.wait_for(Option::is_some);
+    match tokio::time::timeout(FETCH_ALONE_MAX, connected).await {
+        Ok(Ok(connection)) => connection.clone().ok_or(FetchError::Alone),
+        Ok(Err(_)) | Err(_) => Err(FetchError::Alone),
+    }
+}
+
+/// The next message of the stream.
+enum FetchItem {
+    Piece(DiskPiece),
+    End(DiskSum),
+}
+
+/// Unpacks what comes, and marks it as whole when it is.
+async fn receive_all(
+    mut sender: FrameSender,
+    mut receiver: FrameReceiver,
+    alloc: &Path,
+    limit: DiskLimit,
+) -> Result<DiskSum, FetchError> {
+    let (to_unpack, steps) = mpsc::channel(FETCH_PIECES_MAX);
+    let (unpacked, taken) = mpsc::channel(FETCH_PIECES_MAX);
+    let at = alloc.to_owned();
+    let mut unpacking = tokio::task::spawn_blocking(move || unpack(&at, limit, steps, &unpacked));
+    let acknowledging = async {
+        acknowledge(&mut sender, taken).await;
+        // The unpacking has ended, and says why.
+        std::future::pending::<()>().await;
+    };
+    let received = tokio::select! {
+        received = receive(&mut receiver, to_unpack) => received,
+        () = acknowledging => return Err(FetchError::Cut),
+        // It cannot go on.
+        ended = &mut unpacking => return ended.map_err(FetchError::Panicked)?,
+    };
+    // A new try begins with an empty directory, so nobody may write to it any more.
+    let unpacked = unpacking.await.map_err(FetchError::Panicked)?;
+    received.and(unpacked)
+}
+
+/// Reads what comes until its end.
+async fn receive(
+    receiver: &mut FrameReceiver,
+    to_unpack: mpsc::Sender<FetchItem>,
+) -> Result<(), FetchError> {
+    loop {
+        let reply = tokio::time::timeout(FETCH_SILENCE_MAX, receiver.recv::<AgentReply>()).await;
+        let (step, is_last) = match reply.map_err(|_elapsed| FetchError::Silent)?? {
+            Some(AgentReply::Idle) => continue,
+            Some(AgentReply::DiskPiece(piece)) => (FetchItem::Piece(piece), false),
+            Some(AgentReply::DiskEnd(sum)) => (FetchItem::End(sum), true),
+            Some(AgentReply::Later { reason }) => return Err(FetchError::Later(reason)),
+            Some(AgentReply::Gone { reason }) => return Err(FetchError::Gone(reason)),
+            None => return Err(FetchError::Cut),
+        };
+        // The unpacking says itself why it does not go on.
+        if to_unpack.send(step).await.is_err() || is_last {
+            return Ok(());
+        }
+    }
+}
+
+/// Tells the sender what was unpacked, until nothing more is.
+async fn acknowledge(sender: &mut FrameSender, mut taken: mpsc::Receiver<u64>) {
+    let mut bytes = 0;
+    while let Some(cost) = taken.recv().await {
+        bytes += cost;
+        if bytes >= DISK_TAKEN_BYTES {
+            let taken = DiskAck {
+                bytes: std::mem::take(&mut bytes),
+            };
+            // A server that is gone ends the stream that is read.
+            drop(sender.send(&taken).await);
+        }
+    }
+}
+
+/// Writes what comes; on a thread.
+fn unpack(
+    alloc: &Path,
+    limit: DiskLimit,
+    mut steps: mpsc::Receiver<FetchItem>,
+    unpacked: &mpsc::Sender<u64>,
+) -> Result<DiskSum, FetchError> {
+    let incoming = import::make_incoming(alloc).map_err(FetchError::Directory)?;
+    let mut unpacker = Unpacker::new(&incoming, limit).map_err(FetchError::Directory)?;
+    while let Some(step) = steps.blocking_recv() {
+        match step {
+            FetchItem::Piece(piece) => {
+                let cost = piece.cost();
+                unpacker.take(piece)?;
+                // Nobody listens when the stream is over.
+                let _told = unpacked.blocking_send(cost);
+            }
+            FetchItem::End(sum) => {
+                let sum = unpacker.finish(sum)?;
+                import::complete(alloc).map_err(FetchError::Directory)?;
+                return Ok(sum);
+            }
+        }
+    }
+    Err(FetchError::Cut)
+}

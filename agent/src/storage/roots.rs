@@ -1,0 +1,353 @@
+//! Roots of tasks whose drivers change into one made of the host's files (`fs_isolation` chroot).
+//!
+//! ```text
+//! <data>/roots/<allocation>/<task>   the task's own directory; on it, read-only, what `chroot_env` names, and `/alloc`
+//! <data>/roots/<allocation>/alloc    a link to what the group shares
+//! ```
+//!
+//! Nothing is copied: a root is a mount of the task's directory with mounts on it. Taking that one off takes all of
+//! them off, whatever the task renamed meanwhile. Roots lie beside allocations' directories and never in them, so that
+//! deleting, measuring or sending those meets no mount. They are in the agent's mount namespace, which the plugins that
+//! it starts share. None of these mounts belongs to a peer group of the host's, so changes to them stay local. A root
+//! is there from before its task starts until that has ended. A root that a crash left goes before the next start, with
+//! the allocation, or with `muster agent clean`.
+//!
+//! Absent: `/dev`, `/proc` and what the job mounts, which the driver makes, as under Nomad.
+
+mod env;
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::path::{Component, Path, PathBuf};
+
+use muster_driver::beneath::{self, Traversal};
+use muster_driver::mount::{self, MountFlags};
+use rustix::fs::{FileType, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mount::{MoveMountFlags, OpenTreeFlags, UnmountFlags};
+
+use crate::limits::ROOT_MOUNTS_MAX;
+use crate::storage::allocdir::AllocDirs;
+
+pub use env::{ChrootEnv, ChrootEnvError};
+
+/// Programs that change their user and devices are refused on every mount that a task sees.
+const RIGHTS: MountFlags = MountFlags::NO_SET_USER.and(MountFlags::NO_DEVICES);
+/// Where the group's shared directory is found, in a root and beside it.
+const SHARED: &str = "alloc";
+
+/// Why a task has no root.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RootError {
+    /// Every task would see every other's files, and a root in it would hold all others.
+    #[error(
+        "`chroot_env` shows {} to tasks, which holds the agent's data directory {} or lies in it; name what is beside that",
+        path.display(), data.display()
+    )]
+    HoldsData { path: PathBuf, data: PathBuf },
+    /// Neither a directory nor a file.
+    #[error("`chroot_env` names {}, which is neither a directory nor a file", path.display())]
+    Kind { path: PathBuf },
+    /// A task left something else where the root needs a directory.
+    #[error(
+        "the task has put something of its own where its root needs {}: have it leave that place alone",
+        place.display()
+    )]
+    Occupied { place: PathBuf },
+    /// The driver would change into an empty directory.
+    #[error(
+        "the driver's process {pid} does not see what the agent mounts: an agent in another mount namespace started it. End it, so that this agent starts it, and give the agent's service no mounts of its own (`PrivateTmp=` and the like)"
+    )]
+    Unseen { pid: u32 },
+    #[error("cannot {what} {}; see `fs.mount-max` and free space", path.display())]
+    Kernel {
+        what: &'static str,
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl RootError {
+    /// Trying again changes nothing.
+    pub(crate) fn is_final(&self) -> bool {
+        match self {
+            Self::HoldsData { .. } | Self::Kind { .. } | Self::Occupied { .. } => true,
+            Self::Unseen { .. } | Self::Kernel { .. } => false,
+        }
+    }
+}
+
+fn failed<E: Into<io::Error>>(what: &'static str, path: &Path) -> impl FnOnce(E) -> RootError {
+    let path = path.to_owned();
+    move |source| RootError::Kernel {
+        what,
+        path,
+        source: source.into(),
+    }
+}
+
+/// A root, as described to its driver.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Root {
+    /// In place of the allocation's directory.
+    pub(crate) alloc_dir: PathBuf,
+    pub(crate) task_dir: PathBuf,
+    /// The entries of `chroot_env` that this machine does not have.
+    pub(crate) absent: Vec<PathBuf>,
+}
+
+/// The parts that roots are made of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RootSources<'a> {
+    /// The host paths that are shown.
+    pub(crate) env: &'a ChrootEnv,
+    /// The agent's data directory.
+    pub(crate) data: &'a Path,
+    /// The process of the driver that is to use it, if it has one of its own.
+    pub(crate) driver: Option<u32>,
+}
+
+/// Makes the root of `task` below `roots`, anew if there is one.
+pub(crate) fn build(
+    means: RootSources<'_>,
+    roots: &Path,
+    dirs: &AllocDirs,
+    task: &str,
+) -> Result<Root, RootError> {
+    let root = Root {
+        alloc_dir: roots.to_owned(),
+        task_dir: roots.join(task),
+        absent: Vec::new(),
+    };
+    remove(&root.task_dir)?;
+    make_dirs(&root, &dirs.shared())?;
+    let made = mount_all(means, dirs, task, root).and_then(|root| {
+        means
+            .driver
+            .map_or(Ok(()), |pid| seen_by(pid, &root.task_dir))?;
+        Ok(root)
+    });
+    made.inspect_err(|_told| {
+        // What is left is taken off before the next start.
+        drop(remove(&roots.join(task)));
+    })
+}
+
+/// Checks that the process `pid` finds at `root` what the agent mounted there. The start itself reports a process that
+/// ended meanwhile.
+fn seen_by(pid: u32, root: &Path) -> Result<(), RootError> {
+    let its = PathBuf::from(format!("/proc/{pid}/root"));
+    if !its.exists() {
+        return Ok(());
+    }
+    let its = its.join(root.strip_prefix("/").unwrap_or(root));
+    let identity = |path: &Path| {
+        let meta = fs::metadata(path).ok()?;
+        Some((meta.dev(), meta.ino()))
+    };
+    if identity(&its) == identity(root) {
+        Ok(())
+    } else {
+        Err(RootError::Unseen { pid })
+    }
+}
+
+fn make_dirs(root: &Root, shared: &Path) -> Result<(), RootError> {
+    let dir = &root.task_dir;
+    let mut builder = fs::DirBuilder::new();
+    let made = builder.recursive(true).mode(0o711).create(dir);
+    made.map_err(failed("make the directory", dir))?;
+    let link = root.alloc_dir.join(SHARED);
+    match std::os::unix::fs::symlink(shared, &link) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            Err(failed("make the link", &link)(error))
+        }
+        _there => Ok(()),
+    }
+}
+
+fn mount_all(
+    means: RootSources<'_>,
+    dirs: &AllocDirs,
+    task: &str,
+    mut root: Root,
+) -> Result<Root, RootError> {
+    let RootSources { env, data, .. } = means;
+    let own = dirs.task(task);
+    let base = copied(&open_dir(&own)?, &own, RIGHTS, false)?;
+    let at = open_dir(&root.task_dir)?;
+    attach(base.as_fd(), at.as_fd()).map_err(failed("mount at", &root.task_dir))?;
+
+    let shared = dirs.shared();
+    let tree = copied(&open_dir(&shared)?, &shared, RIGHTS, false)?;
+    show(tree.as_fd(), base.as_fd(), Path::new(SHARED), true)?;
+    let data = fs::canonicalize(data).map_err(failed("find", data))?;
+    for (place, path) in env.entries() {
+        let Some((source, is_dir)) = source(path, &data)? else {
+            root.absent.push(path.to_owned());
+            continue;
+        };
+        let tree = copied(&source, path, RIGHTS.and(MountFlags::READ_ONLY), true)?;
+        show(tree.as_fd(), base.as_fd(), place, is_dir)?;
+    }
+    Ok(root)
+}
+
+/// Opens the host's entry at `path`, and says whether it is a directory; `None` if there is nothing.
+fn source(path: &Path, data: &Path) -> Result<Option<(OwnedFd, bool)>, RootError> {
+    let source = match rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
+        Err(Errno::NOENT) => return Ok(None),
+        opened => opened.map_err(failed("open", path))?,
+    };
+    let real = fs::canonicalize(path).map_err(failed("find", path))?;
+    if data.starts_with(&real) || real.starts_with(data) {
+        return Err(RootError::HoldsData {
+            path: path.to_owned(),
+            data: data.to_owned(),
+        });
+    }
+    let stat = rustix::fs::fstat(&source).map_err(failed("look at", path))?;
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::Directory => Ok(Some((source, true))),
+        FileType::RegularFile => Ok(Some((source, false))),
+        _ => Err(RootError::Kind {
+            path: path.to_owned(),
+        }),
+    }
+}
+
+fn open_dir(path: &Path) -> Result<OwnedFd, RootError> {
+    beneath::open_top(path, OFlags::PATH).map_err(failed("open", path))
+}
+
+/// A mount of what `source` is, `whole` with all that is mounted in it, attached nowhere yet and cut off from where it
+/// comes from.
+fn copied(
+    source: &OwnedFd,
+    path: &Path,
+    rights: MountFlags,
+    whole: bool,
+) -> Result<OwnedFd, RootError> {
+    let mut flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_EMPTY_PATH;
+    if whole {
+        flags |= OpenTreeFlags::AT_RECURSIVE;
+    }
+    let tree = rustix::mount::open_tree(source, "", flags).map_err(failed("bind", path))?;
+    // Before it is attached: what is taken off a mount that still has peers is taken off those too.
+    mount::restrict(tree.as_fd(), rights, whole).map_err(failed("restrict", path))?;
+    Ok(tree)
+}
+
+/// Attaches `tree` at `place` in the root `base`.
+fn show(
+    tree: BorrowedFd<'_>,
+    base: BorrowedFd<'_>,
+    place: &Path,
+    is_dir: bool,
+) -> Result<(), RootError> {
+    let point = point(base, place, is_dir).map_err(|errno| match errno {
+        Errno::LOOP | Errno::NOTDIR | Errno::XDEV | Errno::ISDIR => RootError::Occupied {
+            place: place.to_owned(),
+        },
+        errno => failed("make the place", place)(errno),
+    })?;
+    attach(tree, point.as_fd()).map_err(|errno| match errno {
+        // A file on a directory, or the other way round.
+        Errno::NOTDIR => RootError::Occupied {
+            place: place.to_owned(),
+        },
+        errno => failed("mount at", place)(errno),
+    })
+}
+
+fn attach(tree: BorrowedFd<'_>, at: BorrowedFd<'_>) -> Result<(), Errno> {
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    rustix::mount::move_mount(tree, "", at, "", flags)
+}
+
+/// The place to mount on, made where it is not there. No step leads through a link or a mount.
+fn point(base: BorrowedFd<'_>, place: &Path, is_dir: bool) -> Result<OwnedFd, Errno> {
+    let mut at: Option<OwnedFd> = None;
+    let mut parts = place.components().peekable();
+    while let Some(Component::Normal(part)) = parts.next() {
+        let parent = at.as_ref().map_or(base, |dir| dir.as_fd());
+        let part = Path::new(part);
+        let opened = if is_dir || parts.peek().is_some() {
+            dir_point(parent, part)?
+        } else {
+            file_point(parent, part)?
+        };
+        at = Some(opened);
+    }
+    at.ok_or(Errno::INVAL)
+}
+
+fn dir_point(parent: BorrowedFd<'_>, name: &Path) -> Result<OwnedFd, Errno> {
+    let mode = Mode::from_raw_mode(0o755);
+    let is_new = match rustix::fs::mkdirat(parent, name, mode) {
+        Ok(()) => true,
+        Err(Errno::EXIST) => false,
+        Err(errno) => return Err(errno),
+    };
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+    let dir = beneath::open(parent, name, flags, Traversal::Dirs)?;
+    if is_new {
+        // Whatever the agent's umask is, a task passes through.
+        rustix::fs::fchmod(&dir, mode)?;
+    }
+    Ok(dir)
+}
+
+fn file_point(parent: BorrowedFd<'_>, name: &Path) -> Result<OwnedFd, Errno> {
+    let (flags, mode) = (OFlags::WRONLY | OFlags::EXCL, Mode::from_raw_mode(0o644));
+    match beneath::create(parent, name, flags, mode, Traversal::Dirs) {
+        Err(Errno::EXIST) => beneath::open(parent, name, OFlags::PATH, Traversal::Dirs),
+        made => made,
+    }
+}
+
+/// Takes a task's root away, if there is one; nothing below it is deleted.
+pub(crate) fn remove(root: &Path) -> Result<(), RootError> {
+    for _mount in 0..ROOT_MOUNTS_MAX {
+        match rustix::mount::unmount(root, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
+            Ok(()) => {}
+            // Nothing is mounted there, or nothing is there.
+            Err(Errno::INVAL | Errno::NOENT) => break,
+            Err(errno) => return Err(failed("unmount", root)(errno)),
+        }
+    }
+    gone(fs::remove_dir(root)).map_err(failed("remove the directory", root))
+}
+
+/// Takes away what `roots` has of an allocation.
+pub(crate) fn remove_all(roots: &Path) -> Result<(), RootError> {
+    let entries = match fs::read_dir(roots) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries.map_err(failed("read", roots))?,
+    };
+    for entry in entries {
+        let entry = entry.map_err(failed("read", roots))?;
+        let path = entry.path();
+        if entry.file_name() == SHARED {
+            gone(fs::remove_file(&path)).map_err(failed("remove the link", &path))?;
+        } else {
+            remove(&path)?;
+        }
+    }
+    gone(fs::remove_dir(roots)).map_err(failed("remove the directory", roots))
+}
+
+fn gone(removed: io::Result<()>) -> io::Result<()> {
+    match removed {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,579 @@
+//! Runs one allocation: feeds its runner and carries out what the runner wants.
+//!
+//! One asynchronous task an allocation, and one for each of its tasks that has a process; all of
+//! them are dropped when the agent stops, which changes nothing for the processes.
+
+mod starts;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use muster_agent_core::alloc::{AllocRunner, Effect, Event};
+use muster_agent_core::task::{TaskEffect, TaskInput};
+use muster_domain::alloc::{DesiredAlloc, DesiredStatus, RemoteAlloc};
+use muster_domain::id::{AllocId, Timestamp};
+use muster_domain::job::Task;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::context::AgentContext;
+use crate::logs::FifoOwner;
+use crate::node;
+use crate::session::clock::now;
+use crate::storage::allocdir::{DirError, owner_of};
+use crate::storage::disk::DiskLimit;
+use crate::storage::gc;
+use crate::storage::migrate;
+use crate::storage::store::{PendingWrite, TaskRecord, Write};
+use crate::tasks::task::{self, MissingRecordMeaning, TaskInputSender, TaskRef};
+
+pub(crate) use self::starts::PendingStarts;
+
+/// A message to an allocation's inbox. It is small: every inbox has room for some from the start.
+#[derive(Debug)]
+pub(crate) enum Input {
+    /// The control plane changed its mind, or the job.
+    Desired(Box<(DesiredAlloc, RemoteAlloc)>),
+    /// Stop, and remove everything.
+    Destroy,
+    /// Stop, because the agent stops with its tasks.
+    Stop,
+    /// Stop, because no server was in reach for as long as the job allows.
+    Disconnected,
+    /// The node's or the cluster's network rules changed.
+    RulesChanged,
+    Event(Box<Event>),
+}
+
+impl From<Event> for Input {
+    fn from(event: Event) -> Self {
+        Self::Event(Box::new(event))
+    }
+}
+
+/// An allocation to run.
+#[derive(Debug)]
+pub(crate) struct AllocTask {
+    /// The context that all allocations share.
+    pub(crate) context: Arc<AgentContext>,
+    /// The desired state of the allocation.
+    pub(crate) desired: Arc<DesiredAlloc>,
+    pub(crate) runner: AllocRunner,
+    /// The stored records of its tasks, by name.
+    pub(crate) records: BTreeMap<String, TaskRecord>,
+    /// The meaning of a missing record.
+    pub(crate) unrecorded: MissingRecordMeaning,
+    /// It was read from the store.
+    pub(crate) restored: bool,
+    /// There may be something of its remote tasks in the store.
+    pub(crate) has_remote_stored: bool,
+    /// The state that was last handed to the store, unless it is known to be on disk.
+    pub(crate) unstored: Option<PendingWrite>,
+    /// Starts that are under way, and of which job.
+    pub(crate) starts: PendingStarts,
+    /// Told when it is not to begin any more.
+    pub(crate) stopped: CancellationToken,
+}
+
+impl AllocTask {
+    /// Runs until everything of the allocation was destroyed or the agent stops.
+    pub(crate) async fn run(
+        mut self: Box<Self>,
+        inbox: mpsc::Sender<Input>,
+        mut inputs: mpsc::Receiver<Input>,
+    ) {
+        let mut jobs = JoinSet::new();
+        let mut told = None;
+        if !self.restored {
+            let desired = Write::Desired(Box::new((*self.desired).clone()));
+            self.submit(vec![desired]).await;
+            if self.unrecorded != MissingRecordMeaning::NeverStarted {
+                // The store was lost: what runs of it keeps its network.
+                self.context.adopt_network(&self.desired, true).await;
+            }
+        } else if self.runner.finished_at().is_none() {
+            self.context.adopt_network(&self.desired, false).await;
+            self.watch_disk(&inbox).await;
+        }
+        loop {
+            while let Some(effect) = self.runner.poll_effect() {
+                self.carry_out(effect, &inbox, &mut jobs).await;
+            }
+            self.tell_node(&mut told).await;
+            if self.runner.is_destroyed() {
+                return;
+            }
+            let event = tokio::select! {
+                input = inputs.recv() => match input {
+                    Some(input) => match self.event(input, &inbox).await {
+                        Some(event) => event,
+                        None => continue,
+                    },
+                    None => return,
+                },
+                () = until(self.runner.poll_timeout()) => Event::TimerFired,
+                Some(finished) = jobs.join_next() => {
+                    if let Err(error) = finished {
+                        tracing::error!(alloc_id = %self.runner.alloc_id(), %error, "work for an allocation failed");
+                    }
+                    continue;
+                }
+            };
+            self.runner.handle_event(event, now());
+            if self.runner.is_stopping() {
+                self.stopped.cancel();
+            }
+        }
+    }
+
+    /// The event for the runner that follows from `input`, if any.
+    async fn event(&mut self, input: Input, inbox: &mpsc::Sender<Input>) -> Option<Event> {
+        Some(match input {
+            Input::RulesChanged => {
+                self.starts.outdate();
+                self.reattach_policy();
+                return None;
+            }
+            Input::Event(event) => {
+                if let Some(task_at) = begun(&event)
+                    && self.starts.is_outdated(task_at, &self.desired)
+                {
+                    self.reattach_policy();
+                    self.limit_again(None);
+                }
+                *event
+            }
+            Input::Destroy => Event::DestroyAsked,
+            Input::Disconnected => Event::Disconnected,
+            Input::Stop => Event::DesiredChanged(DesiredStatus::Stop),
+            Input::Desired(wanted) => {
+                let (desired, remote) = *wanted;
+                self.runner.handle_remote(&remote);
+                self.desired(Box::new(desired), inbox).await
+            }
+        })
+    }
+
+    /// Handles a change of the desired state, and perhaps of the job in place.
+    async fn desired(&mut self, desired: Box<DesiredAlloc>, inbox: &mpsc::Sender<Input>) -> Event {
+        let wanted = desired.desired;
+        match self.runner.handle_update(&desired, now()) {
+            Ok(()) => {
+                self.submit(vec![Write::Desired(desired.clone())]).await;
+                if desired.deployment != self.desired.deployment {
+                    self.context.outbox.ask_anew(desired.alloc_id);
+                }
+                let before = std::mem::replace(&mut self.desired, Arc::new(*desired));
+                self.reattach_policy();
+                self.limit_again(Some(&before));
+                if self.runner.finished_at().is_none() {
+                    self.watch_disk(inbox).await;
+                }
+            }
+            // A stop must get through, whatever came with it.
+            Err(error) => tracing::error!(%error, "an update of an allocation is not followed"),
+        }
+        Event::DesiredChanged(wanted)
+    }
+
+    /// Has the allocation's disk looked at with the size that its group names now. Of one whose directories are not
+    /// there yet that comes later.
+    async fn watch_disk(&self, inbox: &mpsc::Sender<Input>) {
+        let (context, desired) = (Arc::clone(&self.context), Arc::clone(&self.desired));
+        let inbox = inbox.clone();
+        let watched = tokio::task::spawn_blocking(move || watch_disk(&context, &desired, &inbox));
+        if let Err(error) = watched.await {
+            tracing::error!(alloc_id = %self.runner.alloc_id(), %error, "an ephemeral disk is not watched");
+        }
+    }
+
+    /// Puts tasks that run behind the policies of the job as it is now.
+    fn reattach_policy(&mut self) {
+        let context = Arc::clone(&self.context);
+        for (alloc_id, name, live) in context.live.of(Some(self.runner.alloc_id())) {
+            let tasks = self.desired.group().map_or(&[][..], |group| &group.tasks);
+            let Some(at) = tasks.iter().position(|task| task.name == name) else {
+                tracing::error!(%alloc_id, task = name, "a running task is not in its job any more");
+                continue;
+            };
+            let desired = Arc::clone(&self.desired);
+            let task = TaskRef { desired, at };
+            let told = task::attach_live_policy(&context, &task, &live);
+            self.send_event(at, told);
+        }
+    }
+
+    /// Has what an operator should know of a task in its history.
+    fn send_event(&mut self, task_at: usize, told: Option<String>) {
+        if let Some(message) = told {
+            let input = TaskInput::Message { message };
+            self.runner
+                .handle_event(Event::Task { task_at, input }, now());
+        }
+    }
+
+    /// Gives tasks that run the limits of the job as it is now: those that had others `before`.
+    fn limit_again(&mut self, before: Option<&DesiredAlloc>) {
+        let context = Arc::clone(&self.context);
+        for (_, name, live) in context.live.of(Some(self.runner.alloc_id())) {
+            let resources = |desired: &DesiredAlloc| {
+                let task = desired.group().and_then(|group| group.task(&name));
+                task.map(|task| task.resources.clone())
+            };
+            let tasks = self.desired.group().map_or(&[][..], |group| &group.tasks);
+            let at = tasks.iter().position(|task| task.name == name);
+            let differs = before.is_none_or(|before| resources(before) != resources(&self.desired));
+            let Some(at) = at.filter(|_| differs) else {
+                continue;
+            };
+            let desired = Arc::clone(&self.desired);
+            let told = task::limit_again(&context, &TaskRef { desired, at }, &live);
+            self.send_event(at, told);
+        }
+    }
+
+    async fn carry_out(
+        &mut self,
+        effect: Effect,
+        inbox: &mpsc::Sender<Input>,
+        jobs: &mut JoinSet<()>,
+    ) {
+        let alloc_id = self.runner.alloc_id();
+        match effect {
+            Effect::Persist => {
+                let snapshot = Box::new(self.runner.snapshot());
+                let mut writes = vec![Write::Snapshot(alloc_id, snapshot)];
+                let remote = self.runner.remote_tasks();
+                if self.has_remote_stored || !remote.is_empty() {
+                    self.has_remote_stored = !remote.is_empty();
+                    writes.push(Write::Remote(alloc_id, remote));
+                }
+                self.submit(writes).await;
+            }
+            Effect::PrepareAlloc => {
+                let preparation = Preparation {
+                    context: Arc::clone(&self.context),
+                    desired: Arc::clone(&self.desired),
+                    inbox: inbox.clone(),
+                    // Of one that was found here something may run already.
+                    has_begun: self.unrecorded != MissingRecordMeaning::NeverStarted,
+                    stopped: self.stopped.clone(),
+                };
+                jobs.spawn(preparation.run());
+            }
+            Effect::Task { task_at, effect } => {
+                // A start that the next agent does not know of would be made twice. Directories and
+                // reports need not wait.
+                self.stored().await;
+                self.task_effect(task_at, effect, inbox, jobs);
+            }
+            Effect::Report { urgent } => {
+                if self.runner.is_terminal() {
+                    // The control plane relies on a reported end: no crash may start the allocation after all.
+                    self.stored().await;
+                }
+                self.context.outbox.put(self.runner.report(), urgent);
+            }
+            Effect::DestroyAlloc => {
+                let context = Arc::clone(&self.context);
+                let inbox = inbox.clone();
+                jobs.spawn(async move {
+                    gc::destroy(&context, alloc_id).await;
+                    drop(inbox.send(Event::Destroyed.into()).await);
+                });
+            }
+        }
+    }
+
+    fn task_effect(
+        &mut self,
+        task_at: usize,
+        effect: TaskEffect,
+        inbox: &mpsc::Sender<Input>,
+        jobs: &mut JoinSet<()>,
+    ) {
+        let context = Arc::clone(&self.context);
+        let task = TaskRef {
+            desired: Arc::clone(&self.desired),
+            at: task_at,
+        };
+        let inputs = TaskInputSender {
+            task_at,
+            inbox: inbox.clone(),
+        };
+        let live = context.live.get(task.alloc_id(), task.name());
+        match &effect {
+            TaskEffect::Start { .. } | TaskEffect::TakeOver { .. } | TaskEffect::Recover { .. } => {
+                self.starts.begin(task_at, Arc::clone(&self.desired));
+            }
+            TaskEffect::Stop { .. } | TaskEffect::Detach | TaskEffect::Force => {}
+        }
+        match effect {
+            TaskEffect::Start { attempt } => {
+                let stopped = self.stopped.clone();
+                jobs.spawn(task::run(context, task, attempt, None, stopped, inputs));
+            }
+            TaskEffect::TakeOver { attempt, handle } => {
+                let (take, stopped) = (Some(handle), self.stopped.clone());
+                jobs.spawn(task::run(context, task, attempt, take, stopped, inputs));
+            }
+            TaskEffect::Recover { attempt } => {
+                let record = self.records.remove(task.name());
+                let known = (self.unrecorded, self.runner.runs_elsewhere(task_at));
+                jobs.spawn(task::find(context, task, attempt, record, known, inputs));
+            }
+            TaskEffect::Stop { signal, timeout } => {
+                let Some(live) = live else { return };
+                jobs.spawn(async move {
+                    if let Err(error) = live.stop(&signal, timeout).await {
+                        inputs
+                            .send(TaskInput::StopFailed {
+                                reason: error.to_string(),
+                            })
+                            .await;
+                    }
+                });
+            }
+            TaskEffect::Detach => {
+                if let Some(live) = live {
+                    live.leave();
+                }
+            }
+            TaskEffect::Force => {
+                if let Some(live) = live {
+                    jobs.spawn(async move {
+                        if let Some(message) = live.force().await {
+                            inputs.send(TaskInput::Message { message }).await;
+                        }
+                    });
+                }
+            }
+        }
+    }
+
+    /// Tells the node once that the allocation has finished, and that it is destroyed.
+    async fn tell_node(&mut self, told: &mut Option<Timestamp>) {
+        let alloc_id = self.runner.alloc_id();
+        let finished = self.runner.finished_at();
+        if finished != *told
+            && let Some(at) = finished
+        {
+            *told = finished;
+            self.context.disks.forget(alloc_id);
+            if let Err(reason) = self.context.give_network_back(alloc_id).await {
+                crate::network::bridge::tell_left(alloc_id, &reason);
+            }
+            let finished = node::Event::Finished { alloc_id, at };
+            drop(self.context.node.send(finished).await);
+        }
+        if self.runner.is_destroyed() {
+            // Nobody waits for the disk: what an agent finds recorded and gone, it destroys again.
+            self.submit(vec![Write::Remove(alloc_id)]).await;
+            // The next owner of the users stores them behind this write.
+            self.context.users.release(alloc_id);
+            let destroyed = node::Event::Destroyed { alloc_id };
+            drop(self.context.node.send(destroyed).await);
+        }
+    }
+
+    async fn submit(&mut self, writes: Vec<Write>) {
+        // The store's thread tells the operator; the node goes on as well as it can.
+        self.unstored = self.context.store.submit(writes).await.ok();
+    }
+
+    /// Waits until everything handed over is on disk.
+    async fn stored(&mut self) {
+        if let Some(pending) = self.unstored.take() {
+            drop(pending.stored().await);
+        }
+    }
+}
+
+/// The task that runs, if the event is that one was started or found.
+fn begun(event: &Event) -> Option<usize> {
+    match event {
+        Event::Task {
+            task_at,
+            input: TaskInput::Started { .. } | TaskInput::Recovered,
+        } => Some(*task_at),
+        _ => None,
+    }
+}
+
+/// Makes what an allocation needs before its tasks begin.
+#[derive(Clone)]
+struct Preparation {
+    context: Arc<AgentContext>,
+    desired: Arc<DesiredAlloc>,
+    inbox: mpsc::Sender<Input>,
+    has_begun: bool,
+    /// The allocation does not begin any more.
+    stopped: CancellationToken,
+}
+
+impl Preparation {
+    async fn run(self) {
+        let made = self.make().await;
+        let Self {
+            context,
+            desired,
+            inbox,
+            has_begun: _,
+            stopped: _,
+        } = self;
+        let alloc_id = desired.alloc_id;
+        drop(context.node.send(node::Event::Prepared { alloc_id }).await);
+        let event = match made {
+            Ok(()) => Event::Prepared,
+            Err(reason) => Event::PrepareFailed { reason },
+        };
+        drop(inbox.send(event.into()).await);
+    }
+
+    async fn make(&self) -> Result<(), String> {
+        let prepared = self.on_a_thread(|it| {
+            let _start = it.context.trash.start_of();
+            prepare(&it.context, &it.desired)
+        });
+        if let PreviousData::Not = prepared.await?
+            && !self.has_begun
+            && let Some(previous) = self.desired.fetches_from()
+        {
+            let stopped = self.stopped.run_until_cancelled(self.fetch(previous));
+            stopped.await.unwrap_or(Ok(()))?;
+        }
+        let watched = self.on_a_thread(|it| {
+            watch_disk(&it.context, &it.desired, &it.inbox);
+            Ok(())
+        });
+        watched.await
+    }
+
+    /// Gets the data of `previous` from another node, if they can be had.
+    async fn fetch(&self, previous: AllocId) -> Result<(), String> {
+        let Self {
+            context, desired, ..
+        } = self;
+        self.send_event(format!("waiting for the data of allocation {previous}"))
+            .await;
+        let fetched = migrate::fetch(context, desired, previous).await;
+        let settled = self.on_a_thread(|it| settle(&it.context, &it.desired));
+        settled.await?;
+        self.send_event(fetched.unwrap_or_else(|reason| reason))
+            .await;
+        Ok(())
+    }
+
+    async fn send_event(&self, message: String) {
+        drop(self.inbox.send(Event::Message { message }.into()).await);
+    }
+
+    async fn on_a_thread<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Self) -> Result<T, String> + Send + 'static,
+    ) -> Result<T, String> {
+        let this = self.clone();
+        let done = tokio::task::spawn_blocking(move || work(&this)).await;
+        done.unwrap_or_else(|error| Err(error.to_string()))
+    }
+}
+
+/// Whether an allocation has data of the one that it replaces.
+enum PreviousData {
+    /// They were on this node, or came from another before.
+    Here,
+    Not,
+}
+
+/// The group's tasks and who they run as.
+fn owners(
+    context: &AgentContext,
+    desired: &DesiredAlloc,
+) -> Result<Vec<(String, Option<FifoOwner>)>, String> {
+    let group = desired.group().ok_or("the job has no such group")?;
+    let owner = |task: &Task| {
+        let owner = owner_of(context, desired.alloc_id, task);
+        let owner = owner.map_err(|error| error.to_string())?;
+        Ok((task.name.clone(), owner))
+    };
+    group.tasks.iter().map(owner).collect()
+}
+
+fn dir_failed(error: DirError) -> String {
+    task::chain(&error)
+}
+
+/// Makes the allocation's directories, with what is on this node of the one that it replaces.
+fn prepare(context: &AgentContext, desired: &DesiredAlloc) -> Result<PreviousData, String> {
+    let limit = DiskLimit::of_alloc(desired).ok_or("the job has no such group")?;
+    let tasks = owners(context, desired)?;
+    let AgentContext { data, disks, .. } = context;
+    let root = data.make_alloc_root(desired.alloc_id).map_err(dir_failed)?;
+    disks
+        .limit(&root, limit)
+        .map_err(|error| format!("the quota of the ephemeral disk cannot be set: {error}"))?;
+    data.make_alloc(desired.alloc_id, &tasks)
+        .map_err(dir_failed)?;
+    if settle(context, desired)? {
+        return Ok(PreviousData::Here);
+    }
+    let Some(previous) = desired.inherits_from() else {
+        return Ok(PreviousData::Not);
+    };
+    let is_here = data.alloc(previous).alloc.exists();
+    let carry = |tree, dir: &Path| disks.carry(tree, dir);
+    if data
+        .inherit(previous, desired.alloc_id, &tasks, carry)
+        .map_err(dir_failed)?
+    {
+        tracing::info!(alloc_id = %desired.alloc_id, %previous, "the data of the allocation that it replaces are taken over");
+        // The moved data still has the owners of the earlier tasks.
+        data.make_alloc(desired.alloc_id, &tasks)
+            .map_err(dir_failed)?;
+    }
+    Ok(if is_here {
+        PreviousData::Here
+    } else {
+        PreviousData::Not
+    })
+}
+
+/// Moves what came from another node to its places, and throws away what came in part. Returns whether all came.
+fn settle(context: &AgentContext, desired: &DesiredAlloc) -> Result<bool, String> {
+    let tasks = owners(context, desired)?;
+    let AgentContext { data, .. } = context;
+    let names = tasks.iter().map(|(name, _)| name.clone());
+    let came = migrate::settle(data, desired.alloc_id, names).map_err(dir_failed)?;
+    if came {
+        // The migrated data still has the owners of the tasks there.
+        data.make_alloc(desired.alloc_id, &tasks)
+            .map_err(dir_failed)?;
+    } else {
+        migrate::discard(data, desired.alloc_id);
+    }
+    Ok(came)
+}
+
+/// Has an allocation's disk looked at, if it has directories.
+fn watch_disk(context: &AgentContext, desired: &DesiredAlloc, inbox: &mpsc::Sender<Input>) {
+    let AgentContext { data, disks, .. } = context;
+    let dir = data.alloc(desired.alloc_id).alloc;
+    if let Some(limit) = DiskLimit::of_alloc(desired)
+        && dir.is_dir()
+    {
+        disks.watch(desired.alloc_id, &dir, limit, inbox);
+    }
+}
+
+/// Sleeps until a core's timeout; for ever if there is none.
+pub(crate) async fn until(timeout: Option<(Timestamp, &'static str)>) {
+    let Some((at, _why)) = timeout else {
+        return std::future::pending().await;
+    };
+    // Never busy: a timeout that is over is due at once, and the core then names another.
+    let left = at.since(now()).max(Duration::from_micros(1));
+    tokio::time::sleep(left).await;
+}

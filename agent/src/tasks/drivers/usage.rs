@@ -1,0 +1,295 @@
+//! The usage and network addresses of tasks, as their drivers tell them. Usage is for tasks that run where the agent
+//! sees nothing, in no cgroup of its own. Addresses are for tasks in a network of the driver's.
+//!
+//! A driver tells shares of a processor, each since what it told before. The shares are added up here, so that a reader
+//! finds time that only grows. Each addition is told as if it were used evenly until the driver speaks again. It comes
+//! late by [`DRIVER_USAGE_INTERVAL`], but not in leaps. The first message of a stream adds nothing, because its
+//! starting time is not known.
+//!
+//! Absent on purpose: usage of single processes, and MHz.
+
+use std::convert::Infallible;
+use std::net::IpAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use futures::StreamExt as _;
+use muster_agent_core::task::TaskInput;
+use muster_domain::alloc::TaskNetwork;
+use muster_domain::limits::{TASK_NETWORK_NAME_CHARS_MAX, TASK_NETWORK_PORTS_MAX};
+use muster_domain::resources::AllocatedPort;
+use muster_driver::{
+    CpuField, CpuUsage, MemoryField, MemoryUsage, NetworkOverride, TaskError, TaskStats,
+};
+
+use super::native;
+use crate::limits::{
+    DRIVER_PAUSE_MAX, DRIVER_PAUSE_MIN, DRIVER_REASON_CHARS_MAX, DRIVER_USAGE_INTERVAL,
+    DRIVER_USAGE_KEPT,
+};
+use crate::network::bridge::inside_port;
+use crate::tasks::task::{LiveTask, TaskInputSender, chain};
+
+/// The usage that the driver of one task tells. A task whose driver is not asked keeps next to nothing here.
+#[derive(Debug, Default)]
+pub(crate) struct DriverUsage {
+    told: Mutex<Option<Box<UsageHistory>>>,
+    /// Where it put the task, if that was on a network of its own.
+    network: Mutex<Option<Box<TaskNetwork>>>,
+}
+
+/// Usage of a task as far as its driver tells it; what it does not tell is `None`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ReportedUsage {
+    /// CPU time since this agent asks.
+    pub(crate) cpu: Option<Duration>,
+    pub(crate) throttled_periods: Option<u64>,
+    pub(crate) throttled: Option<Duration>,
+    /// The memory that counts against the limit; where the driver tells none, the memory that is not cache.
+    pub(crate) memory_bytes: Option<u64>,
+    pub(crate) memory_peak_bytes: Option<u64>,
+    pub(crate) memory_anon_bytes: Option<u64>,
+    pub(crate) memory_file_bytes: Option<u64>,
+    pub(crate) memory_swap_bytes: Option<u64>,
+    pub(crate) memory_kernel_bytes: Option<u64>,
+}
+
+/// The messages received so far.
+#[derive(Debug, Default)]
+struct UsageHistory {
+    /// Of all words before the newest.
+    cpu_before: Duration,
+    /// The time that the newest message added.
+    cpu_added: Duration,
+    /// The newest words, with no CPU time in them, and when they came.
+    newest: Option<(ReportedUsage, Instant)>,
+    /// Whether the newest words have CPU time in them.
+    has_cpu: bool,
+    /// The reason why the driver tells nothing.
+    refusal: Option<Box<str>>,
+}
+
+/// Has the task's driver tell what the task uses, through any number of its deaths, for as long as the task is in none
+/// of the agent's cgroups.
+/// Of one that an earlier agent started, `inputs` hear where its driver put it, which may not be known any more.
+pub(crate) async fn follow(live: &LiveTask, inputs: &TaskInputSender) -> Infallible {
+    let mut pause = DRIVER_PAUSE_MIN;
+    // Of one that an earlier agent started, that one was told.
+    let mut is_placed = live.usage.network().is_some();
+    loop {
+        live.slot.ready().await;
+        if !is_placed && let Ok(status) = live.slot.driver.inspect_task(&live.record.task_id).await
+        {
+            live.usage.reach(status.network.as_ref());
+            is_placed = true;
+            if let Some(network) = live.usage.network() {
+                inputs
+                    .send(TaskInput::Reached {
+                        network: Box::new(network),
+                    })
+                    .await;
+            }
+        }
+        if live.is_here() {
+            tokio::time::sleep(DRIVER_USAGE_INTERVAL).await;
+            continue;
+        }
+        let began = Instant::now();
+        if let Err(error) = listen(live).await {
+            live.usage.refuse(&chain(&error));
+        }
+        // One that ends its streams at once is not asked at once.
+        if began.elapsed() >= DRIVER_USAGE_INTERVAL {
+            pause = DRIVER_PAUSE_MIN;
+        }
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(DRIVER_PAUSE_MAX);
+    }
+}
+
+/// Listens until the driver ends or the task does.
+async fn listen(live: &LiveTask) -> Result<(), TaskError> {
+    let driver = &live.slot.driver;
+    let asked = driver.task_stats(&live.record.task_id, DRIVER_USAGE_INTERVAL);
+    let mut words = asked.await?;
+    let mut is_first = true;
+    while let Some(stats) = words.next().await {
+        live.usage.take(&stats, Instant::now(), is_first);
+        is_first = false;
+    }
+    live.usage.refuse("it stopped telling, and is asked again");
+    Ok(())
+}
+
+/// Whether the agent sees nothing of what the task uses, so that its driver has to tell.
+pub(crate) fn is_hidden(live: &LiveTask) -> bool {
+    live.record.driver != native::NAME && !live.is_here()
+}
+
+impl DriverUsage {
+    /// Returns what the driver told last, or why that is not known.
+    pub(crate) fn known(&self, driver: &str, now: Instant) -> Result<ReportedUsage, String> {
+        let told = self.locked();
+        let Some(told) = told.as_deref() else {
+            return Err(format!(
+                "the task runs in none of the agent's cgroups, and driver `{driver}` has told nothing of it yet"
+            ));
+        };
+        if let Some(refusal) = &told.refusal {
+            return Err(format!(
+                "driver `{driver}` does not tell what the task uses: {refusal}"
+            ));
+        }
+        told.at(now).ok_or_else(|| {
+            format!(
+                "driver `{driver}` has told nothing of the task for more than {DRIVER_USAGE_KEPT:?}; see its log in the `drivers` directory of the agent's data"
+            )
+        })
+    }
+
+    /// Where the driver put the task, if that was on a network of its own.
+    pub(crate) fn network(&self) -> Option<TaskNetwork> {
+        let network = self.network.lock();
+        let network = network.unwrap_or_else(PoisonError::into_inner);
+        network.as_deref().cloned()
+    }
+
+    /// The driver has put the task there.
+    pub(crate) fn reach(&self, network: Option<&NetworkOverride>) {
+        let Some(network) = network.filter(|network| !network.addr.is_empty()) else {
+            return;
+        };
+        let mut known = self.network.lock().unwrap_or_else(PoisonError::into_inner);
+        *known = Some(Box::new(told_network(network)));
+    }
+
+    /// The task has the network of its allocation, unless its driver put it elsewhere.
+    pub(crate) fn reach_if_nowhere(&self, address: IpAddr, ports: &[AllocatedPort]) {
+        let inside = |port: &AllocatedPort| (port.label.clone(), inside_port(port.value, port.to));
+        let mut known = self.network.lock().unwrap_or_else(PoisonError::into_inner);
+        known.get_or_insert_with(|| {
+            Box::new(TaskNetwork {
+                address: address.to_string(),
+                ports: ports
+                    .iter()
+                    .take(TASK_NETWORK_PORTS_MAX)
+                    .map(inside)
+                    .collect(),
+                auto_advertise: false,
+            })
+        });
+    }
+
+    /// The driver has told something: `first` since it was asked.
+    fn take(&self, stats: &TaskStats, now: Instant, first: bool) {
+        let mut told = self.locked();
+        told.get_or_insert_default().take(stats, now, first);
+    }
+
+    fn refuse(&self, why: &str) {
+        let mut told = self.locked();
+        let told = told.get_or_insert_default();
+        told.newest = None;
+        let why: String = why.chars().take(DRIVER_REASON_CHARS_MAX).collect();
+        told.refusal = Some(why.into());
+    }
+
+    fn locked(&self) -> MutexGuard<'_, Option<Box<UsageHistory>>> {
+        // A panic elsewhere leaves a whole word: each is written without one.
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl UsageHistory {
+    fn take(&mut self, stats: &TaskStats, now: Instant, first: bool) {
+        let (cpu, memory) = (&stats.usage.cpu, &stats.usage.memory);
+        let share = share(cpu);
+        let since = self.newest.as_ref().map(|(_, arrived)| *arrived);
+        let span = since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
+        self.cpu_before = self.cpu_before.saturating_add(self.cpu_added);
+        self.cpu_added = match share {
+            Some(share) if !first => used(span, share),
+            Some(_) | None => Duration::ZERO,
+        };
+        self.has_cpu = share.is_some();
+        self.newest = Some((known(cpu, memory), now));
+        self.refusal = None;
+    }
+
+    /// Returns what is known at `now`; `None` if that is too old.
+    fn at(&self, now: Instant) -> Option<ReportedUsage> {
+        let (known, arrived) = self.newest.as_ref()?;
+        let age = now.saturating_duration_since(*arrived);
+        if age > DRIVER_USAGE_KEPT {
+            return None;
+        }
+        let part = age.as_secs_f64() / DRIVER_USAGE_INTERVAL.as_secs_f64();
+        let cpu = self.cpu_before + used(self.cpu_added, part.min(1.0));
+        Some(ReportedUsage {
+            cpu: self.has_cpu.then_some(cpu),
+            ..known.clone()
+        })
+    }
+}
+
+/// Returns as much of it as is kept. Invalid ports are left out.
+fn told_network(network: &NetworkOverride) -> TaskNetwork {
+    let NetworkOverride {
+        port_map,
+        addr,
+        auto_advertise,
+    } = network;
+    let short = |text: &str| text.chars().take(TASK_NETWORK_NAME_CHARS_MAX).collect();
+    let ports = port_map
+        .iter()
+        .filter_map(|(label, port)| Some((short(label), u16::try_from(*port).ok()?)));
+    TaskNetwork {
+        address: short(addr),
+        ports: ports.take(TASK_NETWORK_PORTS_MAX).collect(),
+        auto_advertise: *auto_advertise,
+    }
+}
+
+/// Returns `span` times `share`; zero if that is not a valid time.
+fn used(span: Duration, share: f64) -> Duration {
+    Duration::try_from_secs_f64(span.as_secs_f64() * share).unwrap_or_default()
+}
+
+/// The part of one core that the task used; `None` if the driver does not tell, or tells what cannot be.
+fn share(cpu: &CpuUsage) -> Option<f64> {
+    let measured = |field| cpu.measured.contains(&field);
+    let percent = if measured(CpuField::Percent) {
+        cpu.percent
+    } else if measured(CpuField::UserMode) && measured(CpuField::SystemMode) {
+        cpu.user_mode + cpu.system_mode
+    } else {
+        return None;
+    };
+    (0.0..=PERCENT_MAX)
+        .contains(&percent)
+        .then_some(percent / 100.0)
+}
+
+/// Per cent of one core above which a driver's value is not believed: 8 192 cores, the most that Linux is built for on
+/// x86-64 (`NR_CPUS`).
+const PERCENT_MAX: f64 = 100.0 * 8_192.0;
+
+fn known(cpu: &CpuUsage, memory: &MemoryUsage) -> ReportedUsage {
+    let counted = |field, value| cpu.measured.contains(&field).then_some(value);
+    let bytes = |field, value| memory.measured.contains(&field).then_some(value);
+    let anon_bytes = bytes(MemoryField::Rss, memory.rss);
+    ReportedUsage {
+        cpu: None,
+        throttled_periods: counted(CpuField::ThrottledPeriods, cpu.throttled_periods),
+        throttled: counted(CpuField::ThrottledTime, cpu.throttled_time).map(Duration::from_nanos),
+        memory_bytes: bytes(MemoryField::Usage, memory.usage).or(anon_bytes),
+        memory_peak_bytes: bytes(MemoryField::MaxUsage, memory.max_usage),
+        memory_anon_bytes: anon_bytes,
+        memory_file_bytes: bytes(MemoryField::Cache, memory.cache),
+        memory_swap_bytes: bytes(MemoryField::Swap, memory.swap),
+        memory_kernel_bytes: bytes(MemoryField::KernelUsage, memory.kernel_usage),
+    }
+}
+
+#[cfg(test)]
+mod tests;

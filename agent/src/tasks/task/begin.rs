@@ -1,0 +1,814 @@
+//! Starts a task: cgroup, record, counters, FIFOs, driver.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use muster_agent_core::limits::KILL_TIMEOUT_MAX;
+use muster_domain::job::{NetworkMode as GroupNetworkMode, Task, TaskGroup};
+use muster_domain::node::NodeResources;
+use muster_domain::resources::Mb;
+use muster_driver::{
+    CgroupPlacement, Dns, FsIsolation, LinuxResources, Mount, MountConfigs, NetworkIsolation,
+    NetworkMode, NetworkOverride, PortMapping, StartTaskError, StartedTask, TaskConfig, TaskHandle,
+    TaskReach, TaskResources, WithoutHost,
+};
+
+use super::streams::{Streams, remove_fifos, stream_name};
+use super::{LiveTask, TaskRef, network_policy, remote, resources, root, store_record, user};
+use crate::context::AgentContext;
+use crate::limits::{CGROUP_EMPTY_DEADLINE, DRIVER_START_DEADLINE, START_STOP_DEADLINE};
+use crate::logs::FifoOwner;
+use crate::network::bridge::{self, AllocNetwork};
+use crate::network::cni;
+use crate::resources::cgroup::{
+    Controller, CreateTaskCgroupError, PERIOD_US, TaskCgroup, core_list,
+};
+use crate::storage::allocdir::{AllocDirs, owner_of};
+use crate::storage::gc::{self, Leftover};
+use crate::storage::payload;
+use crate::storage::store::{self, TaskRecord};
+use crate::storage::volumes;
+use crate::tasks::drivers::usage::DriverUsage;
+use crate::tasks::drivers::{DriverFacts, DriverSlot, TaskConfigError, native, unserved};
+use crate::tasks::task_env::{TaskEnv, TaskPaths, host_address};
+use muster_wire::codec;
+use muster_wire::rpc::LogStream;
+use tokio_util::sync::CancellationToken;
+
+/// Where a task writes whose output nobody takes.
+const NULL_DEVICE: &str = "/dev/null";
+
+/// A start that failed and was undone. What its driver did not destroy is kept as a [`Leftover`]; what the
+/// kernel did not let go of is told in the log.
+#[derive(Debug)]
+pub(crate) struct StartFailure {
+    /// The reason, as text.
+    pub(crate) reason: String,
+    pub(crate) next: StartRetry,
+}
+
+/// The step after a failed start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StartRetry {
+    /// The same start may succeed later.
+    Retry,
+    GiveUp,
+    /// There is nothing to take over.
+    StartAnew,
+}
+
+impl StartFailure {
+    pub(super) fn fatal(reason: impl ToString) -> Self {
+        Self {
+            reason: reason.to_string(),
+            next: StartRetry::GiveUp,
+        }
+    }
+
+    pub(super) fn retryable(reason: impl ToString) -> Self {
+        Self {
+            reason: reason.to_string(),
+            next: StartRetry::Retry,
+        }
+    }
+}
+
+/// Starts the task, or takes over the one that `take` finds. Answers with the running task and what an operator should
+/// know of it.
+pub(crate) async fn begin(
+    context: &AgentContext,
+    task: &TaskRef,
+    attempt: u32,
+    take: Option<Vec<u8>>,
+    stopped: &CancellationToken,
+) -> Result<(LiveTask, String), StartFailure> {
+    let _start = context.trash.start_of();
+    if let Some(reason) = context.conditions.reason(store::CONDITION) {
+        // The next agent would not know of this start.
+        return Err(StartFailure::retryable(reason));
+    }
+    let room = context.start_health.take();
+    room.map_err(StartFailure::retryable)?;
+    let slot = driver(context, task)?;
+    let isolation = fs_isolation(&slot, task).await?;
+    let begun = begin_isolated(context, task, slot, isolation, attempt, (take, stopped)).await;
+    if begun.is_err() && isolation == FsIsolation::Chroot {
+        root::remove(context, task).await;
+    }
+    begun
+}
+
+async fn begin_isolated(
+    context: &AgentContext,
+    task: &TaskRef,
+    slot: DriverSlot,
+    isolation: FsIsolation,
+    attempt: u32,
+    (take, stopped): (Option<Vec<u8>>, &CancellationToken),
+) -> Result<(LiveTask, String), StartFailure> {
+    let network = context.ensure_network(&task.desired).await;
+    let network = network.map_err(StartFailure::retryable)?;
+    let mut config = task_config(context, task, attempt, network.as_deref(), isolation)?;
+    if sees_host(task, isolation, &config.config) {
+        let_users_pass(context, task).await?;
+    }
+    user::give(context, task, &slot, &mut config).await?;
+    let mut notes = Vec::new();
+    if isolation == FsIsolation::Chroot {
+        notes.extend(root::make(context, task, &slot, &mut config).await?);
+    }
+    let cgroup = make_cgroup(context, task, &slot).await?;
+    notes.extend(cgroup.unenforced().map(|limit| limit.reason.clone()));
+    let in_part = cgroup.kept_in_part(&task.task().resources.io);
+    notes.extend(in_part.map(str::to_owned));
+
+    // Its runner has stored that this start is under way. An agent that dies before the handle is
+    // stored finds the process by its id, which follows from allocation, task and attempt.
+    if let Some(bpf) = context.bpf()
+        && let Err(error) = bpf.watch(cgroup.id())
+    {
+        notes.push(format!("the task is not counted by eBPF: {error}"));
+    }
+    let reach = match attach_task_policy(context, task, &slot, &config, cgroup.id()).await {
+        Ok((reach, note)) => {
+            notes.extend(note);
+            reach
+        }
+        Err(failure) => {
+            undo(context, task, &cgroup).await;
+            return Err(failure);
+        }
+    };
+    let begins = attempt == 0 && take.is_none();
+    let taken = (take, stopped);
+    match start(context, task, &slot, config, taken, &cgroup, begins).await {
+        Ok((started, streams)) => {
+            let (elsewhere, note) = remote::handle(&slot, &started.handle).await;
+            notes.extend(note);
+            notes.extend(started.network.as_ref().and_then(reached_at));
+            let usage = DriverUsage::default();
+            usage.reach(started.network.as_ref());
+            if let Some(network) = &network
+                && cni::wanted(task.group()).is_some()
+            {
+                usage.reach_if_nowhere(network.address, &task.desired.holding.ports);
+            }
+            let record = TaskRecord {
+                attempt,
+                driver: task.task().driver.clone(),
+                task_id: task_id(task, attempt),
+                cgroup_id: cgroup.id(),
+                boot_id: context.boot_id.clone(),
+                handle: encoded(&started.handle),
+                ended: None,
+            };
+            note_record(&cgroup, &record);
+            store_record(context, task, &record).await;
+            let live = LiveTask {
+                slot,
+                record,
+                cgroup: Some(cgroup),
+                streams,
+                elsewhere,
+                leaving: CancellationToken::new(),
+                usage,
+                reach,
+            };
+            Ok((live, notes.join("; ")))
+        }
+        Err(failure) => {
+            undo(context, task, &cgroup).await;
+            Err(failure)
+        }
+    }
+}
+
+/// Puts the task behind its policy. Answers with how far it gets without one, and what an operator should know.
+async fn attach_task_policy(
+    context: &AgentContext,
+    task: &TaskRef,
+    slot: &DriverSlot,
+    config: &TaskConfig,
+    cgroup_id: u64,
+) -> Result<(TaskReach, Option<String>), StartFailure> {
+    network_policy::check_holds(context, task, slot).await?;
+    let reach = network_policy::reach(context, slot, config).await?;
+    let note = network_policy::attach_policy(context, task, cgroup_id, reach);
+    Ok((reach, note.map_err(StartFailure::fatal)?))
+}
+
+/// Where a driver that put the task on a network of its own says that it is reached, for the task's history.
+fn reached_at(network: &NetworkOverride) -> Option<String> {
+    let NetworkOverride {
+        port_map,
+        addr,
+        auto_advertise: _,
+    } = network;
+    if addr.is_empty() {
+        return None;
+    }
+    let ports: Vec<String> = port_map
+        .iter()
+        .map(|(label, port)| format!("{label} at {port}"))
+        .collect();
+    let ports = if ports.is_empty() {
+        String::new()
+    } else {
+        format!(" ({})", ports.join(", "))
+    };
+    Some(format!(
+        "its driver put it on a network of its own: {addr}{ports}"
+    ))
+}
+
+/// Writes the record on the group too, where it outlives the store and the driver.
+pub(super) fn note_record(cgroup: &TaskCgroup, record: &TaskRecord) {
+    let noted = codec::encode(record)
+        .map_err(std::io::Error::other)
+        .and_then(|note| cgroup.set_note(&note));
+    if let Err(error) = noted {
+        tracing::warn!(task_id = record.task_id, %error,
+            "the record of a task could not be written on its cgroup: it is in the store alone");
+    }
+}
+
+fn driver(context: &AgentContext, task: &TaskRef) -> Result<DriverSlot, StartFailure> {
+    let name = &task.task().driver;
+    context.drivers.named(name).cloned().ok_or_else(|| {
+        let known = context.drivers.names();
+        StartFailure::fatal(format!("this node has no driver `{name}`; it has {known}"))
+    })
+}
+
+async fn make_cgroup(
+    context: &AgentContext,
+    task: &TaskRef,
+    slot: &DriverSlot,
+) -> Result<TaskCgroup, StartFailure> {
+    if let Some(field) = resources::kept_by_cgroup(task.task())
+        && !learned(slot).await?.capabilities.joins_cgroup
+    {
+        let driver = &task.task().driver;
+        return Err(StartFailure::fatal(resources::unkept(field, driver)));
+    }
+    task.hold_cores(context);
+    let made = match create_cgroup(context, task) {
+        // A process that an earlier start could not account for: nothing of ours may live there.
+        Err(CreateTaskCgroupError::Occupied { .. }) => {
+            empty(context, task).await;
+            create_cgroup(context, task)
+        }
+        other => other,
+    };
+    if made.is_err() {
+        task.release_cores(context);
+    }
+    let cgroup = made.map_err(|error| match error {
+        CreateTaskCgroupError::Limit(_) => StartFailure::fatal(chain(&error)),
+        other => StartFailure::retryable(chain(&other)),
+    })?;
+    let resources = &task.task().resources;
+    // What a job asks for by name is kept, or the task does not run.
+    let unlimited = cgroup.unenforced().find(|limit| match limit.controller {
+        Controller::Memory | Controller::Pids => context.strict_limits,
+        Controller::Cpu => resources.cpu_hard_limit,
+        Controller::Io => !resources.io.is_none(),
+        Controller::Cpuacct | Controller::Cpuset => false,
+    });
+    if let Some(limit) = unlimited {
+        let reason = limit.reason.clone();
+        task.release_cores(context);
+        remove(&cgroup).await;
+        return Err(StartFailure::fatal(reason));
+    }
+    Ok(cgroup)
+}
+
+fn create_cgroup(
+    context: &AgentContext,
+    task: &TaskRef,
+) -> Result<TaskCgroup, CreateTaskCgroupError> {
+    let alloc = task.alloc_id().to_string();
+    resources::with_limits(context, task, |limits| {
+        TaskCgroup::create(&context.tree, &alloc, task.name(), limits)
+    })
+}
+
+/// Kills what is in the cgroup of a task that should have no process.
+async fn empty(context: &AgentContext, task: &TaskRef) {
+    let alloc = task.alloc_id().to_string();
+    if let Ok(cgroup) = TaskCgroup::open(&context.tree, &alloc, task.name()) {
+        kill(&cgroup).await;
+    }
+}
+
+/// Kills everything in `cgroup` and waits until it is gone.
+pub(crate) async fn kill(cgroup: &TaskCgroup) {
+    if let Err(error) = cgroup.kill() {
+        tracing::error!(%error, "a cgroup cannot be killed");
+    }
+    match cgroup.wait_empty(CGROUP_EMPTY_DEADLINE).await {
+        Ok(true) => {}
+        Ok(false) => {
+            tracing::error!(dir = %cgroup.dir().display(), "processes of a task are stuck in the kernel");
+        }
+        Err(error) => tracing::warn!(%error, "a cgroup cannot be read"),
+    }
+}
+
+async fn remove(cgroup: &TaskCgroup) {
+    if let Err(error) = cgroup.remove().await {
+        tracing::warn!(%error, "a cgroup is left; it is removed with the allocation");
+    }
+}
+
+async fn start(
+    context: &AgentContext,
+    task: &TaskRef,
+    slot: &DriverSlot,
+    mut config: TaskConfig,
+    (take, stopped): (Option<Vec<u8>>, &CancellationToken),
+    cgroup: &TaskCgroup,
+    begins: bool,
+) -> Result<(StartedTask, Streams), StartFailure> {
+    let dirs = context.data.alloc(task.alloc_id());
+    let owner = owner_of(context, task.alloc_id(), task.task()).map_err(StartFailure::fatal)?;
+    write_payload(task, &dirs, owner).await?;
+    let streams = match untaken(slot, task).await? {
+        Some(why) => {
+            config.stdout_path = NULL_DEVICE.into();
+            config.stderr_path = NULL_DEVICE.into();
+            Streams::untaken(&dirs, task.name(), &why)
+                .map_err(|error| StartFailure::retryable(chain(&error)))?
+        }
+        None => Streams::open(
+            &context.ring,
+            &dirs,
+            task.name(),
+            owner,
+            task.task().logs,
+            begins,
+        )
+        .await
+        .map_err(|error| StartFailure::retryable(chain(&error)))?,
+    };
+    config.resources.linux.cpuset_cgroup = cgroup.dir().to_string_lossy().into_owned();
+    config.cgroup = Some(CgroupPlacement {
+        dir: cgroup.dir().to_owned(),
+        joins: cgroup.joins(),
+    });
+    let task_id = config.id.clone();
+    let asking = async {
+        match take {
+            Some(handle) => remote::take_over(slot, config, &handle).await,
+            None => with_driver(context, task, slot, config, cgroup.id()).await,
+        }
+    };
+    let given_up = async {
+        stopped.cancelled().await;
+        tokio::time::sleep(START_STOP_DEADLINE).await;
+    };
+    let asked = tokio::select! {
+        asked = asking => asked,
+        () = given_up => {
+            let reason = format!(
+                "the driver `{}` did not answer StartTask within {START_STOP_DEADLINE:?} of the stop: the task's cgroup is killed",
+                task.task().driver
+            );
+            let leftover = Leftover {
+                driver: task.task().driver.clone(),
+                task_id,
+                task: task.name().to_owned(),
+                cgroup_id: cgroup.id(),
+                boot_id: context.boot_id.clone(),
+            };
+            // The driver may make the task yet: it is asked to destroy it with the allocation.
+            let error = std::io::Error::other(reason.clone());
+            gc::keep(context, task.alloc_id(), leftover, &error).await;
+            Err(StartFailure::retryable(reason))
+        }
+    };
+    match asked {
+        Ok(started) => Ok((started, streams)),
+        Err(failure) => {
+            // Nobody writes any more once the cgroup is empty.
+            kill(cgroup).await;
+            streams.close(&context.ring).await;
+            Err(failure)
+        }
+    }
+}
+
+/// Why nothing is to be taken of what the task writes, if that is so: its job or its driver says so.
+async fn untaken(slot: &DriverSlot, task: &TaskRef) -> Result<Option<String>, StartFailure> {
+    let name = task.name();
+    if task.task().logs.is_disabled() {
+        return Ok(Some(format!(
+            "task `{name}` has no log: its job says `logs {{ disabled = true }}`"
+        )));
+    }
+    let learned = learned(slot).await?;
+    let driver = &task.task().driver;
+    let is_taken_elsewhere = learned.capabilities.disable_log_collection;
+    Ok(is_taken_elsewhere.then(|| {
+        format!(
+            "task `{name}` has no log here: its driver `{driver}` takes the output itself and says where it puts it"
+        )
+    }))
+}
+
+/// Writes what the job was dispatched with, if the task wants it.
+async fn write_payload(
+    task: &TaskRef,
+    dirs: &AllocDirs,
+    owner: Option<FifoOwner>,
+) -> Result<(), StartFailure> {
+    let (spec, file) = (&task.desired.job.spec, task.task().payload_file.clone());
+    let payload = spec.launched.as_ref().map(|launched| &launched.payload);
+    let Some(payload) = payload.filter(|payload| !payload.is_empty() && !file.is_empty()) else {
+        return Ok(());
+    };
+    let (local, payload) = (dirs.task(task.name()).join("local"), payload.clone());
+    let written =
+        tokio::task::spawn_blocking(move || payload::write(&local, &file, &payload, owner)).await;
+    match written {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(error)) => Err(StartFailure::retryable(chain(&error))),
+        Err(error) => Err(StartFailure::retryable(error)),
+    }
+}
+
+/// Returns the capabilities of the driver, once it answers.
+pub(super) async fn learned(slot: &DriverSlot) -> Result<Arc<DriverFacts>, StartFailure> {
+    ready(slot).await?;
+    let learned = slot.learned().await;
+    learned.map_err(|error| StartFailure::retryable(chain(&error)))
+}
+
+/// Waits until the driver answers.
+pub(super) async fn ready(slot: &DriverSlot) -> Result<(), StartFailure> {
+    let ready = tokio::time::timeout(DRIVER_START_DEADLINE, slot.ready()).await;
+    ready.map_err(|_elapsed| {
+        StartFailure::retryable(format!(
+            "the driver did not answer within {DRIVER_START_DEADLINE:?}; see `muster doctor`"
+        ))
+    })
+}
+
+/// The `config` block of a task, checked against its driver's schema.
+pub(super) async fn decoded(
+    slot: &DriverSlot,
+    config: &TaskConfig,
+) -> Result<serde_json::Value, StartFailure> {
+    let decoded = slot.task_config(&config.config).await;
+    decoded.map_err(|error| match error {
+        TaskConfigError::Wrong(_) => StartFailure::fatal(error),
+        TaskConfigError::Driver(_) => StartFailure::retryable(chain(&error)),
+    })
+}
+
+async fn with_driver(
+    context: &AgentContext,
+    task: &TaskRef,
+    slot: &DriverSlot,
+    mut config: TaskConfig,
+    cgroup_id: u64,
+) -> Result<StartedTask, StartFailure> {
+    ready(slot).await?;
+    let mode = config.network.as_ref().map(|network| network.mode);
+    if mode.is_some() || !config.mounts.is_empty() {
+        let learned = slot.learned().await;
+        let learned = learned.map_err(|error| StartFailure::retryable(chain(&error)))?;
+        let modes = &learned.capabilities.network_modes;
+        if let Some(mode) = mode
+            && mode != NetworkMode::Host
+            && !modes.contains(&mode)
+        {
+            return Err(StartFailure::fatal(no_such_network(mode)));
+        }
+        let mounts = !config.mounts.is_empty();
+        if mounts && learned.capabilities.mount_configs == MountConfigs::None {
+            return Err(StartFailure::fatal(
+                "the task's driver cannot show host volumes: leave `volume_mount` out, or take another driver",
+            ));
+        }
+    }
+    config.config = decoded(slot, &config).await?;
+    let task_id = config.id.clone();
+    let error = match slot.driver.start_task(config).await {
+        Ok(started) => return Ok(started),
+        Err(error) => error,
+    };
+    // It may have been started, or half of it: a container that was made and did not start.
+    let driver = &task.task().driver;
+    if let Err(error) = gc::destroy_task(slot, driver, &task_id).await {
+        let leftover = Leftover {
+            driver: driver.clone(),
+            task_id,
+            task: task.name().to_owned(),
+            cgroup_id,
+            boot_id: context.boot_id.clone(),
+        };
+        gc::keep(context, task.alloc_id(), leftover, &error).await;
+    }
+    match error {
+        StartTaskError::Fatal { message } => Err(StartFailure::fatal(message)),
+        StartTaskError::Recoverable { message } => Err(StartFailure::retryable(message)),
+        StartTaskError::AlreadyStarted { .. } | StartTaskError::Driver(_) => {
+            Err(StartFailure::retryable(chain(&error)))
+        }
+    }
+}
+
+/// Why a driver cannot have a task whose group has `mode`.
+fn no_such_network(mode: NetworkMode) -> String {
+    let what = match mode {
+        NetworkMode::None => "keep tasks from every network, as their group's mode `none` says",
+        NetworkMode::Host | NetworkMode::Group | NetworkMode::Task => {
+            "put tasks into a network of their group's"
+        }
+    };
+    format!("the task's driver cannot {what}: use network mode `host`, or take another driver")
+}
+
+async fn undo(context: &AgentContext, task: &TaskRef, cgroup: &TaskCgroup) {
+    if let Some(bpf) = context.bpf()
+        && let Err(error) = bpf.forget(cgroup.id())
+    {
+        tracing::warn!(%error, "counters of a task that did not start are left");
+    }
+    task.release_cores(context);
+    remove(cgroup).await;
+    remove_fifos(&context.data.alloc(task.alloc_id()), task.name());
+}
+
+fn task_config(
+    context: &AgentContext,
+    task: &TaskRef,
+    attempt: u32,
+    own_network: Option<&AllocNetwork>,
+    isolation: FsIsolation,
+) -> Result<TaskConfig, StartFailure> {
+    let spec = context.spec();
+    let dirs = context.data.alloc(task.alloc_id());
+    let TaskRef { desired, .. } = task;
+    let (group, description) = (task.group(), task.task());
+    let address = own_network.map(|network| network.address);
+    let places = TaskPaths::of(isolation, &dirs, &description.name);
+    let env = TaskEnv::build(task, &places, &spec, address);
+    let mut mounts = volumes::mounts(group, description, &spec.volumes, &env, &places.root)
+        .map_err(StartFailure::fatal)?;
+    let config: serde_json::Value = serde_json::from_str(&description.config_json)
+        .map_err(|error| StartFailure::fatal(format!("the task's config is not JSON: {error}")))?;
+    mounts.extend(names(description, &config, &mounts, own_network));
+    let fifo = |stream| dirs.fifos.join(stream_name(&description.name, stream));
+    Ok(TaskConfig {
+        id: task_id(task, attempt),
+        task_name: description.name.clone(),
+        group_name: group.name.clone(),
+        alloc_id: desired.alloc_id.to_string(),
+        job_id: desired.job.spec.id.clone(),
+        job_name: desired.job.spec.name.clone(),
+        namespace: desired.job.spec.namespace.clone(),
+        parent_job_id: desired
+            .job
+            .spec
+            .launched
+            .as_ref()
+            .map_or_else(String::new, |launched| launched.parent_id.clone()),
+        node_id: spec.id.to_string(),
+        node_name: spec.name.clone(),
+        config: interpolated(&env, config),
+        resources: task_resources(task, &spec.address, &spec.resources),
+        user: description.user.clone(),
+        alloc_dir: alloc_dir(&dirs),
+        task_dir: dirs.task(&description.name),
+        stdout_path: fifo(LogStream::Stdout),
+        stderr_path: fifo(LogStream::Stderr),
+        kill_signal: Some(description.kill_signal.clone()).filter(|name| !name.is_empty()),
+        without_host: group
+            .disconnect
+            .stop_without_agent_after()
+            .map(|max| WithoutHost {
+                max,
+                kill_timeout: description.kill_timeout.min(KILL_TIMEOUT_MAX),
+            }),
+        mounts,
+        network: network(group, own_network),
+        dns: dns(description, group, &env),
+        env: env.vars,
+        ..TaskConfig::default()
+    })
+}
+
+/// Returns how the task's driver isolates file systems. The native driver is given the host's paths, and shows them
+/// where the level that the task asks for has them. A driver whose tasks cannot run here has no isolation.
+pub(super) async fn fs_isolation(
+    slot: &DriverSlot,
+    task: &TaskRef,
+) -> Result<FsIsolation, StartFailure> {
+    if task.task().driver == native::NAME {
+        return Ok(FsIsolation::None);
+    }
+    let learned = learned(slot).await?;
+    match unserved(&task.task().driver, &learned.capabilities) {
+        Some(reason) => Err(StartFailure::fatal(reason)),
+        None => Ok(learned.capabilities.fs_isolation),
+    }
+}
+
+/// Whether the task finds its directories by the host's paths. What the native driver does is in the task's `config`.
+pub(super) fn sees_host(
+    task: &TaskRef,
+    isolation: FsIsolation,
+    config: &serde_json::Value,
+) -> bool {
+    if task.task().driver == native::NAME {
+        return config.get("isolation").is_some_and(|level| level == "raw");
+    }
+    isolation == FsIsolation::None
+}
+
+/// Opens the way to the task's directories.
+pub(super) async fn let_users_pass(
+    context: &AgentContext,
+    task: &TaskRef,
+) -> Result<(), StartFailure> {
+    let (data, alloc_id) = (context.data.clone(), task.alloc_id());
+    let opened = tokio::task::spawn_blocking(move || data.let_users_pass(alloc_id)).await;
+    let opened = opened.map_err(StartFailure::retryable)?;
+    opened.map_err(|error| StartFailure::retryable(chain(&error)))
+}
+
+/// Returns the DNS settings of the group's tasks, for drivers that write them into a root of their own. The native
+/// driver is given the file ([`names`]).
+fn dns(task: &Task, group: &TaskGroup, env: &TaskEnv) -> Option<Dns> {
+    if task.driver == native::NAME {
+        return None;
+    }
+    Some(bridge::dns_config(
+        group.network.as_ref()?.dns.as_ref()?,
+        env,
+    ))
+}
+
+/// The task's block with its references resolved. A tree of actions stays as it is: what stands there is for
+/// shells, and a client that wants a node's value finds it in the environment.
+fn interpolated(env: &TaskEnv, mut config: serde_json::Value) -> serde_json::Value {
+    let tree = config.get_mut(ACTIONS).map(serde_json::Value::take);
+    let mut config = env.interpolate_config(config);
+    if let (Some(tree), Some(fields)) = (tree, config.as_object_mut()) {
+        fields.insert(ACTIONS.to_owned(), tree);
+    }
+    config
+}
+
+/// The network of a group that is to have none or its own. Every other one has the host's.
+fn network(group: &TaskGroup, own: Option<&AllocNetwork>) -> Option<NetworkIsolation> {
+    if let Some(own) = own {
+        return Some(own.isolation());
+    }
+    let mode = &group.network.as_ref()?.mode;
+    (*mode == GroupNetworkMode::None).then(|| NetworkIsolation {
+        mode: NetworkMode::None,
+        ..NetworkIsolation::default()
+    })
+}
+
+/// The files of names that a task with a network of its own sees in place of the host's: in a root made of the
+/// host's directories. A root that the job names has its own, and other drivers make theirs.
+fn names(
+    task: &Task,
+    config: &serde_json::Value,
+    mounts: &[Mount],
+    own: Option<&AllocNetwork>,
+) -> Vec<Mount> {
+    let has_root = config.get("root").is_some_and(|root| !root.is_null());
+    if task.driver != native::NAME || has_root {
+        return Vec::new();
+    }
+    let files = own.map_or(&[][..], |own| &own.files).iter();
+    let free = files.filter(|(_, target)| mounts.iter().all(|mount| mount.task_path != *target));
+    free.map(|(path, target)| Mount {
+        task_path: (*target).to_owned(),
+        host_path: path.display().to_string(),
+        readonly: true,
+        ..Mount::default()
+    })
+    .collect()
+}
+
+/// The field of the native driver's block that holds a tree of actions.
+const ACTIONS: &str = "actions";
+
+fn alloc_dir(dirs: &AllocDirs) -> std::path::PathBuf {
+    dirs.alloc.clone()
+}
+
+fn task_resources(task: &TaskRef, address: &str, node: &NodeResources) -> TaskResources {
+    let resources = &task.task().resources;
+    let limit = resources.memory_limit().unwrap_or_default();
+    let max = |max: Mb| match max {
+        Mb::UNLIMITED => -1,
+        max => max.0.into(),
+    };
+    TaskResources {
+        cpu_mhz: task.cpu_mhz().into(),
+        memory_mb: resources.memory.0.into(),
+        memory_max_mb: resources.memory_max.map_or(0, max),
+        linux: LinuxResources {
+            cpu_shares: task.cpu_mhz().into(),
+            cpuset_cpus: task
+                .cores()
+                .map_or_else(String::new, |cores| core_list(&cores.ids)),
+            memory_limit_bytes: i64::try_from(limit.bytes()).unwrap_or(i64::MAX),
+            ..cpu_part(task.cpu_mhz(), resources.cpu_hard_limit, node)
+        },
+        ports: task
+            .desired
+            .holding
+            .ports
+            .iter()
+            .map(|port| PortMapping {
+                label: port.label.clone(),
+                value: port.value.into(),
+                to: port.to.into(),
+                host_ip: host_address(port, address).to_owned(),
+            })
+            .collect(),
+    }
+}
+
+/// Returns the part of the node's processors that `mhz` are, and the quota in each period if the task is limited to it.
+/// The task's group is known later.
+fn cpu_part(mhz: u32, is_limit: bool, node: &NodeResources) -> LinuxResources {
+    let period = u64::from(node.cores.max(1)) * u64::from(PERIOD_US);
+    let total = node.total.cpu_mhz.max(1);
+    let quota = (u64::from(mhz).saturating_mul(period) / total).min(period);
+    LinuxResources {
+        percent_ticks: f64::from(mhz) / f64::from(u32::try_from(total).unwrap_or(u32::MAX)),
+        cpu_period: if is_limit { PERIOD_US.into() } else { 0 },
+        cpu_quota: if is_limit {
+            i64::try_from(quota).unwrap_or(i64::MAX)
+        } else {
+            0
+        },
+        ..LinuxResources::default()
+    }
+}
+
+/// Returns the driver's name for a start, which is the same for every caller.
+pub(super) fn task_id(task: &TaskRef, attempt: u32) -> String {
+    format!("{}/{}/{attempt:08x}", task.alloc_id(), task.name())
+}
+
+/// A handle as it is stored.
+pub(super) fn encoded(handle: &TaskHandle) -> Vec<u8> {
+    // An empty one is refused when it is read, and the driver asked for its tasks.
+    handle.encode().unwrap_or_default()
+}
+
+/// An error with its causes, in one line.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}
+
+/// Pause before a driver is asked again.
+pub(super) const RETRY_PAUSE: Duration = Duration::from_millis(50);
+
+#[cfg(test)]
+mod tests {
+    use muster_domain::resources::Amount;
+
+    use super::*;
+
+    /// A quarter of a node of four cores is one of them.
+    #[test]
+    fn cpu_share_maps_to_cfs_quota_and_period() {
+        let node = NodeResources {
+            cores: 4,
+            total: Amount {
+                cpu_mhz: 8_000,
+                ..Amount::default()
+            },
+            ..NodeResources::default()
+        };
+
+        let held = cpu_part(2_000, true, &node);
+        let whole = cpu_part(9_000, true, &node);
+        let free = cpu_part(2_000, false, &node);
+
+        assert!((held.percent_ticks - 0.25).abs() < 1e-9, "{held:?}");
+        assert_eq!((held.cpu_period, held.cpu_quota), (100_000, 100_000));
+        assert_eq!(whole.cpu_quota, 400_000);
+        assert!((free.percent_ticks - 0.25).abs() < 1e-9, "{free:?}");
+        assert_eq!((free.cpu_period, free.cpu_quota), (0, 0));
+    }
+}

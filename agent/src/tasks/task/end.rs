@@ -1,0 +1,527 @@
+//! The end of a task: learns how it ended, and removes everything of that start.
+//!
+//! The driver that was its parent knows how it ended; if that died, the eBPF exit ledger does. If neither watched,
+//! nobody knows, and the report says so. The known end is stored before anything is removed, so that an agent that dies
+//! in between reports the same.
+
+use std::time::Instant;
+
+use muster_agent_core::task::TaskInput;
+use muster_domain::alloc::Exit;
+use muster_domain::one_off::Oom;
+use muster_driver::{ExitResult, RecoverTaskError};
+
+use super::begin::{RETRY_PAUSE, chain, kill};
+use super::one_off::{self, ObservedExit};
+use super::streams::remove_fifos;
+use super::{LiveTask, TaskInputSender, TaskRef, remote, root, store_record};
+use crate::bpf::OomRecord;
+use crate::context::AgentContext;
+use crate::limits::{CGROUP_EMPTY_INTERVAL, DRIVER_PAUSE_MAX, DRIVER_SETTLED, LEDGER_DEADLINE};
+use crate::resources::cgroup::{OomCount, TaskCgroup};
+use crate::session::clock::now;
+use crate::storage::gc::{self, Leftover};
+use crate::storage::store::{Ended, TaskRecord};
+use crate::tasks::drivers::{DriverSlot, native};
+
+/// The parties that know that the task runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum StartKnowledge {
+    /// Nobody yet: whether it runs is for the driver to say, and then this is what an operator should know of it.
+    No(Vec<String>),
+    /// Its runner; the driver has to recover it.
+    ToRunner,
+    ToRunnerAndDriver,
+}
+
+/// Waits for the end of a task, cleans up, and tells its runner.
+pub(super) async fn end(
+    context: &AgentContext,
+    task: &TaskRef,
+    live: &LiveTask,
+    known: StartKnowledge,
+    inputs: &TaskInputSender,
+) {
+    let seen = tokio::select! {
+        biased;
+        () = live.leaving.cancelled() => {
+            let note = remote::leave(context, task, live).await;
+            context.live.remove(task.alloc_id(), task.name());
+            inputs.send(TaskInput::Detached { note }).await;
+            return;
+        }
+        seen = wait(context, live, known, inputs) => seen,
+    };
+    let seen = match seen {
+        Ok(seen) => seen,
+        Err(UnreachableTask { reason }) => {
+            remote::let_go(context, task, live).await;
+            context.live.remove(task.alloc_id(), task.name());
+            inputs.send(TaskInput::Lost { reason }).await;
+            return;
+        }
+    };
+    let MemoryOutcome {
+        exit,
+        mut detail,
+        oom,
+        peak_bytes,
+    } = with_memory(context, task, live, seen.exit);
+    if let Some(why) = &seen.stopped {
+        push_detail(&mut detail, why);
+    }
+    if !exit.success()
+        && let Some(full) = context.disks.full(task.alloc_id())
+    {
+        push_detail(&mut detail, &full);
+    }
+    let end = task.is_one_off().then(|| {
+        let usage = one_off::usage(context.bpf(), live.cgroup.as_ref(), peak_bytes);
+        Box::new(one_off::end(seen, exit, oom, usage, now()))
+    });
+    let mut record = live.record.clone();
+    record.ended = Some(Ended {
+        exit,
+        detail: detail.clone(),
+        end: end.clone(),
+    });
+    store_record(context, task, &record).await;
+
+    if let Some(cgroup) = &live.cgroup {
+        kill(cgroup).await;
+    }
+    let left = live.streams.close(&context.ring).await;
+    if left > 0 {
+        push_detail(
+            &mut detail,
+            &format!("{left} bytes of output could not be saved"),
+        );
+    }
+    clean_up(context, task, &live.slot, &record, live.cgroup.as_ref()).await;
+    context.live.remove(task.alloc_id(), task.name());
+    inputs.send(TaskInput::Exited { exit, detail, end }).await;
+}
+
+/// Removes what may be left of a start that is known to have ended.
+pub(super) async fn clean_up_ended(
+    context: &AgentContext,
+    task: &TaskRef,
+    slot: &DriverSlot,
+    record: &TaskRecord,
+) {
+    let alloc = task.alloc_id().to_string();
+    let cgroup = TaskCgroup::open(&context.tree, &alloc, task.name())
+        .ok()
+        .filter(|cgroup| cgroup.id() == record.cgroup_id);
+    if let Some(cgroup) = &cgroup {
+        kill(cgroup).await;
+    }
+    clean_up(context, task, slot, record, cgroup.as_ref()).await;
+}
+
+/// Removes a cgroup of which nothing else is known.
+pub(crate) async fn clean_up_stray(context: &AgentContext, cgroup: &TaskCgroup) {
+    kill(cgroup).await;
+    forget_counters(context, cgroup.id());
+    remove_cgroup(cgroup).await;
+}
+
+pub(super) fn forget_counters(context: &AgentContext, cgroup_id: u64) {
+    if let Some(bpf) = context.bpf()
+        && let Err(error) = bpf.forget(cgroup_id)
+    {
+        tracing::warn!(%error, "counters of a task that ended are left");
+    }
+}
+
+pub(super) async fn remove_cgroup(cgroup: &TaskCgroup) {
+    if let Err(error) = cgroup.remove().await {
+        tracing::warn!(
+            error = chain(&error),
+            "the cgroup of a task that ended is left"
+        );
+    }
+}
+
+async fn clean_up(
+    context: &AgentContext,
+    task: &TaskRef,
+    slot: &DriverSlot,
+    record: &TaskRecord,
+    cgroup: Option<&TaskCgroup>,
+) {
+    let leftover = Leftover {
+        driver: record.driver.clone(),
+        task_id: record.task_id.clone(),
+        task: task.name().to_owned(),
+        cgroup_id: record.cgroup_id,
+        boot_id: record.boot_id.clone(),
+    };
+    let destroyed = gc::destroy_task(slot, &leftover.driver, &leftover.task_id).await;
+    if destroyed.is_ok() && record.driver != native::NAME {
+        root::remove(context, task).await;
+    }
+    task.release_cores(context);
+    remove_fifos(&context.data.alloc(task.alloc_id()), task.name());
+    let released = gc::release_kernel(context, &leftover, cgroup).await;
+    if let Err(error) = destroyed.and(released) {
+        gc::keep(context, task.alloc_id(), leftover, &error).await;
+    }
+}
+
+/// A task runs elsewhere, and its driver cannot take it back.
+#[derive(Debug)]
+struct UnreachableTask {
+    reason: String,
+}
+
+/// Waits until the task has ended, through any number of deaths of its driver.
+async fn wait(
+    context: &AgentContext,
+    live: &LiveTask,
+    mut known: StartKnowledge,
+    inputs: &TaskInputSender,
+) -> Result<ObservedExit, UnreachableTask> {
+    let driver = &live.slot.driver;
+    let mut pause = RETRY_PAUSE;
+    loop {
+        if known != StartKnowledge::ToRunnerAndDriver {
+            live.slot.ready().await;
+            match driver.recover_task(live.handle()).await {
+                Ok(()) => {
+                    if let StartKnowledge::No(told) =
+                        std::mem::replace(&mut known, StartKnowledge::ToRunner)
+                    {
+                        // A task without a process of ours, or one that has just ended.
+                        let (elsewhere, _) = remote::handle(&live.slot, &live.handle()).await;
+                        if let Some(handle) = elsewhere {
+                            inputs.send(TaskInput::RunsElsewhere { handle }).await;
+                        }
+                        inputs.send(TaskInput::Recovered).await;
+                        for message in told {
+                            inputs.send(TaskInput::Message { message }).await;
+                        }
+                    }
+                }
+                Err(RecoverTaskError::Gone { .. }) => {
+                    return Ok(from_ledger(context, live).await);
+                }
+                Err(
+                    error @ (RecoverTaskError::HandleVersion { .. }
+                    | RecoverTaskError::InvalidHandle { .. }),
+                ) => {
+                    if remote::is_remote(&live.slot).await {
+                        // Started anew it would run twice.
+                        let reason = remote::not_taken(&chain(&error));
+                        return Err(UnreachableTask { reason });
+                    }
+                    tracing::error!(
+                        task_id = live.record.task_id,
+                        error = chain(&error),
+                        "the driver cannot take the task back, so it is ended"
+                    );
+                    return Ok(from_ledger(context, live).await);
+                }
+                Err(RecoverTaskError::Driver(_)) => {
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(DRIVER_PAUSE_MAX);
+                    continue;
+                }
+            }
+        }
+        let asked = Instant::now();
+        match driver.wait_task(&live.record.task_id).await {
+            Ok(result) if result.status_known => return Ok(seen_by_driver(result)),
+            Ok(unknown) => {
+                return Ok(ObservedExit {
+                    stopped: unknown.stopped,
+                    ..from_ledger(context, live).await
+                });
+            }
+            Err(error) => {
+                tracing::debug!(task_id = live.record.task_id, %error, "waiting for a task was interrupted");
+                known = StartKnowledge::ToRunner;
+                if asked.elapsed() > DRIVER_SETTLED {
+                    // Not a driver that answers each call with an error.
+                    pause = RETRY_PAUSE;
+                }
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(DRIVER_PAUSE_MAX);
+            }
+        }
+    }
+}
+
+fn seen_by_driver(result: ExitResult) -> ObservedExit {
+    ObservedExit {
+        exit: Exit {
+            code: result.exit_code,
+            signal: result.signal,
+            oom_killed: result.oom_killed,
+            unknown: !result.exit_known(),
+        },
+        actions: result.actions,
+        by_driver: true,
+        stopped: result.stopped.or(result.err),
+    }
+}
+
+/// Returns the kernel's record of a task whose end its driver did not see.
+async fn from_ledger(context: &AgentContext, live: &LiveTask) -> ObservedExit {
+    ObservedExit {
+        exit: exit_in_ledger(context, live).await,
+        actions: None,
+        by_driver: false,
+        stopped: None,
+    }
+}
+
+async fn exit_in_ledger(context: &AgentContext, live: &LiveTask) -> Exit {
+    if let Some(cgroup) = &live.cgroup {
+        // Children that outlived the main process; with it the driver would have ended them.
+        kill(cgroup).await;
+    }
+    let unknown = Exit {
+        unknown: true,
+        ..Exit::default()
+    };
+    let Some(bpf) = context.bpf() else {
+        return unknown;
+    };
+    let deadline = Instant::now() + LEDGER_DEADLINE;
+    loop {
+        match bpf.exit_of(live.record.cgroup_id) {
+            Ok(Some(record)) => return from_wait_status(record.wait_status),
+            Ok(None) if Instant::now() < deadline => {
+                tokio::time::sleep(CGROUP_EMPTY_INTERVAL).await;
+            }
+            Ok(None) => return unknown,
+            Err(error) => {
+                tracing::error!(%error, "the exit ledger cannot be read");
+                return unknown;
+            }
+        }
+    }
+}
+
+/// Decodes the status of `wait(2)`: the low seven bits are a signal, else the second byte is the code.
+fn from_wait_status(status: i32) -> Exit {
+    let signal = status & 0x7f;
+    let code = if signal == 0 { (status >> 8) & 0xff } else { 0 };
+    Exit {
+        code,
+        signal,
+        ..Exit::default()
+    }
+}
+
+/// The part of memory in the end of a task.
+struct MemoryOutcome {
+    /// The end, as memory has it.
+    exit: Exit,
+    /// Details of the end, as text.
+    detail: String,
+    /// It ended for want of memory.
+    oom: Option<Oom>,
+    /// The most that it used.
+    peak_bytes: Option<u64>,
+}
+
+/// Adds what is known of memory: the cgroup's own count decides, and the eBPF programs name the
+/// process. Where the cgroup can no longer be read, the programs decide too.
+fn with_memory(
+    context: &AgentContext,
+    task: &TaskRef,
+    live: &LiveTask,
+    exit: Exit,
+) -> MemoryOutcome {
+    let count = live
+        .cgroup
+        .as_ref()
+        .and_then(|cgroup| cgroup.oom().ok().flatten());
+    let record = context.bpf().and_then(|bpf| {
+        bpf.oom_of(live.record.cgroup_id)
+            .inspect_err(|error| tracing::error!(%error, "the record of victims cannot be read"))
+            .ok()
+            .flatten()
+    });
+    let resources = &task.task().resources;
+    let asked = resources.memory_limit().unwrap_or_default().bytes();
+    let oom = one_off::oom(count, record.as_ref(), asked);
+    let (exit, detail) = classify_memory(exit, count, record, asked);
+    MemoryOutcome {
+        exit,
+        detail,
+        oom: exit.oom_killed.then_some(oom),
+        peak_bytes: count.and_then(|count| count.peak_bytes),
+    }
+}
+
+fn classify_memory(
+    mut exit: Exit,
+    count: Option<OomCount>,
+    record: Option<OomRecord>,
+    asked_bytes: u64,
+) -> (Exit, String) {
+    let count = count.unwrap_or_else(|| OomCount {
+        kills: record.as_ref().map_or(0, |record| record.kills),
+        peak_bytes: None,
+        limit_bytes: Some(asked_bytes),
+    });
+    if count.kills == 0 {
+        return (exit, String::new());
+    }
+    exit.oom_killed = true;
+    (exit, oom_detail(count, record.as_ref()))
+}
+
+fn oom_detail(count: OomCount, record: Option<&OomRecord>) -> String {
+    let OomCount {
+        kills,
+        peak_bytes,
+        limit_bytes,
+    } = count;
+    let mib = |bytes: Option<u64>| {
+        bytes.map_or_else(
+            || "unknown".to_owned(),
+            |bytes| format!("{:.1} MiB", bytes as f64 / 1_048_576.0),
+        )
+    };
+    let processes = if kills == 1 {
+        "1 process"
+    } else {
+        &format!("{kills} processes")
+    };
+    let which = match record {
+        Some(record) if kills == 1 => format!(" ({})", record.process),
+        Some(record) => format!(" (the last one {})", record.process),
+        None => String::new(),
+    };
+    format!(
+        "{processes}{which} killed, limit {}, peak {}",
+        mib(limit_bytes),
+        mib(peak_bytes)
+    )
+}
+
+fn push_detail(detail: &mut String, more: &str) {
+    if !detail.is_empty() {
+        detail.push_str("; ");
+    }
+    detail.push_str(more);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wait_statuses_are_codes_or_signals() {
+        assert_eq!(
+            from_wait_status(42 << 8),
+            Exit {
+                code: 42,
+                ..Exit::default()
+            }
+        );
+        assert_eq!(
+            from_wait_status(9),
+            Exit {
+                signal: 9,
+                ..Exit::default()
+            }
+        );
+        // With a core dump.
+        assert_eq!(
+            from_wait_status(0x8b),
+            Exit {
+                signal: 11,
+                ..Exit::default()
+            }
+        );
+        assert_eq!(from_wait_status(0), Exit::default());
+    }
+
+    #[test]
+    fn driver_error_with_zero_code_is_not_success() {
+        let failed = |code| ExitResult {
+            err: Some("the executor is gone".to_owned()),
+            ..ExitResult::exited(code)
+        };
+
+        let seen = seen_by_driver(failed(0));
+        assert!(seen.exit.unknown && !seen.exit.success());
+        assert_eq!(seen.stopped.as_deref(), Some("the executor is gone"));
+        let seen = seen_by_driver(failed(3));
+        assert_eq!((seen.exit.unknown, seen.exit.code), (false, 3));
+    }
+
+    const COUNT: OomCount = OomCount {
+        kills: 1,
+        peak_bytes: Some(64 << 20),
+        limit_bytes: Some(64 << 20),
+    };
+
+    fn victim(kills: u64) -> OomRecord {
+        OomRecord {
+            kills,
+            process: "eater".to_owned(),
+            pid: 7,
+            at_boottime_ns: 1,
+        }
+    }
+
+    #[test]
+    fn oom_kill_reports_process_limit_and_peak() {
+        let (exit, detail) =
+            classify_memory(Exit::default(), Some(COUNT), Some(victim(1)), 64 << 20);
+
+        assert!(exit.oom_killed);
+        assert_eq!(
+            detail,
+            "1 process (eater) killed, limit 64.0 MiB, peak 64.0 MiB"
+        );
+    }
+
+    #[test]
+    fn oom_kill_without_ebpf_reports_limit_and_peak() {
+        let (_, detail) = classify_memory(Exit::default(), Some(COUNT), None, 64 << 20);
+
+        assert_eq!(detail, "1 process killed, limit 64.0 MiB, peak 64.0 MiB");
+    }
+
+    #[test]
+    fn cgroup_oom_count_overrides_ebpf_victim() {
+        let count = OomCount { kills: 0, ..COUNT };
+
+        let (exit, detail) =
+            classify_memory(Exit::default(), Some(count), Some(victim(1)), 64 << 20);
+
+        assert!(!exit.oom_killed);
+        assert_eq!(detail, "");
+    }
+
+    #[test]
+    fn oom_kill_of_removed_cgroup_is_still_reported() {
+        let (exit, detail) = classify_memory(Exit::default(), None, Some(victim(3)), 32 << 20);
+
+        assert!(exit.oom_killed);
+        assert_eq!(
+            detail,
+            "3 processes (the last one eater) killed, limit 32.0 MiB, peak unknown"
+        );
+    }
+
+    #[test]
+    fn where_nobody_knows_nothing_is_claimed() {
+        let exit = Exit {
+            code: 1,
+            ..Exit::default()
+        };
+
+        assert_eq!(
+            classify_memory(exit, None, None, 32 << 20),
+            (exit, String::new())
+        );
+    }
+}

@@ -1,0 +1,248 @@
+//! Puts tasks behind their network policies.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use muster_agent_core::policy::{self, NodePolicy};
+use muster_domain::job::{NetworkPolicy, TaskGroup};
+use muster_driver::{DriverError, Retry, TaskConfig, TaskReach};
+
+use super::begin::{StartFailure, decoded, learned, ready};
+use super::{LiveTask, TaskRef, chain};
+use crate::bpf::Bpf;
+use crate::context::AgentContext;
+use crate::network::{bridge, cni};
+use crate::storage::store::StoreContents;
+use crate::tasks::drivers::DriverSlot;
+use crate::tasks::drivers::usage::is_hidden;
+
+/// Puts the task with the cgroup `cgroup_id` behind its policy. `reach` says how far the task gets without one. Answers
+/// with what an operator should know.
+///
+/// # Errors
+///
+/// The reason why it has no policy and must not start: what the job or the node asks for cannot be enforced.
+pub(crate) fn attach_policy(
+    context: &AgentContext,
+    task: &TaskRef,
+    cgroup_id: u64,
+    reach: TaskReach,
+) -> Result<Option<String>, String> {
+    let rules = context.network.current();
+    let bpf = match &context.bpf {
+        Ok(bpf) => bpf,
+        Err(reason) => return without_policy(context, task, &rules, reach, reason),
+    };
+    attach_policy_with(bpf, task, &rules, cgroup_id)?;
+    Ok(None)
+}
+
+/// The same with these programs and rules of the node.
+fn attach_policy_with(
+    bpf: &Bpf,
+    task: &TaskRef,
+    rules: &NodePolicy,
+    cgroup_id: u64,
+) -> Result<(), String> {
+    let group = task.group();
+    let policies = policy::compile(group, task.name(), rules).map_err(|error| error.to_string())?;
+    let ports = task.desired.holding.ports.iter();
+    let attached = if bridge::wanted(group) {
+        let inside = ports.map(|port| bridge::inside_port(port.value, port.to));
+        bpf.attach_policy_to_veth(cgroup_id, &policies, &inside.collect())
+    } else if cni::wanted(group).is_some() {
+        // Every port of its address is reached, as with Nomad: a CNI network may need no published port.
+        let inside = ports.map(|port| bridge::inside_port(port.value, port.to));
+        bpf.attach_policy(cgroup_id, &policies, &inside.collect())
+    } else {
+        let declared: BTreeSet<u16> = ports.map(|port| port.value).collect();
+        bpf.attach_policy(cgroup_id, &policies, &declared)
+    };
+    attached.map_err(|error| chain(&error))
+}
+
+/// Puts the tasks that earlier agents recorded, and whose cgroups are `alive`, into maps that know none of them, before
+/// the programs judge by those: behind their policies, and registered.
+pub(crate) fn attach_recorded_policy(
+    bpf: &Bpf,
+    loaded: &StoreContents,
+    rules: &NodePolicy,
+    alive: &BTreeSet<u64>,
+) {
+    let running = loaded.tasks.iter().filter(|(_, record)| {
+        // The number of a group that is there is no earlier boot's, but for the rarest chance, which the task's
+        // own agent mends.
+        record.ended.is_none() && alive.contains(&record.cgroup_id)
+    });
+    for ((alloc_id, name), record) in running {
+        let desired = loaded.allocs.get(alloc_id).map(|(desired, _)| desired);
+        let at = desired.and_then(|desired| {
+            let tasks = &desired.group()?.tasks;
+            tasks.iter().position(|task| task.name == *name)
+        });
+        let (Some(desired), Some(at)) = (desired, at) else {
+            continue;
+        };
+        let task = TaskRef {
+            desired: Arc::new(desired.clone()),
+            at,
+        };
+        let attached = attach_policy_with(bpf, &task, rules, record.cgroup_id);
+        let watched = bpf.watch_running(record.cgroup_id);
+        if let Err(reason) = attached.and(watched.map_err(|error| chain(&error))) {
+            // The runner that finds the task tries again, and has its history tell.
+            tracing::error!(%alloc_id, task = name, reason, "a running task is not in the fresh eBPF maps yet");
+        }
+    }
+}
+
+/// Decides about a task on a node without eBPF programs; `reason` says why there are none.
+fn without_policy(
+    context: &AgentContext,
+    task: &TaskRef,
+    rules: &NodePolicy,
+    reach: TaskReach,
+    reason: &str,
+) -> Result<Option<String>, String> {
+    let asked = has_policy(task.group(), task, rules);
+    match reach {
+        TaskReach::Itself => Ok(None),
+        _ if asked
+            || (reach == TaskReach::Network && !context.allow_tasks_without_network_policy) =>
+        {
+            let what = if asked {
+                "the task's network policy cannot be enforced"
+            } else {
+                "the task cannot be kept from the node's metadata, control plane and private ports"
+            };
+            let (alone, allow) = (
+                "network mode `none`",
+                "`client { allow_tasks_without_network_policy = true }` in the agent's configuration",
+            );
+            let way = if asked {
+                format!("mend that (`muster doctor`), run the task elsewhere, or give it {alone}")
+            } else {
+                format!(
+                    "mend that (`muster doctor`), give the task {alone}, or allow such tasks on this node by {allow}"
+                )
+            };
+            Err(format!(
+                "{what}: this node has no eBPF programs: {reason}; {way}"
+            ))
+        }
+        TaskReach::Network | TaskReach::Machine => Ok(Some(format!(
+            "the task is not kept from the node's metadata and control plane: this node has no eBPF programs: {reason}"
+        ))),
+    }
+}
+
+/// How far a task that is to start would get without a policy. Asked only where no programs could hold it.
+///
+/// # Errors
+///
+/// The driver cannot be asked, or takes no such configuration.
+pub(super) async fn reach(
+    context: &AgentContext,
+    slot: &DriverSlot,
+    config: &TaskConfig,
+) -> Result<TaskReach, StartFailure> {
+    if context.bpf.is_ok() {
+        return Ok(TaskReach::default());
+    }
+    ready(slot).await?;
+    let config = TaskConfig {
+        config: decoded(slot, config).await?,
+        ..config.clone()
+    };
+    said_by(slot, config).await
+}
+
+/// The same of one that runs, whose driver was given `config`.
+pub(super) async fn reach_of_running(
+    context: &AgentContext,
+    slot: &DriverSlot,
+    config: TaskConfig,
+) -> Result<TaskReach, StartFailure> {
+    if context.bpf.is_ok() {
+        return Ok(TaskReach::default());
+    }
+    ready(slot).await?;
+    said_by(slot, config).await
+}
+
+async fn said_by(slot: &DriverSlot, config: TaskConfig) -> Result<TaskReach, StartFailure> {
+    match slot.driver.task_reach(config).await {
+        Ok(reach) => Ok(reach),
+        // It may give a task more than its group says.
+        Err(DriverError::Unsupported { .. }) => Ok(TaskReach::Network),
+        Err(error) => Err(match error.retry() {
+            Retry::Later => StartFailure::retryable(chain(&error)),
+            Retry::Never | Retry::ElsewhereNow => StartFailure::fatal(chain(&error)),
+        }),
+    }
+}
+
+/// Whether a policy that the task is asked to have would hold it: the programs judge what is in the agent's cgroups.
+///
+/// # Errors
+///
+/// Its driver puts it elsewhere, or cannot be asked.
+pub(super) async fn check_holds(
+    context: &AgentContext,
+    task: &TaskRef,
+    slot: &DriverSlot,
+) -> Result<(), StartFailure> {
+    let asked = has_policy(task.group(), task, &context.network.current());
+    if context.bpf.is_err() || !asked || learned(slot).await?.capabilities.joins_cgroup {
+        return Ok(());
+    }
+    Err(StartFailure::fatal(unenforced_message(task)))
+}
+
+fn unenforced_message(task: &TaskRef) -> String {
+    format!(
+        "the task's network policy (its job's, its node's or its cluster's) cannot be enforced: driver `{}` runs tasks in none of the agent's cgroups; take a driver that does, such as `native`, or take the policy away",
+        task.task().driver
+    )
+}
+
+/// Whether job, node or cluster ask for anything.
+fn has_policy(group: &TaskGroup, task: &TaskRef, node: &NodePolicy) -> bool {
+    let group = group.network.as_ref().and_then(|it| it.policy.as_ref());
+    let said = [
+        task.task().policy.as_ref(),
+        group,
+        Some(&node.policy),
+        Some(&node.cluster),
+    ];
+    let nothing = NetworkPolicy::default();
+    said.into_iter().flatten().any(|policy| *policy != nothing)
+}
+
+/// Puts a task that runs behind what its job and its node ask for now, and says what does not hold.
+pub(crate) fn attach_live_policy(
+    context: &AgentContext,
+    task: &TaskRef,
+    live: &LiveTask,
+) -> Option<String> {
+    let asked = || has_policy(task.group(), task, &context.network.current());
+    if context.bpf.is_ok() && is_hidden(live) && asked() {
+        return Some(unenforced_message(task));
+    }
+    reattach_policy(context, task, live.record.cgroup_id, live.reach)
+}
+
+/// The same for an agent that finds a task. What cannot be loaded leaves the policy that it has, and is what this says.
+pub(super) fn reattach_policy(
+    context: &AgentContext,
+    task: &TaskRef,
+    cgroup_id: u64,
+    reach: TaskReach,
+) -> Option<String> {
+    let reason = attach_policy(context, task, cgroup_id, reach).err()?;
+    tracing::error!(alloc_id = %task.alloc_id(), task = task.name(), reason,
+        "a running task keeps the network policy it has");
+    Some(format!(
+        "the task keeps the network policy that it has: {reason}"
+    ))
+}

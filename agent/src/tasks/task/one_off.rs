@@ -1,0 +1,292 @@
+//! How the work of a one-off task ended, put together from all that know a part of it.
+//!
+//! The driver knows the actions, the eBPF programs and the cgroup count what was used, and the former name the victim
+//! of an out-of-memory kill. What nobody knows stays empty.
+
+use muster_agent_core::task::{end_of, exit_message};
+use muster_domain::alloc::Exit;
+use muster_domain::id::Timestamp;
+use muster_domain::one_off::{BlockBytes, Oom, TaskUsageTotals, Usage, WorkEnd, reason};
+use muster_driver::ActionsEnd;
+
+use super::TaskRef;
+use crate::bpf::{Bpf, OomRecord, TaskCounters};
+use crate::resources::cgroup::{OomCount, TaskCgroup};
+
+/// Why a task failed whose driver died with the rest of its actions.
+const DRIVER_DIED: &str =
+    "the driver was started again while the task ran, and its end was not seen";
+
+/// The mark of a process that was out of memory, in a failure reason. The text is Diego's.
+const OUT_OF_MEMORY: &str = " (out of memory)";
+
+/// How a task was seen to end.
+#[derive(Debug)]
+pub(super) struct ObservedExit {
+    pub(super) exit: Exit,
+    /// From its driver, if it had actions.
+    pub(super) actions: Option<Box<ActionsEnd>>,
+    /// Its driver saw the end.
+    pub(super) by_driver: bool,
+    /// Why its driver stopped it without being asked to, if it did.
+    pub(super) stopped: Option<String>,
+}
+
+impl TaskRef {
+    /// Whether it runs at most once, and its end is reported.
+    pub(crate) fn is_one_off(&self) -> bool {
+        self.desired.job.spec.is_one_off()
+    }
+}
+
+/// The end of a task that was seen to end so. `exit` knows of memory what `seen` does not.
+pub(super) fn end(
+    seen: ObservedExit,
+    exit: Exit,
+    oom: Option<Oom>,
+    usage: Usage,
+    at: Timestamp,
+) -> WorkEnd {
+    let end = match seen.actions {
+        Some(actions) => of_actions(*actions, exit),
+        None if seen.by_driver => end_of(exit, &exit_message(exit, ""), at),
+        // The ledger saw the process that actions run beside, which says nothing of them.
+        None => WorkEnd::failure(DRIVER_DIED, at),
+    };
+    WorkEnd {
+        oom,
+        usage,
+        at,
+        ..end
+    }
+}
+
+fn of_actions(actions: ActionsEnd, exit: Exit) -> WorkEnd {
+    let ActionsEnd {
+        failure_reason,
+        failed_action,
+        exited,
+        result,
+        result_truncated,
+        result_note,
+    } = actions;
+    let failed = !exit.success();
+    // A driver sees no kill in a cgroup of version 1; its words are added where it would have said them. A tree may
+    // succeed although a process of it was killed, as under `try`: a success has no reason.
+    let unsaid = exit.oom_killed && exited && !failure_reason.contains(OUT_OF_MEMORY);
+    let failure_reason = match (failed, unsaid) {
+        (false, _) => String::new(),
+        (true, true) => reason(&format!("{failure_reason}{OUT_OF_MEMORY}")),
+        (true, false) => reason(&failure_reason),
+    };
+    WorkEnd {
+        failed,
+        failure_reason,
+        failed_action,
+        result,
+        result_truncated,
+        result_note,
+        exit: exited.then_some(exit),
+        ..WorkEnd::default()
+    }
+}
+
+/// Returns the known facts of an out-of-memory kill.
+pub(super) fn oom(count: Option<OomCount>, record: Option<&OomRecord>, asked_bytes: u64) -> Oom {
+    let counted = count.unwrap_or_default();
+    Oom {
+        limit_bytes: counted.limit_bytes.unwrap_or(asked_bytes),
+        peak_bytes: counted.peak_bytes.unwrap_or(0),
+        process: record.map_or_else(String::new, |record| record.process.clone()),
+    }
+}
+
+/// Returns the usage of a task, as far as the eBPF programs and its cgroup counted. For CPU time the programs' count is
+/// the finer.
+pub(super) fn usage(
+    bpf: Option<&Bpf>,
+    cgroup: Option<&TaskCgroup>,
+    memory_peak_bytes: Option<u64>,
+) -> Usage {
+    let Some(cgroup) = cgroup else {
+        return Usage::default();
+    };
+    let counters = bpf.and_then(|bpf| match bpf.counters_of(cgroup.id()) {
+        Ok(counters) => counters.map(|counters| (counters, !bpf.absent().contains_key("block"))),
+        Err(error) => {
+            tracing::warn!(%error, "the counters of a task that ended cannot be read; its end is reported without");
+            None
+        }
+    });
+    let by_cgroup = || cgroup.cpu_time().unwrap_or_default();
+    Usage {
+        cpu: counters
+            .map(|(counters, _)| counters.cpu_time())
+            .or_else(by_cgroup),
+        memory_peak_bytes,
+        counted: counters.map(|(counters, has_block)| counted(&counters, has_block)),
+    }
+}
+
+fn counted(counters: &TaskCounters, has_block: bool) -> TaskUsageTotals {
+    let TaskCounters {
+        sched: _,
+        exec,
+        net,
+        block,
+    } = counters;
+    TaskUsageTotals {
+        forks: exec.forks,
+        net_rx_bytes: net.ingress_bytes,
+        net_rx_packets: net.ingress_packets,
+        net_tx_bytes: net.egress_bytes,
+        net_tx_packets: net.egress_packets,
+        block: has_block.then_some(BlockBytes {
+            read: block.read_bytes,
+            written: block.write_bytes,
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ended(seen: ObservedExit) -> WorkEnd {
+        let exit = seen.exit;
+        end(seen, exit, None, Usage::default(), Timestamp(7))
+    }
+
+    fn code(code: i32) -> Exit {
+        Exit {
+            code,
+            ..Exit::default()
+        }
+    }
+
+    #[test]
+    fn actions_tell_their_own_end() {
+        let actions = ActionsEnd {
+            failure_reason: "x".repeat(2_000),
+            failed_action: "serial[1].run".to_owned(),
+            exited: true,
+            result: "r".to_owned(),
+            ..ActionsEnd::default()
+        };
+
+        let end = ended(ObservedExit {
+            exit: code(3),
+            actions: Some(Box::new(actions)),
+            by_driver: true,
+            stopped: None,
+        });
+
+        assert!(end.failed && end.failure_reason.ends_with("(truncated)"));
+        assert_eq!(end.failure_reason.len(), 1_024);
+        assert_eq!(
+            (end.failed_action.as_str(), end.result.as_str()),
+            ("serial[1].run", "r")
+        );
+        assert_eq!((end.exit, end.at), (Some(code(3)), Timestamp(7)));
+    }
+
+    #[test]
+    fn actions_without_a_deciding_process_have_no_exit() {
+        let end = ended(ObservedExit {
+            exit: code(1),
+            actions: Some(Box::new(ActionsEnd::failure("exceeded 2s timeout"))),
+            by_driver: true,
+            stopped: None,
+        });
+
+        assert_eq!((end.failed, end.exit), (true, None));
+        assert_eq!(end.failure_reason, "exceeded 2s timeout");
+    }
+
+    #[test]
+    fn oom_kill_is_appended_to_failure_reason_once() {
+        let exit = Exit {
+            oom_killed: true,
+            ..code(137)
+        };
+        for text in [
+            "LOG: Exited with status 137",
+            "LOG: Exited with status 137 (out of memory)",
+        ] {
+            let actions = ActionsEnd {
+                exited: true,
+                ..ActionsEnd::failure(text)
+            };
+            let end = ended(ObservedExit {
+                exit,
+                actions: Some(Box::new(actions)),
+                by_driver: true,
+                stopped: None,
+            });
+            assert_eq!(
+                end.failure_reason,
+                "LOG: Exited with status 137 (out of memory)"
+            );
+        }
+    }
+
+    /// A child under `try` was killed for memory, and the tree went on.
+    #[test]
+    fn success_after_memory_kill_has_no_reason() {
+        let exit = Exit {
+            oom_killed: true,
+            ..code(0)
+        };
+        let actions = ActionsEnd {
+            exited: true,
+            ..ActionsEnd::default()
+        };
+
+        let end = ended(ObservedExit {
+            exit,
+            actions: Some(Box::new(actions)),
+            by_driver: true,
+            stopped: None,
+        });
+
+        assert_eq!((end.failed, end.failure_reason.as_str()), (false, ""));
+        assert_eq!(end.exit, Some(exit));
+    }
+
+    /// An exit of zero in the ledger is that of the process beside the actions.
+    #[test]
+    fn end_unseen_by_driver_is_failure() {
+        let end = ended(ObservedExit {
+            exit: code(0),
+            actions: None,
+            by_driver: false,
+            stopped: None,
+        });
+
+        assert_eq!((end.failed, end.exit), (true, None));
+        assert_eq!(end.failure_reason, DRIVER_DIED);
+    }
+
+    #[test]
+    fn a_task_without_actions_ends_as_its_process() {
+        let seen = |exit| ObservedExit {
+            exit,
+            actions: None,
+            by_driver: true,
+            stopped: None,
+        };
+
+        assert!(!ended(seen(code(0))).failed);
+        assert_eq!(ended(seen(code(4))).failure_reason, "exit code 4");
+    }
+
+    #[test]
+    fn uncounted_oom_values_are_zero() {
+        let oom = oom(None, None, 64);
+
+        assert_eq!(
+            (oom.limit_bytes, oom.peak_bytes, oom.process.as_str()),
+            (64, 0, "")
+        );
+    }
+}

@@ -1,0 +1,371 @@
+//! Finds a task that an earlier agent started.
+
+use std::sync::atomic::Ordering;
+
+use muster_agent_core::task::TaskInput;
+use muster_domain::alloc::Exit;
+use muster_driver::{DriverError, TaskHandle, TaskReach};
+use muster_wire::codec;
+use tokio_util::sync::CancellationToken;
+
+use super::network_policy::{self, reattach_policy};
+use super::resources::with_limits;
+use super::streams::{Streams, remove_fifos, why_untaken};
+use super::{LiveTask, TaskRef, end, user};
+use crate::context::AgentContext;
+use crate::resources::cgroup::{CorrectedLimit, CreateTaskCgroupError, TaskCgroup};
+use crate::storage::allocdir::owner_of;
+use crate::storage::store::{Ended, TaskRecord};
+use crate::tasks::drivers::DriverSlot;
+use crate::tasks::drivers::usage::DriverUsage;
+use crate::tasks::task::begin::{
+    RETRY_PAUSE, chain, encoded, fs_isolation, let_users_pass, note_record, sees_host, task_id,
+};
+
+/// The meaning of an absent record when no process is found either.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MissingRecordMeaning {
+    /// The allocation's own record says that the start was about to be made.
+    NeverStarted,
+    /// The store was lost, but other tasks of the allocation were found: this one ended.
+    Ended,
+    /// The store was lost, and nothing of the allocation was found.
+    StoreLost,
+    /// Its directories are there. The agent died before the allocation was in its store, or an earlier store was lost.
+    Untraced,
+    /// There is nothing of it at all: it was told of for the first time when the control plane took it for running or
+    /// for out of reach.
+    NeverHere,
+}
+
+/// The result of a search.
+pub(super) enum RecoveredTask {
+    /// Something to be ended or watched, and what an operator should know of it.
+    Live(Box<LiveTask>, Vec<String>),
+    /// No process, and what that means.
+    Nothing(TaskInput),
+}
+
+/// Looks for the start `attempt` of the task, which may run on another system.
+pub(super) async fn recover(
+    context: &AgentContext,
+    task: &TaskRef,
+    attempt: u32,
+    record: Option<TaskRecord>,
+    unrecorded: MissingRecordMeaning,
+    elsewhere: bool,
+) -> RecoveredTask {
+    let Some(slot) = context.drivers.named(&task.task().driver).cloned() else {
+        let reason = format!("this node has no driver `{}` any more", task.task().driver);
+        return RecoveredTask::Nothing(TaskInput::Lost { reason });
+    };
+    let Some(record) = record.filter(|record| record.attempt == attempt) else {
+        return unrecorded_task(context, task, slot, attempt, unrecorded).await;
+    };
+    if let Some(Ended { exit, detail, end }) = record.ended.clone() {
+        // It was known to have ended, but perhaps not everything of it was removed.
+        end::clean_up_ended(context, task, &slot, &record).await;
+        return RecoveredTask::Nothing(TaskInput::Exited { exit, detail, end });
+    }
+    let is_rebooted = record.boot_id != context.boot_id;
+    if is_rebooted && !elsewhere {
+        remove_fifos(&context.data.alloc(task.alloc_id()), task.name());
+        let reason = "the machine was rebooted while the task ran".to_owned();
+        return RecoveredTask::Nothing(TaskInput::Lost { reason });
+    }
+    match TaskHandle::decode(&record.handle) {
+        Ok(_readable) => live(context, task, slot, record).await,
+        Err(error) => {
+            tracing::error!(task_id = record.task_id, %error, "the stored handle cannot be read");
+            unrecorded_task(context, task, slot, attempt, MissingRecordMeaning::Ended).await
+        }
+    }
+}
+
+/// Looks for a task of which nothing is recorded: the agent died between the start and the record,
+/// or the store was lost.
+async fn unrecorded_task(
+    context: &AgentContext,
+    task: &TaskRef,
+    slot: DriverSlot,
+    attempt: u32,
+    unrecorded: MissingRecordMeaning,
+) -> RecoveredTask {
+    let alloc = task.alloc_id().to_string();
+    let this_start = task_id(task, attempt);
+    let mine = |handle: &TaskHandle| match unrecorded {
+        MissingRecordMeaning::NeverStarted => handle.config.id == this_start,
+        // How often it was started is not known any more.
+        MissingRecordMeaning::Ended
+        | MissingRecordMeaning::StoreLost
+        | MissingRecordMeaning::Untraced
+        | MissingRecordMeaning::NeverHere => {
+            handle.config.alloc_id == alloc && handle.config.task_name == task.name()
+        }
+    };
+    let Ok(cgroup) = TaskCgroup::open(&context.tree, &alloc, task.name()) else {
+        return RecoveredTask::Nothing(missing(unrecorded));
+    };
+    // One that was adopted is noted as this start, whatever it was when it began.
+    let noted =
+        noted_handle(&cgroup).filter(|(noted_as, handle)| *noted_as == attempt || mine(handle));
+    let found = match noted {
+        Some((_, handle)) => Some(handle),
+        // The agent died between the start and the note.
+        None => list_tasks(&slot).await.into_iter().find(mine),
+    };
+    let Some(handle) = found else {
+        // A process without a handle cannot be waited for: it is ended.
+        end::clean_up_stray(context, &cgroup).await;
+        return RecoveredTask::Nothing(missing(unrecorded));
+    };
+    let record = TaskRecord {
+        attempt,
+        driver: task.task().driver.clone(),
+        task_id: handle.config.id.clone(),
+        cgroup_id: cgroup.id(),
+        boot_id: context.boot_id.clone(),
+        handle: encoded(&handle),
+        ended: None,
+    };
+    note_record(&cgroup, &record);
+    super::store_record(context, task, &record).await;
+    live(context, task, slot, record).await
+}
+
+/// The handle that is written on the group itself, and the start that it is noted as.
+fn noted_handle(cgroup: &TaskCgroup) -> Option<(u32, TaskHandle)> {
+    let note = cgroup
+        .note()
+        .inspect_err(|error| tracing::warn!(%error, "the record on a cgroup cannot be read"))
+        .ok()??;
+    let record: Result<TaskRecord, _> = codec::decode(&note);
+    let record = record
+        .inspect_err(|error| tracing::warn!(%error, "the record on a cgroup cannot be read"))
+        .ok()?;
+    let handle = TaskHandle::decode(&record.handle)
+        .inspect_err(|error| tracing::warn!(%error, "the handle on a cgroup cannot be read"))
+        .ok()?;
+    Some((record.attempt, handle))
+}
+
+fn missing(unrecorded: MissingRecordMeaning) -> TaskInput {
+    let lost = |reason: &str| TaskInput::Lost {
+        reason: reason.to_owned(),
+    };
+    match unrecorded {
+        MissingRecordMeaning::NeverStarted => TaskInput::NeverStarted,
+        MissingRecordMeaning::Ended => TaskInput::Exited {
+            exit: Exit {
+                unknown: true,
+                ..Exit::default()
+            },
+            detail: "the agent's record of it was lost".to_owned(),
+            end: None,
+        },
+        MissingRecordMeaning::StoreLost => {
+            lost("the agent's store was lost, and no process of the task was found")
+        }
+        MissingRecordMeaning::Untraced => lost(
+            "the task's directories are on the node, but no record and no process of it: whether it began is not known",
+        ),
+        MissingRecordMeaning::NeverHere => lost(
+            "the node heard of the task only after the servers had taken it for begun: it never began here",
+        ),
+    }
+}
+
+/// Returns the tasks that the driver runs. A driver that cannot say runs nothing that could be found.
+async fn list_tasks(slot: &DriverSlot) -> Vec<TaskHandle> {
+    loop {
+        slot.ready().await;
+        match slot.driver.list_tasks().await {
+            Ok(handles) => return handles,
+            Err(DriverError::Unavailable { .. } | DriverError::TimedOut { .. }) => {
+                tokio::time::sleep(RETRY_PAUSE).await;
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the driver cannot list its tasks");
+                return Vec::new();
+            }
+        }
+    }
+}
+
+/// The task with its cgroups and its output taken up again.
+async fn live(
+    context: &AgentContext,
+    task: &TaskRef,
+    slot: DriverSlot,
+    record: TaskRecord,
+) -> RecoveredTask {
+    let alloc = task.alloc_id().to_string();
+    let cgroup = match TaskCgroup::open(&context.tree, &alloc, task.name()) {
+        // Another group of the same name would be another start of the task.
+        Ok(cgroup) => Some(cgroup).filter(|cgroup| cgroup.id() == record.cgroup_id),
+        Err(CreateTaskCgroupError::Gone { .. }) => None,
+        Err(error) => {
+            tracing::error!(
+                task_id = record.task_id,
+                error = chain(&error),
+                "the cgroup of a task cannot be opened"
+            );
+            None
+        }
+    };
+    task.hold_cores(context);
+    user::claim(context, task, &record).await;
+    let_pass_again(context, task, &slot, &record).await;
+    let streams = reopen_streams(context, task).await;
+    let reach = reach(context, &slot, &record).await;
+    // After a reboot the number may be another group's.
+    let mut told = Vec::new();
+    if record.boot_id == context.boot_id {
+        told.extend(reattach_policy(context, task, record.cgroup_id, reach));
+        told.extend(watch_again(context, cgroup.as_ref()));
+    }
+    let live = LiveTask {
+        slot,
+        record,
+        cgroup,
+        streams,
+        elsewhere: None,
+        leaving: CancellationToken::new(),
+        usage: DriverUsage::default(),
+        reach,
+    };
+    RecoveredTask::Live(Box::new(live), told)
+}
+
+/// Opens the way to the directories of a task that found them by the host's paths when an earlier version started it.
+async fn let_pass_again(
+    context: &AgentContext,
+    task: &TaskRef,
+    slot: &DriverSlot,
+    record: &TaskRecord,
+) {
+    let Ok(isolation) = fs_isolation(slot, task).await else {
+        return;
+    };
+    let passes = TaskHandle::decode(&record.handle)
+        .is_ok_and(|handle| sees_host(task, isolation, &handle.config.config));
+    if passes && let Err(failure) = let_users_pass(context, task).await {
+        tracing::warn!(
+            task_id = record.task_id,
+            reason = failure.reason,
+            "the task may not reach its directories"
+        );
+    }
+}
+
+/// Returns how far a task that runs gets without a policy. Where its driver does not say, the worst is assumed.
+async fn reach(context: &AgentContext, slot: &DriverSlot, record: &TaskRecord) -> TaskReach {
+    // On the heap: hardly any node has to ask.
+    let handle = TaskHandle::decode(&record.handle).unwrap_or_default();
+    let asked = Box::pin(network_policy::reach_of_running(
+        context,
+        slot,
+        handle.config,
+    ))
+    .await;
+    asked.unwrap_or_else(|failure| {
+        tracing::warn!(
+            task_id = record.task_id,
+            reason = failure.reason,
+            "how far a running task gets without a network policy is not known"
+        );
+        TaskReach::default()
+    })
+}
+
+/// Has eBPF count a task that it does not know, and says what an operator should know of that.
+fn watch_again(context: &AgentContext, cgroup: Option<&TaskCgroup>) -> Option<String> {
+    match context.bpf()?.watch_running(cgroup?.id()) {
+        Ok(false) => None,
+        Ok(true) => Some(
+            "the task is counted by eBPF from here on: the programs did not know it".to_owned(),
+        ),
+        Err(error) => Some(format!(
+            "the task is not counted by eBPF: {}",
+            chain(&error)
+        )),
+    }
+}
+
+/// Sets the limits of a task that runs again, in case they were changed meanwhile. Returns what an operator should know
+/// of that.
+pub(super) fn repair_limits(
+    context: &AgentContext,
+    task: &TaskRef,
+    live: &LiveTask,
+) -> Option<String> {
+    let cgroup = live.cgroup.as_ref()?;
+    let told = match with_limits(context, task, |limits| cgroup.repair(limits)) {
+        Ok(drift) if drift.is_empty() => return None,
+        Ok(drift) => {
+            let count = drift.len() as u64;
+            context.limits_repaired.fetch_add(count, Ordering::Relaxed);
+            let drift: Vec<String> = drift.iter().map(ToString::to_string).collect();
+            format!("limits were not the task's: {}", drift.join(", "))
+        }
+        Err(error) => format!("limits are perhaps not the task's: {}", chain(&error)),
+    };
+    tracing::warn!(alloc_id = %task.alloc_id(), task = task.name(), "{told}");
+    Some(told)
+}
+
+/// Sets the limits of a running task whose job changed in place, and says what an operator should know of that.
+pub(crate) fn limit_again(
+    context: &AgentContext,
+    task: &TaskRef,
+    live: &LiveTask,
+) -> Option<String> {
+    let cgroup = live.cgroup.as_ref()?;
+    let set = with_limits(context, task, |limits| {
+        (cgroup.repair(limits), cgroup.missing(limits))
+    });
+    let in_part = cgroup.kept_in_part(&task.task().resources.io);
+    let told = match set {
+        (Err(error), _) => format!(
+            "the limits of the job as it is now are perhaps not kept: {}",
+            chain(&error)
+        ),
+        (Ok(_), Some(missing)) => missing.reason,
+        (Ok(changed), None) if changed.is_empty() => return None,
+        (Ok(changed), None) => {
+            let changed = changed.iter().map(|CorrectedLimit { file, found, set }| {
+                let name = file.file_name().unwrap_or_default().display();
+                format!("{name} was {found:?} and is {set:?}")
+            });
+            let changed: Vec<String> = changed.collect();
+            let note = in_part.map_or_else(String::new, |note| format!("; {note}"));
+            format!("limits changed with the job: {}{note}", changed.join(", "))
+        }
+    };
+    tracing::info!(alloc_id = %task.alloc_id(), task = task.name(), "{told}");
+    Some(told)
+}
+
+/// Output first: a task whose FIFO is full stands still until somebody drains it.
+async fn reopen_streams(context: &AgentContext, task: &TaskRef) -> Streams {
+    let dirs = context.data.alloc(task.alloc_id());
+    if why_untaken(&dirs, task.name()).is_some() {
+        return Streams::default();
+    }
+    let owner = owner_of(context, task.alloc_id(), task.task());
+    let owner = owner.ok().flatten();
+    let opened = Streams::open(
+        &context.ring,
+        &dirs,
+        task.name(),
+        owner,
+        task.task().logs,
+        false,
+    )
+    .await;
+    opened.unwrap_or_else(|error| {
+        tracing::error!(alloc_id = %task.alloc_id(), task = task.name(), error = chain(&error),
+            "the output of a running task cannot be taken");
+        Streams::default()
+    })
+}

@@ -1,0 +1,164 @@
+//! The limits of a task's cgroup, from the resources of its job and of its node.
+
+use muster_domain::job::Task;
+use muster_domain::node::NodeResources;
+use muster_domain::resources::{Mb, TaskResources};
+
+use super::TaskRef;
+use crate::context::AgentContext;
+use crate::limits::{CORE_MHZ_UNKNOWN, MEMORY_SLOW_BYTES_MAX, TASK_PIDS_MAX};
+use crate::resources::cgroup::Limits;
+
+/// Has `set` set the task's limits, with the cores it may run on. Nobody takes cores meanwhile.
+pub(super) fn with_limits<T>(
+    context: &AgentContext,
+    task: &TaskRef,
+    set: impl FnOnce(&Limits) -> T,
+) -> T {
+    let resources = &task.task().resources;
+    let TaskResources {
+        cpu: _,
+        cores: _,
+        memory,
+        memory_max,
+        devices: _,
+        cpu_hard_limit,
+        io,
+        ports: _,
+    } = *resources;
+    let limit = resources.memory_limit();
+    let cores_max = || cores_of(task.cpu_mhz(), &context.spec().resources);
+    let limits = Limits {
+        cpu_mhz: task.cpu_mhz(),
+        cpu_cores_max: cpu_hard_limit.then(cores_max),
+        memory_max_bytes: limit.map(Mb::bytes),
+        // A reservation is only of use below a limit that is higher.
+        memory_low_bytes: memory_max.map(|_| memory.bytes()),
+        memory_high_bytes: limit.and_then(|max| slow_from(memory, max)),
+        pids_max: pids_max(task.task()),
+        io,
+        ..Limits::default()
+    };
+    let set = |cores| set(&Limits { cores, ..limits });
+    match task.cores() {
+        Some(own) => set(own.ids.clone()),
+        None => context.cores.shared(&context.tree, set),
+    }
+}
+
+/// The field by which the task asks for a limit that its cgroup alone keeps.
+pub(super) fn kept_by_cgroup(task: &Task) -> Option<&'static str> {
+    let TaskResources {
+        cpu_hard_limit, io, ..
+    } = &task.resources;
+    match (cpu_hard_limit, io.is_none()) {
+        (true, _) => Some("resources.cpu_hard_limit"),
+        (false, false) => Some("resources.io"),
+        (false, true) => None,
+    }
+}
+
+/// The error for `field` where nobody would keep it: the driver has no task in the agent's cgroup.
+pub(super) fn unkept(field: &str, driver: &str) -> String {
+    format!(
+        "`{field}` is kept by the agent, and the driver `{driver}` does not put tasks into the agent's cgroups: say in \
+         the `config` block what it is to limit"
+    )
+}
+
+/// So many MHz in cores of this node, as CPU is placed: the fastest core counts for all.
+fn cores_of(mhz: u32, node: &NodeResources) -> f64 {
+    let cores = f64::from(node.cores.max(1));
+    let total = u32::try_from(node.total.cpu_mhz).unwrap_or(u32::MAX);
+    if total == 0 {
+        return f64::from(mhz) / f64::from(CORE_MHZ_UNKNOWN);
+    }
+    (f64::from(mhz) * cores / f64::from(total)).min(cores)
+}
+
+/// Where a task that may have more than its reservation is slowed down: nine tenths of the way to its limit, and
+/// near it, because a task that is slowed for long stands still where a restart would help.
+fn slow_from(memory: Mb, max: Mb) -> Option<u64> {
+    let room = max.bytes().saturating_sub(memory.bytes());
+    (room > 0).then(|| max.bytes() - (room / 10).min(MEMORY_SLOW_BYTES_MAX))
+}
+
+/// How many processes and threads a task may have: what its block says, within what any may. Where a driver does
+/// not put the task into the agent's cgroup, there is nobody whom that would limit.
+fn pids_max(task: &Task) -> u64 {
+    let config: serde_json::Value = serde_json::from_str(&task.config_json).unwrap_or_default();
+    match config["pids_max"].as_u64() {
+        // The process that actions run beside is not theirs.
+        Some(asked) if asked > 0 => asked.saturating_add(1).min(TASK_PIDS_MAX),
+        Some(_) | None => TASK_PIDS_MAX,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_domain::job::ByteRate;
+    use muster_domain::resources::{Amount, IoLimits};
+
+    use super::*;
+
+    #[test]
+    fn a_block_says_how_many_processes() {
+        let cases = [
+            (r#"{"pids_max": 7}"#, 8),
+            (r#"{"pids_max": 0}"#, TASK_PIDS_MAX),
+            (r#"{"pids_max": 1000000}"#, TASK_PIDS_MAX),
+            (r#"{"pids_max": "many"}"#, TASK_PIDS_MAX),
+            ("{}", TASK_PIDS_MAX),
+            ("", TASK_PIDS_MAX),
+        ];
+        for (config, expected) in cases {
+            let mut task = muster_domain::fixture::task("main");
+            "other".clone_into(&mut task.driver);
+            config.clone_into(&mut task.config_json);
+            assert_eq!(pids_max(&task), expected, "{config}");
+        }
+    }
+
+    /// Four cores of 2 500 MHz: 500 MHz are a fifth of one, and nobody has more than all four.
+    #[test]
+    fn cpu_hard_limit_is_share_of_node_cores() {
+        let mut node = NodeResources {
+            cores: 4,
+            total: Amount {
+                cpu_mhz: 10_000,
+                ..Amount::default()
+            },
+            ..NodeResources::default()
+        };
+
+        let cores = [500, 2_500, 50_000].map(|mhz| cores_of(mhz, &node));
+        node.total.cpu_mhz = 0;
+
+        assert!((cores[0] - 0.2).abs() < 1e-9, "{cores:?}");
+        assert!((cores[1] - 1.0).abs() < 1e-9, "{cores:?}");
+        assert!((cores[2] - 4.0).abs() < 1e-9, "{cores:?}");
+        assert!((cores_of(500, &node) - 0.5).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_task_is_slowed_down_near_its_limit() {
+        let slow = |memory, max| slow_from(Mb(memory), Mb(max)).map(|bytes| bytes >> 20);
+
+        assert_eq!(slow(100, 200), Some(190));
+        assert_eq!(slow(1_000, 9_000), Some(8_936), "64 MiB below");
+        assert_eq!(slow(100, 100), None);
+    }
+
+    #[test]
+    fn limits_of_the_cgroup_alone_are_named() {
+        let mut task = muster_domain::fixture::task("main");
+        assert_eq!(kept_by_cgroup(&task), None);
+
+        task.resources.io.write_rate = Some(ByteRate(1 << 20));
+        assert_eq!(kept_by_cgroup(&task), Some("resources.io"));
+        task.resources.io = IoLimits::default();
+        task.resources.cpu_hard_limit = true;
+        assert_eq!(kept_by_cgroup(&task), Some("resources.cpu_hard_limit"));
+        assert!(unkept("resources.io", "docker").contains("driver `docker`"));
+    }
+}

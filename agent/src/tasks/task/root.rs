@@ -1,0 +1,70 @@
+//! The root of a task whose driver changes into one: made before it starts, taken away when it has ended.
+
+use std::sync::Arc;
+
+use muster_driver::TaskConfig;
+
+use super::TaskRef;
+use super::begin::{StartFailure, chain};
+use crate::context::AgentContext;
+use crate::storage::roots::{self, RootSources};
+use crate::tasks::drivers::DriverSlot;
+
+/// Makes the root and tells the driver of it in place of the task's directory. Answers with what an operator should
+/// know.
+pub(super) async fn make(
+    context: &AgentContext,
+    task: &TaskRef,
+    slot: &DriverSlot,
+    config: &mut TaskConfig,
+) -> Result<Option<String>, StartFailure> {
+    let env = Arc::clone(&context.chroot_env);
+    let (data, alloc_id) = (context.data.clone(), task.alloc_id());
+    let (name, is_configured) = (task.name().to_owned(), env.is_configured());
+    let driver = slot.process();
+    let made = tokio::task::spawn_blocking(move || {
+        let (roots, dirs) = (data.roots_of(alloc_id), data.alloc(alloc_id));
+        let means = RootSources {
+            env: &env,
+            data: data.root(),
+            driver,
+        };
+        roots::build(means, &roots, &dirs, &name)
+    });
+    let made = made.await.map_err(StartFailure::retryable)?;
+    let root = made.map_err(|error| {
+        let reason = format!("the task has no root directory: {}", chain(&error));
+        if error.is_final() {
+            StartFailure::fatal(reason)
+        } else {
+            StartFailure::retryable(reason)
+        }
+    })?;
+    config.alloc_dir = root.alloc_dir;
+    config.task_dir = root.task_dir;
+    let absent: Vec<String> = root
+        .absent
+        .iter()
+        .map(|path| path.display().to_string())
+        .collect();
+    let is_told = is_configured && !absent.is_empty();
+    Ok(is_told.then(|| {
+        let absent = absent.join(", ");
+        format!("`chroot_env` names what this node does not have: {absent}")
+    }))
+}
+
+/// Takes the root away, if the task has one.
+pub(super) async fn remove(context: &AgentContext, task: &TaskRef) {
+    let root = context.data.roots_of(task.alloc_id()).join(task.name());
+    let removed = tokio::task::spawn_blocking(move || roots::remove(&root)).await;
+    let failed = match removed {
+        Ok(Ok(())) => return,
+        Ok(Err(error)) => chain(&error),
+        Err(panic) => panic.to_string(),
+    };
+    tracing::warn!(
+        alloc_id = %task.alloc_id(), task = task.name(), error = failed,
+        "the root of a task that does not run is left; it is taken away with the allocation"
+    );
+}

@@ -1,0 +1,58 @@
+//! The user of a task that names none, where its driver runs tasks as users that no database knows.
+
+use muster_driver::{TaskConfig, TaskHandle};
+
+use super::TaskRef;
+use super::begin::{StartFailure, chain, learned};
+use crate::context::AgentContext;
+use crate::resources::users;
+use crate::storage::store::{TaskRecord, Write};
+use crate::tasks::drivers::{DriverSlot, native};
+
+/// Gives the task a user and the directories that are its own, and tells its driver.
+pub(super) async fn give(
+    context: &AgentContext,
+    task: &TaskRef,
+    slot: &DriverSlot,
+    config: &mut TaskConfig,
+) -> Result<(), StartFailure> {
+    let is_native = task.task().driver == native::NAME;
+    if !task.task().user.is_empty() || is_native {
+        return Ok(());
+    }
+    if !learned(slot).await?.capabilities.dynamic_workload_users {
+        return Ok(());
+    }
+    let alloc_id = task.alloc_id();
+    let number = context.users.take(alloc_id, task.name());
+    let number = number.map_err(StartFailure::retryable)?;
+    let write = Write::Users(alloc_id, context.users.of_alloc(alloc_id));
+    // The store's thread tells the operator. A task that runs is found with its user all the same.
+    drop(context.store.write(vec![write]).await);
+
+    let data = context.data.clone();
+    let owned = [(task.name().to_owned(), Some(users::owner(number)))];
+    let made = tokio::task::spawn_blocking(move || data.make_alloc(alloc_id, &owned)).await;
+    let made = made.map_err(StartFailure::retryable)?;
+    made.map_err(|error| StartFailure::retryable(chain(&error)))?;
+    config.user = users::name_of(number);
+    Ok(())
+}
+
+/// Takes the user of a running task for given, whatever the store says.
+pub(super) async fn claim(context: &AgentContext, task: &TaskRef, record: &TaskRecord) {
+    if !task.task().user.is_empty() || record.driver == native::NAME {
+        return;
+    }
+    // A handle that cannot be read is told of by whoever needs it.
+    let Ok(handle) = TaskHandle::decode(&record.handle) else {
+        return;
+    };
+    if let Some(number) = users::number_in(&handle.config.user) {
+        let alloc_id = task.alloc_id();
+        if context.users.claim(alloc_id, task.name(), number) {
+            let write = Write::Users(alloc_id, context.users.of_alloc(alloc_id));
+            drop(context.store.write(vec![write]).await);
+        }
+    }
+}
