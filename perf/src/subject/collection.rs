@@ -21,7 +21,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use muster_agent::bpf::{Bpf, BpfConfig, ensure_bpffs, remove_pins, unmount_bpffs};
-use muster_agent::resources::cgroup::{CgroupRows, Hierarchies, Limits, NodeTree, TaskCgroup, TaskStats};
+use muster_agent::resources::cgroup::{
+    CgroupRows, Hierarchies, Limits, NodeTree, TaskCgroup, TaskStats,
+};
 use rustix::process::{Resource, Rlimit, WaitId, WaitIdOptions, getrlimit, setrlimit, waitid};
 
 use crate::cgroup::Cgroup;

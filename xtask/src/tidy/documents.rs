@@ -400,7 +400,7 @@ mod tests {
 
     #[test]
     fn braces_globs_names_and_lines_are_expanded() {
-        let good = "`agent/src/{storage/gc,ring/worker}.rs`, `agent/src/<noun>.rs`, `agent/src/*/worker.rs`, `agent/**/worker.rs`, `agent/src/storage/gc.rs:12`\n";
+        let good = "`agent/src/{storage/gc,ring/worker}.rs`, `agent/src/storage/<noun>.rs`, `agent/src/*/worker.rs`, `agent/**/worker.rs`, `agent/src/storage/gc.rs:12`\n";
         let bad = "`agent/src/{storage/gc,other}.rs`\n`agent/src/*.md`\n`agent/*/worker.rs`\n";
 
         assert_eq!(findings("README.md", good), []);
