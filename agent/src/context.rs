@@ -1,115 +1,37 @@
-//! The context that every allocation of the node shares: store, cgroup tree, eBPF, log loop, drivers.
+//! The context that every allocation of the node shares, one part for each subject.
 
-use std::collections::BTreeMap;
-use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
-use muster_agent_core::gc::GcState;
 use muster_domain::alloc::DesiredAlloc;
 use muster_domain::id::AllocId;
-use muster_domain::node::{NodeSecret, NodeSpec};
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::mpsc;
 
 use crate::bpf::Bpf;
-use crate::monitoring::conditions::Conditions;
-use crate::monitoring::history::Histories;
-use crate::monitoring::start_health::StartHealth;
-use crate::network::bridge::{AllocNetwork, Bridge};
-use crate::network::cni::CniNetworks;
-use crate::network::verdicts::VerdictLog;
-use crate::node::NodeRules;
-use crate::resources::cgroup::{CgroupRows, NodeTree};
-use crate::resources::cores::Cores;
-use crate::resources::users::WorkloadUsers;
+use crate::monitoring::MonitoringContext;
+use crate::network::NetworkContext;
+use crate::network::bridge::AllocNetwork;
+use crate::resources::ResourceContext;
+use crate::resources::cgroup::CgroupRows;
 use crate::ring::LogRing;
-use crate::session::control::ControlPlaneStatus;
-use crate::session::reports::Outbox;
-use crate::storage::allocdir::{DataDir, DirError};
-use crate::storage::disk::Disks;
-use crate::storage::gc::Leftovers;
-use crate::storage::migrate::DirLeases;
-use crate::storage::roots::ChrootEnv;
-use crate::storage::store::Store;
-use crate::storage::trash::Trash;
-use crate::tasks::drivers::Drivers;
-use crate::tasks::drivers::networks::DriverNetworks;
-use crate::tasks::drivers::nomad::NomadDrivers;
-use crate::tasks::task::{LiveTask, TaskInputSender, chain};
+use crate::session::SessionContext;
+use crate::storage::StorageContext;
+use crate::tasks::TaskContext;
+use crate::tasks::task::chain;
 
 /// Shared by all runners of one agent.
 #[derive(Debug)]
 pub(crate) struct AgentContext {
-    pub(crate) data: DataDir,
-    /// The secret with which the node registers.
-    pub(crate) node_secret: NodeSecret,
-    /// The store, which survives the agent.
-    pub(crate) store: Store,
-    /// Reasons for which the node takes no new work.
-    pub(crate) conditions: Conditions,
-    /// Whether starts succeed here.
-    pub(crate) start_health: StartHealth,
-    pub(crate) tree: NodeTree,
-    /// The eBPF programs, or why there are none.
+    pub(crate) storage: StorageContext,
+    pub(crate) network: NetworkContext,
+    pub(crate) resources: ResourceContext,
+    pub(crate) monitoring: MonitoringContext,
+    pub(crate) tasks: TaskContext,
+    pub(crate) session: SessionContext,
+    /// The eBPF programs, or the reason why there are none.
     pub(crate) bpf: Result<Bpf, String>,
-    /// The node's additions to every task's network policy.
-    pub(crate) network: NodeRules,
-    pub(crate) bridge: Bridge,
-    /// Networks of allocations that CNI plugins set up.
-    pub(crate) cni: Arc<CniNetworks>,
-    /// The newest verdicts on their packets.
-    pub(crate) verdicts: VerdictLog,
     pub(crate) ring: LogRing,
-    /// Limits that were found to be others than their task's, and set again.
-    pub(crate) limits_repaired: AtomicU64,
-    /// Entries of eBPF maps whose cgroup was gone, and that were removed.
-    pub(crate) ebpf_stale_removed: AtomicU64,
-    /// Which task has which cores for itself.
-    pub(crate) cores: Cores,
-    /// The host paths in roots of tasks whose drivers change into one.
-    pub(crate) chroot_env: Arc<ChrootEnv>,
-    /// The disk limits of allocations.
-    pub(crate) disks: Arc<Disks>,
-    pub(crate) drivers: Drivers,
-    /// Nomad's drivers that the native driver serves.
-    pub(crate) nomad_drivers: NomadDrivers,
-    /// Network namespaces that drivers made.
-    pub(crate) driver_networks: DriverNetworks,
-    /// Users of tasks that name none.
-    pub(crate) users: WorkloadUsers,
     /// This run of the kernel.
     pub(crate) boot_id: String,
-    /// The registered description of the node.
-    pub(crate) spec: watch::Receiver<Arc<NodeSpec>>,
-    /// How the node stands with the control plane.
-    pub(crate) standing: ControlPlaneStatus,
-    /// News for the control plane.
-    pub(crate) outbox: Outbox,
-    /// Tasks that have a process.
-    pub(crate) live: LiveTasks,
-    /// The usage of tasks in the last minutes.
-    pub(crate) histories: Histories,
-    /// Places for readers of logs, [`crate::limits::LOG_READERS_MAX`].
-    pub(crate) log_readers: Semaphore,
-    /// Places for sessions with commands, [`crate::limits::EXEC_SESSIONS_MAX`].
-    pub(crate) sessions: Semaphore,
-    /// Bytes of logs that are on their way to readers.
-    pub(crate) log_owed: AtomicU64,
-    /// Data that are read for other nodes.
-    pub(crate) dir_leases: Arc<DirLeases>,
-    /// Places for allocations that want data from other nodes, [`crate::limits::FETCHES_MAX`].
-    pub(crate) fetches: Semaphore,
-    /// A task whose memory or number of processes cannot be limited does not start.
-    pub(crate) strict_limits: bool,
-    /// A task that has a network starts although no eBPF program keeps it from anything.
-    pub(crate) allow_tasks_without_network_policy: bool,
-    /// The destroyed allocations that are being deleted.
-    pub(crate) trash: Arc<Trash>,
-    /// The remains that drivers and the kernel did not let go of.
-    pub(crate) leftovers: Leftovers,
-    /// Allocations whose directories may be moved to the trash at a time.
-    pub(crate) destroys: Semaphore,
-    /// The state of collection, as the node's loop last said.
-    pub(crate) collection: watch::Sender<GcState>,
     pub(crate) node: mpsc::Sender<crate::node::Event>,
 }
 
@@ -128,24 +50,18 @@ impl AgentContext {
         &self,
         desired: &DesiredAlloc,
     ) -> Result<Option<Arc<AllocNetwork>>, String> {
-        let bridged = self.bridge.ensure(self, desired).await;
+        let bridged = self.network.bridge.ensure(self, desired).await;
         if let Some(network) = bridged.map_err(|error| chain(&error))? {
             return Ok(Some(network));
         }
-        let ensured = self.cni.ensure(self, desired).await;
+        let ensured = self.network.cni.ensure(self, desired).await;
         ensured.map_err(|error| chain(&error))
     }
 
     /// Takes the network up that an earlier agent made for an allocation. `is_lost`: so is what that agent had stored.
     pub(crate) async fn adopt_network(&self, desired: &DesiredAlloc, is_lost: bool) {
-        self.bridge.adopt(self, desired, is_lost).await;
-        self.cni.adopt(self, desired).await;
-    }
-
-    /// The network of its own that an allocation has by now.
-    pub(crate) fn network_of(&self, alloc_id: AllocId) -> Option<Arc<AllocNetwork>> {
-        let bridged = self.bridge.of(alloc_id);
-        bridged.or_else(|| self.cni.of(alloc_id))
+        self.network.bridge.adopt(self, desired, is_lost).await;
+        self.network.cni.adopt(self, desired).await;
     }
 
     /// Removes the network of an allocation of which nothing runs. The next call removes what is left.
@@ -155,15 +71,15 @@ impl AgentContext {
     /// A description of what is left.
     pub(crate) async fn give_network_back(&self, alloc_id: AllocId) -> Result<(), String> {
         // Before a driver takes its namespace back, in which the plugins work.
-        let unplugged = self.cni.give_back(alloc_id).await;
+        let unplugged = self.network.cni.give_back(alloc_id).await;
         unplugged.map_err(|error| chain(&error))?;
-        let given = self.bridge.give_back(self, alloc_id).await;
+        let given = self.network.bridge.give_back(self, alloc_id).await;
         given.map_err(|error| chain(&error))
     }
 
     /// Keeps tasks from the servers of this machine at addresses that the machine has got since.
     pub(crate) async fn cover_new_addresses(&self) {
-        if self.network.cover_new_addresses() {
+        if self.network.rules.cover_new_addresses() {
             // Without the node's loop the agent is stopping.
             drop(self.node.send(crate::node::Event::RulesChanged).await);
         }
@@ -173,94 +89,11 @@ impl AgentContext {
     /// have to be read.
     pub(crate) fn walked(&self) -> Option<CgroupRows> {
         let bpf = self.bpf()?;
-        let walked = self.tree.walk(|root, is_v2| bpf.groups_below(root, is_v2));
+        let walked = self
+            .resources
+            .tree
+            .walk(|root, is_v2| bpf.groups_below(root, is_v2));
         let told = |error: &std::io::Error| tracing::debug!(%error, "groups are read by files");
         walked.inspect_err(told).ok()
-    }
-
-    /// Moves everything of an allocation to the trash: one rename for its directories, one for its logs.
-    pub(crate) async fn discard(&self, alloc_id: AllocId) -> Result<(), DirError> {
-        // A reader that lends them to another node would get half of what is there.
-        self.dir_leases.leave(alloc_id).await;
-        let (data, trash) = (self.data.clone(), Arc::clone(&self.trash));
-        let disks = Arc::clone(&self.disks);
-        let moved = tokio::task::spawn_blocking(move || {
-            disks.release(&data.alloc(alloc_id).alloc);
-            data.discard_alloc(&trash, alloc_id)
-        });
-        // A panic there is ours. What was moved before it stays in the trash; the rest is moved when it
-        // is tried again.
-        let moved = moved.await;
-        let moved = moved.unwrap_or_else(|panic| Err(DirError::panicked(&panic)));
-        if moved.is_ok() {
-            self.dir_leases.left(alloc_id);
-        }
-        moved
-    }
-
-    /// Returns the description of the node that is registered at this moment.
-    pub(crate) fn spec(&self) -> Arc<NodeSpec> {
-        Arc::clone(&self.spec.borrow())
-    }
-}
-
-/// Tasks that have a process, by allocation and name.
-#[derive(Debug, Default)]
-pub(crate) struct LiveTasks {
-    tasks: Mutex<BTreeMap<(AllocId, String), LiveTaskEntry>>,
-}
-
-/// A task that has a process, and the way to its runner.
-type LiveTaskEntry = (Arc<LiveTask>, TaskInputSender);
-
-impl LiveTasks {
-    /// A process runs.
-    pub(crate) fn insert(
-        &self,
-        alloc_id: AllocId,
-        task: &str,
-        live: Arc<LiveTask>,
-        runner: TaskInputSender,
-    ) {
-        self.locked()
-            .insert((alloc_id, task.to_owned()), (live, runner));
-    }
-
-    /// It ended.
-    pub(crate) fn remove(&self, alloc_id: AllocId, task: &str) {
-        self.locked().remove(&(alloc_id, task.to_owned()));
-    }
-
-    /// The process of a task.
-    pub(crate) fn get(&self, alloc_id: AllocId, task: &str) -> Option<Arc<LiveTask>> {
-        let tasks = self.locked();
-        let (live, _runner) = tasks.get(&(alloc_id, task.to_owned()))?;
-        Some(Arc::clone(live))
-    }
-
-    /// The runner of the start `task_id` of a task, if that is the one that runs.
-    pub(crate) fn runner(
-        &self,
-        alloc_id: AllocId,
-        task: &str,
-        task_id: &str,
-    ) -> Option<TaskInputSender> {
-        let tasks = self.locked();
-        let (live, runner) = tasks.get(&(alloc_id, task.to_owned()))?;
-        (live.record.task_id == task_id).then(|| runner.clone())
-    }
-
-    /// All of them, or those of one allocation.
-    pub(crate) fn of(&self, alloc_id: Option<AllocId>) -> Vec<(AllocId, String, Arc<LiveTask>)> {
-        self.locked()
-            .iter()
-            .filter(|((id, _), _)| alloc_id.is_none_or(|wanted| wanted == *id))
-            .map(|((id, name), (live, _runner))| (*id, name.clone(), Arc::clone(live)))
-            .collect()
-    }
-
-    fn locked(&self) -> std::sync::MutexGuard<'_, BTreeMap<(AllocId, String), LiveTaskEntry>> {
-        // A panic elsewhere leaves the map whole: each change of it is one call.
-        self.tasks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -17,3 +17,22 @@ pub(crate) mod history;
 pub(crate) mod pressure;
 pub(crate) mod start_health;
 pub(crate) mod stats;
+
+use std::sync::atomic::AtomicU64;
+
+use conditions::Conditions;
+use history::Histories;
+use start_health::StartHealth;
+
+/// Conditions of one node, and the usage of its tasks.
+#[derive(Debug)]
+pub(crate) struct MonitoringContext {
+    /// Reasons for which the node takes no new work.
+    pub(crate) conditions: Conditions,
+    /// Success and failure of recent starts.
+    pub(crate) start_health: StartHealth,
+    /// The usage of tasks in the last minutes.
+    pub(crate) histories: Histories,
+    /// Entries of eBPF maps whose cgroup was gone, and that were removed.
+    pub(crate) ebpf_stale_removed: AtomicU64,
+}

@@ -9,3 +9,37 @@
 pub(crate) mod bridge;
 pub(crate) mod cni;
 pub(crate) mod verdicts;
+
+use std::sync::Arc;
+
+use muster_domain::id::AllocId;
+
+use crate::node::NodeRules;
+use crate::tasks::drivers::networks::DriverNetworks;
+use bridge::{AllocNetwork, Bridge};
+use cni::CniNetworks;
+use verdicts::VerdictLog;
+
+/// Networks and network policy of one node.
+#[derive(Debug)]
+pub(crate) struct NetworkContext {
+    /// The node's additions to every task's network policy.
+    pub(crate) rules: NodeRules,
+    pub(crate) bridge: Bridge,
+    /// Networks of allocations that CNI plugins set up.
+    pub(crate) cni: Arc<CniNetworks>,
+    /// Network namespaces that drivers made.
+    pub(crate) driver_networks: DriverNetworks,
+    /// The newest verdicts on packets of tasks.
+    pub(crate) verdicts: VerdictLog,
+    /// A task that has a network starts although no eBPF program keeps it from anything.
+    pub(crate) allow_tasks_without_network_policy: bool,
+}
+
+impl NetworkContext {
+    /// The network of its own that an allocation has by now.
+    pub(crate) fn of(&self, alloc_id: AllocId) -> Option<Arc<AllocNetwork>> {
+        let bridged = self.bridge.of(alloc_id);
+        bridged.or_else(|| self.cni.of(alloc_id))
+    }
+}

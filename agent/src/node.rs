@@ -32,6 +32,7 @@ use crate::limits::{CLOSE_INTERVAL, LAST_REPORTS_DEADLINE, REPORT_DELAY, SHUTDOW
 use crate::resources::oom_score;
 use crate::ring::StartRingError;
 use crate::session::control;
+use crate::storage::StorageContext;
 use crate::storage::allocdir::{DataDir, DirError};
 use crate::storage::store::{DataDirLock, LockDataDirError, OpenStoreError};
 use crate::tasks::drivers::native::DriverConfigError;
@@ -142,7 +143,7 @@ impl Agent {
             found,
             contact,
         } = opened;
-        let node_id = context.spec().id;
+        let node_id = context.session.spec().id;
 
         tasks.spawn(publisher.run(stop.clone()));
         let certificates = config.certificates;
@@ -160,7 +161,7 @@ impl Agent {
             found,
             contact.known(),
         );
-        tasks.spawn(contact.follow(context.standing.heard(), stop.clone()));
+        tasks.spawn(contact.follow(context.session.standing.heard(), stop.clone()));
         tasks.spawn(node.run(loaded, inbox, stop.clone()));
         tasks.spawn(session.run(stop.clone()));
         Ok(Self {
@@ -182,7 +183,7 @@ impl Agent {
 
     /// Returns the description of the node that is registered; it changes with its fingerprint.
     pub fn spec(&self) -> watch::Receiver<Arc<NodeSpec>> {
-        self.context.spec.clone()
+        self.context.session.spec.clone()
     }
 
     /// The agent's certificates; [`Certificates::ask`] looks for replaced files at once.
@@ -193,7 +194,7 @@ impl Agent {
     /// Until when the control plane surely takes the node for alive, whatever happens; `None` before a
     /// leader has counted a heartbeat.
     pub fn lease(&self) -> watch::Receiver<Option<Instant>> {
-        self.context.standing.lease()
+        self.context.session.standing.lease()
     }
 
     /// Destroys everything that has finished by now, and returns when it is destroyed and its space is free. That may
@@ -205,7 +206,7 @@ impl Agent {
 
     /// Returns the state of collection: what it did and has before it.
     pub fn collection(&self) -> watch::Receiver<GcState> {
-        self.context.collection.subscribe()
+        self.context.storage.collection.subscribe()
     }
 
     /// Stops the agent. With [`ShutdownPolicy::KeepTasks`] tasks and their driver run on, and the next agent
@@ -224,7 +225,7 @@ impl Agent {
         if leave == ShutdownPolicy::StopTasks {
             stop_tasks(&events).await;
             tell_server(&context).await;
-            context.bridge.undo().await;
+            context.network.bridge.undo().await;
         }
         stop.cancel();
         drop(events);
@@ -252,9 +253,8 @@ async fn close(context: Arc<AgentContext>) {
         tokio::time::sleep(CLOSE_INTERVAL).await;
     }
     match Arc::into_inner(context) {
-        Some(AgentContext {
-            ring, store, trash, ..
-        }) => {
+        Some(AgentContext { ring, storage, .. }) => {
+            let StorageContext { store, trash, .. } = storage;
             drop(trash);
             ring.stop();
             store.close();
@@ -268,7 +268,7 @@ async fn close(context: Arc<AgentContext>) {
 /// Gives the last reports a moment to be committed.
 async fn tell_server(context: &AgentContext) {
     let told = async {
-        while !context.outbox.is_empty() {
+        while !context.session.outbox.is_empty() {
             tokio::time::sleep(REPORT_DELAY / 10).await;
         }
     };

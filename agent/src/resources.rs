@@ -13,3 +13,23 @@ pub(crate) mod cores;
 pub(crate) mod new_disks;
 pub(crate) mod oom_score;
 pub(crate) mod users;
+
+use std::sync::atomic::AtomicU64;
+
+use cgroup::NodeTree;
+use cores::Cores;
+use users::WorkloadUsers;
+
+/// Cgroups, cores and users of one node's tasks.
+#[derive(Debug)]
+pub(crate) struct ResourceContext {
+    pub(crate) tree: NodeTree,
+    /// The tasks that have cores for themselves.
+    pub(crate) cores: Cores,
+    /// Users of tasks that name none.
+    pub(crate) users: WorkloadUsers,
+    /// A task whose memory or number of processes cannot be limited does not start.
+    pub(crate) strict_limits: bool,
+    /// Limits that differed from their task's and were set again.
+    pub(crate) limits_repaired: AtomicU64,
+}

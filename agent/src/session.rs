@@ -11,3 +11,38 @@ pub(crate) mod clock;
 pub(crate) mod contact;
 pub(crate) mod control;
 pub(crate) mod reports;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use muster_domain::node::{NodeSecret, NodeSpec};
+use tokio::sync::{Semaphore, watch};
+
+use control::ControlPlaneStatus;
+use reports::Outbox;
+
+/// The node as its servers know it, and what it owes them.
+#[derive(Debug)]
+pub(crate) struct SessionContext {
+    /// The secret with which the node registers.
+    pub(crate) node_secret: NodeSecret,
+    /// The registered description of the node.
+    pub(crate) spec: watch::Receiver<Arc<NodeSpec>>,
+    /// The state of the connection to the control plane.
+    pub(crate) standing: ControlPlaneStatus,
+    /// Reports for the control plane.
+    pub(crate) outbox: Outbox,
+    /// Places for readers of logs, [`crate::limits::LOG_READERS_MAX`].
+    pub(crate) log_readers: Semaphore,
+    /// Places for sessions with commands, [`crate::limits::EXEC_SESSIONS_MAX`].
+    pub(crate) sessions: Semaphore,
+    /// Bytes of logs that are on their way to readers.
+    pub(crate) log_owed: AtomicU64,
+}
+
+impl SessionContext {
+    /// Returns the description of the node that is registered at this moment.
+    pub(crate) fn spec(&self) -> Arc<NodeSpec> {
+        Arc::clone(&self.spec.borrow())
+    }
+}

@@ -89,7 +89,7 @@ pub(crate) async fn run(context: Arc<AgentContext>, stop: CancellationToken) {
         let context = Arc::clone(&context);
         // Thousands of tasks take milliseconds.
         let looked = tokio::task::spawn_blocking(move || {
-            context.histories.step(&context);
+            context.monitoring.histories.step(&context);
             if let Some(bpf) = context.bpf() {
                 bpf.forget_retired_policies();
             }
@@ -103,7 +103,7 @@ pub(crate) async fn run(context: Arc<AgentContext>, stop: CancellationToken) {
 impl Histories {
     /// Looks at all tasks.
     fn step(&self, context: &AgentContext) {
-        let live = context.live.of(None);
+        let live = context.tasks.live.of(None);
         let moment = SampleTime {
             at: now(),
             since_boot: since_boot(),
@@ -345,7 +345,7 @@ impl HistoryState {
 
 /// Returns the usage of one allocation. Returns `None` if nothing of it runs, and nothing did in the last minutes.
 pub(crate) fn alloc(context: &AgentContext, alloc_id: AllocId) -> Option<AllocHistory> {
-    let histories = &context.histories;
+    let histories = &context.monitoring.histories;
     let mut tasks: BTreeMap<String, TaskHistory> = BTreeMap::new();
     let oldest = Timestamp(now().0.saturating_sub(nanos(HISTORY_KEPT)));
     let kept = histories.locked();
@@ -361,7 +361,7 @@ pub(crate) fn alloc(context: &AgentContext, alloc_id: AllocId) -> Option<AllocHi
     }
     let is_full = kept.tasks.len() >= HISTORY_TASKS_MAX;
     drop(kept);
-    for (_, name, _) in context.live.of(Some(alloc_id)) {
+    for (_, name, _) in context.tasks.live.of(Some(alloc_id)) {
         tasks.entry(name).or_insert_with(|| TaskHistory {
             absent: BTreeMap::from([("history".to_owned(), no_history(is_full))]),
             ..TaskHistory::default()

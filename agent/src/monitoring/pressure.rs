@@ -56,10 +56,11 @@ async fn follow_want(
     want: PressureResource,
     percent: u32,
 ) -> io::Result<()> {
-    let trigger =
-        context
-            .tree
-            .pressure_trigger(want, part(PRESSURE_WINDOW, percent), PRESSURE_WINDOW)?;
+    let trigger = context.resources.tree.pressure_trigger(
+        want,
+        part(PRESSURE_WINDOW, percent),
+        PRESSURE_WINDOW,
+    )?;
     #[expect(
         deprecated,
         reason = "the other constructor is unsafe; a File stays open and the same while it is registered"
@@ -97,7 +98,7 @@ fn part(window: Duration, percent: u32) -> Duration {
 
 /// How long each task has stood still since it began.
 fn stalls(context: &AgentContext, want: PressureResource) -> BTreeMap<TaskKey, Duration> {
-    let live = context.live.of(None).into_iter();
+    let live = context.tasks.live.of(None).into_iter();
     live.filter_map(|(alloc_id, task, live)| {
         let stood = live.cgroup.as_ref()?.stalled(want)?;
         Some(((alloc_id, task), stood))
@@ -126,11 +127,11 @@ async fn send_event(
     window: Duration,
 ) {
     let (alloc_id, task) = key;
-    let Some(live) = context.live.get(*alloc_id, task) else {
+    let Some(live) = context.tasks.live.get(*alloc_id, task) else {
         return;
     };
     let id = &live.record.task_id;
-    let Some(inputs) = context.live.runner(*alloc_id, task, id) else {
+    let Some(inputs) = context.tasks.live.runner(*alloc_id, task, id) else {
         return;
     };
     let message = format!(

@@ -147,7 +147,10 @@ impl StartHealth {
 pub(crate) async fn follow(context: Arc<AgentContext>, stop: CancellationToken) {
     let mut look = tokio::time::interval(START_HEALTH_INTERVAL);
     while stop.run_until_cancelled(look.tick()).await.is_some() {
-        context.start_health.handle_timeout(Instant::now());
+        context
+            .monitoring
+            .start_health
+            .handle_timeout(Instant::now());
     }
 }
 

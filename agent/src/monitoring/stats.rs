@@ -42,7 +42,7 @@ pub(crate) const NOT_REGISTERED: &str = "the task is not registered with the eBP
 pub(crate) async fn node(context: &Arc<AgentContext>) -> Result<NodeStats, String> {
     inspect_running(context, None, |context, running| {
         let memory = meminfo();
-        let disk = disk_usage(context.data.root());
+        let disk = disk_usage(context.storage.data.root());
         let (cpu_busy, cpu_idle) = cpu_times(&read("/proc/stat"));
         let own = read("/proc/self/stat");
         NodeStats {
@@ -60,9 +60,12 @@ pub(crate) async fn node(context: &Arc<AgentContext>) -> Result<NodeStats, Strin
             agent_cpu: own_cpu(&own),
             agent_resident_bytes: own_resident_bytes(&own),
             collection: collection(context),
-            limits_repaired: context.limits_repaired.load(Ordering::Relaxed),
-            conditions: context.conditions.all(),
-            ebpf_stale_removed: context.ebpf_stale_removed.load(Ordering::Relaxed),
+            limits_repaired: context.resources.limits_repaired.load(Ordering::Relaxed),
+            conditions: context.monitoring.conditions.all(),
+            ebpf_stale_removed: context
+                .monitoring
+                .ebpf_stale_removed
+                .load(Ordering::Relaxed),
         }
     })
     .await
@@ -78,7 +81,7 @@ async fn inspect_running<T: Send + 'static>(
     look: impl FnOnce(&AgentContext, Vec<RunningTask>) -> T + Send + 'static,
 ) -> Result<T, String> {
     let mut running = Vec::new();
-    for (alloc_id, name, live) in context.live.of(alloc_id) {
+    for (alloc_id, name, live) in context.tasks.live.of(alloc_id) {
         let logs = live.streams.stats(&context.ring).await;
         running.push((alloc_id, name, live, logs));
     }
@@ -88,8 +91,8 @@ async fn inspect_running<T: Send + 'static>(
 }
 
 fn collection(context: &AgentContext) -> NodeCollection {
-    let state = context.collection.borrow().clone();
-    let trash = context.trash.state();
+    let state = context.storage.collection.borrow().clone();
+    let trash = context.storage.trash.state();
     let destroyed = state.destroyed.into_iter();
     NodeCollection {
         finished: state.finished as u64,
@@ -153,7 +156,7 @@ fn allocs(
                 alloc_id,
                 at: now(),
                 tasks: BTreeMap::new(),
-                disk: context.disks.stats(alloc_id),
+                disk: context.storage.disks.stats(alloc_id),
             })
             .tasks
             .insert(name, stats);

@@ -354,7 +354,7 @@ impl Bridge {
         let network = cell.get_or_try_init(|| async {
             let ground = NodeNetworkContext::of(context, desired);
             let host = host_name(desired, group, &ground.env);
-            let networks = &context.driver_networks;
+            let networks = &context.network.driver_networks;
             let by_driver = networks.ensure(context, desired, group, &host).await?;
             let namespace = by_driver.as_ref().map(|made| namespace_at(&made.path));
             let made = self.make(&ground, desired, group, namespace.transpose()?);
@@ -410,9 +410,9 @@ impl Bridge {
         let alloc_id = desired.alloc_id;
         let mut namespaces = namespaces_of(context, alloc_id, group);
         let by_driver = if is_lost {
-            let env = TaskEnv::of_alloc(desired, &context.spec());
+            let env = TaskEnv::of_alloc(desired, &context.session.spec());
             let host = host_name(desired, group, &env);
-            let networks = &context.driver_networks;
+            let networks = &context.network.driver_networks;
             let found = networks.ensure(context, desired, group, &host).await;
             found.unwrap_or_else(|error| {
                 tracing::error!(%alloc_id, error = crate::tasks::task::chain(&error),
@@ -420,7 +420,7 @@ impl Bridge {
                 None
             })
         } else {
-            context.driver_networks.of(alloc_id)
+            context.network.driver_networks.of(alloc_id)
         };
         if let Some(made) = &by_driver {
             match namespace_at(&made.path) {
@@ -470,7 +470,11 @@ impl Bridge {
         alloc_id: AllocId,
     ) -> Result<(), BridgeError> {
         let removed = self.remove(context.bpf(), alloc_id).await;
-        let released = context.driver_networks.release(context, alloc_id).await;
+        let released = context
+            .network
+            .driver_networks
+            .release(context, alloc_id)
+            .await;
         removed.and(released.map_err(BridgeError::from))
     }
 
@@ -606,7 +610,7 @@ pub(crate) fn tell_left(alloc_id: AllocId, reason: &str) {
 
 /// Keeps up with the machine's devices until the agent stops.
 pub(crate) async fn follow_devices(context: Arc<AgentContext>, stop: CancellationToken) {
-    let bridge = &context.bridge;
+    let bridge = &context.network.bridge;
     if bridge.unsupported().is_some() {
         return;
     }
@@ -642,9 +646,9 @@ impl<'a> NodeNetworkContext<'a> {
     fn of(context: &'a AgentContext, desired: &DesiredAlloc) -> Self {
         Self {
             bpf: context.bpf.as_ref().map_err(String::as_str),
-            address: context.spec().address.clone(),
-            names: context.data.alloc(desired.alloc_id).names(),
-            env: TaskEnv::of_alloc(desired, &context.spec()),
+            address: context.session.spec().address.clone(),
+            names: context.storage.data.alloc(desired.alloc_id).names(),
+            env: TaskEnv::of_alloc(desired, &context.session.spec()),
         }
     }
 }
@@ -796,7 +800,7 @@ fn namespaces_of(context: &AgentContext, alloc_id: AllocId, group: &TaskGroup) -
     let mut found = Vec::new();
     let mut seen = std::collections::BTreeSet::new();
     for task in &group.tasks {
-        let cgroup = TaskCgroup::open(&context.tree, &alloc_id.to_string(), &task.name);
+        let cgroup = TaskCgroup::open(&context.resources.tree, &alloc_id.to_string(), &task.name);
         let Ok(cgroup) = cgroup else { continue };
         let processes = std::fs::read_to_string(cgroup.dir().join("cgroup.procs"));
         for pid in processes

@@ -177,13 +177,13 @@ impl CniNetworks {
         // What an earlier start, or an earlier agent, left half made.
         self.tear_down(alloc_id).await?;
         let (list, text) = self.find(&cni.name)?;
-        let env = TaskEnv::of_alloc(desired, &context.spec());
+        let env = TaskEnv::of_alloc(desired, &context.session.spec());
         let host = host_name(desired, group, &env);
-        let networks = &context.driver_networks;
+        let networks = &context.network.driver_networks;
         let by_driver = networks.ensure(context, desired, group, &host).await?;
 
         let args = request::args(desired, group, cni, &env);
-        let runtime = request::runtime(desired, group, &context.spec().address, &env);
+        let runtime = request::runtime(desired, group, &context.session.spec().address, &env);
         let mut record = CniRecord::new(text, args, runtime);
         record.path.clone_from(&self.settings.path);
         record.driver_namespace = by_driver.as_ref().map(|made| made.path.clone());
@@ -293,11 +293,11 @@ impl CniNetworks {
             .as_ref()
             .and_then(|network| network.dns.as_ref())
             .or(of_plugins.as_ref());
-        let env = TaskEnv::of_alloc(desired, &context.spec());
+        let env = TaskEnv::of_alloc(desired, &context.session.spec());
         let host = host_name(desired, group, &env);
         let group_name = clean_name(&group.name);
         let names = [&*host, &group_name];
-        let dir = context.data.alloc(desired.alloc_id).names();
+        let dir = context.storage.data.alloc(desired.alloc_id).names();
         let files = write_names(&dir, address, &names, dns, &env).map_err(CniError::Names)?;
         Ok(AllocNetwork::behind_plugins(
             address, files, host, namespace,
@@ -325,7 +325,7 @@ impl CniNetworks {
                 return Ok(None);
             };
             let mut network = Self::opened(context, desired, group, namespace, &result)?;
-            network.made_by_driver(context.driver_networks.of(alloc_id));
+            network.made_by_driver(context.network.driver_networks.of(alloc_id));
             Ok::<_, CniError>(Some(network))
         };
         match adopted.await {
@@ -600,8 +600,8 @@ pub(crate) async fn recover(
     stop: CancellationToken,
 ) {
     let recovered = async {
-        context.cni.recover(orphans).await;
-        context.cni.collect().await;
+        context.network.cni.recover(orphans).await;
+        context.network.cni.collect().await;
     };
     stop.run_until_cancelled(recovered).await;
 }

@@ -100,7 +100,7 @@ pub(crate) async fn follow(context: Arc<AgentContext>, stop: CancellationToken) 
             .iter()
             .any(|verdict| !tasks.contains_key(&verdict.task))
         {
-            let live = context.live.of(None).into_iter();
+            let live = context.tasks.live.of(None).into_iter();
             tasks = live
                 .map(|(id, name, live)| (live.record.cgroup_id, (id, name)))
                 .collect();
@@ -108,7 +108,7 @@ pub(crate) async fn follow(context: Arc<AgentContext>, stop: CancellationToken) 
         for verdict in told {
             if let Some((alloc_id, task)) = tasks.get(&verdict.task) {
                 let verdict = as_told(task, verdict);
-                context.verdicts.push(*alloc_id, verdict);
+                context.network.verdicts.push(*alloc_id, verdict);
             }
         }
     }
@@ -160,7 +160,7 @@ pub(crate) fn alloc(
         format!("this node enforces no network policies: it has no eBPF programs: {reason}")
     })?;
     let mut rules = Vec::new();
-    for (_, task, live) in context.live.of(Some(alloc_id)) {
+    for (_, task, live) in context.tasks.live.of(Some(alloc_id)) {
         let counts = bpf
             .rule_counts(live.record.cgroup_id)
             .map_err(|error| format!("the counts of {task}'s rules cannot be read: {error}"))?;
@@ -173,8 +173,8 @@ pub(crate) fn alloc(
             bytes: count.bytes,
         }));
     }
-    let (verdicts, last) = context.verdicts.of(alloc_id, after);
-    let network = context.network_of(alloc_id);
+    let (verdicts, last) = context.network.verdicts.of(alloc_id, after);
+    let network = context.network.of(alloc_id);
     Ok(AllocNetwork {
         address: network.map(|network| network.address.to_string()),
         rules,

@@ -26,6 +26,7 @@ use crate::context::AgentContext;
 use crate::limits::{ALLOC_INBOX_MAX, SWEEP_DELAY_AFTER_LOSS};
 use crate::monitoring::fingerprint::disk_usage;
 use crate::node::jobs::JobVersionCache;
+use crate::resources::ResourceContext;
 use crate::resources::cgroup::{TaskCgroup, TaskName};
 use crate::session::clock::now;
 use crate::session::contact::ContactClock;
@@ -179,8 +180,8 @@ impl Node {
     ) {
         self.restore(loaded);
         let mut look = tokio::time::interval(gc::interval(&self.collector));
-        let mut heard = self.context.standing.heard();
-        let mut emptied = self.context.trash.times_emptied();
+        let mut heard = self.context.session.standing.heard();
+        let mut emptied = self.context.storage.trash.times_emptied();
         loop {
             let alone = self.contact.poll_timeout(&self.desired);
             let refused = self.collector.poll_timeout(now());
@@ -233,7 +234,7 @@ impl Node {
         self.store_lost = fresh && !self.found.is_empty();
         self.store_is_new = lost;
         self.desired = Desired::restore(allocs.values().map(|(desired, _)| desired.clone()));
-        let AgentContext { cores, tree, .. } = &*self.context;
+        let ResourceContext { cores, tree, .. } = &self.context.resources;
         for (desired, _) in allocs.values() {
             cores.adopt(tree, desired);
         }
@@ -325,7 +326,7 @@ impl Node {
             Event::Desired { news, remote } => {
                 let known = news.allocs.iter();
                 let known = known.map(|alloc| (alloc.alloc_id, alloc.client_status));
-                self.context.outbox.acknowledge_known(known);
+                self.context.session.outbox.acknowledge_known(known);
                 let merged = self.desired.apply(news);
                 let now = self.clock.at(Instant::now());
                 for change in merged.changes {
@@ -339,9 +340,9 @@ impl Node {
                         "a server took something for known that is not; it is asked for everything"
                     );
                 }
-                self.context.standing.knows(self.desired.index());
+                self.context.session.standing.knows(self.desired.index());
                 if merged.whole {
-                    self.context.outbox.heard_all();
+                    self.context.session.outbox.heard_all();
                 }
                 if merged.whole && !self.swept {
                     self.swept = true;
@@ -373,7 +374,7 @@ impl Node {
                 self.ended(alloc_id);
                 self.collector.handle_destroyed(alloc_id, now());
                 self.asks.settled(alloc_id, true);
-                self.context.outbox.forget(alloc_id);
+                self.context.session.outbox.forget(alloc_id);
                 self.tell_stopped();
             }
             Event::StopAll { done, longest } => {
@@ -436,12 +437,19 @@ impl Node {
     /// Whether a one-off task of which nothing is recorded was here: its directories are, and the store that
     /// would know more was lost. It runs at most once.
     fn may_have_run(&self, desired: &DesiredAlloc) -> bool {
-        desired.job.spec.is_one_off() && self.context.data.alloc(desired.alloc_id).alloc.exists()
+        desired.job.spec.is_one_off()
+            && self
+                .context
+                .storage
+                .data
+                .alloc(desired.alloc_id)
+                .alloc
+                .exists()
     }
 
     /// Why nothing is known of an allocation that may have run and of which no process was found.
     fn without_trace(&self, desired: &DesiredAlloc) -> MissingRecordMeaning {
-        let AgentContext { data, .. } = &*self.context;
+        let data = &self.context.storage.data;
         if self.store_is_new {
             MissingRecordMeaning::StoreLost
         } else if data.alloc(desired.alloc_id).alloc.exists() {
@@ -497,7 +505,10 @@ impl Node {
             Ok(runner) => runner,
             Err(error) => {
                 tracing::error!(%error, "an allocation cannot be run");
-                self.context.outbox.put(malformed(alloc_id, &error), true);
+                self.context
+                    .session
+                    .outbox
+                    .put(malformed(alloc_id, &error), true);
                 return;
             }
         };
@@ -505,20 +516,20 @@ impl Node {
             // Nobody here knows whether the last report of the earlier agent arrived.
             let report = runner.report();
             if report.client_status.is_terminal() {
-                self.context.outbox.put_ended(report);
+                self.context.session.outbox.put_ended(report);
             } else {
-                self.context.outbox.put(report, false);
+                self.context.session.outbox.put(report, false);
             }
         } else {
-            let AgentContext { cores, tree, .. } = &*self.context;
+            let ResourceContext { cores, tree, .. } = &self.context.resources;
             cores.adopt(tree, &desired);
         }
         // One whose network was not given back has something to do.
         let sleeps = restored
             && !runner.is_destroy_asked()
             && runner.poll_timeout().is_none()
-            && !self.context.driver_networks.has(alloc_id)
-            && !self.context.cni.has(alloc_id);
+            && !self.context.network.driver_networks.has(alloc_id)
+            && !self.context.network.cni.has(alloc_id);
         let finished = runner.finished_at().filter(|_| sleeps);
         let task = Box::new(AllocTask {
             context: Arc::clone(&self.context),
@@ -567,7 +578,7 @@ impl Node {
         let space = || {
             let space = space(&context);
             if limits.exceeded(&space).is_some() {
-                context.trash.raise_priority();
+                context.storage.trash.raise_priority();
             }
             space
         };
@@ -579,10 +590,10 @@ impl Node {
                 break;
             };
             if reason == GcReason::Forced {
-                context.trash.raise_priority();
+                context.storage.trash.raise_priority();
             }
             tracing::info!(%alloc_id, reason = reason.as_str(), "a finished allocation is destroyed");
-            if context.leftovers.has(alloc_id) {
+            if context.storage.leftovers.has(alloc_id) {
                 self.release(alloc_id);
             } else {
                 self.send_input(alloc_id, Input::Destroy);
@@ -592,12 +603,12 @@ impl Node {
         self.asks
             .answer(|| gc::outlook(&self.collector, allocs, kept));
         let state = self.collector.state();
-        self.context.collection.send_if_modified(|known| {
+        self.context.storage.collection.send_if_modified(|known| {
             let changed = *known != state;
             known.clone_from(&state);
             changed
         });
-        self.tell_collected(gc::seen(state, &context.trash));
+        self.tell_collected(gc::seen(state, &context.storage.trash));
     }
 
     /// Tells the servers of the collection that is over, if one is.
@@ -608,7 +619,7 @@ impl Node {
         let context = &self.context;
         let kept = |alloc_id| kept(context, &self.heirs, alloc_id);
         let space = space(context);
-        context.outbox.put_collected(NodeCollected {
+        context.session.outbox.put_collected(NodeCollected {
             kept: self.collector.kept(self.allocs.len(), kept),
             thresholds: self.collector.limits().into(),
             disk_percent: space.disk_percent,
@@ -649,7 +660,7 @@ impl Node {
 
     /// Everything that has finished is to go; says what that is. What was refused is tried at once.
     fn force(&mut self) -> BTreeSet<AllocId> {
-        self.context.trash.retry();
+        self.context.storage.trash.retry();
         self.collector.handle_forced()
     }
 
@@ -707,8 +718,8 @@ pub(crate) struct NodeInventory {
 impl NodeInventory {
     fn scan(context: &AgentContext) -> Self {
         Self {
-            tasks: context.tree.tasks().unwrap_or_default(),
-            allocs: context.data.found_allocs(),
+            tasks: context.resources.tree.tasks().unwrap_or_default(),
+            allocs: context.storage.data.found_allocs(),
         }
     }
 
@@ -730,13 +741,19 @@ impl NodeInventory {
             end_stray(context, &name.alloc, &name.task).await;
         }
         for alloc_id in self.allocs {
-            if let Err(error) = context.discard(alloc_id).await {
+            if let Err(error) = context.storage.discard(alloc_id).await {
                 tracing::warn!(
                     error = chain(&error),
                     "directories that nobody wants are left"
                 );
             }
-            drop(context.store.write(vec![Write::Remove(alloc_id)]).await);
+            drop(
+                context
+                    .storage
+                    .store
+                    .write(vec![Write::Remove(alloc_id)])
+                    .await,
+            );
         }
     }
 }
@@ -755,10 +772,10 @@ fn longest_stop(group: &TaskGroup) -> Duration {
 }
 
 async fn end_stray(context: &AgentContext, alloc: &str, task: &str) {
-    let Ok(cgroup) = TaskCgroup::open(&context.tree, alloc, task) else {
+    let Ok(cgroup) = TaskCgroup::open(&context.resources.tree, alloc, task) else {
         return;
     };
-    for (_, slot) in context.drivers.iter() {
+    for (_, slot) in context.tasks.drivers.iter() {
         for handle in slot.driver.list_tasks().await.unwrap_or_default() {
             if handle.config.alloc_id == alloc && handle.config.task_name == task {
                 crate::tasks::task::end_unknown(slot, &handle.config.id).await;
@@ -794,9 +811,9 @@ fn kept(
     heirs: &BTreeMap<AllocId, AllocId>,
     alloc_id: AllocId,
 ) -> Option<KeptReason> {
-    if !context.outbox.is_told(alloc_id) {
+    if !context.session.outbox.is_told(alloc_id) {
         Some(KeptReason::Untold)
-    } else if heirs.contains_key(&alloc_id) || context.dir_leases.has(alloc_id) {
+    } else if heirs.contains_key(&alloc_id) || context.storage.dir_leases.has(alloc_id) {
         Some(KeptReason::Inherited)
     } else {
         None
@@ -805,11 +822,11 @@ fn kept(
 
 /// How full the file system of the allocations is.
 fn space(context: &AgentContext) -> GcSpace {
-    let usage = disk_usage(&context.data.allocs());
+    let usage = disk_usage(&context.storage.data.allocs());
     GcSpace {
         disk_percent: usage.percent,
         inode_percent: usage.inode_percent,
-        deleting: !context.trash.is_idle(),
+        deleting: !context.storage.trash.is_idle(),
     }
 }
 

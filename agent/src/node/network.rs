@@ -248,7 +248,7 @@ pub(super) async fn reconcile(context: Arc<AgentContext>, stop: CancellationToke
             let Some(Ok(())) = context.bpf().map(|bpf| bpf.forget(*cgroup)) else {
                 continue;
             };
-            let removed = &context.ebpf_stale_removed;
+            let removed = &context.monitoring.ebpf_stale_removed;
             removed.fetch_add(1, Ordering::Relaxed);
             tracing::warn!(cgroup, "entries of eBPF maps had no cgroup and are removed");
         }
@@ -264,14 +264,14 @@ fn stale(context: &AgentContext) -> BTreeSet<u64> {
     };
     // Looked for after the maps were read: the cgroup of a task is made before its entries. A tree that cannot be read
     // says nothing.
-    let Ok(tasks) = context.tree.tasks() else {
+    let Ok(tasks) = context.resources.tree.tasks() else {
         return BTreeSet::new();
     };
-    if tasks.is_empty() && !context.tree.v2_dir().is_dir() {
+    if tasks.is_empty() && !context.resources.tree.v2_dir().is_dir() {
         return BTreeSet::new();
     }
-    let alive = alive(&context.tree);
-    let running = context.live.of(None);
+    let alive = alive(&context.resources.tree);
+    let running = context.tasks.live.of(None);
     let running: BTreeSet<u64> = running
         .iter()
         .map(|(_, _, live)| live.record.cgroup_id)
@@ -288,7 +288,7 @@ pub(super) async fn sweep_later(context: Arc<AgentContext>, stop: CancellationTo
         () = stop.cancelled() => return,
     }
     if let Some(bpf) = context.bpf() {
-        sweep(bpf, &context.tree);
+        sweep(bpf, &context.resources.tree);
     }
 }
 

@@ -17,35 +17,42 @@ use tokio_util::sync::CancellationToken;
 use super::spec::Publisher;
 use super::{AgentConfig, Event, NodeRules, StartAgentError, network, pin_dir};
 use crate::bpf::{Adoption, Bpf, BpfConfig, LAYOUT};
-use crate::context::{AgentContext, LiveTasks};
+use crate::context::AgentContext;
 use crate::limits::{EXEC_SESSIONS_MAX, FETCHES_MAX, LOG_READERS_MAX, NATIVE_STARTS_MAX};
+use crate::monitoring::MonitoringContext;
 use crate::monitoring::conditions::Conditions;
 use crate::monitoring::fingerprint::{boot_id, meminfo, topology};
 use crate::monitoring::history::{self, Histories};
 use crate::monitoring::pressure;
 use crate::monitoring::start_health::{self, StartHealth};
+use crate::network::NetworkContext;
 use crate::network::bridge::{self, Bridge, NodeNetwork};
 use crate::network::cni::{self, CniNetworks};
 use crate::network::verdicts::{self, VerdictLog};
+use crate::resources::ResourceContext;
 use crate::resources::cgroup::{Hierarchies, NodeTree};
 use crate::resources::cores::Cores;
 use crate::resources::new_disks;
 use crate::resources::oom_score;
 use crate::resources::users::WorkloadUsers;
 use crate::ring::LogRing;
+use crate::session::SessionContext;
 use crate::session::contact::ContactFile;
 use crate::session::control::ControlPlaneStatus;
 use crate::session::reports::Outbox;
+use crate::storage::StorageContext;
 use crate::storage::allocdir::DataDir;
 use crate::storage::disk::{DiskEnforcementMode, Disks};
 use crate::storage::gc::Leftovers;
 use crate::storage::store::{self, Store, StoreContents};
 use crate::storage::trash::Trash;
+use crate::tasks::TaskContext;
 use crate::tasks::drivers::native::{self, NativeProcess};
 use crate::tasks::drivers::networks::DriverNetworks;
 use crate::tasks::drivers::nomad::NomadDrivers;
 use crate::tasks::drivers::plugin::{self, SupervisorContext};
 use crate::tasks::drivers::{DriverHealth, DriverSlot, Drivers, follow_events, follow_fingerprint};
+use crate::tasks::live::LiveTasks;
 use crate::tasks::task::{self, chain};
 
 /// The opened parts of the agent.
@@ -122,52 +129,69 @@ pub(super) async fn open(
         watched_health,
         conditions.clone(),
     );
-    let context = Arc::new(AgentContext {
+    let storage = StorageContext {
         data,
         store,
-        start_health: StartHealth::new(conditions.clone()),
-        conditions,
-        tree,
-        bpf,
-        network,
-        bridge,
-        cni,
-        verdicts: VerdictLog::default(),
-        ring,
-        cores: Cores::default(),
-        chroot_env: Arc::new(config.chroot_env.clone()),
         disks,
-        drivers,
-        nomad_drivers,
-        driver_networks: DriverNetworks::new(std::mem::take(&mut loaded.driver_networks)),
-        users: WorkloadUsers::new(config.users, std::mem::take(&mut loaded.users)),
-        boot_id,
-        node_secret,
-        spec,
-        standing: ControlPlaneStatus::default(),
-        outbox: Outbox::default(),
-        live: LiveTasks::default(),
-        histories: Histories::default(),
-        log_readers: Semaphore::new(LOG_READERS_MAX),
-        sessions: Semaphore::new(EXEC_SESSIONS_MAX),
-        log_owed: AtomicU64::new(0),
-        limits_repaired: AtomicU64::new(0),
-        ebpf_stale_removed: AtomicU64::new(0),
+        chroot_env: Arc::new(config.chroot_env.clone()),
         dir_leases: Arc::default(),
         fetches: Semaphore::new(FETCHES_MAX),
-        strict_limits: config.strict_limits,
-        allow_tasks_without_network_policy: config.allow_tasks_without_network_policy,
         trash: Arc::new(trash),
         leftovers: Leftovers::new(std::mem::take(&mut loaded.leftovers)),
         destroys: Semaphore::new(config.gc.parallel_destroys.max(1)),
         collection: watch::Sender::default(),
+    };
+    let network = NetworkContext {
+        rules: network,
+        bridge,
+        cni,
+        driver_networks: DriverNetworks::new(std::mem::take(&mut loaded.driver_networks)),
+        verdicts: VerdictLog::default(),
+        allow_tasks_without_network_policy: config.allow_tasks_without_network_policy,
+    };
+    let resources = ResourceContext {
+        tree,
+        cores: Cores::default(),
+        users: WorkloadUsers::new(config.users, std::mem::take(&mut loaded.users)),
+        strict_limits: config.strict_limits,
+        limits_repaired: AtomicU64::new(0),
+    };
+    let monitoring = MonitoringContext {
+        start_health: StartHealth::new(conditions.clone()),
+        conditions,
+        histories: Histories::default(),
+        ebpf_stale_removed: AtomicU64::new(0),
+    };
+    let session = SessionContext {
+        node_secret,
+        spec,
+        standing: ControlPlaneStatus::default(),
+        outbox: Outbox::default(),
+        log_readers: Semaphore::new(LOG_READERS_MAX),
+        sessions: Semaphore::new(EXEC_SESSIONS_MAX),
+        log_owed: AtomicU64::new(0),
+    };
+    let context = Arc::new(AgentContext {
+        storage,
+        network,
+        resources,
+        monitoring,
+        tasks: TaskContext {
+            drivers,
+            nomad_drivers,
+            live: LiveTasks::default(),
+        },
+        session,
+        bpf,
+        ring,
+        boot_id,
         node,
     });
     follow_all(&context, stop, tasks);
-    let found = populated(&context.tree);
+    let found = populated(&context.resources.tree);
     if !loaded.lost {
         let known = loaded.allocs.keys().chain(&found).copied().collect();
-        let orphans = context.cni.orphans(&known);
+        let orphans = context.network.cni.orphans(&known);
         tasks.spawn(cni::recover(Arc::clone(&context), orphans, stop.clone()));
     }
     Ok(AgentParts {
@@ -266,7 +290,7 @@ fn follow_all(context: &Arc<AgentContext>, stop: &CancellationToken, tasks: &mut
     tasks.spawn(network::reconcile(Arc::clone(context), stop.clone()));
     tasks.spawn(network::sweep_later(Arc::clone(context), stop.clone()));
     tasks.spawn(bridge::follow_devices(Arc::clone(context), stop.clone()));
-    for (name, slot) in context.drivers.iter() {
+    for (name, slot) in context.tasks.drivers.iter() {
         let context = Arc::clone(context);
         let follow = follow_events(name.to_owned(), slot.clone(), context, stop.clone());
         tasks.spawn(follow);

@@ -35,7 +35,7 @@ pub(crate) async fn follow(context: Arc<AgentContext>, stop: CancellationToken) 
 async fn reconcile(context: &AgentContext, before: &LastFailures) -> LastFailures {
     let disks = disks();
     let mut failures = LastFailures::new();
-    for (alloc_id, task, live) in context.live.of(None) {
+    for (alloc_id, task, live) in context.tasks.live.of(None) {
         let Some(cgroup) = &live.cgroup else {
             continue;
         };
@@ -58,7 +58,11 @@ async fn reconcile(context: &AgentContext, before: &LastFailures) -> LastFailure
             }
         };
         tracing::info!(%alloc_id, task, message, "disks came");
-        if let Some(inputs) = context.live.runner(alloc_id, &task, &live.record.task_id) {
+        if let Some(inputs) = context
+            .tasks
+            .live
+            .runner(alloc_id, &task, &live.record.task_id)
+        {
             inputs.send(TaskInput::Message { message }).await;
         }
     }

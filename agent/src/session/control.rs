@@ -181,7 +181,7 @@ impl Link {
     async fn session(&mut self, addr: SocketAddr, served: &mut bool) -> Result<(), SessionError> {
         let connection = self.connect(addr).await?;
         let result = session::Session::open(self, addr, &connection, served).await;
-        self.context.standing.set_connection(None);
+        self.context.session.standing.set_connection(None);
         connection.close(quinn::VarInt::from_u32(0), b"the session has ended");
         result
     }
@@ -213,12 +213,13 @@ impl Link {
         if self.servers.learn(servers) {
             let servers = self.servers.learned().to_vec();
             tracing::info!(?servers, "the servers of the cluster");
-            if self.context.network.set_servers(&servers) {
+            if self.context.network.rules.set_servers(&servers) {
                 // Without the node's loop the agent is stopping.
                 drop(self.node.send(node::Event::RulesChanged).await);
             }
             if let Err(error) = self
                 .context
+                .storage
                 .store
                 .submit(vec![Write::Servers(servers)])
                 .await
@@ -236,28 +237,28 @@ impl Link {
             }
         }
         apis.truncate(APIS_MAX);
-        if !self.context.network.set_apis(&apis) {
+        if !self.context.network.rules.set_apis(&apis) {
             return;
         }
         tracing::info!(?apis, "tasks are kept from these");
         // Without the node's loop the agent is stopping.
         drop(self.node.send(node::Event::RulesChanged).await);
         let write = Write::Apis(apis);
-        if let Err(error) = self.context.store.submit(vec![write]).await {
+        if let Err(error) = self.context.storage.store.submit(vec![write]).await {
             tracing::warn!(%error, "where servers listen for clients was not stored");
         }
     }
 
     /// Takes what the cluster wants of the network policies of all nodes, and keeps it for the next start.
     async fn obey(&mut self, index: LogIndex, policy: NetworkPolicy) {
-        if !self.context.network.set_cluster(index, &policy) {
+        if !self.context.network.rules.set_cluster(index, &policy) {
             return;
         }
         tracing::info!(index = index.0, "the cluster's network policy");
         // Without the node's loop the agent is stopping.
         drop(self.node.send(node::Event::RulesChanged).await);
         let write = Write::ClusterPolicy(Box::new((index, policy)));
-        if let Err(error) = self.context.store.submit(vec![write]).await {
+        if let Err(error) = self.context.storage.store.submit(vec![write]).await {
             tracing::warn!(%error, "the cluster's network policy was not stored");
         }
     }

@@ -98,7 +98,7 @@ pub(crate) fn owner_of(
     alloc_id: AllocId,
     task: &Task,
 ) -> Result<Option<FifoOwner>, UnknownUserError> {
-    if let Some(number) = context.users.of(alloc_id, &task.name) {
+    if let Some(number) = context.resources.users.of(alloc_id, &task.name) {
         return Ok(Some(users::owner(number)));
     }
     owner_named(&task.user)

@@ -156,21 +156,24 @@ pub(crate) async fn keep(
         %alloc_id, task = leftover.task, error = chain(error),
         "something of a task that ended is left; it is released when the allocation is destroyed"
     );
-    context.leftovers.insert(alloc_id, leftover.clone());
+    context.storage.leftovers.insert(alloc_id, leftover.clone());
     let write = Write::Leftover(alloc_id, Box::new(leftover));
     // The store's thread tells the operator.
-    drop(context.store.write(vec![write]).await);
+    drop(context.storage.store.write(vec![write]).await);
 }
 
 /// Releases what is left of the allocation's tasks. All are tried; the first error is told.
 pub(crate) async fn release(context: &AgentContext, alloc_id: AllocId) -> Result<(), ReleaseError> {
     let mut first = Ok(());
-    for leftover in context.leftovers.of(alloc_id) {
+    for leftover in context.storage.leftovers.of(alloc_id) {
         match release_one(context, alloc_id, &leftover).await {
             Ok(()) => {
-                context.leftovers.remove(alloc_id, &leftover.task_id);
+                context
+                    .storage
+                    .leftovers
+                    .remove(alloc_id, &leftover.task_id);
                 let write = Write::LeftoverGone(alloc_id, leftover.task_id);
-                drop(context.store.submit(vec![write]).await);
+                drop(context.storage.store.submit(vec![write]).await);
             }
             Err(error) => {
                 tracing::warn!(
@@ -196,7 +199,7 @@ async fn release_one(
         cgroup_id,
         boot_id,
     } = leftover;
-    match context.drivers.named(driver) {
+    match context.tasks.drivers.named(driver) {
         Some(slot) => destroy_task(slot, driver, task_id).await?,
         None => {
             tracing::warn!(
@@ -206,7 +209,7 @@ async fn release_one(
             drop(context.node.send(Event::Abandoned).await);
         }
     }
-    let cgroup = TaskCgroup::open(&context.tree, &alloc_id.to_string(), task).ok();
+    let cgroup = TaskCgroup::open(&context.resources.tree, &alloc_id.to_string(), task).ok();
     let cgroup = cgroup.filter(|cgroup| cgroup.id() == *cgroup_id && *boot_id == context.boot_id);
     if let Some(cgroup) = &cgroup {
         crate::tasks::task::kill(cgroup).await;
@@ -273,9 +276,9 @@ async fn let_go(context: &AgentContext, alloc_id: AllocId) -> bool {
 /// waits for a thread.
 async fn discard(context: &AgentContext, alloc_id: AllocId) -> bool {
     // Not in its turn: the way to another node may be long.
-    context.dir_leases.leave(alloc_id).await;
-    let turn = context.destroys.acquire().await;
-    let discarded = context.discard(alloc_id).await;
+    context.storage.dir_leases.leave(alloc_id).await;
+    let turn = context.storage.destroys.acquire().await;
+    let discarded = context.storage.discard(alloc_id).await;
     drop(turn);
     discarded
         .inspect_err(|error| {
@@ -303,7 +306,7 @@ pub struct GcOutcome {
 /// Destroys everything that has finished by now, and returns when it is and its space is free, but for what cannot be
 /// deleted; with `dry_run` nothing is done and the answer says what would be. `None` if the agent stops meanwhile.
 pub(crate) async fn collect_now(context: &AgentContext, dry_run: bool) -> Option<GcOutcome> {
-    let trash = &context.trash;
+    let trash = &context.storage.trash;
     let before = trash.state().deleted;
     let (done, collected) = oneshot::channel();
     let asked = context.node.send(Event::Collect { dry_run, done }).await;

@@ -23,6 +23,7 @@ use crate::context::AgentContext;
 use crate::logs::FifoOwner;
 use crate::node;
 use crate::session::clock::now;
+use crate::storage::StorageContext;
 use crate::storage::allocdir::{DirError, owner_of};
 use crate::storage::disk::DiskLimit;
 use crate::storage::gc;
@@ -164,7 +165,7 @@ impl AllocTask {
             Ok(()) => {
                 self.submit(vec![Write::Desired(desired.clone())]).await;
                 if desired.deployment != self.desired.deployment {
-                    self.context.outbox.ask_anew(desired.alloc_id);
+                    self.context.session.outbox.ask_anew(desired.alloc_id);
                 }
                 let before = std::mem::replace(&mut self.desired, Arc::new(*desired));
                 self.reattach_policy();
@@ -193,7 +194,7 @@ impl AllocTask {
     /// Puts tasks that run behind the policies of the job as it is now.
     fn reattach_policy(&mut self) {
         let context = Arc::clone(&self.context);
-        for (alloc_id, name, live) in context.live.of(Some(self.runner.alloc_id())) {
+        for (alloc_id, name, live) in context.tasks.live.of(Some(self.runner.alloc_id())) {
             let tasks = self.desired.group().map_or(&[][..], |group| &group.tasks);
             let Some(at) = tasks.iter().position(|task| task.name == name) else {
                 tracing::error!(%alloc_id, task = name, "a running task is not in its job any more");
@@ -218,7 +219,7 @@ impl AllocTask {
     /// Gives tasks that run the limits of the job as it is now: those that had others `before`.
     fn limit_again(&mut self, before: Option<&DesiredAlloc>) {
         let context = Arc::clone(&self.context);
-        for (_, name, live) in context.live.of(Some(self.runner.alloc_id())) {
+        for (_, name, live) in context.tasks.live.of(Some(self.runner.alloc_id())) {
             let resources = |desired: &DesiredAlloc| {
                 let task = desired.group().and_then(|group| group.task(&name));
                 task.map(|task| task.resources.clone())
@@ -275,7 +276,10 @@ impl AllocTask {
                     // The control plane relies on a reported end: no crash may start the allocation after all.
                     self.stored().await;
                 }
-                self.context.outbox.put(self.runner.report(), urgent);
+                self.context
+                    .session
+                    .outbox
+                    .put(self.runner.report(), urgent);
             }
             Effect::DestroyAlloc => {
                 let context = Arc::clone(&self.context);
@@ -304,7 +308,7 @@ impl AllocTask {
             task_at,
             inbox: inbox.clone(),
         };
-        let live = context.live.get(task.alloc_id(), task.name());
+        let live = context.tasks.live.get(task.alloc_id(), task.name());
         match &effect {
             TaskEffect::Start { .. } | TaskEffect::TakeOver { .. } | TaskEffect::Recover { .. } => {
                 self.starts.begin(task_at, Arc::clone(&self.desired));
@@ -362,7 +366,7 @@ impl AllocTask {
             && let Some(at) = finished
         {
             *told = finished;
-            self.context.disks.forget(alloc_id);
+            self.context.storage.disks.forget(alloc_id);
             if let Err(reason) = self.context.give_network_back(alloc_id).await {
                 crate::network::bridge::tell_left(alloc_id, &reason);
             }
@@ -373,7 +377,7 @@ impl AllocTask {
             // Nobody waits for the disk: what an agent finds recorded and gone, it destroys again.
             self.submit(vec![Write::Remove(alloc_id)]).await;
             // The next owner of the users stores them behind this write.
-            self.context.users.release(alloc_id);
+            self.context.resources.users.release(alloc_id);
             let destroyed = node::Event::Destroyed { alloc_id };
             drop(self.context.node.send(destroyed).await);
         }
@@ -381,7 +385,7 @@ impl AllocTask {
 
     async fn submit(&mut self, writes: Vec<Write>) {
         // The store's thread tells the operator; the node goes on as well as it can.
-        self.unstored = self.context.store.submit(writes).await.ok();
+        self.unstored = self.context.storage.store.submit(writes).await.ok();
     }
 
     /// Waits until everything handed over is on disk.
@@ -435,7 +439,7 @@ impl Preparation {
 
     async fn make(&self) -> Result<(), String> {
         let prepared = self.on_a_thread(|it| {
-            let _start = it.context.trash.start_of();
+            let _start = it.context.storage.trash.start_of();
             prepare(&it.context, &it.desired)
         });
         if let PreviousData::Not = prepared.await?
@@ -510,7 +514,7 @@ fn dir_failed(error: DirError) -> String {
 fn prepare(context: &AgentContext, desired: &DesiredAlloc) -> Result<PreviousData, String> {
     let limit = DiskLimit::of_alloc(desired).ok_or("the job has no such group")?;
     let tasks = owners(context, desired)?;
-    let AgentContext { data, disks, .. } = context;
+    let StorageContext { data, disks, .. } = &context.storage;
     let root = data.make_alloc_root(desired.alloc_id).map_err(dir_failed)?;
     disks
         .limit(&root, limit)
@@ -544,7 +548,7 @@ fn prepare(context: &AgentContext, desired: &DesiredAlloc) -> Result<PreviousDat
 /// Moves what came from another node to its places, and throws away what came in part. Returns whether all came.
 fn settle(context: &AgentContext, desired: &DesiredAlloc) -> Result<bool, String> {
     let tasks = owners(context, desired)?;
-    let AgentContext { data, .. } = context;
+    let data = &context.storage.data;
     let names = tasks.iter().map(|(name, _)| name.clone());
     let came = migrate::settle(data, desired.alloc_id, names).map_err(dir_failed)?;
     if came {
@@ -559,7 +563,7 @@ fn settle(context: &AgentContext, desired: &DesiredAlloc) -> Result<bool, String
 
 /// Has an allocation's disk looked at, if it has directories.
 fn watch_disk(context: &AgentContext, desired: &DesiredAlloc, inbox: &mpsc::Sender<Input>) {
-    let AgentContext { data, disks, .. } = context;
+    let StorageContext { data, disks, .. } = &context.storage;
     let dir = data.alloc(desired.alloc_id).alloc;
     if let Some(limit) = DiskLimit::of_alloc(desired)
         && dir.is_dir()

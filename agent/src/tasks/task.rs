@@ -32,6 +32,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::context::AgentContext;
+use crate::resources::ResourceContext;
 use crate::resources::cgroup::{TaskCgroup, TaskName};
 use crate::storage::store::{TaskRecord, Write};
 use crate::tasks::alloc::Input;
@@ -86,7 +87,7 @@ impl TaskRef {
     /// Takes its cores, if it has any.
     pub(crate) fn hold_cores(&self, context: &AgentContext) {
         if let Some(held) = self.cores() {
-            let AgentContext { cores, tree, .. } = context;
+            let ResourceContext { cores, tree, .. } = &context.resources;
             cores.hold(tree, &self.cgroup_name(), &held.ids);
         }
     }
@@ -94,7 +95,7 @@ impl TaskRef {
     /// Gives its cores to everybody.
     pub(crate) fn release_cores(&self, context: &AgentContext) {
         if self.cores().is_some() {
-            let AgentContext { cores, tree, .. } = context;
+            let ResourceContext { cores, tree, .. } = &context.resources;
             cores.release(tree, &self.cgroup_name());
         }
     }
@@ -231,7 +232,7 @@ pub(crate) async fn run(
 ) {
     let beginning = async {
         // The start itself reports a driver that is not there.
-        let slot = context.drivers.named(&task.task().driver);
+        let slot = context.tasks.drivers.named(&task.task().driver);
         let _room = match slot {
             Some(slot) => slot.room().await,
             None => None,
@@ -250,9 +251,9 @@ pub(crate) async fn run(
     };
     match begun {
         Ok((live, note)) => {
-            context.start_health.handle_started();
+            context.monitoring.start_health.handle_started();
             let live = Arc::new(live);
-            context.live.insert(
+            context.tasks.live.insert(
                 task.alloc_id(),
                 task.name(),
                 Arc::clone(&live),
@@ -279,7 +280,7 @@ pub(crate) async fn run(
             let begin::StartFailure { reason, next } = failure;
             if next == begin::StartRetry::Retry {
                 let job = &task.desired.job.spec.id;
-                let health = &context.start_health;
+                let health = &context.monitoring.start_health;
                 health.handle_failed(job, &reason, Instant::now());
             }
             tracing::warn!(alloc_id = %task.alloc_id(), task = task.name(), reason, "a task cannot be started");
@@ -336,7 +337,7 @@ pub(crate) async fn find(
         }
         recover::RecoveredTask::Live(live, told) => {
             let live = Arc::new(*live);
-            context.live.insert(
+            context.tasks.live.insert(
                 task.alloc_id(),
                 task.name(),
                 Arc::clone(&live),
@@ -369,5 +370,5 @@ async fn store_record(context: &AgentContext, task: &TaskRef, record: &TaskRecor
         Box::new(record.clone()),
     );
     // The store's thread tells the operator. The task goes on: it is found by its cgroup.
-    drop(context.store.write(vec![write]).await);
+    drop(context.storage.store.write(vec![write]).await);
 }

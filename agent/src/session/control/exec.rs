@@ -39,14 +39,14 @@ pub(super) async fn run(
     receiver: FrameReceiver,
     place: OwnedSemaphorePermit,
 ) -> Result<(), SendFrameError> {
-    let Ok(_session) = context.sessions.try_acquire() else {
+    let Ok(_session) = context.session.sessions.try_acquire() else {
         let reason = format!(
             "this node has {EXEC_SESSIONS_MAX} sessions with commands, the most it takes; end one, or try again later"
         );
         return fail(&mut sender, reason, FailureKind::TooMany).await;
     };
     drop(place);
-    let Some(live) = context.live.get(session.alloc_id, &session.task) else {
+    let Some(live) = context.tasks.live.get(session.alloc_id, &session.task) else {
         let reason = format!(
             "task `{}` of allocation {} does not run: see `muster alloc status {}`",
             session.task, session.alloc_id, session.alloc_id

@@ -23,7 +23,7 @@ pub(super) async fn stream(
     taken: Option<FrameReceiver>,
 ) -> Result<(), SendFrameError> {
     let name = stream_name(&request.task, request.stream);
-    let dir = context.data.alloc(request.alloc_id).logs;
+    let dir = context.storage.data.alloc(request.alloc_id).logs;
     let mut reader = match open(&dir, &name, request.from) {
         Ok(reader) if let Some(why) = why_absent(&reader, context, request) => {
             return fail(sender, why, FailureKind::NotFound).await;
@@ -51,7 +51,7 @@ pub(super) async fn stream(
             let window = Window {
                 taken,
                 owed: 0,
-                all_owed: &context.log_owed,
+                all_owed: &context.session.log_owed,
             };
             send_pieces(&mut reader, &name, context, request, sender, window).await?
         }
@@ -90,7 +90,8 @@ fn open(dir: &std::path::Path, name: &str, from: LogOrigin) -> Result<LogReader,
 /// Why a task without files has none, if nothing of its output is taken.
 fn why_absent(reader: &LogReader, context: &AgentContext, request: &LogsRequest) -> Option<String> {
     let is_empty = reader.files().is_ok_and(|files| files.is_empty());
-    let why = is_empty.then(|| why_untaken(&context.data.alloc(request.alloc_id), &request.task));
+    let why =
+        is_empty.then(|| why_untaken(&context.storage.data.alloc(request.alloc_id), &request.task));
     why.flatten()
 }
 
@@ -98,8 +99,15 @@ fn why_absent(reader: &LogReader, context: &AgentContext, request: &LogsRequest)
 fn has_task(reader: &LogReader, context: &AgentContext, request: &LogsRequest) -> bool {
     let written = reader.files().is_ok_and(|files| !files.is_empty());
     written
-        || context.live.get(request.alloc_id, &request.task).is_some()
-        || context.outbox.was_begun(request.alloc_id, &request.task)
+        || context
+            .tasks
+            .live
+            .get(request.alloc_id, &request.task)
+            .is_some()
+        || context
+            .session
+            .outbox
+            .was_begun(request.alloc_id, &request.task)
 }
 
 /// Sends until the end, or as long as the task lives and one more time if it is followed.
@@ -250,8 +258,12 @@ fn piece(reader: &LogReader, name: &str, chunk: Chunk, at: Option<Timestamp>) ->
 
 /// Whether the task may still write: it has a process, or its allocation has not finished.
 fn lives(context: &AgentContext, request: &LogsRequest) -> bool {
-    context.live.get(request.alloc_id, &request.task).is_some()
-        || context.outbox.is_unfinished(request.alloc_id)
+    context
+        .tasks
+        .live
+        .get(request.alloc_id, &request.task)
+        .is_some()
+        || context.session.outbox.is_unfinished(request.alloc_id)
 }
 
 fn reply(reader: &LogReader, name: &str, chunk: Chunk) -> NodeReply {

@@ -49,7 +49,7 @@ async fn read_log(
     taken: Option<FrameReceiver>,
     place: OwnedSemaphorePermit,
 ) -> Result<(), SendFrameError> {
-    let Ok(_reader) = context.log_readers.try_acquire() else {
+    let Ok(_reader) = context.session.log_readers.try_acquire() else {
         let reason = format!(
             "this node serves {LOG_READERS_MAX} readers of logs, the most it takes; end some that follow, or try again later"
         );
@@ -157,13 +157,13 @@ async fn signal_tasks(
     signal: &str,
 ) -> NodeReply {
     let mut signaled = Vec::new();
-    for (_, name, live) in context.live.of(Some(alloc_id)) {
+    for (_, name, live) in context.tasks.live.of(Some(alloc_id)) {
         if task.is_some_and(|task| task != name) {
             continue;
         }
         let task_id = &live.record.task_id;
         // It may end by the signal, and its history is to say why.
-        let runner = context.live.runner(alloc_id, &name, task_id);
+        let runner = context.tasks.live.runner(alloc_id, &name, task_id);
         if let Err(error) = live.slot.driver.signal_task(task_id, signal).await {
             return NodeReply::Failed {
                 reason: format!("task `{name}` was not sent {signal}: {}", chain(&error)),

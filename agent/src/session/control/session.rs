@@ -109,19 +109,20 @@ impl<'a> Session<'a> {
 
         // Before the node's loop hears of the server's first set.
         send_event(link, Event::SessionBegan).await?;
-        let node = Box::new((*link.context.spec()).clone());
-        let known = *link.context.standing.known().borrow();
+        let node = Box::new((*link.context.session.spec()).clone());
+        let known = *link.context.session.standing.known().borrow();
         let register = FromAgent::Register {
             node,
-            secret: link.context.node_secret,
+            secret: link.context.session.node_secret,
             known,
         };
         sender.send(&register).await?;
         let (ttl, servers) = welcome(addr, &mut inbox).await?;
         link.servers.set_ttl(ttl);
         link.learn(servers).await;
-        link.context.outbox.begin_session();
+        link.context.session.outbox.begin_session();
         link.context
+            .session
             .standing
             .set_connection(Some(connection.clone()));
         let session = Session {
@@ -143,8 +144,8 @@ impl<'a> Session<'a> {
         ttl: Duration,
     ) -> Result<(), SessionError> {
         let context = Arc::clone(&self.link.context);
-        let mut spec = context.spec.clone();
-        let mut known = context.standing.known();
+        let mut spec = context.session.spec.clone();
+        let mut known = context.session.standing.known();
         known.mark_unchanged();
         let mut heartbeat = tokio::time::interval(ttl / 3);
         heartbeat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -164,11 +165,11 @@ impl<'a> Session<'a> {
                     addr: self.addr,
                     waited: self.heartbeats.silence_max,
                 }),
-                () = context.outbox.due(REPORT_DELAY) => self.report().await?,
-                () = context.outbox.collected_due() => self.tell_collected().await?,
+                () = context.session.outbox.due(REPORT_DELAY) => self.report().await?,
+                () = context.session.outbox.collected_due() => self.tell_collected().await?,
                 () = &mut repeat, if !repeated => {
                     repeated = true;
-                    context.outbox.repeat_doubtful();
+                    context.session.outbox.repeat_doubtful();
                     self.report().await?;
                 }
                 changed = spec.changed() => {
@@ -184,7 +185,7 @@ impl<'a> Session<'a> {
                     let index = *known.borrow_and_update();
                     if index == LogIndex(0) {
                         send_event(self.link, Event::SessionBegan).await?;
-                        let node = (*context.spec()).clone();
+                        let node = (*context.session.spec()).clone();
                         self.register_again(node, LogIndex(0)).await?;
                     }
                 }
@@ -203,7 +204,7 @@ impl<'a> Session<'a> {
         let node = Box::new(node);
         let register = FromAgent::Register {
             node,
-            secret: self.link.context.node_secret,
+            secret: self.link.context.session.node_secret,
             known,
         };
         self.sender.send(&register).await?;
@@ -214,7 +215,7 @@ impl<'a> Session<'a> {
     async fn report(&mut self) -> Result<(), SessionError> {
         loop {
             let sequence = self.sequence + 1;
-            let reports = self.link.context.outbox.batch(sequence);
+            let reports = self.link.context.session.outbox.batch(sequence);
             if reports.is_empty() {
                 return Ok(());
             }
@@ -228,7 +229,7 @@ impl<'a> Session<'a> {
     /// Tells of a collection of allocations, if one is to be told.
     async fn tell_collected(&mut self) -> Result<(), SessionError> {
         let sequence = self.sequence + 1;
-        if let Some(report) = self.link.context.outbox.collected(sequence) {
+        if let Some(report) = self.link.context.session.outbox.collected(sequence) {
             self.sequence = sequence;
             let report = Box::new(report);
             self.sender
@@ -253,7 +254,7 @@ impl<'a> Session<'a> {
                 self.link.servers.handle_served(&self.addr);
                 *self.served = true;
                 if let Some(sent) = self.heartbeats.answered(number) {
-                    self.link.context.standing.grant(sent, lease);
+                    self.link.context.session.standing.grant(sent, lease);
                 }
                 Ok(())
             }
@@ -264,7 +265,7 @@ impl<'a> Session<'a> {
                 after,
             }),
             ToAgent::ReportAck { sequence } => {
-                self.link.context.outbox.ack(sequence);
+                self.link.context.session.outbox.ack(sequence);
                 send_event(self.link, Event::ReportsCommitted).await
             }
             ToAgent::Desired {
@@ -277,7 +278,7 @@ impl<'a> Session<'a> {
             } => {
                 self.miss_policy(index).await;
                 tracing::debug!(addr = %self.addr, ?index, allocs = allocs.len(), gone = gone.len(), complete, "desired allocations");
-                let drivers = &self.link.context.nomad_drivers;
+                let drivers = &self.link.context.tasks.nomad_drivers;
                 let news = DesiredUpdate {
                     index,
                     allocs: drivers.rewritten(allocs),
@@ -299,7 +300,7 @@ impl<'a> Session<'a> {
     /// A server that says what is to run, and knows more entries than the one that wrote the cluster's policy which is
     /// known here, but has none itself: its state was restored from before there was one.
     async fn miss_policy(&mut self, index: LogIndex) {
-        let known = self.link.context.network.cluster_index();
+        let known = self.link.context.network.rules.cluster_index();
         if !std::mem::replace(&mut self.heard_policy, true) && known > LogIndex(0) && index > known
         {
             self.link.obey(index, NetworkPolicy::default()).await;

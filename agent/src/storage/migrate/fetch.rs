@@ -91,11 +91,11 @@ pub(crate) async fn fetch(
     desired: &DesiredAlloc,
     previous: AllocId,
 ) -> Result<String, String> {
-    let most_for = |group| context.disks.most_for(group);
+    let most_for = |group| context.storage.disks.most_for(group);
     let limit = desired.group().map(most_for).unwrap_or_default();
-    let alloc = context.data.alloc(desired.alloc_id).alloc;
+    let alloc = context.storage.data.alloc(desired.alloc_id).alloc;
     // The places are never closed.
-    let _place = context.fetches.acquire().await;
+    let _place = context.storage.fetches.acquire().await;
     let mut pause = FETCH_PAUSE_MIN;
     let mut tries = 1;
     loop {
@@ -159,7 +159,7 @@ async fn try_once(
 
 /// The connection of the session with a server, once there is one.
 async fn connection(context: &AgentContext) -> Result<Connection, FetchError> {
-    let mut server = context.standing.server();
+    let mut server = context.session.standing.server();
     let connected = server.wait_for(Option::is_some);
     match tokio::time::timeout(FETCH_ALONE_MAX, connected).await {
         Ok(Ok(connection)) => connection.clone().ok_or(FetchError::Alone),

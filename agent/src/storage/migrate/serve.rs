@@ -30,7 +30,7 @@ pub(crate) async fn send_alloc_dir(
     receiver: FrameReceiver,
     place: OwnedSemaphorePermit,
 ) -> Result<(), SendFrameError> {
-    let leases = &context.dir_leases;
+    let leases = &context.storage.dir_leases;
     let Ok(_waiter) = leases.queue.try_acquire() else {
         let reason = format!(
             "its node sends data of {LENDINGS_WAITING_MAX} allocations, or is to, the most it takes"
@@ -54,7 +54,7 @@ pub(crate) async fn send_alloc_dir(
     let window = Window::new(DISK_WINDOW_BYTES);
     let sending = async {
         let turn = wait_for_turn(context, &mut sender).await?;
-        let alloc = context.data.alloc(alloc_id).alloc;
+        let alloc = context.storage.data.alloc(alloc_id).alloc;
         send(request, alloc, (lease, turn), &mut sender, &window).await
     };
     tokio::select! {
@@ -65,7 +65,8 @@ pub(crate) async fn send_alloc_dir(
 
 /// Whether a task of it has a process, or may get one.
 fn may_write(context: &AgentContext, alloc_id: AllocId) -> bool {
-    context.outbox.is_unfinished(alloc_id) || !context.live.of(Some(alloc_id)).is_empty()
+    context.session.outbox.is_unfinished(alloc_id)
+        || !context.tasks.live.of(Some(alloc_id)).is_empty()
 }
 
 /// Hears what was unpacked until the asking node has gone.
@@ -80,7 +81,7 @@ async fn wait_for_turn(
     context: &AgentContext,
     sender: &mut FrameSender,
 ) -> Result<Option<OwnedSemaphorePermit>, SendFrameError> {
-    let turn = Arc::clone(&context.dir_leases.places).acquire_owned();
+    let turn = Arc::clone(&context.storage.dir_leases.places).acquire_owned();
     tokio::pin!(turn);
     loop {
         match tokio::time::timeout(IDLE_INTERVAL, &mut turn).await {

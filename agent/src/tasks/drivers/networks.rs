@@ -165,7 +165,7 @@ impl DriverNetworks {
         else {
             return Ok(());
         };
-        match context.drivers.named(&driver) {
+        match context.tasks.drivers.named(&driver) {
             Some(slot) => {
                 // The agent died while the driver was asked: what there is, it names when it is asked again.
                 let made = match made {
@@ -187,7 +187,7 @@ impl DriverNetworks {
         self.locked().remove(&alloc_id);
         let gone = vec![Write::DriverNetwork(alloc_id, None)];
         // The store's thread tells the operator. A network that is given back twice is gone all the same.
-        drop(context.store.submit(gone).await);
+        drop(context.storage.store.submit(gone).await);
         Ok(())
     }
 
@@ -200,7 +200,7 @@ impl DriverNetworks {
         self.locked().insert(alloc_id, network.clone());
         let write = Write::DriverNetwork(alloc_id, Some(Box::new(network.clone())));
         // The store's thread tells the operator; this agent knows it.
-        drop(context.store.write(vec![write]).await);
+        drop(context.storage.store.write(vec![write]).await);
     }
 
     fn locked(&self) -> MutexGuard<'_, BTreeMap<AllocId, DriverNetwork>> {
@@ -236,7 +236,7 @@ async fn maker<'a>(
     for task in &group.tasks {
         let driver = task.driver.as_str();
         // The start of its task reports a driver that is not there.
-        let Some(slot) = context.drivers.named(driver) else {
+        let Some(slot) = context.tasks.drivers.named(driver) else {
             continue;
         };
         if maker.is_some_and(|(known, _)| known == driver) || !must_make(slot, driver).await? {

@@ -54,7 +54,7 @@ async fn deliver(driver: &str, event: TaskEvent, context: &AgentContext) {
     let runner = alloc_id
         .parse()
         .ok()
-        .and_then(|alloc_id| context.live.runner(alloc_id, &task_name, &task_id));
+        .and_then(|alloc_id| context.tasks.live.runner(alloc_id, &task_name, &task_id));
     let Some(runner) = runner else {
         tracing::debug!(
             driver,

@@ -82,12 +82,12 @@ pub(crate) async fn begin(
     take: Option<Vec<u8>>,
     stopped: &CancellationToken,
 ) -> Result<(LiveTask, String), StartFailure> {
-    let _start = context.trash.start_of();
-    if let Some(reason) = context.conditions.reason(store::CONDITION) {
+    let _start = context.storage.trash.start_of();
+    if let Some(reason) = context.monitoring.conditions.reason(store::CONDITION) {
         // The next agent would not know of this start.
         return Err(StartFailure::retryable(reason));
     }
-    let room = context.start_health.take();
+    let room = context.monitoring.start_health.take();
     room.map_err(StartFailure::retryable)?;
     let slot = driver(context, task)?;
     let isolation = fs_isolation(&slot, task).await?;
@@ -234,8 +234,8 @@ pub(super) fn note_record(cgroup: &TaskCgroup, record: &TaskRecord) {
 
 fn driver(context: &AgentContext, task: &TaskRef) -> Result<DriverSlot, StartFailure> {
     let name = &task.task().driver;
-    context.drivers.named(name).cloned().ok_or_else(|| {
-        let known = context.drivers.names();
+    context.tasks.drivers.named(name).cloned().ok_or_else(|| {
+        let known = context.tasks.drivers.names();
         StartFailure::fatal(format!("this node has no driver `{name}`; it has {known}"))
     })
 }
@@ -270,7 +270,7 @@ async fn make_cgroup(
     let resources = &task.task().resources;
     // What a job asks for by name is kept, or the task does not run.
     let unlimited = cgroup.unenforced().find(|limit| match limit.controller {
-        Controller::Memory | Controller::Pids => context.strict_limits,
+        Controller::Memory | Controller::Pids => context.resources.strict_limits,
         Controller::Cpu => resources.cpu_hard_limit,
         Controller::Io => !resources.io.is_none(),
         Controller::Cpuacct | Controller::Cpuset => false,
@@ -290,14 +290,14 @@ fn create_cgroup(
 ) -> Result<TaskCgroup, CreateTaskCgroupError> {
     let alloc = task.alloc_id().to_string();
     resources::with_limits(context, task, |limits| {
-        TaskCgroup::create(&context.tree, &alloc, task.name(), limits)
+        TaskCgroup::create(&context.resources.tree, &alloc, task.name(), limits)
     })
 }
 
 /// Kills what is in the cgroup of a task that should have no process.
 async fn empty(context: &AgentContext, task: &TaskRef) {
     let alloc = task.alloc_id().to_string();
-    if let Ok(cgroup) = TaskCgroup::open(&context.tree, &alloc, task.name()) {
+    if let Ok(cgroup) = TaskCgroup::open(&context.resources.tree, &alloc, task.name()) {
         kill(&cgroup).await;
     }
 }
@@ -331,7 +331,7 @@ async fn start(
     cgroup: &TaskCgroup,
     begins: bool,
 ) -> Result<(StartedTask, Streams), StartFailure> {
-    let dirs = context.data.alloc(task.alloc_id());
+    let dirs = context.storage.data.alloc(task.alloc_id());
     let owner = owner_of(context, task.alloc_id(), task.task()).map_err(StartFailure::fatal)?;
     write_payload(task, &dirs, owner).await?;
     let streams = match untaken(slot, task).await? {
@@ -539,7 +539,7 @@ async fn undo(context: &AgentContext, task: &TaskRef, cgroup: &TaskCgroup) {
     }
     task.release_cores(context);
     remove(cgroup).await;
-    remove_fifos(&context.data.alloc(task.alloc_id()), task.name());
+    remove_fifos(&context.storage.data.alloc(task.alloc_id()), task.name());
 }
 
 fn task_config(
@@ -549,8 +549,8 @@ fn task_config(
     own_network: Option<&AllocNetwork>,
     isolation: FsIsolation,
 ) -> Result<TaskConfig, StartFailure> {
-    let spec = context.spec();
-    let dirs = context.data.alloc(task.alloc_id());
+    let spec = context.session.spec();
+    let dirs = context.storage.data.alloc(task.alloc_id());
     let TaskRef { desired, .. } = task;
     let (group, description) = (task.group(), task.task());
     let address = own_network.map(|network| network.address);
@@ -634,7 +634,7 @@ pub(super) async fn let_users_pass(
     context: &AgentContext,
     task: &TaskRef,
 ) -> Result<(), StartFailure> {
-    let (data, alloc_id) = (context.data.clone(), task.alloc_id());
+    let (data, alloc_id) = (context.storage.data.clone(), task.alloc_id());
     let opened = tokio::task::spawn_blocking(move || data.let_users_pass(alloc_id)).await;
     let opened = opened.map_err(StartFailure::retryable)?;
     opened.map_err(|error| StartFailure::retryable(chain(&error)))

@@ -46,7 +46,7 @@ pub(super) async fn end(
         biased;
         () = live.leaving.cancelled() => {
             let note = remote::leave(context, task, live).await;
-            context.live.remove(task.alloc_id(), task.name());
+            context.tasks.live.remove(task.alloc_id(), task.name());
             inputs.send(TaskInput::Detached { note }).await;
             return;
         }
@@ -56,7 +56,7 @@ pub(super) async fn end(
         Ok(seen) => seen,
         Err(UnreachableTask { reason }) => {
             remote::let_go(context, task, live).await;
-            context.live.remove(task.alloc_id(), task.name());
+            context.tasks.live.remove(task.alloc_id(), task.name());
             inputs.send(TaskInput::Lost { reason }).await;
             return;
         }
@@ -71,7 +71,7 @@ pub(super) async fn end(
         push_detail(&mut detail, why);
     }
     if !exit.success()
-        && let Some(full) = context.disks.full(task.alloc_id())
+        && let Some(full) = context.storage.disks.full(task.alloc_id())
     {
         push_detail(&mut detail, &full);
     }
@@ -98,7 +98,7 @@ pub(super) async fn end(
         );
     }
     clean_up(context, task, &live.slot, &record, live.cgroup.as_ref()).await;
-    context.live.remove(task.alloc_id(), task.name());
+    context.tasks.live.remove(task.alloc_id(), task.name());
     inputs.send(TaskInput::Exited { exit, detail, end }).await;
 }
 
@@ -110,7 +110,7 @@ pub(super) async fn clean_up_ended(
     record: &TaskRecord,
 ) {
     let alloc = task.alloc_id().to_string();
-    let cgroup = TaskCgroup::open(&context.tree, &alloc, task.name())
+    let cgroup = TaskCgroup::open(&context.resources.tree, &alloc, task.name())
         .ok()
         .filter(|cgroup| cgroup.id() == record.cgroup_id);
     if let Some(cgroup) = &cgroup {
@@ -162,7 +162,7 @@ async fn clean_up(
         root::remove(context, task).await;
     }
     task.release_cores(context);
-    remove_fifos(&context.data.alloc(task.alloc_id()), task.name());
+    remove_fifos(&context.storage.data.alloc(task.alloc_id()), task.name());
     let released = gc::release_kernel(context, &leftover, cgroup).await;
     if let Err(error) = destroyed.and(released) {
         gc::keep(context, task.alloc_id(), leftover, &error).await;

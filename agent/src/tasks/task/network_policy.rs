@@ -28,7 +28,7 @@ pub(crate) fn attach_policy(
     cgroup_id: u64,
     reach: TaskReach,
 ) -> Result<Option<String>, String> {
-    let rules = context.network.current();
+    let rules = context.network.rules.current();
     let bpf = match &context.bpf {
         Ok(bpf) => bpf,
         Err(reason) => return without_policy(context, task, &rules, reach, reason),
@@ -108,7 +108,8 @@ fn without_policy(
     match reach {
         TaskReach::Itself => Ok(None),
         _ if asked
-            || (reach == TaskReach::Network && !context.allow_tasks_without_network_policy) =>
+            || (reach == TaskReach::Network
+                && !context.network.allow_tasks_without_network_policy) =>
         {
             let what = if asked {
                 "the task's network policy cannot be enforced"
@@ -192,7 +193,7 @@ pub(super) async fn check_holds(
     task: &TaskRef,
     slot: &DriverSlot,
 ) -> Result<(), StartFailure> {
-    let asked = has_policy(task.group(), task, &context.network.current());
+    let asked = has_policy(task.group(), task, &context.network.rules.current());
     if context.bpf.is_err() || !asked || learned(slot).await?.capabilities.joins_cgroup {
         return Ok(());
     }
@@ -225,7 +226,7 @@ pub(crate) fn attach_live_policy(
     task: &TaskRef,
     live: &LiveTask,
 ) -> Option<String> {
-    let asked = || has_policy(task.group(), task, &context.network.current());
+    let asked = || has_policy(task.group(), task, &context.network.rules.current());
     if context.bpf.is_ok() && is_hidden(live) && asked() {
         return Some(unenforced_message(task));
     }

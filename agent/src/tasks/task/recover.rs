@@ -55,7 +55,7 @@ pub(super) async fn recover(
     unrecorded: MissingRecordMeaning,
     elsewhere: bool,
 ) -> RecoveredTask {
-    let Some(slot) = context.drivers.named(&task.task().driver).cloned() else {
+    let Some(slot) = context.tasks.drivers.named(&task.task().driver).cloned() else {
         let reason = format!("this node has no driver `{}` any more", task.task().driver);
         return RecoveredTask::Nothing(TaskInput::Lost { reason });
     };
@@ -69,7 +69,7 @@ pub(super) async fn recover(
     }
     let is_rebooted = record.boot_id != context.boot_id;
     if is_rebooted && !elsewhere {
-        remove_fifos(&context.data.alloc(task.alloc_id()), task.name());
+        remove_fifos(&context.storage.data.alloc(task.alloc_id()), task.name());
         let reason = "the machine was rebooted while the task ran".to_owned();
         return RecoveredTask::Nothing(TaskInput::Lost { reason });
     }
@@ -103,7 +103,7 @@ async fn unrecorded_task(
             handle.config.alloc_id == alloc && handle.config.task_name == task.name()
         }
     };
-    let Ok(cgroup) = TaskCgroup::open(&context.tree, &alloc, task.name()) else {
+    let Ok(cgroup) = TaskCgroup::open(&context.resources.tree, &alloc, task.name()) else {
         return RecoveredTask::Nothing(missing(unrecorded));
     };
     // One that was adopted is noted as this start, whatever it was when it began.
@@ -200,7 +200,7 @@ async fn live(
     record: TaskRecord,
 ) -> RecoveredTask {
     let alloc = task.alloc_id().to_string();
-    let cgroup = match TaskCgroup::open(&context.tree, &alloc, task.name()) {
+    let cgroup = match TaskCgroup::open(&context.resources.tree, &alloc, task.name()) {
         // Another group of the same name would be another start of the task.
         Ok(cgroup) => Some(cgroup).filter(|cgroup| cgroup.id() == record.cgroup_id),
         Err(CreateTaskCgroupError::Gone { .. }) => None,
@@ -304,7 +304,10 @@ pub(super) fn repair_limits(
         Ok(drift) if drift.is_empty() => return None,
         Ok(drift) => {
             let count = drift.len() as u64;
-            context.limits_repaired.fetch_add(count, Ordering::Relaxed);
+            context
+                .resources
+                .limits_repaired
+                .fetch_add(count, Ordering::Relaxed);
             let drift: Vec<String> = drift.iter().map(ToString::to_string).collect();
             format!("limits were not the task's: {}", drift.join(", "))
         }
@@ -348,7 +351,7 @@ pub(crate) fn limit_again(
 
 /// Output first: a task whose FIFO is full stands still until somebody drains it.
 async fn reopen_streams(context: &AgentContext, task: &TaskRef) -> Streams {
-    let dirs = context.data.alloc(task.alloc_id());
+    let dirs = context.storage.data.alloc(task.alloc_id());
     if why_untaken(&dirs, task.name()).is_some() {
         return Streams::default();
     }

@@ -133,7 +133,7 @@ pub(super) async fn let_go(context: &AgentContext, task: &TaskRef, live: &LiveTa
         tracing::warn!(task_id, left, "output of a task that was left is lost");
     }
     task.release_cores(context);
-    remove_fifos(&context.data.alloc(task.alloc_id()), task.name());
+    remove_fifos(&context.storage.data.alloc(task.alloc_id()), task.name());
     forget_counters(context, live.record.cgroup_id);
     if let Some(cgroup) = &live.cgroup {
         remove_cgroup(cgroup).await;

@@ -27,7 +27,7 @@ pub(super) fn with_limits<T>(
         ports: _,
     } = *resources;
     let limit = resources.memory_limit();
-    let cores_max = || cores_of(task.cpu_mhz(), &context.spec().resources);
+    let cores_max = || cores_of(task.cpu_mhz(), &context.session.spec().resources);
     let limits = Limits {
         cpu_mhz: task.cpu_mhz(),
         cpu_cores_max: cpu_hard_limit.then(cores_max),
@@ -42,7 +42,7 @@ pub(super) fn with_limits<T>(
     let set = |cores| set(&Limits { cores, ..limits });
     match task.cores() {
         Some(own) => set(own.ids.clone()),
-        None => context.cores.shared(&context.tree, set),
+        None => context.resources.cores.shared(&context.resources.tree, set),
     }
 }
 

@@ -18,8 +18,8 @@ pub(super) async fn make(
     slot: &DriverSlot,
     config: &mut TaskConfig,
 ) -> Result<Option<String>, StartFailure> {
-    let env = Arc::clone(&context.chroot_env);
-    let (data, alloc_id) = (context.data.clone(), task.alloc_id());
+    let env = Arc::clone(&context.storage.chroot_env);
+    let (data, alloc_id) = (context.storage.data.clone(), task.alloc_id());
     let (name, is_configured) = (task.name().to_owned(), env.is_configured());
     let driver = slot.process();
     let made = tokio::task::spawn_blocking(move || {
@@ -56,7 +56,11 @@ pub(super) async fn make(
 
 /// Takes the root away, if the task has one.
 pub(super) async fn remove(context: &AgentContext, task: &TaskRef) {
-    let root = context.data.roots_of(task.alloc_id()).join(task.name());
+    let root = context
+        .storage
+        .data
+        .roots_of(task.alloc_id())
+        .join(task.name());
     let removed = tokio::task::spawn_blocking(move || roots::remove(&root)).await;
     let failed = match removed {
         Ok(Ok(())) => return,

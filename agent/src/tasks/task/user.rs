@@ -24,13 +24,13 @@ pub(super) async fn give(
         return Ok(());
     }
     let alloc_id = task.alloc_id();
-    let number = context.users.take(alloc_id, task.name());
+    let number = context.resources.users.take(alloc_id, task.name());
     let number = number.map_err(StartFailure::retryable)?;
-    let write = Write::Users(alloc_id, context.users.of_alloc(alloc_id));
+    let write = Write::Users(alloc_id, context.resources.users.of_alloc(alloc_id));
     // The store's thread tells the operator. A task that runs is found with its user all the same.
-    drop(context.store.write(vec![write]).await);
+    drop(context.storage.store.write(vec![write]).await);
 
-    let data = context.data.clone();
+    let data = context.storage.data.clone();
     let owned = [(task.name().to_owned(), Some(users::owner(number)))];
     let made = tokio::task::spawn_blocking(move || data.make_alloc(alloc_id, &owned)).await;
     let made = made.map_err(StartFailure::retryable)?;
@@ -50,9 +50,9 @@ pub(super) async fn claim(context: &AgentContext, task: &TaskRef, record: &TaskR
     };
     if let Some(number) = users::number_in(&handle.config.user) {
         let alloc_id = task.alloc_id();
-        if context.users.claim(alloc_id, task.name(), number) {
-            let write = Write::Users(alloc_id, context.users.of_alloc(alloc_id));
-            drop(context.store.write(vec![write]).await);
+        if context.resources.users.claim(alloc_id, task.name(), number) {
+            let write = Write::Users(alloc_id, context.resources.users.of_alloc(alloc_id));
+            drop(context.storage.store.write(vec![write]).await);
         }
     }
 }

@@ -20,7 +20,7 @@ pub(super) async fn report(
     // Most starts take milliseconds, and a driver that has just been started is not yet healthy.
     tokio::time::sleep(START_REPORT_DELAY).await;
     let driver = &task.task().driver;
-    let mut spec = context.spec.clone();
+    let mut spec = context.session.spec.clone();
     let slow = async {
         tokio::time::sleep(START_SLOW).await;
         let message = format!("the driver `{driver}` has not started the task for {START_SLOW:?}");
