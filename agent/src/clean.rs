@@ -12,6 +12,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use crate::bpf::{SYSTEM_BPFFS, UnmountBpffsError, own_mount, remove_pins, unmount_bpffs};
+use crate::error_chain::chain;
 use crate::network::bridge;
 use crate::network::cni;
 use crate::node::{recorded_tree, tree_name};
@@ -23,7 +24,6 @@ use crate::storage::roots;
 use crate::storage::store::{DataDirLock, LockDataDirError, known_node_id};
 use crate::tasks::drivers::{native, plugin};
 use crate::tasks::process::ProcessId;
-use crate::tasks::task::chain;
 
 /// Time a driver's process gets to end before it is killed.
 const DRIVER_END_DEADLINE: Duration = Duration::from_secs(5);
@@ -151,7 +151,7 @@ async fn refuse_or_kill(
         return Err(CleanError::TasksRun { tasks });
     }
     for (name, cgroup) in running {
-        crate::tasks::task::kill(&cgroup).await;
+        crate::resources::teardown::kill(&cgroup).await;
         removed.push(format!("task {name}"));
     }
     Ok(())

@@ -4,19 +4,21 @@ use std::sync::Arc;
 
 use muster_domain::alloc::DesiredAlloc;
 use muster_domain::id::AllocId;
+use muster_domain::node::NodeSpec;
 use tokio::sync::mpsc;
 
 use crate::bpf::Bpf;
+use crate::error_chain::chain;
 use crate::monitoring::MonitoringContext;
 use crate::network::NetworkContext;
-use crate::network::bridge::AllocNetwork;
+use crate::network::alloc_network::AllocNetwork;
+use crate::network::setup::NetworkSetup;
 use crate::resources::ResourceContext;
 use crate::resources::cgroup::CgroupRows;
 use crate::ring::LogRing;
 use crate::session::SessionContext;
 use crate::storage::StorageContext;
 use crate::tasks::TaskContext;
-use crate::tasks::task::chain;
 
 /// Shared by all runners of one agent.
 #[derive(Debug)]
@@ -32,13 +34,25 @@ pub(crate) struct AgentContext {
     pub(crate) ring: LogRing,
     /// This run of the kernel.
     pub(crate) boot_id: String,
-    pub(crate) node: mpsc::Sender<crate::node::Event>,
+    pub(crate) node: mpsc::Sender<crate::node::event::Event>,
 }
 
 impl AgentContext {
     /// The eBPF programs, if there are any.
     pub(crate) fn bpf(&self) -> Option<&Bpf> {
         self.bpf.as_ref().ok()
+    }
+
+    fn network_setup<'a>(&'a self, spec: &'a NodeSpec) -> NetworkSetup<'a> {
+        NetworkSetup {
+            bpf: self.bpf.as_ref().map_err(String::as_str),
+            spec,
+            data: &self.storage.data,
+            tree: &self.resources.tree,
+            drivers: &self.tasks.drivers,
+            driver_networks: &self.network.driver_networks,
+            store: &self.storage.store,
+        }
     }
 
     /// The network of an allocation whose group wants one of its own. All its tasks have the same.
@@ -50,18 +64,33 @@ impl AgentContext {
         &self,
         desired: &DesiredAlloc,
     ) -> Result<Option<Arc<AllocNetwork>>, String> {
-        let bridged = self.network.bridge.ensure(self, desired).await;
+        let spec = self.session.spec();
+        let bridged = self
+            .network
+            .bridge
+            .ensure(self.network_setup(&spec), desired)
+            .await;
         if let Some(network) = bridged.map_err(|error| chain(&error))? {
             return Ok(Some(network));
         }
-        let ensured = self.network.cni.ensure(self, desired).await;
+        let ensured = self
+            .network
+            .cni
+            .ensure(self.network_setup(&spec), desired)
+            .await;
+        if let Ok(Some(_)) = ensured {
+            // The plugins may have given the machine addresses, at which servers listen too.
+            self.cover_new_addresses().await;
+        }
         ensured.map_err(|error| chain(&error))
     }
 
     /// Takes the network up that an earlier agent made for an allocation. `is_lost`: so is what that agent had stored.
     pub(crate) async fn adopt_network(&self, desired: &DesiredAlloc, is_lost: bool) {
-        self.network.bridge.adopt(self, desired, is_lost).await;
-        self.network.cni.adopt(self, desired).await;
+        let spec = self.session.spec();
+        let setup = self.network_setup(&spec);
+        self.network.bridge.adopt(setup, desired, is_lost).await;
+        self.network.cni.adopt(setup, desired).await;
     }
 
     /// Removes the network of an allocation of which nothing runs. The next call removes what is left.
@@ -73,7 +102,12 @@ impl AgentContext {
         // Before a driver takes its namespace back, in which the plugins work.
         let unplugged = self.network.cni.give_back(alloc_id).await;
         unplugged.map_err(|error| chain(&error))?;
-        let given = self.network.bridge.give_back(self, alloc_id).await;
+        let spec = self.session.spec();
+        let given = self
+            .network
+            .bridge
+            .give_back(self.network_setup(&spec), alloc_id)
+            .await;
         given.map_err(|error| chain(&error))
     }
 
@@ -81,7 +115,11 @@ impl AgentContext {
     pub(crate) async fn cover_new_addresses(&self) {
         if self.network.rules.cover_new_addresses() {
             // Without the node's loop the agent is stopping.
-            drop(self.node.send(crate::node::Event::RulesChanged).await);
+            drop(
+                self.node
+                    .send(crate::node::event::Event::RulesChanged)
+                    .await,
+            );
         }
     }
 

@@ -21,6 +21,7 @@
 pub mod bpf;
 pub mod clean;
 mod context;
+mod error_chain;
 #[cfg(feature = "fixture")]
 pub mod fixture;
 mod limits;
@@ -37,13 +38,14 @@ mod tasks;
 
 pub use muster_agent_core::gc::{GcConfig, GcLimits, GcReason, GcState, KeptReason};
 pub use muster_domain::region;
-pub use network::bridge::{BridgeError, DEFAULT_SUBNET, parse_subnet};
+pub use network::bridge::error::BridgeError;
+pub use network::bridge::{DEFAULT_SUBNET, parse_subnet};
 pub use network::cni::CniSettings;
 pub use resources::users::{UserRange, UserRangeError};
 pub use storage::disk::DiskEnforcement;
-pub use storage::gc::GcOutcome;
+pub use storage::gc_outcome::GcOutcome;
 pub use storage::roots::{ChrootEnv, ChrootEnvError};
 pub use storage::store::{LockDataDirError, OpenStoreError};
 pub use tasks::drivers::native::DriverConfigError;
-pub use tasks::drivers::networks::DriverNetworkError;
+pub use tasks::drivers::network_error::DriverNetworkError;
 pub use tasks::drivers::plugin::{PluginError, PluginSettings};

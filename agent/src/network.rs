@@ -2,21 +2,29 @@
 //!
 //! | module | subject |
 //! |---|---|
+//! | `alloc_network` | the network of one allocation |
 //! | `bridge` | network mode `bridge` |
 //! | `cni` | networks that CNI plugins make |
+//! | `names`, `namespace` | host names, ports and namespaces of allocations |
+//! | `setup` | parts of the agent that set up networks |
 //! | `verdicts` | packets that network policies refused |
 
+pub(crate) mod alloc_network;
 pub(crate) mod bridge;
 pub(crate) mod cni;
+pub(crate) mod names;
+pub(crate) mod namespace;
+pub(crate) mod setup;
 pub(crate) mod verdicts;
 
 use std::sync::Arc;
 
 use muster_domain::id::AllocId;
 
-use crate::node::NodeRules;
+use crate::node::network::NodeRules;
 use crate::tasks::drivers::networks::DriverNetworks;
-use bridge::{AllocNetwork, Bridge};
+use alloc_network::AllocNetwork;
+use bridge::Bridge;
 use cni::CniNetworks;
 use verdicts::VerdictLog;
 

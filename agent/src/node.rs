@@ -5,10 +5,13 @@
 //! allocations exist; each runs in `alloc`.
 
 mod config;
+pub(crate) mod event;
 mod events;
+mod follow;
+pub(crate) mod inventory;
 mod jobs;
 mod listeners;
-mod network;
+pub(crate) mod network;
 mod open;
 mod spec;
 
@@ -38,12 +41,11 @@ use crate::storage::store::{DataDirLock, LockDataDirError, OpenStoreError};
 use crate::tasks::drivers::native::DriverConfigError;
 use crate::tasks::drivers::plugin::PluginError;
 
+pub(crate) use crate::node::event::Event;
 pub use config::{AgentConfig, ShutdownPolicy, parse_host_volume};
-pub(crate) use events::Event;
 pub use muster_domain::job::NetworkPolicy;
 pub use muster_domain::node::HostVolume;
 pub use muster_domain::resources::Amount;
-pub(crate) use network::NodeRules;
 pub(crate) use open::{recorded_tree, tree_name};
 
 /// Why the agent did not start. Nothing of it is left running.
@@ -93,7 +95,7 @@ pub enum StartAgentError {
 
 impl From<DirError> for StartAgentError {
     fn from(error: DirError) -> Self {
-        Self::Dirs(crate::tasks::task::chain(&error))
+        Self::Dirs(crate::error_chain::chain(&error))
     }
 }
 
@@ -200,7 +202,10 @@ impl Agent {
     /// Destroys everything that has finished by now, and returns when it is destroyed and its space is free. That may
     /// take long if a driver is slow or files are many. With `dry_run` nothing is done, and the answer says what would
     /// be. Returns `None` if the agent stops meanwhile.
-    pub async fn collect_now(&self, dry_run: bool) -> Option<crate::storage::gc::GcOutcome> {
+    pub async fn collect_now(
+        &self,
+        dry_run: bool,
+    ) -> Option<crate::storage::gc_outcome::GcOutcome> {
         crate::storage::gc::collect_now(&self.context, dry_run).await
     }
 
@@ -294,6 +299,6 @@ async fn stop_tasks(events: &mpsc::Sender<Event>) {
 
 /// Where the node's eBPF programs are pinned: below a bpffs, by node.
 pub(crate) fn pin_dir(data: &DataDir, node_id: NodeId) -> Result<std::path::PathBuf, String> {
-    let bpffs = ensure_bpffs(data.root()).map_err(|error| crate::tasks::task::chain(&error))?;
+    let bpffs = ensure_bpffs(data.root()).map_err(|error| crate::error_chain::chain(&error))?;
     Ok(bpffs.join("muster").join(node_id.to_string()))
 }

@@ -6,12 +6,14 @@
 //! | `cores` | reserved cores |
 //! | `new_disks` | I/O limits for disks that appear later |
 //! | `oom_score` | order in which the kernel kills for memory |
+//! | `teardown` | end of all processes of a cgroup |
 //! | `users` | users for tasks that name none |
 
 pub mod cgroup;
 pub(crate) mod cores;
 pub(crate) mod new_disks;
 pub(crate) mod oom_score;
+pub(crate) mod teardown;
 pub(crate) mod users;
 
 use std::sync::atomic::AtomicU64;

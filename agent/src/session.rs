@@ -5,12 +5,14 @@
 //! | `clock` | time of deadlines and events |
 //! | `contact` | time at which a leader last heard of the node; it survives the agent |
 //! | `control` | the connection, its requests and their answers |
+//! | `status` | state of the connection |
 //! | `reports` | states of allocations on their way to a server |
 
 pub(crate) mod clock;
 pub(crate) mod contact;
 pub(crate) mod control;
 pub(crate) mod reports;
+pub(crate) mod status;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -18,8 +20,8 @@ use std::sync::atomic::AtomicU64;
 use muster_domain::node::{NodeSecret, NodeSpec};
 use tokio::sync::{Semaphore, watch};
 
-use control::ControlPlaneStatus;
 use reports::Outbox;
+use status::ControlPlaneStatus;
 
 /// The node as its servers know it, and what it owes them.
 #[derive(Debug)]

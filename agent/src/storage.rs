@@ -5,6 +5,8 @@
 //! | `allocdir` | directories of allocations and tasks |
 //! | [`disk`] | limits of ephemeral disks |
 //! | `gc` | removal of finished allocations |
+//! | [`gc_outcome`] | result of a forced collection |
+//! | `leftovers` | remains that drivers and the kernel did not let go of |
 //! | `migrate` | an allocation's data, to and from other nodes |
 //! | `payload` | files that a dispatched job brings |
 //! | `roots` | root directories made of the host's directories |
@@ -15,6 +17,8 @@
 pub(crate) mod allocdir;
 pub mod disk;
 pub(crate) mod gc;
+pub mod gc_outcome;
+pub(crate) mod leftovers;
 pub(crate) mod migrate;
 pub(crate) mod payload;
 pub(crate) mod roots;
@@ -30,8 +34,8 @@ use tokio::sync::{Semaphore, watch};
 
 use allocdir::{DataDir, DirError};
 use disk::Disks;
-use gc::Leftovers;
-use migrate::DirLeases;
+use leftovers::Leftovers;
+use migrate::dir_leases::DirLeases;
 use roots::ChrootEnv;
 use store::Store;
 use trash::Trash;

@@ -6,17 +6,14 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tokio_util::sync::CancellationToken;
 
-use crate::context::AgentContext;
 use crate::limits::{
     OPEN_FILES_HELD_PER_TASK, OPEN_FILES_PER_TASK, OPEN_FILES_SPARED_MAX, PIDS_PER_TASK,
-    PIDS_SPARED, START_FAILURES_MAX, START_HEALTH_INTERVAL, START_JOBS_FAILED_MAX, START_PAUSE_MAX,
-    START_PAUSE_MIN,
+    PIDS_SPARED, START_FAILURES_MAX, START_JOBS_FAILED_MAX, START_PAUSE_MAX, START_PAUSE_MIN,
 };
 use crate::monitoring::conditions::Conditions;
 
@@ -122,7 +119,7 @@ impl StartHealth {
         self.conditions.clear(STARTS);
     }
 
-    fn handle_timeout(&self, now: Instant) {
+    pub(crate) fn handle_timeout(&self, now: Instant) {
         let mut state = self.locked();
         if state.until.is_some_and(|until| until <= now) {
             // The next failure sets it again.
@@ -140,17 +137,6 @@ impl StartHealth {
 
     fn locked(&self) -> MutexGuard<'_, StartFailures> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Looks at the node now and then until the agent stops.
-pub(crate) async fn follow(context: Arc<AgentContext>, stop: CancellationToken) {
-    let mut look = tokio::time::interval(START_HEALTH_INTERVAL);
-    while stop.run_until_cancelled(look.tick()).await.is_some() {
-        context
-            .monitoring
-            .start_health
-            .handle_timeout(Instant::now());
     }
 }
 

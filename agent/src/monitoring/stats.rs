@@ -16,13 +16,14 @@ use muster_wire::rpc::{AllocStats, Histogram, NodeCollection, NodeStats, Pressur
 
 use crate::bpf::{self, TaskCounters};
 use crate::context::AgentContext;
+use crate::error_chain::chain;
 use crate::limits::STUCK_TOLD_MAX;
 use crate::monitoring::fingerprint::{disk_usage, meminfo};
 use crate::resources::cgroup::{self, CgroupRows, Controller, MemoryStats};
 use crate::ring::StreamStats;
 use crate::session::clock::now;
 use crate::tasks::drivers::usage::{ReportedUsage, is_hidden};
-use crate::tasks::task::{LiveTask, chain};
+use crate::tasks::live::LiveTask;
 
 use self::values::Source;
 

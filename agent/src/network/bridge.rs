@@ -19,6 +19,7 @@
 //!
 //! Absent: IPv6 behind a host veth, later fragments of datagrams to published ports.
 
+pub(crate) mod error;
 mod failing;
 pub(crate) mod files;
 #[cfg(feature = "fixture")]
@@ -26,35 +27,38 @@ pub(crate) mod fixture;
 mod masquerade;
 pub(crate) mod netlink;
 mod netns_worker;
+pub(crate) mod node_network;
 pub(crate) mod settings;
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr};
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::net::Ipv4Addr;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ipnet::Ipv4Net;
-use muster_agent_core::addresses::{AddressPool, SmallSubnetError};
+use muster_agent_core::addresses::AddressPool;
 use muster_domain::alloc::DesiredAlloc;
 use muster_domain::id::{AllocId, NodeId};
-use muster_domain::job::{NetworkMode, TaskGroup, is_hostname};
-use muster_driver::NetworkIsolation;
+use muster_domain::job::{NetworkMode, TaskGroup};
 use muster_ebpf_common::nat::{PublishedKey, PublishedPort};
 use tokio::sync::{OnceCell, mpsc, oneshot};
-use tokio_util::sync::CancellationToken;
 
-use crate::bpf::{Bpf, hash};
-use crate::context::AgentContext;
-use crate::limits::{BRIDGE_LOOK_INTERVAL, BRIDGE_PROCESSES_MAX};
-use crate::resources::cgroup::TaskCgroup;
-use crate::tasks::drivers::networks::DriverNetworkError;
+use crate::bpf::Bpf;
+use crate::network::alloc_network::AllocNetwork;
+use crate::network::alloc_network::HostVeth;
+use crate::network::bridge::error::BridgeError;
+use crate::network::bridge::node_network::NodeNetwork;
+use crate::network::names::clean_name;
+use crate::network::names::host_name;
+use crate::network::names::inside_port;
+use crate::network::namespace::namespace_at;
+use crate::network::namespace::namespaces_of;
+use crate::network::setup::NetworkSetup;
 use crate::tasks::task_env::{TaskEnv, host_address};
-pub(crate) use files::{dns_config, write as write_names};
+pub(crate) use files::dns_config;
 use netns_worker::{AllocNetns, NetnsRequest};
 
 /// Addresses of allocations unless the agent is told others: Nomad's, so that rules of firewalls that know
@@ -62,8 +66,6 @@ use netns_worker::{AllocNetns, NetnsRequest};
 pub const DEFAULT_SUBNET: Ipv4Net = Ipv4Net::new_assert(Ipv4Addr::new(172, 26, 64, 0), 20);
 /// Protocols of published ports.
 const PROTOCOLS: [u8; 2] = [6, 17];
-/// Hexadecimal digits of a host veth's name: what fits into the name of a device after the prefix.
-const NAME_DIGITS: usize = 12;
 
 /// The subnet that `text` names, if allocations can have their addresses in it.
 ///
@@ -75,136 +77,6 @@ pub fn parse_subnet(text: &str) -> Result<Ipv4Net, String> {
     let subnet: Ipv4Net = text.parse().map_err(wrong)?;
     AddressPool::new(subnet).map_err(|error| error.to_string())?;
     Ok(subnet.trunc())
-}
-
-/// Why an allocation has no network.
-#[derive(Debug, thiserror::Error)]
-pub enum BridgeError {
-    /// The node has no networks for allocations at all.
-    #[error("this node has no network mode `bridge`: {reason}")]
-    Unsupported { reason: String },
-    /// The subnet is unusable.
-    #[error("bridge: {0}")]
-    Subnet(#[from] SmallSubnetError),
-    /// The machine is in the subnet itself.
-    #[error(
-        "the machine's own address {address} is in {subnet}, the subnet for allocations: name another in the agent's configuration (client {{ bridge_network_subnet }})"
-    )]
-    Overlap { subnet: Ipv4Net, address: Ipv4Addr },
-    /// No address is free.
-    #[error(
-        "all {size} addresses of {subnet} are taken: stop allocations, or name a larger subnet in the agent's configuration (client {{ bridge_network_subnet }})"
-    )]
-    NoAddress {
-        subnet: Ipv4Net,
-        /// How many addresses it has.
-        size: u32,
-    },
-    /// Somebody else's device has the name.
-    #[error(
-        "the machine has a device called {name} that this agent did not make for the allocation: remove or rename it"
-    )]
-    Foreign { name: String },
-    /// Another agent of this machine gave the address away.
-    #[error("address {address} is taken on this machine")]
-    Taken { address: Ipv4Addr },
-    /// Ports can be published on IPv4 alone.
-    #[error(
-        "port \"{label}\" is on {address}, and ports of mode `bridge` can be published on IPv4 addresses alone: ask for another host_network"
-    )]
-    NotV4 { label: String, address: String },
-    /// The kernel refused something.
-    #[error("the allocation's network cannot be made: {what} failed")]
-    Kernel {
-        /// The name of the failed operation.
-        what: &'static str,
-        /// The error of the kernel.
-        #[source]
-        source: io::Error,
-    },
-    /// The kernel did not let go of something.
-    #[error("the allocation's network cannot be removed: {what} failed")]
-    Remove {
-        /// The name of the failed operation.
-        what: &'static str,
-        /// The error of the kernel.
-        #[source]
-        source: io::Error,
-    },
-    /// The driver that has to make the namespace does not, or does not take it back.
-    #[error(transparent)]
-    Driver(#[from] DriverNetworkError),
-    /// The path that the driver named cannot be used as a network namespace.
-    #[error(
-        "the driver named {path} as the allocation's network namespace, and that cannot be used: {reason}"
-    )]
-    NoNamespace {
-        /// The path that the driver named.
-        path: String,
-        /// The fault of that path.
-        reason: String,
-    },
-    /// None of an allocation's processes is in a network that this node made for it.
-    #[error("none of its processes is in the network that was made for it")]
-    NotFound,
-    /// The thread that makes networks has ended.
-    #[error("the part of the agent that makes networks has failed; restart the agent")]
-    Gone,
-}
-
-impl BridgeError {
-    fn kernel(what: &'static str, source: io::Error) -> Self {
-        Self::Kernel { what, source }
-    }
-
-    fn remove(what: &'static str, source: io::Error) -> Self {
-        Self::Remove { what, source }
-    }
-
-    fn is_taken(&self) -> bool {
-        matches!(self, Self::Taken { .. })
-    }
-}
-
-/// The parts of the machine's networks that belong to one node.
-#[derive(Clone, Debug)]
-pub(crate) struct NodeNetwork {
-    /// Addresses of its allocations.
-    subnet: Ipv4Net,
-    /// Its table of the packet filter.
-    table: String,
-    /// The handle of its programs on devices.
-    handle: u32,
-    /// The id that tells its allocations from another node's.
-    node_id: NodeId,
-}
-
-impl NodeNetwork {
-    pub(crate) fn new(node_id: NodeId, subnet: Ipv4Net) -> Self {
-        let (table, handle) = marks(node_id);
-        Self {
-            subnet,
-            table,
-            handle,
-            node_id,
-        }
-    }
-
-    /// The name of an allocation's host veth. It has 48 bits of a hash, since a device's name has no room for the id. A new
-    /// host veth replaces one that has its name already.
-    fn host_veth(&self, alloc_id: AllocId) -> String {
-        let hash = hash([&self.node_id.0[..], alloc_id.to_string().as_bytes()]);
-        let digits = format!("{hash:016x}");
-        format!("{}{}", masquerade::HOST_VETH_PREFIX, &digits[..NAME_DIGITS])
-    }
-}
-
-/// The table and the handle by which what is a node's own is found again, whatever addresses it was told.
-fn marks(node_id: NodeId) -> (String, u32) {
-    let hash = hash([&node_id.0[..]]);
-    let table = format!("muster-{}", node_id.short());
-    // Zero would be any.
-    (table, u32::try_from(hash >> 33).unwrap_or_default().max(1))
 }
 
 /// The machine's IPv4 addresses; none where the kernel does not tell.
@@ -219,79 +91,8 @@ pub(crate) fn machine_addresses() -> Vec<Ipv4Addr> {
 
 /// Removes a node's programs from devices and its rule. Says whether there was a rule.
 pub(crate) fn undo(node_id: NodeId) -> io::Result<bool> {
-    let (table, handle) = marks(node_id);
+    let (table, handle) = node_network::marks(node_id);
     netns_worker::undo(&table, handle)
-}
-
-/// The network of one allocation.
-#[derive(Debug)]
-pub(crate) struct AllocNetwork {
-    pub(crate) address: IpAddr,
-    /// Files of the host that its tasks see, and where.
-    pub(crate) files: Vec<(PathBuf, &'static str)>,
-    /// The host name of the allocation in it.
-    host_name: String,
-    namespace: OwnedFd,
-    /// `None` if CNI plugins set it up.
-    host_veth: Option<HostVeth>,
-    /// The driver's own description, if it made the namespace.
-    made_by_driver: Option<NetworkIsolation>,
-}
-
-/// The device that leads to an allocation, and what leads to the device.
-#[derive(Debug)]
-struct HostVeth {
-    index: u32,
-    address: Ipv4Addr,
-    ports: Vec<PublishedKey>,
-}
-
-impl AllocNetwork {
-    /// A network that CNI plugins set up in `namespace`.
-    pub(crate) fn behind_plugins(
-        address: IpAddr,
-        files: Vec<(PathBuf, &'static str)>,
-        host_name: String,
-        namespace: OwnedFd,
-    ) -> Self {
-        Self {
-            address,
-            files,
-            host_name,
-            namespace,
-            host_veth: None,
-            made_by_driver: None,
-        }
-    }
-
-    /// Takes what the driver that made the namespace says of it.
-    pub(crate) fn made_by_driver(&mut self, isolation: Option<NetworkIsolation>) {
-        self.made_by_driver = isolation;
-    }
-
-    /// The namespace as passed to drivers, with what tasks with a root of their own find in `/etc/hosts`.
-    pub(crate) fn isolation(&self) -> NetworkIsolation {
-        let made = self.made_by_driver.clone();
-        let mut isolation = made.unwrap_or_else(|| NetworkIsolation {
-            mode: muster_driver::NetworkMode::Group,
-            path: self.path(),
-            ..NetworkIsolation::default()
-        });
-        if isolation.hostname.is_empty() {
-            isolation.hostname.clone_from(&self.host_name);
-        }
-        isolation.address = self.address.to_string();
-        isolation
-    }
-
-    /// A path by which other processes enter the namespace, as long as this agent runs.
-    fn path(&self) -> String {
-        format!(
-            "/proc/{}/fd/{}",
-            std::process::id(),
-            self.namespace.as_raw_fd()
-        )
-    }
 }
 
 /// Networks of the node's allocations.
@@ -317,7 +118,7 @@ impl Bridge {
     pub(crate) fn new(node: NodeNetwork, bpf: Result<&Bpf, &str>) -> Self {
         let orders = match bpf {
             Ok(bpf) => netns_worker::start(node.clone(), bpf.device_programs())
-                .map_err(|error| crate::tasks::task::chain(&error)),
+                .map_err(|error| crate::error_chain::chain(&error)),
             Err(reason) => Err(format!("it has no eBPF programs: {reason}")),
         };
         Self {
@@ -343,7 +144,7 @@ impl Bridge {
     /// The network of an allocation whose group wants one: made if it is not there. All its tasks have the same.
     pub(crate) async fn ensure(
         &self,
-        context: &AgentContext,
+        setup: NetworkSetup<'_>,
         desired: &DesiredAlloc,
     ) -> Result<Option<Arc<AllocNetwork>>, BridgeError> {
         let Some(group) = desired.group().filter(|group| wanted(group)) else {
@@ -352,10 +153,10 @@ impl Bridge {
         let alloc_id = desired.alloc_id;
         let cell = Arc::clone(self.locked().entry(alloc_id).or_default());
         let network = cell.get_or_try_init(|| async {
-            let ground = NodeNetworkContext::of(context, desired);
+            let ground = NodeNetworkContext::of(setup, desired);
             let host = host_name(desired, group, &ground.env);
-            let networks = &context.network.driver_networks;
-            let by_driver = networks.ensure(context, desired, group, &host).await?;
+            let networks = setup.driver_networks;
+            let by_driver = networks.ensure(setup, desired, group, &host).await?;
             let namespace = by_driver.as_ref().map(|made| namespace_at(&made.path));
             let made = self.make(&ground, desired, group, namespace.transpose()?);
             let mut network = made.await?;
@@ -392,7 +193,7 @@ impl Bridge {
         }
         self.close_or_leave(ground.bpf.ok(), alloc_id, Arc::new(network))
             .await
-            .unwrap_or_else(|left| tell_left(alloc_id, &crate::tasks::task::chain(&left)));
+            .unwrap_or_else(|left| tell_left(alloc_id, &crate::error_chain::chain(&left)));
         Err(error)
     }
 
@@ -400,7 +201,7 @@ impl Bridge {
     /// that the store of that agent is lost as well.
     pub(crate) async fn adopt(
         &self,
-        context: &AgentContext,
+        setup: NetworkSetup<'_>,
         desired: &DesiredAlloc,
         is_lost: bool,
     ) {
@@ -408,19 +209,19 @@ impl Bridge {
             return;
         };
         let alloc_id = desired.alloc_id;
-        let mut namespaces = namespaces_of(context, alloc_id, group);
+        let mut namespaces = namespaces_of(setup.tree, alloc_id, group);
         let by_driver = if is_lost {
-            let env = TaskEnv::of_alloc(desired, &context.session.spec());
+            let env = TaskEnv::of_alloc(desired, setup.spec);
             let host = host_name(desired, group, &env);
-            let networks = &context.network.driver_networks;
-            let found = networks.ensure(context, desired, group, &host).await;
+            let networks = setup.driver_networks;
+            let found = networks.ensure(setup, desired, group, &host).await;
             found.unwrap_or_else(|error| {
-                tracing::error!(%alloc_id, error = crate::tasks::task::chain(&error),
+                tracing::error!(%alloc_id, error = crate::error_chain::chain(&error),
                     "it is not known whether a driver made the network of an allocation");
                 None
             })
         } else {
-            context.network.driver_networks.of(alloc_id)
+            setup.driver_networks.of(alloc_id)
         };
         if let Some(made) = &by_driver {
             match namespace_at(&made.path) {
@@ -446,18 +247,18 @@ impl Bridge {
             };
             let found = self.ask(order, found).await??;
             let made = found.ok_or(BridgeError::NotFound)?;
-            let ground = NodeNetworkContext::of(context, desired);
+            let ground = NodeNetworkContext::of(setup, desired);
             let (mut network, opened) = open(&ground, desired, group, made);
             network.made_by_driver = by_driver;
             if let Err(error) = opened {
                 // The tasks keep what they have.
-                tracing::error!(%alloc_id, error = crate::tasks::task::chain(&error),
+                tracing::error!(%alloc_id, error = crate::error_chain::chain(&error),
                     "the network of a running allocation is not wholly set up again");
             }
             Ok::<_, BridgeError>(Arc::new(network))
         });
         if let Err(error) = adopted.await {
-            tracing::error!(%alloc_id, error = crate::tasks::task::chain(&error),
+            tracing::error!(%alloc_id, error = crate::error_chain::chain(&error),
                 "the network of a running allocation is not found: its published ports do not work until it is started anew");
         }
     }
@@ -466,15 +267,11 @@ impl Bridge {
     /// back. Whatever is left of either stays to be removed by the next call.
     pub(crate) async fn give_back(
         &self,
-        context: &AgentContext,
+        setup: NetworkSetup<'_>,
         alloc_id: AllocId,
     ) -> Result<(), BridgeError> {
-        let removed = self.remove(context.bpf(), alloc_id).await;
-        let released = context
-            .network
-            .driver_networks
-            .release(context, alloc_id)
-            .await;
+        let removed = self.remove(setup.bpf.ok(), alloc_id).await;
+        let released = setup.driver_networks.release(setup, alloc_id).await;
         removed.and(released.map_err(BridgeError::from))
     }
 
@@ -537,8 +334,7 @@ impl Bridge {
     }
 
     /// Looks for devices of the machine that came since, and forgets host veths whose devices are gone.
-    async fn reconcile(&self, context: &AgentContext) {
-        let Some(bpf) = context.bpf() else { return };
+    pub(crate) async fn reconcile(&self, bpf: &Bpf) {
         // Before the devices, so that a host veth that is made meanwhile is not taken for one that is gone.
         let host_veths = bpf.host_veths();
         let (done, devices) = oneshot::channel();
@@ -591,6 +387,11 @@ impl Bridge {
         }
     }
 
+    /// Whether an allocation has such a network.
+    pub(crate) fn is_used(&self) -> bool {
+        !self.locked().is_empty()
+    }
+
     fn locked(&self) -> MutexGuard<'_, BTreeMap<AllocId, Arc<OnceCell<Arc<AllocNetwork>>>>> {
         // A panic elsewhere leaves the map whole: each change of it is one call.
         self.networks.lock().unwrap_or_else(PoisonError::into_inner)
@@ -608,28 +409,6 @@ pub(crate) fn tell_left(alloc_id: AllocId, reason: &str) {
         "something of the network of an allocation is left; it is removed before the allocation is destroyed");
 }
 
-/// Keeps up with the machine's devices until the agent stops.
-pub(crate) async fn follow_devices(context: Arc<AgentContext>, stop: CancellationToken) {
-    let bridge = &context.network.bridge;
-    if bridge.unsupported().is_some() {
-        return;
-    }
-    let mut look = tokio::time::interval(BRIDGE_LOOK_INTERVAL);
-    let mut first = true;
-    loop {
-        tokio::select! {
-            _ = look.tick() => {}
-            () = stop.cancelled() => return,
-        }
-        // The leftovers of an earlier agent are swept once. After that a node without such jobs does nothing.
-        let used = !bridge.locked().is_empty();
-        if first || used {
-            bridge.reconcile(&context).await;
-        }
-        first = false;
-    }
-}
-
 /// The parts of the node by which an allocation's network is reached.
 #[derive(Debug)]
 struct NodeNetworkContext<'a> {
@@ -643,12 +422,12 @@ struct NodeNetworkContext<'a> {
 }
 
 impl<'a> NodeNetworkContext<'a> {
-    fn of(context: &'a AgentContext, desired: &DesiredAlloc) -> Self {
+    fn of(setup: NetworkSetup<'a>, desired: &DesiredAlloc) -> Self {
         Self {
-            bpf: context.bpf.as_ref().map_err(String::as_str),
-            address: context.session.spec().address.clone(),
-            names: context.storage.data.alloc(desired.alloc_id).names(),
-            env: TaskEnv::of_alloc(desired, &context.session.spec()),
+            bpf: setup.bpf,
+            address: setup.spec.address.clone(),
+            names: setup.data.alloc(desired.alloc_id).names(),
+            env: TaskEnv::of_alloc(desired, setup.spec),
         }
     }
 }
@@ -727,97 +506,6 @@ fn publish(
         }
     }
     Ok(())
-}
-
-/// The port that a task listens on for the machine's port `value`.
-pub(crate) fn inside_port(value: u16, to: u16) -> u16 {
-    if to == 0 { value } else { to }
-}
-
-/// The host name in an allocation with its own network: the one of its job, if that is a host name.
-pub(crate) fn host_name(desired: &DesiredAlloc, group: &TaskGroup, env: &TaskEnv) -> String {
-    let asked = group
-        .network
-        .as_ref()
-        .map(|it| env.interpolate(&it.hostname));
-    let asked = asked.filter(|name| is_hostname(name));
-    asked.unwrap_or_else(|| {
-        let group = clean_name(&group.name);
-        format!("{group}-{}", desired.alloc_id.short())
-    })
-}
-
-/// A group's name as part of a host name.
-pub(crate) fn clean_name(name: &str) -> String {
-    let clean = |c: char| {
-        if c.is_whitespace() || c == '/' {
-            '-'
-        } else {
-            c
-        }
-    };
-    name.chars().map(clean).collect()
-}
-
-/// The namespace that a driver named, unless that is the machine's own.
-pub(crate) fn namespace_at(path: &str) -> Result<OwnedFd, BridgeError> {
-    let refused = |reason: String| BridgeError::NoNamespace {
-        path: path.to_owned(),
-        reason,
-    };
-    // The open must not block, for any kind of file that the driver named.
-    let namespace = File::options()
-        .read(true)
-        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
-        .open(path)
-        .map_err(|error| refused(error.to_string()))?;
-    let namespace = OwnedFd::from(namespace);
-    if !is_namespace(&namespace).map_err(|error| refused(error.to_string()))? {
-        return Err(refused("it is not a namespace".to_owned()));
-    }
-    let inode = |file: io::Result<std::fs::Metadata>| file.map(|metadata| metadata.ino()).ok();
-    let namespace = File::from(namespace);
-    let own = inode(std::fs::metadata("/proc/self/ns/net"));
-    if own.is_none() || inode(namespace.metadata()) == own {
-        return Err(refused("it is the machine's own".to_owned()));
-    }
-    Ok(namespace.into())
-}
-
-/// Whether the file is a namespace.
-pub(crate) fn is_namespace(file: &OwnedFd) -> io::Result<bool> {
-    Ok(rustix::fs::fstatfs(file)?.f_type == NSFS_MAGIC)
-}
-
-/// The magic number of the file system of namespaces (`NSFS_MAGIC` in `linux/magic.h`).
-const NSFS_MAGIC: i64 = 0x6e73_6673;
-
-/// Network namespaces of an allocation's processes that are not this agent's own.
-fn namespaces_of(context: &AgentContext, alloc_id: AllocId, group: &TaskGroup) -> Vec<OwnedFd> {
-    let own = std::fs::metadata("/proc/self/ns/net")
-        .map(|own| own.ino())
-        .ok();
-    let mut found = Vec::new();
-    let mut seen = std::collections::BTreeSet::new();
-    for task in &group.tasks {
-        let cgroup = TaskCgroup::open(&context.resources.tree, &alloc_id.to_string(), &task.name);
-        let Ok(cgroup) = cgroup else { continue };
-        let processes = std::fs::read_to_string(cgroup.dir().join("cgroup.procs"));
-        for pid in processes
-            .unwrap_or_default()
-            .lines()
-            .take(BRIDGE_PROCESSES_MAX)
-        {
-            let Ok(namespace) = File::open(format!("/proc/{pid}/ns/net")) else {
-                continue;
-            };
-            let inode = namespace.metadata().map(|metadata| metadata.ino()).ok();
-            if inode != own && seen.insert(inode) {
-                found.push(namespace.into());
-            }
-        }
-    }
-    found
 }
 
 #[cfg(test)]

@@ -33,13 +33,14 @@ use muster_domain::alloc::DesiredAlloc;
 use muster_domain::id::AllocId;
 use muster_domain::job::{CniNetwork, DnsConfig, TaskGroup};
 use tokio::sync::OnceCell;
-use tokio_util::sync::CancellationToken;
 
-use crate::context::AgentContext;
+use crate::error_chain::chain;
 use crate::limits::{CNI_PLUGIN_DEADLINE, CNI_REMOVALS_MAX};
-use crate::network::bridge::{AllocNetwork, clean_name, host_name, namespace_at, write_names};
-use crate::tasks::drivers::networks::DriverNetworkError;
-use crate::tasks::task::chain;
+use crate::network::alloc_network::AllocNetwork;
+use crate::network::names::{clean_name, host_name};
+use crate::network::namespace::namespace_at;
+use crate::network::setup::NetworkSetup;
+use crate::tasks::drivers::network_error::DriverNetworkError;
 use crate::tasks::task_env::TaskEnv;
 use config::{NetworkList, WITH_CHECK, WITH_GC};
 use exec::{PluginError, PluginFault, PluginInvocation};
@@ -91,7 +92,7 @@ pub(crate) enum CniError {
         source: io::Error,
     },
     #[error("the driver's network namespace cannot be used")]
-    DriverNamespace(#[from] crate::network::bridge::BridgeError),
+    DriverNamespace(#[from] crate::network::bridge::error::BridgeError),
     #[error(transparent)]
     Driver(#[from] DriverNetworkError),
     #[error("the record of the allocation's CNI network cannot be written: {0}")]
@@ -153,7 +154,7 @@ impl CniNetworks {
     /// The network of an allocation whose group wants one: set up if it is not. All its tasks have the same.
     pub(crate) async fn ensure(
         &self,
-        context: &AgentContext,
+        setup: NetworkSetup<'_>,
         desired: &DesiredAlloc,
     ) -> Result<Option<Arc<AllocNetwork>>, CniError> {
         let Some((group, cni)) = desired.group().and_then(|it| Some((it, wanted(it)?))) else {
@@ -161,14 +162,14 @@ impl CniNetworks {
         };
         let cell = self.cell(desired.alloc_id);
         let network = cell
-            .get_or_try_init(|| self.set_up(context, desired, group, cni))
+            .get_or_try_init(|| self.set_up(setup, desired, group, cni))
             .await?;
         Ok(Some(Arc::clone(network)))
     }
 
     async fn set_up(
         &self,
-        context: &AgentContext,
+        setup: NetworkSetup<'_>,
         desired: &DesiredAlloc,
         group: &TaskGroup,
         cni: &CniNetwork,
@@ -177,21 +178,19 @@ impl CniNetworks {
         // What an earlier start, or an earlier agent, left half made.
         self.tear_down(alloc_id).await?;
         let (list, text) = self.find(&cni.name)?;
-        let env = TaskEnv::of_alloc(desired, &context.session.spec());
+        let env = TaskEnv::of_alloc(desired, setup.spec);
         let host = host_name(desired, group, &env);
-        let networks = &context.network.driver_networks;
-        let by_driver = networks.ensure(context, desired, group, &host).await?;
+        let networks = setup.driver_networks;
+        let by_driver = networks.ensure(setup, desired, group, &host).await?;
 
         let args = request::args(desired, group, cni, &env);
-        let runtime = request::runtime(desired, group, &context.session.spec().address, &env);
+        let runtime = request::runtime(desired, group, &setup.spec.address, &env);
         let mut record = CniRecord::new(text, args, runtime);
         record.path.clone_from(&self.settings.path);
         record.driver_namespace = by_driver.as_ref().map(|made| made.path.clone());
         self.dir.prepare().map_err(CniError::Record)?;
         let (namespace, result) = self.plug(alloc_id, &list, &mut record).await?;
-        // The plugins may have given the machine addresses, at which servers listen too.
-        context.cover_new_addresses().await;
-        let opened = Self::opened(context, desired, group, namespace, &result);
+        let opened = Self::opened(setup, desired, group, namespace, &result);
         match opened {
             Ok(mut network) => {
                 network.made_by_driver(by_driver);
@@ -278,7 +277,7 @@ impl CniNetworks {
 
     /// The network of an allocation as its tasks see it.
     fn opened(
-        context: &AgentContext,
+        setup: NetworkSetup<'_>,
         desired: &DesiredAlloc,
         group: &TaskGroup,
         namespace: OwnedFd,
@@ -293,19 +292,20 @@ impl CniNetworks {
             .as_ref()
             .and_then(|network| network.dns.as_ref())
             .or(of_plugins.as_ref());
-        let env = TaskEnv::of_alloc(desired, &context.session.spec());
+        let env = TaskEnv::of_alloc(desired, setup.spec);
         let host = host_name(desired, group, &env);
         let group_name = clean_name(&group.name);
         let names = [&*host, &group_name];
-        let dir = context.storage.data.alloc(desired.alloc_id).names();
-        let files = write_names(&dir, address, &names, dns, &env).map_err(CniError::Names)?;
+        let dir = setup.data.alloc(desired.alloc_id).names();
+        let files = crate::network::bridge::files::write(&dir, address, &names, dns, &env)
+            .map_err(CniError::Names)?;
         Ok(AllocNetwork::behind_plugins(
             address, files, host, namespace,
         ))
     }
 
     /// Takes up the network that an earlier agent set up for an allocation, and has its plugins check it.
-    pub(crate) async fn adopt(&self, context: &AgentContext, desired: &DesiredAlloc) {
+    pub(crate) async fn adopt(&self, setup: NetworkSetup<'_>, desired: &DesiredAlloc) {
         let Some(group) = desired.group().filter(|group| wanted(group).is_some()) else {
             return;
         };
@@ -324,8 +324,8 @@ impl CniNetworks {
             let Some(namespace) = namespace else {
                 return Ok(None);
             };
-            let mut network = Self::opened(context, desired, group, namespace, &result)?;
-            network.made_by_driver(context.network.driver_networks.of(alloc_id));
+            let mut network = Self::opened(setup, desired, group, namespace, &result)?;
+            network.made_by_driver(setup.driver_networks.of(alloc_id));
             Ok::<_, CniError>(Some(network))
         };
         match adopted.await {
@@ -426,7 +426,7 @@ impl CniNetworks {
     }
 
     /// Undoes what killed agents left of `orphans`.
-    async fn recover(&self, orphans: Vec<AllocId>) {
+    pub(crate) async fn recover(&self, orphans: Vec<AllocId>) {
         for alloc_id in orphans {
             if let Err(error) = self.tear_down(alloc_id).await {
                 tell_left(alloc_id, &error);
@@ -455,7 +455,7 @@ impl CniNetworks {
     }
 
     /// Runs the plugins with GC: they remove what no allocation of this node has.
-    async fn collect(&self) {
+    pub(crate) async fn collect(&self) {
         for (list, text) in config::read_dir(&self.settings.config_dir).networks {
             if list.version < WITH_GC || list.disable_gc {
                 continue;
@@ -591,19 +591,6 @@ pub(crate) async fn undo(data_dir: &Path) -> Result<usize, CniError> {
 
 fn tell_left(alloc_id: AllocId, error: &CniError) {
     crate::network::bridge::tell_left(alloc_id, &chain(error));
-}
-
-/// Cleans up after earlier agents, which left networks of these allocations.
-pub(crate) async fn recover(
-    context: Arc<AgentContext>,
-    orphans: Vec<AllocId>,
-    stop: CancellationToken,
-) {
-    let recovered = async {
-        context.network.cni.recover(orphans).await;
-        context.network.cni.collect().await;
-    };
-    stop.run_until_cancelled(recovered).await;
 }
 
 async fn blocking<T: Send + 'static>(

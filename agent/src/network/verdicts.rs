@@ -1,15 +1,13 @@
 //! The newest verdicts on packets of the node's tasks.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use muster_domain::id::{AllocId, Timestamp};
-use muster_wire::rpc::{AllocNetwork, RuleCount, Verdict};
+use muster_wire::rpc::Verdict;
 use nix::time::{ClockId, clock_gettime};
-use tokio_util::sync::CancellationToken;
 
 use crate::bpf::{Direction, PacketVerdict};
-use crate::context::AgentContext;
 use crate::limits::{VERDICT_ALLOCS_MAX, VERDICTS_KEPT, VERDICTS_TOLD_MAX};
 use crate::session::clock::now;
 
@@ -28,7 +26,7 @@ struct RecentVerdicts {
 }
 
 impl VerdictLog {
-    fn push(&self, alloc_id: AllocId, verdict: Verdict) {
+    pub(crate) fn push(&self, alloc_id: AllocId, verdict: Verdict) {
         let mut kept = self.locked();
         let newest = kept.newest.entry(alloc_id).or_default();
         *newest += 1;
@@ -47,7 +45,7 @@ impl VerdictLog {
 
     /// The newest verdicts of an allocation after number `after`, oldest first, and the number of its newest. A number
     /// higher than the newest came from an earlier agent: then all verdicts are new.
-    fn of(&self, alloc_id: AllocId, after: u64) -> (Vec<Verdict>, u64) {
+    pub(crate) fn of(&self, alloc_id: AllocId, after: u64) -> (Vec<Verdict>, u64) {
         let kept = self.locked();
         let last = kept.newest.get(&alloc_id).copied().unwrap_or(0);
         if last == after {
@@ -71,50 +69,7 @@ impl VerdictLog {
     }
 }
 
-/// Takes verdicts from the programs until the agent stops.
-pub(crate) async fn follow(context: Arc<AgentContext>, stop: CancellationToken) {
-    let Some(bpf) = context.bpf() else { return };
-    let mut verdicts = match bpf.verdicts() {
-        Ok(verdicts) => verdicts,
-        Err(error) => {
-            tracing::error!(
-                error = crate::tasks::task::chain(&error),
-                "refused packets are counted and not told one by one"
-            );
-            return;
-        }
-    };
-    // Whose a cgroup is; of a task that ended a moment ago too.
-    let mut tasks: HashMap<u64, (AllocId, String)> = HashMap::new();
-    loop {
-        let mut told: Vec<PacketVerdict> = Vec::new();
-        let waited = tokio::select! {
-            waited = verdicts.next(bpf, |verdict| told.push(verdict)) => waited,
-            () = stop.cancelled() => return,
-        };
-        if let Err(error) = waited {
-            tracing::error!(%error, "refused packets are not told one by one any more");
-            return;
-        }
-        if told
-            .iter()
-            .any(|verdict| !tasks.contains_key(&verdict.task))
-        {
-            let live = context.tasks.live.of(None).into_iter();
-            tasks = live
-                .map(|(id, name, live)| (live.record.cgroup_id, (id, name)))
-                .collect();
-        }
-        for verdict in told {
-            if let Some((alloc_id, task)) = tasks.get(&verdict.task) {
-                let verdict = as_told(task, verdict);
-                context.network.verdicts.push(*alloc_id, verdict);
-            }
-        }
-    }
-}
-
-fn as_told(task: &str, verdict: PacketVerdict) -> Verdict {
+pub(crate) fn as_told(task: &str, verdict: PacketVerdict) -> Verdict {
     let PacketVerdict {
         at_ns,
         task: _,
@@ -148,39 +103,6 @@ fn wall_time(at_ns: u64) -> Timestamp {
         u64::try_from(std::time::Duration::from(time).as_nanos()).unwrap_or(at_ns)
     });
     Timestamp(now().0.saturating_sub(monotonic.saturating_sub(at_ns)))
-}
-
-/// The counts of the rules of an allocation's tasks, and its verdicts after number `after`.
-pub(crate) fn alloc(
-    context: &AgentContext,
-    alloc_id: AllocId,
-    after: u64,
-) -> Result<AllocNetwork, String> {
-    let bpf = context.bpf.as_ref().map_err(|reason| {
-        format!("this node enforces no network policies: it has no eBPF programs: {reason}")
-    })?;
-    let mut rules = Vec::new();
-    for (_, task, live) in context.tasks.live.of(Some(alloc_id)) {
-        let counts = bpf
-            .rule_counts(live.record.cgroup_id)
-            .map_err(|error| format!("the counts of {task}'s rules cannot be read: {error}"))?;
-        rules.extend(counts.into_iter().map(|count| RuleCount {
-            task: task.clone(),
-            egress: count.direction == Direction::Egress,
-            rule: count.rule,
-            allows: count.allows,
-            packets: count.packets,
-            bytes: count.bytes,
-        }));
-    }
-    let (verdicts, last) = context.network.verdicts.of(alloc_id, after);
-    let network = context.network.of(alloc_id);
-    Ok(AllocNetwork {
-        address: network.map(|network| network.address.to_string()),
-        rules,
-        verdicts,
-        last,
-    })
 }
 
 #[cfg(test)]

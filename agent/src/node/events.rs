@@ -12,7 +12,7 @@ use muster_agent_core::gc::{
 };
 use muster_agent_core::heartbeat_lease::HeartbeatLease;
 use muster_agent_core::limits::KILL_TIMEOUT_MAX;
-use muster_agent_core::node::{Change, Desired, DesiredUpdate};
+use muster_agent_core::node::{Change, Desired};
 use muster_agent_core::start_order::{self, StartDependencies};
 use muster_domain::alloc::{AllocReport, ClientStatus, DesiredAlloc, RemoteAlloc};
 use muster_domain::id::{AllocId, Timestamp};
@@ -23,78 +23,22 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::context::AgentContext;
+use crate::error_chain::chain;
 use crate::limits::{ALLOC_INBOX_MAX, SWEEP_DELAY_AFTER_LOSS};
 use crate::monitoring::fingerprint::disk_usage;
+use crate::node::event::Event;
+use crate::node::inventory::NodeInventory;
 use crate::node::jobs::JobVersionCache;
 use crate::resources::ResourceContext;
-use crate::resources::cgroup::{TaskCgroup, TaskName};
+use crate::resources::cgroup::TaskCgroup;
 use crate::session::clock::now;
 use crate::session::contact::ContactClock;
-use crate::storage::gc::{self, GcOutcome, GcRequests};
+use crate::storage::gc::{self, GcRequests};
+use crate::storage::gc_outcome::GcOutcome;
 use crate::storage::store::{StoreContents, TaskRecord, Write};
-use crate::tasks::alloc::{self, AllocTask, Input, PendingStarts};
-use crate::tasks::task::{MissingRecordMeaning, chain};
-
-/// Everything the node's loop reacts to.
-#[derive(Debug)]
-pub(crate) enum Event {
-    /// A session with a server begins.
-    SessionBegan,
-    /// The control plane says what it wants.
-    Desired {
-        /// The news from the control plane.
-        news: DesiredUpdate,
-        /// The remote tasks of those allocations, as the control plane has them.
-        remote: Vec<RemoteAlloc>,
-    },
-    /// Everything that belongs to no allocation is to be removed.
-    SweepDue {
-        /// The remains on the machine before this event.
-        found: NodeInventory,
-    },
-    /// Destroy everything that has finished, and try at once to delete what could not be deleted.
-    CollectGarbage,
-    /// The same; `done` is told when it is over, or at once what it would do.
-    Collect {
-        dry_run: bool,
-        /// Told what was done.
-        done: oneshot::Sender<GcOutcome>,
-    },
-    /// The directories of an allocation are made, or cannot be: it has what it gets of the one that it replaces.
-    Prepared {
-        alloc_id: AllocId,
-    },
-    /// Drivers and the kernel have let go of an allocation that is to be destroyed.
-    Released {
-        alloc_id: AllocId,
-    },
-    Refused {
-        alloc_id: AllocId,
-    },
-    /// The driver of a task that ended is not on the node any more: what it has of the task stays with it.
-    Abandoned,
-    /// The control plane has committed reports.
-    ReportsCommitted,
-    /// The node's or the cluster's network rules changed.
-    RulesChanged,
-    /// Nothing of an allocation runs, and nothing will.
-    Finished {
-        alloc_id: AllocId,
-        /// The time since which that is so.
-        at: Timestamp,
-    },
-    /// Nothing of an allocation is left.
-    Destroyed {
-        alloc_id: AllocId,
-    },
-    /// Stop every task; `done` is told when none runs.
-    StopAll {
-        /// Told when no task runs.
-        done: oneshot::Sender<()>,
-        /// Told how long the slowest stop of any of them may take.
-        longest: oneshot::Sender<Duration>,
-    },
-}
+use crate::tasks::alloc::{self, AllocTask, PendingStarts};
+use crate::tasks::alloc_input::Input;
+use crate::tasks::missing_record::MissingRecordMeaning;
 
 /// An allocation that exists.
 #[derive(Debug)]
@@ -690,7 +634,9 @@ impl Node {
         let context = Arc::clone(&self.context);
         self.runners.spawn(async move {
             tokio::time::sleep(delay).await;
-            let looked = tokio::task::spawn_blocking(move || NodeInventory::scan(&context));
+            let looked = tokio::task::spawn_blocking(move || {
+                NodeInventory::scan(&context.resources.tree, &context.storage.data)
+            });
             if let Ok(found) = looked.await {
                 drop(events.send(Event::SweepDue { found }).await);
             }
@@ -703,58 +649,29 @@ impl Node {
         found.retain(|alloc_id| !self.allocs.contains_key(&alloc_id));
         let context = Arc::clone(&self.context);
         self.runners
-            .spawn(async move { found.remove(&context).await });
+            .spawn(async move { remove_inventory(found, &context).await });
     }
 }
 
-/// Tasks and directories on the machine. An allocation that begins after the look is not in it. A caller that removes
-/// what belongs to none must therefore ask for the known allocations after the look, not before.
-#[derive(Debug)]
-pub(crate) struct NodeInventory {
-    tasks: Vec<TaskName>,
-    allocs: Vec<AllocId>,
-}
-
-impl NodeInventory {
-    fn scan(context: &AgentContext) -> Self {
-        Self {
-            tasks: context.resources.tree.tasks().unwrap_or_default(),
-            allocs: context.storage.data.found_allocs(),
-        }
+/// Ends the tasks of an inventory, and removes them and the directories.
+async fn remove_inventory(inventory: NodeInventory, context: &AgentContext) {
+    for name in inventory.tasks {
+        tracing::warn!(
+            alloc_id = name.alloc,
+            task = name.task,
+            "a task that nobody wants is ended"
+        );
+        end_stray(context, &name.alloc, &name.task).await;
     }
-
-    /// Leaves what is of no allocation or of one of which `stray` holds.
-    fn retain(&mut self, stray: impl Fn(AllocId) -> bool) {
-        self.tasks
-            .retain(|name| name.alloc.parse().map_or(true, &stray));
-        self.allocs.retain(|alloc_id| stray(*alloc_id));
-    }
-
-    /// Ends the tasks and removes them and the directories.
-    async fn remove(self, context: &AgentContext) {
-        for name in self.tasks {
+    for alloc_id in inventory.allocs {
+        if let Err(error) = context.storage.discard(alloc_id).await {
             tracing::warn!(
-                alloc_id = name.alloc,
-                task = name.task,
-                "a task that nobody wants is ended"
-            );
-            end_stray(context, &name.alloc, &name.task).await;
-        }
-        for alloc_id in self.allocs {
-            if let Err(error) = context.storage.discard(alloc_id).await {
-                tracing::warn!(
-                    error = chain(&error),
-                    "directories that nobody wants are left"
-                );
-            }
-            drop(
-                context
-                    .storage
-                    .store
-                    .write(vec![Write::Remove(alloc_id)])
-                    .await,
+                error = chain(&error),
+                "directories that nobody wants are left"
             );
         }
+        let write = vec![Write::Remove(alloc_id)];
+        drop(context.storage.store.write(write).await);
     }
 }
 

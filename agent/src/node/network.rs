@@ -13,12 +13,12 @@ use muster_domain::id::LogIndex;
 use muster_domain::job::{NetworkPolicy, PolicyProtocol};
 use tokio_util::sync::CancellationToken;
 
-use super::AgentConfig;
 use super::listeners::{self, Listener};
 use crate::bpf::{Bpf, GATEWAY};
 use crate::context::AgentContext;
 use crate::limits::{OWN_ADDRESSES_MAX, RECONCILE_INTERVAL, SWEEP_AFTER};
 use crate::network::bridge;
+use crate::node::config::AgentConfig;
 use crate::resources::cgroup::{NodeTree, TaskCgroup};
 use crate::storage::store::StoreContents;
 

@@ -15,20 +15,25 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::spec::Publisher;
-use super::{AgentConfig, Event, NodeRules, StartAgentError, network, pin_dir};
+use super::{StartAgentError, network, pin_dir};
 use crate::bpf::{Adoption, Bpf, BpfConfig, LAYOUT};
 use crate::context::AgentContext;
+use crate::error_chain::chain;
 use crate::limits::{EXEC_SESSIONS_MAX, FETCHES_MAX, LOG_READERS_MAX, NATIVE_STARTS_MAX};
 use crate::monitoring::MonitoringContext;
 use crate::monitoring::conditions::Conditions;
 use crate::monitoring::fingerprint::{boot_id, meminfo, topology};
-use crate::monitoring::history::{self, Histories};
+use crate::monitoring::history::Histories;
 use crate::monitoring::pressure;
 use crate::monitoring::start_health::{self, StartHealth};
 use crate::network::NetworkContext;
-use crate::network::bridge::{self, Bridge, NodeNetwork};
-use crate::network::cni::{self, CniNetworks};
-use crate::network::verdicts::{self, VerdictLog};
+use crate::network::bridge::Bridge;
+use crate::network::bridge::node_network::NodeNetwork;
+use crate::network::cni::CniNetworks;
+use crate::network::verdicts::VerdictLog;
+use crate::node::config::AgentConfig;
+use crate::node::event::Event;
+use crate::node::network::NodeRules;
 use crate::resources::ResourceContext;
 use crate::resources::cgroup::{Hierarchies, NodeTree};
 use crate::resources::cores::Cores;
@@ -38,12 +43,12 @@ use crate::resources::users::WorkloadUsers;
 use crate::ring::LogRing;
 use crate::session::SessionContext;
 use crate::session::contact::ContactFile;
-use crate::session::control::ControlPlaneStatus;
 use crate::session::reports::Outbox;
+use crate::session::status::ControlPlaneStatus;
 use crate::storage::StorageContext;
 use crate::storage::allocdir::DataDir;
 use crate::storage::disk::{DiskEnforcementMode, Disks};
-use crate::storage::gc::Leftovers;
+use crate::storage::leftovers::Leftovers;
 use crate::storage::store::{self, Store, StoreContents};
 use crate::storage::trash::Trash;
 use crate::tasks::TaskContext;
@@ -51,9 +56,10 @@ use crate::tasks::drivers::native::{self, NativeProcess};
 use crate::tasks::drivers::networks::DriverNetworks;
 use crate::tasks::drivers::nomad::NomadDrivers;
 use crate::tasks::drivers::plugin::{self, SupervisorContext};
-use crate::tasks::drivers::{DriverHealth, DriverSlot, Drivers, follow_events, follow_fingerprint};
+use crate::tasks::drivers::tell::follow_events;
+use crate::tasks::drivers::{DriverHealth, DriverSlot, Drivers, follow_fingerprint};
 use crate::tasks::live::LiveTasks;
-use crate::tasks::task::{self, chain};
+use crate::tasks::task::{self};
 
 /// The opened parts of the agent.
 pub(super) struct AgentParts {
@@ -192,7 +198,11 @@ pub(super) async fn open(
     if !loaded.lost {
         let known = loaded.allocs.keys().chain(&found).copied().collect();
         let orphans = context.network.cni.orphans(&known);
-        tasks.spawn(cni::recover(Arc::clone(&context), orphans, stop.clone()));
+        tasks.spawn(super::follow::recover_cni_networks(
+            Arc::clone(&context),
+            orphans,
+            stop.clone(),
+        ));
     }
     Ok(AgentParts {
         context,
@@ -282,14 +292,26 @@ fn in_process(config: &AgentConfig) -> Drivers {
 
 /// Takes what drivers and programs tell, until the agent stops.
 fn follow_all(context: &Arc<AgentContext>, stop: &CancellationToken, tasks: &mut JoinSet<()>) {
-    tasks.spawn(verdicts::follow(Arc::clone(context), stop.clone()));
+    tasks.spawn(super::follow::packet_verdicts(
+        Arc::clone(context),
+        stop.clone(),
+    ));
     tasks.spawn(new_disks::follow(Arc::clone(context), stop.clone()));
-    tasks.spawn(start_health::follow(Arc::clone(context), stop.clone()));
+    tasks.spawn(super::follow::start_health(
+        Arc::clone(context),
+        stop.clone(),
+    ));
     tasks.spawn(pressure::follow(Arc::clone(context), stop.clone()));
-    tasks.spawn(history::run(Arc::clone(context), stop.clone()));
+    tasks.spawn(crate::monitoring::history::recorder::run(
+        Arc::clone(context),
+        stop.clone(),
+    ));
     tasks.spawn(network::reconcile(Arc::clone(context), stop.clone()));
     tasks.spawn(network::sweep_later(Arc::clone(context), stop.clone()));
-    tasks.spawn(bridge::follow_devices(Arc::clone(context), stop.clone()));
+    tasks.spawn(super::follow::bridge_devices(
+        Arc::clone(context),
+        stop.clone(),
+    ));
     for (name, slot) in context.tasks.drivers.iter() {
         let context = Arc::clone(context);
         let follow = follow_events(name.to_owned(), slot.clone(), context, stop.clone());

@@ -14,13 +14,13 @@ use muster_domain::resources::Amount;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::AgentConfig;
 use crate::bpf::{Adoption, Bpf};
 use crate::limits::FINGERPRINT_INTERVAL;
 use crate::monitoring::conditions::Conditions;
 use crate::monitoring::fingerprint::{Facts, address_towards};
 use crate::monitoring::start_health;
 use crate::network::cni::CniNetworks;
+use crate::node::config::AgentConfig;
 use crate::resources::cgroup::{Hierarchies, Unenforced};
 use crate::ring::Engine;
 use crate::storage::allocdir::DataDir;

@@ -12,9 +12,9 @@ use muster_domain::id::AllocId;
 use tokio_util::sync::CancellationToken;
 
 use crate::context::AgentContext;
+use crate::error_chain::chain;
 use crate::limits::DISKS_LOOK_INTERVAL;
 use crate::resources::cgroup::disks;
-use crate::tasks::task::chain;
 
 /// A task, with what was last said of it that could not be done.
 type LastFailures = BTreeMap<(AllocId, String), String>;

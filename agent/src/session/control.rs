@@ -9,7 +9,7 @@ mod exec;
 mod logs;
 mod requests;
 mod session;
-mod status;
+mod verdicts;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -29,14 +29,13 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::context::AgentContext;
+use crate::error_chain::chain;
 use crate::limits::{APIS_MAX, CONNECT_DEADLINE, SESSION_DEADLINE};
-use crate::node;
+use crate::node::event::Event;
 use crate::storage::store::Write;
 use crate::tasks::drivers::wait;
-use crate::tasks::task::chain;
 
 pub(crate) use requests::fail;
-pub(crate) use status::ControlPlaneStatus;
 
 /// Why a session ended.
 #[derive(Debug, thiserror::Error)]
@@ -136,7 +135,7 @@ pub(crate) struct Link {
     pub(crate) servers: Servers<SocketAddr>,
     /// The certificates that the agent shows and trusts; they name the cluster.
     pub(crate) certificates: Certificates,
-    pub(crate) node: mpsc::Sender<node::Event>,
+    pub(crate) node: mpsc::Sender<Event>,
 }
 
 impl Link {
@@ -215,7 +214,7 @@ impl Link {
             tracing::info!(?servers, "the servers of the cluster");
             if self.context.network.rules.set_servers(&servers) {
                 // Without the node's loop the agent is stopping.
-                drop(self.node.send(node::Event::RulesChanged).await);
+                drop(self.node.send(Event::RulesChanged).await);
             }
             if let Err(error) = self
                 .context
@@ -242,7 +241,7 @@ impl Link {
         }
         tracing::info!(?apis, "tasks are kept from these");
         // Without the node's loop the agent is stopping.
-        drop(self.node.send(node::Event::RulesChanged).await);
+        drop(self.node.send(Event::RulesChanged).await);
         let write = Write::Apis(apis);
         if let Err(error) = self.context.storage.store.submit(vec![write]).await {
             tracing::warn!(%error, "where servers listen for clients was not stored");
@@ -256,7 +255,7 @@ impl Link {
         }
         tracing::info!(index = index.0, "the cluster's network policy");
         // Without the node's loop the agent is stopping.
-        drop(self.node.send(node::Event::RulesChanged).await);
+        drop(self.node.send(Event::RulesChanged).await);
         let write = Write::ClusterPolicy(Box::new((index, policy)));
         if let Err(error) = self.context.storage.store.submit(vec![write]).await {
             tracing::warn!(%error, "the cluster's network policy was not stored");

@@ -32,9 +32,8 @@ use muster_driver::beneath::{self, Traversal};
 use rustix::fs::{Gid, IFlags, Mode, OFlags, Uid};
 use rustix::io::Errno;
 
-use crate::context::AgentContext;
 use crate::logs::FifoOwner;
-use crate::resources::users;
+use crate::resources::users::WorkloadUsers;
 use crate::storage::roots;
 use crate::storage::trash::Trash;
 
@@ -94,12 +93,12 @@ pub(crate) fn owner_named(name: &str) -> Result<Option<FifoOwner>, UnknownUserEr
 
 /// The owner of a task's files: the user that the task names, or the one that it was given.
 pub(crate) fn owner_of(
-    context: &AgentContext,
+    users: &WorkloadUsers,
     alloc_id: AllocId,
     task: &Task,
 ) -> Result<Option<FifoOwner>, UnknownUserError> {
-    if let Some(number) = context.resources.users.of(alloc_id, &task.name) {
-        return Ok(Some(users::owner(number)));
+    if let Some(number) = users.of(alloc_id, &task.name) {
+        return Ok(Some(crate::resources::users::owner(number)));
     }
     owner_named(&task.user)
 }

@@ -40,7 +40,7 @@ pub(crate) use self::limits::{DEPTH_MAX, READ_BYTES};
 use self::project::Projects;
 use crate::session::clock::now;
 use crate::sys::IoPriority;
-use crate::tasks::alloc::Input;
+use crate::tasks::alloc_input::Input;
 
 /// The operator's choice for ephemeral disks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

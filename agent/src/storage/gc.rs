@@ -5,87 +5,25 @@
 //! removed. Deletion follows in the background ([`crate::storage::trash`]). Each step may be repeated, so that an
 //! agent that dies between two of them finishes with the next.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use muster_agent_core::gc::{Collector, GcReading, GcState, KeptReason};
 use muster_agent_core::limits::{DESTROY_PAUSE_MAX, DESTROY_PAUSE_MIN};
 use muster_domain::id::AllocId;
 use muster_driver::TaskError;
-use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
 use crate::context::AgentContext;
+use crate::error_chain::chain;
 use crate::limits::{COLLECT_ASKS_MAX, DESTROY_TASK_DEADLINE};
-use crate::node::Event;
+use crate::node::event::Event;
 use crate::resources::cgroup::{RemoveCgroupError, TaskCgroup};
+use crate::storage::gc_outcome::GcOutcome;
+use crate::storage::leftovers::Leftover;
 use crate::storage::store::Write;
 use crate::storage::trash::Trash;
 use crate::tasks::drivers::DriverSlot;
-use crate::tasks::task::chain;
-
-/// The remains of a start of a task that its driver or the kernel did not let go of.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Leftover {
-    pub(crate) driver: String,
-    /// The driver's name for the start.
-    pub(crate) task_id: String,
-    pub(crate) task: String,
-    /// The id of its cgroup in the v2 hierarchy.
-    pub(crate) cgroup_id: u64,
-    /// The boot it was started in: after another one the id may be that of another task. Empty if the agent
-    /// that left it did not record that.
-    pub(crate) boot_id: String,
-}
-
-/// Leftovers of all allocations: in the store too.
-#[derive(Debug, Default)]
-pub(crate) struct Leftovers {
-    known: Mutex<BTreeMap<AllocId, BTreeMap<String, Leftover>>>,
-}
-
-impl Leftovers {
-    /// Begins with the leftovers of an earlier agent.
-    pub(crate) fn new(known: BTreeMap<AllocId, BTreeMap<String, Leftover>>) -> Self {
-        Self {
-            known: Mutex::new(known),
-        }
-    }
-
-    /// Whether there are any of the allocation.
-    pub(crate) fn has(&self, alloc_id: AllocId) -> bool {
-        self.locked().contains_key(&alloc_id)
-    }
-
-    /// Those of the allocation.
-    fn of(&self, alloc_id: AllocId) -> Vec<Leftover> {
-        let known = self.locked();
-        let leftovers = known.get(&alloc_id).into_iter().flatten();
-        leftovers.map(|(_, leftover)| leftover.clone()).collect()
-    }
-
-    fn insert(&self, alloc_id: AllocId, leftover: Leftover) {
-        let mut known = self.locked();
-        let leftovers = known.entry(alloc_id).or_default();
-        leftovers.insert(leftover.task_id.clone(), leftover);
-    }
-
-    fn remove(&self, alloc_id: AllocId, task_id: &str) {
-        let mut known = self.locked();
-        if let Some(leftovers) = known.get_mut(&alloc_id) {
-            leftovers.remove(task_id);
-            if leftovers.is_empty() {
-                known.remove(&alloc_id);
-            }
-        }
-    }
-
-    fn locked(&self) -> MutexGuard<'_, BTreeMap<AllocId, BTreeMap<String, Leftover>>> {
-        // A panic elsewhere leaves the map whole: each change of it is one call.
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 /// Why a task's resources are not released.
 #[derive(Debug, thiserror::Error)]
@@ -212,7 +150,7 @@ async fn release_one(
     let cgroup = TaskCgroup::open(&context.resources.tree, &alloc_id.to_string(), task).ok();
     let cgroup = cgroup.filter(|cgroup| cgroup.id() == *cgroup_id && *boot_id == context.boot_id);
     if let Some(cgroup) = &cgroup {
-        crate::tasks::task::kill(cgroup).await;
+        crate::resources::teardown::kill(cgroup).await;
     }
     release_kernel(context, leftover, cgroup.as_ref()).await
 }
@@ -288,19 +226,6 @@ async fn discard(context: &AgentContext, alloc_id: AllocId) -> bool {
             );
         })
         .is_ok()
-}
-
-/// The result of a forced collection, or of its dry run.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct GcOutcome {
-    /// Allocations that were destroyed.
-    pub freed: u64,
-    /// Files and directories of the trash that were deleted meanwhile.
-    pub inodes: u64,
-    /// Their bytes on disk.
-    pub bytes: u64,
-    /// Those that stay, by reason.
-    pub kept: Vec<(KeptReason, u64)>,
 }
 
 /// Destroys everything that has finished by now, and returns when it is and its space is free, but for what cannot be

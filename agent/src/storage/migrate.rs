@@ -12,7 +12,7 @@
 //! The data are brought if they can be: an allocation that does not get them begins without, and its tasks' events say
 //! why.
 
-mod dir_leases;
+pub(crate) mod dir_leases;
 mod fetch;
 mod import;
 mod pack;
@@ -21,7 +21,6 @@ mod serve;
 mod tests;
 mod unpack;
 
-pub(crate) use dir_leases::DirLeases;
 pub(crate) use fetch::fetch;
 pub(crate) use import::{discard, settle};
 pub(crate) use serve::send_alloc_dir;

@@ -32,8 +32,8 @@ use crate::limits::{
     STORE_CACHE_BYTES, STORE_CLOSE_DEADLINE, STORE_CLOSE_INTERVAL, STORES_SET_ASIDE_MAX,
 };
 use crate::monitoring::conditions::Conditions;
-use crate::storage::gc::Leftover;
-use crate::tasks::drivers::networks::DriverNetwork;
+use crate::storage::leftovers::Leftover;
+use crate::tasks::drivers::network_record::DriverNetwork;
 
 pub(crate) use lock::DataDirLock;
 pub use lock::LockDataDirError;

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use muster_agent_core::alloc::{AllocRunner, Effect, Event};
 use muster_agent_core::task::{TaskEffect, TaskInput};
-use muster_domain::alloc::{DesiredAlloc, DesiredStatus, RemoteAlloc};
+use muster_domain::alloc::{DesiredAlloc, DesiredStatus};
 use muster_domain::id::{AllocId, Timestamp};
 use muster_domain::job::Task;
 use tokio::sync::mpsc;
@@ -21,7 +21,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::context::AgentContext;
 use crate::logs::FifoOwner;
-use crate::node;
 use crate::session::clock::now;
 use crate::storage::StorageContext;
 use crate::storage::allocdir::{DirError, owner_of};
@@ -29,31 +28,13 @@ use crate::storage::disk::DiskLimit;
 use crate::storage::gc;
 use crate::storage::migrate;
 use crate::storage::store::{PendingWrite, TaskRecord, Write};
-use crate::tasks::task::{self, MissingRecordMeaning, TaskInputSender, TaskRef};
+use crate::tasks::alloc_input::Input;
+use crate::tasks::live::TaskInputSender;
+use crate::tasks::missing_record::MissingRecordMeaning;
+use crate::tasks::task::{self};
+use crate::tasks::task_ref::TaskRef;
 
 pub(crate) use self::starts::PendingStarts;
-
-/// A message to an allocation's inbox. It is small: every inbox has room for some from the start.
-#[derive(Debug)]
-pub(crate) enum Input {
-    /// The control plane changed its mind, or the job.
-    Desired(Box<(DesiredAlloc, RemoteAlloc)>),
-    /// Stop, and remove everything.
-    Destroy,
-    /// Stop, because the agent stops with its tasks.
-    Stop,
-    /// Stop, because no server was in reach for as long as the job allows.
-    Disconnected,
-    /// The node's or the cluster's network rules changed.
-    RulesChanged,
-    Event(Box<Event>),
-}
-
-impl From<Event> for Input {
-    fn from(event: Event) -> Self {
-        Self::Event(Box::new(event))
-    }
-}
 
 /// An allocation to run.
 #[derive(Debug)]
@@ -370,7 +351,7 @@ impl AllocTask {
             if let Err(reason) = self.context.give_network_back(alloc_id).await {
                 crate::network::bridge::tell_left(alloc_id, &reason);
             }
-            let finished = node::Event::Finished { alloc_id, at };
+            let finished = crate::node::event::Event::Finished { alloc_id, at };
             drop(self.context.node.send(finished).await);
         }
         if self.runner.is_destroyed() {
@@ -378,7 +359,7 @@ impl AllocTask {
             self.submit(vec![Write::Remove(alloc_id)]).await;
             // The next owner of the users stores them behind this write.
             self.context.resources.users.release(alloc_id);
-            let destroyed = node::Event::Destroyed { alloc_id };
+            let destroyed = crate::node::event::Event::Destroyed { alloc_id };
             drop(self.context.node.send(destroyed).await);
         }
     }
@@ -429,7 +410,12 @@ impl Preparation {
             stopped: _,
         } = self;
         let alloc_id = desired.alloc_id;
-        drop(context.node.send(node::Event::Prepared { alloc_id }).await);
+        drop(
+            context
+                .node
+                .send(crate::node::event::Event::Prepared { alloc_id })
+                .await,
+        );
         let event = match made {
             Ok(()) => Event::Prepared,
             Err(reason) => Event::PrepareFailed { reason },
@@ -499,7 +485,7 @@ fn owners(
 ) -> Result<Vec<(String, Option<FifoOwner>)>, String> {
     let group = desired.group().ok_or("the job has no such group")?;
     let owner = |task: &Task| {
-        let owner = owner_of(context, desired.alloc_id, task);
+        let owner = owner_of(&context.resources.users, desired.alloc_id, task);
         let owner = owner.map_err(|error| error.to_string())?;
         Ok((task.name.clone(), owner))
     };
@@ -507,7 +493,7 @@ fn owners(
 }
 
 fn dir_failed(error: DirError) -> String {
-    task::chain(&error)
+    crate::error_chain::chain(&error)
 }
 
 /// Makes the allocation's directories, with what is on this node of the one that it replaces.

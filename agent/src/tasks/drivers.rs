@@ -7,11 +7,13 @@
 
 mod introduce;
 pub(crate) mod native;
+pub(crate) mod network_error;
+pub(crate) mod network_record;
 pub(crate) mod networks;
 pub(crate) mod nomad;
 mod pause;
 pub(crate) mod plugin;
-mod tell;
+pub(crate) mod tell;
 pub(crate) mod usage;
 
 use std::collections::BTreeMap;
@@ -32,7 +34,6 @@ use tokio_util::sync::CancellationToken;
 use crate::limits::{
     DRIVER_ANSWER_DEADLINE, DRIVER_ANSWER_INTERVAL, DRIVER_PAUSE_MAX, DRIVER_PAUSE_MIN,
 };
-pub(crate) use tell::follow_events;
 
 /// A driver and whether it answers.
 #[derive(Clone, Debug)]

@@ -7,219 +7,43 @@
 //! decided in `agent-core`.
 
 mod begin;
+mod cleanup;
+mod driver_calls;
 mod end;
 mod network_policy;
 mod one_off;
+mod record;
 mod recover;
 mod remote;
 mod resources;
 mod root;
-mod streams;
+mod start_failure;
+pub(crate) mod streams;
 mod user;
 mod waiting;
 
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use muster_agent_core::task::TaskInput;
-use muster_domain::alloc::DesiredAlloc;
-use muster_domain::id::AllocId;
-use muster_domain::job::{Task, TaskGroup};
-use muster_domain::resources::HeldCores;
-use muster_driver::{DriverError, RecoverTaskError, TaskError, TaskHandle, TaskReach};
-use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::context::AgentContext;
-use crate::resources::ResourceContext;
-use crate::resources::cgroup::{TaskCgroup, TaskName};
-use crate::storage::store::{TaskRecord, Write};
-use crate::tasks::alloc::Input;
-use crate::tasks::drivers::usage::DriverUsage;
-use crate::tasks::drivers::{DriverSlot, native, usage};
-use streams::Streams;
+use crate::storage::store::TaskRecord;
+use crate::tasks::drivers::{native, usage};
+use crate::tasks::live::LiveTask;
+use crate::tasks::live::TaskInputSender;
+use crate::tasks::missing_record::MissingRecordMeaning;
+use crate::tasks::task::start_failure::StartFailure;
+use crate::tasks::task::start_failure::StartRetry;
+use crate::tasks::task_ref::TaskRef;
 
-pub(crate) use begin::{chain, kill};
-pub(crate) use end::clean_up_stray;
+pub(crate) use cleanup::clean_up_stray;
 pub(crate) use network_policy::{attach_live_policy, attach_recorded_policy};
-pub(crate) use recover::{MissingRecordMeaning, limit_again};
+pub(crate) use recover::limit_again;
 pub(crate) use remote::end_unknown;
 pub(crate) use streams::{stream_name, why_untaken};
-
-/// The place of a task in its allocation.
-#[derive(Clone, Debug)]
-pub(crate) struct TaskRef {
-    pub(crate) desired: Arc<DesiredAlloc>,
-    /// Its position in the group.
-    pub(crate) at: usize,
-}
-
-impl TaskRef {
-    /// The allocation.
-    pub(crate) fn alloc_id(&self) -> AllocId {
-        self.desired.alloc_id
-    }
-
-    /// Its group.
-    pub(crate) fn group(&self) -> &TaskGroup {
-        self.desired
-            .group()
-            .expect("a runner exists only for a group that is there")
-    }
-
-    /// Its description.
-    pub(crate) fn task(&self) -> &Task {
-        &self.group().tasks[self.at]
-    }
-
-    /// Its name.
-    pub(crate) fn name(&self) -> &str {
-        &self.task().name
-    }
-
-    /// Cores that it has for itself.
-    pub(crate) fn cores(&self) -> Option<&HeldCores> {
-        let mut held = self.desired.holding.cores.iter();
-        held.find(|cores| usize::from(cores.task_at) == self.at)
-    }
-
-    /// Takes its cores, if it has any.
-    pub(crate) fn hold_cores(&self, context: &AgentContext) {
-        if let Some(held) = self.cores() {
-            let ResourceContext { cores, tree, .. } = &context.resources;
-            cores.hold(tree, &self.cgroup_name(), &held.ids);
-        }
-    }
-
-    /// Gives its cores to everybody.
-    pub(crate) fn release_cores(&self, context: &AgentContext) {
-        if self.cores().is_some() {
-            let ResourceContext { cores, tree, .. } = &context.resources;
-            cores.release(tree, &self.cgroup_name());
-        }
-    }
-
-    fn cgroup_name(&self) -> TaskName {
-        TaskName {
-            alloc: self.alloc_id().to_string(),
-            task: self.name().to_owned(),
-        }
-    }
-
-    /// Its share of CPU: what it asks for, or what its cores are worth.
-    pub(crate) fn cpu_mhz(&self) -> u32 {
-        let asked = self.task().resources.cpu.0;
-        self.cores()
-            .map_or(asked, |cores| u32::try_from(cores.mhz).unwrap_or(u32::MAX))
-    }
-}
-
-/// Takes what happens to one task to its runner.
-#[derive(Clone, Debug)]
-pub(crate) struct TaskInputSender {
-    pub(crate) task_at: usize,
-    pub(crate) inbox: mpsc::Sender<Input>,
-}
-
-impl TaskInputSender {
-    /// Says that `input` happened.
-    pub(crate) async fn send(&self, input: TaskInput) {
-        let event = muster_agent_core::alloc::Event::Task {
-            task_at: self.task_at,
-            input,
-        };
-        // A runner that is gone is one of an agent that stops.
-        drop(self.inbox.send(event.into()).await);
-    }
-}
-
-/// A task that has a process.
-#[derive(Debug)]
-pub(crate) struct LiveTask {
-    pub(crate) slot: DriverSlot,
-    /// The stored record of the task.
-    pub(crate) record: TaskRecord,
-    /// Its cgroups; `None` if they were gone when it was looked for.
-    pub(crate) cgroup: Option<TaskCgroup>,
-    pub(crate) streams: Streams,
-    /// It was started, or taken over, on another system: this finds it there.
-    pub(crate) elsewhere: Option<Vec<u8>>,
-    /// It is not to be managed here any more.
-    pub(crate) leaving: CancellationToken,
-    /// The usage that its driver tells.
-    pub(crate) usage: DriverUsage,
-    /// How far it gets without a network policy, where this node can enforce none.
-    pub(crate) reach: TaskReach,
-}
-
-impl LiveTask {
-    /// The driver's handle, as it is stored: rarely needed, and in its own form several times as large. One that
-    /// cannot be read is refused by its driver.
-    pub(crate) fn handle(&self) -> TaskHandle {
-        TaskHandle::decode(&self.record.handle).unwrap_or_default()
-    }
-
-    /// Asks the driver to end it.
-    pub(crate) async fn stop(&self, signal: &str, timeout: Duration) -> Result<(), TaskError> {
-        let id = &self.record.task_id;
-        let asked = self.slot.driver.stop_task(id, timeout, signal).await;
-        let asked = match asked {
-            // The driver has a new life, into which nobody has recovered the task yet.
-            Err(
-                TaskError::NotFound { .. } | TaskError::Driver(DriverError::Unavailable { .. }),
-            ) => {
-                self.slot.ready().await;
-                match self.slot.driver.recover_task(self.handle()).await {
-                    Ok(()) => self.slot.driver.stop_task(id, timeout, signal).await,
-                    Err(RecoverTaskError::Driver(error)) => Err(error.into()),
-                    Err(_gone) => Ok(()),
-                }
-            }
-            other => other,
-        };
-        match asked {
-            // It ended by itself, which is what was wanted.
-            Err(TaskError::NotFound { .. } | TaskError::NotRunning { .. }) => Ok(()),
-            other => other,
-        }
-    }
-
-    /// Whether there is a process in its cgroup. Tasks of drivers that take no cgroup from the agent are elsewhere.
-    pub(crate) fn is_here(&self) -> bool {
-        let cgroup = self.cgroup.as_ref();
-        cgroup.is_some_and(|cgroup| cgroup.is_populated().unwrap_or(true))
-    }
-
-    /// Makes the waiter for its end leave it instead.
-    pub(crate) fn leave(&self) {
-        self.leaving.cancel();
-    }
-
-    /// Kills everything in its cgroup, or for a task that is elsewhere what its driver reaches. Returns why it may
-    /// still run.
-    pub(crate) async fn force(&self) -> Option<String> {
-        let cgroup = self.cgroup.as_ref().filter(|_| self.is_here());
-        let Some(cgroup) = cgroup else {
-            if let Err(error) = self.stop(FORCE_SIGNAL, Duration::ZERO).await {
-                tracing::error!(task = self.record.task_id, %error, "a task cannot be killed by its driver");
-                return Some(format!(
-                    "the task may still run: its driver `{}` could not kill it ({error}), and no process is in the cgroup of the agent",
-                    self.record.driver
-                ));
-            }
-            return None;
-        };
-        let error = cgroup.kill().err()?;
-        tracing::error!(task = self.record.task_id, %error, "a task cannot be killed");
-        Some(format!(
-            "the task may still run: its cgroup cannot be killed: {error}"
-        ))
-    }
-}
-
-/// The signal that no task can ignore.
-const FORCE_SIGNAL: &str = "SIGKILL";
 
 /// Starts a task, or takes over the one that `take` finds, waits for its end and cleans up after it.
 pub(crate) async fn run(
@@ -277,8 +101,8 @@ pub(crate) async fn run(
             .await;
         }
         Err(failure) => {
-            let begin::StartFailure { reason, next } = failure;
-            if next == begin::StartRetry::Retry {
+            let StartFailure { reason, next } = failure;
+            if next == StartRetry::Retry {
                 let job = &task.desired.job.spec.id;
                 let health = &context.monitoring.start_health;
                 health.handle_failed(job, &reason, Instant::now());
@@ -286,13 +110,11 @@ pub(crate) async fn run(
             tracing::warn!(alloc_id = %task.alloc_id(), task = task.name(), reason, "a task cannot be started");
             inputs
                 .send(match next {
-                    begin::StartRetry::Retry | begin::StartRetry::GiveUp => {
-                        TaskInput::StartFailed {
-                            reason,
-                            retryable: next == begin::StartRetry::Retry,
-                        }
-                    }
-                    begin::StartRetry::StartAnew => TaskInput::NothingToTake { reason },
+                    StartRetry::Retry | StartRetry::GiveUp => TaskInput::StartFailed {
+                        reason,
+                        retryable: next == StartRetry::Retry,
+                    },
+                    StartRetry::StartAnew => TaskInput::NothingToTake { reason },
                 })
                 .await;
         }
@@ -332,7 +154,7 @@ pub(crate) async fn find(
     let found = recover::recover(&context, &task, attempt, record, unrecorded, elsewhere);
     match Box::pin(found).await {
         recover::RecoveredTask::Nothing(input) => {
-            task.release_cores(&context);
+            task.release_cores(&context.resources);
             inputs.send(input).await;
         }
         recover::RecoveredTask::Live(live, told) => {
@@ -361,14 +183,4 @@ pub(crate) async fn find(
             attend(&context, &task, &live, known, &inputs).await;
         }
     }
-}
-
-async fn store_record(context: &AgentContext, task: &TaskRef, record: &TaskRecord) {
-    let write = Write::Task(
-        task.alloc_id(),
-        task.name().to_owned(),
-        Box::new(record.clone()),
-    );
-    // The store's thread tells the operator. The task goes on: it is found by its cgroup.
-    drop(context.storage.store.write(vec![write]).await);
 }

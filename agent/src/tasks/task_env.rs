@@ -15,10 +15,10 @@ use muster_domain::resources::AllocatedPort;
 use muster_driver::FsIsolation;
 use serde_json::Value;
 
-use crate::network::bridge::inside_port;
+use crate::network::names::inside_port;
 use crate::resources::cgroup::core_list;
 use crate::storage::allocdir::AllocDirs;
-use crate::tasks::task::TaskRef;
+use crate::tasks::task_ref::TaskRef;
 
 /// The search path of a task that names none: where distributions keep programs.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";

@@ -23,7 +23,7 @@ const ABSENT_NARROW: u32 = u32::MAX;
 
 /// When a look was taken: two clocks, as people's may be set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct SampleTime {
+pub(crate) struct SampleTime {
     pub(super) at: Timestamp,
     /// Since the machine's boot, standing still included.
     pub(super) since_boot: Duration,
@@ -32,7 +32,7 @@ pub(super) struct SampleTime {
 /// The counts of a task since it began. The order is: CPU time and waiting in nanoseconds, bytes of networks and disks,
 /// switches, retransmits, microseconds of being throttled and of pressure (CPU, memory, disks).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct TaskCountValues([u64; COUNTED]);
+pub(crate) struct TaskCountValues([u64; COUNTED]);
 
 impl TaskCountValues {
     /// Nothing could be counted.
@@ -120,7 +120,7 @@ impl TaskCountValues {
 
 /// The programs of which a machine may lack some.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct AvailablePrograms {
+pub(crate) struct AvailablePrograms {
     pub(super) run_delay: bool,
     pub(super) block: bool,
     pub(super) retransmits: bool,
@@ -141,7 +141,7 @@ const _: () = assert!(size_of::<Point>() == HISTORY_POINT_BYTES);
 
 /// The points of one task, of all its starts.
 #[derive(Debug)]
-pub(super) struct Series {
+pub(crate) struct Series {
     /// The start that was looked at last, by its cgroup.
     cgroup_id: u64,
     /// The counts at that look.
@@ -154,7 +154,7 @@ pub(super) struct Series {
 
 /// Why values are absent.
 #[derive(Debug, Default)]
-pub(super) struct AbsenceReasons {
+pub(crate) struct AbsenceReasons {
     pub(super) memory: Option<Box<str>>,
     /// All that the programs count.
     pub(super) counts: Option<Box<str>>,

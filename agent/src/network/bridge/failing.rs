@@ -3,12 +3,10 @@
 //! Outside of this crate's own tests a step is nothing. A test counts the steps of its thread and has one of them fail;
 //! `MUSTER_NETWORK_STEP=N` in the environment of a test's child process ends that process at its step N, as `kill -9` would.
 
-use std::io;
-
 /// The next step.
 #[cfg(not(test))]
 #[expect(clippy::unnecessary_wraps, reason = "in tests it fails")]
-pub(super) fn step() -> io::Result<()> {
+pub(super) fn step() -> std::io::Result<()> {
     Ok(())
 }
 
@@ -18,8 +16,7 @@ pub(super) use counted::{KILL, arm, disarm, step};
 #[cfg(test)]
 mod counted {
     use std::cell::Cell;
-
-    use super::io;
+    use std::io;
 
     /// The environment's variable that says at which step the process ends.
     pub(crate) const KILL: &str = "MUSTER_NETWORK_STEP";

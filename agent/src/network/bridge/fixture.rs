@@ -15,10 +15,11 @@ use netlink_packet_route::address::AddressScope;
 use nix::sched::{CloneFlags, setns, unshare};
 use tokio::sync::{mpsc, oneshot};
 
+use super::DEFAULT_SUBNET;
 use super::netlink::{INWARD, LOOPBACK, Netlink, OUTWARD, VethPair};
 use super::netns_worker::{self, AllocNetns, NetnsRequest, host_veth_mac, inside_mac};
-use super::{DEFAULT_SUBNET, NodeNetwork};
 use crate::bpf::{Bpf, BpfConfig};
+use crate::network::bridge::node_network::NodeNetwork;
 
 /// The error of a measurement.
 type BenchmarkError = Box<dyn std::error::Error + Send + Sync>;

@@ -22,8 +22,9 @@ use super::failing;
 use super::masquerade::{self, HOST_VETH_PREFIX};
 use super::netlink::{Device, INWARD, LOOPBACK, Netlink, OUTWARD, VethPair};
 use super::settings::Settings;
-use super::{BridgeError, NodeNetwork};
 use crate::limits::{BRIDGE_ORDERS_MAX, BRIDGE_TRIES_MAX};
+use crate::network::bridge::error::BridgeError;
+use crate::network::bridge::node_network::NodeNetwork;
 
 /// The device of an allocation's network in its own namespace.
 const INSIDE: &str = "eth0";

@@ -1,6 +1,13 @@
 //! Names; what the kernel has to say is asked in `agent/tests/vm/nat.rs`.
 
+use std::fs::File;
+
 use super::*;
+use crate::network::alloc_network::AllocNetwork;
+use crate::network::alloc_network::HostVeth;
+use crate::network::bridge::error::BridgeError;
+use crate::network::bridge::node_network::NodeNetwork;
+use crate::network::names::inside_port;
 
 #[test]
 fn host_veths_of_two_nodes_have_different_names() {

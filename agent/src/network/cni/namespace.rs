@@ -11,7 +11,8 @@ use std::path::Path;
 use nix::sched::{CloneFlags, setns, unshare};
 use rustix::mount::UnmountFlags;
 
-use crate::network::bridge::{is_namespace, netlink, settings};
+use crate::network::bridge::{netlink, settings};
+use crate::network::namespace::is_namespace;
 
 /// The namespace of the calling thread.
 const OWN: &str = "/proc/thread-self/ns/net";

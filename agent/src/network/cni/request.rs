@@ -13,7 +13,8 @@ use serde_json::{Map, Value, json};
 
 use super::config::{NetworkList, Plugin};
 use super::record::CniRecord;
-use crate::network::bridge::{self, inside_port};
+use crate::network::bridge::{self};
+use crate::network::names::inside_port;
 use crate::tasks::task_env::{TaskEnv, host_address};
 
 /// The device of an allocation's network in its namespace.

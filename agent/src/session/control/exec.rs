@@ -19,10 +19,10 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use super::requests::fail;
 use crate::context::AgentContext;
+use crate::error_chain::chain;
 use crate::limits::{
     EXEC_DRIVER_INPUTS_MAX, EXEC_INPUTS_MAX, EXEC_SESSIONS_MAX, EXEC_TAKEN_BYTES, EXEC_WORDS_MAX,
 };
-use crate::tasks::task::chain;
 
 /// The number added to a signal's number in an exit code, as shells do.
 const SIGNAL_EXIT_BASE: i32 = 128;

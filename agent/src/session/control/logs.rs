@@ -9,9 +9,10 @@ use muster_wire::rpc::{FailureKind, LogAck, LogOrigin, LogPiece, LogsRequest, No
 
 use super::requests::fail;
 use crate::context::AgentContext;
+use crate::error_chain::chain;
 use crate::limits::{IDLE_INTERVAL, LOG_WINDOW_BYTES_MAX, LOG_WINDOW_BYTES_MIN, LOG_WINDOWS_BYTES};
 use crate::logs::{Chunk, GapCause, LogReader, ReadLogError};
-use crate::tasks::task::{chain, stream_name, why_untaken};
+use crate::tasks::task::{stream_name, why_untaken};
 
 /// Sends what the task wrote. A follower that is slow or gone costs the task nothing: only what it
 /// takes is read. With `taken`, the log goes out in pieces and no more is on its way than a share of what the

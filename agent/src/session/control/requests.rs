@@ -14,12 +14,12 @@ use tokio::task::JoinSet;
 
 use super::{exec, logs};
 use crate::context::AgentContext;
+use crate::error_chain::chain;
 use crate::limits::{IDLE_INTERVAL, LOG_READERS_MAX, REQUESTS_MAX, SESSION_DEADLINE, STREAMS_MAX};
 use crate::monitoring::{history, stats};
-use crate::network::verdicts;
-use crate::storage::gc::{self, GcOutcome};
+use crate::storage::gc::{self};
+use crate::storage::gc_outcome::GcOutcome;
 use crate::storage::migrate;
-use crate::tasks::task::chain;
 
 /// Answers questions until the connection ends.
 pub(super) async fn serve(context: Arc<AgentContext>, connection: Connection) {
@@ -116,8 +116,8 @@ async fn answer(
                 Err(reason) => failed(reason),
             }
         }
-        Ok(Ok(Some(NodeRequest::AllocHistory { alloc_id }))) => history::alloc(context, alloc_id)
-            .map_or_else(
+        Ok(Ok(Some(NodeRequest::AllocHistory { alloc_id }))) => {
+            history::answer::alloc(context, alloc_id).map_or_else(
                 || NodeReply::Failed {
                     reason: format!(
                         "no task of allocation {alloc_id} ran on this node in the last minutes"
@@ -125,9 +125,10 @@ async fn answer(
                     kind: FailureKind::NotFound,
                 },
                 |history| NodeReply::AllocHistory(Box::new(history)),
-            ),
+            )
+        }
         Ok(Ok(Some(NodeRequest::AllocNetwork { alloc_id, after }))) => {
-            verdicts::alloc(context, alloc_id, after).map_or_else(
+            super::verdicts::alloc(context, alloc_id, after).map_or_else(
                 |reason| NodeReply::Failed {
                     reason,
                     kind: FailureKind::Other,

@@ -20,7 +20,7 @@ use crate::limits::{
     HEARTBEATS_MAX, REPORT_DELAY, REPORT_REPEAT_DELAY, SESSION_DEADLINE, SESSION_INBOX_MAX,
     SILENCE_MIN,
 };
-use crate::node::Event;
+use crate::node::event::Event;
 
 type ReceiveResult = Result<Option<ToAgent>, RecvFrameError>;
 

@@ -16,12 +16,12 @@ use tokio::sync::mpsc;
 use super::import;
 use super::unpack::{UnpackError, Unpacker};
 use crate::context::AgentContext;
+use crate::error_chain::chain;
 use crate::limits::{
     FETCH_ALONE_MAX, FETCH_PAUSE_MAX, FETCH_PAUSE_MIN, FETCH_PIECES_MAX, FETCH_SILENCE_MAX,
     FETCH_TRIES_MAX,
 };
 use crate::storage::disk::DiskLimit;
-use crate::tasks::task::chain;
 
 /// Why data did not come.
 #[derive(Debug, thiserror::Error)]

@@ -14,9 +14,9 @@ use tokio::task::JoinHandle;
 use super::dir_leases::DirLease;
 use super::pack::{self, PackError};
 use crate::context::AgentContext;
+use crate::error_chain::chain;
 use crate::limits::{IDLE_INTERVAL, LENDING_PIECES_MAX, LENDING_STALL_MAX, LENDINGS_WAITING_MAX};
 use crate::session::control;
-use crate::tasks::task::chain;
 
 /// Answers one request. That may take long: questions that are answered at once do not wait for it.
 ///

@@ -6,7 +6,7 @@ use muster_domain::one_off::{BlockBytes, TaskUsageTotals};
 
 use super::*;
 use crate::ring::SmallDisk;
-use crate::tasks::drivers::networks::NetworkDescription;
+use crate::tasks::drivers::network_record::NetworkDescription;
 
 fn open(data_dir: &Path) -> Result<(Store, StoreContents), OpenStoreError> {
     super::open(data_dir, Conditions::default())

@@ -27,8 +27,8 @@ use crate::limits::{
     STORE_GATHER, STORE_LOOK_INTERVAL, STORE_QUEUE_MAX, STORE_REOPEN_MAX, STORE_REOPEN_MIN,
 };
 use crate::monitoring::conditions::Conditions;
-use crate::storage::gc::Leftover;
-use crate::tasks::drivers::networks::DriverNetwork;
+use crate::storage::leftovers::Leftover;
+use crate::tasks::drivers::network_record::DriverNetwork;
 
 /// The node's condition while the store cannot be written.
 pub(crate) const CONDITION: &str = "store";

@@ -12,85 +12,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use muster_domain::alloc::DesiredAlloc;
 use muster_domain::id::AllocId;
 use muster_domain::job::TaskGroup;
-use muster_driver::{DriverError, NetworkIsolation, NetworkMode};
-use serde::{Deserialize, Serialize};
+use muster_driver::{NetworkIsolation, NetworkMode};
 
 use super::{DriverSlot, TaskConfigError};
-use crate::context::AgentContext;
 use crate::limits::{DRIVER_NETWORK_BYTES_MAX, DRIVER_START_DEADLINE};
+use crate::network::setup::NetworkSetup;
 use crate::storage::store::Write;
-
-/// A network that a driver makes, or made: as it is stored.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct DriverNetwork {
-    pub(crate) driver: String,
-    /// The host's name in it.
-    pub(crate) hostname: String,
-    /// The network that was made; `None` while that is not known.
-    pub(crate) made: Option<NetworkDescription>,
-}
-
-/// The description that a driver gives of a network that it made.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct NetworkDescription {
-    /// File that stands for the namespace.
-    pub(crate) path: String,
-    /// The driver's own notes.
-    pub(crate) labels: BTreeMap<String, String>,
-    /// Name of the host in it.
-    pub(crate) hostname: String,
-    /// Address for that name.
-    pub(crate) address: String,
-}
-
-/// Why a driver makes no network for an allocation.
-#[derive(Debug, thiserror::Error)]
-pub enum DriverNetworkError {
-    /// Two drivers want to.
-    #[error(
-        "drivers `{one}` and `{other}` of the group both make the network of their tasks: put the tasks into groups of their own"
-    )]
-    TwoMakers { one: String, other: String },
-    /// A driver of the group cannot be asked what it can do.
-    #[error("driver `{driver}` cannot be asked whether it makes networks: {reason}")]
-    Ask {
-        driver: String,
-        /// The reason given by the driver.
-        reason: String,
-    },
-    /// It does not make one.
-    #[error("driver `{driver}` made no network for the allocation")]
-    Create {
-        driver: String,
-        #[source]
-        source: DriverError,
-    },
-    /// The driver made a network that is not for the tasks of one allocation.
-    #[error(
-        "driver `{driver}` made a network of mode {mode:?} where one for the tasks of an allocation was asked for"
-    )]
-    Mode {
-        driver: String,
-        /// The mode of the network.
-        mode: NetworkMode,
-    },
-    /// The driver's description of the network is larger than the limit.
-    #[error(
-        "driver `{driver}` says {bytes} bytes of the network that it made, and {DRIVER_NETWORK_BYTES_MAX} are kept"
-    )]
-    TooLarge {
-        driver: String,
-        /// Size of the description, in bytes.
-        bytes: usize,
-    },
-    /// It does not take one back.
-    #[error("driver `{driver}` does not take the allocation's network back; see the driver's log")]
-    Destroy {
-        driver: String,
-        #[source]
-        source: DriverError,
-    },
-}
+use crate::tasks::drivers::network_error::DriverNetworkError;
+use crate::tasks::drivers::network_record::DriverNetwork;
+use crate::tasks::drivers::network_record::NetworkDescription;
 
 /// Networks that drivers made for the node's allocations: in the store too.
 #[derive(Debug, Default)]
@@ -122,7 +52,7 @@ impl DriverNetworks {
     /// however often it is asked for.
     pub(crate) async fn ensure(
         &self,
-        context: &AgentContext,
+        setup: NetworkSetup<'_>,
         desired: &DesiredAlloc,
         group: &TaskGroup,
         hostname: &str,
@@ -135,7 +65,7 @@ impl DriverNetworks {
         {
             return Ok(Some(made));
         }
-        let Some((driver, slot)) = maker(context, group).await? else {
+        let Some((driver, slot)) = maker(setup, group).await? else {
             return Ok(None);
         };
         let mut network = DriverNetwork {
@@ -143,17 +73,17 @@ impl DriverNetworks {
             hostname: hostname.to_owned(),
             made: None,
         };
-        self.save_record(context, alloc_id, &network).await;
+        self.save_record(setup, alloc_id, &network).await;
         let made = create(slot, driver, alloc_id, hostname).await?;
         network.made = Some(made.clone());
-        self.save_record(context, alloc_id, &network).await;
+        self.save_record(setup, alloc_id, &network).await;
         Ok(Some(made.isolation()))
     }
 
     /// Has the driver take back what it made for an allocation of which nothing runs. May be repeated.
     pub(crate) async fn release(
         &self,
-        context: &AgentContext,
+        setup: NetworkSetup<'_>,
         alloc_id: AllocId,
     ) -> Result<(), DriverNetworkError> {
         let known = self.locked().get(&alloc_id).cloned();
@@ -165,7 +95,7 @@ impl DriverNetworks {
         else {
             return Ok(());
         };
-        match context.tasks.drivers.named(&driver) {
+        match setup.drivers.named(&driver) {
             Some(slot) => {
                 // The agent died while the driver was asked: what there is, it names when it is asked again.
                 let made = match made {
@@ -187,20 +117,20 @@ impl DriverNetworks {
         self.locked().remove(&alloc_id);
         let gone = vec![Write::DriverNetwork(alloc_id, None)];
         // The store's thread tells the operator. A network that is given back twice is gone all the same.
-        drop(context.storage.store.submit(gone).await);
+        drop(setup.store.submit(gone).await);
         Ok(())
     }
 
     async fn save_record(
         &self,
-        context: &AgentContext,
+        setup: NetworkSetup<'_>,
         alloc_id: AllocId,
         network: &DriverNetwork,
     ) {
         self.locked().insert(alloc_id, network.clone());
         let write = Write::DriverNetwork(alloc_id, Some(Box::new(network.clone())));
         // The store's thread tells the operator; this agent knows it.
-        drop(context.storage.store.write(vec![write]).await);
+        drop(setup.store.write(vec![write]).await);
     }
 
     fn locked(&self) -> MutexGuard<'_, BTreeMap<AllocId, DriverNetwork>> {
@@ -209,34 +139,16 @@ impl DriverNetworks {
     }
 }
 
-impl NetworkDescription {
-    fn isolation(self) -> NetworkIsolation {
-        let Self {
-            path,
-            labels,
-            hostname,
-            address,
-        } = self;
-        NetworkIsolation {
-            mode: NetworkMode::Group,
-            path,
-            labels,
-            hostname,
-            address,
-        }
-    }
-}
-
 /// The driver among those of the group's tasks that must make their network.
 async fn maker<'a>(
-    context: &'a AgentContext,
+    setup: NetworkSetup<'a>,
     group: &'a TaskGroup,
 ) -> Result<Option<(&'a str, &'a DriverSlot)>, DriverNetworkError> {
     let mut maker: Option<(&str, &DriverSlot)> = None;
     for task in &group.tasks {
         let driver = task.driver.as_str();
         // The start of its task reports a driver that is not there.
-        let Some(slot) = context.tasks.drivers.named(driver) else {
+        let Some(slot) = setup.drivers.named(driver) else {
             continue;
         };
         if maker.is_some_and(|(known, _)| known == driver) || !must_make(slot, driver).await? {
@@ -266,7 +178,7 @@ async fn must_make(slot: &DriverSlot, driver: &str) -> Result<bool, DriverNetwor
     })?;
     let learned = slot.learned().await;
     let learned =
-        learned.map_err(|error: TaskConfigError| failed(crate::tasks::task::chain(&error)))?;
+        learned.map_err(|error: TaskConfigError| failed(crate::error_chain::chain(&error)))?;
     Ok(learned.capabilities.must_create_network)
 }
 

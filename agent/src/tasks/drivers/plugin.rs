@@ -29,9 +29,9 @@ use tokio_util::sync::CancellationToken;
 use super::introduce::{IntroduceError, introduce};
 use super::pause::RestartBackoff;
 use super::{DriverHealth, DriverSlot, Drivers, publish, unreachable, wait, watch_answers};
+use crate::error_chain::chain;
 use crate::limits::{DRIVER_PING_INTERVAL, PLUGIN_START_DEADLINE};
 use crate::tasks::process::ProcessId;
-use crate::tasks::task::chain;
 
 /// The usual prefixes of a plugin's file, before the driver's name.
 const PREFIXES: [&str; 2] = ["nomad-driver-", "muster-driver-"];

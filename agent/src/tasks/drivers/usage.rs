@@ -23,12 +23,13 @@ use muster_driver::{
 };
 
 use super::native;
+use crate::error_chain::chain;
 use crate::limits::{
     DRIVER_PAUSE_MAX, DRIVER_PAUSE_MIN, DRIVER_REASON_CHARS_MAX, DRIVER_USAGE_INTERVAL,
     DRIVER_USAGE_KEPT,
 };
-use crate::network::bridge::inside_port;
-use crate::tasks::task::{LiveTask, TaskInputSender, chain};
+use crate::network::names::inside_port;
+use crate::tasks::live::{LiveTask, TaskInputSender};
 
 /// The usage that the driver of one task tells. A task whose driver is not asked keeps next to nothing here.
 #[derive(Debug, Default)]

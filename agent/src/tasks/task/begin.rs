@@ -1,77 +1,55 @@
 //! Starts a task: cgroup, record, counters, FIFOs, driver.
 
-use std::sync::Arc;
-use std::time::Duration;
-
 use muster_agent_core::limits::KILL_TIMEOUT_MAX;
 use muster_domain::job::{NetworkMode as GroupNetworkMode, Task, TaskGroup};
 use muster_domain::node::NodeResources;
 use muster_domain::resources::Mb;
 use muster_driver::{
     CgroupPlacement, Dns, FsIsolation, LinuxResources, Mount, MountConfigs, NetworkIsolation,
-    NetworkMode, NetworkOverride, PortMapping, StartTaskError, StartedTask, TaskConfig, TaskHandle,
-    TaskReach, TaskResources, WithoutHost,
+    NetworkMode, NetworkOverride, PortMapping, StartTaskError, StartedTask, TaskConfig, TaskReach,
+    TaskResources, WithoutHost,
 };
 
 use super::streams::{Streams, remove_fifos, stream_name};
-use super::{LiveTask, TaskRef, network_policy, remote, resources, root, store_record, user};
+use super::{network_policy, remote, resources, root, user};
 use crate::context::AgentContext;
-use crate::limits::{CGROUP_EMPTY_DEADLINE, DRIVER_START_DEADLINE, START_STOP_DEADLINE};
+use crate::error_chain::chain;
+use crate::limits::START_STOP_DEADLINE;
 use crate::logs::FifoOwner;
-use crate::network::bridge::{self, AllocNetwork};
+use crate::network::alloc_network::AllocNetwork;
+use crate::network::bridge::{self};
 use crate::network::cni;
 use crate::resources::cgroup::{
     Controller, CreateTaskCgroupError, PERIOD_US, TaskCgroup, core_list,
 };
+use crate::resources::teardown::kill;
 use crate::storage::allocdir::{AllocDirs, owner_of};
-use crate::storage::gc::{self, Leftover};
+use crate::storage::gc::{self};
+use crate::storage::leftovers::Leftover;
 use crate::storage::payload;
 use crate::storage::store::{self, TaskRecord};
 use crate::storage::volumes;
 use crate::tasks::drivers::usage::DriverUsage;
-use crate::tasks::drivers::{DriverFacts, DriverSlot, TaskConfigError, native, unserved};
+use crate::tasks::drivers::{DriverSlot, native};
+use crate::tasks::live::LiveTask;
+use crate::tasks::task::driver_calls::decoded;
+use crate::tasks::task::driver_calls::encoded;
+use crate::tasks::task::driver_calls::fs_isolation;
+use crate::tasks::task::driver_calls::learned;
+use crate::tasks::task::driver_calls::let_users_pass;
+use crate::tasks::task::driver_calls::ready;
+use crate::tasks::task::driver_calls::sees_host;
+use crate::tasks::task::driver_calls::task_id;
+use crate::tasks::task::record::note_record;
+use crate::tasks::task::record::store_record;
+use crate::tasks::task::start_failure::StartFailure;
 use crate::tasks::task_env::{TaskEnv, TaskPaths, host_address};
-use muster_wire::codec;
+use crate::tasks::task_ref::TaskRef;
 use muster_wire::rpc::LogStream;
 use tokio_util::sync::CancellationToken;
 
 /// Where a task writes whose output nobody takes.
 const NULL_DEVICE: &str = "/dev/null";
-
-/// A start that failed and was undone. What its driver did not destroy is kept as a [`Leftover`]; what the
-/// kernel did not let go of is told in the log.
-#[derive(Debug)]
-pub(crate) struct StartFailure {
-    /// The reason, as text.
-    pub(crate) reason: String,
-    pub(crate) next: StartRetry,
-}
-
-/// The step after a failed start.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum StartRetry {
-    /// The same start may succeed later.
-    Retry,
-    GiveUp,
-    /// There is nothing to take over.
-    StartAnew,
-}
-
-impl StartFailure {
-    pub(super) fn fatal(reason: impl ToString) -> Self {
-        Self {
-            reason: reason.to_string(),
-            next: StartRetry::GiveUp,
-        }
-    }
-
-    pub(super) fn retryable(reason: impl ToString) -> Self {
-        Self {
-            reason: reason.to_string(),
-            next: StartRetry::Retry,
-        }
-    }
-}
 
 /// Starts the task, or takes over the one that `take` finds. Answers with the running task and what an operator should
 /// know of it.
@@ -221,17 +199,6 @@ fn reached_at(network: &NetworkOverride) -> Option<String> {
     ))
 }
 
-/// Writes the record on the group too, where it outlives the store and the driver.
-pub(super) fn note_record(cgroup: &TaskCgroup, record: &TaskRecord) {
-    let noted = codec::encode(record)
-        .map_err(std::io::Error::other)
-        .and_then(|note| cgroup.set_note(&note));
-    if let Err(error) = noted {
-        tracing::warn!(task_id = record.task_id, %error,
-            "the record of a task could not be written on its cgroup: it is in the store alone");
-    }
-}
-
 fn driver(context: &AgentContext, task: &TaskRef) -> Result<DriverSlot, StartFailure> {
     let name = &task.task().driver;
     context.tasks.drivers.named(name).cloned().ok_or_else(|| {
@@ -251,7 +218,7 @@ async fn make_cgroup(
         let driver = &task.task().driver;
         return Err(StartFailure::fatal(resources::unkept(field, driver)));
     }
-    task.hold_cores(context);
+    task.hold_cores(&context.resources);
     let made = match create_cgroup(context, task) {
         // A process that an earlier start could not account for: nothing of ours may live there.
         Err(CreateTaskCgroupError::Occupied { .. }) => {
@@ -261,7 +228,7 @@ async fn make_cgroup(
         other => other,
     };
     if made.is_err() {
-        task.release_cores(context);
+        task.release_cores(&context.resources);
     }
     let cgroup = made.map_err(|error| match error {
         CreateTaskCgroupError::Limit(_) => StartFailure::fatal(chain(&error)),
@@ -277,7 +244,7 @@ async fn make_cgroup(
     });
     if let Some(limit) = unlimited {
         let reason = limit.reason.clone();
-        task.release_cores(context);
+        task.release_cores(&context.resources);
         remove(&cgroup).await;
         return Err(StartFailure::fatal(reason));
     }
@@ -302,20 +269,6 @@ async fn empty(context: &AgentContext, task: &TaskRef) {
     }
 }
 
-/// Kills everything in `cgroup` and waits until it is gone.
-pub(crate) async fn kill(cgroup: &TaskCgroup) {
-    if let Err(error) = cgroup.kill() {
-        tracing::error!(%error, "a cgroup cannot be killed");
-    }
-    match cgroup.wait_empty(CGROUP_EMPTY_DEADLINE).await {
-        Ok(true) => {}
-        Ok(false) => {
-            tracing::error!(dir = %cgroup.dir().display(), "processes of a task are stuck in the kernel");
-        }
-        Err(error) => tracing::warn!(%error, "a cgroup cannot be read"),
-    }
-}
-
 async fn remove(cgroup: &TaskCgroup) {
     if let Err(error) = cgroup.remove().await {
         tracing::warn!(%error, "a cgroup is left; it is removed with the allocation");
@@ -332,7 +285,8 @@ async fn start(
     begins: bool,
 ) -> Result<(StartedTask, Streams), StartFailure> {
     let dirs = context.storage.data.alloc(task.alloc_id());
-    let owner = owner_of(context, task.alloc_id(), task.task()).map_err(StartFailure::fatal)?;
+    let owner = owner_of(&context.resources.users, task.alloc_id(), task.task())
+        .map_err(StartFailure::fatal)?;
     write_payload(task, &dirs, owner).await?;
     let streams = match untaken(slot, task).await? {
         Some(why) => {
@@ -438,35 +392,6 @@ async fn write_payload(
     }
 }
 
-/// Returns the capabilities of the driver, once it answers.
-pub(super) async fn learned(slot: &DriverSlot) -> Result<Arc<DriverFacts>, StartFailure> {
-    ready(slot).await?;
-    let learned = slot.learned().await;
-    learned.map_err(|error| StartFailure::retryable(chain(&error)))
-}
-
-/// Waits until the driver answers.
-pub(super) async fn ready(slot: &DriverSlot) -> Result<(), StartFailure> {
-    let ready = tokio::time::timeout(DRIVER_START_DEADLINE, slot.ready()).await;
-    ready.map_err(|_elapsed| {
-        StartFailure::retryable(format!(
-            "the driver did not answer within {DRIVER_START_DEADLINE:?}; see `muster doctor`"
-        ))
-    })
-}
-
-/// The `config` block of a task, checked against its driver's schema.
-pub(super) async fn decoded(
-    slot: &DriverSlot,
-    config: &TaskConfig,
-) -> Result<serde_json::Value, StartFailure> {
-    let decoded = slot.task_config(&config.config).await;
-    decoded.map_err(|error| match error {
-        TaskConfigError::Wrong(_) => StartFailure::fatal(error),
-        TaskConfigError::Driver(_) => StartFailure::retryable(chain(&error)),
-    })
-}
-
 async fn with_driver(
     context: &AgentContext,
     task: &TaskRef,
@@ -537,7 +462,7 @@ async fn undo(context: &AgentContext, task: &TaskRef, cgroup: &TaskCgroup) {
     {
         tracing::warn!(%error, "counters of a task that did not start are left");
     }
-    task.release_cores(context);
+    task.release_cores(&context.resources);
     remove(cgroup).await;
     remove_fifos(&context.storage.data.alloc(task.alloc_id()), task.name());
 }
@@ -599,45 +524,6 @@ fn task_config(
         env: env.vars,
         ..TaskConfig::default()
     })
-}
-
-/// Returns how the task's driver isolates file systems. The native driver is given the host's paths, and shows them
-/// where the level that the task asks for has them. A driver whose tasks cannot run here has no isolation.
-pub(super) async fn fs_isolation(
-    slot: &DriverSlot,
-    task: &TaskRef,
-) -> Result<FsIsolation, StartFailure> {
-    if task.task().driver == native::NAME {
-        return Ok(FsIsolation::None);
-    }
-    let learned = learned(slot).await?;
-    match unserved(&task.task().driver, &learned.capabilities) {
-        Some(reason) => Err(StartFailure::fatal(reason)),
-        None => Ok(learned.capabilities.fs_isolation),
-    }
-}
-
-/// Whether the task finds its directories by the host's paths. What the native driver does is in the task's `config`.
-pub(super) fn sees_host(
-    task: &TaskRef,
-    isolation: FsIsolation,
-    config: &serde_json::Value,
-) -> bool {
-    if task.task().driver == native::NAME {
-        return config.get("isolation").is_some_and(|level| level == "raw");
-    }
-    isolation == FsIsolation::None
-}
-
-/// Opens the way to the task's directories.
-pub(super) async fn let_users_pass(
-    context: &AgentContext,
-    task: &TaskRef,
-) -> Result<(), StartFailure> {
-    let (data, alloc_id) = (context.storage.data.clone(), task.alloc_id());
-    let opened = tokio::task::spawn_blocking(move || data.let_users_pass(alloc_id)).await;
-    let opened = opened.map_err(StartFailure::retryable)?;
-    opened.map_err(|error| StartFailure::retryable(chain(&error)))
 }
 
 /// Returns the DNS settings of the group's tasks, for drivers that write them into a root of their own. The native
@@ -756,32 +642,6 @@ fn cpu_part(mhz: u32, is_limit: bool, node: &NodeResources) -> LinuxResources {
         ..LinuxResources::default()
     }
 }
-
-/// Returns the driver's name for a start, which is the same for every caller.
-pub(super) fn task_id(task: &TaskRef, attempt: u32) -> String {
-    format!("{}/{}/{attempt:08x}", task.alloc_id(), task.name())
-}
-
-/// A handle as it is stored.
-pub(super) fn encoded(handle: &TaskHandle) -> Vec<u8> {
-    // An empty one is refused when it is read, and the driver asked for its tasks.
-    handle.encode().unwrap_or_default()
-}
-
-/// An error with its causes, in one line.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
-}
-
-/// Pause before a driver is asked again.
-pub(super) const RETRY_PAUSE: Duration = Duration::from_millis(50);
 
 #[cfg(test)]
 mod tests {

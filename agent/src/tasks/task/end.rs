@@ -11,18 +11,21 @@ use muster_domain::alloc::Exit;
 use muster_domain::one_off::Oom;
 use muster_driver::{ExitResult, RecoverTaskError};
 
-use super::begin::{RETRY_PAUSE, chain, kill};
 use super::one_off::{self, ObservedExit};
-use super::streams::remove_fifos;
-use super::{LiveTask, TaskInputSender, TaskRef, remote, root, store_record};
+use super::remote;
 use crate::bpf::OomRecord;
 use crate::context::AgentContext;
+use crate::error_chain::chain;
 use crate::limits::{CGROUP_EMPTY_INTERVAL, DRIVER_PAUSE_MAX, DRIVER_SETTLED, LEDGER_DEADLINE};
-use crate::resources::cgroup::{OomCount, TaskCgroup};
+use crate::resources::cgroup::OomCount;
+use crate::resources::teardown::kill;
 use crate::session::clock::now;
-use crate::storage::gc::{self, Leftover};
-use crate::storage::store::{Ended, TaskRecord};
-use crate::tasks::drivers::{DriverSlot, native};
+use crate::storage::store::Ended;
+use crate::tasks::live::{LiveTask, TaskInputSender};
+use crate::tasks::task::cleanup::clean_up;
+use crate::tasks::task::driver_calls::RETRY_PAUSE;
+use crate::tasks::task::record::store_record;
+use crate::tasks::task_ref::TaskRef;
 
 /// The parties that know that the task runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -100,73 +103,6 @@ pub(super) async fn end(
     clean_up(context, task, &live.slot, &record, live.cgroup.as_ref()).await;
     context.tasks.live.remove(task.alloc_id(), task.name());
     inputs.send(TaskInput::Exited { exit, detail, end }).await;
-}
-
-/// Removes what may be left of a start that is known to have ended.
-pub(super) async fn clean_up_ended(
-    context: &AgentContext,
-    task: &TaskRef,
-    slot: &DriverSlot,
-    record: &TaskRecord,
-) {
-    let alloc = task.alloc_id().to_string();
-    let cgroup = TaskCgroup::open(&context.resources.tree, &alloc, task.name())
-        .ok()
-        .filter(|cgroup| cgroup.id() == record.cgroup_id);
-    if let Some(cgroup) = &cgroup {
-        kill(cgroup).await;
-    }
-    clean_up(context, task, slot, record, cgroup.as_ref()).await;
-}
-
-/// Removes a cgroup of which nothing else is known.
-pub(crate) async fn clean_up_stray(context: &AgentContext, cgroup: &TaskCgroup) {
-    kill(cgroup).await;
-    forget_counters(context, cgroup.id());
-    remove_cgroup(cgroup).await;
-}
-
-pub(super) fn forget_counters(context: &AgentContext, cgroup_id: u64) {
-    if let Some(bpf) = context.bpf()
-        && let Err(error) = bpf.forget(cgroup_id)
-    {
-        tracing::warn!(%error, "counters of a task that ended are left");
-    }
-}
-
-pub(super) async fn remove_cgroup(cgroup: &TaskCgroup) {
-    if let Err(error) = cgroup.remove().await {
-        tracing::warn!(
-            error = chain(&error),
-            "the cgroup of a task that ended is left"
-        );
-    }
-}
-
-async fn clean_up(
-    context: &AgentContext,
-    task: &TaskRef,
-    slot: &DriverSlot,
-    record: &TaskRecord,
-    cgroup: Option<&TaskCgroup>,
-) {
-    let leftover = Leftover {
-        driver: record.driver.clone(),
-        task_id: record.task_id.clone(),
-        task: task.name().to_owned(),
-        cgroup_id: record.cgroup_id,
-        boot_id: record.boot_id.clone(),
-    };
-    let destroyed = gc::destroy_task(slot, &leftover.driver, &leftover.task_id).await;
-    if destroyed.is_ok() && record.driver != native::NAME {
-        root::remove(context, task).await;
-    }
-    task.release_cores(context);
-    remove_fifos(&context.storage.data.alloc(task.alloc_id()), task.name());
-    let released = gc::release_kernel(context, &leftover, cgroup).await;
-    if let Err(error) = destroyed.and(released) {
-        gc::keep(context, task.alloc_id(), leftover, &error).await;
-    }
 }
 
 /// A task runs elsewhere, and its driver cannot take it back.

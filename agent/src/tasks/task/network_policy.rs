@@ -7,14 +7,17 @@ use muster_agent_core::policy::{self, NodePolicy};
 use muster_domain::job::{NetworkPolicy, TaskGroup};
 use muster_driver::{DriverError, Retry, TaskConfig, TaskReach};
 
-use super::begin::{StartFailure, decoded, learned, ready};
-use super::{LiveTask, TaskRef, chain};
 use crate::bpf::Bpf;
 use crate::context::AgentContext;
+use crate::error_chain::chain;
 use crate::network::{bridge, cni};
 use crate::storage::store::StoreContents;
 use crate::tasks::drivers::DriverSlot;
 use crate::tasks::drivers::usage::is_hidden;
+use crate::tasks::live::LiveTask;
+use crate::tasks::task::driver_calls::{decoded, learned, ready};
+use crate::tasks::task::start_failure::StartFailure;
+use crate::tasks::task_ref::TaskRef;
 
 /// Puts the task with the cgroup `cgroup_id` behind its policy. `reach` says how far the task gets without one. Answers
 /// with what an operator should know.
@@ -48,11 +51,11 @@ fn attach_policy_with(
     let policies = policy::compile(group, task.name(), rules).map_err(|error| error.to_string())?;
     let ports = task.desired.holding.ports.iter();
     let attached = if bridge::wanted(group) {
-        let inside = ports.map(|port| bridge::inside_port(port.value, port.to));
+        let inside = ports.map(|port| crate::network::names::inside_port(port.value, port.to));
         bpf.attach_policy_to_veth(cgroup_id, &policies, &inside.collect())
     } else if cni::wanted(group).is_some() {
         // Every port of its address is reached, as with Nomad: a CNI network may need no published port.
-        let inside = ports.map(|port| bridge::inside_port(port.value, port.to));
+        let inside = ports.map(|port| crate::network::names::inside_port(port.value, port.to));
         bpf.attach_policy(cgroup_id, &policies, &inside.collect())
     } else {
         let declared: BTreeSet<u16> = ports.map(|port| port.value).collect();

@@ -9,9 +9,9 @@ use muster_domain::id::Timestamp;
 use muster_domain::one_off::{BlockBytes, Oom, TaskUsageTotals, Usage, WorkEnd, reason};
 use muster_driver::ActionsEnd;
 
-use super::TaskRef;
 use crate::bpf::{Bpf, OomRecord, TaskCounters};
 use crate::resources::cgroup::{OomCount, TaskCgroup};
+use crate::tasks::task_ref::TaskRef;
 
 /// Why a task failed whose driver died with the rest of its actions.
 const DRIVER_DIED: &str =

@@ -11,32 +11,24 @@ use tokio_util::sync::CancellationToken;
 use super::network_policy::{self, reattach_policy};
 use super::resources::with_limits;
 use super::streams::{Streams, remove_fifos, why_untaken};
-use super::{LiveTask, TaskRef, end, user};
+use super::user;
 use crate::context::AgentContext;
+use crate::error_chain::chain;
 use crate::resources::cgroup::{CorrectedLimit, CreateTaskCgroupError, TaskCgroup};
 use crate::storage::allocdir::owner_of;
 use crate::storage::store::{Ended, TaskRecord};
 use crate::tasks::drivers::DriverSlot;
 use crate::tasks::drivers::usage::DriverUsage;
-use crate::tasks::task::begin::{
-    RETRY_PAUSE, chain, encoded, fs_isolation, let_users_pass, note_record, sees_host, task_id,
+use crate::tasks::live::LiveTask;
+use crate::tasks::missing_record::MissingRecordMeaning;
+use crate::tasks::task::cleanup::clean_up_ended;
+use crate::tasks::task::cleanup::clean_up_stray;
+use crate::tasks::task::driver_calls::{
+    RETRY_PAUSE, encoded, fs_isolation, let_users_pass, sees_host, task_id,
 };
-
-/// The meaning of an absent record when no process is found either.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum MissingRecordMeaning {
-    /// The allocation's own record says that the start was about to be made.
-    NeverStarted,
-    /// The store was lost, but other tasks of the allocation were found: this one ended.
-    Ended,
-    /// The store was lost, and nothing of the allocation was found.
-    StoreLost,
-    /// Its directories are there. The agent died before the allocation was in its store, or an earlier store was lost.
-    Untraced,
-    /// There is nothing of it at all: it was told of for the first time when the control plane took it for running or
-    /// for out of reach.
-    NeverHere,
-}
+use crate::tasks::task::record::note_record;
+use crate::tasks::task::record::store_record;
+use crate::tasks::task_ref::TaskRef;
 
 /// The result of a search.
 pub(super) enum RecoveredTask {
@@ -64,7 +56,7 @@ pub(super) async fn recover(
     };
     if let Some(Ended { exit, detail, end }) = record.ended.clone() {
         // It was known to have ended, but perhaps not everything of it was removed.
-        end::clean_up_ended(context, task, &slot, &record).await;
+        clean_up_ended(context, task, &slot, &record).await;
         return RecoveredTask::Nothing(TaskInput::Exited { exit, detail, end });
     }
     let is_rebooted = record.boot_id != context.boot_id;
@@ -116,7 +108,7 @@ async fn unrecorded_task(
     };
     let Some(handle) = found else {
         // A process without a handle cannot be waited for: it is ended.
-        end::clean_up_stray(context, &cgroup).await;
+        clean_up_stray(context, &cgroup).await;
         return RecoveredTask::Nothing(missing(unrecorded));
     };
     let record = TaskRecord {
@@ -129,7 +121,7 @@ async fn unrecorded_task(
         ended: None,
     };
     note_record(&cgroup, &record);
-    super::store_record(context, task, &record).await;
+    store_record(context, task, &record).await;
     live(context, task, slot, record).await
 }
 
@@ -213,7 +205,7 @@ async fn live(
             None
         }
     };
-    task.hold_cores(context);
+    task.hold_cores(&context.resources);
     user::claim(context, task, &record).await;
     let_pass_again(context, task, &slot, &record).await;
     let streams = reopen_streams(context, task).await;
@@ -355,7 +347,7 @@ async fn reopen_streams(context: &AgentContext, task: &TaskRef) -> Streams {
     if why_untaken(&dirs, task.name()).is_some() {
         return Streams::default();
     }
-    let owner = owner_of(context, task.alloc_id(), task.task());
+    let owner = owner_of(&context.resources.users, task.alloc_id(), task.task());
     let owner = owner.ok().flatten();
     let opened = Streams::open(
         &context.ring,

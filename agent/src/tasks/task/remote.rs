@@ -10,12 +10,16 @@ use muster_driver::{
     DETACH_SIGNAL, RecoverTaskError, Retry, StartedTask, TaskConfig, TaskError, TaskHandle,
 };
 
-use super::begin::{StartFailure, StartRetry, chain, decoded, kill, ready};
-use super::end::{forget_counters, remove_cgroup};
 use super::streams::remove_fifos;
-use super::{LiveTask, TaskRef};
 use crate::context::AgentContext;
+use crate::error_chain::chain;
+use crate::resources::teardown::kill;
 use crate::tasks::drivers::DriverSlot;
+use crate::tasks::live::LiveTask;
+use crate::tasks::task::cleanup::{forget_counters, remove_cgroup};
+use crate::tasks::task::driver_calls::{decoded, ready};
+use crate::tasks::task::start_failure::{StartFailure, StartRetry};
+use crate::tasks::task_ref::TaskRef;
 
 /// Of a task of a driver of remote tasks the handle that may be given away, if it is small enough; and what an
 /// operator should know.
@@ -132,7 +136,7 @@ pub(super) async fn let_go(context: &AgentContext, task: &TaskRef, live: &LiveTa
         let task_id = &live.record.task_id;
         tracing::warn!(task_id, left, "output of a task that was left is lost");
     }
-    task.release_cores(context);
+    task.release_cores(&context.resources);
     remove_fifos(&context.storage.data.alloc(task.alloc_id()), task.name());
     forget_counters(context, live.record.cgroup_id);
     if let Some(cgroup) = &live.cgroup {

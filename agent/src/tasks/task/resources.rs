@@ -4,10 +4,10 @@ use muster_domain::job::Task;
 use muster_domain::node::NodeResources;
 use muster_domain::resources::{Mb, TaskResources};
 
-use super::TaskRef;
 use crate::context::AgentContext;
 use crate::limits::{CORE_MHZ_UNKNOWN, MEMORY_SLOW_BYTES_MAX, TASK_PIDS_MAX};
 use crate::resources::cgroup::Limits;
+use crate::tasks::task_ref::TaskRef;
 
 /// Has `set` set the task's limits, with the cores it may run on. Nobody takes cores meanwhile.
 pub(super) fn with_limits<T>(

@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use muster_driver::TaskConfig;
 
-use super::TaskRef;
-use super::begin::{StartFailure, chain};
 use crate::context::AgentContext;
+use crate::error_chain::chain;
 use crate::storage::roots::{self, RootSources};
 use crate::tasks::drivers::DriverSlot;
+use crate::tasks::task::start_failure::StartFailure;
+use crate::tasks::task_ref::TaskRef;
 
 /// Makes the root and tells the driver of it in place of the task's directory. Answers with what an operator should
 /// know.

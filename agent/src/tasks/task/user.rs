@@ -2,12 +2,14 @@
 
 use muster_driver::{TaskConfig, TaskHandle};
 
-use super::TaskRef;
-use super::begin::{StartFailure, chain, learned};
 use crate::context::AgentContext;
+use crate::error_chain::chain;
 use crate::resources::users;
 use crate::storage::store::{TaskRecord, Write};
 use crate::tasks::drivers::{DriverSlot, native};
+use crate::tasks::task::driver_calls::learned;
+use crate::tasks::task::start_failure::StartFailure;
+use crate::tasks::task_ref::TaskRef;
 
 /// Gives the task a user and the directories that are its own, and tells its driver.
 pub(super) async fn give(

@@ -7,9 +7,10 @@ use std::convert::Infallible;
 
 use muster_agent_core::task::TaskInput;
 
-use super::{TaskInputSender, TaskRef};
 use crate::context::AgentContext;
 use crate::limits::{START_REPORT_DELAY, START_SLOW};
+use crate::tasks::live::TaskInputSender;
+use crate::tasks::task_ref::TaskRef;
 
 /// Reports once if the driver is unhealthy, and once if the start is slow. Never returns.
 pub(super) async fn report(

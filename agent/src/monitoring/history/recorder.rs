@@ -1,0 +1,219 @@
+//! Samples of running tasks, taken at each step.
+
+use crate::bpf::TotalsByCgroup;
+use crate::context::AgentContext;
+use crate::error_chain::chain;
+use crate::limits::HISTORY_STEP;
+use crate::monitoring::history::BLOCK;
+use crate::monitoring::history::NO_MEMORY;
+use crate::monitoring::history::RETRANSMITS;
+use crate::monitoring::history::RUN_DELAY;
+use crate::monitoring::history::micros;
+use crate::monitoring::history::nanos;
+use crate::monitoring::history::series::AbsenceReasons;
+use crate::monitoring::history::series::AvailablePrograms;
+use crate::monitoring::history::series::SampleTime;
+use crate::monitoring::history::series::TaskCountValues;
+use crate::monitoring::history::since_boot;
+use crate::monitoring::stats::GONE;
+use crate::monitoring::stats::NO_PRESSURE;
+use crate::monitoring::stats::NOT_REGISTERED;
+use crate::monitoring::stats::only_told_by;
+use crate::monitoring::stats::untold;
+use crate::resources::cgroup::CgroupFileError;
+use crate::resources::cgroup::CgroupRows;
+use crate::resources::cgroup::Controller;
+use crate::resources::cgroup::StallStats;
+use crate::resources::cgroup::TaskCgroup;
+use crate::session::clock::now;
+use crate::tasks::drivers::usage::is_hidden;
+use crate::tasks::live::LiveTask;
+use std::sync::Arc;
+use std::time::Duration;
+use std::time::Instant;
+use tokio::time::MissedTickBehavior;
+use tokio_util::sync::CancellationToken;
+
+/// Looks at all tasks until the agent stops.
+pub(crate) async fn run(context: Arc<AgentContext>, stop: CancellationToken) {
+    // The first look is at once: what begins after it is told from its begin.
+    let mut steps = tokio::time::interval(HISTORY_STEP);
+    // After a standstill one look tells of all of it.
+    steps.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    while stop.run_until_cancelled(steps.tick()).await.is_some() {
+        let context = Arc::clone(&context);
+        // Thousands of tasks take milliseconds.
+        let looked = tokio::task::spawn_blocking(move || {
+            step(&context);
+            if let Some(bpf) = context.bpf() {
+                bpf.forget_retired_policies();
+            }
+        });
+        if let Err(error) = looked.await {
+            tracing::error!(%error, "what tasks use is not kept");
+        }
+    }
+}
+
+/// One sample of a task.
+pub(crate) struct Sample {
+    pub(crate) cgroup_id: u64,
+    pub(crate) counts: TaskCountValues,
+    /// When its first process began, since boot; `None` if that is not known, or the start is.
+    pub(crate) began: Option<Duration>,
+    pub(crate) memory_bytes: Option<u64>,
+    pub(crate) absent: AbsenceReasons,
+}
+
+/// Samples a task that only its driver sees. Its use before the driver was asked is not known.
+fn sample(live: &LiveTask) -> Sample {
+    let driver = &live.record.driver;
+    let known = live.usage.known(driver, Instant::now());
+    let reason = known.as_ref().err().cloned();
+    let reason: Box<str> = reason.unwrap_or_else(|| only_told_by(driver)).into();
+    let known = known.unwrap_or_default();
+    let throttled_us = known.throttled.map(micros);
+    let waits = StallStats {
+        throttled_us,
+        pressure: None,
+    };
+    let unless = |is_told: bool| (!is_told).then(|| reason.clone());
+    Sample {
+        cgroup_id: live.record.cgroup_id,
+        counts: TaskCountValues::of_cpu(known.cpu.map(nanos)).with_waits(waits),
+        began: None,
+        memory_bytes: known.memory_bytes,
+        absent: AbsenceReasons {
+            memory: unless(known.memory_bytes.is_some()),
+            counts: unless(false),
+            throttled: unless(throttled_us.is_some()),
+            pressure: unless(false),
+        },
+    }
+}
+
+/// Returns the value, or sets `why` to the reason for its absence.
+fn told_or<T>(told: Result<T, Box<str>>, why: &mut Option<Box<str>>) -> Option<T> {
+    told.map_err(|reason| *why = Some(reason)).ok()
+}
+
+/// Bytes of memory charged and how long a task was kept from running, and why nobody knows.
+fn memory_and_stalls(
+    live: &LiveTask,
+    walked: Option<&CgroupRows>,
+    absent: &mut AbsenceReasons,
+) -> (Option<u64>, StallStats) {
+    let cgroup = live.cgroup.as_ref().zip(walked);
+    if let Some((memory, waits)) = cgroup.and_then(|(cgroup, walked)| cgroup.now_in(walked)) {
+        let memory = memory.ok_or_else(|| NO_MEMORY.into());
+        return (
+            told_or(memory, &mut absent.memory),
+            waits_or(live, Some(Ok(waits)), absent),
+        );
+    }
+    let waits = live.cgroup.as_ref().map(TaskCgroup::waits_now);
+    let waits = waits_or(live, waits, absent);
+    (told_or(memory(live), &mut absent.memory), waits)
+}
+
+/// Returns the waits of a task, and records the reasons for absent ones.
+fn waits_or(
+    live: &LiveTask,
+    found: Option<Result<StallStats, CgroupFileError>>,
+    absent: &mut AbsenceReasons,
+) -> StallStats {
+    let reason = match found {
+        Some(Ok(waits)) => {
+            if waits.throttled_us.is_none() {
+                absent.throttled = Some(untold(live, Controller::Cpu).into());
+            }
+            if waits.pressure.is_none() {
+                absent.pressure = Some(NO_PRESSURE.into());
+            }
+            return waits;
+        }
+        Some(Err(error)) => chain(&error),
+        None => GONE.to_owned(),
+    };
+    absent.throttled = Some(reason.as_str().into());
+    absent.pressure = Some(reason.into());
+    StallStats::default()
+}
+
+/// When the first process of a start began, since boot.
+fn began(context: &AgentContext, cgroup_id: u64) -> Option<Duration> {
+    let main = context.bpf()?.main_of(cgroup_id).ok()??;
+    Some(Duration::from_nanos(main.start_boottime_ns))
+}
+
+/// Bytes of memory charged, or why nobody knows.
+fn memory(live: &LiveTask) -> Result<u64, Box<str>> {
+    let Some(cgroup) = &live.cgroup else {
+        return Err(GONE.into());
+    };
+    match cgroup.memory_now() {
+        Ok(Some(bytes)) => Ok(bytes),
+        Ok(None) => Err(NO_MEMORY.into()),
+        Err(error) => Err(chain(&error).into()),
+    }
+}
+
+/// Looks at all tasks.
+fn step(context: &AgentContext) {
+    let histories = &context.monitoring.histories;
+    let live = context.tasks.live.of(None);
+    let moment = SampleTime {
+        at: now(),
+        since_boot: since_boot(),
+    };
+    let counted = match context.bpf().map(|bpf| bpf.collect_totals(live.len())) {
+        Some(Ok(counted)) => counted,
+        Some(Err(error)) => {
+            // The next look tells of this span, too.
+            tracing::warn!(%error, "what tasks use was not collected");
+            return;
+        }
+        None => TotalsByCgroup::default(),
+    };
+    let walked = context.walked();
+    let has = |part| {
+        let bpf = context.bpf();
+        bpf.is_some_and(|bpf| !bpf.absent().contains_key(part))
+    };
+    let has = AvailablePrograms {
+        run_delay: has(RUN_DELAY),
+        block: has(BLOCK),
+        retransmits: has(RETRANSMITS),
+    };
+    for (alloc_id, name, live) in live {
+        let key = (alloc_id, name);
+        let cgroup_id = live.record.cgroup_id;
+        let look = if is_hidden(&live) {
+            sample(&live)
+        } else {
+            let totals = counted.get(&cgroup_id);
+            let counts = totals.map_or(TaskCountValues::NONE, |totals| {
+                TaskCountValues::new(totals, has)
+            });
+            let mut absent = AbsenceReasons {
+                counts: totals.is_none().then(|| match &context.bpf {
+                    Ok(_) => NOT_REGISTERED.into(),
+                    Err(reason) => reason.as_str().into(),
+                }),
+                ..AbsenceReasons::default()
+            };
+            // Files are read while others may ask.
+            let (memory_bytes, waits) = memory_and_stalls(&live, walked.as_ref(), &mut absent);
+            let is_known = histories.locked().knows(&key, cgroup_id);
+            Sample {
+                cgroup_id,
+                counts: counts.with_waits(waits),
+                began: (!is_known).then(|| began(context, cgroup_id)).flatten(),
+                memory_bytes,
+                absent,
+            }
+        };
+        histories.locked().add_sample(key, look, moment);
+    }
+    histories.locked().end_step(moment);
+}

@@ -1,0 +1,104 @@
+//! Loops that run as long as the agent.
+
+use std::sync::Arc;
+
+use muster_domain::id::AllocId;
+use tokio_util::sync::CancellationToken;
+
+use crate::bpf::PacketVerdict;
+use crate::context::AgentContext;
+use crate::limits::BRIDGE_LOOK_INTERVAL;
+use crate::limits::START_HEALTH_INTERVAL;
+use crate::network::verdicts::as_told;
+use std::collections::HashMap;
+use std::time::Instant;
+
+/// Keeps up with the machine's devices until the agent stops.
+pub(super) async fn bridge_devices(context: Arc<AgentContext>, stop: CancellationToken) {
+    let bridge = &context.network.bridge;
+    if bridge.unsupported().is_some() {
+        return;
+    }
+    let mut look = tokio::time::interval(BRIDGE_LOOK_INTERVAL);
+    let mut first = true;
+    loop {
+        tokio::select! {
+            _ = look.tick() => {}
+            () = stop.cancelled() => return,
+        }
+        // The leftovers of an earlier agent are swept once. After that a node without such jobs does nothing.
+        if let Some(bpf) = context.bpf()
+            && (first || bridge.is_used())
+        {
+            bridge.reconcile(bpf).await;
+        }
+        first = false;
+    }
+}
+
+/// Cleans up after earlier agents, which left networks of these allocations.
+pub(super) async fn recover_cni_networks(
+    context: Arc<AgentContext>,
+    orphans: Vec<AllocId>,
+    stop: CancellationToken,
+) {
+    let recovered = async {
+        context.network.cni.recover(orphans).await;
+        context.network.cni.collect().await;
+    };
+    stop.run_until_cancelled(recovered).await;
+}
+
+/// Looks at the node now and then until the agent stops.
+pub(super) async fn start_health(context: Arc<AgentContext>, stop: CancellationToken) {
+    let mut look = tokio::time::interval(START_HEALTH_INTERVAL);
+    while stop.run_until_cancelled(look.tick()).await.is_some() {
+        context
+            .monitoring
+            .start_health
+            .handle_timeout(Instant::now());
+    }
+}
+
+/// Takes verdicts from the programs until the agent stops.
+pub(super) async fn packet_verdicts(context: Arc<AgentContext>, stop: CancellationToken) {
+    let Some(bpf) = context.bpf() else { return };
+    let mut verdicts = match bpf.verdicts() {
+        Ok(verdicts) => verdicts,
+        Err(error) => {
+            tracing::error!(
+                error = crate::error_chain::chain(&error),
+                "refused packets are counted and not told one by one"
+            );
+            return;
+        }
+    };
+    // Whose a cgroup is; of a task that ended a moment ago too.
+    let mut tasks: HashMap<u64, (AllocId, String)> = HashMap::new();
+    loop {
+        let mut told: Vec<PacketVerdict> = Vec::new();
+        let waited = tokio::select! {
+            waited = verdicts.next(bpf, |verdict| told.push(verdict)) => waited,
+            () = stop.cancelled() => return,
+        };
+        if let Err(error) = waited {
+            tracing::error!(%error, "refused packets are not told one by one any more");
+            return;
+        }
+        if told
+            .iter()
+            .any(|verdict| !tasks.contains_key(&verdict.task))
+        {
+            let live = context.tasks.live.of(None).into_iter();
+            tasks = live
+                .map(|(id, name, live)| (live.record.cgroup_id, (id, name)))
+                .collect();
+        }
+        for verdict in told {
+            if let Some((alloc_id, task)) = tasks.get(&verdict.task) {
+                let verdict = as_told(task, verdict);
+                context.network.verdicts.push(*alloc_id, verdict);
+            }
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! Remains of tasks that drivers and the kernel did not let go of.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use muster_domain::id::AllocId;
+use serde::{Deserialize, Serialize};
+
+/// The remains of a start of a task that its driver or the kernel did not let go of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Leftover {
+    pub(crate) driver: String,
+    /// The driver's name for the start.
+    pub(crate) task_id: String,
+    pub(crate) task: String,
+    /// The id of its cgroup in the v2 hierarchy.
+    pub(crate) cgroup_id: u64,
+    /// The boot it was started in: after another one the id may be that of another task. Empty if the agent
+    /// that left it did not record that.
+    pub(crate) boot_id: String,
+}
+
+/// Leftovers of all allocations: in the store too.
+#[derive(Debug, Default)]
+pub(crate) struct Leftovers {
+    known: Mutex<BTreeMap<AllocId, BTreeMap<String, Leftover>>>,
+}
+
+impl Leftovers {
+    /// Begins with the leftovers of an earlier agent.
+    pub(crate) fn new(known: BTreeMap<AllocId, BTreeMap<String, Leftover>>) -> Self {
+        Self {
+            known: Mutex::new(known),
+        }
+    }
+
+    /// Whether there are any of the allocation.
+    pub(crate) fn has(&self, alloc_id: AllocId) -> bool {
+        self.locked().contains_key(&alloc_id)
+    }
+
+    /// Those of the allocation.
+    pub(crate) fn of(&self, alloc_id: AllocId) -> Vec<Leftover> {
+        let known = self.locked();
+        let leftovers = known.get(&alloc_id).into_iter().flatten();
+        leftovers.map(|(_, leftover)| leftover.clone()).collect()
+    }
+
+    pub(crate) fn insert(&self, alloc_id: AllocId, leftover: Leftover) {
+        let mut known = self.locked();
+        let leftovers = known.entry(alloc_id).or_default();
+        leftovers.insert(leftover.task_id.clone(), leftover);
+    }
+
+    pub(crate) fn remove(&self, alloc_id: AllocId, task_id: &str) {
+        let mut known = self.locked();
+        if let Some(leftovers) = known.get_mut(&alloc_id) {
+            leftovers.remove(task_id);
+            if leftovers.is_empty() {
+                known.remove(&alloc_id);
+            }
+        }
+    }
+
+    pub(crate) fn locked(&self) -> MutexGuard<'_, BTreeMap<AllocId, BTreeMap<String, Leftover>>> {
+        // A panic elsewhere leaves the map whole: each change of it is one call.
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

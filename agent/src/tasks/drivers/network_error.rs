@@ -1,0 +1,54 @@
+//! Errors of networks that drivers make.
+
+use muster_driver::{DriverError, NetworkMode};
+
+use crate::limits::DRIVER_NETWORK_BYTES_MAX;
+
+/// Why a driver makes no network for an allocation.
+#[derive(Debug, thiserror::Error)]
+pub enum DriverNetworkError {
+    /// Two drivers want to.
+    #[error(
+        "drivers `{one}` and `{other}` of the group both make the network of their tasks: put the tasks into groups of their own"
+    )]
+    TwoMakers { one: String, other: String },
+    /// A driver of the group cannot be asked what it can do.
+    #[error("driver `{driver}` cannot be asked whether it makes networks: {reason}")]
+    Ask {
+        driver: String,
+        /// The reason given by the driver.
+        reason: String,
+    },
+    /// It does not make one.
+    #[error("driver `{driver}` made no network for the allocation")]
+    Create {
+        driver: String,
+        #[source]
+        source: DriverError,
+    },
+    /// The driver made a network that is not for the tasks of one allocation.
+    #[error(
+        "driver `{driver}` made a network of mode {mode:?} where one for the tasks of an allocation was asked for"
+    )]
+    Mode {
+        driver: String,
+        /// The mode of the network.
+        mode: NetworkMode,
+    },
+    /// The driver's description of the network is larger than the limit.
+    #[error(
+        "driver `{driver}` says {bytes} bytes of the network that it made, and {DRIVER_NETWORK_BYTES_MAX} are kept"
+    )]
+    TooLarge {
+        driver: String,
+        /// Size of the description, in bytes.
+        bytes: usize,
+    },
+    /// It does not take one back.
+    #[error("driver `{driver}` does not take the allocation's network back; see the driver's log")]
+    Destroy {
+        driver: String,
+        #[source]
+        source: DriverError,
+    },
+}

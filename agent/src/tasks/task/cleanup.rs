@@ -1,0 +1,80 @@
+//! Removal of what a task that ended has left.
+
+use crate::context::AgentContext;
+use crate::error_chain::chain;
+use crate::resources::cgroup::TaskCgroup;
+use crate::resources::teardown::kill;
+use crate::storage::gc;
+use crate::storage::leftovers::Leftover;
+use crate::storage::store::TaskRecord;
+use crate::tasks::drivers::{DriverSlot, native};
+use crate::tasks::task::root;
+use crate::tasks::task::streams::remove_fifos;
+use crate::tasks::task_ref::TaskRef;
+
+/// Removes what may be left of a start that is known to have ended.
+pub(crate) async fn clean_up_ended(
+    context: &AgentContext,
+    task: &TaskRef,
+    slot: &DriverSlot,
+    record: &TaskRecord,
+) {
+    let alloc = task.alloc_id().to_string();
+    let cgroup = TaskCgroup::open(&context.resources.tree, &alloc, task.name())
+        .ok()
+        .filter(|cgroup| cgroup.id() == record.cgroup_id);
+    if let Some(cgroup) = &cgroup {
+        kill(cgroup).await;
+    }
+    clean_up(context, task, slot, record, cgroup.as_ref()).await;
+}
+
+/// Removes a cgroup of which nothing else is known.
+pub(crate) async fn clean_up_stray(context: &AgentContext, cgroup: &TaskCgroup) {
+    kill(cgroup).await;
+    forget_counters(context, cgroup.id());
+    remove_cgroup(cgroup).await;
+}
+
+pub(crate) fn forget_counters(context: &AgentContext, cgroup_id: u64) {
+    if let Some(bpf) = context.bpf()
+        && let Err(error) = bpf.forget(cgroup_id)
+    {
+        tracing::warn!(%error, "counters of a task that ended are left");
+    }
+}
+
+pub(crate) async fn remove_cgroup(cgroup: &TaskCgroup) {
+    if let Err(error) = cgroup.remove().await {
+        tracing::warn!(
+            error = chain(&error),
+            "the cgroup of a task that ended is left"
+        );
+    }
+}
+
+pub(crate) async fn clean_up(
+    context: &AgentContext,
+    task: &TaskRef,
+    slot: &DriverSlot,
+    record: &TaskRecord,
+    cgroup: Option<&TaskCgroup>,
+) {
+    let leftover = Leftover {
+        driver: record.driver.clone(),
+        task_id: record.task_id.clone(),
+        task: task.name().to_owned(),
+        cgroup_id: record.cgroup_id,
+        boot_id: record.boot_id.clone(),
+    };
+    let destroyed = gc::destroy_task(slot, &leftover.driver, &leftover.task_id).await;
+    if destroyed.is_ok() && record.driver != native::NAME {
+        root::remove(context, task).await;
+    }
+    task.release_cores(&context.resources);
+    remove_fifos(&context.storage.data.alloc(task.alloc_id()), task.name());
+    let released = gc::release_kernel(context, &leftover, cgroup).await;
+    if let Err(error) = destroyed.and(released) {
+        gc::keep(context, task.alloc_id(), leftover, &error).await;
+    }
+}

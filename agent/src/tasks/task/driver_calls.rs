@@ -1,0 +1,95 @@
+//! Questions to the driver of a task, and values that pass between it and the agent.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use muster_driver::{FsIsolation, TaskConfig, TaskHandle};
+
+use crate::context::AgentContext;
+use crate::error_chain::chain;
+use crate::limits::DRIVER_START_DEADLINE;
+use crate::tasks::drivers::{DriverFacts, DriverSlot, TaskConfigError, native, unserved};
+use crate::tasks::task::start_failure::StartFailure;
+use crate::tasks::task_ref::TaskRef;
+
+/// Returns the capabilities of the driver, once it answers.
+pub(crate) async fn learned(slot: &DriverSlot) -> Result<Arc<DriverFacts>, StartFailure> {
+    ready(slot).await?;
+    let learned = slot.learned().await;
+    learned.map_err(|error| StartFailure::retryable(chain(&error)))
+}
+
+/// Waits until the driver answers.
+pub(crate) async fn ready(slot: &DriverSlot) -> Result<(), StartFailure> {
+    let ready = tokio::time::timeout(DRIVER_START_DEADLINE, slot.ready()).await;
+    ready.map_err(|_elapsed| {
+        StartFailure::retryable(format!(
+            "the driver did not answer within {DRIVER_START_DEADLINE:?}; see `muster doctor`"
+        ))
+    })
+}
+
+/// The `config` block of a task, checked against its driver's schema.
+pub(crate) async fn decoded(
+    slot: &DriverSlot,
+    config: &TaskConfig,
+) -> Result<serde_json::Value, StartFailure> {
+    let decoded = slot.task_config(&config.config).await;
+    decoded.map_err(|error| match error {
+        TaskConfigError::Wrong(_) => StartFailure::fatal(error),
+        TaskConfigError::Driver(_) => StartFailure::retryable(chain(&error)),
+    })
+}
+
+/// Returns how the task's driver isolates file systems. The native driver is given the host's paths, and shows them
+/// where the level that the task asks for has them. A driver whose tasks cannot run here has no isolation.
+pub(crate) async fn fs_isolation(
+    slot: &DriverSlot,
+    task: &TaskRef,
+) -> Result<FsIsolation, StartFailure> {
+    if task.task().driver == native::NAME {
+        return Ok(FsIsolation::None);
+    }
+    let learned = learned(slot).await?;
+    match unserved(&task.task().driver, &learned.capabilities) {
+        Some(reason) => Err(StartFailure::fatal(reason)),
+        None => Ok(learned.capabilities.fs_isolation),
+    }
+}
+
+/// Whether the task finds its directories by the host's paths. What the native driver does is in the task's `config`.
+pub(crate) fn sees_host(
+    task: &TaskRef,
+    isolation: FsIsolation,
+    config: &serde_json::Value,
+) -> bool {
+    if task.task().driver == native::NAME {
+        return config.get("isolation").is_some_and(|level| level == "raw");
+    }
+    isolation == FsIsolation::None
+}
+
+/// Opens the way to the task's directories.
+pub(crate) async fn let_users_pass(
+    context: &AgentContext,
+    task: &TaskRef,
+) -> Result<(), StartFailure> {
+    let (data, alloc_id) = (context.storage.data.clone(), task.alloc_id());
+    let opened = tokio::task::spawn_blocking(move || data.let_users_pass(alloc_id)).await;
+    let opened = opened.map_err(StartFailure::retryable)?;
+    opened.map_err(|error| StartFailure::retryable(chain(&error)))
+}
+
+/// Returns the driver's name for a start, which is the same for every caller.
+pub(crate) fn task_id(task: &TaskRef, attempt: u32) -> String {
+    format!("{}/{}/{attempt:08x}", task.alloc_id(), task.name())
+}
+
+/// A handle as it is stored.
+pub(crate) fn encoded(handle: &TaskHandle) -> Vec<u8> {
+    // An empty one is refused when it is read, and the driver asked for its tasks.
+    handle.encode().unwrap_or_default()
+}
+
+/// Pause before a driver is asked again.
+pub(crate) const RETRY_PAUSE: Duration = Duration::from_millis(50);

@@ -1,0 +1,36 @@
+//! Starts of tasks that failed.
+
+/// A start that failed and was undone. What its driver did not destroy is kept as a [`Leftover`]; what the
+/// kernel did not let go of is told in the log.
+#[derive(Debug)]
+pub(crate) struct StartFailure {
+    /// The reason, as text.
+    pub(crate) reason: String,
+    pub(crate) next: StartRetry,
+}
+
+/// The step after a failed start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StartRetry {
+    /// The same start may succeed later.
+    Retry,
+    GiveUp,
+    /// There is nothing to take over.
+    StartAnew,
+}
+
+impl StartFailure {
+    pub(crate) fn fatal(reason: impl ToString) -> Self {
+        Self {
+            reason: reason.to_string(),
+            next: StartRetry::GiveUp,
+        }
+    }
+
+    pub(crate) fn retryable(reason: impl ToString) -> Self {
+        Self {
+            reason: reason.to_string(),
+            next: StartRetry::Retry,
+        }
+    }
+}
