@@ -66,18 +66,11 @@ pub(crate) enum Outcome {
     GivenUp,
 }
 
-impl Outcome {
-    pub(crate) const ALL: [Self; 3] = [Self::Taken, Self::Failed, Self::GivenUp];
-
-    /// The name of the outcome in metrics.
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Taken => "taken",
-            Self::Failed => "failed",
-            Self::GivenUp => "given_up",
-        }
-    }
-}
+muster_domain::text_enum!(pub(crate) Outcome {
+    Taken => "taken",
+    Failed => "failed",
+    GivenUp => "given_up",
+});
 
 /// How many callbacks came to what, since this server started; those of a server that does not lead stand still.
 #[derive(Debug, Default)]

@@ -26,17 +26,11 @@ pub enum DesiredStatus {
     Evict,
 }
 
-impl DesiredStatus {
-    /// The name used in the API.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Run => "run",
-            Self::Stop => "stop",
-            Self::Evict => "evict",
-        }
-    }
-}
+crate::text_enum!(pub DesiredStatus {
+    Run => "run",
+    Stop => "stop",
+    Evict => "evict",
+});
 
 /// The state of an allocation as its agent reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -54,20 +48,16 @@ pub enum ClientStatus {
     Unknown,
 }
 
-impl ClientStatus {
-    /// The name used in the API.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Pending => "pending",
-            Self::Running => "running",
-            Self::Complete => "complete",
-            Self::Failed => "failed",
-            Self::Lost => "lost",
-            Self::Unknown => "unknown",
-        }
-    }
+crate::text_enum!(pub ClientStatus {
+    Pending => "pending",
+    Running => "running",
+    Complete => "complete",
+    Failed => "failed",
+    Lost => "lost",
+    Unknown => "unknown",
+});
 
+impl ClientStatus {
     /// Whether nothing of it runs and nothing will.
     #[must_use]
     pub fn is_terminal(self) -> bool {
@@ -319,17 +309,11 @@ pub enum TaskPhase {
     Dead,
 }
 
-impl TaskPhase {
-    /// The name used in the API.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Pending => "pending",
-            Self::Running => "running",
-            Self::Dead => "dead",
-        }
-    }
-}
+crate::text_enum!(pub TaskPhase {
+    Pending => "pending",
+    Running => "running",
+    Dead => "dead",
+});
 
 /// A task of an allocation, as reported.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

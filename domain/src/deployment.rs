@@ -20,19 +20,15 @@ pub enum DeploymentStatus {
     Cancelled,
 }
 
-impl DeploymentStatus {
-    /// The name used in the API.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Running => "running",
-            Self::Paused => "paused",
-            Self::Successful => "successful",
-            Self::Failed => "failed",
-            Self::Cancelled => "cancelled",
-        }
-    }
+crate::text_enum!(pub DeploymentStatus {
+    Running => "running",
+    Paused => "paused",
+    Successful => "successful",
+    Failed => "failed",
+    Cancelled => "cancelled",
+});
 
+impl DeploymentStatus {
     /// Whether it is under way or may go on.
     #[must_use]
     pub fn is_active(self) -> bool {

@@ -40,28 +40,22 @@ pub enum Trigger {
     Reconnect,
 }
 
-impl Trigger {
-    /// The name used in the API.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::JobRegister => "job-register",
-            Self::JobDeregister => "job-deregister",
-            Self::NodeUpdate => "node-update",
-            Self::AllocFailure => "alloc-failure",
-            Self::AllocStop => "alloc-stop",
-            Self::QueuedAllocs => "queued-allocs",
-            Self::FailedFollowUp => "failed-follow-up",
-            Self::NodeDrain => "node-drain",
-            Self::DeploymentWatcher => "deployment-watcher",
-            Self::Preemption => "preemption",
-            Self::PeriodicJob => "periodic-job",
-            Self::JobScale => "job-scaling",
-            Self::MaxDisconnect => "max-disconnect-timeout",
-            Self::Reconnect => "reconnect",
-        }
-    }
-}
+crate::text_enum!(pub Trigger {
+    JobRegister => "job-register",
+    JobDeregister => "job-deregister",
+    NodeUpdate => "node-update",
+    AllocFailure => "alloc-failure",
+    AllocStop => "alloc-stop",
+    QueuedAllocs => "queued-allocs",
+    FailedFollowUp => "failed-follow-up",
+    NodeDrain => "node-drain",
+    DeploymentWatcher => "deployment-watcher",
+    Preemption => "preemption",
+    PeriodicJob => "periodic-job",
+    JobScale => "job-scaling",
+    MaxDisconnect => "max-disconnect-timeout",
+    Reconnect => "reconnect",
+});
 
 /// The state of an evaluation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -75,19 +69,15 @@ pub enum EvalStatus {
     Canceled,
 }
 
-impl EvalStatus {
-    /// The name used in the API.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Blocked => "blocked",
-            Self::Pending => "pending",
-            Self::Complete => "complete",
-            Self::Failed => "failed",
-            Self::Canceled => "canceled",
-        }
-    }
+crate::text_enum!(pub EvalStatus {
+    Blocked => "blocked",
+    Pending => "pending",
+    Complete => "complete",
+    Failed => "failed",
+    Canceled => "canceled",
+});
 
+impl EvalStatus {
     /// Whether nothing more will happen to it.
     #[must_use]
     pub fn is_terminal(self) -> bool {

@@ -13,7 +13,6 @@ mod update;
 mod validate;
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -63,27 +62,14 @@ pub enum JobType {
     SysBatch,
 }
 
+crate::text_enum!(pub JobType: "job type" {
+    Service => "service",
+    Batch => "batch",
+    System => "system",
+    SysBatch => "sysbatch",
+});
+
 impl JobType {
-    /// Every type, in the order of the documentation.
-    pub const ALL: [Self; 4] = [Self::Service, Self::Batch, Self::System, Self::SysBatch];
-
-    /// The name used in job files and in the API.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Service => "service",
-            Self::Batch => "batch",
-            Self::System => "system",
-            Self::SysBatch => "sysbatch",
-        }
-    }
-
-    /// The type named `name`.
-    #[must_use]
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.as_str() == name)
-    }
-
     /// Whether its instances run to their end, instead of for ever.
     #[must_use]
     pub fn is_batch(self) -> bool {
@@ -100,12 +86,6 @@ impl JobType {
             Self::System | Self::SysBatch => true,
             Self::Service | Self::Batch => false,
         }
-    }
-}
-
-impl fmt::Display for JobType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
     }
 }
 
@@ -223,17 +203,11 @@ pub enum JobStatus {
     Dead,
 }
 
-impl JobStatus {
-    /// The name used in the API.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Pending => "pending",
-            Self::Running => "running",
-            Self::Dead => "dead",
-        }
-    }
-}
+crate::text_enum!(pub JobStatus {
+    Pending => "pending",
+    Running => "running",
+    Dead => "dead",
+});
 
 /// A name that somebody gave to a version of a job, which is kept for as long as it has one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -13,6 +13,7 @@
 //! | [`one_off`] | work that runs at most once, and whose result reaches the client |
 //! | [`plan`] | what a scheduler wants to change |
 //! | [`scheduling`] | settings of the scheduler |
+//! | [`text_enum`] | names of enum values |
 //! | [`pattern`] | regular expressions as Go reads them |
 //! | [`fault`] | one thing wrong with an input, with its path |
 //! | [`limits`] | bounds on everything a user can send |
@@ -39,4 +40,5 @@ pub mod plan;
 pub mod region;
 pub mod resources;
 pub mod scheduling;
+pub mod text_enum;
 pub mod version;

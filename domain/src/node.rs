@@ -81,18 +81,12 @@ pub enum NodeSubsystem {
     Driver,
 }
 
-impl NodeSubsystem {
-    /// Nomad's name, where Nomad has one.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Cluster => "Cluster",
-            Self::Drain => "Drain",
-            Self::Storage => "Storage",
-            Self::Driver => "Driver",
-        }
-    }
-}
+crate::text_enum!(pub NodeSubsystem {
+    Cluster => "Cluster",
+    Drain => "Drain",
+    Storage => "Storage",
+    Driver => "Driver",
+});
 
 /// Something that happened to a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -248,18 +242,12 @@ pub enum NodeStatus {
     Disconnected,
 }
 
-impl NodeStatus {
-    /// The name used in the API.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Initializing => "initializing",
-            Self::Ready => "ready",
-            Self::Down => "down",
-            Self::Disconnected => "disconnected",
-        }
-    }
-}
+crate::text_enum!(pub NodeStatus {
+    Initializing => "initializing",
+    Ready => "ready",
+    Down => "down",
+    Disconnected => "disconnected",
+});
 
 /// Whether a node takes new allocations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -269,16 +257,10 @@ pub enum Eligibility {
     Ineligible,
 }
 
-impl Eligibility {
-    /// The name used in the API.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Eligible => "eligible",
-            Self::Ineligible => "ineligible",
-        }
-    }
-}
+crate::text_enum!(pub Eligibility: "eligibility" {
+    Eligible => "eligible",
+    Ineligible => "ineligible",
+});
 
 /// A registered node: a row of the state table.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -12,7 +12,6 @@ mod job;
 mod times;
 mod validate;
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -88,15 +87,14 @@ pub enum OneOffState {
     Resolving,
 }
 
-impl OneOffState {
-    /// All of them, in the order of life.
-    pub const ALL: [Self; 4] = [
-        Self::Pending,
-        Self::Running,
-        Self::Completed,
-        Self::Resolving,
-    ];
+crate::text_enum!(pub OneOffState {
+    Pending => "Pending",
+    Running => "Running",
+    Completed => "Completed",
+    Resolving => "Resolving",
+});
 
+impl OneOffState {
     /// Whether a task may go from one state to the other in one step; `None` is a task that is not there. Diego's
     /// transitions: cancelling and what time does are among them.
     #[must_use]
@@ -113,29 +111,12 @@ impl OneOffState {
         }
     }
 
-    /// The name used in the API.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Pending => "Pending",
-            Self::Running => "Running",
-            Self::Completed => "Completed",
-            Self::Resolving => "Resolving",
-        }
-    }
-
     /// The state named `name`, in any case.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL
             .into_iter()
             .find(|state| state.as_str().eq_ignore_ascii_case(name))
-    }
-}
-
-impl fmt::Display for OneOffState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
     }
 }
 
@@ -161,23 +142,17 @@ pub enum Phase {
     Placing,
 }
 
-impl Phase {
-    /// The name used in the API.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Queued => "queued",
-            Self::Preparing => "preparing",
-            Self::Running => "running",
-            Self::Cancelling => "cancelling",
-            Self::Unreachable => "unreachable",
-            Self::Completed => "completed",
-            Self::Delivering => "delivering",
-            Self::Resolving => "resolving",
-            Self::Placing => "placing",
-        }
-    }
-}
+crate::text_enum!(pub Phase {
+    Queued => "queued",
+    Preparing => "preparing",
+    Running => "running",
+    Cancelling => "cancelling",
+    Unreachable => "unreachable",
+    Completed => "completed",
+    Delivering => "delivering",
+    Resolving => "resolving",
+    Placing => "placing",
+});
 
 /// A one-off task: a row of the state table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

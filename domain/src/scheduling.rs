@@ -10,24 +10,10 @@ pub enum Algorithm {
     Spread,
 }
 
-impl Algorithm {
-    /// The name used in the API.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Binpack => "binpack",
-            Self::Spread => "spread",
-        }
-    }
-
-    /// The algorithm named `name`.
-    #[must_use]
-    pub fn from_name(name: &str) -> Option<Self> {
-        [Self::Binpack, Self::Spread]
-            .into_iter()
-            .find(|algorithm| algorithm.as_str() == name)
-    }
-}
+crate::text_enum!(pub Algorithm: "algorithm" {
+    Binpack => "binpack",
+    Spread => "spread",
+});
 
 /// How far below the priority of a job that of another must be for the one to take the other's place. Nomad's number.
 pub const PREEMPTION_DELTA_MIN: u8 = 10;

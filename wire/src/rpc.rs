@@ -224,16 +224,10 @@ pub enum LogStream {
     Stderr,
 }
 
-impl LogStream {
-    /// The name used in file names and in the API.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Stdout => "stdout",
-            Self::Stderr => "stderr",
-        }
-    }
-}
+muster_domain::text_enum!(pub LogStream {
+    Stdout => "stdout",
+    Stderr => "stderr",
+});
 
 /// Where to begin reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -4,7 +4,7 @@
 
 use std::process::ExitCode;
 
-use crate::test::SourceCheck;
+use crate::test::{CheckOutcome, SourceCheck};
 use crate::{compiler, shell, test, tidy};
 
 /// Options that leave out or add steps.
@@ -23,12 +23,12 @@ const FIRST: [SourceCheck; 2] = [
     SourceCheck {
         name: "format",
         command: "cargo xtask fix",
-        run: format,
+        run: || format().map(CheckOutcome::from),
     },
     SourceCheck {
         name: "tidy",
         command: "cargo xtask tidy",
-        run: tidy::run,
+        run: || tidy::run().map(CheckOutcome::from),
     },
 ];
 
@@ -37,7 +37,7 @@ const BESIDE: [SourceCheck; 2] = [
     SourceCheck {
         name: "documents",
         command: "cargo xtask ci --no-test",
-        run: compiler::documents,
+        run: || compiler::documents().map(CheckOutcome::from),
     },
     ADVISORIES,
 ];
@@ -47,12 +47,12 @@ const WITHOUT_TESTS: [SourceCheck; 3] = [
     SourceCheck {
         name: "lints",
         command: "cargo clippy --workspace --all-targets -- -D warnings",
-        run: lints,
+        run: || lints().map(CheckOutcome::from),
     },
     SourceCheck {
         name: "documents",
         command: "cargo xtask ci --no-test",
-        run: documents,
+        run: || documents().map(CheckOutcome::from),
     },
     ADVISORIES,
 ];
@@ -85,9 +85,15 @@ fn checks() -> ExitCode {
     let mut failed = false;
     for SourceCheck { name, command, run } in FIRST.into_iter().chain(WITHOUT_TESTS) {
         println!("── {name}");
-        if let Err(error) = run() {
-            failed = true;
-            println!("  FAILED {name}: {error:#}; repeat: {command}");
+        match run() {
+            Ok(CheckOutcome::Passed) => {}
+            Ok(CheckOutcome::Skipped { reason }) => {
+                println!("  skipped {name}: {reason}; run: {command}");
+            }
+            Err(error) => {
+                failed = true;
+                println!("  FAILED {name}: {error:#}; repeat: {command}");
+            }
         }
     }
     if failed {
@@ -130,12 +136,19 @@ fn documents() -> anyhow::Result<()> {
     )
 }
 
-fn advisories() -> anyhow::Result<()> {
+/// Known faults of crates. The other rules of `deny.toml` are checked by [`tidy`], with no program and no network.
+fn advisories() -> anyhow::Result<CheckOutcome> {
     if shell::find_program("cargo-deny").is_none() {
-        println!(
-            "  advisories skipped: cargo-deny is not installed; run: cargo install cargo-deny"
-        );
-        return Ok(());
+        return Ok(CheckOutcome::Skipped {
+            reason: "cargo-deny is not installed (cargo install --locked cargo-deny)".to_owned(),
+        });
     }
-    shell::run(shell::cargo().args(["deny", "check"]))
+    if let Err(error) = shell::capture(shell::cargo().args(["deny", "fetch", "db"])) {
+        let text = error.to_string();
+        let reason = text.lines().last().unwrap_or_default();
+        return Ok(CheckOutcome::Skipped {
+            reason: format!("the advisory database cannot be fetched: {reason}"),
+        });
+    }
+    shell::run(shell::cargo().args(["deny", "check"])).map(CheckOutcome::from)
 }

@@ -35,7 +35,23 @@ pub(crate) struct SourceCheck {
     pub(crate) name: &'static str,
     /// The command that repeats it.
     pub(crate) command: &'static str,
-    pub(crate) run: fn() -> anyhow::Result<()>,
+    pub(crate) run: fn() -> anyhow::Result<CheckOutcome>,
+}
+
+/// The outcome of a check that found no fault.
+#[derive(Debug)]
+pub(crate) enum CheckOutcome {
+    Passed,
+    /// It could not run here.
+    Skipped {
+        reason: String,
+    },
+}
+
+impl From<()> for CheckOutcome {
+    fn from((): ()) -> Self {
+        Self::Passed
+    }
 }
 
 /// Options that leave out or add tests.
@@ -157,9 +173,16 @@ impl GateRun<'_> {
     }
 
     fn check(&self, check: SourceCheck) {
-        if let Err(error) = self.step(check.name, check.run) {
-            let what = format!("{error:#}");
-            self.report().fail(check.name, &what, check.command);
+        match self.step(check.name, check.run) {
+            Ok(CheckOutcome::Passed) => {}
+            Ok(CheckOutcome::Skipped { reason }) => {
+                let skip = Skip::new(check.name, &reason, check.command);
+                self.report().skip(skip);
+            }
+            Err(error) => {
+                let what = format!("{error:#}");
+                self.report().fail(check.name, &what, check.command);
+            }
         }
     }
 

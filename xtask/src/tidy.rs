@@ -1,6 +1,7 @@
 //! `cargo xtask tidy`: the rules that the compiler and clippy do not know.
 //!
-//! [`crates`] holds the dependency table against what cargo resolves; [`text`] the rules about one line of code;
+//! [`crates`] holds the dependency table against what cargo resolves; [`third_party`] holds crates of others against
+//! `deny.toml`; [`text`] the rules about one line of code;
 //! [`layout`] those about files and their names; [`names`] those about names; [`prose`] those about
 //! doc comments; [`documents`] those about Markdown; [`formats`] holds golden files against their lock.
 //! They return findings and print nothing. Deliberate exceptions stand, with their reasons, in `xtask/tidy-exceptions.toml` ([`exceptions`]). More of
@@ -16,6 +17,7 @@ mod names;
 mod prose;
 mod source;
 mod text;
+mod third_party;
 
 use std::process::Command;
 
@@ -45,6 +47,8 @@ pub(crate) struct Finding {
 pub(crate) fn run() -> anyhow::Result<()> {
     let files = files()?;
     let mut findings = crates::check(&crates::metadata()?);
+    let rules = third_party::rules()?;
+    findings.extend(third_party::check(&rules, &third_party::metadata(&rules)?));
     for file in &files {
         findings.extend(layout::check_file(file));
         findings.extend(text::check(file));

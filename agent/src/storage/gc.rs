@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use muster_agent_core::gc::{Collector, GcReading, GcState, KeptReason};
 use muster_agent_core::limits::{DESTROY_PAUSE_MAX, DESTROY_PAUSE_MIN};
-use muster_domain::id::AllocId;
+use muster_domain::id::{AllocId, Timestamp};
 use muster_driver::TaskError;
 use tokio::sync::oneshot;
 
@@ -19,6 +19,7 @@ use crate::error_chain::chain;
 use crate::limits::{COLLECT_ASKS_MAX, DESTROY_TASK_DEADLINE};
 use crate::node::event::Event;
 use crate::resources::cgroup::{RemoveCgroupError, TaskCgroup};
+use crate::session::clock::now;
 use crate::storage::gc_outcome::GcOutcome;
 use crate::storage::leftovers::Leftover;
 use crate::storage::store::Write;
@@ -114,8 +115,9 @@ pub(crate) async fn release(context: &AgentContext, alloc_id: AllocId) -> Result
                 drop(context.storage.store.submit(vec![write]).await);
             }
             Err(error) => {
+                let left_for = leftover.left_at.map(|at| now().since(at));
                 tracing::warn!(
-                    %alloc_id, task = leftover.task, error = chain(&error),
+                    %alloc_id, task = leftover.task, ?left_for, error = chain(&error),
                     "an allocation cannot be destroyed yet; it is tried again"
                 );
                 first = first.and(Err(error));
@@ -136,6 +138,7 @@ async fn release_one(
         task,
         cgroup_id,
         boot_id,
+        left_at: _,
     } = leftover;
     match context.tasks.drivers.named(driver) {
         Some(slot) => destroy_task(slot, driver, task_id).await?,

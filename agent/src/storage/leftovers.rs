@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use muster_domain::id::AllocId;
+use muster_domain::id::{AllocId, Timestamp};
 use serde::{Deserialize, Serialize};
 
 /// The remains of a start of a task that its driver or the kernel did not let go of.
@@ -18,6 +18,8 @@ pub(crate) struct Leftover {
     /// The boot it was started in: after another one the id may be that of another task. Empty if the agent
     /// that left it did not record that.
     pub(crate) boot_id: String,
+    /// Time at which it was left; `None` if the agent that left it did not record that.
+    pub(crate) left_at: Option<Timestamp>,
 }
 
 /// Leftovers of all allocations: in the store too.

@@ -125,7 +125,7 @@ fn network_policy_is_enforced_and_updated_in_place() {
     let refused = ask(&address, &["job", "run", wrong.to_str().unwrap()]);
     assert_ne!(refused.status.code(), Some(0));
     assert!(
-        stderr(&refused).contains("`maybe` is neither `allow` nor `deny`"),
+        stderr(&refused).contains("unknown action `maybe`: use `allow` or `deny`"),
         "{}",
         stderr(&refused)
     );
@@ -172,7 +172,7 @@ fn cluster_policy_applies_immediately_below_job_policy() {
     let wrong = set("policy {\n egress {\n default = \"maybe\"\n }\n }\n");
     let said = stderr(&wrong);
     assert_eq!(wrong.status.code(), Some(2), "{said}");
-    assert!(said.contains("neither `allow` nor `deny`"), "{said}");
+    assert!(said.contains("use `allow` or `deny`"), "{said}");
     let said = stderr(&set("rule {}\n"));
     assert!(said.contains("only one block `policy`"), "{said}");
 }

@@ -40,51 +40,20 @@ pub enum Bug {
     RevivedJob,
 }
 
-impl Bug {
-    /// All of them.
-    pub const ALL: [Self; 15] = [
-        Self::CommitWithoutQuorum,
-        Self::AckBeforeSync,
-        Self::VoteForgotten,
-        Self::ApplyWithClock,
-        Self::LostEffect,
-        Self::DoublePlacement,
-        Self::StaleRead,
-        Self::ForgottenGrace,
-        Self::UncountedHeartbeat,
-        Self::OlderDesired,
-        Self::KeyIgnored,
-        Self::HalfCollection,
-        Self::OtherClock,
-        Self::LeftDeployments,
-        Self::RevivedJob,
-    ];
-
-    /// The word used on the command line.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::CommitWithoutQuorum => "commit-without-quorum",
-            Self::AckBeforeSync => "ack-before-sync",
-            Self::VoteForgotten => "vote-forgotten",
-            Self::ApplyWithClock => "apply-with-clock",
-            Self::LostEffect => "lost-effect",
-            Self::DoublePlacement => "double-placement",
-            Self::StaleRead => "stale-read",
-            Self::ForgottenGrace => "forgotten-grace",
-            Self::UncountedHeartbeat => "uncounted-heartbeat",
-            Self::OlderDesired => "older-desired",
-            Self::KeyIgnored => "key-ignored",
-            Self::HalfCollection => "half-collection",
-            Self::OtherClock => "other-clock",
-            Self::LeftDeployments => "left-deployments",
-            Self::RevivedJob => "revived-job",
-        }
-    }
-
-    /// The bug named `name`.
-    #[must_use]
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|bug| bug.as_str() == name)
-    }
-}
+muster_domain::text_enum!(pub Bug: "bug" {
+    CommitWithoutQuorum => "commit-without-quorum",
+    AckBeforeSync => "ack-before-sync",
+    VoteForgotten => "vote-forgotten",
+    ApplyWithClock => "apply-with-clock",
+    LostEffect => "lost-effect",
+    DoublePlacement => "double-placement",
+    StaleRead => "stale-read",
+    ForgottenGrace => "forgotten-grace",
+    UncountedHeartbeat => "uncounted-heartbeat",
+    OlderDesired => "older-desired",
+    KeyIgnored => "key-ignored",
+    HalfCollection => "half-collection",
+    OtherClock => "other-clock",
+    LeftDeployments => "left-deployments",
+    RevivedJob => "revived-job",
+});

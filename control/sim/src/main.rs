@@ -10,6 +10,7 @@
 use std::process::ExitCode;
 
 use muster_control_sim::{Bug, InterruptedCollections, Report, Rollouts, SimConfig, limits, run};
+use muster_domain::text_enum::TextEnum as _;
 
 #[derive(Debug)]
 struct Args {
@@ -129,8 +130,7 @@ fn servers(count: u64) -> Result<usize, String> {
 }
 
 fn bug(name: &str) -> Result<Bug, String> {
-    let names: Vec<&str> = Bug::ALL.into_iter().map(Bug::as_str).collect();
-    Bug::from_name(name).ok_or_else(|| format!("--bug: `{name}`: use one of {}", names.join(", ")))
+    Bug::from_name(name).ok_or_else(|| format!("--bug: {}", Bug::unknown(name)))
 }
 
 fn main() -> ExitCode {

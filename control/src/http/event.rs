@@ -73,7 +73,7 @@ fn filter(query: &Query) -> Result<Filter, ApiError> {
         let (topic, name) = asked.split_once(':').unwrap_or((asked, ALL));
         let topic = match topic {
             ALL => None,
-            word => Some(Topic::named(word).ok_or_else(|| unknown_topic(word))?),
+            word => Some(Topic::from_name(word).ok_or_else(|| unknown_topic(word))?),
         };
         let name = Some(name).filter(|name| *name != ALL && !name.is_empty());
         topics.push(TopicFilter {

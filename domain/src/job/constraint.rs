@@ -39,65 +39,23 @@ pub enum Operand {
     DistinctProperty,
 }
 
-impl Operand {
-    /// All of them.
-    pub const ALL: [Self; 15] = [
-        Self::Equal,
-        Self::NotEqual,
-        Self::Less,
-        Self::LessOrEqual,
-        Self::Greater,
-        Self::GreaterOrEqual,
-        Self::Regexp,
-        Self::Version,
-        Self::Semver,
-        Self::IsSet,
-        Self::IsNotSet,
-        Self::SetContainsAll,
-        Self::SetContainsAny,
-        Self::DistinctHosts,
-        Self::DistinctProperty,
-    ];
-
-    /// The canonical name.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Equal => "=",
-            Self::NotEqual => "!=",
-            Self::Less => "<",
-            Self::LessOrEqual => "<=",
-            Self::Greater => ">",
-            Self::GreaterOrEqual => ">=",
-            Self::Regexp => "regexp",
-            Self::Version => "version",
-            Self::Semver => "semver",
-            Self::IsSet => "is_set",
-            Self::IsNotSet => "is_not_set",
-            Self::SetContainsAll => "set_contains",
-            Self::SetContainsAny => "set_contains_any",
-            Self::DistinctHosts => "distinct_hosts",
-            Self::DistinctProperty => "distinct_property",
-        }
-    }
-
-    /// The operand named `name`.
-    #[must_use]
-    pub fn from_name(name: &str) -> Option<Self> {
-        match name {
-            "==" | "is" | "" => Some(Self::Equal),
-            "not" => Some(Self::NotEqual),
-            "set_contains_all" => Some(Self::SetContainsAll),
-            _ => Self::ALL.into_iter().find(|known| known.as_str() == name),
-        }
-    }
-}
-
-impl fmt::Display for Operand {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
+crate::text_enum!(pub Operand: "operand" {
+    Equal => "=" | "==" | "is" | "",
+    NotEqual => "!=" | "not",
+    Less => "<",
+    LessOrEqual => "<=",
+    Greater => ">",
+    GreaterOrEqual => ">=",
+    Regexp => "regexp",
+    Version => "version",
+    Semver => "semver",
+    IsSet => "is_set",
+    IsNotSet => "is_not_set",
+    SetContainsAll => "set_contains" | "set_contains_all",
+    SetContainsAny => "set_contains_any",
+    DistinctHosts => "distinct_hosts",
+    DistinctProperty => "distinct_property",
+});
 
 /// A condition on a node.
 ///

@@ -173,24 +173,10 @@ pub enum RestartMode {
     Fail,
 }
 
-impl RestartMode {
-    /// The name used in job files and in the API.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Delay => "delay",
-            Self::Fail => "fail",
-        }
-    }
-
-    /// The mode named `name`.
-    #[must_use]
-    pub fn from_name(name: &str) -> Option<Self> {
-        [Self::Delay, Self::Fail]
-            .into_iter()
-            .find(|mode| mode.as_str() == name)
-    }
-}
+crate::text_enum!(pub RestartMode: "restart mode" {
+    Fail => "fail",
+    Delay => "delay",
+});
 
 /// The way a group is connected.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

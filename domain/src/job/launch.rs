@@ -30,26 +30,11 @@ pub enum PayloadUse {
     Forbidden,
 }
 
-impl PayloadUse {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Optional, Self::Required, Self::Forbidden];
-
-    /// The name used in job files and in the API.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Optional => "optional",
-            Self::Required => "required",
-            Self::Forbidden => "forbidden",
-        }
-    }
-
-    /// The use named `name`.
-    #[must_use]
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|known| known.as_str() == name)
-    }
-}
+crate::text_enum!(pub PayloadUse: "payload use" {
+    Optional => "optional",
+    Required => "required",
+    Forbidden => "forbidden",
+});
 
 /// A job that is a template: it runs only as what is dispatched from it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -125,23 +110,8 @@ pub enum Propagation {
     Bidirectional,
 }
 
-impl Propagation {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Private, Self::HostToTask, Self::Bidirectional];
-
-    /// The name used in job files and in the API.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Private => "private",
-            Self::HostToTask => "host-to-task",
-            Self::Bidirectional => "bidirectional",
-        }
-    }
-
-    /// The value named `name`.
-    #[must_use]
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|known| known.as_str() == name)
-    }
-}
+crate::text_enum!(pub Propagation: "propagation mode" {
+    Private => "private",
+    HostToTask => "host-to-task",
+    Bidirectional => "bidirectional",
+});

@@ -80,24 +80,10 @@ pub enum PolicyAction {
     Deny,
 }
 
-impl PolicyAction {
-    /// The name used in job files and in the API.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Allow => "allow",
-            Self::Deny => "deny",
-        }
-    }
-
-    /// The action named `name`.
-    #[must_use]
-    pub fn from_name(name: &str) -> Option<Self> {
-        [Self::Allow, Self::Deny]
-            .into_iter()
-            .find(|action| action.as_str() == name)
-    }
-}
+crate::text_enum!(pub PolicyAction: "action" {
+    Allow => "allow",
+    Deny => "deny",
+});
 
 /// One rule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -133,28 +119,15 @@ pub enum PolicyProtocol {
     Icmpv6,
 }
 
+crate::text_enum!(pub PolicyProtocol: "protocol" {
+    All => "all",
+    Tcp => "tcp",
+    Udp => "udp",
+    Icmp => "icmp",
+    Icmpv6 => "icmpv6",
+});
+
 impl PolicyProtocol {
-    /// All of them.
-    pub const ALL: [Self; 5] = [Self::All, Self::Tcp, Self::Udp, Self::Icmp, Self::Icmpv6];
-
-    /// The name used in job files and in the API.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::All => "all",
-            Self::Tcp => "tcp",
-            Self::Udp => "udp",
-            Self::Icmp => "icmp",
-            Self::Icmpv6 => "icmpv6",
-        }
-    }
-
-    /// The protocols named `name`.
-    #[must_use]
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|it| it.as_str() == name)
-    }
-
     fn has_ports(self) -> bool {
         match self {
             Self::Tcp | Self::Udp => true,

@@ -113,24 +113,10 @@ pub enum LogOverflow {
     Drop,
 }
 
-impl LogOverflow {
-    /// The name used in job files and in the API.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Block => "block",
-            Self::Drop => "drop",
-        }
-    }
-
-    /// The value named `name`.
-    #[must_use]
-    pub fn from_name(name: &str) -> Option<Self> {
-        [Self::Block, Self::Drop]
-            .into_iter()
-            .find(|overflow| overflow.as_str() == name)
-    }
-}
+crate::text_enum!(pub LogOverflow: "overflow" {
+    Block => "block",
+    Drop => "drop",
+});
 
 /// Bytes in a second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -173,26 +159,11 @@ pub enum LifecycleHook {
     Poststop,
 }
 
-impl LifecycleHook {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Prestart, Self::Poststart, Self::Poststop];
-
-    /// The name used in job files and in the API.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Prestart => "prestart",
-            Self::Poststart => "poststart",
-            Self::Poststop => "poststop",
-        }
-    }
-
-    /// The hook named `name`.
-    #[must_use]
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|hook| hook.as_str() == name)
-    }
-}
+crate::text_enum!(pub LifecycleHook: "hook" {
+    Prestart => "prestart",
+    Poststart => "poststart",
+    Poststop => "poststop",
+});
 
 /// The lifecycle of a task that is not a main task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

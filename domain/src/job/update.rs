@@ -16,26 +16,11 @@ pub enum HealthCheck {
     Manual,
 }
 
-impl HealthCheck {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Checks, Self::TaskStates, Self::Manual];
-
-    /// The name used in job files and in the API.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Checks => "checks",
-            Self::TaskStates => "task_states",
-            Self::Manual => "manual",
-        }
-    }
-
-    /// The check named `name`.
-    #[must_use]
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|check| check.as_str() == name)
-    }
-}
+crate::text_enum!(pub HealthCheck: "health check" {
+    Checks => "checks",
+    TaskStates => "task_states",
+    Manual => "manual",
+});
 
 /// The way a new version of a job replaces an older one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -112,28 +97,11 @@ pub enum DelayFunction {
     Fibonacci,
 }
 
-impl DelayFunction {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Constant, Self::Exponential, Self::Fibonacci];
-
-    /// The name used in job files and in the API.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Constant => "constant",
-            Self::Exponential => "exponential",
-            Self::Fibonacci => "fibonacci",
-        }
-    }
-
-    /// The function named `name`.
-    #[must_use]
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL
-            .into_iter()
-            .find(|function| function.as_str() == name)
-    }
-}
+crate::text_enum!(pub DelayFunction: "delay function" {
+    Constant => "constant",
+    Exponential => "exponential",
+    Fibonacci => "fibonacci",
+});
 
 /// Whether and when an instance that failed is replaced, on another node if there is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -202,32 +170,12 @@ pub enum ReconcileStrategy {
     KeepReplacement,
 }
 
-impl ReconcileStrategy {
-    /// All of them.
-    pub const ALL: [Self; 4] = [
-        Self::BestScore,
-        Self::LongestRunning,
-        Self::KeepOriginal,
-        Self::KeepReplacement,
-    ];
-
-    /// The name used in job files and in the API.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::BestScore => "best_score",
-            Self::LongestRunning => "longest_running",
-            Self::KeepOriginal => "keep_original",
-            Self::KeepReplacement => "keep_replacement",
-        }
-    }
-
-    /// The strategy named `name`.
-    #[must_use]
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|known| known.as_str() == name)
-    }
-}
+crate::text_enum!(pub ReconcileStrategy: "strategy" {
+    BestScore => "best_score",
+    LongestRunning => "longest_running",
+    KeepOriginal => "keep_original",
+    KeepReplacement => "keep_replacement",
+});
 
 /// The handling of an instance whose node is out of reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -24,19 +24,13 @@ pub enum GcReason {
     Inodes,
 }
 
-impl GcReason {
-    /// For logs and events.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Forced => "forced",
-            Self::Removed => "removed by the control plane",
-            Self::Allocs => "too many allocations",
-            Self::Disk => "disk usage",
-            Self::Inodes => "inode usage",
-        }
-    }
-}
+crate::text_enum!(pub GcReason {
+    Forced => "forced",
+    Removed => "removed by the control plane",
+    Allocs => "too many allocations",
+    Disk => "disk usage",
+    Inodes => "inode usage",
+});
 
 /// The reason for which an allocation stays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -53,19 +47,13 @@ pub enum KeptReason {
     Unpressed,
 }
 
-impl KeptReason {
-    /// The reason as words for a human reader.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Running => "not finished",
-            Self::Untold => "its end is not yet known to the servers",
-            Self::Inherited => "its data go to its successor",
-            Self::Refused => "its driver or the kernel did not release it",
-            Self::Unpressed => "no threshold is exceeded",
-        }
-    }
-}
+crate::text_enum!(pub KeptReason {
+    Running => "not finished",
+    Untold => "its end is not yet known to the servers",
+    Inherited => "its data go to its successor",
+    Refused => "its driver or the kernel did not release it",
+    Unpressed => "no threshold is exceeded",
+});
 
 /// The result of one collection, or of several that could not be reported one by one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -4,6 +4,7 @@ use crate::account::{Account, QuotedName};
 use crate::fault::Fault;
 use crate::job::{Operand, validate};
 use crate::limits;
+use crate::text_enum::TextEnum as _;
 
 use super::{
     ACTION_DEPTH_MAX, ACTIONS_MAX, ANNOTATION_BYTES_MAX, Action, DEFINITION_BYTES_MAX, Definition,
@@ -157,10 +158,7 @@ fn check_rest(definition: &Definition, wrong: &mut impl FnMut(&str, String)) {
     }
     for condition in constraints {
         match Operand::from_name(&condition.operator) {
-            None => wrong(
-                "constraints",
-                format!("operator `{}` is unknown", condition.operator),
-            ),
+            None => wrong("constraints", Operand::unknown(&condition.operator)),
             Some(Operand::DistinctHosts | Operand::DistinctProperty) => wrong(
                 "constraints",
                 format!(

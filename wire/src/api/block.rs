@@ -11,6 +11,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use muster_domain::fault::Fault;
+use muster_domain::text_enum::TextEnum;
 use serde::de::{DeserializeSeed, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
@@ -398,6 +399,27 @@ impl<'v> Block<'v> {
             self.fault(name, "is empty: leave it out for the default");
         }
         Some(text).filter(|text| !text.is_empty())
+    }
+
+    /// The name of a value of `T`.
+    pub(super) fn choice<T: TextEnum>(&mut self, name: &'static str) -> Option<T> {
+        let word = self.word(name)?;
+        self.chosen(name, &word)
+    }
+
+    /// The name of a value of `T`, which must not be empty if it is there.
+    pub(super) fn filled_choice<T: TextEnum>(&mut self, name: &'static str) -> Option<T> {
+        let word = self.filled(name)?;
+        self.chosen(name, &word)
+    }
+
+    /// The value of `T` that the text `word` of the field `name` names.
+    pub(super) fn chosen<T: TextEnum>(&mut self, name: &'static str, word: &str) -> Option<T> {
+        let value = T::from_name(word);
+        if value.is_none() {
+            self.fault_because(name, || T::unknown(word));
+        }
+        value
     }
 
     /// True or false.

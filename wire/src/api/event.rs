@@ -35,42 +35,17 @@ pub enum Topic {
     Server,
 }
 
-impl Topic {
-    /// Every topic.
-    pub const ALL: [Self; 9] = [
-        Self::Job,
-        Self::Allocation,
-        Self::Evaluation,
-        Self::Node,
-        Self::Deployment,
-        Self::Service,
-        Self::Task,
-        Self::GarbageCollection,
-        Self::Server,
-    ];
-
-    /// Its name.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Job => "Job",
-            Self::Allocation => "Allocation",
-            Self::Evaluation => "Evaluation",
-            Self::Node => "Node",
-            Self::Deployment => "Deployment",
-            Self::Service => "Service",
-            Self::Task => "Task",
-            Self::GarbageCollection => "GarbageCollection",
-            Self::Server => "Server",
-        }
-    }
-
-    /// The topic called `word`.
-    #[must_use]
-    pub fn named(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|topic| topic.as_str() == word)
-    }
-}
+muster_domain::text_enum!(pub Topic: "topic" {
+    Job => "Job",
+    Allocation => "Allocation",
+    Evaluation => "Evaluation",
+    Node => "Node",
+    Deployment => "Deployment",
+    Service => "Service",
+    Task => "Task",
+    GarbageCollection => "GarbageCollection",
+    Server => "Server",
+});
 
 /// The events of one entry of the log. A heartbeat has neither index nor events.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -230,10 +205,10 @@ mod tests {
     #[test]
     fn topics_are_found_by_their_names() {
         for topic in Topic::ALL {
-            assert_eq!(Topic::named(topic.as_str()), Some(topic));
+            assert_eq!(Topic::from_name(topic.as_str()), Some(topic));
             let json = serde_json::to_string(&topic).unwrap();
             assert_eq!(json, format!("\"{}\"", topic.as_str()));
         }
-        assert_eq!(Topic::named("job"), None);
+        assert_eq!(Topic::from_name("job"), None);
     }
 }

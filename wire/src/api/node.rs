@@ -569,16 +569,7 @@ pub fn read_eligibility(body: &[u8], id: &str) -> Result<Eligibility, ReadJobErr
     block::read(body, &KNOWN, |block| {
         block.id_of_path("NodeID", id);
         let word = block.string("Eligibility").unwrap_or_default();
-        let asked = [Eligibility::Eligible, Eligibility::Ineligible]
-            .into_iter()
-            .find(|asked| asked.as_str() == word);
-        if asked.is_none() {
-            block.fault(
-                "Eligibility",
-                format!("`{word}` is neither `eligible` nor `ineligible`"),
-            );
-        }
-        asked
+        block.chosen("Eligibility", &word)
     })
 }
 

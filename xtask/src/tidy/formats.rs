@@ -34,12 +34,18 @@ struct Format {
     golden: &'static str,
 }
 
-const FORMATS: [Format; 6] = [
+const FORMATS: [Format; 7] = [
     Format {
         name: "commands",
         source: "control/core/src/fsm.rs",
         constant: "VERSION",
         golden: "control/core/testdata/commands.txt",
+    },
+    Format {
+        name: "log-frames",
+        source: "control/src/raft/log/record.rs",
+        constant: "FORMAT",
+        golden: "control/testdata/log.v{}.txt",
     },
     Format {
         name: "snapshot-records",

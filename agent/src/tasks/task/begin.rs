@@ -23,6 +23,7 @@ use crate::resources::cgroup::{
     Controller, CreateTaskCgroupError, PERIOD_US, TaskCgroup, core_list,
 };
 use crate::resources::teardown::kill;
+use crate::session::clock::now;
 use crate::storage::allocdir::{AllocDirs, owner_of};
 use crate::storage::gc::{self};
 use crate::storage::leftovers::Leftover;
@@ -335,6 +336,7 @@ async fn start(
                 task: task.name().to_owned(),
                 cgroup_id: cgroup.id(),
                 boot_id: context.boot_id.clone(),
+                left_at: Some(now()),
             };
             // The driver may make the task yet: it is asked to destroy it with the allocation.
             let error = std::io::Error::other(reason.clone());
@@ -433,6 +435,7 @@ async fn with_driver(
             task: task.name().to_owned(),
             cgroup_id,
             boot_id: context.boot_id.clone(),
+            left_at: Some(now()),
         };
         gc::keep(context, task.alloc_id(), leftover, &error).await;
     }

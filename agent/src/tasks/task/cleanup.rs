@@ -4,6 +4,7 @@ use crate::context::AgentContext;
 use crate::error_chain::chain;
 use crate::resources::cgroup::TaskCgroup;
 use crate::resources::teardown::kill;
+use crate::session::clock::now;
 use crate::storage::gc;
 use crate::storage::leftovers::Leftover;
 use crate::storage::store::TaskRecord;
@@ -66,6 +67,7 @@ pub(crate) async fn clean_up(
         task: task.name().to_owned(),
         cgroup_id: record.cgroup_id,
         boot_id: record.boot_id.clone(),
+        left_at: Some(now()),
     };
     let destroyed = gc::destroy_task(slot, &leftover.driver, &leftover.task_id).await;
     if destroyed.is_ok() && record.driver != native::NAME {

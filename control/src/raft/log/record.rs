@@ -243,15 +243,18 @@ fn number(bytes: &[u8], at: usize) -> u32 {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+    use std::fmt::Write as _;
     use std::sync::Arc;
 
-    use expect_test::expect;
+    use expect_test::expect_file;
     use openraft::Membership;
     use openraft::entry::RaftEntry;
 
     use super::*;
     use crate::peers::message::ServerNode;
     use crate::raft::types::{EncodedCommand, TypeConfig};
+
+    const GOLDEN: &str = include_str!("../../../testdata/log.v1.txt");
 
     fn at(index: u64) -> LogId {
         openraft::testing::log_id::<TypeConfig>(2, 1, index)
@@ -274,22 +277,8 @@ mod tests {
         frame
     }
 
-    fn hex(bytes: &[u8]) -> String {
-        use std::fmt::Write;
-
-        bytes.iter().fold(String::new(), |mut text, byte| {
-            write!(text, "{byte:02x}").unwrap();
-            text
-        })
-    }
-
-    fn body(record: &Record) -> String {
-        hex(&codec::encode(record).unwrap())
-    }
-
-    /// These bytes are on disks: a change needs a new version of the log's format.
-    #[test]
-    fn the_bytes_on_disk_stay_as_they_are() {
+    /// The records of the golden file, with their names.
+    fn golden_records() -> Vec<(&'static str, Record)> {
         let node = ServerNode {
             name: "s1".to_owned(),
             quic_addr: "127.0.0.1:4647".to_owned(),
@@ -305,22 +294,67 @@ mod tests {
             purged: Some(at(9)),
             last: Some(at(300)),
         };
-
-        expect!["4d55535445524c4701000000feffffff"].assert_eq(&hex(&head()));
-        expect!["0d000000f2ffffff03000000100000000e61e221050000005ae8b1cb0102010700656e64a5"]
-            .assert_eq(&hex(&one_frame(&Record::Vote(Vote::new(2, 7)))));
-        expect!["00034d01020107000102fb2b010102090102fb2c01"]
-            .assert_eq(&body(&Record::Checkpoint(checkpoint)));
-        expect!["02020100"].assert_eq(&body(&Record::Entry(Entry::new_blank(at(1)))));
-        expect!["0202fb2c01010114666f75722073636f726520616e6420736576656e"]
-            .assert_eq(&body(&Record::Entry(command())));
-        expect![
-            "0202000201010701070273310e3132372e302e302e313a343634370e3132372e302e302e313a34363436"
+        let membership = Entry::new_membership(at(0), members);
+        vec![
+            ("checkpoint", Record::Checkpoint(checkpoint)),
+            ("vote", Record::Vote(Vote::new(2, 7))),
+            ("entry_blank", Record::Entry(Entry::new_blank(at(1)))),
+            ("entry_command", Record::Entry(command())),
+            ("entry_membership", Record::Entry(membership)),
+            ("committed", Record::Committed(at(300))),
+            ("truncate", Record::Truncate(Some(at(300)))),
+            ("purge", Record::Purge(at(300))),
         ]
-        .assert_eq(&body(&Record::Entry(Entry::new_membership(at(0), members))));
-        expect!["0302fb2c01"].assert_eq(&body(&Record::Committed(at(300))));
-        expect!["040102fb2c01"].assert_eq(&body(&Record::Truncate(Some(at(300)))));
-        expect!["0502fb2c01"].assert_eq(&body(&Record::Purge(at(300))));
+    }
+
+    fn line(golden: &mut String, name: &str, bytes: &[u8]) {
+        write!(golden, "{name} ").unwrap();
+        for byte in bytes {
+            write!(golden, "{byte:02x}").unwrap();
+        }
+        golden.push('\n');
+    }
+
+    /// The bytes of the golden file's line `name`.
+    fn golden_bytes(name: &str) -> Vec<u8> {
+        let mut lines = GOLDEN.lines().filter_map(|line| line.split_once(' '));
+        let (_, digits) = lines.find(|(found, _)| *found == name).unwrap();
+        let pairs = digits.as_bytes().chunks(2);
+        pairs
+            .map(|pair| u8::from_str_radix(str::from_utf8(pair).unwrap(), 16).unwrap())
+            .collect()
+    }
+
+    /// These bytes are on disks: a change needs a new version of the log's format.
+    #[test]
+    fn the_bytes_on_disk_stay_as_they_are() {
+        let mut golden = String::new();
+
+        line(&mut golden, "head", &head());
+        for (name, record) in golden_records() {
+            line(&mut golden, name, &one_frame(&record));
+        }
+
+        expect_file!["../../../testdata/log.v1.txt"].assert_eq(&golden);
+    }
+
+    /// A server that was upgraded finds these bytes in its log.
+    #[test]
+    fn golden_bytes_are_read_as_their_records() {
+        assert_eq!(format(&golden_bytes("head")), Some(1));
+        for (name, record) in golden_records() {
+            let mut file = golden_bytes("head");
+            file.extend(golden_bytes(name));
+
+            let ScannedFrame::Frame { bodies, end } = next(&file, 3, HEAD_BYTES) else {
+                panic!("{name}: {:?}", next(&file, 3, HEAD_BYTES))
+            };
+
+            assert_eq!(end, file.len(), "{name}");
+            let (offset, length) = bodies[0];
+            let found = read(&file[offset - RECORD_HEAD_BYTES..offset + length]).unwrap();
+            assert_eq!(found, record, "{name}");
+        }
     }
 
     /// A file with one frame at 16 and room behind it.

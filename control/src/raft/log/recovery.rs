@@ -87,6 +87,7 @@ impl Recovery<'_> {
         let segment = (self.dir.segment(number)).map_err(|source| self.io(source))?;
         let bytes = fs::read(&segment.path).map_err(|source| self.io(source))?;
         match record::format(&bytes) {
+            Some(record::FORMAT) => {}
             Some(found) if found > record::FORMAT => {
                 return Err(OpenLogError::Newer {
                     file: segment.path,
@@ -94,8 +95,9 @@ impl Recovery<'_> {
                     known: record::FORMAT,
                 });
             }
-            Some(_) => {}
-            None => return Err(self.damaged(&segment, 0, "it does not begin as a log file does")),
+            Some(_) | None => {
+                return Err(self.damaged(&segment, 0, "it does not begin as a log file does"));
+            }
         }
         if let Some((before, end)) = self.found.files.current.take() {
             self.close(before, end);

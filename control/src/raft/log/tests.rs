@@ -112,6 +112,27 @@ fn open_bytes(name: &std::ffi::OsStr, bytes: &[u8]) -> (TempDir, Result<LogStore
     (dir, log)
 }
 
+/// The format is in the head with its complement, so that a flipped bit is no other format.
+#[tokio::test]
+async fn newer_format_is_refused_with_the_way_out() {
+    let whole = tempfile::tempdir().unwrap();
+    entries_one_by_one(whole.path(), 3).await;
+    let path = segments(whole.path()).remove(0);
+    let (mut bytes, name) = (fs::read(&path).unwrap(), path.file_name().unwrap());
+    let newer = record::FORMAT + 1;
+    bytes[8..12].copy_from_slice(&newer.to_le_bytes());
+    bytes[12..16].copy_from_slice(&(!newer).to_le_bytes());
+
+    let (dir, log) = open_bytes(name, &bytes);
+
+    let refused = log.unwrap_err().to_string();
+    let (found, known) = ("has format 2", "understands up to 1");
+    for part in [found, known, "start the newer version that wrote it"] {
+        assert!(refused.contains(part), "{refused}");
+    }
+    assert_eq!(fs::read(dir.path().join(name)).unwrap(), bytes, "unchanged");
+}
+
 /// A crash may cut the last write anywhere, with the file short or with zeros where nothing arrived. The rest
 /// opens with every whole write, at every byte of a recorded log. Bytes that are cut off are counted.
 #[tokio::test]

@@ -64,7 +64,7 @@ async fn a_policy_that_is_none_is_refused() {
     let answer = client.put(PATH, &policy("perhaps")).await;
 
     assert_eq!(answer.status, 400);
-    let words = "Egress.Default: `perhaps` is neither `allow` nor `deny`";
+    let words = "Egress.Default: unknown action `perhaps`: use `allow` or `deny`";
     assert_eq!(answer.text, words);
     assert_eq!(client.get(PATH).await.json()["ModifyIndex"], 0);
     test.server.shutdown().await;

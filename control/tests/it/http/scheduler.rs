@@ -83,7 +83,7 @@ async fn an_algorithm_that_is_none_is_refused() {
     assert_eq!(answer.status, 400);
     assert_eq!(
         answer.text,
-        "SchedulerAlgorithm: `random` is neither `binpack` nor `spread`"
+        "SchedulerAlgorithm: unknown algorithm `random`: use `binpack` or `spread`"
     );
     test.server.shutdown().await;
 }

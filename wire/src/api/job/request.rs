@@ -12,8 +12,7 @@ use muster_domain::job::{
     Affinity, ByteRate, CniNetwork, Constraint, DEFAULT_HOST_NETWORK, DEFAULT_NAMESPACE,
     DEFAULT_NODE_POOL, DEFAULT_PRIORITY, DnsConfig, EphemeralDisk, GroupNetwork, JobSpec, JobType,
     Lifecycle, LifecycleHook, LogConfig, LogOverflow, NetworkMode, Operand, PortAsk, Propagation,
-    RestartMode, RestartPolicy, Spread, SpreadTarget, Task, TaskGroup, VolumeAsk, VolumeAsks,
-    VolumeMount,
+    RestartPolicy, Spread, SpreadTarget, Task, TaskGroup, VolumeAsk, VolumeAsks, VolumeMount,
 };
 use muster_domain::limits;
 use muster_domain::region;
@@ -183,18 +182,7 @@ fn read_job(mut job: Block<'_>) -> JobSpec {
     if id.is_empty() {
         job.fault("ID", "is missing");
     }
-    let job_type = match job.filled("Type") {
-        None => JobType::Service,
-        Some(word) => JobType::from_name(&word).unwrap_or_else(|| {
-            job.fault(
-                "Type",
-                format!(
-                    "unknown job type `{word}`: use `service`, `batch`, `system` or `sysbatch`"
-                ),
-            );
-            JobType::Service
-        }),
-    };
+    let job_type = job.filled_choice("Type").unwrap_or(JobType::Service);
     let priority = job
         .number("Priority", u8::MAX)
         .filter(|priority| *priority > 0);
@@ -279,16 +267,7 @@ fn read_restart(parent: &mut Block<'_>, default: RestartPolicy) -> RestartPolicy
     let Some(mut policy) = parent.block("RestartPolicy") else {
         return default;
     };
-    let mode = match policy.filled("Mode") {
-        None => default.mode,
-        Some(word) => RestartMode::from_name(&word).unwrap_or_else(|| {
-            policy.fault(
-                "Mode",
-                format!("unknown restart mode `{word}`: use `fail` or `delay`"),
-            );
-            default.mode
-        }),
-    };
+    let mode = policy.filled_choice("Mode").unwrap_or(default.mode);
     let read = RestartPolicy {
         attempts: policy
             .number("Attempts", u32::MAX)
@@ -497,19 +476,11 @@ fn read_constraints(parent: &mut Block<'_>) -> Vec<Constraint> {
 
 fn read_operand(block: &mut Block<'_>) -> Operand {
     let word = block.string("Operand").unwrap_or_default();
-    let operand = Operand::from_name(&word);
+    let operand = block.chosen::<Operand>("Operand", &word);
     if operand.is_some_and(|operand| operand.as_str() != word) && !word.is_empty() {
         block.keep("Operand", &Value::from(word.as_str()));
     }
-    operand.unwrap_or_else(|| {
-        let known: Vec<&str> = Operand::ALL
-            .iter()
-            .map(|operand| operand.as_str())
-            .collect();
-        let reason = format!("unknown operand `{word}`: use one of {}", known.join(", "));
-        block.fault("Operand", reason);
-        Operand::Equal
-    })
+    operand.unwrap_or(Operand::Equal)
 }
 
 fn read_affinities(parent: &mut Block<'_>) -> Vec<Affinity> {
@@ -590,11 +561,7 @@ fn read_task(mut task: Block<'_>, group_restart: RestartPolicy) -> Task {
 fn read_lifecycle(task: &mut Block<'_>) -> Option<Lifecycle> {
     let mut block = task.block("Lifecycle")?;
     let word = block.word("Hook").unwrap_or_default();
-    let hook = LifecycleHook::from_name(&word);
-    if hook.is_none() {
-        let reason = format!("unknown hook `{word}`: use `prestart`, `poststart` or `poststop`");
-        block.fault("Hook", reason);
-    }
+    let hook = block.chosen::<LifecycleHook>("Hook", &word);
     let sidecar = block.boolean("Sidecar").unwrap_or(false);
     block.finish(&PLAIN);
     hook.map(|hook| Lifecycle { hook, sidecar })
@@ -615,15 +582,7 @@ fn read_payload_file(task: &mut Block<'_>) -> String {
 fn read_mounts(task: &mut Block<'_>) -> Vec<VolumeMount> {
     let mut mounts = Vec::new();
     for mut block in task.blocks("VolumeMounts", limits::VOLUMES_MAX) {
-        let propagation = match block.word("PropagationMode") {
-            None => Propagation::default(),
-            Some(word) => Propagation::from_name(&word).unwrap_or_else(|| {
-                let known = Propagation::ALL.map(Propagation::as_str).join("`, `");
-                let reason = format!("unknown propagation mode {word:?}: use `{known}`");
-                block.fault("PropagationMode", reason);
-                Propagation::default()
-            }),
-        };
+        let propagation: Propagation = block.choice("PropagationMode").unwrap_or_default();
         if propagation == Propagation::Bidirectional {
             block.warn_as_listed(unsupported::VOLUME_MOUNT, "PropagationMode");
         }
@@ -764,11 +723,5 @@ fn read_byte_rate(block: &mut Block<'_>, name: &'static str) -> Option<ByteRate>
 }
 
 fn read_overflow(logs: &mut Block<'_>, name: &'static str) -> LogOverflow {
-    let Some(word) = logs.word(name) else {
-        return LogOverflow::default();
-    };
-    LogOverflow::from_name(&word).unwrap_or_else(|| {
-        logs.fault(name, format!("`{word}` is neither `block` nor `drop`"));
-        LogOverflow::default()
-    })
+    logs.choice(name).unwrap_or_default()
 }

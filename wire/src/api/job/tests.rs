@@ -275,7 +275,7 @@ fn a_log_rate_without_a_unit_is_refused() {
         "{faults:?}"
     );
     assert!(
-        faults[1].contains("neither `block` nor `drop`"),
+        faults[1].contains("unknown overflow `wait`: use `block` or `drop`"),
         "{faults:?}"
     );
     let logs = read.spec.groups[0].tasks[0].logs;

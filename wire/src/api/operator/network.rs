@@ -72,7 +72,7 @@ mod tests {
             ("[", "line 1"),
             (
                 r#"{"Egress":{"Default":"perhaps"}}"#,
-                "neither `allow` nor `deny`",
+                "unknown action `perhaps`: use `allow` or `deny`",
             ),
             (r#"{"Engress":{}}"#, "Engress"),
             (

@@ -123,16 +123,7 @@ const NO_PREEMPTION: domain::PreemptionConfig = domain::PreemptionConfig {
 };
 
 fn algorithm(block: &mut Block<'_>) -> Algorithm {
-    let Some(word) = block.word("SchedulerAlgorithm") else {
-        return Algorithm::default();
-    };
-    Algorithm::from_name(&word).unwrap_or_else(|| {
-        block.fault(
-            "SchedulerAlgorithm",
-            format!("`{word}` is neither `binpack` nor `spread`"),
-        );
-        Algorithm::default()
-    })
+    block.choice("SchedulerAlgorithm").unwrap_or_default()
 }
 
 fn preemption(mut block: Block<'_>) -> domain::PreemptionConfig {
@@ -184,7 +175,7 @@ mod tests {
         for (body, part) in [
             (
                 r#"{"SchedulerAlgorithm":"random"}"#,
-                "neither `binpack` nor `spread`",
+                "use `binpack` or `spread`",
             ),
             (
                 r#"{"PreemptionConfig":{"SysBatchEnabled":true}}"#,

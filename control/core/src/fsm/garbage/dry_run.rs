@@ -21,30 +21,14 @@ pub enum ObjectKind {
     OneOffs,
 }
 
-impl ObjectKind {
-    /// All of them, as they are shown.
-    pub const ALL: [Self; 6] = [
-        Self::Jobs,
-        Self::Evals,
-        Self::Allocs,
-        Self::Deployments,
-        Self::Nodes,
-        Self::OneOffs,
-    ];
-
-    /// The name used in the API and in metrics.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Jobs => "jobs",
-            Self::Evals => "evaluations",
-            Self::Allocs => "allocations",
-            Self::Deployments => "deployments",
-            Self::Nodes => "nodes",
-            Self::OneOffs => "one-offs",
-        }
-    }
-}
+muster_domain::text_enum!(pub ObjectKind {
+    Jobs => "jobs",
+    Evals => "evaluations",
+    Allocs => "allocations",
+    Deployments => "deployments",
+    Nodes => "nodes",
+    OneOffs => "one-offs",
+});
 
 /// The objects of one kind that a collection would free and keep.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

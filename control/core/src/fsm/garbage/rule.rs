@@ -95,38 +95,20 @@ pub enum KeepReason {
     Tagged,
 }
 
+muster_domain::text_enum!(pub KeepReason {
+    Live => "live",
+    Young => "young",
+    Running => "running",
+    Replaceable => "replaceable",
+    Result => "result",
+    Needed => "needed",
+    Failure => "failure",
+    Owed => "owed",
+    Claimed => "claimed",
+    Tagged => "tagged",
+});
+
 impl KeepReason {
-    /// All of them.
-    pub const ALL: [Self; 10] = [
-        Self::Live,
-        Self::Young,
-        Self::Running,
-        Self::Replaceable,
-        Self::Result,
-        Self::Needed,
-        Self::Failure,
-        Self::Owed,
-        Self::Claimed,
-        Self::Tagged,
-    ];
-
-    /// The name used in the API, in metrics and in the log.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Live => "live",
-            Self::Young => "young",
-            Self::Running => "running",
-            Self::Replaceable => "replaceable",
-            Self::Result => "result",
-            Self::Needed => "needed",
-            Self::Failure => "failure",
-            Self::Owed => "owed",
-            Self::Claimed => "claimed",
-            Self::Tagged => "tagged",
-        }
-    }
-
     /// For people, of one and after a count of many.
     #[must_use]
     pub fn text(self) -> &'static str {

@@ -44,14 +44,7 @@ pub(super) fn read_periodic(job: &mut Block<'_>) -> Option<Periodic> {
 /// The `ParameterizedJob` block.
 pub(super) fn read_parameterized(job: &mut Block<'_>) -> Option<Parameterized> {
     let mut block = job.block("ParameterizedJob")?;
-    let payload = match block.word("Payload") {
-        None => PayloadUse::Optional,
-        Some(word) => PayloadUse::from_name(&word).unwrap_or_else(|| {
-            let reason = format!("`{word}` is none of `optional`, `required`, `forbidden`");
-            block.fault("Payload", reason);
-            PayloadUse::Optional
-        }),
-    };
+    let payload = block.choice("Payload").unwrap_or(PayloadUse::Optional);
     let read = Parameterized {
         payload,
         meta_required: block.strings("MetaRequired"),

@@ -75,24 +75,12 @@ fn read_rate(block: &mut Block<'_>) -> Option<BitRate> {
 }
 
 fn read_action(block: &mut Block<'_>, name: &'static str) -> Option<PolicyAction> {
-    let word = block.word(name)?;
-    let action = PolicyAction::from_name(&word);
-    if action.is_none() {
-        block.fault(name, format!("`{word}` is neither `allow` nor `deny`"));
-    }
-    action
+    block.choice(name)
 }
 
 fn read_rule(mut rule: Block<'_>) -> PolicyRule {
     let action = read_action(&mut rule, "Action");
-    let protocol = match rule.word("Protocol") {
-        None => PolicyProtocol::All,
-        Some(word) => PolicyProtocol::from_name(&word).unwrap_or_else(|| {
-            let reason = format!("`{word}` is none of `tcp`, `udp`, `icmp`, `icmpv6`, `all`");
-            rule.fault("Protocol", reason);
-            PolicyProtocol::All
-        }),
-    };
+    let protocol = rule.choice("Protocol").unwrap_or(PolicyProtocol::All);
     let mut peers = Vec::new();
     for text in rule.strings("Peers") {
         match read_peer(&text) {

@@ -2,8 +2,7 @@
 //! Nomad's default for the type of job.
 
 use muster_domain::job::{
-    DelayFunction, Disconnect, HealthCheck, JobType, MigrateStrategy, ReconcileStrategy,
-    ReschedulePolicy, TaskGroup, UpdateStrategy,
+    Disconnect, HealthCheck, JobType, MigrateStrategy, ReschedulePolicy, TaskGroup, UpdateStrategy,
 };
 
 use serde_json::{Value, json};
@@ -104,15 +103,7 @@ fn read_update(mut block: Block<'_>, default: UpdateStrategy) -> UpdateStrategy 
 }
 
 fn read_health(block: &mut Block<'_>, default: HealthCheck) -> HealthCheck {
-    let Some(word) = block.word("HealthCheck") else {
-        return default;
-    };
-    HealthCheck::from_name(&word).unwrap_or_else(|| {
-        let reason =
-            format!("unknown health check `{word}`: use `checks`, `task_states` or `manual`");
-        block.fault("HealthCheck", reason);
-        default
-    })
+    block.choice("HealthCheck").unwrap_or(default)
 }
 
 fn read_migrate(
@@ -148,23 +139,14 @@ fn read_reschedule(
     let Some(mut block) = parent.block(name) else {
         return default;
     };
-    let function = match block.word("DelayFunction") {
-        None => default.delay_function,
-        Some(word) => DelayFunction::from_name(&word).unwrap_or_else(|| {
-            let reason = format!(
-                "unknown delay function `{word}`: use `constant`, `exponential` or `fibonacci`"
-            );
-            block.fault("DelayFunction", reason);
-            default.delay_function
-        }),
-    };
+    let function = block.choice("DelayFunction");
     let read = ReschedulePolicy {
         attempts: block
             .number("Attempts", u32::MAX)
             .unwrap_or(default.attempts),
         interval: block.duration("Interval").unwrap_or(default.interval),
         delay: block.duration("Delay").unwrap_or(default.delay),
-        delay_function: function,
+        delay_function: function.unwrap_or(default.delay_function),
         max_delay: block.duration("MaxDelay").unwrap_or(default.max_delay),
         unlimited: block.boolean("Unlimited").unwrap_or(default.unlimited),
     };
@@ -189,20 +171,7 @@ pub(super) fn read_disconnect(group: &mut Block<'_>) -> Disconnect {
     let Some(mut block) = group.block("Disconnect") else {
         return default;
     };
-    let reconcile = match block.word("Reconcile") {
-        None => default.reconcile,
-        Some(word) => ReconcileStrategy::from_name(&word).unwrap_or_else(|| {
-            let known: Vec<&str> = ReconcileStrategy::ALL
-                .iter()
-                .map(|it| it.as_str())
-                .collect();
-            block.fault(
-                "Reconcile",
-                format!("unknown strategy `{word}`: use one of {}", known.join(", ")),
-            );
-            default.reconcile
-        }),
-    };
+    let reconcile = block.choice("Reconcile").unwrap_or(default.reconcile);
     let lost_after = block.duration("LostAfter").filter(|after| !after.is_zero());
     let read = Disconnect {
         lost_after: lost_after.or(default.lost_after),
