@@ -316,9 +316,8 @@ impl<'a> Change<'a> {
 
     /// Forgets a deployment.
     pub(super) fn remove_deployment(&mut self, id: &DeploymentId) {
-        if self.state.deployments.remove(id).is_some() {
+        if self.state.remove_deployment(id, self.index).is_some() {
             self.written.deployments.insert(*id);
-            self.state.deployments.set_index(self.index);
         }
     }
 
@@ -360,16 +359,14 @@ impl<'a> Change<'a> {
 
     /// Forgets a one-off task.
     pub(super) fn remove_one_off(&mut self, guid: &str) {
-        if self.state.one_offs.remove(guid).is_some() {
+        if self.state.one_offs.remove(guid, self.index).is_some() {
             self.written.one_offs.insert(Arc::from(guid));
-            self.state.one_offs.set_index(self.index);
         }
     }
 
     pub(super) fn remove_eval(&mut self, eval_id: &EvalId) {
-        if let Some(old) = self.state.evals.remove(eval_id) {
+        if let Some(old) = self.state.remove_eval(eval_id, self.index) {
             self.written.evals.insert(*eval_id);
-            self.state.evals.set_index(self.index);
             self.touch(&old.job);
             self.effects.push(Effect::ForgetEval(old.id));
         }

@@ -725,6 +725,6 @@ fn complete(change: &mut Change<'_>, row: OneOff, mut end: WorkEnd) {
 fn calls_back_at_once(state: &State, row: &OneOff) -> Option<AllocId> {
     let alloc_id = row.alloc_id.filter(|_| row.owes_callback())?;
     let url = &row.definition.completion_callback_url;
-    let is_free = state.one_offs.delivering(url) < limits::CALLBACKS_PER_PLACE_MAX;
+    let is_free = state.one_offs.delivering(url) < limits::CALLBACKS_PER_PLACE_MAX as u64;
     is_free.then_some(alloc_id)
 }
