@@ -15,7 +15,7 @@ use muster_domain::node::Node;
 use muster_domain::one_off::{OneOff, WorkEnd};
 use muster_domain::plan::PlacementRun;
 
-use super::{ApplyResult, ChangedRow, Effect, Response, one_off, remote};
+use super::{ApplyResult, ChangedRow, Effect, GcBounds, Response, one_off, remote};
 use crate::limits;
 use crate::state::{JobRow, ORDINALS, PlanShared, RemovedAllocs, Row, State, Tasks, id_of, key_at};
 
@@ -25,6 +25,8 @@ pub(super) struct Change<'a> {
     pub(super) state: &'a mut State,
     pub(super) index: LogIndex,
     pub(super) at: Timestamp,
+    /// Bounds for a slice of a collection.
+    pub(super) bounds: GcBounds,
     next_alloc: u32,
     next_eval: u32,
     next_deployment: u32,
@@ -60,11 +62,17 @@ struct WrittenRows {
 }
 
 impl<'a> Change<'a> {
-    pub(super) fn new(state: &'a mut State, index: LogIndex, at: Timestamp) -> Self {
+    pub(super) fn new(
+        state: &'a mut State,
+        index: LogIndex,
+        at: Timestamp,
+        bounds: GcBounds,
+    ) -> Self {
         Self {
             state,
             index,
             at,
+            bounds,
             next_alloc: 0,
             next_eval: 0,
             next_deployment: 0,
