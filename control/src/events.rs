@@ -18,7 +18,7 @@ mod server_health;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use muster_control_core::fsm::{ApplyResult, ChangedRow, Command, DeploymentChange};
+use muster_control_core::fsm::{ApplyResult, ChangedRow, EvalCommand, JobCommand};
 use muster_control_core::state::{AllocFinder, SavedAlloc, State};
 use muster_domain::deployment::Deployment;
 use muster_domain::eval::Evaluation;
@@ -35,53 +35,6 @@ use crate::limits;
 pub(crate) use collection::{Collection, CollectionSlice, Collections};
 pub(crate) use node_collection::NodeCollection;
 pub(crate) use server_health::ServerHealthNote;
-
-/// An entry records a job.
-const JOB_REGISTERED: &str = "JobRegistered";
-/// An entry carries out what a scheduler decided.
-const PLANNED: &str = "PlanResult";
-
-/// The kind of change an entry makes, as Nomad's event type.
-pub(crate) fn cause(command: &Command) -> &'static str {
-    match command {
-        Command::RegisterNode { .. } => "NodeRegistration",
-        Command::SetNodeStatus { .. }
-        | Command::AddNodeEventV1 { .. }
-        | Command::AddNodeEvent { .. } => "NodeStreamEvent",
-        Command::DeregisterJob { .. } | Command::PurgeJob { .. } => "JobDeregistered",
-        Command::ApplyPlans { .. } => PLANNED,
-        Command::EvaluateJob { .. } | Command::UpdateEvals { .. } => "EvaluationUpdated",
-        Command::ReportNodes { .. } => "AllocationUpdated",
-        Command::CollectGarbage { .. } => "GarbageCollected",
-        Command::NoteCollections { .. } => "NodeGarbageCollected",
-        Command::NoteServerHealth { .. } => "ServerHealthChanged",
-        Command::ChangeDeployment { change, .. } => match change {
-            DeploymentChange::Promote(_) => "DeploymentPromotion",
-            DeploymentChange::SetHealth { .. } => "DeploymentAllocHealth",
-            DeploymentChange::Fail
-            | DeploymentChange::MissedDeadline
-            | DeploymentChange::Pause
-            | DeploymentChange::Resume => "DeploymentStatusUpdate",
-        },
-        Command::SetEligibility { .. }
-        | Command::DrainNode { .. }
-        | Command::CompleteDrain { .. } => "NodeDrain",
-        Command::MigrateAllocs { .. } => "AllocationUpdateDesiredStatus",
-        Command::RegisterJob { .. }
-        | Command::ScaleGroup { .. }
-        | Command::RevertJob { .. }
-        | Command::SetJobStable { .. }
-        | Command::TagJobVersion { .. }
-        | Command::DispatchJob { .. }
-        | Command::LaunchPeriodic { .. } => JOB_REGISTERED,
-        Command::SetSchedulerConfig { .. } => "SchedulerConfigUpdated",
-        Command::SetClusterPolicy { .. } => "NetworkPolicyUpdated",
-        Command::FreshenDomain { .. } | Command::SetOneOffTimes { .. } => "TaskSettingsUpdated",
-        Command::DesireOneOffs { .. } => "TaskDesired",
-        Command::ChangeOneOffs { .. } => "TaskUpdated",
-        Command::Keyed { once: _, command } => cause(command.command()),
-    }
-}
 
 /// A row, as the entry left it.
 #[derive(Clone, Debug)]
@@ -381,9 +334,9 @@ impl EventRow {
             Self::TaskGone(_) => "TaskDeleted",
             // The entry that records a job may place it, too.
             Self::Alloc(..) | Self::AllocAlone(_) | Self::Deployment(_)
-                if cause == JOB_REGISTERED =>
+                if cause == JobCommand::REGISTERED =>
             {
-                PLANNED
+                EvalCommand::PLANNED
             }
             Self::Job(_)
             | Self::Eval(_)
@@ -572,13 +525,13 @@ mod tests {
 
     /// A state after job `web` was registered by the entry at `index`, and its batch.
     fn registered(state: &mut State, index: u64, job_id: &str) -> Batch {
-        let command = Command::RegisterJob {
+        let command = JobCommand::Register {
             spec: Box::new(muster_domain::fixture::job(job_id).build()),
-            at: Timestamp(index),
             check_index: None,
             places: None,
-        };
-        let cause = cause(&command);
+        }
+        .at(Timestamp(index));
+        let cause = command.command.cause();
         let applied = fsm::apply(state, LogIndex(index), command);
         Batch::capture(LogIndex(index), cause, state, &applied, Vec::new()).unwrap()
     }
@@ -626,11 +579,8 @@ mod tests {
         let mut state = State::default();
         let first = registered(&mut state, 7, "web");
         let key = JobKey::in_default("web");
-        let stop = Command::PurgeJob {
-            key,
-            at: Timestamp(8),
-        };
-        let cause = cause(&stop);
+        let stop = JobCommand::Purge { key }.at(Timestamp(8));
+        let cause = stop.command.cause();
         let applied = fsm::apply(&mut state, LogIndex(8), stop);
         let second = Batch::capture(LogIndex(8), cause, &state, &applied, Vec::new()).unwrap();
 

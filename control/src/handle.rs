@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use muster_control_core::fsm::{Command, JobPlacement, NewOneOff, OneOffPlacement, Response};
+use muster_control_core::fsm::{
+    Entry, JobCommand, JobPlacement, NewOneOff, OneOffPlacement, Response,
+};
 use muster_control_core::gc::GcConfig;
 use muster_control_core::state::State;
 use muster_domain::id::{LogIndex, NodeId, Timestamp, WriteKey};
@@ -393,7 +395,7 @@ impl Control {
     pub async fn propose_keyed(
         &self,
         key: WriteKey,
-        command: Command,
+        command: Entry,
     ) -> Result<(LogIndex, Response), ProposeError> {
         self.propose(command.keyed(key)).await
     }
@@ -405,7 +407,7 @@ impl Control {
     /// # Errors
     ///
     /// [`ProposeError`]; its [`retry`](ProposeError::retry) says what to do.
-    pub async fn propose(&self, command: Command) -> Result<(LogIndex, Response), ProposeError> {
+    pub async fn propose(&self, command: Entry) -> Result<(LogIndex, Response), ProposeError> {
         let waited = limits::PROPOSE_WAIT;
         let place = match tokio::time::timeout(waited, self.shared.places.acquire()).await {
             Ok(place) => place.map_err(|error| ProposeError::Stopped {
@@ -585,11 +587,7 @@ impl Control {
     }
 
     /// The command that records a job: with places for its instances where [`Self::places`] would find some for tasks.
-    pub(crate) async fn registration(
-        &self,
-        spec: JobSpec,
-        check_index: Option<LogIndex>,
-    ) -> Command {
+    pub(crate) async fn registration(&self, spec: JobSpec, check_index: Option<LogIndex>) -> Entry {
         let spec = Arc::new(spec);
         let places = if self.state().jobs().get(&spec.key()).is_none() {
             self.job_places(&spec).await
@@ -597,12 +595,12 @@ impl Control {
             None
         };
         let spec = Box::new(Arc::unwrap_or_clone(spec));
-        Command::RegisterJob {
+        JobCommand::Register {
             spec,
             places,
-            at: self.now(),
             check_index,
         }
+        .at(self.now())
     }
 
     async fn job_places(&self, spec: &Arc<JobSpec>) -> Option<Box<JobPlacement>> {

@@ -8,7 +8,7 @@ pub(crate) mod batch;
 use std::time::Duration;
 
 use muster_control_core::fsm::{
-    Command, DesiredOneOff, NewOneOff, OneOffChange, OneOffStep, Response,
+    DesiredOneOff, NewOneOff, OneOffChange, OneOffCommand, OneOffStep, Response,
 };
 use muster_domain::fault::Fault;
 use muster_domain::id::{LogIndex, WriteKey};
@@ -93,7 +93,7 @@ pub(crate) async fn freshen(
 ) -> Answer<()> {
     let at = control.now();
     let until = (!ttl.is_zero()).then(|| at.plus(ttl));
-    let command = Command::FreshenDomain { domain, until, at };
+    let command = OneOffCommand::FreshenDomain { domain, until }.at(at);
     let (index, response) = match key {
         Some(key) => control.propose_keyed(key, command).await?,
         None => control.propose(command).await?,

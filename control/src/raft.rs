@@ -24,7 +24,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use muster_control_core::fsm::{Command, Response};
+use muster_control_core::fsm::{Command, Entry, Response};
 use muster_domain::id::LogIndex;
 use muster_wire::codec::{self, EncodeError};
 use openraft::async_runtime::WatchReceiver;
@@ -351,23 +351,20 @@ impl Raft {
         }
     }
 
-    /// Writes `command`, through the leader if that is another server. Returns its position and its answer
+    /// Writes `entry`, through the leader if that is another server. Returns its position and its answer
     /// once it is applied here.
     ///
     /// A command with a write key is tried again until an answer is known: it is applied once.
-    pub(crate) async fn write(
-        &self,
-        command: &Command,
-    ) -> Result<(LogIndex, Response), WriteError> {
-        let body = codec::encode(command)?;
+    pub(crate) async fn write(&self, entry: &Entry) -> Result<(LogIndex, Response), WriteError> {
+        let body = codec::encode(entry)?;
         if body.len() + ENTRY_OVERHEAD_BYTES > limits::ENTRY_BYTES_MAX {
             return Err(WriteError::TooLarge { bytes: body.len() });
         }
         let logged = EncodedCommand {
-            format: command.version(),
+            format: entry.command.version(),
             body: Arc::from(body),
         };
-        let repeatable = matches!(command, Command::Keyed { .. });
+        let repeatable = matches!(entry.command, Command::Keyed { .. });
         let begun = Instant::now();
         let deadline = begun + limits::PROPOSE_WAIT;
         let mut leadership = self.leadership.clone();

@@ -11,7 +11,7 @@
 use std::time::{Duration, Instant};
 
 use muster_control_core::fixture::Cluster;
-use muster_control_core::fsm::Command;
+use muster_control_core::fsm::{ConfigCommand, EvalCommand, JobCommand};
 use muster_control_core::scheduler::{self, ScheduleOutcome};
 use muster_control_core::snapshot;
 use muster_domain::fixture::{job, node};
@@ -38,11 +38,13 @@ fn main() {
         .sum();
     let started = Instant::now();
     let evals = outcome.update.into_iter().collect();
-    cluster.apply(Command::ApplyPlans {
-        plans: vec![outcome.plan],
-        evals,
-        at,
-    });
+    cluster.apply(
+        EvalCommand::ApplyPlans {
+            plans: vec![outcome.plan],
+            evals,
+        }
+        .at(at),
+    );
     let applied = started.elapsed();
     println!(
         "{nodes} nodes, one job of {count}: schedule {scheduled:?}, apply {applied:?}, {runs} runs"
@@ -61,12 +63,14 @@ fn main() {
                 .memory_mb(60 + number % 11)
                 .build(),
         );
-        cluster.apply(Command::RegisterJob {
-            spec,
-            at,
-            check_index: None,
-            places: None,
-        });
+        cluster.apply(
+            JobCommand::Register {
+                spec,
+                check_index: None,
+                places: None,
+            }
+            .at(at),
+        );
     }
     let (mut scheduled, all) = (Duration::ZERO, Instant::now());
     loop {
@@ -140,17 +144,19 @@ fn flavoured(nodes: u32, count: u32, flavour: &str) {
 fn preempting(nodes: u32) {
     let mut cluster = fleet(nodes);
     let at = cluster.now;
-    cluster.apply(Command::SetSchedulerConfig {
-        config: SchedulerConfig {
-            preemption: PreemptionConfig {
-                service: true,
-                ..PreemptionConfig::default()
+    cluster.apply(
+        ConfigCommand::SetScheduler {
+            config: SchedulerConfig {
+                preemption: PreemptionConfig {
+                    service: true,
+                    ..PreemptionConfig::default()
+                },
+                ..SchedulerConfig::default()
             },
-            ..SchedulerConfig::default()
-        },
-        check_index: None,
-        at,
-    });
+            check_index: None,
+        }
+        .at(at),
+    );
     let filler = job("filler").priority(20).count(4 * nodes);
     cluster.run(filler.cpu_mhz(1_000).memory_mb(50).build());
     let spec = job("high").priority(80).count(nodes);
@@ -172,12 +178,14 @@ fn preempting(nodes: u32) {
 
 /// Registers `spec`, and says what the scheduler makes of it and how long that took.
 fn schedule(cluster: &mut Cluster, spec: JobSpec) -> (ScheduleOutcome, Duration) {
-    cluster.apply(Command::RegisterJob {
-        spec: Box::new(spec),
-        at: cluster.now,
-        check_index: None,
-        places: None,
-    });
+    cluster.apply(
+        JobCommand::Register {
+            spec: Box::new(spec),
+            check_index: None,
+            places: None,
+        }
+        .at(cluster.now),
+    );
     let started = Instant::now();
     let outcome = cluster
         .schedule_next()

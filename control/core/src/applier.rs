@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use muster_domain::id::{EvalId, LogIndex, Timestamp};
 
-use crate::fsm::{Command, EvalUpdate, Response, admit};
+use crate::fsm::{Entry, EvalCommand, EvalUpdate, Response, admit};
 use crate::limits;
 use crate::scheduler::ScheduleOutcome;
 use crate::state::{RemainingCapacity, State};
@@ -17,7 +17,7 @@ use crate::state::{RemainingCapacity, State};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MergedPlans {
     /// The command to propose; `None` if nothing need be written.
-    pub command: Option<Command>,
+    pub command: Option<Entry>,
     /// Outcomes that did not fit into the command: give them to the next [`merge`].
     pub rest: Vec<ScheduleOutcome>,
     /// Evaluations in the command or refused before, with whether something of them is placed.
@@ -88,9 +88,9 @@ pub fn merge(
     }
     if !plans.is_empty() || !evals.is_empty() {
         merged.command = Some(if plans.is_empty() {
-            Command::UpdateEvals { evals, at }
+            EvalCommand::Update { evals }.at(at)
         } else {
-            Command::ApplyPlans { plans, evals, at }
+            EvalCommand::ApplyPlans { plans, evals }.at(at)
         });
     }
     merged

@@ -9,7 +9,7 @@
 use muster_domain::id::{EvalId, Timestamp};
 use muster_domain::one_off::{OneOff, OneOffState};
 
-use crate::fsm::{Command, OneOffChange, OneOffStep};
+use crate::fsm::{OneOffChange, OneOffCommand, OneOffStep};
 use crate::limits::ONE_OFF_CHANGES_MAX;
 use crate::scheduler::is_unplaceable;
 use crate::state::State;
@@ -28,7 +28,7 @@ pub fn due(state: &State, now: Timestamp) -> DueCommands {
         }
         changes.push(change(row, overdue(row)));
     }
-    let some = (!changes.is_empty()).then_some(Command::ChangeOneOffs { changes, at: now });
+    let some = (!changes.is_empty()).then_some(OneOffCommand::Change { changes }.at(now));
     DueCommands {
         commands: some.into_iter().collect(),
         next,

@@ -11,7 +11,7 @@ use muster_domain::id::{AllocId, EvalId, JobKey, LogIndex, Timestamp};
 use muster_domain::job::{Job, JobSpec};
 use muster_domain::plan::Plan;
 
-use crate::fsm::{self, Command, Rejection, Response};
+use crate::fsm::{self, Entry, EvalCommand, JobCommand, Rejection, Response};
 use crate::scheduler::{self, DesiredUpdates, ScheduleOutcome};
 use crate::state::State;
 
@@ -53,12 +53,12 @@ pub fn dry_run(state: &State, spec: JobSpec, now: Timestamp) -> Result<DryRun, R
     let job_modify_index = before
         .as_ref()
         .map_or(LogIndex(0), |job| job.current.job_modify_index);
-    let register = Command::RegisterJob {
+    let register = JobCommand::Register {
         spec: Box::new(spec),
-        at: now,
         check_index: None,
         places: None,
-    };
+    }
+    .at(now);
     if let Response::Rejected(rejection) = next(&mut state, register) {
         return Err(rejection);
     }
@@ -88,11 +88,11 @@ pub fn dry_run(state: &State, spec: JobSpec, now: Timestamp) -> Result<DryRun, R
         .as_ref()
         .map(|update| update.failed_groups.clone())
         .unwrap_or_default();
-    let applied = Command::ApplyPlans {
+    let applied = EvalCommand::ApplyPlans {
         plans: vec![plan.clone()],
         evals: update.into_iter().collect(),
-        at: now,
-    };
+    }
+    .at(now);
     next(&mut state, applied);
     Ok(DryRun {
         before,
@@ -107,7 +107,7 @@ pub fn dry_run(state: &State, spec: JobSpec, now: Timestamp) -> Result<DryRun, R
 }
 
 /// Applies `command` as the entry after the last one.
-fn next(state: &mut State, command: Command) -> Response {
+fn next(state: &mut State, command: Entry) -> Response {
     let index = LogIndex(state.applied().0 + 1);
     fsm::apply(state, index, command).response
 }

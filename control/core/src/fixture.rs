@@ -13,7 +13,10 @@ use muster_domain::plan::Plan;
 
 use crate::applier;
 use crate::broker::{Broker, BrokerConfig};
-use crate::fsm::{self, ApplyResult, Command, Effect, EvalUpdate, Response};
+use crate::fsm::{
+    self, AllocCommand, ApplyResult, Command, Effect, Entry, EvalCommand, EvalUpdate, JobCommand,
+    NodeCommand, Response,
+};
 use crate::scheduler::{self, ScheduleOutcome, Scheduler};
 use crate::state::{JobRow, State, check};
 
@@ -59,7 +62,7 @@ pub struct Cluster {
     /// One-off tasks as the last entry had them in between.
     pub passed: Vec<Arc<OneOff>>,
     /// Every command so far, if wanted.
-    pub history: Option<Vec<Command>>,
+    pub history: Option<Vec<Entry>>,
     /// The scheduler that one worker keeps.
     pub scheduler: Scheduler,
 }
@@ -80,7 +83,7 @@ impl Cluster {
     /// # Panics
     ///
     /// If an invariant does not hold afterwards.
-    pub fn apply(&mut self, command: Command) -> Response {
+    pub fn apply(&mut self, command: Entry) -> Response {
         let index = LogIndex(self.state.applied().0 + 1);
         if let Some(history) = &mut self.history {
             history.push(command.clone());
@@ -143,38 +146,38 @@ impl Cluster {
     /// Registers a node that is ready.
     pub fn node(&mut self, spec: NodeSpec) -> NodeId {
         let node_id = spec.id;
-        self.apply(Command::RegisterNode {
-            spec: Box::new(spec),
-            at: self.now,
-        });
+        self.apply(
+            NodeCommand::Register {
+                spec: Box::new(spec),
+            }
+            .at(self.now),
+        );
         self.node_status(node_id, NodeStatus::Ready);
         node_id
     }
 
     /// Sets a node's status.
     pub fn node_status(&mut self, node_id: NodeId, status: NodeStatus) -> Response {
-        self.apply(Command::SetNodeStatus {
-            node_id,
-            status,
-            at: self.now,
-        })
+        self.apply(NodeCommand::SetStatus { node_id, status }.at(self.now))
     }
 
     /// Registers a job and places it.
     pub fn run(&mut self, spec: JobSpec) -> Vec<Plan> {
-        self.apply(Command::RegisterJob {
-            spec: Box::new(spec),
-            at: self.now,
-            check_index: None,
-            places: None,
-        });
+        self.apply(
+            JobCommand::Register {
+                spec: Box::new(spec),
+                check_index: None,
+                places: None,
+            }
+            .at(self.now),
+        );
         self.settle()
     }
 
     /// Stops a job.
     pub fn stop(&mut self, job_id: &str) -> Vec<Plan> {
         let key = JobKey::in_default(job_id);
-        self.apply(Command::DeregisterJob { key, at: self.now });
+        self.apply(JobCommand::Deregister { key }.at(self.now));
         self.settle()
     }
 
@@ -213,10 +216,12 @@ impl Cluster {
             end: None,
             remote,
         };
-        self.apply(Command::ReportNodes {
-            reports: vec![(node_id, vec![report])],
-            at: self.now,
-        })
+        self.apply(
+            AllocCommand::Report {
+                reports: vec![(node_id, vec![report])],
+            }
+            .at(self.now),
+        )
     }
 
     /// Schedules until no evaluation is ready; the plans, in order, as far as they hold.
@@ -268,9 +273,9 @@ impl Cluster {
     ) {
         let mut merged = applier::merge(&self.state, outcomes, updates, self.now);
         let command = merged.command.take();
-        if let Some(Command::ApplyPlans {
+        if let Some(Command::Eval(EvalCommand::ApplyPlans {
             plans: committed, ..
-        }) = &command
+        })) = command.as_ref().map(|entry| &entry.command)
         {
             plans.extend(committed.iter().cloned());
         }

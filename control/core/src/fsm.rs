@@ -1,17 +1,18 @@
 //! Commands: the only writer of the state.
 //!
-//! [`apply`] is a function of state, index and command: time and everything random come inside the
-//! command, ids are derived from the index. A refused command is a value, the same on every replica.
+//! [`apply`] is a function of state, index and entry: time and everything random come inside the
+//! entry, ids are derived from the index. A refused command is a value, the same on every replica.
 //! Effects are for the leader's shell; losing one is safe, because its duty finds the work again in
 //! the state.
 //!
-//! The encoding of [`Command`] is persisted: variants and fields are only ever appended as new
+//! The encoding of [`Entry`] is persisted: variants and fields are only ever appended as new
 //! variants, and `testdata/` keeps the bytes of each. The old variant is the decoder of its version, as
-//! [`Command::AddNodeEventV1`] is.
+//! [`NodeCommand::AddEventV1`] is.
 
 mod admit;
 mod alloc;
 mod change;
+mod config;
 mod deployment;
 mod eval;
 mod garbage;
@@ -23,23 +24,17 @@ mod one_off;
 mod plan;
 mod remote;
 mod report;
+mod server;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use muster_domain::alloc::AllocReport;
-use muster_domain::eval::{EvalStatus, FailedGroup, Trigger};
 use muster_domain::fault::Fault;
 use muster_domain::id::{
     AllocId, DeploymentId, EvalId, JobKey, LogIndex, NodeId, Timestamp, WriteKey,
 };
-use muster_domain::job::{JobSpec, JobType, NetworkPolicy};
-use muster_domain::node::{
-    DrainSpec, Eligibility, NodeCollected, NodeSpec, NodeStatus, NodeSubsystem,
-};
-use muster_domain::one_off::{OneOff, OneOffTimings};
-use muster_domain::plan::Plan;
-use muster_domain::scheduling::SchedulerConfig;
+use muster_domain::job::JobType;
+use muster_domain::one_off::OneOff;
 use serde::{Deserialize, Serialize};
 
 use crate::limits;
@@ -47,351 +42,92 @@ use crate::state::State;
 
 pub(crate) use admit::admit;
 use admit::admit_current;
+pub use alloc::AllocCommand;
 use change::Change;
+pub use config::ConfigCommand;
+pub use deployment::{DeploymentChange, DeploymentCommand};
 pub(crate) use deployment::{is_late, next_deadline};
+pub use eval::{EvalCommand, EvalUpdate, NextEval};
 pub use garbage::dry_run::{Count as GcCount, GcDryRun as GcSurvey, ObjectKind as GcKind};
 pub use garbage::forecast::GcForecast as GcOutlook;
 pub use garbage::{
-    Cutoffs as GcCutoffs, GcCursor, GcJobStep, GcRule, KeepReason as GcKept,
+    Cutoffs as GcCutoffs, GcCommand, GcCursor, GcJobStep, GcRule, KeepReason as GcKept,
     SliceLimits as GcBounds,
 };
 pub(crate) use job::is_unknown;
+pub use job::{GroupScaling, JobCommand, JobPlacement, TagAssignment};
 pub use keyed::{UnkeyedCommand, WriteDedup};
+pub use node::NodeCommand;
 pub(crate) use one_off::is_placed as is_placed_one_off;
 pub use one_off::{
-    DesiredOneOff, NewOneOff, OneOffChange, OneOffPlacement, OneOffRefusal, OneOffStep,
+    DesiredOneOff, NewOneOff, OneOffChange, OneOffCommand, OneOffPlacement, OneOffRefusal,
+    OneOffStep,
 };
+pub use server::ServerCommand;
 
 /// The newest format of commands that this build understands.
 pub const VERSION: u32 = 2;
 
-/// A replicated change.
+/// An entry of the log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// Time of the proposal.
+    pub at: Timestamp,
+    pub command: Command,
+}
+
+/// A replicated change, by the noun that it changes. The file of the noun defines its commands and applies them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Command {
-    /// An agent says what its machine is. A node not seen before begins as `Initializing`.
-    RegisterNode {
-        spec: Box<NodeSpec>,
-        /// Time of the proposal.
-        at: Timestamp,
-    },
-    /// The heartbeats of a node began or ended.
-    SetNodeStatus {
-        node_id: NodeId,
-        /// The status of the node to the control plane.
-        status: NodeStatus,
-        /// Time of the proposal.
-        at: Timestamp,
-    },
-    /// An operator says whether a node takes new work.
-    SetEligibility {
-        node_id: NodeId,
-        eligibility: Eligibility,
-        /// Time of the proposal.
-        at: Timestamp,
-    },
-    /// A user submits a job. If it is not there, the leader may have found places for all its instances. Where one of
-    /// them is gone, the evaluation of the job places it.
-    RegisterJob {
-        spec: Box<JobSpec>,
-        /// The places of its instances, where the leader found them.
-        places: Option<Box<JobPlacement>>,
-        /// Time of the proposal.
-        at: Timestamp,
-        /// Refuse unless the job was last registered by this entry; 0: unless there is no such job.
-        check_index: Option<LogIndex>,
-    },
-    /// A user stops a job.
-    DeregisterJob {
-        key: JobKey,
-        /// Time of the proposal.
-        at: Timestamp,
-    },
-    /// A user wants a job looked at.
-    EvaluateJob {
-        key: JobKey,
-        /// Replace instances that failed at once, under any policy.
-        force_reschedule: bool,
-        /// Time of the proposal.
-        at: Timestamp,
-    },
-    /// Workers have plans, and updates of their evaluations.
-    ///
-    /// Placements are runs of instances on one node, about 25 bytes each with the node's 16-byte id;
-    /// ids, names and the rest are derived.
-    ApplyPlans {
-        /// Plans, each of one evaluation.
-        plans: Vec<Plan>,
-        /// Updates of evaluations. Left undone where a part of the plan is refused.
-        evals: Vec<EvalUpdate>,
-        /// Time of the proposal.
-        at: Timestamp,
-    },
-    /// Updates of evaluations that have no plan.
-    UpdateEvals {
-        evals: Vec<EvalUpdate>,
-        /// Time of the proposal.
-        at: Timestamp,
-    },
-    /// Forget what has ended: a rule and a range of time, never a list of ids.
-    CollectGarbage {
-        /// The kind of objects to forget.
-        rule: GcRule,
-        /// Only what ended before.
-        before: Timestamp,
-        /// The same for evaluations of batch jobs.
-        batch_before: Timestamp,
-        /// Where the slice before this one ended.
-        after: Option<GcCursor>,
-        /// Time of the proposal.
-        at: Timestamp,
-    },
+    Node(NodeCommand),
+    Job(JobCommand),
+    Alloc(AllocCommand),
+    Eval(EvalCommand),
+    Deployment(DeploymentCommand),
+    OneOff(OneOffCommand),
+    Gc(GcCommand),
+    Config(ConfigCommand),
     /// A write that is applied once, however often it comes.
     Keyed {
         /// The key of the write.
         once: WriteDedup,
         command: UnkeyedCommand,
     },
-    /// Agents of one server report what became of allocations: one entry for many nodes.
-    ReportNodes {
-        /// The reports of each node. Later ones about the same allocation win.
-        reports: Vec<(NodeId, Vec<AllocReport>)>,
-        /// Time of the proposal.
-        at: Timestamp,
-    },
-    /// An operator, or the duty that watches deployments, moves one on.
-    ChangeDeployment {
-        id: DeploymentId,
-        /// The change to make.
-        change: DeploymentChange,
-        /// Time of the proposal.
-        at: Timestamp,
-    },
-    /// An operator begins to empty a node, or stops that.
-    DrainNode {
-        node_id: NodeId,
-        /// How to empty it. `None`: no longer.
-        drain: Option<DrainSpec>,
-        /// Without `drain`: it takes work again.
-        mark_eligible: bool,
-        /// Time of the proposal.
-        at: Timestamp,
-    },
-    /// A drained node is empty. It stays ineligible.
-    CompleteDrain {
-        node_id: NodeId,
-        /// Time of the proposal.
-        at: Timestamp,
-    },
-    /// Allocations are to go elsewhere.
-    MigrateAllocs {
-        alloc_ids: Vec<AllocId>,
-        trigger: Trigger,
-        /// Time of the proposal.
-        at: Timestamp,
-    },
-    /// A user goes back to an older version of a job.
-    RevertJob {
-        key: JobKey,
-        /// The version to go back to.
-        version: u64,
-        /// Refuse unless this is the current version.
-        check_version: Option<u64>,
-        /// Time of the proposal.
-        at: Timestamp,
-    },
-    /// A user says whether a version of a job is known to work.
-    SetJobStable {
-        key: JobKey,
-        version: u64,
-        stable: bool,
-        /// Time of the proposal.
-        at: Timestamp,
-    },
-    /// A user runs a parameterized job.
-    DispatchJob {
-        key: JobKey,
-        /// The end of the new job's id, which tells this dispatch from others.
-        suffix: String,
-        /// The data for the new job, in bytes.
-        payload: Vec<u8>,
-        /// Metadata, besides the job's own.
-        meta: BTreeMap<String, String>,
-        /// A token by which a repeated dispatch is known; empty for none.
-        idempotency_token: String,
-        /// The priority of the new job; `None` for that of the parameterized job.
-        priority: Option<u8>,
-        /// Time of the proposal.
-        at: Timestamp,
-    },
-    /// A periodic job is due, or a user does not want to wait.
-    LaunchPeriodic {
-        key: JobKey,
-        /// The time it is launched for.
-        due: Timestamp,
-        /// By a user: overlap is allowed.
-        forced: bool,
-        /// Time of the proposal.
-        at: Timestamp,
-    },
-    /// An operator changes the scheduler's settings.
-    SetSchedulerConfig {
-        config: SchedulerConfig,
-        /// Refuse unless they were last changed by this entry.
-        check_index: Option<LogIndex>,
-        /// Time of the proposal.
-        at: Timestamp,
-    },
-    /// Clients, and the duties of one-off tasks, move some of them on.
-    ChangeOneOffs {
-        /// The changes, each of one task; one that is refused keeps no other back.
-        changes: Vec<OneOffChange>,
-        /// Time of the proposal.
-        at: Timestamp,
-    },
-    /// Clients want one-off tasks done. A task without a place, or whose place is gone, waits for its evaluation.
-    DesireOneOffs {
-        /// The tasks, each with its place if one was found; one that is refused keeps no other back.
-        tasks: Vec<(NewOneOff, Option<OneOffPlacement>)>,
-        /// The state in which the places were found.
-        seen: LogIndex,
-        /// Time of the proposal.
-        at: Timestamp,
-    },
-    /// A client says that what it knows of a domain is all there is to know.
-    FreshenDomain {
-        domain: String,
-        /// Until when that holds. `None`: for ever.
-        until: Option<Timestamp>,
-        /// Time of the proposal.
-        at: Timestamp,
-    },
-    /// The leader is configured with other times than the last one.
-    SetOneOffTimes {
-        times: OneOffTimings,
-        /// Time of the proposal.
-        at: Timestamp,
-    },
-    /// An operator changes what tasks of every node may send and receive where neither job nor node says it.
-    SetClusterPolicy {
-        policy: Box<NetworkPolicy>,
-        /// Refuse unless it was last changed by this entry.
-        check_index: Option<LogIndex>,
-        /// Time of the proposal.
-        at: Timestamp,
-    },
-    /// A user gives a version of a job a name, or takes the name back.
-    TagJobVersion {
-        key: JobKey,
-        name: String,
-        /// The version that is to have the name; `None` takes the name back.
-        given: Option<TagAssignment>,
-        /// Time of the proposal.
-        at: Timestamp,
-    },
-    /// Agents of one server report their collections of finished allocations: one entry for many nodes. No row keeps
-    /// it. It is in the log so that every server tells of it, at the same index.
-    NoteCollections {
-        /// The collections that each node reported.
-        collections: Vec<(NodeId, NodeCollected)>,
-        /// Time of the proposal.
-        at: Timestamp,
-    },
-    /// A user stops a job and has it forgotten. The answer counts what went.
-    PurgeJob {
-        key: JobKey,
-        /// Time of the proposal.
-        at: Timestamp,
-    },
-    /// [`Self::AddNodeEvent`] of version 1, which has no details. Only in logs that a server of version 1 wrote.
-    AddNodeEventV1 {
-        node_id: NodeId,
-        /// The part of Muster that it is about.
-        subsystem: NodeSubsystem,
-        /// A sentence for the operator.
-        message: String,
-        /// Time of the proposal.
-        at: Timestamp,
-    },
-    /// A user scales a group, or an autoscaler reports an event of it. The job keeps the event.
-    ScaleGroup {
-        key: JobKey,
-        /// The action or the event.
-        scaling: Box<GroupScaling>,
-        /// Refuse unless the job was last registered by this entry.
-        check_index: Option<LogIndex>,
-        /// Time of the proposal.
-        at: Timestamp,
-    },
-    /// Something happened to a node that its operator should see.
-    AddNodeEvent {
-        node_id: NodeId,
-        /// The part of Muster that it is about.
-        subsystem: NodeSubsystem,
-        /// A sentence for the operator.
-        message: String,
-        details: BTreeMap<String, String>,
-        /// Time of the proposal.
-        at: Timestamp,
-    },
-    /// The leader found faults of a server, or found that they are over. No row keeps it. It is in the log so that every
-    /// server tells of it, at the same index.
-    NoteServerHealth {
-        server_id: u64,
-        name: String,
-        /// The faults, in words; empty: it is well again.
-        faults: Vec<String>,
-        /// Time of the proposal.
-        at: Timestamp,
-    },
+    Server(ServerCommand),
 }
 
-/// Places for all instances of a job that is not recorded yet.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct JobPlacement {
-    /// A plan that does nothing but place them. Its evaluation is whichever the entry makes.
-    pub plan: Plan,
-    /// The update of that evaluation.
-    pub update: EvalUpdate,
+/// Makes each noun's commands entries of the log.
+macro_rules! nouns {
+    ($($noun:ident($commands:ident);)*) => {$(
+        impl $commands {
+            /// The entry that proposes it at that time.
+            #[must_use]
+            pub fn at(self, at: Timestamp) -> Entry {
+                let command = Command::$noun(self);
+                Entry { at, command }
+            }
+        }
+    )*};
 }
 
-/// A scaling action on a group, or an event of it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GroupScaling {
-    pub group: String,
-    /// Instances; `None` records only the event.
-    pub count: Option<u32>,
-    pub error: bool,
-    /// A message for the user.
-    pub message: String,
-    /// Data of the client, as a JSON object; empty for none.
-    pub meta_json: String,
+nouns! {
+    Node(NodeCommand);
+    Job(JobCommand);
+    Alloc(AllocCommand);
+    Eval(EvalCommand);
+    Deployment(DeploymentCommand);
+    OneOff(OneOffCommand);
+    Gc(GcCommand);
+    Config(ConfigCommand);
+    Server(ServerCommand);
 }
 
-/// A name that a version of a job is to have.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TagAssignment {
-    /// The version; `None` for the current one.
-    pub version: Option<u64>,
-    /// The purpose of the name, in the user's words.
-    pub description: String,
-}
-
-/// A change of a deployment.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum DeploymentChange {
-    /// Its canaries are good: go on with all instances. `None`: of every group.
-    Promote(Option<Vec<String>>),
-    /// Give it up, and go back to the last stable version where it says so.
-    Fail,
-    /// No instance became healthy in time.
-    MissedDeadline,
-    Pause,
-    Resume,
-    /// Somebody says which instances are healthy.
-    SetHealth {
-        healthy: Vec<AllocId>,
-        unhealthy: Vec<AllocId>,
-    },
+impl Entry {
+    /// Records one-off tasks for which no places were found.
+    #[must_use]
+    pub fn desire_one_offs(tasks: Vec<NewOneOff>, at: Timestamp) -> Self {
+        OneOffCommand::desire(tasks).at(at)
+    }
 }
 
 impl Command {
@@ -400,194 +136,35 @@ impl Command {
     #[must_use]
     pub fn version(&self) -> u32 {
         match self {
-            Self::AddNodeEvent { .. } | Self::NoteServerHealth { .. } => 2,
+            Self::Node(command) => command.version(),
+            Self::Server(command) => command.version(),
             Self::Keyed { once: _, command } => command.command().version(),
-            Self::RegisterNode { .. }
-            | Self::SetNodeStatus { .. }
-            | Self::SetEligibility { .. }
-            | Self::RegisterJob { .. }
-            | Self::DeregisterJob { .. }
-            | Self::EvaluateJob { .. }
-            | Self::ApplyPlans { .. }
-            | Self::UpdateEvals { .. }
-            | Self::CollectGarbage { .. }
-            | Self::ReportNodes { .. }
-            | Self::ChangeDeployment { .. }
-            | Self::DrainNode { .. }
-            | Self::CompleteDrain { .. }
-            | Self::MigrateAllocs { .. }
-            | Self::RevertJob { .. }
-            | Self::SetJobStable { .. }
-            | Self::DispatchJob { .. }
-            | Self::LaunchPeriodic { .. }
-            | Self::SetSchedulerConfig { .. }
-            | Self::ChangeOneOffs { .. }
-            | Self::DesireOneOffs { .. }
-            | Self::FreshenDomain { .. }
-            | Self::SetOneOffTimes { .. }
-            | Self::SetClusterPolicy { .. }
-            | Self::TagJobVersion { .. }
-            | Self::NoteCollections { .. }
-            | Self::PurgeJob { .. }
-            | Self::AddNodeEventV1 { .. }
-            | Self::ScaleGroup { .. } => 1,
+            Self::Job(_)
+            | Self::Alloc(_)
+            | Self::Eval(_)
+            | Self::Deployment(_)
+            | Self::OneOff(_)
+            | Self::Gc(_)
+            | Self::Config(_) => 1,
         }
     }
 
-    /// Records one-off tasks for which no places were found.
+    /// The kind of change, as Nomad's event type.
     #[must_use]
-    pub fn desire_one_offs(tasks: Vec<NewOneOff>, at: Timestamp) -> Self {
-        Self::DesireOneOffs {
-            tasks: tasks.into_iter().map(|task| (task, None)).collect(),
-            seen: LogIndex(0),
-            at,
-        }
-    }
-
-    /// Time of the proposal.
-    #[must_use]
-    pub fn at(&self) -> Timestamp {
+    pub fn cause(&self) -> &'static str {
         match self {
-            Self::RegisterNode { at, .. }
-            | Self::SetNodeStatus { at, .. }
-            | Self::SetEligibility { at, .. }
-            | Self::RegisterJob { at, .. }
-            | Self::DeregisterJob { at, .. }
-            | Self::EvaluateJob { at, .. }
-            | Self::ApplyPlans { at, .. }
-            | Self::UpdateEvals { at, .. }
-            | Self::CollectGarbage { at, .. }
-            | Self::ReportNodes { at, .. }
-            | Self::ChangeDeployment { at, .. }
-            | Self::DrainNode { at, .. }
-            | Self::CompleteDrain { at, .. }
-            | Self::MigrateAllocs { at, .. }
-            | Self::RevertJob { at, .. }
-            | Self::SetJobStable { at, .. }
-            | Self::DispatchJob { at, .. }
-            | Self::LaunchPeriodic { at, .. }
-            | Self::SetSchedulerConfig { at, .. }
-            | Self::DesireOneOffs { at, .. }
-            | Self::ChangeOneOffs { at, .. }
-            | Self::FreshenDomain { at, .. }
-            | Self::SetOneOffTimes { at, .. }
-            | Self::SetClusterPolicy { at, .. }
-            | Self::TagJobVersion { at, .. }
-            | Self::NoteCollections { at, .. }
-            | Self::PurgeJob { at, .. }
-            | Self::AddNodeEventV1 { at, .. }
-            | Self::AddNodeEvent { at, .. }
-            | Self::ScaleGroup { at, .. }
-            | Self::NoteServerHealth { at, .. } => *at,
-            Self::Keyed { once: _, command } => command.command().at(),
+            Self::Node(command) => command.cause(),
+            Self::Job(command) => command.cause(),
+            Self::Alloc(command) => command.cause(),
+            Self::Eval(command) => command.cause(),
+            Self::Deployment(command) => command.cause(),
+            Self::OneOff(command) => command.cause(),
+            Self::Gc(command) => command.cause(),
+            Self::Config(command) => command.cause(),
+            Self::Keyed { once: _, command } => command.command().cause(),
+            Self::Server(command) => command.cause(),
         }
     }
-
-    /// The job that a user changes by it, if it is one.
-    fn job_key(&self) -> Option<JobKey> {
-        match self {
-            Self::RegisterJob { spec, .. } => Some(spec.key()),
-            Self::DeregisterJob { key, .. }
-            | Self::PurgeJob { key, .. }
-            | Self::EvaluateJob { key, .. }
-            | Self::ScaleGroup { key, .. }
-            | Self::RevertJob { key, .. }
-            | Self::SetJobStable { key, .. }
-            | Self::TagJobVersion { key, .. }
-            | Self::DispatchJob { key, .. }
-            | Self::LaunchPeriodic { key, .. } => Some(key.clone()),
-            Self::RegisterNode { .. }
-            | Self::SetNodeStatus { .. }
-            | Self::SetEligibility { .. }
-            | Self::ApplyPlans { .. }
-            | Self::UpdateEvals { .. }
-            | Self::CollectGarbage { .. }
-            | Self::Keyed { .. }
-            | Self::ReportNodes { .. }
-            | Self::ChangeDeployment { .. }
-            | Self::DrainNode { .. }
-            | Self::CompleteDrain { .. }
-            | Self::MigrateAllocs { .. }
-            | Self::SetSchedulerConfig { .. }
-            | Self::DesireOneOffs { .. }
-            | Self::ChangeOneOffs { .. }
-            | Self::FreshenDomain { .. }
-            | Self::SetOneOffTimes { .. }
-            | Self::SetClusterPolicy { .. }
-            | Self::NoteCollections { .. }
-            | Self::NoteServerHealth { .. }
-            | Self::AddNodeEventV1 { .. }
-            | Self::AddNodeEvent { .. } => None,
-        }
-    }
-
-    fn at_mut(&mut self) -> &mut Timestamp {
-        match self {
-            Self::RegisterNode { at, .. }
-            | Self::SetNodeStatus { at, .. }
-            | Self::SetEligibility { at, .. }
-            | Self::RegisterJob { at, .. }
-            | Self::DeregisterJob { at, .. }
-            | Self::EvaluateJob { at, .. }
-            | Self::ApplyPlans { at, .. }
-            | Self::UpdateEvals { at, .. }
-            | Self::CollectGarbage { at, .. }
-            | Self::ReportNodes { at, .. }
-            | Self::ChangeDeployment { at, .. }
-            | Self::DrainNode { at, .. }
-            | Self::CompleteDrain { at, .. }
-            | Self::MigrateAllocs { at, .. }
-            | Self::RevertJob { at, .. }
-            | Self::SetJobStable { at, .. }
-            | Self::DispatchJob { at, .. }
-            | Self::LaunchPeriodic { at, .. }
-            | Self::SetSchedulerConfig { at, .. }
-            | Self::DesireOneOffs { at, .. }
-            | Self::ChangeOneOffs { at, .. }
-            | Self::FreshenDomain { at, .. }
-            | Self::SetOneOffTimes { at, .. }
-            | Self::SetClusterPolicy { at, .. }
-            | Self::TagJobVersion { at, .. }
-            | Self::NoteCollections { at, .. }
-            | Self::PurgeJob { at, .. }
-            | Self::AddNodeEventV1 { at, .. }
-            | Self::AddNodeEvent { at, .. }
-            | Self::ScaleGroup { at, .. }
-            | Self::NoteServerHealth { at, .. } => at,
-            Self::Keyed { once: _, command } => command.command_mut().at_mut(),
-        }
-    }
-}
-
-/// A change of an evaluation.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct EvalUpdate {
-    pub eval_id: EvalId,
-    /// Its status from here on.
-    pub status: EvalStatus,
-    /// The reason for the status, as a sentence for the user.
-    pub description: String,
-    /// The snapshot its plan was made from; 0 keeps what is there.
-    pub snapshot_index: LogIndex,
-    /// The groups that could not be placed, each with the reason.
-    pub failed_groups: Vec<FailedGroup>,
-    /// Instances that wait, by group.
-    pub queued: Vec<(String, u32)>,
-    /// The evaluation that goes on from here.
-    pub next: NextEval,
-}
-
-/// The evaluation that goes on where one ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum NextEval {
-    Nothing,
-    /// A blocked one, for what could not be placed.
-    Blocked,
-    /// A delayed one, because this failed too often.
-    FailedFollowUp {
-        /// Not to be looked at before.
-        wait_until: Timestamp,
-    },
 }
 
 /// The result of a command.
@@ -854,183 +431,32 @@ impl ApplyResult {
 }
 
 /// Applies the entry at `index`.
-pub fn apply(state: &mut State, index: LogIndex, command: Command) -> ApplyResult {
-    apply_within(state, index, command, GcBounds::default())
+pub fn apply(state: &mut State, index: LogIndex, entry: Entry) -> ApplyResult {
+    apply_within(state, index, entry, GcBounds::default())
 }
 
 /// The same with other bounds for a slice of a collection.
-#[expect(clippy::too_many_lines, reason = "one arm a command, no more in it")]
 pub fn apply_within(
     state: &mut State,
     index: LogIndex,
-    command: Command,
+    entry: Entry,
     bounds: GcBounds,
 ) -> ApplyResult {
-    let at = command.at();
+    let Entry { at, command } = entry;
     state.applied = index;
-    if let Some(key) = command.job_key().filter(JobKey::is_one_off) {
-        let rejection = Rejection::OfOneOff(key);
-        return ApplyResult::without_change(Response::Rejected(rejection));
-    }
-    let mut change = Change::new(state, index, at);
+    let mut change = Change::new(state, index, at, bounds);
     let result = match command {
-        Command::RegisterNode { spec, at: _ } => node::register(&mut change, *spec),
-        Command::SetNodeStatus {
-            node_id,
-            status,
-            at: _,
-        } => node::set_status(&mut change, node_id, status),
-        Command::SetEligibility {
-            node_id,
-            eligibility,
-            at: _,
-        } => node::set_eligibility(&mut change, node_id, eligibility),
-        Command::RegisterJob {
-            spec,
-            places,
-            at: _,
-            check_index,
-        } => job::register(&mut change, *spec, places, check_index),
-        Command::DeregisterJob { key, at: _ } => job::deregister(&mut change, key),
-        Command::PurgeJob { key, at: _ } => job::purge(&mut change, key, bounds),
-        Command::AddNodeEventV1 {
-            node_id,
-            subsystem,
-            message,
-            at: _,
-        } => node::add_event(&mut change, node_id, subsystem, message, BTreeMap::new()),
-        Command::AddNodeEvent {
-            node_id,
-            subsystem,
-            message,
-            details,
-            at: _,
-        } => node::add_event(&mut change, node_id, subsystem, message, details),
-        Command::EvaluateJob {
-            key,
-            force_reschedule,
-            at: _,
-        } => job::evaluate(&mut change, key, force_reschedule),
-        Command::ApplyPlans {
-            plans,
-            evals,
-            at: _,
-        } => Ok(plan::apply(&mut change, plans, evals)),
-        Command::UpdateEvals { evals, at: _ } => {
-            for update in evals {
-                eval::update(&mut change, update);
-            }
-            Ok(Response::Done)
-        }
-        Command::CollectGarbage {
-            rule,
-            before,
-            batch_before,
-            after,
-            at: _,
-        } => Ok(garbage::collect(
-            &mut change,
-            bounds,
-            rule,
-            before,
-            batch_before,
-            after,
-        )),
-        Command::ReportNodes { reports, at: _ } => Ok(report::apply(&mut change, reports)),
-        Command::ChangeDeployment {
-            id,
-            change: wanted,
-            at: _,
-        } => deployment::apply(&mut change, id, wanted),
-        Command::DrainNode {
-            node_id,
-            drain,
-            mark_eligible,
-            at: _,
-        } => node::drain(&mut change, node_id, drain, mark_eligible),
-        Command::CompleteDrain { node_id, at: _ } => node::complete_drain(&mut change, node_id),
-        Command::MigrateAllocs {
-            alloc_ids,
-            trigger,
-            at: _,
-        } => alloc::migrate(&mut change, &alloc_ids, trigger),
-        Command::RevertJob {
-            key,
-            version,
-            check_version,
-            at: _,
-        } => job::revert(&mut change, key, version, check_version),
-        Command::SetJobStable {
-            key,
-            version,
-            stable,
-            at: _,
-        } => job::set_stable(&mut change, key, version, stable),
-        Command::TagJobVersion {
-            key,
-            name,
-            given,
-            at: _,
-        } => job::tag(&mut change, key, name, given),
-        Command::DispatchJob {
-            key,
-            suffix,
-            payload,
-            meta,
-            idempotency_token,
-            priority,
-            at: _,
-        } => {
-            let dispatch = launch::Dispatch {
-                suffix,
-                payload,
-                meta,
-                idempotency_token,
-                priority,
-            };
-            launch::dispatch(&mut change, key, dispatch)
-        }
-        Command::ScaleGroup {
-            key,
-            scaling,
-            check_index,
-            at: _,
-        } => job::scale_group(&mut change, key, *scaling, check_index),
-        Command::LaunchPeriodic {
-            key,
-            due,
-            forced,
-            at: _,
-        } => launch::periodic(&mut change, key, due, forced),
-        Command::SetSchedulerConfig {
-            config,
-            check_index,
-            at: _,
-        } => set_config(&mut change, config, check_index),
-        Command::DesireOneOffs { tasks, seen, at: _ } => {
-            Ok(one_off::desire_all(&mut change, tasks, seen))
-        }
-        Command::ChangeOneOffs { changes, at: _ } => Ok(one_off::change_all(&mut change, changes)),
-        Command::FreshenDomain {
-            domain,
-            until,
-            at: _,
-        } => one_off::freshen(&mut change, &domain, until),
-        Command::SetOneOffTimes { times, at: _ } => {
-            one_off::set_times(&mut change, times);
-            Ok(Response::Done)
-        }
-        Command::SetClusterPolicy {
-            policy,
-            check_index,
-            at: _,
-        } => set_cluster_policy(&mut change, *policy, check_index),
-        Command::NoteCollections { collections, at: _ } => {
-            Ok(report::note_collections(change.state, &collections))
-        }
-        Command::NoteServerHealth { .. } => Ok(Response::Done),
+        Command::Node(command) => node::apply(&mut change, command),
+        Command::Job(command) => job::apply(&mut change, command),
+        Command::Alloc(command) => alloc::apply(&mut change, command),
+        Command::Eval(command) => eval::apply(&mut change, command),
+        Command::Deployment(command) => deployment::apply(&mut change, command),
+        Command::OneOff(command) => one_off::apply(&mut change, command),
+        Command::Gc(command) => garbage::apply(&mut change, command),
+        Command::Config(command) => config::apply(&mut change, command),
+        Command::Server(command) => Ok(server::apply(&command)),
         Command::Keyed { once, command } => {
-            return keyed::apply(state, index, once, command);
+            return keyed::apply(state, (index, at), once, command);
         }
     };
     let finished = change.finish();
@@ -1038,49 +464,6 @@ pub fn apply_within(
         response: result.unwrap_or_else(Response::Rejected),
         ..finished
     }
-}
-
-fn set_config(
-    change: &mut Change<'_>,
-    config: SchedulerConfig,
-    check_index: Option<LogIndex>,
-) -> Result<Response, Rejection> {
-    let actual = change.state.config.modify_index;
-    if let Some(expected) = check_index.filter(|expected| *expected != actual) {
-        return Err(Rejection::ConfigIndex { expected, actual });
-    }
-    let row = &mut change.state.config;
-    if row.create_index == LogIndex(0) {
-        row.create_index = change.index;
-    }
-    row.modify_index = change.index;
-    let is_eased = row.scheduler.preemption.is_eased_by(&config.preemption);
-    row.scheduler = config;
-    change.effect(Effect::DutiesDue);
-    if is_eased {
-        change.effect(Effect::RulesEased);
-    }
-    Ok(Response::Done)
-}
-
-fn set_cluster_policy(
-    change: &mut Change<'_>,
-    policy: NetworkPolicy,
-    check_index: Option<LogIndex>,
-) -> Result<Response, Rejection> {
-    let index = change.index;
-    let row = &mut change.state.network;
-    let actual = row.modify_index;
-    if let Some(expected) = check_index.filter(|expected| *expected != actual) {
-        return Err(Rejection::ConfigIndex { expected, actual });
-    }
-    if row.create_index == LogIndex(0) {
-        row.create_index = index;
-    }
-    row.modify_index = index;
-    row.policy = Arc::new(policy);
-    change.effect(Effect::ClusterPolicyChanged);
-    Ok(Response::Done)
 }
 
 #[cfg(test)]

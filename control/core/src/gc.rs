@@ -9,7 +9,7 @@ use std::time::Duration;
 use muster_domain::id::{JobKey, Timestamp};
 use muster_domain::job::JobType;
 
-use crate::fsm::{Command, GcCursor, GcCutoffs, GcJobStep, GcRule, Response};
+use crate::fsm::{Command, Entry, GcCommand, GcCursor, GcCutoffs, GcJobStep, GcRule, Response};
 
 /// Intervals and thresholds. Names and defaults are Nomad's, where it has a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,7 +120,7 @@ impl Collector {
 
     /// Returns the commands to propose, in order, for the rules that are due. `now` is on the clock that [`Self::new`]
     /// was given. `at` is the wall clock, which may have been set since.
-    pub fn handle_timeout(&mut self, now: Timestamp, at: Timestamp) -> Vec<Command> {
+    pub fn handle_timeout(&mut self, now: Timestamp, at: Timestamp) -> Vec<Entry> {
         let cutoffs = self.config.cutoffs(at);
         let mut commands = Vec::new();
         for ((rule, interval), due) in ORDER.into_iter().zip(&mut self.due) {
@@ -135,7 +135,7 @@ impl Collector {
     /// Returns the commands to propose, in order, for a collection by force: no threshold applies. One-off tasks go
     /// first, with their jobs. By age they go when their own time is over, in any collection. `at` is the wall clock.
     #[must_use]
-    pub fn forced(at: Timestamp) -> Vec<Command> {
+    pub fn forced(at: Timestamp) -> Vec<Entry> {
         let by_age = ORDER.into_iter().map(|(rule, _)| rule);
         let rules = std::iter::once(GcRule::OneOffs).chain(by_age);
         rules
@@ -147,8 +147,8 @@ impl Collector {
     /// The others go by the rules for objects without a job. So does the evaluation that stops the job, for which the
     /// client that purged it may wait.
     #[must_use]
-    pub fn below(key: JobKey, at: Timestamp) -> Command {
-        Command::CollectGarbage {
+    pub fn below(key: JobKey, at: Timestamp) -> Entry {
+        GcCommand::Collect {
             rule: GcRule::Jobs,
             before: at,
             batch_before: at,
@@ -157,8 +157,8 @@ impl Collector {
                 key,
                 step: GcJobStep::REMOVE,
             }),
-            at,
         }
+        .at(at)
     }
 
     /// The job that was purged, if `after` is a place in what [`Self::below`] began, and whether it is the beginning.
@@ -173,27 +173,29 @@ impl Collector {
         }
     }
 
-    /// The next slice, if `response` to `command` says that there is one. `at` is the wall clock.
+    /// The next slice, if `response` to `entry` says that there is one. `at` is the wall clock.
     #[must_use]
-    pub fn next_slice(command: &Command, response: &Response, at: Timestamp) -> Option<Command> {
-        match (command, response) {
+    pub fn next_slice(entry: &Entry, response: &Response, at: Timestamp) -> Option<Entry> {
+        match (&entry.command, response) {
             (
-                Command::CollectGarbage {
+                Command::Gc(GcCommand::Collect {
                     rule,
                     before,
                     batch_before,
                     ..
-                },
+                }),
                 Response::Collected {
                     next: Some(after), ..
                 },
-            ) => Some(Command::CollectGarbage {
-                rule: *rule,
-                before: *before,
-                batch_before: *batch_before,
-                after: Some(after.clone()),
-                at,
-            }),
+            ) => Some(
+                GcCommand::Collect {
+                    rule: *rule,
+                    before: *before,
+                    batch_before: *batch_before,
+                    after: Some(after.clone()),
+                }
+                .at(at),
+            ),
             _ => None,
         }
     }
@@ -210,7 +212,7 @@ fn before(at: Timestamp, threshold: Duration) -> Timestamp {
     Timestamp(at.0.saturating_sub(u64::try_from(threshold.as_nanos()).unwrap_or(u64::MAX)))
 }
 
-fn collect(rule: GcRule, cutoffs: &GcCutoffs, at: Timestamp) -> Command {
+fn collect(rule: GcRule, cutoffs: &GcCutoffs, at: Timestamp) -> Entry {
     let GcCutoffs {
         jobs,
         evals,
@@ -226,13 +228,13 @@ fn collect(rule: GcRule, cutoffs: &GcCutoffs, at: Timestamp) -> Command {
         GcRule::Nodes => nodes,
         GcRule::OneOffs => one_offs,
     };
-    Command::CollectGarbage {
+    GcCommand::Collect {
         rule,
         before,
         batch_before: batch_evals,
         after: None,
-        at,
     }
+    .at(at)
 }
 
 #[cfg(test)]

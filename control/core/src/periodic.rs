@@ -21,7 +21,7 @@ use muster_domain::fault::Fault;
 use muster_domain::id::{JobKey, LogIndex, Timestamp};
 use muster_domain::job::{Job, JobSpec, Periodic};
 
-use crate::fsm::Command;
+use crate::fsm::{Entry, JobCommand};
 use crate::state::State;
 
 const NS_PER_S: u64 = 1_000_000_000;
@@ -140,7 +140,7 @@ struct ScheduledJob {
 impl PeriodicLaunches {
     /// Returns the launches at `now`, and when to look again. Of several launches that were missed because nobody led
     /// meanwhile, only the newest is made up for.
-    pub fn due(&mut self, state: &State, now: Timestamp) -> (Vec<Command>, Option<Timestamp>) {
+    pub fn due(&mut self, state: &State, now: Timestamp) -> (Vec<Entry>, Option<Timestamp>) {
         let mut before = std::mem::take(&mut self.known);
         let mut commands = Vec::new();
         let mut again: Option<Timestamp> = None;
@@ -161,12 +161,14 @@ impl PeriodicLaunches {
             if let Some(next) = known.next {
                 if next <= now {
                     let due = last_launch(periodic, base, now).unwrap_or(next);
-                    commands.push(Command::LaunchPeriodic {
-                        key: key.clone(),
-                        due,
-                        forced: false,
-                        at: now,
-                    });
+                    commands.push(
+                        JobCommand::LaunchPeriodic {
+                            key: key.clone(),
+                            due,
+                            forced: false,
+                        }
+                        .at(now),
+                    );
                 } else {
                     again = Some(again.map_or(next, |other| other.min(next)));
                 }

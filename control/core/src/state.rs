@@ -23,13 +23,16 @@ mod prefix;
 mod room;
 mod runs;
 mod sets;
+mod table;
 pub mod waits;
 
 use std::sync::Arc;
 
 use muster_domain::deployment::Deployment;
 use muster_domain::eval::Evaluation;
-use muster_domain::id::{ClusterTag, JobKey, LogIndex, NodeId, NodeNumber, Timestamp};
+use muster_domain::id::{
+    ClusterTag, DeploymentId, EvalId, JobKey, LogIndex, NodeId, NodeNumber, Timestamp,
+};
 
 use allocs::{AffectedRows, RemovalEffect, UpdateEffect};
 pub use allocs::{
@@ -217,7 +220,7 @@ impl State {
             evals: evals.hash(),
             deployments: deployments.hash(),
             config: config.hash().wrapping_add(network.hash()),
-            answers: answers.hash(),
+            answers: answers.row_hash(),
             one_offs: one_offs.hash(),
         }
     }
@@ -273,13 +276,13 @@ impl State {
     /// Writes an evaluation.
     pub(crate) fn put_eval(&mut self, eval: Evaluation) {
         let may_free = self.allocs.may_free(&eval.id);
-        self.evals.put(eval, may_free);
+        self.evals.write(Arc::new(eval), may_free);
     }
 
     /// Writes a deployment.
     pub(crate) fn put_deployment(&mut self, deployment: Deployment) {
         let is_used = self.allocs.is_deployed(&deployment.id);
-        self.deployments.put(deployment, is_used);
+        self.deployments.write(Arc::new(deployment), is_used);
     }
 
     /// Tells evaluations whether they may be freed, and deployments whether they are in use.
@@ -354,6 +357,24 @@ impl State {
             node_ids,
             bytes,
         }
+    }
+
+    /// Forgets an evaluation.
+    pub(crate) fn remove_eval(
+        &mut self,
+        eval_id: &EvalId,
+        index: LogIndex,
+    ) -> Option<Arc<Evaluation>> {
+        self.evals.delete(eval_id, false, index)
+    }
+
+    /// Forgets a deployment.
+    pub(crate) fn remove_deployment(
+        &mut self,
+        id: &DeploymentId,
+        index: LogIndex,
+    ) -> Option<Arc<Deployment>> {
+        self.deployments.delete(id, false, index)
     }
 
     /// Forgets a node.

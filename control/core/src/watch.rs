@@ -17,7 +17,9 @@ use muster_domain::id::{AllocId, JobKey, Timestamp};
 use muster_domain::job::{JobType, MigrateStrategy};
 use muster_domain::node::{Drain, Node};
 
-use crate::fsm::{Command, DeploymentChange, is_late, next_deadline};
+use crate::fsm::{
+    AllocCommand, DeploymentChange, DeploymentCommand, Entry, NodeCommand, is_late, next_deadline,
+};
 use crate::state::{AllocView, State};
 
 pub use timing::Watcher;
@@ -25,7 +27,7 @@ pub use timing::Watcher;
 /// The commands to propose now, and when to look again though nothing changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DueCommands {
-    pub commands: Vec<Command>,
+    pub commands: Vec<Entry>,
     /// `None`: not before something changes.
     pub next: Option<Timestamp>,
 }
@@ -53,11 +55,13 @@ fn missed_deadlines(state: &State, now: Timestamp, due: &mut DueCommands) {
     for deployment in state.deployments().active() {
         let mut groups = deployment.groups.iter();
         if groups.any(|group| is_late(state, deployment, group, now)) {
-            due.commands.push(Command::ChangeDeployment {
-                id: deployment.id,
-                change: DeploymentChange::MissedDeadline,
-                at: now,
-            });
+            due.commands.push(
+                DeploymentCommand::Change {
+                    id: deployment.id,
+                    change: DeploymentChange::MissedDeadline,
+                }
+                .at(now),
+            );
         }
     }
     if let Some(at) = next_deadline(state, now) {
@@ -94,11 +98,13 @@ fn drains(state: &State, now: Timestamp, due: &mut DueCommands) {
     }
     if !leaving.is_empty() {
         leaving.sort_by_key(AllocId::origin);
-        due.commands.push(Command::MigrateAllocs {
-            alloc_ids: leaving,
-            trigger: Trigger::NodeDrain,
-            at: now,
-        });
+        due.commands.push(
+            AllocCommand::Migrate {
+                alloc_ids: leaving,
+                trigger: Trigger::NodeDrain,
+            }
+            .at(now),
+        );
     }
 }
 
@@ -127,10 +133,12 @@ fn drain_node(
         })
         .collect();
     if left.is_empty() {
-        due.commands.push(Command::CompleteDrain {
-            node_id: node.spec.id,
-            at: now,
-        });
+        due.commands.push(
+            NodeCommand::CompleteDrain {
+                node_id: node.spec.id,
+            }
+            .at(now),
+        );
         return;
     }
     let only_system = left.iter().all(is_system);

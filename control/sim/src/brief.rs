@@ -1,6 +1,9 @@
 //! Commands and answers in a few words, for the trace.
 
-use muster_control_core::fsm::{Command, Response};
+use muster_control_core::fsm::{
+    AllocCommand, Command, DeploymentCommand, EvalCommand, GcCommand, JobCommand, NodeCommand,
+    OneOffCommand, Response, ServerCommand,
+};
 use muster_control_core::state::AllocView;
 use muster_domain::alloc::AllocReport;
 use muster_domain::id::NodeId;
@@ -12,54 +15,60 @@ use crate::limits;
 #[expect(clippy::too_many_lines, reason = "one arm a command, no more in it")]
 pub fn command(command: &Command) -> String {
     match command {
-        Command::RegisterNode { spec, .. } => format!("register {}", spec.name),
-        Command::SetNodeStatus {
+        Command::Node(NodeCommand::Register { spec, .. }) => format!("register {}", spec.name),
+        Command::Node(NodeCommand::SetStatus {
             node_id, status, ..
-        } => format!("node {} {}", node(*node_id), status.as_str()),
-        Command::SetEligibility {
+        }) => format!("node {} {}", node(*node_id), status.as_str()),
+        Command::Node(NodeCommand::SetEligibility {
             node_id,
             eligibility,
             ..
-        } => format!("node {} {}", node(*node_id), eligibility.as_str()),
-        Command::RegisterJob {
+        }) => format!("node {} {}", node(*node_id), eligibility.as_str()),
+        Command::Job(JobCommand::Register {
             spec,
             places: Some(places),
             ..
-        } => {
+        }) => {
             let groups = places.plan.groups.iter();
             let runs = groups.flat_map(|group| &group.placements);
             let nodes: Vec<String> = runs.map(|run| format!("{:?}", run.node)).collect();
             format!("run {} on {}", spec.id, nodes.join(", "))
         }
-        Command::RegisterJob {
+        Command::Job(JobCommand::Register {
             spec, places: None, ..
-        } => format!("run {} x{}", spec.id, spec.groups[0].count),
-        Command::DeregisterJob { key, .. } => format!("stop {key}"),
-        Command::EvaluateJob { key, .. } => format!("evaluate {key}"),
-        Command::ApplyPlans { plans, evals, .. } => {
+        }) => format!("run {} x{}", spec.id, spec.groups[0].count),
+        Command::Job(JobCommand::Deregister { key, .. }) => format!("stop {key}"),
+        Command::Job(JobCommand::Evaluate { key, .. }) => format!("evaluate {key}"),
+        Command::Eval(EvalCommand::ApplyPlans { plans, evals, .. }) => {
             let names: Vec<String> = plans.iter().map(|plan| plan.job.to_string()).collect();
             format!("plans of {} and {} updates", names.join(", "), evals.len())
         }
-        Command::UpdateEvals { evals, .. } => format!("{} updates", evals.len()),
-        Command::ReportNodes { reports, .. } => {
+        Command::Eval(EvalCommand::Update { evals, .. }) => format!("{} updates", evals.len()),
+        Command::Alloc(AllocCommand::Report { reports, .. }) => {
             let nodes: Vec<String> = reports
                 .iter()
                 .map(|(node_id, reports)| node_reports(*node_id, reports))
                 .collect();
             nodes.join("; ")
         }
-        Command::ChangeDeployment { id, change, .. } => {
+        Command::Deployment(DeploymentCommand::Change { id, change, .. }) => {
             format!("deployment {} {change:?}", id.short())
         }
-        Command::DrainNode { node_id, drain, .. } => {
+        Command::Node(NodeCommand::Drain { node_id, drain, .. }) => {
             format!("drain {} {}", node(*node_id), drain.is_some())
         }
-        Command::CompleteDrain { node_id, .. } => format!("{} is drained", node(*node_id)),
-        Command::MigrateAllocs { alloc_ids, .. } => format!("migrate {}", alloc_ids.len()),
-        Command::RevertJob { key, version, .. } => format!("revert {key} to {version}"),
-        Command::TagJobVersion {
+        Command::Node(NodeCommand::CompleteDrain { node_id, .. }) => {
+            format!("{} is drained", node(*node_id))
+        }
+        Command::Alloc(AllocCommand::Migrate { alloc_ids, .. }) => {
+            format!("migrate {}", alloc_ids.len())
+        }
+        Command::Job(JobCommand::Revert { key, version, .. }) => {
+            format!("revert {key} to {version}")
+        }
+        Command::Job(JobCommand::TagVersion {
             key, name, given, ..
-        } => {
+        }) => {
             format!(
                 "{key} tag {name} {}",
                 if given.is_some() {
@@ -69,23 +78,30 @@ pub fn command(command: &Command) -> String {
                 }
             )
         }
-        Command::SetJobStable { key, version, .. } => format!("{key} {version} is stable"),
-        Command::ScaleGroup { key, scaling, .. } => format!("scale {key} to {:?}", scaling.count),
-        Command::DispatchJob { key, .. } => format!("dispatch {key}"),
-        Command::LaunchPeriodic { key, .. } => format!("launch {key}"),
-        Command::SetSchedulerConfig { .. } => "settings".to_owned(),
-        Command::SetClusterPolicy { .. } => "network policy".to_owned(),
-        Command::PurgeJob { key, .. } => format!("purge {key}"),
-        Command::AddNodeEventV1 { message, .. } | Command::AddNodeEvent { message, .. } => {
+        Command::Job(JobCommand::SetStable { key, version, .. }) => {
+            format!("{key} {version} is stable")
+        }
+        Command::Job(JobCommand::ScaleGroup { key, scaling, .. }) => {
+            format!("scale {key} to {:?}", scaling.count)
+        }
+        Command::Job(JobCommand::Dispatch { key, .. }) => format!("dispatch {key}"),
+        Command::Job(JobCommand::LaunchPeriodic { key, .. }) => format!("launch {key}"),
+        Command::Job(JobCommand::Purge { key, .. }) => format!("purge {key}"),
+        Command::Node(
+            NodeCommand::AddEventV1 { message, .. } | NodeCommand::AddEvent { message, .. },
+        ) => {
             format!("node event: {message}")
         }
-        Command::NoteCollections { collections, .. } => {
+        Command::Node(NodeCommand::NoteCollections { collections, .. }) => {
             format!("collections on {} nodes", collections.len())
         }
-        Command::NoteServerHealth { name, faults, .. } => format!("{name} has faults: {faults:?}"),
-        Command::FreshenDomain { domain, .. } => format!("{domain} is fresh"),
-        Command::SetOneOffTimes { .. } => "times of tasks".to_owned(),
-        Command::DesireOneOffs { tasks, seen, .. } => {
+        Command::Server(ServerCommand::NoteHealth { name, faults, .. }) => {
+            format!("{name} has faults: {faults:?}")
+        }
+        Command::OneOff(OneOffCommand::FreshenDomain { domain, .. }) => {
+            format!("{domain} is fresh")
+        }
+        Command::OneOff(OneOffCommand::Desire { tasks, seen, .. }) => {
             let each = tasks.iter().map(|(task, place)| {
                 let place = place.as_ref().map(|place| place.node);
                 format!("{} at {place:?}", task.guid)
@@ -93,14 +109,14 @@ pub fn command(command: &Command) -> String {
             let each: Vec<String> = each.collect();
             format!("desire tasks {} as of {}", each.join(", "), seen.0)
         }
-        Command::ChangeOneOffs { changes, .. } => {
+        Command::OneOff(OneOffCommand::Change { changes, .. }) => {
             let each = changes.iter();
             let words: Vec<String> = each
                 .map(|change| format!("{} {:?}", change.guid, change.step))
                 .collect();
             format!("tasks {}", words.join(", "))
         }
-        Command::CollectGarbage { rule, after, .. } => {
+        Command::Gc(GcCommand::Collect { rule, after, .. }) => {
             format!("collect {rule:?}{}", after.as_ref().map_or("", |_| " on"))
         }
         Command::Keyed {
@@ -109,6 +125,7 @@ pub fn command(command: &Command) -> String {
         } => {
             format!("{} as {}", self::command(inner.command()), once.key)
         }
+        other => other.cause().to_owned(),
     }
 }
 

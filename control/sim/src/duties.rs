@@ -10,7 +10,9 @@ use std::time::Duration;
 use muster_control_core::applier::{self, MergedPlans};
 use muster_control_core::broker::{Broker, BrokerConfig, Delivery};
 use muster_control_core::converge;
-use muster_control_core::fsm::{Command, Effect, OneOffChange, OneOffStep, Response};
+use muster_control_core::fsm::{
+    Effect, Entry, NodeCommand, OneOffChange, OneOffCommand, OneOffStep, Response,
+};
 use muster_control_core::gc::{Collector, GcConfig};
 use muster_control_core::heartbeat::{HeartbeatConfig, HeartbeatOutcome, Heartbeats};
 use muster_control_core::scheduler::{self, ScheduleOutcome};
@@ -34,7 +36,7 @@ pub enum ProposalReason {
     /// A node is silent.
     Down(NodeId),
     /// The collection goes on with its next slice.
-    Garbage(Box<Command>),
+    Garbage(Box<Entry>),
     /// Time has changed one-off tasks.
     Converge,
     /// Time has changed deployments.
@@ -55,7 +57,7 @@ struct CallbackCall {
 /// The next step of a collection.
 #[derive(Debug)]
 enum GcStep {
-    Propose(Command),
+    Propose(Entry),
     /// The collection that was asked for is over.
     Tell(Waiter),
 }
@@ -65,7 +67,7 @@ enum GcStep {
 struct Watch {
     watcher: Watcher,
     /// The commands that it found, but for the one that is on its way.
-    found: VecDeque<Command>,
+    found: VecDeque<Entry>,
     /// One is on its way.
     writing: bool,
 }
@@ -257,7 +259,7 @@ impl Duties {
     }
 
     /// Callbacks that are due and claimed by nobody, and that they are to be claimed.
-    fn claim(&mut self, state: &State, at: Timestamp) -> Option<(Command, ProposalReason)> {
+    fn claim(&mut self, state: &State, at: Timestamp) -> Option<(Entry, ProposalReason)> {
         let one_offs = state.one_offs();
         let places = one_offs.callback_places("");
         let due = places.flat_map(|place| one_offs.callbacks(place));
@@ -276,12 +278,12 @@ impl Duties {
         };
         let changes = rows.iter().map(|row| converge::change(row, step)).collect();
         self.callbacks.claiming = true;
-        let command = Command::ChangeOneOffs { changes, at };
+        let command = OneOffCommand::Change { changes }.at(at);
         Some((command, ProposalReason::Claim(rows, until)))
     }
 
     /// Returns the results of callbacks that are over.
-    fn called(&mut self, now: Timestamp, at: Timestamp) -> Option<(Command, ProposalReason)> {
+    fn called(&mut self, now: Timestamp, at: Timestamp) -> Option<(Entry, ProposalReason)> {
         let (over, calls) = std::mem::take(&mut self.callbacks.under_way)
             .into_iter()
             .partition(|call| call.ends <= now);
@@ -293,7 +295,7 @@ impl Duties {
         self.callbacks.writing = true;
         let changes = over.into_iter().map(|call| call.change).collect();
         Some((
-            Command::ChangeOneOffs { changes, at },
+            OneOffCommand::Change { changes }.at(at),
             ProposalReason::Called,
         ))
     }
@@ -393,7 +395,7 @@ impl Duties {
         state: &State,
         now: Timestamp,
         at: Timestamp,
-    ) -> Option<(Command, ProposalReason)> {
+    ) -> Option<(Entry, ProposalReason)> {
         if let Some(command) = self.next_slice() {
             return Some((command.clone(), ProposalReason::Garbage(Box::new(command))));
         }
@@ -454,7 +456,7 @@ impl Duties {
     }
 
     /// Returns the next command for deployments that time has changed, one after the other.
-    fn next_watched(&mut self, state: &State, now: Timestamp, at: Timestamp) -> Option<Command> {
+    fn next_watched(&mut self, state: &State, now: Timestamp, at: Timestamp) -> Option<Entry> {
         let watch = &mut self.watch;
         if watch.found.is_empty() {
             watch.found = watch.watcher.handle_timeout(state, now, at).into();
@@ -462,7 +464,7 @@ impl Duties {
         watch.found.pop_front()
     }
 
-    fn next_slice(&mut self) -> Option<Command> {
+    fn next_slice(&mut self) -> Option<Entry> {
         while !self.collecting {
             match self.garbage.pop_front()? {
                 GcStep::Tell(waiter) => self.collected.push(waiter),
@@ -494,7 +496,7 @@ impl Duties {
     }
 
     /// Time has passed. Gives back what to propose about silent nodes. `at` is the wall clock.
-    pub fn handle_timeout(&mut self, state: &State, at: Timestamp, env: &mut Env) -> Vec<Command> {
+    pub fn handle_timeout(&mut self, state: &State, at: Timestamp, env: &mut Env) -> Vec<Entry> {
         let now = env.now;
         let stalled = now.since(self.looked_at) > limits::LEADER_STALL;
         self.looked_at = now;
@@ -509,10 +511,12 @@ impl Duties {
         self.garbage.extend(due.into_iter().map(GcStep::Propose));
         let silent = self.heartbeats.handle_timeout(now).into_iter();
         silent
-            .map(|node_id| Command::SetNodeStatus {
-                node_id,
-                status: NodeStatus::Down,
-                at,
+            .map(|node_id| {
+                NodeCommand::SetStatus {
+                    node_id,
+                    status: NodeStatus::Down,
+                }
+                .at(at)
             })
             .collect()
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use muster_control_core::fsm::Command;
+use muster_control_core::fsm;
 
 /// An entry's index, and the term in which it was written. Ordered as elections compare logs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -18,7 +18,7 @@ pub enum Payload {
     /// Nothing: the first entry of a leader.
     Blank,
     /// A change of the state.
-    Command(Box<Command>),
+    Command(Box<fsm::Entry>),
 }
 
 /// An entry.

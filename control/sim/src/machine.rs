@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 
 use muster_control_core::fixture;
-use muster_control_core::fsm::{self, ApplyResult, Command};
+use muster_control_core::fsm::{self, AllocCommand, ApplyResult, Command, Entry, EvalCommand};
 use muster_control_core::snapshot::{self, Record};
 use muster_control_core::state::{State, StateHash, check, waits};
 use muster_domain::id::{LogIndex, Timestamp, WriteKey};
@@ -54,20 +54,20 @@ impl Machine {
     pub fn apply(
         &mut self,
         index: u64,
-        command: &Command,
+        entry: &Entry,
         clock: Timestamp,
         bug: Option<Bug>,
     ) -> ApplyResult {
-        let mut command = command.clone();
+        let mut entry = entry.clone();
         match bug {
-            Some(Bug::ApplyWithClock) => set_time(&mut command, clock),
+            Some(Bug::ApplyWithClock) => set_time(&mut entry, clock),
             Some(Bug::KeyIgnored) => {
-                if let Command::Keyed { command: inner, .. } = &command {
-                    command = inner.command().clone();
+                if let Command::Keyed { command: inner, .. } = &entry.command {
+                    entry.command = inner.command().clone();
                 }
             }
             Some(Bug::DoublePlacement) => {
-                if let Command::ApplyPlans { plans, .. } = &mut command {
+                if let Command::Eval(EvalCommand::ApplyPlans { plans, .. }) = &mut entry.command {
                     for plan in plans {
                         plan.snapshot_index = LogIndex(index);
                     }
@@ -78,7 +78,7 @@ impl Machine {
         let bounds = limits::GC_BOUNDS;
         let is_copied = matches!(bug, Some(Bug::LeftDeployments | Bug::RevivedJob));
         let before = is_copied.then(|| self.state.clone());
-        let applied = fsm::apply_within(&mut self.state, LogIndex(index), command, bounds);
+        let applied = fsm::apply_within(&mut self.state, LogIndex(index), entry, bounds);
         match (bug, before) {
             (Some(Bug::LeftDeployments), Some(before)) => {
                 fixture::leave_deployments(&before, &mut self.state);
@@ -108,16 +108,17 @@ impl Machine {
 
 /// The key of a write, if it has one.
 #[must_use]
-pub fn key_of(command: &Command) -> Option<&WriteKey> {
-    match command {
+pub fn key_of(entry: &Entry) -> Option<&WriteKey> {
+    match &entry.command {
         Command::Keyed { once, .. } => Some(&once.key),
         _ => None,
     }
 }
 
-fn set_time(command: &mut Command, clock: Timestamp) {
-    match command {
-        Command::ReportNodes { at, .. } | Command::ApplyPlans { at, .. } => *at = clock,
+fn set_time(entry: &mut Entry, clock: Timestamp) {
+    match entry.command {
+        Command::Alloc(AllocCommand::Report { .. })
+        | Command::Eval(EvalCommand::ApplyPlans { .. }) => entry.at = clock,
         _ => {}
     }
 }

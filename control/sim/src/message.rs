@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use muster_control_core::fsm::{Command, DeploymentChange, NewOneOff, OneOffChange, Response};
+use muster_control_core::fsm::{self, DeploymentChange, NewOneOff, OneOffChange, Response};
 use muster_domain::id::{DeploymentId, JobKey, LogIndex, NodeId, WriteKey};
 use muster_domain::job::JobSpec;
 use muster_domain::node::Eligibility;
@@ -33,7 +33,7 @@ pub enum Message {
         /// The sender's number for it.
         request: u64,
         /// The command to propose.
-        command: Box<Command>,
+        command: Box<fsm::Entry>,
     },
     /// The outcome of a `Forward`; `None` if the receiver does not lead and nothing was written.
     Forwarded {

@@ -10,7 +10,9 @@ mod deployments;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use muster_control_core::fsm::{ApplyResult, ChangedRow, Command, Response};
+use muster_control_core::fsm::{
+    self, ApplyResult, ChangedRow, Command, JobCommand, NodeCommand, Response,
+};
 use muster_control_core::state::StateHash;
 use muster_domain::id::{JobKey, LogIndex, NodeId, Timestamp, WriteKey};
 use muster_domain::job::JobType;
@@ -317,8 +319,8 @@ impl Oracle {
     }
 
     /// A command took effect for the first time.
-    fn first_applied(&mut self, command: &Command, applied: &ApplyResult, machine: &Machine) {
-        if let Some(key) = machine::key_of(command) {
+    fn first_applied(&mut self, entry: &fsm::Entry, applied: &ApplyResult, machine: &Machine) {
+        if let Some(key) = machine::key_of(entry) {
             match self.writes.get(key) {
                 Some(first) if *first == applied.response && applied.changed.is_empty() => return,
                 Some(_) => {
@@ -331,21 +333,21 @@ impl Oracle {
             }
         }
         self.check_one_off_states(applied, machine);
-        let command = match command {
+        let command = match &entry.command {
             Command::Keyed { command, .. } => command.command(),
             other => other,
         };
         match (command, &applied.response) {
             (_, Response::Rejected(_)) => {}
             (
-                Command::SetNodeStatus {
+                Command::Node(NodeCommand::SetStatus {
                     node_id, status, ..
-                },
+                }),
                 _,
             ) if *status == NodeStatus::Down && !applied.changed.is_empty() => {
                 self.downs.push(*node_id);
             }
-            (Command::RegisterJob { spec, .. }, _) => {
+            (Command::Job(JobCommand::Register { spec, .. }), _) => {
                 let placed = applied.changed.iter();
                 let placed = placed.filter(|changed| matches!(changed, ChangedRow::Alloc(_)));
                 self.placed += placed.count() as u64;
@@ -359,7 +361,7 @@ impl Oracle {
                     self.registered(spec, version);
                 }
             }
-            (Command::DeregisterJob { key, .. } | Command::PurgeJob { key, .. }, _) => {
+            (Command::Job(JobCommand::Deregister { key } | JobCommand::Purge { key }), _) => {
                 if let Some(wanted) = self.jobs.get_mut(key) {
                     wanted.stopped = true;
                 }

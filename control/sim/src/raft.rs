@@ -13,7 +13,7 @@ mod replication;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use muster_control_core::fsm::Command;
+use muster_control_core::fsm;
 use muster_domain::id::Timestamp;
 
 use crate::disk::{Disk, Image, Op};
@@ -147,7 +147,7 @@ impl Raft {
     }
 
     /// Writes `command` to the log of a leader; gives back where.
-    pub fn propose(&mut self, command: Command, env: &mut Env) -> Option<Position> {
+    pub fn propose(&mut self, command: fsm::Entry, env: &mut Env) -> Option<Position> {
         // A leader whose disk is full takes nothing more.
         if !self.leads() || self.disk.full {
             return None;

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use muster_control_core::broker::Delivery;
-use muster_control_core::fsm::{ApplyResult, Command, Effect};
+use muster_control_core::fsm::{self, ApplyResult, Command, Effect, GcCommand, NodeCommand};
 use muster_control_core::scheduler::ScheduleOutcome;
 use muster_domain::id::Timestamp;
 
@@ -201,7 +201,7 @@ impl Server {
         {
             let reign = duties.reign;
             for command in duties.handle_timeout(&self.machine.state, at, env) {
-                if let Command::SetNodeStatus { node_id, .. } = &command {
+                if let Command::Node(NodeCommand::SetStatus { node_id, .. }) = &command.command {
                     let purpose = ProposalReason::Down(*node_id);
                     self.propose_duty(reign, command, purpose, env);
                 }
@@ -312,7 +312,7 @@ impl Server {
             return;
         };
         let clock = self.wall(env.now);
-        let is_collection = matches!(**command, Command::CollectGarbage { .. });
+        let is_collection = matches!(command.command, Command::Gc(GcCommand::Collect { .. }));
         let before = is_collection.then(|| self.machine.state.clone());
         let applied = self.machine.apply(entry.at.index, command, clock, env.bug);
         if env
@@ -325,7 +325,7 @@ impl Server {
             env.trace_line(format_args!(
                 "{}: {} -> {}",
                 entry.at.index,
-                brief::command(command),
+                brief::command(&command.command),
                 brief::response(&applied.response)
             ));
         }
@@ -447,7 +447,7 @@ impl Server {
     fn propose_duty(
         &mut self,
         reign: (u64, u64),
-        command: Command,
+        command: fsm::Entry,
         purpose: ProposalReason,
         env: &mut Env,
     ) -> bool {

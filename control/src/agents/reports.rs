@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use muster_control_core::fsm::{Command, Response};
+use muster_control_core::fsm::{AllocCommand, Entry, NodeCommand, Response};
 use muster_control_core::state::State;
 use muster_domain::alloc::{AllocReport, ClientStatus};
 use muster_domain::id::{AllocId, NodeId, Timestamp};
@@ -341,21 +341,21 @@ async fn commit(control: &Control, mut parts: Vec<SessionReports>) {
 }
 
 /// The command that writes the allocations in `parts`; `None` if there are none.
-fn reported(parts: &[SessionReports], at: Timestamp) -> Option<Command> {
+fn reported(parts: &[SessionReports], at: Timestamp) -> Option<Entry> {
     let told = parts.iter().filter(|part| !part.reports.is_empty());
     let reports: Vec<_> = told
         .map(|part| (part.node_id, part.reports.clone()))
         .collect();
-    (!reports.is_empty()).then_some(Command::ReportNodes { reports, at })
+    (!reports.is_empty()).then_some(AllocCommand::Report { reports }.at(at))
 }
 
 /// The command that writes the collections in `parts`; `None` if there are none.
-fn collected(parts: &[SessionReports], at: Timestamp) -> Option<Command> {
+fn collected(parts: &[SessionReports], at: Timestamp) -> Option<Entry> {
     let told = parts.iter();
     let collections: Vec<_> = told
         .filter_map(|part| Some((part.node_id, part.collected.clone()?)))
         .collect();
-    (!collections.is_empty()).then_some(Command::NoteCollections { collections, at })
+    (!collections.is_empty()).then_some(NodeCommand::NoteCollections { collections }.at(at))
 }
 
 /// Proposes what `say` makes of the parts whose sessions are there, until it is committed, and says which nodes are
@@ -363,7 +363,7 @@ fn collected(parts: &[SessionReports], at: Timestamp) -> Option<Command> {
 async fn propose(
     control: &Control,
     parts: &mut Vec<SessionReports>,
-    say: fn(&[SessionReports], Timestamp) -> Option<Command>,
+    say: fn(&[SessionReports], Timestamp) -> Option<Entry>,
 ) -> Option<Vec<NodeId>> {
     loop {
         parts.retain(|part| !part.outbox.is_closed());

@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::FutureExt as _;
-use muster_control_core::fsm::{Command, Rejection, Response};
+use muster_control_core::fsm::{NodeCommand, Rejection, Response};
 use muster_control_core::state::State;
 use muster_domain::id::{LogIndex, NodeId};
 use muster_domain::node::{NodeEvent, NodeSecret, NodeSpec, NodeStatus, NodeSubsystem};
@@ -208,13 +208,13 @@ async fn check_secret(
     );
     if !is_recorded(&known.events, &message) {
         tracing::warn!(node_id = %spec.id, %peer, "an agent with another secret is refused");
-        let event = Command::AddNodeEvent {
+        let event = NodeCommand::AddEvent {
             node_id: spec.id,
             subsystem: NodeSubsystem::Cluster,
             message,
             details: BTreeMap::from([("agent_address".to_owned(), peer.ip().to_string())]),
-            at: control.now(),
-        };
+        }
+        .at(control.now());
         if let Err(error) = control.propose(event).await {
             tracing::debug!(%error, "the event of the refused agent is not recorded");
         }
@@ -250,18 +250,18 @@ async fn say_farewell(sender: &mut FrameSender, error: &SessionError) {
 async fn register(spec: &NodeSpec, control: &Control) -> Result<(), SessionError> {
     let known = control.state().nodes().get(&spec.id).cloned();
     if known.as_ref().is_none_or(|known| *known.spec != *spec) {
-        let command = Command::RegisterNode {
+        let command = NodeCommand::Register {
             spec: Box::new(spec.clone()),
-            at: control.now(),
-        };
+        }
+        .at(control.now());
         refuse_rejection(control.propose(command).await?.1)?;
     }
     if !is_ready(spec.id, control) {
-        let command = Command::SetNodeStatus {
+        let command = NodeCommand::SetStatus {
             node_id: spec.id,
             status: NodeStatus::Ready,
-            at: control.now(),
-        };
+        }
+        .at(control.now());
         refuse_rejection(control.propose(command).await?.1)?;
     }
     Ok(())

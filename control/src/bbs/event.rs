@@ -223,7 +223,9 @@ fn events(reader: Reader) -> impl Stream<Item = Result<Bytes, Infallible>> {
 
 #[cfg(test)]
 mod tests {
-    use muster_control_core::fsm::{self, Command, NewOneOff, OneOffChange, OneOffStep};
+    use muster_control_core::fsm::{
+        self, Entry, NewOneOff, OneOffChange, OneOffCommand, OneOffStep,
+    };
     use muster_control_core::state::State;
     use muster_domain::fixture;
     use muster_domain::id::Timestamp;
@@ -232,7 +234,7 @@ mod tests {
     use super::*;
 
     /// Changes of the entry at `index`.
-    fn applied(state: &mut State, index: u64, command: Command) -> Batch {
+    fn applied(state: &mut State, index: u64, command: Entry) -> Batch {
         let applied = fsm::apply(state, LogIndex(index), command);
         Batch::capture(LogIndex(index), "test", state, &applied, Vec::new()).unwrap()
     }
@@ -243,7 +245,7 @@ mod tests {
             domain: "apps".to_owned(),
             definition: fixture::definition(),
         };
-        let command = Command::desire_one_offs(vec![task], Timestamp(index));
+        let command = Entry::desire_one_offs(vec![task], Timestamp(index));
         applied(state, index, command)
     }
 
@@ -253,10 +255,10 @@ mod tests {
             generation: None,
             step,
         };
-        let command = Command::ChangeOneOffs {
+        let command = OneOffCommand::Change {
             changes: vec![change],
-            at: Timestamp(index),
-        };
+        }
+        .at(Timestamp(index));
         applied(state, index, command)
     }
 

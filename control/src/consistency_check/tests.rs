@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use muster_control_core::fsm::Command;
+use muster_control_core::fsm::JobCommand;
 use muster_domain::id::WriteKey;
 use muster_link::tls::{Authority, CERTIFICATE_LIFE, CertificateSubject};
 
@@ -140,12 +140,12 @@ async fn three(dir: &Path) -> Vec<Server> {
 async fn write(servers: &[Server], key: &str) -> LogIndex {
     let control = servers[0].control();
     let key = WriteKey::new(key).unwrap();
-    let command = Command::RegisterJob {
+    let command = JobCommand::Register {
         spec: Box::new(muster_domain::fixture::job("web").count(0).build()),
-        at: control.now(),
         check_index: None,
         places: None,
-    };
+    }
+    .at(control.now());
     let (index, _) = control.propose_keyed(key, command).await.unwrap();
     for server in servers {
         until("it is applied", || {

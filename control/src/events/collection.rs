@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
-use muster_control_core::fsm::{Command, GcCursor, GcRule, Response};
+use muster_control_core::fsm::{self, Command, GcCommand, GcCursor, GcRule, Response};
 use muster_control_core::gc::Collector;
 use muster_domain::id::{JobKey, Timestamp};
 use muster_wire::api::operator::GcRound;
@@ -33,15 +33,14 @@ pub(crate) struct CollectionSlice {
 }
 
 impl CollectionSlice {
-    /// That which `command` asks for.
-    pub(crate) fn of(command: &Command) -> Option<Self> {
-        if let Command::CollectGarbage {
+    /// The slice that `entry` asks for.
+    pub(crate) fn of(entry: &fsm::Entry) -> Option<Self> {
+        if let Command::Gc(GcCommand::Collect {
             rule,
             before,
             batch_before: _,
             after,
-            at,
-        } = command
+        }) = &entry.command
         {
             let purged = after.as_ref().and_then(Collector::purged);
             let (about, is_first) = match purged {
@@ -52,7 +51,7 @@ impl CollectionSlice {
                 about,
                 before: *before,
                 after: after.clone().filter(|_| !is_first),
-                at: *at,
+                at: entry.at,
             })
         } else {
             None

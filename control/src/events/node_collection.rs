@@ -2,7 +2,7 @@
 //!
 //! The entry carries them and no row keeps them, so they cost the state nothing.
 
-use muster_control_core::fsm::Command;
+use muster_control_core::fsm::{Command, Entry, NodeCommand};
 use muster_control_core::state::State;
 use muster_domain::id::NodeId;
 use muster_domain::node::NodeCollected;
@@ -17,10 +17,10 @@ pub(crate) struct NodeCollection {
 }
 
 impl NodeCollection {
-    /// The collections that `command` reports. Collections of a node that is not registered are left out: its
+    /// The collections that `entry` reports. Collections of a node that is not registered are left out: its
     /// agent registers and reports them again.
-    pub(crate) fn all_of(command: &Command, state: &State) -> Vec<Self> {
-        let Command::NoteCollections { collections, at: _ } = command else {
+    pub(crate) fn all_of(entry: &Entry, state: &State) -> Vec<Self> {
+        let Command::Node(NodeCommand::NoteCollections { collections }) = &entry.command else {
             return Vec::new();
         };
         let told = collections.iter().filter_map(|(node_id, report)| {
@@ -63,10 +63,10 @@ mod tests {
             ..NodeCollected::default()
         };
         let stranger = NodeId([9; 16]);
-        let command = Command::NoteCollections {
+        let command = NodeCommand::NoteCollections {
             collections: vec![(stranger, report.clone()), (node_id, report)],
-            at: Timestamp(7),
-        };
+        }
+        .at(Timestamp(7));
 
         let told = NodeCollection::all_of(&command, &cluster.state);
 

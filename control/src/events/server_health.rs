@@ -2,7 +2,7 @@
 //!
 //! The entry carries them and no row keeps them, so they cost the state nothing.
 
-use muster_control_core::fsm::Command;
+use muster_control_core::fsm::{Command, Entry, ServerCommand};
 use muster_domain::id::Timestamp;
 use muster_wire::api::event::ServerHealthChange;
 use muster_wire::api::time;
@@ -17,20 +17,19 @@ pub(crate) struct ServerHealthNote {
 }
 
 impl ServerHealthNote {
-    /// The note in `command`, if there is one.
-    pub(crate) fn of(command: &Command) -> Option<Self> {
-        if let Command::NoteServerHealth {
+    /// The note in `entry`, if there is one.
+    pub(crate) fn of(entry: &Entry) -> Option<Self> {
+        if let Command::Server(ServerCommand::NoteHealth {
             server_id,
             name,
             faults,
-            at,
-        } = command
+        }) = &entry.command
         {
             Some(Self {
                 server_id: *server_id,
                 name: name.clone(),
                 faults: faults.clone(),
-                at: *at,
+                at: entry.at,
             })
         } else {
             None

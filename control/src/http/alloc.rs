@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use axum::extract::{Path, State as Shared};
 use axum::response::Response;
 use axum::routing::{get, put};
-use muster_control_core::fsm::{self, Command, GcKept, GcOutlook};
+use muster_control_core::fsm::{self, AllocCommand, GcKept, GcOutlook};
 use muster_control_core::state::{AllocView, State};
 use muster_domain::eval::Trigger;
 use muster_domain::id::{AllocId, NodeId, Timestamp};
@@ -132,11 +132,11 @@ async fn stop(
 ) -> Result<Response, ApiError> {
     shapes::read_stop(&body.0, &alloc_id)?;
     let alloc_id: AllocId = path::id(&alloc_id, WHAT)?;
-    let command = Command::MigrateAllocs {
+    let command = AllocCommand::Migrate {
         alloc_ids: vec![alloc_id],
         trigger: Trigger::AllocStop,
-        at: http.control.now(),
-    };
+    }
+    .at(http.control.now());
     let (index, response) = http.control.propose(query.once(command)).await?;
     let fsm::Response::EvalsCreated { eval_ids } = response else {
         return Err(ApiError::other_than_done(response));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::{Path, State as Shared};
 use axum::response::Response;
 use axum::routing::{any, get, put};
-use muster_control_core::fsm::{self, Command, DeploymentChange};
+use muster_control_core::fsm::{self, DeploymentChange, DeploymentCommand};
 use muster_control_core::state::{Allocs, State};
 use muster_domain::deployment::Deployment as Row;
 use muster_domain::id::{DeploymentId, JobKey, LogIndex};
@@ -219,11 +219,7 @@ async fn change(
     change: DeploymentChange,
 ) -> Result<Response, ApiError> {
     let id: DeploymentId = path::id(id, WHAT)?;
-    let command = Command::ChangeDeployment {
-        id,
-        change,
-        at: http.control.now(),
-    };
+    let command = DeploymentCommand::Change { id, change }.at(http.control.now());
     let (index, response) = http.control.propose(query.once(command)).await?;
     let fsm::Response::DeploymentChanged {
         eval_id,

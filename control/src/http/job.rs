@@ -16,7 +16,7 @@ use axum::extract::State as Shared;
 use axum::http::{Method, Uri};
 use axum::response::Response;
 use axum::routing::{any, get, put};
-use muster_control_core::fsm::{self, Command};
+use muster_control_core::fsm::{self, Entry, JobCommand};
 use muster_control_core::periodic;
 use muster_control_core::state::{Allocs, JobSummary as CountedAllocs, State};
 use muster_domain::eval::Evaluation;
@@ -323,11 +323,7 @@ fn join_warnings(warnings: &[String]) -> String {
 }
 
 /// Proposes a command about a job, and tells of the evaluation that it made.
-async fn propose(
-    http: &Http,
-    query: &Query,
-    command: Command,
-) -> Result<RegisterResponse, ApiError> {
+async fn propose(http: &Http, query: &Query, command: Entry) -> Result<RegisterResponse, ApiError> {
     let (index, response) = http.control.propose(query.once(command)).await?;
     outcome(http, index, response)
 }
@@ -520,13 +516,10 @@ async fn stop(http: &Http, query: &Query, key: JobKey) -> Result<Response, ApiEr
     let purge = query.flag("purge")?;
     let at = http.control.now();
     if !purge {
-        let command = Command::DeregisterJob { key, at };
+        let command = JobCommand::Deregister { key }.at(at);
         return query.json(&propose(http, query, command).await?);
     }
-    let command = Command::PurgeJob {
-        key: key.clone(),
-        at,
-    };
+    let command = JobCommand::Purge { key: key.clone() }.at(at);
     let (index, response) = http.control.propose(query.once(command)).await?;
     let mut freed = FreedCounts::with_job(&response);
     let mut answer = outcome(http, index, response)?;

@@ -2,7 +2,7 @@
 
 use axum::extract::State as Shared;
 use axum::response::Response;
-use muster_control_core::fsm::Command;
+use muster_control_core::fsm::ConfigCommand;
 use muster_domain::id::LogIndex;
 use muster_wire::api::operator::{ClusterPolicy, ClusterPolicySetResponse, read_cluster_policy};
 
@@ -31,11 +31,11 @@ pub(super) async fn write(
     query: Query,
     body: RawBody,
 ) -> Result<Response, ApiError> {
-    let command = Command::SetClusterPolicy {
+    let command = ConfigCommand::SetClusterPolicy {
         policy: Box::new(read_cluster_policy(&body.0)?),
         check_index: query.number("cas")?.map(LogIndex),
-        at: http.control.now(),
-    };
+    }
+    .at(http.control.now());
     let (index, response) = http.control.propose(query.once(command)).await?;
     query.json(&ClusterPolicySetResponse {
         updated: ApiError::unless_moved(response)?,

@@ -3,7 +3,7 @@
 use axum::extract::{Path, State as Shared};
 use axum::response::Response;
 use axum::routing::{any, get, put};
-use muster_control_core::fsm::{self, Command};
+use muster_control_core::fsm::{self, Entry, NodeCommand};
 use muster_control_core::state::{Allocs, State};
 use muster_domain::id::NodeId;
 use muster_wire::api;
@@ -116,11 +116,11 @@ async fn set_eligibility(
 ) -> Result<Response, ApiError> {
     let eligibility = read_eligibility(&body.0, &node_id)?;
     let node_id: NodeId = path::id(&node_id, WHAT)?;
-    let command = Command::SetEligibility {
+    let command = NodeCommand::SetEligibility {
         node_id,
         eligibility,
-        at: http.control.now(),
-    };
+    }
+    .at(http.control.now());
     update(&http, &query, command, &[]).await
 }
 
@@ -136,19 +136,19 @@ async fn drain(
         warnings,
     } = read_drain(&body.0, &node_id)?;
     let node_id: NodeId = path::id(&node_id, WHAT)?;
-    let command = Command::DrainNode {
+    let command = NodeCommand::Drain {
         node_id,
         drain: spec,
         mark_eligible,
-        at: http.control.now(),
-    };
+    }
+    .at(http.control.now());
     update(&http, &query, command, &warnings).await
 }
 
 async fn update(
     http: &Http,
     query: &Query,
-    command: Command,
+    command: Entry,
     warnings: &[String],
 ) -> Result<Response, ApiError> {
     let (index, response) = http.control.propose(query.once(command)).await?;

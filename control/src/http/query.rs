@@ -7,7 +7,7 @@ use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method};
 use axum::response::Response;
-use muster_control_core::fsm::Command;
+use muster_control_core::fsm::Entry;
 use muster_control_core::state::State;
 use muster_domain::id::{JobKey, LogIndex, WriteKey};
 use muster_domain::job::DEFAULT_NAMESPACE;
@@ -171,7 +171,7 @@ impl Query {
     }
 
     /// `command` under the key of this request, if it has one: then a repeated request is applied once.
-    pub(super) fn once(&self, command: Command) -> Command {
+    pub(super) fn once(&self, command: Entry) -> Entry {
         match &self.key {
             Some(key) => command.keyed(key.clone()),
             None => command,

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use muster_control_core::fsm::Command;
+use muster_control_core::fsm::Entry;
 use muster_control_core::gc::Collector;
 use muster_domain::id::Timestamp;
 use tokio::sync::oneshot;
@@ -25,7 +25,7 @@ pub(super) struct GcDuty {
     core: Collector,
     queue: VecDeque<GcStep>,
     /// The command under way; at most one.
-    under_way: JoinSet<(Command, Duration, ProposeResult)>,
+    under_way: JoinSet<(Entry, Duration, ProposeResult)>,
     /// The one that is under way.
     round: Option<RoundTotals>,
     throttle: GcThrottle,
@@ -74,7 +74,7 @@ impl RoundTotals {
 enum GcStep {
     /// A new round begins; later slices count for it.
     Begin,
-    Propose(Command),
+    Propose(Entry),
     /// The round is over. Somebody may wait for it.
     End(Option<Reply>),
 }
@@ -99,7 +99,7 @@ impl GcDuty {
         self.queue_round(Collector::forced(self.control.now()), Some(reply));
     }
 
-    fn queue_round(&mut self, commands: Vec<Command>, reply: Option<Reply>) {
+    fn queue_round(&mut self, commands: Vec<Entry>, reply: Option<Reply>) {
         self.queue.push_back(GcStep::Begin);
         self.queue.extend(commands.into_iter().map(GcStep::Propose));
         self.queue.push_back(GcStep::End(reply));

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use muster_control_core::fsm::Command;
+use muster_control_core::fsm::NodeCommand;
 use muster_control_core::heartbeat::{
     HeartbeatConfig, HeartbeatOutcome, Heartbeats, PauseDetector,
 };
@@ -127,11 +127,11 @@ impl NodeHeartbeats {
             tracing::warn!(%node_id, server, "no heartbeat: the node is down");
             let (control, term) = (self.control.clone(), self.term);
             self.downs.spawn(async move {
-                let command = Command::SetNodeStatus {
+                let command = NodeCommand::SetStatus {
                     node_id,
                     status: NodeStatus::Down,
-                    at: control.now(),
-                };
+                }
+                .at(control.now());
                 let written = control.raft().write_as_leader(term, &command).await;
                 (node_id, written.map(|_| ()))
             });

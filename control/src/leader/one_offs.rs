@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use muster_control_core::converge;
-use muster_control_core::fsm::{Command, OneOffChange, OneOffStep, Response};
+use muster_control_core::fsm::{OneOffChange, OneOffCommand, OneOffStep, Response};
 use muster_control_core::limits::ONE_OFF_CHANGES_MAX;
 use muster_control_core::state::{State, place_of};
 use muster_domain::id::{AllocId, EvalId, LogIndex, Timestamp};
@@ -231,8 +231,11 @@ impl OneOffDuty {
         }
         let at = self.control.now();
         let control = self.control.clone();
-        self.converging
-            .spawn(async move { control.propose(Command::SetOneOffTimes { times, at }).await });
+        self.converging.spawn(async move {
+            control
+                .propose(OneOffCommand::SetTimes { times }.at(at))
+                .await
+        });
     }
 
     /// Callbacks to make now: those that are due, of each place as many as may be under way there.
@@ -284,7 +287,7 @@ impl OneOffDuty {
         let changes = changes.collect();
         let control = self.control.clone();
         self.claiming.spawn(async move {
-            let command = Command::ChangeOneOffs { changes, at: wall };
+            let command = OneOffCommand::Change { changes }.at(wall);
             let claims = CallbackClaims {
                 rows: picked,
                 until,
@@ -376,7 +379,7 @@ impl OneOffDuty {
         let control = self.control.clone();
         self.writing.spawn(async move {
             let at = control.now();
-            let proposed = control.propose(Command::ChangeOneOffs { changes, at });
+            let proposed = control.propose(OneOffCommand::Change { changes }.at(at));
             (guids, proposed.await)
         });
     }

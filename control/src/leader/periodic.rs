@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use muster_control_core::fsm::{Command, Response};
+use muster_control_core::fsm::{Entry, Response};
 use muster_control_core::periodic::PeriodicLaunches;
 use muster_domain::id::Timestamp;
 use tokio::task::JoinSet;
@@ -15,7 +15,7 @@ use crate::limits;
 pub(super) struct PeriodicDuty {
     control: Control,
     core: PeriodicLaunches,
-    queue: VecDeque<Command>,
+    queue: VecDeque<Entry>,
     /// On the monotonic clock. `None`: nothing is due before something changes.
     due: Option<Timestamp>,
     under_way: JoinSet<ProposeResult>,

@@ -1,6 +1,6 @@
 //! Moves deployments and drains on: looks when the state changed, and when something is due.
 
-use muster_control_core::fsm::Command;
+use muster_control_core::fsm::Entry;
 use muster_control_core::watch::Watcher;
 use muster_domain::id::Timestamp;
 use tokio::task::JoinSet;
@@ -45,7 +45,7 @@ impl WatchDuty {
         }
     }
 
-    fn propose(&mut self, commands: Vec<Command>) {
+    fn propose(&mut self, commands: Vec<Entry>) {
         let control = self.control.clone();
         self.under_way.spawn(async move {
             for command in commands {

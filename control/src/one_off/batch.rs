@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use muster_control_core::fsm::{
-    Command, DesiredOneOff, NewOneOff, OneOffChange, Rejection, Response,
+    DesiredOneOff, Entry, NewOneOff, OneOffChange, OneOffCommand, Rejection, Response,
 };
 use muster_domain::id::{LogIndex, WriteKey};
 use muster_wire::codec;
@@ -35,7 +35,7 @@ pub(crate) trait Request: serde::Serialize + Sized + Send + 'static {
     fn guid(&self) -> &str;
 
     /// The entry for `requests`.
-    fn command(control: &Control, requests: Vec<Self>) -> impl Future<Output = Command> + Send;
+    fn command(control: &Control, requests: Vec<Self>) -> impl Future<Output = Entry> + Send;
 
     /// The outcome of each request; `None` if `response` is not about such requests.
     fn outcomes(response: Response) -> Option<Vec<Result<Self::Done, Rejection>>>;
@@ -49,20 +49,20 @@ impl Request for NewOneOff {
     }
 
     /// The entry has places where this server leads and finds some: the tasks share the entry then.
-    async fn command(control: &Control, tasks: Vec<Self>) -> Command {
+    async fn command(control: &Control, tasks: Vec<Self>) -> Entry {
         let tasks = Arc::new(tasks);
         let found = control.places(&tasks).await;
         let tasks = Arc::unwrap_or_clone(tasks);
         let at = control.now();
         match found {
             Some(OneOffPlacements { places, seen }) if places.iter().any(Option::is_some) => {
-                Command::DesireOneOffs {
+                OneOffCommand::Desire {
                     tasks: tasks.into_iter().zip(places).collect(),
                     seen,
-                    at,
                 }
+                .at(at)
             }
-            Some(_) | None => Command::desire_one_offs(tasks, at),
+            Some(_) | None => Entry::desire_one_offs(tasks, at),
         }
     }
 
@@ -81,9 +81,9 @@ impl Request for OneOffChange {
         &self.guid
     }
 
-    async fn command(control: &Control, changes: Vec<Self>) -> Command {
+    async fn command(control: &Control, changes: Vec<Self>) -> Entry {
         let at = control.now();
-        Command::ChangeOneOffs { changes, at }
+        OneOffCommand::Change { changes }.at(at)
     }
 
     fn outcomes(response: Response) -> Option<Vec<Result<(), Rejection>>> {

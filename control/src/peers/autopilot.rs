@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
 
-use muster_control_core::fsm::Command;
+use muster_control_core::fsm::ServerCommand;
 use muster_domain::id::LogIndex;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -150,12 +150,12 @@ impl NotedFaults {
                 continue;
             }
             let name = member.node.name;
-            let command = Command::NoteServerHealth {
+            let command = ServerCommand::NoteHealth {
                 server_id,
                 name: name.clone(),
                 faults: faults.clone(),
-                at: control.now(),
-            };
+            }
+            .at(control.now());
             // What was not noted is found again at the next look.
             if let Err(error) = control.propose(command).await {
                 tracing::debug!(%error, name, "the health of a server was not noted");

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use muster_control_core::fsm::{Command, Response};
+use muster_control_core::fsm::{Entry, Response};
 use muster_domain::id::LogIndex;
 use muster_wire::codec;
 use openraft::errors::ClientWriteError;
@@ -13,17 +13,17 @@ use super::{Raft, WriteError};
 use crate::limits;
 
 impl Raft {
-    /// Writes `command` if this server leads in `term` without a break. What a leader concludes from silence
+    /// Writes `entry` if this server leads in `term` without a break. What a leader concludes from silence
     /// must not be written by its successor, nor by itself in a later term: others have led meanwhile.
     pub(crate) async fn write_as_leader(
         &self,
         term: u64,
-        command: &Command,
+        entry: &Entry,
     ) -> Result<(LogIndex, Response), WriteError> {
         self.room()?;
         let logged = EncodedCommand {
-            format: command.version(),
-            body: Arc::from(codec::encode(command)?),
+            format: entry.command.version(),
+            body: Arc::from(codec::encode(entry)?),
         };
         let stopped = |reason: String| WriteError::Stopped { reason };
         let (responder, answer) = ProgressResponder::complete_only();

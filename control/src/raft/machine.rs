@@ -7,7 +7,7 @@ use std::io;
 use std::sync::Arc;
 
 use futures::{Stream, TryStreamExt};
-use muster_control_core::fsm::{self, Command, Response};
+use muster_control_core::fsm::{self, Response};
 use muster_control_core::state::State;
 use muster_domain::id::{ClusterTag, LogIndex};
 use muster_wire::codec;
@@ -171,19 +171,19 @@ impl Machine {
                 None
             }
             EntryPayload::Normal(logged) => {
-                let command = decode(index, &logged)?;
-                let cause = events::cause(&command);
-                let slice = events::CollectionSlice::of(&command);
+                let logged = decode(index, &logged)?;
+                let cause = logged.command.cause();
+                let slice = events::CollectionSlice::of(&logged);
                 if slice.is_some() {
                     self.show(unshown);
                 }
-                let told = NodeCollection::all_of(&command, &self.state);
-                let noted = ServerHealthNote::of(&command);
+                let told = NodeCollection::all_of(&logged, &self.state);
+                let noted = ServerHealthNote::of(&logged);
                 if let Some(note) = &noted {
                     let (server_id, is_well) = (note.server_id(), note.is_well());
                     self.published.note_server_health(server_id, is_well);
                 }
-                let mut applied = fsm::apply(&mut self.state, index, command);
+                let mut applied = fsm::apply(&mut self.state, index, logged);
                 let response = std::mem::replace(&mut applied.response, Response::Done);
                 let ended =
                     slice.map_or_else(Vec::new, |slice| self.collections.follow(slice, &response));
@@ -226,8 +226,8 @@ fn is_full(error: &io::Error) -> bool {
     )
 }
 
-/// The command in `logged`.
-pub(super) fn decode(index: LogIndex, logged: &EncodedCommand) -> io::Result<Command> {
+/// The entry in `logged`.
+pub(super) fn decode(index: LogIndex, logged: &EncodedCommand) -> io::Result<fsm::Entry> {
     if logged.format > fsm::VERSION {
         return Err(io::Error::new(
             io::ErrorKind::InvalidData,
@@ -343,14 +343,14 @@ async fn blocking<T: Send + 'static>(
 
 #[cfg(test)]
 mod tests {
-    use muster_control_core::fsm::GcRule;
+    use muster_control_core::fsm::{GcCommand, GcRule};
     use muster_domain::id::Timestamp;
     use openraft::entry::RaftEntry as _;
 
     use super::*;
     use crate::raft::tests::register;
 
-    fn entry(index: u64, command: &Command) -> EntryResponder<TypeConfig> {
+    fn entry(index: u64, command: &fsm::Entry) -> EntryResponder<TypeConfig> {
         let logged = EncodedCommand {
             format: fsm::VERSION,
             body: codec::encode(command).unwrap().into(),
@@ -365,13 +365,13 @@ mod tests {
         let published = Arc::new(Published::new().0);
         let snapshots = SnapshotStore::open(dir.path()).unwrap();
         let mut machine = Machine::new(Arc::clone(&published), snapshots, None);
-        let slice = Command::CollectGarbage {
+        let slice = GcCommand::Collect {
             rule: GcRule::Jobs,
             before: Timestamp(2),
             batch_before: Timestamp(2),
             after: None,
-            at: Timestamp(2),
-        };
+        }
+        .at(Timestamp(2));
         let all = [register("web"), slice, register("db")];
 
         let shown = published.applied();

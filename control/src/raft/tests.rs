@@ -1,5 +1,6 @@
 //! A Raft of one server on real files.
 
+use muster_control_core::fsm::JobCommand;
 use muster_domain::fixture::job;
 use muster_domain::id::{JobKey, Timestamp};
 use muster_link::endpoint;
@@ -41,13 +42,13 @@ fn peers(data_dir: &DataDir) -> Peers {
     Peers::new(endpoint, &identity, me).unwrap()
 }
 
-pub(super) fn register(name: &str) -> Command {
-    Command::RegisterJob {
+pub(super) fn register(name: &str) -> Entry {
+    JobCommand::Register {
         spec: Box::new(job(name).build()),
-        at: Timestamp(1),
         check_index: None,
         places: None,
     }
+    .at(Timestamp(1))
 }
 
 #[tokio::test]

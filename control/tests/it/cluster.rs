@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use muster_control::handle::{Consistency, Control};
 use muster_control::server::{Server, ServerConfig, StartServerError};
-use muster_control_core::fsm::{Command, Response};
+use muster_control_core::fsm::{Entry, JobCommand, Response};
 use muster_control_core::state::State;
 use muster_domain::fixture::job;
 use muster_domain::id::{JobKey, LogIndex};
@@ -193,13 +193,13 @@ impl Member {
     }
 }
 
-fn registration(control: &Control, name: &str) -> Command {
-    Command::RegisterJob {
+fn registration(control: &Control, name: &str) -> Entry {
+    JobCommand::Register {
         spec: Box::new(job(name).count(0).build()),
-        at: control.now(),
         check_index: None,
         places: None,
     }
+    .at(control.now())
 }
 
 fn has(state: &State, job: &str) -> bool {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::{Command as Process, Stdio};
 
 use muster_control::server::Server;
-use muster_control_core::fsm::Command;
+use muster_control_core::fsm::JobCommand;
 use muster_domain::fixture::job;
 use muster_domain::id::JobKey;
 
@@ -30,12 +30,12 @@ async fn process_that_writes_for_ever() {
             for at in 0_usize.. {
                 let name = format!("job-{writer}-{at}");
                 let spec = Box::new(job(&name).build());
-                let command = Command::RegisterJob {
+                let command = JobCommand::Register {
                     spec,
-                    at: control.now(),
                     check_index: None,
                     places: None,
-                };
+                }
+                .at(control.now());
                 control.propose(command).await.unwrap();
                 println!("\nacknowledged {name}");
             }

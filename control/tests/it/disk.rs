@@ -6,7 +6,7 @@ use std::process::Command as Process;
 
 use muster_control::handle::{ProposeError, Retry};
 use muster_control::server::Server;
-use muster_control_core::fsm::Command;
+use muster_control_core::fsm::{Entry, JobCommand};
 use muster_domain::fixture::job;
 use muster_domain::id::Timestamp;
 use tempfile::TempDir;
@@ -50,15 +50,15 @@ fn mount(arguments: &[&str], dir: &Path) -> bool {
     mount.is_ok_and(|output| output.status.success())
 }
 
-fn large_job(at: usize) -> Command {
+fn large_job(at: usize) -> Entry {
     let mut spec = job(&format!("job-{at}")).build();
     spec.meta.insert("filler".to_owned(), "x".repeat(JOB_BYTES));
-    Command::RegisterJob {
+    JobCommand::Register {
         spec: Box::new(spec),
-        at: Timestamp(1),
         check_index: None,
         places: None,
     }
+    .at(Timestamp(1))
 }
 
 /// A full disk refuses changes and says why, goes on serving what it has, and takes changes again without a

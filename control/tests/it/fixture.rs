@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use muster_control::handle::Control;
 use muster_control::server::{Server, ServerConfig, StartServerError};
-use muster_control_core::fsm::{Command, Response};
+use muster_control_core::fsm::{Entry, JobCommand, Response};
 use muster_control_core::state::{AllocView, State};
 use muster_domain::alloc::{AllocReport, ClientStatus, DesiredAlloc, DesiredStatus, TaskState};
 use muster_domain::fixture::JobBuilder;
@@ -84,19 +84,19 @@ impl TestServer {
         self.server.control()
     }
 
-    pub(crate) async fn propose(&self, command: Command) -> (LogIndex, Response) {
+    pub(crate) async fn propose(&self, command: Entry) -> (LogIndex, Response) {
         self.control().propose(command).await.unwrap()
     }
 
     /// Registers a job; the index of its entry.
     pub(crate) async fn register(&self, job: JobBuilder) -> LogIndex {
         let at = self.control().now();
-        let command = Command::RegisterJob {
+        let command = JobCommand::Register {
             spec: Box::new(job.build()),
-            at,
             check_index: None,
             places: None,
-        };
+        }
+        .at(at);
         let (index, response) = self.propose(command).await;
         assert!(
             matches!(response, Response::JobRegistered { .. }),

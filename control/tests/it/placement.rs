@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use muster_control_core::fsm::Command;
+use muster_control_core::fsm::JobCommand;
 use muster_domain::alloc::{ClientStatus, DesiredStatus};
 use muster_domain::fixture::{job, node};
 use muster_domain::id::{JobKey, LogIndex, NodeId};
@@ -165,10 +165,12 @@ async fn a_stopped_job_is_stopped_on_its_node() {
 
     let at = server.control().now();
     server
-        .propose(Command::DeregisterJob {
-            key: JobKey::in_default("web"),
-            at,
-        })
+        .propose(
+            JobCommand::Deregister {
+                key: JobKey::in_default("web"),
+            }
+            .at(at),
+        )
         .await;
 
     let stopped = loop {
@@ -298,10 +300,12 @@ async fn collected_allocations_are_named_as_gone() {
     agent.report(alloc.alloc_id, ClientStatus::Running).await;
     let at = server.control().now();
     server
-        .propose(Command::PurgeJob {
-            key: JobKey::in_default("web"),
-            at,
-        })
+        .propose(
+            JobCommand::Purge {
+                key: JobKey::in_default("web"),
+            }
+            .at(at),
+        )
         .await;
     agent.report(alloc.alloc_id, ClientStatus::Complete).await;
     server

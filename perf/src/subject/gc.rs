@@ -23,7 +23,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail, ensure};
 use muster_control::handle::Control;
 use muster_control::server::ServerConfig;
-use muster_control_core::fsm::{Command, GcCursor, GcJobStep, GcRule, Response};
+use muster_control_core::fsm::{
+    AllocCommand, GcCommand, GcCursor, GcJobStep, GcRule, JobCommand, NodeCommand, Response,
+};
 use muster_control_core::state::{AllocView, State};
 use muster_domain::alloc::{AllocReport, ClientStatus};
 use muster_domain::fixture;
@@ -336,14 +338,12 @@ async fn register_nodes(control: &Control) -> anyhow::Result<()> {
         let node_id = spec.id;
         let at = control.now();
         let spec = Box::new(spec);
-        control.propose(Command::RegisterNode { spec, at }).await?;
+        control
+            .propose(NodeCommand::Register { spec }.at(at))
+            .await?;
         let status = NodeStatus::Ready;
         control
-            .propose(Command::SetNodeStatus {
-                node_id,
-                status,
-                at,
-            })
+            .propose(NodeCommand::SetStatus { node_id, status }.at(at))
             .await?;
     }
     Ok(())
@@ -360,12 +360,12 @@ async fn register(
     spec.groups[0].update = None;
     // Not that of the nodes that send heartbeats.
     spec.datacenters = vec![DATACENTER.to_owned()];
-    let command = Command::RegisterJob {
+    let command = JobCommand::Register {
         spec: Box::new(spec),
-        at: control.now(),
         check_index: None,
         places: None,
-    };
+    }
+    .at(control.now());
     match control.propose(command).await? {
         (_, Response::JobRegistered { .. }) => Ok(()),
         (_, other) => bail!("the job was answered with {other:?}"),
@@ -493,14 +493,14 @@ fn completed(state: &State, node_id: &NodeId, which: EndedInstances) -> Vec<Allo
 async fn report(control: &Control, reports: Vec<(NodeId, Vec<AllocReport>)>) -> anyhow::Result<()> {
     let at = control.now();
     control
-        .propose(Command::ReportNodes { reports, at })
+        .propose(AllocCommand::Report { reports }.at(at))
         .await?;
     Ok(())
 }
 
 /// Bytes of a slice's command in the log.
 fn entry_bytes() -> anyhow::Result<usize> {
-    let command = Command::CollectGarbage {
+    let command = GcCommand::Collect {
         rule: GcRule::Jobs,
         before: Timestamp(u64::MAX),
         batch_before: Timestamp(u64::MAX),
@@ -513,8 +513,8 @@ fn entry_bytes() -> anyhow::Result<usize> {
                 index: LogIndex(1_000_000),
             },
         }),
-        at: Timestamp(1_700_000_000_000_000_000),
-    };
+    }
+    .at(Timestamp(1_700_000_000_000_000_000));
     Ok(codec::encode(&command)?.len())
 }
 

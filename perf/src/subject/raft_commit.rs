@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::ensure;
 use muster_control::handle::Control;
 use muster_control::server::{Server, ServerConfig};
-use muster_control_core::fsm::{Command, Response};
+use muster_control_core::fsm::{Entry, NodeCommand, Response};
 use muster_domain::fixture;
 use muster_wire::codec;
 
@@ -93,12 +93,9 @@ impl WriteRound {
     }
 }
 
-pub(super) fn command(writer: usize, control: &Control) -> Command {
+pub(super) fn command(writer: usize, control: &Control) -> Entry {
     let spec = Box::new(fixture::node(&format!("writer-{writer}")).build());
-    Command::RegisterNode {
-        spec,
-        at: control.now(),
-    }
+    NodeCommand::Register { spec }.at(control.now())
 }
 
 /// Writes for a while and adds to `timed`.

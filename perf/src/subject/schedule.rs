@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use muster_control_core::applier;
-use muster_control_core::fsm::{self, Command, Response};
+use muster_control_core::fsm::{self, ConfigCommand, Entry, JobCommand, NodeCommand, Response};
 use muster_control_core::scheduler::Scheduler;
 use muster_control_core::state::{State, check};
 use muster_domain::fixture;
@@ -424,16 +424,16 @@ fn fleet(nodes: u32) -> anyhow::Result<State> {
         let node_id = spec.id;
         apply(
             &mut state,
-            Command::RegisterNode {
+            NodeCommand::Register {
                 spec: Box::new(spec),
-                at: NOW,
-            },
+            }
+            .at(NOW),
         );
-        let ready = Command::SetNodeStatus {
+        let ready = NodeCommand::SetStatus {
             node_id,
             status: NodeStatus::Ready,
-            at: NOW,
-        };
+        }
+        .at(NOW);
         ensure!(
             apply(&mut state, ready) == Response::Done,
             "node {number} is not ready"
@@ -452,11 +452,11 @@ fn full(empty: &State) -> anyhow::Result<State> {
         },
         ..SchedulerConfig::default()
     };
-    let command = Command::SetSchedulerConfig {
+    let command = ConfigCommand::SetScheduler {
         config,
         check_index: None,
-        at: NOW,
-    };
+    }
+    .at(NOW);
     apply(&mut state, command);
     let columns = state.nodes().columns();
     let room: u64 = columns
@@ -487,12 +487,12 @@ fn register_jobs(
 ) -> anyhow::Result<Vec<(EvalId, u32)>> {
     jobs.map(|job| {
         let count = job.groups[0].count;
-        let command = Command::RegisterJob {
+        let command = JobCommand::Register {
             spec: Box::new(job),
-            at: NOW,
             check_index: None,
             places: None,
-        };
+        }
+        .at(NOW);
         match apply(state, command) {
             Response::JobRegistered {
                 eval_id: Some(eval_id),
@@ -504,7 +504,7 @@ fn register_jobs(
     .collect()
 }
 
-fn apply(state: &mut State, command: Command) -> Response {
+fn apply(state: &mut State, command: Entry) -> Response {
     let index = LogIndex(state.applied().0 + 1);
     fsm::apply(state, index, command).response
 }

@@ -12,7 +12,9 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use muster_control_core::fsm::{self, Command, Response};
+use muster_control_core::fsm::{
+    self, AllocCommand, Entry, EvalCommand, JobCommand, NodeCommand, Response,
+};
 use muster_control_core::snapshot::{self, Record, StateRestore};
 use muster_control_core::state::{State, check};
 use muster_domain::alloc::{
@@ -106,10 +108,10 @@ impl Builder {
     }
 
     /// Applies a command as it would come from the log. Returns its bytes and the time to apply it.
-    fn apply(&mut self, command: Command) -> anyhow::Result<(Response, usize, Duration)> {
+    fn apply(&mut self, command: Entry) -> anyhow::Result<(Response, usize, Duration)> {
         let bytes = codec::encode(&command)?;
         drop(command);
-        let command: Command = codec::decode(&bytes)?;
+        let command: Entry = codec::decode(&bytes)?;
         let index = LogIndex(self.state.applied().0 + 1);
         let clock = CpuClock::of_thread()?;
         let applied = fsm::apply(&mut self.state, index, command);
@@ -128,15 +130,19 @@ impl Builder {
             spec.id = NodeId::at(LogIndex(1), number);
             let node_id = spec.id;
             self.nodes.push(node_id);
-            self.apply(Command::RegisterNode {
-                spec: Box::new(spec),
-                at: NOW,
-            })?;
-            self.apply(Command::SetNodeStatus {
-                node_id,
-                status: NodeStatus::Ready,
-                at: NOW,
-            })?;
+            self.apply(
+                NodeCommand::Register {
+                    spec: Box::new(spec),
+                }
+                .at(NOW),
+            )?;
+            self.apply(
+                NodeCommand::SetStatus {
+                    node_id,
+                    status: NodeStatus::Ready,
+                }
+                .at(NOW),
+            )?;
         }
         Ok(())
     }
@@ -148,12 +154,12 @@ impl Builder {
                 .cpu_mhz(50)
                 .memory_mb(64)
                 .build();
-            let command = Command::RegisterJob {
+            let command = JobCommand::Register {
                 spec: Box::new(spec),
-                at: NOW,
                 check_index: None,
                 places: None,
-            };
+            }
+            .at(NOW);
             match self.apply(command)?.0 {
                 Response::JobRegistered { eval_id, .. } => self.evals.extend(eval_id),
                 other => anyhow::bail!("the job was answered with {other:?}"),
@@ -167,11 +173,11 @@ impl Builder {
         self.longest = Duration::ZERO;
         for number in 0..jobs {
             let plan = self.plan(number);
-            let command = Command::ApplyPlans {
+            let command = EvalCommand::ApplyPlans {
                 plans: vec![plan],
                 evals: Vec::new(),
-                at: NOW,
-            };
+            }
+            .at(NOW);
             let (response, size, took) = self.apply(command)?;
             bytes += size;
             time += took;
@@ -233,10 +239,10 @@ impl Builder {
                 .map(|alloc| report(alloc.id()))
                 .collect();
             reports += of_node.len();
-            let command = Command::ReportNodes {
+            let command = AllocCommand::Report {
                 reports: vec![(node_id, of_node)],
-                at: NOW.plus(Duration::from_millis(90)),
-            };
+            }
+            .at(NOW.plus(Duration::from_millis(90)));
             time += self.apply(command)?.2;
         }
         self.add_metric("reports", reports as f64 / time.as_secs_f64());
@@ -284,10 +290,10 @@ impl Builder {
             let alloc = self.state.allocs_on(&node_id).last();
             let mut report = report(alloc.context("the node has one")?.id());
             "all tasks have ended".clone_into(&mut report.client_description);
-            let command = Command::ReportNodes {
+            let command = AllocCommand::Report {
                 reports: vec![(node_id, vec![report])],
-                at: NOW.plus(Duration::from_secs(1)),
-            };
+            }
+            .at(NOW.plus(Duration::from_secs(1)));
             time += self.apply(command)?.2;
         }
         let each = time.as_secs_f64() * 1e6 / f64::from(WRITES);

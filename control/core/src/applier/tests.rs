@@ -5,6 +5,7 @@ use muster_domain::resources::CpuMhz;
 
 use super::*;
 use crate::fixture::Cluster;
+use crate::fsm::{Command, JobCommand};
 
 /// Two jobs that want the same room, both scheduled before either is committed.
 fn race(first: JobSpec, second: JobSpec) -> (Cluster, Vec<ScheduleOutcome>) {
@@ -12,12 +13,14 @@ fn race(first: JobSpec, second: JobSpec) -> (Cluster, Vec<ScheduleOutcome>) {
     cluster.node(node("n1").cpu_mhz(1_000).build());
     for spec in [first, second] {
         let at = cluster.now;
-        cluster.apply(Command::RegisterJob {
-            spec: Box::new(spec),
-            at,
-            check_index: None,
-            places: None,
-        });
+        cluster.apply(
+            JobCommand::Register {
+                spec: Box::new(spec),
+                check_index: None,
+                places: None,
+            }
+            .at(at),
+        );
     }
     let outcomes = vec![
         cluster.schedule_next().unwrap(),
@@ -85,12 +88,14 @@ fn concurrent_updates_do_not_overcommit_node() {
     }
     for name in ["a", "b"] {
         let at = cluster.now;
-        cluster.apply(Command::RegisterJob {
-            spec: Box::new(native(name, 600)),
-            at,
-            check_index: None,
-            places: None,
-        });
+        cluster.apply(
+            JobCommand::Register {
+                spec: Box::new(native(name, 600)),
+                check_index: None,
+                places: None,
+            }
+            .at(at),
+        );
     }
     let outcomes = [(); 2].map(|()| cluster.schedule_next().unwrap());
     // Each was alone when it was planned.
@@ -127,12 +132,14 @@ fn late_plan_entry_does_not_overcommit_node() {
     cluster.run(spec.clone());
     spec.groups[0].tasks[0].resources.cpu = CpuMhz(600);
     let at = cluster.now;
-    cluster.apply(Command::RegisterJob {
-        spec: Box::new(spec),
-        at,
-        check_index: None,
-        places: None,
-    });
+    cluster.apply(
+        JobCommand::Register {
+            spec: Box::new(spec),
+            check_index: None,
+            places: None,
+        }
+        .at(at),
+    );
     let outcome = cluster.schedule_next().unwrap();
     let merged = merge(&cluster.state, vec![outcome], Vec::new(), cluster.now);
     cluster.run(job("late").cpu_mhz(600).build());
@@ -168,18 +175,21 @@ fn plans_over_entry_limit_wait_for_next_entry() {
     let mut cluster = Cluster::new();
     cluster.node(node("n1").cpu_mhz(1_000_000).memory_mb(1_000_000).build());
     let spec = Box::new(job("a").build());
-    cluster.apply(Command::RegisterJob {
-        spec,
-        at: cluster.now,
-        check_index: None,
-        places: None,
-    });
+    cluster.apply(
+        JobCommand::Register {
+            spec,
+            check_index: None,
+            places: None,
+        }
+        .at(cluster.now),
+    );
     let outcome = cluster.schedule_next().unwrap();
     let many: Vec<ScheduleOutcome> = vec![outcome; limits::PLANS_MAX + 7];
 
     let merged = merge(&cluster.state, many, Vec::new(), cluster.now);
 
-    let Some(Command::ApplyPlans { plans, .. }) = merged.command else {
+    let command = merged.command.map(|entry| entry.command);
+    let Some(Command::Eval(EvalCommand::ApplyPlans { plans, .. })) = command else {
         panic!("no plans")
     };
     assert_eq!((plans.len(), merged.rest.len()), (limits::PLANS_MAX, 7));

@@ -114,7 +114,7 @@ mod tests {
 
     use super::*;
     use crate::fixture::Cluster;
-    use crate::fsm::{Command, NewOneOff};
+    use crate::fsm::{Entry, NewOneOff};
 
     /// Tasks that wait, in the order in which they were desired.
     struct Fixture {
@@ -138,7 +138,7 @@ mod tests {
                 definition: definition(),
             }];
             let at = self.cluster.now;
-            self.cluster.apply(Command::desire_one_offs(tasks, at));
+            self.cluster.apply(Entry::desire_one_offs(tasks, at));
             let eval = self.eval(guid);
             self.turns.give(&self.cluster.state, &eval)
         }

@@ -4,7 +4,7 @@ use muster_domain::node::NodeSpec;
 
 use super::*;
 use crate::fixture::Cluster;
-use crate::fsm::{self, Command};
+use crate::fsm::{self, ConfigCommand, Entry, NodeCommand};
 
 /// A cluster without nodes where `web` waits, and its blocked evaluation.
 fn waiting() -> (Cluster, Arc<Evaluation>) {
@@ -74,31 +74,33 @@ fn eligibility_is_capacity() {
     let at = Timestamp(1);
     let index = |state: &State| LogIndex(state.applied().0 + 1);
     for command in [
-        Command::RegisterNode {
+        NodeCommand::Register {
             spec: Box::new(spec(2_000, "a")),
-            at,
-        },
-        Command::SetEligibility {
+        }
+        .at(at),
+        NodeCommand::SetEligibility {
             node_id,
             eligibility: muster_domain::node::Eligibility::Ineligible,
-            at,
-        },
-        Command::SetNodeStatus {
+        }
+        .at(at),
+        NodeCommand::SetStatus {
             node_id,
             status: muster_domain::node::NodeStatus::Ready,
-            at,
-        },
+        }
+        .at(at),
     ] {
         let next = index(&cluster.state);
         fsm::apply(&mut cluster.state, next, command);
     }
 
     let eligibility = muster_domain::node::Eligibility::Eligible;
-    cluster.apply(Command::SetEligibility {
-        node_id,
-        eligibility,
-        at,
-    });
+    cluster.apply(
+        NodeCommand::SetEligibility {
+            node_id,
+            eligibility,
+        }
+        .at(at),
+    );
     cluster.settle();
 
     assert_eq!(cluster.live("web").len(), 1);
@@ -130,7 +132,7 @@ fn desire(cluster: &mut Cluster, guid: &str, domain: &str) {
         definition: muster_domain::fixture::definition(),
     }];
     let at = cluster.now;
-    cluster.apply(Command::desire_one_offs(tasks, at));
+    cluster.apply(Entry::desire_one_offs(tasks, at));
 }
 
 /// Tasks of three sizes on a node that has room for the smallest: it is found behind the others, however often it is asked.
@@ -147,7 +149,7 @@ fn smaller_blocked_eval_is_found_behind_larger() {
             },
         }];
         let at = cluster.now;
-        cluster.apply(Command::desire_one_offs(tasks, at));
+        cluster.apply(Entry::desire_one_offs(tasks, at));
     }
     cluster.settle();
     cluster.node(node("n0").memory_mb(1_000).build());
@@ -173,11 +175,13 @@ fn preemption_setting_decides_unblocking_on_full_node() {
         let mut config = muster_domain::scheduling::SchedulerConfig::default();
         config.preemption.batch = allowed;
         let at = cluster.now;
-        cluster.apply(Command::SetSchedulerConfig {
-            config,
-            check_index: None,
-            at,
-        });
+        cluster.apply(
+            ConfigCommand::SetScheduler {
+                config,
+                check_index: None,
+            }
+            .at(at),
+        );
         let key = cluster.state.one_offs().iter().next().unwrap().job_key();
         let eval = Arc::clone(cluster.state.evals().open_of_job(&key).next().unwrap());
 

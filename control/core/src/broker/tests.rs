@@ -4,7 +4,7 @@ use muster_domain::job::JobSpec;
 
 use super::*;
 use crate::fixture::Cluster;
-use crate::fsm::{Command, Response};
+use crate::fsm::{JobCommand, Response};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -19,12 +19,12 @@ fn with_jobs(jobs: &[(&str, u8)]) -> Cluster {
 
 fn register(cluster: &mut Cluster, spec: JobSpec) -> EvalId {
     let at = cluster.now;
-    let command = Command::RegisterJob {
+    let command = JobCommand::Register {
         spec: Box::new(spec),
-        at,
         check_index: None,
         places: None,
-    };
+    }
+    .at(at);
     let response = cluster.apply(command);
     let Response::JobRegistered { eval_id, .. } = response else {
         panic!("{response:?}")

@@ -6,6 +6,7 @@ use muster_domain::scheduling::SchedulerConfig;
 
 use super::*;
 use crate::fixture::Cluster;
+use crate::fsm::ConfigCommand;
 
 fn count(cluster: &Cluster, spec: JobSpec) -> DesiredUpdates {
     let run = dry_run(&cluster.state, spec, cluster.now).unwrap();
@@ -77,11 +78,13 @@ fn what_would_be_evicted_is_named() {
     let mut cluster = Cluster::new();
     let mut config = SchedulerConfig::default();
     config.preemption.service = true;
-    cluster.apply(Command::SetSchedulerConfig {
-        config,
-        check_index: None,
-        at: cluster.now,
-    });
+    cluster.apply(
+        ConfigCommand::SetScheduler {
+            config,
+            check_index: None,
+        }
+        .at(cluster.now),
+    );
     cluster.node(node("n1").cpu_mhz(1_000).build());
     cluster.run(job("low").count(1).priority(10).cpu_mhz(800).build());
     let victim = cluster.live("low")[0].id;

@@ -1,17 +1,50 @@
-//! Allocations that are asked to go elsewhere.
+//! Commands that change allocations: reported, asked to go elsewhere.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use muster_domain::alloc::Transition;
+use muster_domain::alloc::{AllocReport, Transition};
 use muster_domain::eval::Trigger;
-use muster_domain::id::{AllocId, EvalId, JobKey};
+use muster_domain::id::{AllocId, EvalId, JobKey, NodeId};
+use serde::{Deserialize, Serialize};
 
-use super::{Change, Rejection, Response};
+use super::{Change, Rejection, Response, report};
+
+/// A change of allocations.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum AllocCommand {
+    /// Agents of one server report what became of allocations: one entry for many nodes.
+    Report {
+        /// The reports of each node. Later ones about the same allocation win.
+        reports: Vec<(NodeId, Vec<AllocReport>)>,
+    },
+    /// Allocations are to go elsewhere.
+    Migrate {
+        alloc_ids: Vec<AllocId>,
+        trigger: Trigger,
+    },
+}
+
+impl AllocCommand {
+    /// The kind of change, as Nomad's event type.
+    pub(super) fn cause(&self) -> &'static str {
+        match self {
+            Self::Report { .. } => "AllocationUpdated",
+            Self::Migrate { .. } => "AllocationUpdateDesiredStatus",
+        }
+    }
+}
+
+pub(super) fn apply(change: &mut Change<'_>, command: AllocCommand) -> Result<Response, Rejection> {
+    match command {
+        AllocCommand::Report { reports } => Ok(report::apply(change, reports)),
+        AllocCommand::Migrate { alloc_ids, trigger } => migrate(change, &alloc_ids, trigger),
+    }
+}
 
 /// Marks allocations, and has each job looked at once. Those that have ended are passed over; if none is known
 /// at all, it is refused.
-pub(super) fn migrate(
+fn migrate(
     change: &mut Change<'_>,
     alloc_ids: &[AllocId],
     trigger: Trigger,

@@ -15,7 +15,7 @@ use muster_domain::node::Node;
 use muster_domain::one_off::{OneOff, WorkEnd};
 use muster_domain::plan::PlacementRun;
 
-use super::{ApplyResult, ChangedRow, Effect, Response, one_off, remote};
+use super::{ApplyResult, ChangedRow, Effect, GcBounds, Response, one_off, remote};
 use crate::limits;
 use crate::state::{JobRow, ORDINALS, PlanShared, RemovedAllocs, Row, State, Tasks, id_of, key_at};
 
@@ -25,6 +25,8 @@ pub(super) struct Change<'a> {
     pub(super) state: &'a mut State,
     pub(super) index: LogIndex,
     pub(super) at: Timestamp,
+    /// Bounds for a slice of a collection.
+    pub(super) bounds: GcBounds,
     next_alloc: u32,
     next_eval: u32,
     next_deployment: u32,
@@ -60,11 +62,17 @@ struct WrittenRows {
 }
 
 impl<'a> Change<'a> {
-    pub(super) fn new(state: &'a mut State, index: LogIndex, at: Timestamp) -> Self {
+    pub(super) fn new(
+        state: &'a mut State,
+        index: LogIndex,
+        at: Timestamp,
+        bounds: GcBounds,
+    ) -> Self {
         Self {
             state,
             index,
             at,
+            bounds,
             next_alloc: 0,
             next_eval: 0,
             next_deployment: 0,
@@ -316,9 +324,8 @@ impl<'a> Change<'a> {
 
     /// Forgets a deployment.
     pub(super) fn remove_deployment(&mut self, id: &DeploymentId) {
-        if self.state.deployments.remove(id).is_some() {
+        if self.state.remove_deployment(id, self.index).is_some() {
             self.written.deployments.insert(*id);
-            self.state.deployments.set_index(self.index);
         }
     }
 
@@ -360,16 +367,14 @@ impl<'a> Change<'a> {
 
     /// Forgets a one-off task.
     pub(super) fn remove_one_off(&mut self, guid: &str) {
-        if self.state.one_offs.remove(guid).is_some() {
+        if self.state.one_offs.remove(guid, self.index).is_some() {
             self.written.one_offs.insert(Arc::from(guid));
-            self.state.one_offs.set_index(self.index);
         }
     }
 
     pub(super) fn remove_eval(&mut self, eval_id: &EvalId) {
-        if let Some(old) = self.state.evals.remove(eval_id) {
+        if let Some(old) = self.state.remove_eval(eval_id, self.index) {
             self.written.evals.insert(*eval_id);
-            self.state.evals.set_index(self.index);
             self.touch(&old.job);
             self.effects.push(Effect::ForgetEval(old.id));
         }

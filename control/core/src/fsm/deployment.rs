@@ -13,8 +13,9 @@ use muster_domain::eval::Trigger;
 use muster_domain::id::{AllocId, DeploymentId, EvalId, Timestamp};
 use muster_domain::job::{Job, JobType, JobVersion};
 use muster_domain::plan::{DeploymentUpdate, NewDeployment};
+use serde::{Deserialize, Serialize};
 
-use super::{Change, DeploymentChange, Rejection, Response, job};
+use super::{Change, Rejection, Response, job};
 use crate::scheduler;
 use crate::state::waits::healthy_canaries;
 use crate::state::{AllocView, JobRow, State};
@@ -24,6 +25,60 @@ const PAUSED: &str = "Deployment is paused";
 const FAILED_BY_USER: &str = "Deployment marked as failed";
 const UNHEALTHY: &str = "Failed due to unhealthy allocations";
 const DEADLINE: &str = "Failed due to progress deadline";
+
+/// A change of deployments.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DeploymentCommand {
+    /// An operator, or the duty that watches deployments, moves one on.
+    Change {
+        id: DeploymentId,
+        /// The change to make.
+        change: DeploymentChange,
+    },
+}
+
+/// A change of a deployment.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum DeploymentChange {
+    /// Its canaries are good: go on with all instances. `None`: of every group.
+    Promote(Option<Vec<String>>),
+    /// Give it up, and go back to the last stable version where it says so.
+    Fail,
+    /// No instance became healthy in time.
+    MissedDeadline,
+    Pause,
+    Resume,
+    /// Somebody says which instances are healthy.
+    SetHealth {
+        healthy: Vec<AllocId>,
+        unhealthy: Vec<AllocId>,
+    },
+}
+
+impl DeploymentCommand {
+    /// The kind of change, as Nomad's event type.
+    pub(super) fn cause(&self) -> &'static str {
+        match self {
+            Self::Change { id: _, change } => match change {
+                DeploymentChange::Promote(_) => "DeploymentPromotion",
+                DeploymentChange::SetHealth { .. } => "DeploymentAllocHealth",
+                DeploymentChange::Fail
+                | DeploymentChange::MissedDeadline
+                | DeploymentChange::Pause
+                | DeploymentChange::Resume => "DeploymentStatusUpdate",
+            },
+        }
+    }
+}
+
+pub(super) fn apply(
+    change: &mut Change<'_>,
+    command: DeploymentCommand,
+) -> Result<Response, Rejection> {
+    match command {
+        DeploymentCommand::Change { id, change: wanted } => carry_out(change, id, wanted),
+    }
+}
 
 /// The deployment of `version` that is under way.
 pub(super) fn under_way(state: &State, version: &JobVersion) -> Option<DeploymentId> {
@@ -421,7 +476,7 @@ fn last_stable(row: &JobRow) -> Option<Arc<JobVersion>> {
 }
 
 /// Carries out what an operator or the duty wants of a deployment.
-pub(super) fn apply(
+fn carry_out(
     change: &mut Change<'_>,
     id: DeploymentId,
     wanted: DeploymentChange,

@@ -1,12 +1,86 @@
-//! Updates of evaluations.
+//! Commands of schedulers: plans, and updates of evaluations.
 
 use std::sync::Arc;
 
-use muster_domain::eval::{EvalStatus, Evaluation, Trigger};
-use muster_domain::id::EvalId;
-use muster_domain::id::LogIndex;
+use muster_domain::eval::{EvalStatus, Evaluation, FailedGroup, Trigger};
+use muster_domain::id::{EvalId, LogIndex, Timestamp};
+use muster_domain::plan::Plan;
+use serde::{Deserialize, Serialize};
 
-use super::{Change, EvalUpdate, NextEval, one_off};
+use super::{Change, Rejection, Response, one_off, plan};
+
+/// The outcome of evaluations.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum EvalCommand {
+    /// Workers have plans, and updates of their evaluations.
+    ///
+    /// Placements are runs of instances on one node, about 25 bytes each with the node's 16-byte id;
+    /// ids, names and the rest are derived.
+    ApplyPlans {
+        /// Plans, each of one evaluation.
+        plans: Vec<Plan>,
+        /// Updates of evaluations. Left undone where a part of the plan is refused.
+        evals: Vec<EvalUpdate>,
+    },
+    /// Updates of evaluations that have no plan.
+    Update { evals: Vec<EvalUpdate> },
+}
+
+/// A change of an evaluation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EvalUpdate {
+    pub eval_id: EvalId,
+    /// Its status from here on.
+    pub status: EvalStatus,
+    /// The reason for the status, as a sentence for the user.
+    pub description: String,
+    /// The snapshot its plan was made from; 0 keeps what is there.
+    pub snapshot_index: LogIndex,
+    /// The groups that could not be placed, each with the reason.
+    pub failed_groups: Vec<FailedGroup>,
+    /// Instances that wait, by group.
+    pub queued: Vec<(String, u32)>,
+    /// The evaluation that goes on from here.
+    pub next: NextEval,
+}
+
+/// The evaluation that goes on where one ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NextEval {
+    Nothing,
+    /// A blocked one, for what could not be placed.
+    Blocked,
+    /// A delayed one, because this failed too often.
+    FailedFollowUp {
+        /// Not to be looked at before.
+        wait_until: Timestamp,
+    },
+}
+
+impl EvalCommand {
+    /// The cause of entries that carry out a scheduler's decisions.
+    pub const PLANNED: &str = "PlanResult";
+
+    /// The kind of change, as Nomad's event type.
+    pub(super) fn cause(&self) -> &'static str {
+        match self {
+            Self::ApplyPlans { .. } => Self::PLANNED,
+            Self::Update { .. } => "EvaluationUpdated",
+        }
+    }
+}
+
+pub(super) fn apply(change: &mut Change<'_>, command: EvalCommand) -> Result<Response, Rejection> {
+    match command {
+        EvalCommand::ApplyPlans { plans, evals } => Ok(plan::apply(change, plans, evals)),
+        EvalCommand::Update { evals } => {
+            for one in evals {
+                update(change, one);
+            }
+            Ok(Response::Done)
+        }
+    }
+}
 
 /// Records `update`, unless the evaluation is gone or has ended.
 ///

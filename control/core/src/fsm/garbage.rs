@@ -26,11 +26,47 @@ use muster_domain::id::{DeploymentId, EvalId, JobKey, LogIndex, NodeId, Timestam
 use muster_domain::one_off::OneOff;
 use serde::{Deserialize, Serialize};
 
-use super::{Change, Effect, Response};
+use super::{Change, Effect, Rejection, Response};
 use crate::limits;
 use crate::state::{Digest, JobRow, State};
 
 pub use rule::{Cutoffs, KeepReason};
+
+/// A collection of objects that have ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum GcCommand {
+    /// Forget what has ended: a rule and a range of time, never a list of ids.
+    Collect {
+        /// The kind of objects to forget.
+        rule: GcRule,
+        /// Only what ended before.
+        before: Timestamp,
+        /// The same for evaluations of batch jobs.
+        batch_before: Timestamp,
+        /// Where the slice before this one ended.
+        after: Option<GcCursor>,
+    },
+}
+
+impl GcCommand {
+    /// The kind of change, as Nomad's event type.
+    pub(super) fn cause(&self) -> &'static str {
+        match self {
+            Self::Collect { .. } => "GarbageCollected",
+        }
+    }
+}
+
+pub(super) fn apply(change: &mut Change<'_>, command: GcCommand) -> Result<Response, Rejection> {
+    match command {
+        GcCommand::Collect {
+            rule,
+            before,
+            batch_before,
+            after,
+        } => Ok(collect(change, rule, before, batch_before, after)),
+    }
+}
 
 /// The kind of objects to forget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -260,16 +296,15 @@ impl SliceProgress {
 }
 
 /// Forgets one slice.
-pub(super) fn collect(
+fn collect(
     change: &mut Change<'_>,
-    bounds: SliceLimits,
     rule: GcRule,
     before: Timestamp,
     batch_before: Timestamp,
     after: Option<GcCursor>,
 ) -> Response {
     let mut slice = SliceProgress {
-        bounds,
+        bounds: change.bounds,
         ..SliceProgress::default()
     };
     slice.next = match rule {
@@ -707,9 +742,9 @@ fn remove_deployments(change: &mut Change<'_>, key: &JobKey, slice: &mut SlicePr
 
 /// Forgets the row of a job that is purged, its deployment under way, and as many other deployments as a slice may. The
 /// rest goes as the rest of any job that goes. Returns how many deployments went.
-pub(super) fn purge(change: &mut Change<'_>, row: &JobRow, bounds: SliceLimits) -> u32 {
+pub(super) fn purge(change: &mut Change<'_>, row: &JobRow) -> u32 {
     let mut slice = SliceProgress {
-        bounds,
+        bounds: change.bounds,
         ..SliceProgress::default()
     };
     slice.remove_job(change, row);

@@ -1,20 +1,236 @@
 //! Commands that change a job: registered, stopped, looked at again.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use muster_domain::alloc::{ClientStatus, Transition};
 use muster_domain::deployment::{Deployment, DeploymentStatus};
 use muster_domain::eval::Trigger;
-use muster_domain::id::EvalId;
-use muster_domain::id::{JobKey, LogIndex};
+use muster_domain::id::{EvalId, JobKey, LogIndex, Timestamp};
 use muster_domain::job::{Job, JobSpec, JobStatus, JobType, JobVersion, ScalingEvent, VersionTag};
 use muster_domain::limits::{COUNT_MAX, NAMESPACE_INSTANCES_MAX};
+use muster_domain::plan::Plan;
+use serde::{Deserialize, Serialize};
 
-use super::{
-    Change, GcBounds, GroupScaling, JobPlacement, Rejection, Response, TagAssignment, garbage, plan,
-};
+use super::launch::Dispatch;
+use super::{Change, EvalUpdate, Rejection, Response, garbage, launch, plan};
 use crate::limits;
 use crate::state::{self, AllocView, JobRow, State};
+
+/// A change of a job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum JobCommand {
+    /// A user submits a job. If it is not there, the leader may have found places for all its instances. Where one of
+    /// them is gone, the evaluation of the job places it.
+    Register {
+        spec: Box<JobSpec>,
+        /// The places of its instances, where the leader found them.
+        places: Option<Box<JobPlacement>>,
+        /// Refuse unless the job was last registered by this entry; 0: unless there is no such job.
+        check_index: Option<LogIndex>,
+    },
+    /// A user stops a job.
+    Deregister { key: JobKey },
+    /// A user stops a job and has it forgotten. The answer counts what went.
+    Purge { key: JobKey },
+    /// A user wants a job looked at.
+    Evaluate {
+        key: JobKey,
+        /// Replace instances that failed at once, under any policy.
+        force_reschedule: bool,
+    },
+    /// A user scales a group, or an autoscaler reports an event of it. The job keeps the event.
+    ScaleGroup {
+        key: JobKey,
+        /// The action or the event.
+        scaling: Box<GroupScaling>,
+        /// Refuse unless the job was last registered by this entry.
+        check_index: Option<LogIndex>,
+    },
+    /// A user goes back to an older version of a job.
+    Revert {
+        key: JobKey,
+        /// The version to go back to.
+        version: u64,
+        /// Refuse unless this is the current version.
+        check_version: Option<u64>,
+    },
+    /// A user says whether a version of a job is known to work.
+    SetStable {
+        key: JobKey,
+        version: u64,
+        stable: bool,
+    },
+    /// A user gives a version of a job a name, or takes the name back.
+    TagVersion {
+        key: JobKey,
+        name: String,
+        /// The version that is to have the name; `None` takes the name back.
+        given: Option<TagAssignment>,
+    },
+    /// A user runs a parameterized job.
+    Dispatch {
+        key: JobKey,
+        /// The end of the new job's id, which tells this dispatch from others.
+        suffix: String,
+        /// The data for the new job, in bytes.
+        payload: Vec<u8>,
+        /// Metadata, besides the job's own.
+        meta: BTreeMap<String, String>,
+        /// A token by which a repeated dispatch is known; empty for none.
+        idempotency_token: String,
+        /// The priority of the new job; `None` for that of the parameterized job.
+        priority: Option<u8>,
+    },
+    /// A periodic job is due, or a user does not want to wait.
+    LaunchPeriodic {
+        key: JobKey,
+        /// The time it is launched for.
+        due: Timestamp,
+        /// By a user: overlap is allowed.
+        forced: bool,
+    },
+}
+
+/// Places for all instances of a job that is not recorded yet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobPlacement {
+    /// A plan that does nothing but place them. Its evaluation is whichever the entry makes.
+    pub plan: Plan,
+    /// The update of that evaluation.
+    pub update: EvalUpdate,
+}
+
+/// A scaling action on a group, or an event of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupScaling {
+    pub group: String,
+    /// Instances; `None` records only the event.
+    pub count: Option<u32>,
+    pub error: bool,
+    /// A message for the user.
+    pub message: String,
+    /// Data of the client, as a JSON object; empty for none.
+    pub meta_json: String,
+}
+
+/// A name that a version of a job is to have.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TagAssignment {
+    /// The version; `None` for the current one.
+    pub version: Option<u64>,
+    /// The purpose of the name, in the user's words.
+    pub description: String,
+}
+
+impl JobCommand {
+    /// The cause of entries that record a job.
+    pub const REGISTERED: &str = "JobRegistered";
+
+    /// The kind of change, as Nomad's event type.
+    pub(super) fn cause(&self) -> &'static str {
+        match self {
+            Self::Deregister { .. } | Self::Purge { .. } => "JobDeregistered",
+            Self::Evaluate { .. } => "EvaluationUpdated",
+            Self::Register { .. }
+            | Self::ScaleGroup { .. }
+            | Self::Revert { .. }
+            | Self::SetStable { .. }
+            | Self::TagVersion { .. }
+            | Self::Dispatch { .. }
+            | Self::LaunchPeriodic { .. } => Self::REGISTERED,
+        }
+    }
+
+    fn key(&self) -> JobKey {
+        match self {
+            Self::Register { spec, .. } => spec.key(),
+            Self::Deregister { key }
+            | Self::Purge { key }
+            | Self::Evaluate { key, .. }
+            | Self::ScaleGroup { key, .. }
+            | Self::Revert { key, .. }
+            | Self::SetStable { key, .. }
+            | Self::TagVersion { key, .. }
+            | Self::Dispatch { key, .. }
+            | Self::LaunchPeriodic { key, .. } => key.clone(),
+        }
+    }
+
+    /// The command without the values that a server adds to each try of a write; `None` if it has none.
+    pub(super) fn without_added(&self) -> Option<Self> {
+        let has_added = match self {
+            Self::Register { places, .. } => places.is_some(),
+            Self::Dispatch { .. } => true,
+            Self::LaunchPeriodic { forced, .. } => *forced,
+            _ => false,
+        };
+        let mut plain = has_added.then(|| self.clone())?;
+        match &mut plain {
+            Self::Register { places, .. } => *places = None,
+            Self::Dispatch { suffix, .. } => suffix.clear(),
+            Self::LaunchPeriodic { due, .. } => *due = Timestamp(0),
+            _ => {}
+        }
+        Some(plain)
+    }
+}
+
+pub(super) fn apply(change: &mut Change<'_>, command: JobCommand) -> Result<Response, Rejection> {
+    let key = command.key();
+    if key.is_one_off() {
+        return Err(Rejection::OfOneOff(key));
+    }
+    match command {
+        JobCommand::Register {
+            spec,
+            places,
+            check_index,
+        } => register(change, *spec, places, check_index),
+        JobCommand::Deregister { key } => deregister(change, key),
+        JobCommand::Purge { key } => purge(change, key),
+        JobCommand::Evaluate {
+            key,
+            force_reschedule,
+        } => evaluate(change, key, force_reschedule),
+        JobCommand::ScaleGroup {
+            key,
+            scaling,
+            check_index,
+        } => scale_group(change, key, *scaling, check_index),
+        JobCommand::Revert {
+            key,
+            version,
+            check_version,
+        } => revert(change, key, version, check_version),
+        JobCommand::SetStable {
+            key,
+            version,
+            stable,
+        } => set_stable(change, key, version, stable),
+        JobCommand::TagVersion { key, name, given } => tag(change, key, name, given),
+        JobCommand::Dispatch {
+            key,
+            suffix,
+            payload,
+            meta,
+            idempotency_token,
+            priority,
+        } => {
+            let dispatch = Dispatch {
+                suffix,
+                payload,
+                meta,
+                idempotency_token,
+                priority,
+            };
+            launch::dispatch(change, key, dispatch)
+        }
+        JobCommand::LaunchPeriodic { key, due, forced } => {
+            launch::periodic(change, key, due, forced)
+        }
+    }
+}
 
 /// Records a job. The same specification again makes no version, but an evaluation; so does one that
 /// was stopped make a version, so that what it ran before does not count as done.
@@ -55,7 +271,7 @@ fn record(
 
 /// Records a job. With places for its instances, a job of which nothing is there is placed at once, if all places are
 /// still free.
-pub(super) fn register(
+fn register(
     change: &mut Change<'_>,
     spec: JobSpec,
     places: Option<Box<JobPlacement>>,
@@ -256,7 +472,7 @@ pub(super) fn mark_stable(change: &mut Change<'_>, key: &JobKey, version: u64, s
 }
 
 /// Says whether a version of a job is known to work.
-pub(super) fn set_stable(
+fn set_stable(
     change: &mut Change<'_>,
     key: JobKey,
     version: u64,
@@ -271,7 +487,7 @@ pub(super) fn set_stable(
 }
 
 /// Gives a version of a job a name, or takes the name back.
-pub(super) fn tag(
+fn tag(
     change: &mut Change<'_>,
     key: JobKey,
     name: String,
@@ -355,7 +571,7 @@ fn no_version(row: &JobRow, key: JobKey, version: u64) -> Rejection {
 }
 
 /// Goes back to an older version, as a new one.
-pub(super) fn revert(
+fn revert(
     change: &mut Change<'_>,
     key: JobKey,
     version: u64,
@@ -452,7 +668,7 @@ pub(super) fn scale(
 }
 
 /// Scales a group if there is a count, and records the event.
-pub(super) fn scale_group(
+fn scale_group(
     change: &mut Change<'_>,
     key: JobKey,
     scaling: GroupScaling,
@@ -535,7 +751,7 @@ fn waits(deployment: &Deployment) -> bool {
 }
 
 /// Records that a job is to be stopped. Its allocations are stopped by the evaluation.
-pub(super) fn deregister(change: &mut Change<'_>, key: JobKey) -> Result<Response, Rejection> {
+fn deregister(change: &mut Change<'_>, key: JobKey) -> Result<Response, Rejection> {
     let Some(row) = change.state.jobs.row(&key).map(Arc::clone) else {
         return Err(Rejection::UnknownJob(key));
     };
@@ -556,12 +772,8 @@ pub(super) fn deregister(change: &mut Change<'_>, key: JobKey) -> Result<Respons
 
 /// Forgets a job, and says what went with it. Its allocations are stopped by the evaluation, and forgotten when they
 /// have ended; deployments that are more than `bounds` say, with those.
-pub(super) fn purge(
-    change: &mut Change<'_>,
-    key: JobKey,
-    bounds: GcBounds,
-) -> Result<Response, Rejection> {
-    let (eval_id, deployments) = forget(change, key, bounds)?;
+fn purge(change: &mut Change<'_>, key: JobKey) -> Result<Response, Rejection> {
+    let (eval_id, deployments) = forget(change, key)?;
     Ok(Response::JobPurged {
         eval_id,
         deployments,
@@ -569,15 +781,11 @@ pub(super) fn purge(
 }
 
 /// Forgets a job and its deployments. Gives the evaluation that stops the rest, and how many deployments went.
-fn forget(
-    change: &mut Change<'_>,
-    key: JobKey,
-    bounds: GcBounds,
-) -> Result<(Option<EvalId>, u32), Rejection> {
+fn forget(change: &mut Change<'_>, key: JobKey) -> Result<(Option<EvalId>, u32), Rejection> {
     let Some(row) = change.state.jobs.row(&key).map(Arc::clone) else {
         return Err(Rejection::UnknownJob(key));
     };
-    let deployments = garbage::purge(change, &row, bounds);
+    let deployments = garbage::purge(change, &row);
     Ok((
         look_at(change, &row.job, Trigger::JobDeregister),
         deployments,
@@ -586,7 +794,7 @@ fn forget(
 
 /// Has a job looked at, without a change. With `force_reschedule`, instances that failed are replaced whatever
 /// their policy says.
-pub(super) fn evaluate(
+fn evaluate(
     change: &mut Change<'_>,
     key: JobKey,
     force_reschedule: bool,

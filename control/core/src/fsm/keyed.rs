@@ -10,7 +10,7 @@ use std::cell::Cell;
 use muster_domain::id::{LogIndex, Timestamp, WriteKey};
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::{ApplyResult, Command, Rejection, Response};
+use super::{ApplyResult, Command, Entry, Rejection, Response};
 use crate::limits;
 use crate::state::{Answer, Digest, State};
 
@@ -40,10 +40,6 @@ impl UnkeyedCommand {
     pub fn command(&self) -> &Command {
         &self.0
     }
-
-    pub(super) fn command_mut(&mut self) -> &mut Command {
-        &mut self.0
-    }
 }
 
 thread_local! {
@@ -64,81 +60,50 @@ impl<'de> Deserialize<'de> for UnkeyedCommand {
     }
 }
 
-impl Command {
-    /// This command under `key`, with the usual bounds. A command that has a key keeps it.
+impl Entry {
+    /// This entry under `key`, with the usual bounds. A command that has a key keeps it.
     #[must_use]
-    pub fn keyed(mut self, key: WriteKey) -> Self {
-        if matches!(self, Self::Keyed { .. }) {
-            return self;
+    pub fn keyed(self, key: WriteKey) -> Self {
+        let Self { at, command } = self;
+        if matches!(command, Command::Keyed { .. }) {
+            return Self { at, command };
         }
         let age = u64::try_from(limits::ANSWER_AGE_MAX.as_nanos()).unwrap_or(u64::MAX);
         let once = WriteDedup {
             key,
-            fingerprint: self.fingerprint(),
+            fingerprint: command.fingerprint(),
             answers_max: limits::ANSWERS_MAX,
-            forget_before: Timestamp(self.at().0.saturating_sub(age)),
+            forget_before: Timestamp(at.0.saturating_sub(age)),
         };
-        Self::Keyed {
-            once,
-            command: UnkeyedCommand(Box::new(self)),
+        let command = UnkeyedCommand(Box::new(command));
+        Self {
+            at,
+            command: Command::Keyed { once, command },
         }
     }
+}
 
+impl Command {
     /// Hashes everything that distinguishes two writes. It leaves out the values that a server adds to each try. Those
-    /// are the time, the end of a dispatched job's id, the time of a forced launch, the end of a claim and the places.
-    fn fingerprint(&mut self) -> u64 {
-        if let Self::DesireOneOffs { tasks, seen, .. } = self
-            && *seen != LogIndex(0)
-        {
-            // Where there is room is found anew each time.
-            let tasks = tasks.iter().map(|(task, _)| task.clone()).collect();
-            return Self::desire_one_offs(tasks, Timestamp(0)).fingerprint();
-        }
-        if let Self::ChangeOneOffs { changes, .. } = self
-            && changes.iter().any(|change| change.step.ends_later())
-        {
-            let mut changes = changes.clone();
-            for change in &mut changes {
-                change.step = change.step.without_end();
-            }
-            let at = Timestamp(0);
-            return Self::ChangeOneOffs { changes, at }.fingerprint();
-        }
-        if let Self::RegisterJob {
-            spec,
-            places: Some(_),
-            check_index,
-            ..
-        } = self
-        {
-            let at = Timestamp(0);
-            let (spec, check_index) = (spec.clone(), *check_index);
-            return Self::RegisterJob {
-                spec,
-                places: None,
-                at,
-                check_index,
-            }
-            .fingerprint();
-        }
-        let at = std::mem::take(self.at_mut());
-        let (mut suffix, mut due) = (String::new(), Timestamp(0));
-        self.swap_added(&mut suffix, &mut due);
-        let fingerprint = Digest::of(self);
-        self.swap_added(&mut suffix, &mut due);
-        *self.at_mut() = at;
-        fingerprint
-    }
-
-    fn swap_added(&mut self, other_suffix: &mut String, other_due: &mut Timestamp) {
-        if let Self::DispatchJob { suffix, .. } = self {
-            std::mem::swap(suffix, other_suffix);
-        }
-        if let Self::LaunchPeriodic {
-            due, forced: true, ..
-        } = self
-        {
-            std::mem::swap(due, other_due);
+    /// are the end of a dispatched job's id, the time of a forced launch, the end of a claim and the places.
+    fn fingerprint(&self) -> u64 {
+        match self {
+            Self::Job(command) => match command.without_added() {
+                Some(command) => Digest::of(&Self::Job(command)),
+                None => Digest::of(self),
+            },
+            Self::OneOff(command) => match command.without_added() {
+                Some(command) => Digest::of(&Self::OneOff(command)),
+                None => Digest::of(self),
+            },
+            Self::Node(_)
+            | Self::Alloc(_)
+            | Self::Eval(_)
+            | Self::Deployment(_)
+            | Self::Gc(_)
+            | Self::Config(_)
+            | Self::Keyed { .. }
+            | Self::Server(_) => Digest::of(self),
         }
     }
 }
@@ -146,12 +111,11 @@ impl Command {
 /// Applies `command` unless `once` was answered before.
 pub(super) fn apply(
     state: &mut State,
-    index: LogIndex,
+    (index, at): (LogIndex, Timestamp),
     once: WriteDedup,
     command: UnkeyedCommand,
 ) -> ApplyResult {
     let command = *command.0;
-    let at = command.at();
     let WriteDedup {
         key,
         fingerprint,
@@ -172,7 +136,7 @@ pub(super) fn apply(
         state.applied = index;
         return ApplyResult::without_change(response);
     }
-    let applied = super::apply(state, index, command);
+    let applied = super::apply(state, index, Entry { at, command });
     state.answers.put(Answer {
         key,
         fingerprint,

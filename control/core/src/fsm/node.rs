@@ -11,15 +11,128 @@ use muster_domain::alloc::ClientStatus;
 use muster_domain::eval::Trigger;
 use muster_domain::id::{JobKey, NodeId};
 use muster_domain::node::{
-    Drain, DrainSpec, Eligibility, NODE_EVENT_BYTES_MAX, Node, NodeEvent, NodeSpec, NodeStatus,
-    NodeSubsystem,
+    Drain, DrainSpec, Eligibility, NODE_EVENT_BYTES_MAX, Node, NodeCollected, NodeEvent, NodeSpec,
+    NodeStatus, NodeSubsystem,
 };
 
-use super::{Change, Effect, Rejection, Response};
+use serde::{Deserialize, Serialize};
+
+use super::{Change, Effect, Rejection, Response, report};
 use crate::state::AllocView;
 
+/// A change of a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NodeCommand {
+    /// An agent says what its machine is. A node not seen before begins as `Initializing`.
+    Register { spec: Box<NodeSpec> },
+    /// The heartbeats of a node began or ended.
+    SetStatus {
+        node_id: NodeId,
+        /// The status of the node to the control plane.
+        status: NodeStatus,
+    },
+    /// An operator says whether a node takes new work.
+    SetEligibility {
+        node_id: NodeId,
+        eligibility: Eligibility,
+    },
+    /// An operator begins to empty a node, or stops that.
+    Drain {
+        node_id: NodeId,
+        /// How to empty it. `None`: no longer.
+        drain: Option<DrainSpec>,
+        /// Without `drain`: it takes work again.
+        mark_eligible: bool,
+    },
+    /// A drained node is empty. It stays ineligible.
+    CompleteDrain { node_id: NodeId },
+    /// Agents of one server report their collections of finished allocations: one entry for many nodes. No row keeps
+    /// it. It is in the log so that every server tells of it, at the same index.
+    NoteCollections {
+        /// The collections that each node reported.
+        collections: Vec<(NodeId, NodeCollected)>,
+    },
+    /// [`Self::AddEvent`] of version 1, which has no details. Only in logs that a server of version 1 wrote.
+    AddEventV1 {
+        node_id: NodeId,
+        /// The part of Muster that it is about.
+        subsystem: NodeSubsystem,
+        /// A sentence for the operator.
+        message: String,
+    },
+    /// Something happened to a node that its operator should see.
+    AddEvent {
+        node_id: NodeId,
+        /// The part of Muster that it is about.
+        subsystem: NodeSubsystem,
+        /// A sentence for the operator.
+        message: String,
+        details: BTreeMap<String, String>,
+    },
+}
+
+impl NodeCommand {
+    /// The kind of change, as Nomad's event type.
+    pub(super) fn cause(&self) -> &'static str {
+        match self {
+            Self::Register { .. } => "NodeRegistration",
+            Self::SetStatus { .. } | Self::AddEventV1 { .. } | Self::AddEvent { .. } => {
+                "NodeStreamEvent"
+            }
+            Self::SetEligibility { .. } | Self::Drain { .. } | Self::CompleteDrain { .. } => {
+                "NodeDrain"
+            }
+            Self::NoteCollections { .. } => "NodeGarbageCollected",
+        }
+    }
+
+    pub(super) fn version(&self) -> u32 {
+        match self {
+            Self::AddEvent { .. } => 2,
+            Self::Register { .. }
+            | Self::SetStatus { .. }
+            | Self::SetEligibility { .. }
+            | Self::Drain { .. }
+            | Self::CompleteDrain { .. }
+            | Self::NoteCollections { .. }
+            | Self::AddEventV1 { .. } => 1,
+        }
+    }
+}
+
+pub(super) fn apply(change: &mut Change<'_>, command: NodeCommand) -> Result<Response, Rejection> {
+    match command {
+        NodeCommand::Register { spec } => register(change, *spec),
+        NodeCommand::SetStatus { node_id, status } => set_status(change, node_id, status),
+        NodeCommand::SetEligibility {
+            node_id,
+            eligibility,
+        } => set_eligibility(change, node_id, eligibility),
+        NodeCommand::Drain {
+            node_id,
+            drain: wanted,
+            mark_eligible,
+        } => drain(change, node_id, wanted, mark_eligible),
+        NodeCommand::CompleteDrain { node_id } => complete_drain(change, node_id),
+        NodeCommand::NoteCollections { collections } => {
+            Ok(report::note_collections(change.state, &collections))
+        }
+        NodeCommand::AddEventV1 {
+            node_id,
+            subsystem,
+            message,
+        } => add_event(change, node_id, subsystem, message, BTreeMap::new()),
+        NodeCommand::AddEvent {
+            node_id,
+            subsystem,
+            message,
+            details,
+        } => add_event(change, node_id, subsystem, message, details),
+    }
+}
+
 /// Records what an agent found. A node that was down stays so until its heartbeats are back.
-pub(super) fn register(change: &mut Change<'_>, spec: NodeSpec) -> Result<Response, Rejection> {
+fn register(change: &mut Change<'_>, spec: NodeSpec) -> Result<Response, Rejection> {
     let faults = spec.faults();
     if !faults.is_empty() {
         return Err(Rejection::InvalidNode(faults));
@@ -84,7 +197,7 @@ fn events(
 
 /// Records an event of a node. One that repeats the newest event is not recorded again. Details above the bound are left
 /// out: the message says what happened.
-pub(super) fn add_event(
+fn add_event(
     change: &mut Change<'_>,
     node_id: NodeId,
     subsystem: NodeSubsystem,
@@ -127,7 +240,7 @@ fn takes_more_work(change: &mut Change<'_>, node_id: NodeId) {
 
 /// Records `status`. A node that goes down has each job that has something on it looked at again: once, however
 /// much it lost. If one of them may come back with its node, the node is disconnected, not down.
-pub(super) fn set_status(
+fn set_status(
     change: &mut Change<'_>,
     node_id: NodeId,
     status: NodeStatus,
@@ -256,7 +369,7 @@ fn lose_orphans(change: &mut Change<'_>, node_id: NodeId, job: &JobKey) {
 }
 
 /// Records whether the node takes new work.
-pub(super) fn set_eligibility(
+fn set_eligibility(
     change: &mut Change<'_>,
     node_id: NodeId,
     eligibility: Eligibility,
@@ -289,7 +402,7 @@ pub(super) fn set_eligibility(
 }
 
 /// Begins to empty the node, or stops that. The duty that drains says what goes when.
-pub(super) fn drain(
+fn drain(
     change: &mut Change<'_>,
     node_id: NodeId,
     spec: Option<DrainSpec>,
@@ -328,10 +441,7 @@ pub(super) fn drain(
 }
 
 /// Records that the node is empty.
-pub(super) fn complete_drain(
-    change: &mut Change<'_>,
-    node_id: NodeId,
-) -> Result<Response, Rejection> {
+fn complete_drain(change: &mut Change<'_>, node_id: NodeId) -> Result<Response, Rejection> {
     let Some(old) = change.state.nodes.get(&node_id).map(Arc::clone) else {
         return Err(Rejection::UnknownNode(node_id));
     };

@@ -30,6 +30,85 @@ use super::{Change, Effect, Rejection, Response, job};
 use crate::limits;
 use crate::state::{AllocView, JobRow, PlanShared, RemainingCapacity, State, due_at};
 
+/// A change of one-off tasks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum OneOffCommand {
+    /// Clients want one-off tasks done. A task without a place, or whose place is gone, waits for its evaluation.
+    Desire {
+        /// The tasks, each with its place if one was found; one that is refused keeps no other back.
+        tasks: Vec<(NewOneOff, Option<OneOffPlacement>)>,
+        /// The state in which the places were found.
+        seen: LogIndex,
+    },
+    /// Clients, and the duties of one-off tasks, move some of them on.
+    Change {
+        /// The changes, each of one task; one that is refused keeps no other back.
+        changes: Vec<OneOffChange>,
+    },
+    /// A client says that what it knows of a domain is all there is to know.
+    FreshenDomain {
+        domain: String,
+        /// Until when that holds. `None`: for ever.
+        until: Option<Timestamp>,
+    },
+    /// The leader is configured with other times than the last one.
+    SetTimes { times: OneOffTimings },
+}
+
+impl OneOffCommand {
+    /// The kind of change, as Nomad's event type.
+    pub(super) fn cause(&self) -> &'static str {
+        match self {
+            Self::Desire { .. } => "TaskDesired",
+            Self::Change { .. } => "TaskUpdated",
+            Self::FreshenDomain { .. } | Self::SetTimes { .. } => "TaskSettingsUpdated",
+        }
+    }
+
+    /// Records one-off tasks for which no places were found.
+    #[must_use]
+    pub fn desire(tasks: Vec<NewOneOff>) -> Self {
+        Self::Desire {
+            tasks: tasks.into_iter().map(|task| (task, None)).collect(),
+            seen: LogIndex(0),
+        }
+    }
+
+    /// The command without the values that a server adds to each try of a write; `None` if it has none.
+    pub(super) fn without_added(&self) -> Option<Self> {
+        match self {
+            // Where there is room is found anew each time.
+            Self::Desire { tasks, seen } if *seen != LogIndex(0) => {
+                let tasks = tasks.iter().map(|(task, _)| task.clone());
+                Some(Self::desire(tasks.collect()))
+            }
+            Self::Change { changes } if changes.iter().any(|change| change.step.ends_later()) => {
+                let mut changes = changes.clone();
+                for change in &mut changes {
+                    change.step = change.step.without_end();
+                }
+                Some(Self::Change { changes })
+            }
+            _ => None,
+        }
+    }
+}
+
+pub(super) fn apply(
+    change: &mut Change<'_>,
+    command: OneOffCommand,
+) -> Result<Response, Rejection> {
+    match command {
+        OneOffCommand::Desire { tasks, seen } => Ok(desire_all(change, tasks, seen)),
+        OneOffCommand::Change { changes } => Ok(change_all(change, changes)),
+        OneOffCommand::FreshenDomain { domain, until } => freshen(change, &domain, until),
+        OneOffCommand::SetTimes { times } => {
+            set_times(change, times);
+            Ok(Response::Done)
+        }
+    }
+}
+
 /// A task that a client wants.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NewOneOff {
@@ -158,7 +237,7 @@ pub enum OneOffRefusal {
 
 /// Records several tasks, each on its own, with the places that were found for them in the state `seen`. Answers in
 /// their order.
-pub(super) fn desire_all(
+fn desire_all(
     change: &mut Change<'_>,
     tasks: impl IntoIterator<Item = (NewOneOff, Option<OneOffPlacement>)>,
     seen: LogIndex,
@@ -299,15 +378,15 @@ fn place_new(
 }
 
 /// Carries out changes of several tasks, each on its own. Answers in their order.
-pub(super) fn change_all(change: &mut Change<'_>, changes: Vec<OneOffChange>) -> Response {
+fn change_all(change: &mut Change<'_>, changes: Vec<OneOffChange>) -> Response {
     let outcomes = changes
         .into_iter()
-        .map(|wanted| apply(change, wanted).err())
+        .map(|wanted| carry_out(change, wanted).err())
         .collect();
     Response::OneOffsChanged { outcomes }
 }
 
-fn apply(change: &mut Change<'_>, wanted: OneOffChange) -> Result<(), OneOffRefusal> {
+fn carry_out(change: &mut Change<'_>, wanted: OneOffChange) -> Result<(), OneOffRefusal> {
     let OneOffChange {
         guid,
         generation,
@@ -585,7 +664,7 @@ pub(super) fn rejected(change: &mut Change<'_>, key: &JobKey, failed: &[FailedGr
 }
 
 /// Calls a domain fresh.
-pub(super) fn freshen(
+fn freshen(
     change: &mut Change<'_>,
     domain: &str,
     until: Option<Timestamp>,
@@ -604,7 +683,7 @@ pub(super) fn freshen(
 }
 
 /// Sets the times with which tasks are desired, and their callbacks claimed, from here on.
-pub(super) fn set_times(change: &mut Change<'_>, times: OneOffTimings) {
+fn set_times(change: &mut Change<'_>, times: OneOffTimings) {
     change.state.one_offs.set_times(times);
     change.state.one_offs.set_index(change.index);
 }
@@ -725,6 +804,6 @@ fn complete(change: &mut Change<'_>, row: OneOff, mut end: WorkEnd) {
 fn calls_back_at_once(state: &State, row: &OneOff) -> Option<AllocId> {
     let alloc_id = row.alloc_id.filter(|_| row.owes_callback())?;
     let url = &row.definition.completion_callback_url;
-    let is_free = state.one_offs.delivering(url) < limits::CALLBACKS_PER_PLACE_MAX;
+    let is_free = state.one_offs.delivering(url) < limits::CALLBACKS_PER_PLACE_MAX as u64;
     is_free.then_some(alloc_id)
 }

@@ -9,11 +9,11 @@ mod placed;
 
 use std::time::Duration;
 
-use muster_domain::alloc::{ClientStatus, DesiredStatus};
+use muster_domain::alloc::{AllocReport, ClientStatus, DesiredStatus};
 use muster_domain::eval::{EvalStatus, Trigger};
 use muster_domain::fixture::{job, node};
 use muster_domain::id::JobKey;
-use muster_domain::job::{JobStatus, JobType, UpdateStrategy};
+use muster_domain::job::{JobSpec, JobStatus, JobType, UpdateStrategy};
 use muster_domain::node::{Eligibility, NODE_EVENTS_MAX, NodeSecret, NodeStatus, NodeSubsystem};
 use muster_domain::plan::Plan;
 
@@ -23,12 +23,14 @@ use crate::limits;
 use crate::state::AllocView;
 
 fn register(cluster: &mut Cluster, spec: JobSpec, check_index: Option<LogIndex>) -> Response {
-    cluster.apply(Command::RegisterJob {
-        spec: Box::new(spec),
-        at: cluster.now,
-        check_index,
-        places: None,
-    })
+    cluster.apply(
+        JobCommand::Register {
+            spec: Box::new(spec),
+            check_index,
+            places: None,
+        }
+        .at(cluster.now),
+    )
 }
 
 fn job_status(cluster: &Cluster, job_id: &str) -> JobStatus {
@@ -94,10 +96,12 @@ fn the_same_fingerprint_again_changes_nothing() {
     cluster.node(node("n1").build());
     let before = cluster.state.nodes().clone();
 
-    cluster.apply(Command::RegisterNode {
-        spec: Box::new(node("n1").build()),
-        at: cluster.now,
-    });
+    cluster.apply(
+        NodeCommand::Register {
+            spec: Box::new(node("n1").build()),
+        }
+        .at(cluster.now),
+    );
 
     assert_eq!(*cluster.state.nodes(), before);
 }
@@ -108,10 +112,12 @@ fn an_unusable_fingerprint_is_refused() {
     let mut spec = node("n1").build();
     spec.datacenter.clear();
 
-    let response = cluster.apply(Command::RegisterNode {
-        spec: Box::new(spec),
-        at: cluster.now,
-    });
+    let response = cluster.apply(
+        NodeCommand::Register {
+            spec: Box::new(spec),
+        }
+        .at(cluster.now),
+    );
 
     assert!(
         matches!(response, Response::Rejected(Rejection::InvalidNode(_))),
@@ -145,21 +151,25 @@ fn tag(cluster: &mut Cluster, name: &str, version: Option<u64>) -> Response {
         version,
         description: "it works".to_owned(),
     };
-    cluster.apply(Command::TagJobVersion {
-        key: JobKey::in_default("web"),
-        name: name.to_owned(),
-        given: Some(given),
-        at: cluster.now,
-    })
+    cluster.apply(
+        JobCommand::TagVersion {
+            key: JobKey::in_default("web"),
+            name: name.to_owned(),
+            given: Some(given),
+        }
+        .at(cluster.now),
+    )
 }
 
 fn untag(cluster: &mut Cluster, name: &str) -> Response {
-    cluster.apply(Command::TagJobVersion {
-        key: JobKey::in_default("web"),
-        name: name.to_owned(),
-        given: None,
-        at: cluster.now,
-    })
+    cluster.apply(
+        JobCommand::TagVersion {
+            key: JobKey::in_default("web"),
+            name: name.to_owned(),
+            given: None,
+        }
+        .at(cluster.now),
+    )
 }
 
 fn versions(cluster: &Cluster) -> Vec<u64> {
@@ -305,25 +315,22 @@ fn what_is_unknown_is_refused() {
     let (key, at) = (JobKey::in_default("web"), cluster.now);
     let node_id = NodeId([7; 16]);
     let refusals = [
-        Command::DeregisterJob {
-            key: key.clone(),
-            at,
-        },
-        Command::EvaluateJob {
+        JobCommand::Deregister { key: key.clone() }.at(at),
+        JobCommand::Evaluate {
             force_reschedule: false,
             key: key.clone(),
-            at,
-        },
-        Command::SetNodeStatus {
+        }
+        .at(at),
+        NodeCommand::SetStatus {
             node_id,
             status: NodeStatus::Ready,
-            at,
-        },
-        Command::SetEligibility {
+        }
+        .at(at),
+        NodeCommand::SetEligibility {
             node_id,
             eligibility: Eligibility::Eligible,
-            at,
-        },
+        }
+        .at(at),
     ];
 
     for command in refusals {
@@ -368,10 +375,7 @@ fn purged_job_is_removed_and_its_allocs_stop() {
     cluster.run(job("web").count(2).build());
     let key = JobKey::in_default("web");
 
-    cluster.apply(Command::PurgeJob {
-        key: key.clone(),
-        at: cluster.now,
-    });
+    cluster.apply(JobCommand::Purge { key: key.clone() }.at(cluster.now));
     assert!(cluster.state.jobs().get(&key).is_none());
     cluster.settle();
 
@@ -387,10 +391,7 @@ fn a_purge_says_what_went_with_the_job() {
     cluster.run(spec);
     let key = JobKey::in_default("web");
     assert_eq!(cluster.state.deployments().of_job(&key).count(), 1);
-    let purge = Command::PurgeJob {
-        key: key.clone(),
-        at: cluster.now,
-    };
+    let purge = JobCommand::Purge { key: key.clone() }.at(cluster.now);
 
     let response = cluster.apply(purge.clone());
     let again = cluster.apply(purge);
@@ -460,10 +461,12 @@ fn an_agent_cannot_report_what_runs_elsewhere() {
         remote: Vec::new(),
     };
 
-    cluster.apply(Command::ReportNodes {
-        reports: vec![(other, vec![report])],
-        at: cluster.now,
-    });
+    cluster.apply(
+        AllocCommand::Report {
+            reports: vec![(other, vec![report])],
+        }
+        .at(cluster.now),
+    );
 
     assert_eq!(cluster.live("web"), [alloc]);
 }
@@ -493,10 +496,7 @@ fn reports_of_many_nodes_share_an_entry() {
         .collect();
     reports.push((stranger, vec![report(lost[0].id)]));
 
-    let response = cluster.apply(Command::ReportNodes {
-        reports,
-        at: cluster.now,
-    });
+    let response = cluster.apply(AllocCommand::Report { reports }.at(cluster.now));
 
     let unknown = vec![stranger];
     assert_eq!(response, Response::NodesReported { unknown });
@@ -545,12 +545,12 @@ fn plan_drops_placements_on_down_node() {
     );
 }
 
-fn apply_plans(cluster: &Cluster, plan: Plan, update: Option<EvalUpdate>) -> Command {
-    Command::ApplyPlans {
+fn apply_plans(cluster: &Cluster, plan: Plan, update: Option<EvalUpdate>) -> Entry {
+    EvalCommand::ApplyPlans {
         plans: vec![plan],
         evals: update.into_iter().collect(),
-        at: cluster.now,
     }
+    .at(cluster.now)
 }
 
 /// A worker that was thought dead sends its plan after another has done its work.
@@ -624,11 +624,13 @@ fn cluster_policy_change_notifies_every_node() {
     let mut cluster = Cluster::new();
     let policy = muster_domain::fixture::network_policy();
     let set = |cluster: &mut Cluster, check_index| {
-        cluster.apply(Command::SetClusterPolicy {
-            policy: Box::new(policy.clone()),
-            check_index,
-            at: cluster.now,
-        })
+        cluster.apply(
+            ConfigCommand::SetClusterPolicy {
+                policy: Box::new(policy.clone()),
+                check_index,
+            }
+            .at(cluster.now),
+        )
     };
 
     assert_eq!(set(&mut cluster, Some(LogIndex(0))), Response::Done);
@@ -654,11 +656,13 @@ fn cluster_policy_change_notifies_every_node() {
 #[test]
 fn a_restored_policy_is_the_newest() {
     let mut cluster = Cluster::new();
-    cluster.apply(Command::SetClusterPolicy {
-        policy: Box::default(),
-        check_index: None,
-        at: cluster.now,
-    });
+    cluster.apply(
+        ConfigCommand::SetClusterPolicy {
+            policy: Box::default(),
+            check_index: None,
+        }
+        .at(cluster.now),
+    );
     let mut state = cluster.state.clone();
 
     state.restored_at(LogIndex(100));
@@ -678,10 +682,12 @@ fn node_with_another_secret_is_refused() {
     spec.secret_hash = NodeSecret([1; 32]).hash();
     spec.address = "192.0.2.1".to_owned();
 
-    let response = cluster.apply(Command::RegisterNode {
-        spec: Box::new(spec),
-        at: cluster.now,
-    });
+    let response = cluster.apply(
+        NodeCommand::Register {
+            spec: Box::new(spec),
+        }
+        .at(cluster.now),
+    );
 
     assert!(
         matches!(response, Response::Rejected(Rejection::NodeSecret(_))),
@@ -695,13 +701,15 @@ fn node_keeps_its_newest_events() {
     let mut cluster = Cluster::new();
     let node_id = cluster.node(node("n1").build());
     let add = |cluster: &mut Cluster, message: &str| {
-        cluster.apply(Command::AddNodeEvent {
-            node_id,
-            subsystem: NodeSubsystem::Storage,
-            message: message.to_owned(),
-            details: BTreeMap::new(),
-            at: cluster.now,
-        })
+        cluster.apply(
+            NodeCommand::AddEvent {
+                node_id,
+                subsystem: NodeSubsystem::Storage,
+                message: message.to_owned(),
+                details: BTreeMap::new(),
+            }
+            .at(cluster.now),
+        )
     };
     for number in 0..2 * NODE_EVENTS_MAX {
         assert_eq!(
@@ -730,11 +738,13 @@ fn events_tell_what_happened_to_a_node() {
     let node_id = cluster.node(node("n1").build());
     cluster.node_status(node_id, NodeStatus::Down);
     cluster.node_status(node_id, NodeStatus::Ready);
-    cluster.apply(Command::SetEligibility {
-        node_id,
-        eligibility: Eligibility::Ineligible,
-        at: cluster.now,
-    });
+    cluster.apply(
+        NodeCommand::SetEligibility {
+            node_id,
+            eligibility: Eligibility::Ineligible,
+        }
+        .at(cluster.now),
+    );
 
     let node = cluster.state.nodes().get(&node_id).unwrap();
     let messages: Vec<&str> = node

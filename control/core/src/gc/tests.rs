@@ -9,7 +9,7 @@ use muster_domain::node::NodeStatus;
 
 use super::*;
 use crate::fixture::Cluster;
-use crate::fsm::{self, GcBounds, GcCursor, GcJobStep, GcKept};
+use crate::fsm::{self, GcBounds, GcCursor, GcJobStep, GcKept, JobCommand};
 use crate::limits;
 use crate::state::{AllocView, LOOKED_UP, State, check};
 
@@ -23,7 +23,7 @@ mod scene;
 const HOUR: Duration = Duration::from_hours(1);
 
 /// Runs every rule, slice after slice, and sums up what is freed: evaluations, allocations, jobs, nodes.
-fn collect_all(cluster: &mut Cluster, commands: Vec<Command>) -> [u32; 4] {
+fn collect_all(cluster: &mut Cluster, commands: Vec<Entry>) -> [u32; 4] {
     let mut freed = [0; 4];
     for first in commands {
         let mut command = Some(first);
@@ -77,9 +77,9 @@ fn forced(cluster: &mut Cluster) -> [u32; 4] {
 }
 
 /// The first slice of a forced collection that looks at jobs.
-fn jobs_by_force(now: Timestamp) -> Command {
-    let is_of_jobs = |command: &Command| {
-        let Command::CollectGarbage { rule, .. } = command else {
+fn jobs_by_force(now: Timestamp) -> Entry {
+    let is_of_jobs = |entry: &Entry| {
+        let Command::Gc(GcCommand::Collect { rule, .. }) = &entry.command else {
             return false;
         };
         *rule == GcRule::Jobs
@@ -158,12 +158,14 @@ fn gc_cutoffs_use_row_clock() {
         (GcRule::Deployments, cutoffs.deployments),
         (GcRule::Nodes, cutoffs.nodes),
     ];
-    let expected = expected.map(|(rule, before)| Command::CollectGarbage {
-        rule,
-        before,
-        batch_before: cutoffs.batch_evals,
-        after: None,
-        at,
+    let expected = expected.map(|(rule, before)| {
+        GcCommand::Collect {
+            rule,
+            before,
+            batch_before: cutoffs.batch_evals,
+            after: None,
+        }
+        .at(at)
     });
     assert_eq!(commands, expected);
     let (due, _) = collector.poll_timeout().unwrap();
@@ -193,14 +195,14 @@ fn every_rule_has_its_own_interval_and_threshold() {
         && now <= began.plus(secs(7))
     {
         for command in collector.handle_timeout(now, now) {
-            let Command::CollectGarbage {
+            let Command::Gc(GcCommand::Collect {
                 rule,
                 before,
                 batch_before,
                 ..
-            } = command
+            }) = command.command
             else {
-                panic!("{command:?}")
+                panic!("not a collection")
             };
             let ages = [before, batch_before].map(|cutoff| now.since(cutoff).as_secs() / 3_600);
             came.push((now.since(began).as_secs(), rule, ages));
@@ -407,16 +409,15 @@ fn slices_follow_one_another_to_the_end() {
     for at in 0..jobs {
         let key = JobKey::in_default(format!("job-{at}"));
         let spec = Box::new(job(&key.job_id).build());
-        cluster.apply(Command::RegisterJob {
-            spec,
-            at: cluster.now,
-            check_index: None,
-            places: None,
-        });
-        cluster.apply(Command::DeregisterJob {
-            key,
-            at: cluster.now,
-        });
+        cluster.apply(
+            JobCommand::Register {
+                spec,
+                check_index: None,
+                places: None,
+            }
+            .at(cluster.now),
+        );
+        cluster.apply(JobCommand::Deregister { key }.at(cluster.now));
     }
     cluster.settle();
 
@@ -436,10 +437,7 @@ fn a_slice_has_few_jobs_that_are_small() {
     for at in 0..=per_slice {
         let key = JobKey::in_default(format!("job-{at}"));
         cluster.run(job(&key.job_id).count(0).build());
-        cluster.apply(Command::DeregisterJob {
-            key,
-            at: cluster.now,
-        });
+        cluster.apply(JobCommand::Deregister { key }.at(cluster.now));
     }
     cluster.settle();
 
@@ -471,11 +469,7 @@ fn cluster_with_jobs(jobs: usize) -> Cluster {
 }
 
 /// Slices of `command` up to the first after which `stop` says so.
-fn until(
-    cluster: &mut Cluster,
-    command: Command,
-    stop: impl Fn(&State) -> bool,
-) -> Option<Command> {
+fn until(cluster: &mut Cluster, command: Entry, stop: impl Fn(&State) -> bool) -> Option<Entry> {
     let mut next = Some(command);
     while let Some(command) = next {
         let before = cluster.state.allocs().len();
@@ -556,10 +550,12 @@ fn what_has_ended_goes_with_a_purge() {
 }
 
 fn purge(cluster: &mut Cluster, job_id: &str) {
-    cluster.apply(Command::PurgeJob {
-        key: JobKey::in_default(job_id),
-        at: cluster.now,
-    });
+    cluster.apply(
+        JobCommand::Purge {
+            key: JobKey::in_default(job_id),
+        }
+        .at(cluster.now),
+    );
 }
 
 #[test]
@@ -628,13 +624,13 @@ fn evals_in_short_slices(cluster: &mut Cluster) -> (u32, usize) {
         looked_at_max: 8,
         ..GcBounds::default()
     };
-    let is_of_evals = |command: &Command| {
+    let is_of_evals = |entry: &Entry| {
         matches!(
-            command,
-            Command::CollectGarbage {
+            entry.command,
+            Command::Gc(GcCommand::Collect {
                 rule: GcRule::Evals,
                 ..
-            }
+            })
         )
     };
     let mut next = Collector::forced(cluster.now).into_iter().find(is_of_evals);
@@ -660,11 +656,11 @@ fn gc_checks_kept_batch_evals_once_per_job() {
     let spec = || job("sums").job_type(JobType::Batch).build();
     cluster.run(spec());
     for _ in 0..39 {
-        let command = Command::EvaluateJob {
+        let command = JobCommand::Evaluate {
             key: JobKey::in_default("sums"),
             force_reschedule: false,
-            at: cluster.now,
-        };
+        }
+        .at(cluster.now);
         cluster.apply(command);
         cluster.settle();
     }
@@ -689,7 +685,7 @@ fn job_changed_during_gc_lookup_is_kept() {
     let mut cluster = cluster_with_jobs(1);
     let key = JobKey::in_default("sum-0");
     let eval_id = cluster.state.evals().of_job(&key).next().unwrap().id;
-    let looked = Command::CollectGarbage {
+    let looked = GcCommand::Collect {
         rule: GcRule::Jobs,
         before: Timestamp(u64::MAX),
         batch_before: Timestamp(u64::MAX),
@@ -702,8 +698,8 @@ fn job_changed_during_gc_lookup_is_kept() {
                 index: LogIndex(1),
             },
         }),
-        at: cluster.now,
-    };
+    }
+    .at(cluster.now);
 
     cluster.apply(looked);
 
@@ -719,7 +715,7 @@ fn gc_resumes_after_cursor_of_removed_eval() {
     cluster.stop("web");
     let eval = cluster.state.evals().iter().map(|eval| eval.modify_time);
     let at = Timestamp(eval.min().unwrap().0 - 1);
-    let rest = Command::CollectGarbage {
+    let rest = GcCommand::Collect {
         rule: GcRule::Evals,
         before: Timestamp(u64::MAX),
         batch_before: Timestamp(u64::MAX),
@@ -728,8 +724,8 @@ fn gc_resumes_after_cursor_of_removed_eval() {
             eval_id: EvalId([7; 16]),
             alloc: u64::MAX,
         }),
-        at: cluster.now,
-    };
+    }
+    .at(cluster.now);
 
     cluster.apply(rest);
 

@@ -4,7 +4,7 @@ use muster_domain::job::JobSpec;
 
 use super::*;
 use crate::fixture::Cluster;
-use crate::fsm::Command;
+use crate::fsm::{AllocCommand, NodeCommand};
 
 /// Two nodes, and an instance that was moved from one to the other.
 struct TwoNodes {
@@ -27,11 +27,13 @@ impl TwoNodes {
         cluster.report(first.id, ClientStatus::Running);
         cluster.node(node("two").build());
         Self::set_eligible(&mut cluster, first.node_id, false);
-        cluster.apply(Command::MigrateAllocs {
-            alloc_ids: vec![first.id],
-            trigger: Trigger::NodeDrain,
-            at: cluster.now,
-        });
+        cluster.apply(
+            AllocCommand::Migrate {
+                alloc_ids: vec![first.id],
+                trigger: Trigger::NodeDrain,
+            }
+            .at(cluster.now),
+        );
         cluster.settle();
         let heir = cluster.live("web").remove(0);
         assert_eq!(heir.previous, Some(first.id));
@@ -50,11 +52,13 @@ impl TwoNodes {
         } else {
             muster_domain::node::Eligibility::Ineligible
         };
-        cluster.apply(Command::SetEligibility {
-            node_id,
-            eligibility,
-            at: cluster.now,
-        });
+        cluster.apply(
+            NodeCommand::SetEligibility {
+                node_id,
+                eligibility,
+            }
+            .at(cluster.now),
+        );
     }
 
     fn judge(&self) -> DiskSource {

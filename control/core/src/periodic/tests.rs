@@ -6,7 +6,7 @@ use muster_domain::job::JobSpec;
 
 use super::*;
 use crate::fixture::Cluster;
-use crate::fsm::Response;
+use crate::fsm::{Command, Response};
 
 fn cron(specs: &[&str], time_zone: &str) -> Periodic {
     Periodic {
@@ -165,7 +165,7 @@ fn launch(cluster: &mut Cluster, duty: &mut PeriodicLaunches) -> (Vec<String>, O
     let (commands, again) = duty.due(&cluster.state, cluster.now);
     let mut made = Vec::new();
     for command in commands {
-        let Command::LaunchPeriodic { due, .. } = &command else {
+        let Command::Job(JobCommand::LaunchPeriodic { due, .. }) = &command.command else {
             panic!("{command:?}");
         };
         made.push(local_time(*due, &utc));
@@ -185,12 +185,14 @@ fn forced_launches_overlap_and_have_own_ids() {
     });
     let mut ids = std::collections::BTreeSet::new();
     for _ in 0..3 {
-        let response = cluster.apply(Command::LaunchPeriodic {
-            key: JobKey::in_default("nightly"),
-            due: cluster.now,
-            forced: true,
-            at: cluster.now,
-        });
+        let response = cluster.apply(
+            JobCommand::LaunchPeriodic {
+                key: JobKey::in_default("nightly"),
+                due: cluster.now,
+                forced: true,
+            }
+            .at(cluster.now),
+        );
         let Response::JobLaunched { job_id, eval_id } = response else {
             panic!("{response:?}");
         };

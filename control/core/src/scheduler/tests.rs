@@ -31,7 +31,7 @@ use muster_domain::resources::CpuMhz;
 use muster_domain::scheduling::SchedulerConfig;
 
 use crate::fixture::Cluster;
-use crate::fsm::Command;
+use crate::fsm::{ConfigCommand, JobCommand};
 
 /// Runs a script and compares the plans.
 fn check(script: &str, expected: Expect) {
@@ -315,12 +315,14 @@ fn new_placements_leave_room_for_in_place_growth() {
     spec.groups[0].count = 2;
     spec.groups[0].tasks[0].resources.cpu = CpuMhz(600);
     let at = cluster.now;
-    cluster.apply(Command::RegisterJob {
-        spec: Box::new(spec),
-        at,
-        check_index: None,
-        places: None,
-    });
+    cluster.apply(
+        JobCommand::Register {
+            spec: Box::new(spec),
+            check_index: None,
+            places: None,
+        }
+        .at(at),
+    );
 
     let plan = cluster.schedule_next().unwrap().plan;
 
@@ -563,12 +565,14 @@ fn concurrent_plans_do_not_pick_same_node() {
     }
     for name in ["one", "other", "third"] {
         let spec = Box::new(job(name).cpu_mhz(900).memory_mb(10).build());
-        cluster.apply(Command::RegisterJob {
-            spec,
-            at: cluster.now,
-            check_index: None,
-            places: None,
-        });
+        cluster.apply(
+            JobCommand::Register {
+                spec,
+                check_index: None,
+                places: None,
+            }
+            .at(cluster.now),
+        );
     }
 
     let outcomes: Vec<_> = std::iter::from_fn(|| cluster.schedule_next()).collect();
@@ -604,17 +608,21 @@ fn purged_job_can_return_with_another_type() {
                 job("web").job_type(kind).count(count).build()
             };
             cluster.run(spec(before));
-            cluster.apply(Command::PurgeJob {
-                key: JobKey::in_default("web"),
-                at: cluster.now,
-            });
+            cluster.apply(
+                JobCommand::Purge {
+                    key: JobKey::in_default("web"),
+                }
+                .at(cluster.now),
+            );
             // Nobody has looked yet: the evaluation of the removal finds the new job.
-            cluster.apply(Command::RegisterJob {
-                spec: Box::new(spec(after)),
-                at: cluster.now,
-                check_index: None,
-                places: None,
-            });
+            cluster.apply(
+                JobCommand::Register {
+                    spec: Box::new(spec(after)),
+                    check_index: None,
+                    places: None,
+                }
+                .at(cluster.now),
+            );
             cluster.settle();
 
             let live = cluster.live("web");
@@ -665,11 +673,13 @@ fn preemption_config_change_unblocks_evaluations() {
 
     let mut config = SchedulerConfig::default();
     config.preemption.service = true;
-    cluster.apply(Command::SetSchedulerConfig {
-        config,
-        check_index: None,
-        at: cluster.now,
-    });
+    cluster.apply(
+        ConfigCommand::SetScheduler {
+            config,
+            check_index: None,
+        }
+        .at(cluster.now),
+    );
     cluster.settle();
 
     assert_eq!(cluster.live("high").len(), 1);

@@ -28,56 +28,66 @@ fn one_offs(cluster: &mut Cluster) {
             definition: muster_domain::fixture::definition(),
         }];
         let at = cluster.now;
-        cluster.apply(crate::fsm::Command::desire_one_offs(tasks, at));
+        cluster.apply(crate::fsm::Entry::desire_one_offs(tasks, at));
     }
     for (domain, until) in [("apps", None), ("other", Some(cluster.now))] {
-        cluster.apply(crate::fsm::Command::FreshenDomain {
-            domain: domain.to_owned(),
-            until,
-            at: Timestamp(cluster.now.0 - 1),
-        });
+        cluster.apply(
+            crate::fsm::OneOffCommand::FreshenDomain {
+                domain: domain.to_owned(),
+                until,
+            }
+            .at(Timestamp(cluster.now.0 - 1)),
+        );
     }
-    cluster.apply(crate::fsm::Command::SetOneOffTimes {
-        times: OneOffTimings {
-            callback_claim: Duration::from_mins(1),
-            ..Default::default()
-        },
-        at: cluster.now,
-    });
+    cluster.apply(
+        crate::fsm::OneOffCommand::SetTimes {
+            times: OneOffTimings {
+                callback_claim: Duration::from_mins(1),
+                ..Default::default()
+            },
+        }
+        .at(cluster.now),
+    );
     let cancelled = crate::fsm::OneOffChange {
         guid: "cancelled".to_owned(),
         generation: None,
         step: crate::fsm::OneOffStep::Cancel,
     };
-    cluster.apply(crate::fsm::Command::ChangeOneOffs {
-        changes: vec![cancelled],
-        at: cluster.now,
-    });
+    cluster.apply(
+        crate::fsm::OneOffCommand::Change {
+            changes: vec![cancelled],
+        }
+        .at(cluster.now),
+    );
 }
 
 /// A tag of a version and a scaling event.
 fn tag_and_scale(cluster: &mut Cluster) {
-    cluster.apply(crate::fsm::Command::TagJobVersion {
-        key: JobKey::in_default("web"),
-        name: "golden".to_owned(),
-        given: Some(crate::fsm::TagAssignment {
-            version: Some(0),
-            description: "it works".to_owned(),
-        }),
-        at: cluster.now,
-    });
-    cluster.apply(crate::fsm::Command::ScaleGroup {
-        key: JobKey::in_default("web"),
-        scaling: Box::new(crate::fsm::GroupScaling {
-            group: "main".to_owned(),
-            count: None,
-            error: true,
-            message: "no metrics".to_owned(),
-            meta_json: r#"{"source":"a test"}"#.to_owned(),
-        }),
-        check_index: None,
-        at: cluster.now,
-    });
+    cluster.apply(
+        crate::fsm::JobCommand::TagVersion {
+            key: JobKey::in_default("web"),
+            name: "golden".to_owned(),
+            given: Some(crate::fsm::TagAssignment {
+                version: Some(0),
+                description: "it works".to_owned(),
+            }),
+        }
+        .at(cluster.now),
+    );
+    cluster.apply(
+        crate::fsm::JobCommand::ScaleGroup {
+            key: JobKey::in_default("web"),
+            scaling: Box::new(crate::fsm::GroupScaling {
+                group: "main".to_owned(),
+                count: None,
+                error: true,
+                message: "no metrics".to_owned(),
+                meta_json: r#"{"source":"a test"}"#.to_owned(),
+            }),
+            check_index: None,
+        }
+        .at(cluster.now),
+    );
 }
 
 /// A state with something in every table, gaps among the columns, and versions that only an allocation
@@ -103,14 +113,16 @@ fn populated() -> State {
     let mut rolling = job("rolling").build();
     rolling.groups[0].update = Some(UpdateStrategy::default());
     cluster.run(rolling);
-    cluster.apply(crate::fsm::Command::SetSchedulerConfig {
-        config: SchedulerConfig {
-            memory_oversubscription: true,
-            ..SchedulerConfig::default()
-        },
-        check_index: None,
-        at: cluster.now,
-    });
+    cluster.apply(
+        crate::fsm::ConfigCommand::SetScheduler {
+            config: SchedulerConfig {
+                memory_oversubscription: true,
+                ..SchedulerConfig::default()
+            },
+            check_index: None,
+        }
+        .at(cluster.now),
+    );
     one_offs(&mut cluster);
     let alloc_id = cluster.live("sum")[0].id;
     cluster.report(alloc_id, ClientStatus::Failed);
@@ -120,10 +132,7 @@ fn populated() -> State {
     cluster.advance(Duration::from_mins(1));
     cluster.settle();
     let key = JobKey::in_default("sum");
-    cluster.apply(crate::fsm::Command::PurgeJob {
-        key,
-        at: cluster.now,
-    });
+    cluster.apply(crate::fsm::JobCommand::Purge { key }.at(cluster.now));
     cluster.settle();
     // A node that is gone while an allocation on it is kept: the job's other instance still runs.
     for name in ["big-1", "big-2"] {
@@ -139,18 +148,20 @@ fn populated() -> State {
     for command in commands.skip(1) {
         cluster.apply(command);
     }
-    let evaluate = crate::fsm::Command::EvaluateJob {
+    let evaluate = crate::fsm::JobCommand::Evaluate {
         force_reschedule: false,
         key: JobKey::in_default("web"),
-        at: cluster.now,
-    };
+    }
+    .at(cluster.now);
     let key = muster_domain::id::WriteKey::new("a-key").unwrap();
     cluster.apply(evaluate.keyed(key));
-    cluster.apply(crate::fsm::Command::SetClusterPolicy {
-        policy: Box::new(muster_domain::fixture::network_policy()),
-        check_index: None,
-        at: cluster.now,
-    });
+    cluster.apply(
+        crate::fsm::ConfigCommand::SetClusterPolicy {
+            policy: Box::new(muster_domain::fixture::network_policy()),
+            check_index: None,
+        }
+        .at(cluster.now),
+    );
     tag_and_scale(&mut cluster);
     cluster.state
 }

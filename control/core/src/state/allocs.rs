@@ -29,10 +29,10 @@ use muster_domain::resources::Amount;
 
 use crate::limits;
 
-use super::digest::Digest;
 use super::paged::{self, Paged};
 use super::prefix;
 use super::runs::Runs;
+use super::table::{Storage, Table};
 
 use remote::Remote;
 pub(crate) use row::{PlanShared, Row, RowRecord};
@@ -314,52 +314,56 @@ thread_local! {
     pub(crate) static LOOKED_UP: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
-/// The table of allocations.
+/// The table of allocations. Its rows lie in pages, by key.
+pub type Allocs = Table<Paged<Row>, AllocIndexes>;
+
+impl<T: Clone> Storage for Paged<T> {
+    fn count(&self) -> usize {
+        self.len()
+    }
+}
+
+/// The indexes of allocations.
 #[derive(Clone, Debug, Default)]
-pub struct Allocs {
+pub struct AllocIndexes {
     /// Part of the id of each.
     cluster: ClusterTag,
-    rows: Paged<Row>,
     /// Allocations by the node's number.
     by_node: Paged<NodeAllocs>,
     by_eval: OrdMap<EvalId, EvalAllocs>,
     by_job: OrdMap<Arc<JobKey>, Arc<JobAllocs>>,
     /// Live ones of each deployment that has any.
     of_deployment: OrdMap<DeploymentId, u32>,
-    index: LogIndex,
-    hash: u64,
 }
 
 /// By content: which keys without a row a node's list keeps depends on what was there before.
 impl PartialEq for Allocs {
     fn eq(&self, other: &Self) -> bool {
-        let Self {
+        let AllocIndexes {
             cluster,
-            rows,
             by_node,
             by_eval,
             by_job,
             of_deployment,
-            index,
-            hash,
-        } = self;
+        } = &self.indexes;
+        let theirs = &other.indexes;
         let same_node = |(number, node): (u64, &NodeAllocs)| {
-            let theirs = other.by_node.get(number);
+            let theirs = theirs.by_node.get(number);
             theirs.is_some_and(|theirs| {
                 node.node_id == theirs.node_id
                     && node.live == theirs.live
                     && self.left_of(node).eq(&other.left_of(theirs))
             })
         };
-        *cluster == other.cluster
-            && *rows == other.rows
-            && by_node.len() == other.by_node.len()
+        *cluster == theirs.cluster
+            && self.rows == other.rows
+            && by_node.len() == theirs.by_node.len()
             && by_node.iter().all(same_node)
-            && *by_eval == other.by_eval
-            && *by_job == other.by_job
-            && *of_deployment == other.of_deployment
-            && *index == other.index
-            && *hash == other.hash
+            && *by_eval == theirs.by_eval
+            && *by_job == theirs.by_job
+            && *of_deployment == theirs.of_deployment
+            && self.hash() == other.hash()
+            && self.index() == other.index()
     }
 }
 
@@ -375,24 +379,24 @@ impl Allocs {
     /// The cluster's part of the ids.
     #[must_use]
     pub fn cluster(&self) -> ClusterTag {
-        self.cluster
+        self.indexes.cluster
     }
 
     pub(super) fn set_cluster(&mut self, cluster: ClusterTag) {
         debug_assert!(self.rows.is_empty(), "ids of rows do not change");
-        self.cluster = cluster;
+        self.indexes.cluster = cluster;
     }
 
     /// The key that an id says; `None` if no allocation of this table can have it.
     #[must_use]
     pub fn key_of(&self, alloc_id: &AllocId) -> Option<u64> {
-        key_of(self.cluster, alloc_id)
+        key_of(self.indexes.cluster, alloc_id)
     }
 
     /// The id of the allocation of this key.
     #[must_use]
     pub fn id_of(&self, key: u64) -> AllocId {
-        id_of(self.cluster, key)
+        id_of(self.indexes.cluster, key)
     }
 
     /// The allocation of this key.
@@ -450,7 +454,8 @@ impl Allocs {
 
     /// Returns the allocations on one node. `number` is the node's; see [`super::Nodes::number`].
     pub fn on(&self, number: NodeNumber) -> impl Iterator<Item = AllocView<'_>> + use<'_> {
-        self.by_node
+        self.indexes
+            .by_node
             .get(u64::from(number.0))
             .into_iter()
             .flat_map(|node| node.keys.iter())
@@ -460,13 +465,13 @@ impl Allocs {
     /// Returns the number of allocations on one node that are not terminal. It is counted with every change, so no
     /// allocation is looked at.
     pub(super) fn live_on(&self, number: NodeNumber) -> u32 {
-        let node = self.by_node.get(u64::from(number.0));
+        let node = self.indexes.by_node.get(u64::from(number.0));
         node.map_or(0, |node| node.live)
     }
 
     /// Returns the allocations placed by one evaluation.
     pub fn of_eval(&self, eval_id: &EvalId) -> impl Iterator<Item = AllocView<'_>> + use<'_> {
-        self.among(self.by_eval.get(eval_id).map(|eval| &eval.keys))
+        self.among(self.indexes.by_eval.get(eval_id).map(|eval| &eval.keys))
     }
 
     /// Returns the allocations placed by one evaluation, from a key on.
@@ -475,7 +480,7 @@ impl Allocs {
         eval_id: &EvalId,
         from: u64,
     ) -> impl Iterator<Item = AllocView<'_>> + use<'_> {
-        let eval = self.by_eval.get(eval_id);
+        let eval = self.indexes.by_eval.get(eval_id);
         let ranges = eval.map(|eval| eval.keys.ranges_from(from));
         ranges.into_iter().flatten().flat_map(|range| {
             let rows = self.rows.from(range.start);
@@ -486,24 +491,28 @@ impl Allocs {
 
     /// Returns the number of allocations that one evaluation placed and that are there.
     pub(crate) fn count_of_eval(&self, eval_id: &EvalId) -> usize {
-        self.by_eval.get(eval_id).map_or(0, |eval| eval.keys.len())
+        self.indexes
+            .by_eval
+            .get(eval_id)
+            .map_or(0, |eval| eval.keys.len())
     }
 
     /// Whether an evaluation has no allocations, or one that is terminal.
     pub(super) fn may_free(&self, eval_id: &EvalId) -> bool {
-        self.by_eval
+        self.indexes
+            .by_eval
             .get(eval_id)
             .is_none_or(|eval| eval.terminal > 0)
     }
 
     /// Whether a deployment has a live allocation.
     pub(crate) fn is_deployed(&self, id: &DeploymentId) -> bool {
-        self.of_deployment.contains_key(id)
+        self.indexes.of_deployment.contains_key(id)
     }
 
     /// Returns the allocations of one job.
     pub fn of_job(&self, key: &JobKey) -> impl Iterator<Item = AllocView<'_>> + use<'_> {
-        self.among(self.by_job.get(key).map(|job| &job.keys))
+        self.among(self.indexes.by_job.get(key).map(|job| &job.keys))
     }
 
     fn among<'a>(
@@ -518,7 +527,7 @@ impl Allocs {
     /// Counts by group and client status; `None` if the job never had an allocation that is kept.
     #[must_use]
     pub fn summary(&self, key: &JobKey) -> Option<&JobSummary> {
-        self.by_job.get(key).map(|job| &job.summary)
+        self.indexes.by_job.get(key).map(|job| &job.summary)
     }
 
     /// Returns the number of allocations with each client status. The counts of each job suffice, so no allocation is
@@ -526,7 +535,7 @@ impl Allocs {
     #[must_use]
     pub fn by_client_status(&self) -> BTreeMap<ClientStatus, u64> {
         let mut all = BTreeMap::new();
-        let jobs = self.by_job.iter().map(|(_, job)| &job.summary);
+        let jobs = self.indexes.by_job.iter().map(|(_, job)| &job.summary);
         for (_, counts) in jobs.flat_map(JobSummary::groups) {
             for (status, count) in counts.each().into_iter().filter(|(_, count)| *count > 0) {
                 *all.entry(status).or_default() += u64::from(count);
@@ -538,42 +547,25 @@ impl Allocs {
     /// Returns the number of allocations of a job that are not terminal.
     #[must_use]
     pub fn live_of_job(&self, key: &JobKey) -> u32 {
-        self.by_job.get(key).map_or(0, |job| job.live)
-    }
-
-    /// Returns the number of allocations.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.rows.len()
-    }
-
-    /// Whether there are none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.rows.is_empty()
-    }
-
-    /// The last entry that changed the table.
-    #[must_use]
-    pub fn index(&self) -> LogIndex {
-        self.index
+        self.indexes.by_job.get(key).map_or(0, |job| job.live)
     }
 
     /// The node that its allocations mean by `number`; all zeros if they mean none.
     pub(super) fn node_id(&self, number: NodeNumber) -> NodeId {
-        self.by_node
+        self.indexes
+            .by_node
             .get(u64::from(number.0))
             .map_or(NodeId([0; 16]), |node| node.node_id)
     }
 
     /// Whether any allocation is on the node of this number.
     pub(super) fn is_on(&self, number: NodeNumber) -> bool {
-        self.by_node.get(u64::from(number.0)).is_some()
+        self.indexes.by_node.get(u64::from(number.0)).is_some()
     }
 
     /// Nodes that allocations are on, by number.
     pub(super) fn nodes(&self) -> impl Iterator<Item = (NodeNumber, NodeId)> {
-        self.by_node.iter().map(|(number, node)| {
+        self.indexes.by_node.iter().map(|(number, node)| {
             let number = u32::try_from(number).unwrap_or(u32::MAX);
             (NodeNumber(number), node.node_id)
         })
@@ -584,16 +576,11 @@ impl Allocs {
         self.rows.iter()
     }
 
-    /// The hash of its rows and its index; see [`super::StateHash`].
-    pub(super) fn hash(&self) -> u64 {
-        self.hash.wrapping_add(Digest::of(&self.index))
-    }
-
     /// Writes a row that is not there. `node_id` is the node that `row.node` means.
     pub(super) fn insert(&mut self, key: u64, row: Row, node_id: NodeId) -> AffectedRows {
-        self.index = self.index.max(row.modify_index);
+        self.touch(row.modify_index);
         let now = PreviousRow::of(key, &row);
-        self.hash = self.hash.wrapping_add(now.hash);
+        self.rehash(0, now.hash);
         self.put_on_node(&row, node_id, key);
         let one = CountedRows::New {
             first: key,
@@ -621,8 +608,8 @@ impl Allocs {
                 alike.counts_like(&PreviousRow::of(key, row)) && !alike.is_terminal,
                 "siblings count alike"
             );
-            self.index = self.index.max(row.modify_index);
-            self.hash = self.hash.wrapping_add(row.hash(key));
+            self.touch(row.modify_index);
+            self.rehash(0, row.hash(key));
             self.put_on_node(row, *node_id, key);
         }
         // A command makes fewer than a million.
@@ -635,7 +622,7 @@ impl Allocs {
     fn put_on_node(&mut self, row: &Row, node_id: NodeId, key: u64) {
         let number = u64::from(row.node.0);
         let live = u32::from(!row.is_terminal());
-        if let Some(node) = self.by_node.get_mut(number) {
+        if let Some(node) = self.indexes.by_node.get_mut(number) {
             node.live += live;
             let keys = Arc::make_mut(&mut node.keys);
             match keys.last() {
@@ -652,7 +639,7 @@ impl Allocs {
                 gone: 0,
                 live,
             };
-            self.by_node.insert(number, node);
+            self.indexes.by_node.insert(number, node);
         }
     }
 
@@ -666,12 +653,12 @@ impl Allocs {
         let before = PreviousRow::of(key, row);
         change(row);
         let after = PreviousRow::of(key, row);
-        let number = u64::from(row.node.0);
-        self.index = self.index.max(row.modify_index);
-        self.hash = self.hash.wrapping_sub(before.hash).wrapping_add(after.hash);
+        let (number, modify_index) = (u64::from(row.node.0), row.modify_index);
+        self.touch(modify_index);
+        self.rehash(before.hash, after.hash);
         let mut moved = AffectedRows::default();
         if before.is_terminal != after.is_terminal
-            && let Some(node) = self.by_node.get_mut(number)
+            && let Some(node) = self.indexes.by_node.get_mut(number)
         {
             node.live += u32::from(before.is_terminal);
             node.live -= u32::from(after.is_terminal);
@@ -724,12 +711,12 @@ impl Allocs {
             }
             each(row);
         });
-        self.hash = self.hash.wrapping_sub(hash);
+        self.rehash(hash, 0);
         self.forget_for_evals(&all, &mut removed);
         self.forget_for_jobs(&all, &mut removed);
         self.forget_for_deployments(&all, &mut removed);
         for number in live {
-            if let Some(node) = self.by_node.get_mut(u64::from(number.0)) {
+            if let Some(node) = self.indexes.by_node.get_mut(u64::from(number.0)) {
                 node.live -= 1;
             }
         }
@@ -742,7 +729,7 @@ impl Allocs {
         for siblings in all.chunk_by(|one, next| one.cohort.eval_id == next.cohort.eval_id) {
             let eval_id = siblings[0].cohort.eval_id;
             let of_eval = take(&mut keys, siblings);
-            let Some(eval) = self.by_eval.get_mut(&eval_id) else {
+            let Some(eval) = self.indexes.by_eval.get_mut(&eval_id) else {
                 continue;
             };
             let terminal: u32 = siblings.iter().map(RemovedSiblings::terminal).sum();
@@ -753,7 +740,7 @@ impl Allocs {
                 removed.evals.push(eval_id);
             }
             if is_empty {
-                self.by_eval.remove(&eval_id);
+                self.indexes.by_eval.remove(&eval_id);
             }
         }
     }
@@ -764,7 +751,7 @@ impl Allocs {
             let name = &siblings[0].cohort.key;
             let of_job = take(&mut keys, siblings);
             removed.jobs.push(Arc::clone(name));
-            let Some(job) = self.by_job.get_mut(name) else {
+            let Some(job) = self.indexes.by_job.get_mut(name) else {
                 continue;
             };
             let job = Arc::make_mut(job);
@@ -775,7 +762,7 @@ impl Allocs {
             }
             job.keys.remove_all(of_job);
             if job.keys.is_empty() {
-                self.by_job.remove(name);
+                self.indexes.by_job.remove(name);
             }
         }
     }
@@ -795,21 +782,21 @@ impl Allocs {
         let mut stale = Vec::new();
         for same in numbers.chunk_by(|one, next| one == next) {
             let number = u64::from(same[0].0);
-            let Some(node) = self.by_node.get_mut(number) else {
+            let Some(node) = self.indexes.by_node.get_mut(number) else {
                 continue;
             };
             node.gone += u32::try_from(same.len()).unwrap_or(u32::MAX);
             let is_last = node.gone as usize == node.keys.len();
             removed.nodes.push((node.node_id, is_last));
             if is_last {
-                self.by_node.remove(number);
+                self.indexes.by_node.remove(number);
             } else if node.is_stale(number) {
                 stale.push(number);
             }
         }
         let mut looked_up = 0;
         for number in stale {
-            let Some(node) = self.by_node.get(number) else {
+            let Some(node) = self.indexes.by_node.get(number) else {
                 continue;
             };
             looked_up += node.keys.len();
@@ -817,7 +804,7 @@ impl Allocs {
                 break;
             }
             let left = self.left_of(node);
-            if let (Some(left), Some(node)) = (left, self.by_node.get_mut(number)) {
+            if let (Some(left), Some(node)) = (left, self.indexes.by_node.get_mut(number)) {
                 node.keys = Arc::new(left);
                 node.gone = 0;
             }
@@ -840,7 +827,7 @@ impl Allocs {
         let count = counted.count();
         let is_new = matches!(counted, CountedRows::New { .. });
         if is_new || row.is_terminal {
-            let eval = self.by_eval.entry(eval_id).or_default();
+            let eval = self.indexes.by_eval.entry(eval_id).or_default();
             let is_first = eval.keys.is_empty() || (row.is_terminal && eval.terminal == 0);
             moved.eval_id = is_first.then_some(eval_id);
             eval.terminal += if row.is_terminal { count } else { 0 };
@@ -848,16 +835,16 @@ impl Allocs {
                 eval.keys.insert(first, count);
             }
         }
-        if let Some(job) = self.by_job.get_mut(&row.cohort.key) {
+        if let Some(job) = self.indexes.by_job.get_mut(&row.cohort.key) {
             Arc::make_mut(job).count(counted, row);
         } else {
             let mut job = JobAllocs::default();
             job.count(counted, row);
             let name = Arc::clone(&row.cohort.key);
-            self.by_job.insert(name, Arc::new(job));
+            self.indexes.by_job.insert(name, Arc::new(job));
         }
         if let Some(id) = row.cohort.deployment.filter(|_| !row.is_terminal) {
-            let live = self.of_deployment.entry(id).or_default();
+            let live = self.indexes.of_deployment.entry(id).or_default();
             let is_first = *live == 0;
             *live += count;
             moved.deployments[0] = is_first.then_some(id);
@@ -869,7 +856,7 @@ impl Allocs {
         let mut moved = AffectedRows::default();
         let eval_id = row.cohort.eval_id;
         if row.is_terminal
-            && let Some(eval) = self.by_eval.get_mut(&eval_id)
+            && let Some(eval) = self.indexes.by_eval.get_mut(&eval_id)
         {
             eval.terminal -= 1;
             moved.eval_id = (eval.terminal == 0).then_some(eval_id);
@@ -879,7 +866,7 @@ impl Allocs {
         {
             moved.deployments[0] = Some(id);
         }
-        if let Some(job) = self.by_job.get_mut(&row.cohort.key) {
+        if let Some(job) = self.indexes.by_job.get_mut(&row.cohort.key) {
             let job = Arc::make_mut(job);
             job.live -= u32::from(!row.is_terminal);
             job.summary.uncount(&row.cohort.group().name, row.status, 1);
@@ -889,18 +876,14 @@ impl Allocs {
 
     /// Counts live allocations of a deployment away. Says whether they were the last.
     fn end_deployed(&mut self, id: &DeploymentId, count: u32) -> bool {
-        let is_last = self.of_deployment.get_mut(id).is_some_and(|live| {
+        let is_last = self.indexes.of_deployment.get_mut(id).is_some_and(|live| {
             *live -= count;
             *live == 0
         });
         if is_last {
-            self.of_deployment.remove(id);
+            self.indexes.of_deployment.remove(id);
         }
         is_last
-    }
-
-    pub(crate) fn set_index(&mut self, index: LogIndex) {
-        self.index = index;
     }
 }
 
@@ -1031,7 +1014,7 @@ mod tests {
 
     /// Returns the number of nodes whose lists keep no key of a row that is gone.
     fn thinned(allocs: &Allocs) -> usize {
-        let nodes = allocs.by_node.iter();
+        let nodes = allocs.indexes.by_node.iter();
         nodes.filter(|(_, node)| node.gone == 0).count()
     }
 
@@ -1046,6 +1029,7 @@ mod tests {
         for round in 900..904 {
             allocs.remove_all(keys.iter().map(|keys| keys[round]).collect(), |_| {});
             let full = allocs
+                .indexes
                 .by_node
                 .iter()
                 .filter(|(_, node)| node.keys.len() > 100);

@@ -9,6 +9,7 @@ use muster_domain::id::{LogIndex, Timestamp, WriteKey};
 use serde::{Deserialize, Serialize};
 
 use super::digest::Digest;
+use super::table::{Indexes, MapTable, RowChange};
 use crate::fsm::Response;
 use crate::limits;
 
@@ -25,73 +26,63 @@ pub struct Answer {
     pub response: Response,
 }
 
-/// The table of answers.
+/// The table of answers. Nobody waits for a change of it, so it has no index.
+pub type Answers = MapTable<AnswerIndexes>;
+
+/// The index of answers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Answers {
-    rows: OrdMap<WriteKey, Arc<Answer>>,
+pub struct AnswerIndexes {
     by_index: OrdMap<LogIndex, WriteKey>,
-    hash: u64,
+}
+
+impl Indexes for AnswerIndexes {
+    type Key = WriteKey;
+    type Query = WriteKey;
+    type Row = Arc<Answer>;
+    type Shown = Arc<Answer>;
+    type Fact = ();
+
+    fn key(row: &Arc<Answer>) -> WriteKey {
+        row.key.clone()
+    }
+
+    fn shown(row: &Arc<Answer>) -> &Arc<Answer> {
+        row
+    }
+
+    fn hash(row: &Arc<Answer>) -> u64 {
+        Digest::of(&**row)
+    }
+
+    fn modify_index(_: &Arc<Answer>) -> LogIndex {
+        LogIndex(0)
+    }
+
+    fn follow(&mut self, key: &WriteKey, change: RowChange<'_, Arc<Answer>>, (): ()) {
+        if let Some(old) = change.old {
+            self.by_index.remove(&old.index);
+        }
+        if let Some(new) = change.new {
+            self.by_index.insert(new.index, key.clone());
+        }
+    }
 }
 
 impl Answers {
-    /// Returns the answer to `key`, if it is remembered.
-    #[must_use]
-    pub fn get(&self, key: &WriteKey) -> Option<&Arc<Answer>> {
-        self.rows.get(key)
-    }
-
-    /// All, by key.
-    pub fn iter(&self) -> impl Iterator<Item = &Arc<Answer>> {
-        self.rows.values()
-    }
-
-    /// Returns the number of answers.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.rows.len()
-    }
-
-    /// Whether there are none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.rows.is_empty()
-    }
-
-    /// The sum over its rows; see [`super::StateHash`].
-    pub(super) fn hash(&self) -> u64 {
-        self.hash
-    }
-
-    /// Remembers an answer.
-    pub(crate) fn put(&mut self, answer: Answer) {
-        self.remove(&answer.key.clone());
-        self.hash = self.hash.wrapping_add(Digest::of(&answer));
-        self.by_index.insert(answer.index, answer.key.clone());
-        self.rows.insert(answer.key.clone(), Arc::new(answer));
-    }
-
     /// Forgets the oldest beyond `max` and those from before `forget_before`; a bounded number at once,
     /// but more than one write adds.
     pub(crate) fn shrink(&mut self, max: u32, forget_before: Timestamp) {
         for _ in 0..limits::ANSWERS_FORGOTTEN_MAX {
-            let Some(oldest) = self.by_index.get_min().map(|(_, key)| key.clone()) else {
+            let Some(oldest) = self.indexes.by_index.get_min().map(|(_, key)| key.clone()) else {
                 return;
             };
             let is_old = self
-                .rows
                 .get(&oldest)
                 .is_some_and(|answer| answer.at < forget_before);
-            if !is_old && self.rows.len() <= max as usize {
+            if !is_old && self.len() <= max as usize {
                 return;
             }
-            self.remove(&oldest);
-        }
-    }
-
-    fn remove(&mut self, key: &WriteKey) {
-        if let Some(old) = self.rows.remove(key) {
-            self.hash = self.hash.wrapping_sub(Digest::of(&*old));
-            self.by_index.remove(&old.index);
+            self.remove(&oldest, LogIndex(0));
         }
     }
 }

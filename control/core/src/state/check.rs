@@ -32,7 +32,7 @@ use muster_domain::job::JobStatus;
 use muster_domain::node::NodeStatus;
 use muster_domain::one_off::OneOffState;
 
-use super::{AllocView, Answers, Jobs, NodeHoldings, Nodes, OneOffs, State};
+use super::{AllocView, NodeHoldings, Nodes, State};
 
 /// Every invariant that does not hold, in words. Empty means all hold.
 #[must_use]
@@ -314,13 +314,7 @@ fn one_offs_run_at_most_once(state: &State, broken: &mut Vec<String>) {
 }
 
 fn indexes_agree_with_rows(state: &State, broken: &mut Vec<String>) {
-    let mut nodes = Nodes::default();
-    for (number, column) in state.nodes.columns().enumerate() {
-        if let Some(node) = state.nodes.get(&column.node_id).filter(|_| column.occupied) {
-            let number = NodeNumber(u32::try_from(number).unwrap_or(u32::MAX));
-            nodes.put_at((**node).clone(), number);
-        }
-    }
+    let mut nodes = state.nodes.rebuilt(|_| false);
     for (number, node_id) in state.allocs.nodes() {
         match nodes.number(&node_id) {
             None => nodes.hold(node_id, number),
@@ -339,51 +333,27 @@ fn indexes_agree_with_rows(state: &State, broken: &mut Vec<String>) {
         anew.insert_alloc_on(key, row.clone(), state.allocs.node_id(row.node()));
     }
     anew.allocs.set_index(state.allocs.index());
-    anew.nodes.set_index(state.nodes.index());
-    for eval in state.evals.iter() {
-        anew.put_eval((**eval).clone());
-    }
-    anew.evals.set_index(state.evals.index());
-    let mut jobs = Jobs::default();
-    for (_, row) in state.jobs.rows() {
-        jobs.put((**row).clone());
-    }
-    jobs.set_index(state.jobs.index());
-    for deployment in state.deployments.iter() {
-        anew.put_deployment((**deployment).clone());
-    }
-    anew.deployments.set_index(state.deployments.index());
-    if anew.deployments != state.deployments {
-        broken.push("indexes of the deployments differ from their rows".to_owned());
-    }
-    let mut one_offs = OneOffs::default();
-    for row in state.one_offs.iter() {
-        one_offs.put((**row).clone());
-    }
+    let allocs = &anew.allocs;
+    anew.evals = state.evals.rebuilt(|eval| allocs.may_free(&eval.id));
+    anew.deployments = state.deployments.rebuilt(|row| allocs.is_deployed(&row.id));
+    anew.jobs = state.jobs.rebuilt(|_| ());
+    anew.answers = state.answers.rebuilt(|_| ());
+    anew.one_offs = state.one_offs.rebuilt(|_| ());
     for (domain, until) in state.one_offs.domains_said() {
-        one_offs.freshen(domain, until);
+        anew.one_offs.freshen(domain, until);
     }
-    one_offs.set_times(state.one_offs.times());
-    one_offs.set_index(state.one_offs.index());
-    if one_offs != state.one_offs {
-        broken.push("indexes of the one-off tasks differ from their rows".to_owned());
-    }
-    let mut answers = Answers::default();
-    for answer in state.answers.iter() {
-        answers.put((**answer).clone());
-    }
+    anew.one_offs.set_times(state.one_offs.times());
     compare_nodes(&anew.nodes, &state.nodes, broken);
-    if anew.allocs != state.allocs {
-        broken.push("indexes of the allocations differ from their rows".to_owned());
-    }
-    if jobs != state.jobs {
-        broken.push("indexes of the jobs differ from their rows".to_owned());
-    }
-    if answers != state.answers {
-        broken.push("indexes of the answers differ from their rows".to_owned());
-    }
-    if anew.evals != state.evals {
-        broken.push("indexes of the evaluations differ from their rows".to_owned());
+    let same = [
+        ("allocations", anew.allocs == state.allocs),
+        ("evaluations", anew.evals == state.evals),
+        ("deployments", anew.deployments == state.deployments),
+        ("jobs", anew.jobs == state.jobs),
+        ("answers", anew.answers == state.answers),
+        ("one-off tasks", anew.one_offs == state.one_offs),
+    ];
+    for (table, _) in same.into_iter().filter(|(_, same)| !same) {
+        broken.push(format!("indexes of the {table} differ from their rows"));
     }
 }
 

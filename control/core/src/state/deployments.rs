@@ -8,57 +8,72 @@ use muster_domain::deployment::Deployment;
 use muster_domain::id::{DeploymentId, JobKey, LogIndex, Timestamp};
 
 use super::digest::Digest;
-use super::prefix;
-use super::sets::take_out;
+use super::table::{Indexes, MapTable, RowChange};
 
 /// The table of deployments.
+pub type Deployments = MapTable<DeploymentIndexes>;
+
+/// The indexes of deployments.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Deployments {
-    rows: OrdMap<DeploymentId, Arc<Deployment>>,
+pub struct DeploymentIndexes {
     /// In the order in which they were made.
     by_job: OrdMap<JobKey, OrdSet<(LogIndex, DeploymentId)>>,
     /// Those under way or paused.
     active: OrdSet<DeploymentId>,
     /// Those that are over and without a live allocation, by the time of their last change.
     due: OrdSet<(Timestamp, DeploymentId)>,
-    index: LogIndex,
-    hash: u64,
+}
+
+impl Indexes for DeploymentIndexes {
+    type Key = DeploymentId;
+    type Query = DeploymentId;
+    type Row = Arc<Deployment>;
+    type Shown = Arc<Deployment>;
+    /// Whether it has a live allocation.
+    type Fact = bool;
+
+    fn key(row: &Arc<Deployment>) -> DeploymentId {
+        row.id
+    }
+
+    fn shown(row: &Arc<Deployment>) -> &Arc<Deployment> {
+        row
+    }
+
+    fn hash(row: &Arc<Deployment>) -> u64 {
+        Digest::of(&**row)
+    }
+
+    fn modify_index(row: &Arc<Deployment>) -> LogIndex {
+        row.modify_index
+    }
+
+    fn follow(&mut self, id: &DeploymentId, change: RowChange<'_, Arc<Deployment>>, is_used: bool) {
+        change.group(&mut self.by_job, |row| {
+            Some((row.job.clone(), (row.create_index, row.id)))
+        });
+        change.set(&mut self.active, |row| {
+            row.status.is_active().then_some(row.id)
+        });
+        // The fact of the old row is not known here.
+        if let Some(old) = change.old {
+            self.due.remove(&(old.modify_time, *id));
+        }
+        if let Some(new) = change.new.filter(|new| !new.status.is_active() && !is_used) {
+            self.due.insert((new.modify_time, *id));
+        }
+    }
 }
 
 impl Deployments {
-    /// The deployment called so.
-    #[must_use]
-    pub fn get(&self, id: &DeploymentId) -> Option<&Arc<Deployment>> {
-        self.rows.get(id)
-    }
-
-    /// All, by id.
-    pub fn iter(&self) -> impl Iterator<Item = &Arc<Deployment>> {
-        self.rows.values()
-    }
-
-    /// Those whose id begins with `text`.
-    #[must_use]
-    pub fn with_prefix(&self, text: &str) -> Vec<&Arc<Deployment>> {
-        let Some((low, high)) = prefix::bounds(text) else {
-            return Vec::new();
-        };
-        self.rows
-            .range(DeploymentId(low)..=DeploymentId(high))
-            .map(|(_, row)| row)
-            .collect()
-    }
-
     /// Those of one job, oldest first.
     pub fn of_job(
         &self,
         key: &JobKey,
     ) -> impl DoubleEndedIterator<Item = &Arc<Deployment>> + use<'_> {
-        self.by_job
-            .get(key)
-            .into_iter()
-            .flat_map(|ids| ids.iter())
-            .filter_map(|(_, id)| self.rows.get(id))
+        let ids = self.indexes.by_job.get(key).into_iter();
+        ids.flat_map(|ids| ids.iter())
+            .filter_map(|(_, id)| self.get(id))
     }
 
     /// The newest of one job.
@@ -69,7 +84,8 @@ impl Deployments {
 
     /// Those under way or paused.
     pub fn active(&self) -> impl Iterator<Item = &Arc<Deployment>> {
-        self.active.iter().filter_map(|id| self.rows.get(id))
+        let active = self.indexes.active.iter();
+        active.filter_map(|id| self.get(id))
     }
 
     /// Those that are over and without a live allocation, by the time of their last change, from the position
@@ -78,80 +94,19 @@ impl Deployments {
         &self,
         from: (Timestamp, DeploymentId),
     ) -> impl Iterator<Item = (Timestamp, DeploymentId)> + use<'_> {
-        self.due.range(from..).copied()
-    }
-
-    /// How many.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.rows.len()
-    }
-
-    /// Whether there are none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.rows.is_empty()
-    }
-
-    /// The last entry that changed the table.
-    #[must_use]
-    pub fn index(&self) -> LogIndex {
-        self.index
-    }
-
-    /// The hash of its rows and its index; see [`super::StateHash`].
-    pub(super) fn hash(&self) -> u64 {
-        self.hash.wrapping_add(Digest::of(&self.index))
-    }
-
-    /// Writes a row. `is_used` says what [`Self::set_used`] would.
-    pub(super) fn put(&mut self, deployment: Deployment, is_used: bool) {
-        self.index = self.index.max(deployment.modify_index);
-        self.hash = self.hash.wrapping_add(Digest::of(&deployment));
-        let row = Arc::new(deployment);
-        if let Some(old) = self.rows.insert(row.id, Arc::clone(&row)) {
-            self.unindex(&old);
-        }
-        self.by_job
-            .entry(row.job.clone())
-            .or_default()
-            .insert((row.create_index, row.id));
-        if row.status.is_active() {
-            self.active.insert(row.id);
-        } else if !is_used {
-            self.due.insert((row.modify_time, row.id));
-        }
+        self.indexes.due.range(from..).copied()
     }
 
     /// Says whether it has a live allocation.
     pub(super) fn set_used(&mut self, id: &DeploymentId, is_used: bool) {
-        let Some(row) = self.rows.get(id) else {
+        let Some(row) = self.get(id) else {
             return;
         };
-        let place = (row.modify_time, row.id);
+        let (place, is_over) = ((row.modify_time, row.id), !row.status.is_active());
         if is_used {
-            self.due.remove(&place);
-        } else if !row.status.is_active() {
-            self.due.insert(place);
+            self.indexes.due.remove(&place);
+        } else if is_over {
+            self.indexes.due.insert(place);
         }
-    }
-
-    /// Forgets a row.
-    pub(crate) fn remove(&mut self, id: &DeploymentId) -> Option<Arc<Deployment>> {
-        let old = self.rows.remove(id)?;
-        self.unindex(&old);
-        Some(old)
-    }
-
-    fn unindex(&mut self, old: &Deployment) {
-        self.hash = self.hash.wrapping_sub(Digest::of(old));
-        self.active.remove(&old.id);
-        self.due.remove(&(old.modify_time, old.id));
-        let place = (old.create_index, old.id);
-        take_out(&mut self.by_job, &old.job, &place);
-    }
-
-    pub(crate) fn set_index(&mut self, index: LogIndex) {
-        self.index = index;
     }
 }

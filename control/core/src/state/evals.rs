@@ -13,7 +13,7 @@ use muster_domain::eval::Evaluation;
 use muster_domain::id::{EvalId, JobKey, LogIndex, Timestamp};
 
 use super::digest::Digest;
-use super::prefix;
+use super::table::{Indexes, MapTable, RowChange};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct JobEvals {
@@ -51,10 +51,11 @@ impl CollectableEvals {
 }
 
 /// The table of evaluations.
+pub type Evals = MapTable<EvalIndexes>;
+
+/// The indexes of evaluations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Evals {
-    /// With the hash of each.
-    rows: OrdMap<EvalId, (Arc<Evaluation>, u64)>,
+pub struct EvalIndexes {
     by_job: OrdMap<Arc<JobKey>, Arc<JobEvals>>,
     /// Evaluations that are not terminal.
     open: OrdSet<EvalId>,
@@ -62,155 +63,66 @@ pub struct Evals {
     due: OrdSet<(Timestamp, EvalId)>,
     /// The same for those of batch jobs, by job.
     due_batch: OrdMap<Arc<JobKey>, CollectableEvals>,
-    index: LogIndex,
-    hash: u64,
 }
 
-impl Evals {
-    /// The evaluation called so.
-    #[must_use]
-    pub fn get(&self, eval_id: &EvalId) -> Option<&Arc<Evaluation>> {
-        self.rows.get(eval_id).map(|(row, _)| row)
+impl Indexes for EvalIndexes {
+    type Key = EvalId;
+    type Query = EvalId;
+    type Row = Arc<Evaluation>;
+    type Shown = Arc<Evaluation>;
+    /// Whether it has no allocations, or one that is terminal. Then something may be forgotten once it has ended.
+    type Fact = bool;
+
+    fn key(row: &Arc<Evaluation>) -> EvalId {
+        row.id
     }
 
-    /// All, by id.
-    pub fn iter(&self) -> impl Iterator<Item = &Arc<Evaluation>> {
-        self.rows.values().map(|(row, _)| row)
+    fn shown(row: &Arc<Evaluation>) -> &Arc<Evaluation> {
+        row
     }
 
-    /// Returns the evaluations whose id begins with `text`.
-    #[must_use]
-    pub fn with_prefix(&self, text: &str) -> Vec<&Arc<Evaluation>> {
-        let Some((low, high)) = prefix::bounds(text) else {
-            return Vec::new();
-        };
-        self.rows
-            .range(EvalId(low)..=EvalId(high))
-            .map(|(_, (row, _))| row)
-            .collect()
+    fn hash(row: &Arc<Evaluation>) -> u64 {
+        Digest::of(&**row)
     }
 
-    /// Returns the evaluations of one job, by id.
-    pub fn of_job(&self, key: &JobKey) -> impl Iterator<Item = &Arc<Evaluation>> + use<'_> {
-        self.of_job_from(key, EvalId([0; 16]))
+    fn modify_index(row: &Arc<Evaluation>) -> LogIndex {
+        row.modify_index
     }
 
-    /// Returns the evaluations of one job, from an id on.
-    pub(crate) fn of_job_from(
-        &self,
-        key: &JobKey,
-        from: EvalId,
-    ) -> impl Iterator<Item = &Arc<Evaluation>> + use<'_> {
-        self.by_job
-            .get(key)
-            .into_iter()
-            .flat_map(move |job| job.ids.range(from..))
-            .filter_map(|eval_id| self.get(eval_id))
-    }
-
-    /// Returns the evaluations that are not terminal: pending, delayed or blocked.
-    pub fn pending(&self) -> impl Iterator<Item = &Arc<Evaluation>> {
-        self.open.iter().filter_map(|eval_id| self.get(eval_id))
-    }
-
-    /// Returns the evaluations of one job that are not terminal.
-    pub fn open_of_job(&self, key: &JobKey) -> impl Iterator<Item = &Arc<Evaluation>> + use<'_> {
-        self.by_job
-            .get(key)
-            .into_iter()
-            .flat_map(|job| job.open.iter())
-            .filter_map(|eval_id| self.get(eval_id))
-    }
-
-    /// Terminal ones of which something may be forgotten, by the time of their last change, from the position
-    /// given on; those of batch jobs aside.
-    pub(crate) fn due_from(
-        &self,
-        from: (Timestamp, EvalId),
-    ) -> impl Iterator<Item = (Timestamp, EvalId)> + use<'_> {
-        self.due.range(from..).copied()
-    }
-
-    /// The same of batch jobs, from a job on.
-    pub(crate) fn due_of_batch_jobs_from(
-        &self,
-        key: &JobKey,
-    ) -> impl Iterator<Item = (&Arc<JobKey>, &CollectableEvals)> + use<'_> {
-        self.due_batch.range(Arc::new(key.clone())..)
-    }
-
-    /// Returns the number of evaluations.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.rows.len()
-    }
-
-    /// Whether there are none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.rows.is_empty()
-    }
-
-    /// The last entry that changed the table.
-    #[must_use]
-    pub fn index(&self) -> LogIndex {
-        self.index
-    }
-
-    /// The hash of its rows and its index; see [`super::StateHash`].
-    pub(super) fn hash(&self) -> u64 {
-        self.hash.wrapping_add(Digest::of(&self.index))
-    }
-
-    /// Writes a row. `may_free` says what [`Self::set_may_free`] would.
-    pub(super) fn put(&mut self, eval: Evaluation, may_free: bool) {
-        self.index = self.index.max(eval.modify_index);
-        let hash = Digest::of(&eval);
-        self.hash = self.hash.wrapping_add(hash);
-        let eval = Arc::new(eval);
-        let old = self.rows.insert(eval.id, (Arc::clone(&eval), hash));
-        let old = old.map(|(old, hash)| {
-            self.hash = self.hash.wrapping_sub(hash);
-            old
+    fn follow(&mut self, _: &EvalId, change: RowChange<'_, Arc<Evaluation>>, may_free: bool) {
+        let RowChange { old, new } = change;
+        // The fact of the old row is not known here.
+        if let Some(old) = old.filter(|old| old.status.is_terminal()) {
+            self.remove_due(old);
+        }
+        change.set(&mut self.open, |row| {
+            (!row.status.is_terminal()).then_some(row.id)
         });
-        if let Some(old) = &old {
-            if old.status.is_terminal() {
-                self.remove_due(old);
-            }
-            if old.job != eval.job {
-                self.leave_job(old);
-            }
+        let stays = old.zip(new).is_some_and(|(old, new)| {
+            old.job == new.job && old.status.is_terminal() == new.status.is_terminal()
+        });
+        if !stays {
+            self.move_in_jobs(old, new);
         }
-        let is_open = !eval.status.is_terminal();
-        let stays = |old: &Arc<Evaluation>| {
-            old.job == eval.job && old.status.is_terminal() == eval.status.is_terminal()
-        };
-        if !old.as_ref().is_some_and(stays) {
-            let job = self.job_mut(&eval.job);
-            job.ids.insert(eval.id);
-            if is_open {
-                job.open.insert(eval.id);
-                self.open.insert(eval.id);
-            } else {
-                job.open.remove(&eval.id);
-                self.open.remove(&eval.id);
-            }
-        }
-        if !is_open && may_free {
-            self.insert_due(&eval);
+        if let Some(new) = new.filter(|new| new.status.is_terminal() && may_free) {
+            self.insert_due(new);
         }
     }
+}
 
-    /// Says whether anything of it may be forgotten once it has ended: it has no allocations, or one that is
-    /// terminal.
-    pub(super) fn set_may_free(&mut self, eval_id: &EvalId, may_free: bool) {
-        let Some(eval) = self.get(eval_id).map(Arc::clone) else {
-            return;
-        };
-        if !may_free {
-            self.remove_due(&eval);
-        } else if eval.status.is_terminal() {
-            self.insert_due(&eval);
+impl EvalIndexes {
+    fn move_in_jobs(&mut self, old: Option<&Arc<Evaluation>>, new: Option<&Arc<Evaluation>>) {
+        if let Some(old) = old.filter(|old| new.is_none_or(|new| old.job != new.job)) {
+            self.leave_job(old);
+        }
+        if let Some(new) = new {
+            let job = self.job_mut(&new.job);
+            job.ids.insert(new.id);
+            if new.status.is_terminal() {
+                job.open.remove(&new.id);
+            } else {
+                job.open.insert(new.id);
+            }
         }
     }
 
@@ -250,19 +162,6 @@ impl Evals {
         }
     }
 
-    /// Forgets a row.
-    pub(crate) fn remove(&mut self, eval_id: &EvalId) -> Option<Arc<Evaluation>> {
-        let (old, hash) = self.rows.remove(eval_id)?;
-        self.hash = self.hash.wrapping_sub(hash);
-        if old.status.is_terminal() {
-            self.remove_due(&old);
-        } else {
-            self.open.remove(&old.id);
-        }
-        self.leave_job(&old);
-        Some(old)
-    }
-
     /// Takes an evaluation out of what is known of its job, and the job with its last one.
     fn leave_job(&mut self, old: &Evaluation) {
         let is_last = self.by_job.get_mut(&old.job).is_some_and(|job| {
@@ -275,8 +174,73 @@ impl Evals {
             self.by_job.remove(&old.job);
         }
     }
+}
 
-    pub(crate) fn set_index(&mut self, index: LogIndex) {
-        self.index = index;
+impl Evals {
+    /// Returns the evaluations of one job, by id.
+    pub fn of_job(&self, key: &JobKey) -> impl Iterator<Item = &Arc<Evaluation>> + use<'_> {
+        self.of_job_from(key, EvalId([0; 16]))
+    }
+
+    /// Returns the evaluations of one job, from an id on.
+    pub(crate) fn of_job_from(
+        &self,
+        key: &JobKey,
+        from: EvalId,
+    ) -> impl Iterator<Item = &Arc<Evaluation>> + use<'_> {
+        self.indexes
+            .by_job
+            .get(key)
+            .into_iter()
+            .flat_map(move |job| job.ids.range(from..))
+            .filter_map(|eval_id| self.get(eval_id))
+    }
+
+    /// Returns the evaluations that are not terminal: pending, delayed or blocked.
+    pub fn pending(&self) -> impl Iterator<Item = &Arc<Evaluation>> {
+        self.indexes
+            .open
+            .iter()
+            .filter_map(|eval_id| self.get(eval_id))
+    }
+
+    /// Returns the evaluations of one job that are not terminal.
+    pub fn open_of_job(&self, key: &JobKey) -> impl Iterator<Item = &Arc<Evaluation>> + use<'_> {
+        self.indexes
+            .by_job
+            .get(key)
+            .into_iter()
+            .flat_map(|job| job.open.iter())
+            .filter_map(|eval_id| self.get(eval_id))
+    }
+
+    /// Terminal ones of which something may be forgotten, by the time of their last change, from the position
+    /// given on; those of batch jobs aside.
+    pub(crate) fn due_from(
+        &self,
+        from: (Timestamp, EvalId),
+    ) -> impl Iterator<Item = (Timestamp, EvalId)> + use<'_> {
+        self.indexes.due.range(from..).copied()
+    }
+
+    /// The same of batch jobs, from a job on.
+    pub(crate) fn due_of_batch_jobs_from(
+        &self,
+        key: &JobKey,
+    ) -> impl Iterator<Item = (&Arc<JobKey>, &CollectableEvals)> + use<'_> {
+        self.indexes.due_batch.range(Arc::new(key.clone())..)
+    }
+
+    /// Says whether anything of it may be forgotten once it has ended: it has no allocations, or one that is
+    /// terminal.
+    pub(super) fn set_may_free(&mut self, eval_id: &EvalId, may_free: bool) {
+        let Some(eval) = self.get(eval_id).map(Arc::clone) else {
+            return;
+        };
+        if !may_free {
+            self.indexes.remove_due(&eval);
+        } else if eval.status.is_terminal() {
+            self.indexes.insert_due(&eval);
+        }
     }
 }

@@ -17,7 +17,7 @@ use muster_domain::resources::{Amount, Holding};
 
 use super::digest::Digest;
 use super::holdings::NodeHoldings;
-use super::prefix;
+use super::table::{Indexes, MapTable, RowChange};
 pub(crate) use columns::Columns;
 
 /// Names a set of nodes that no constraint can tell apart, unless it speaks of one node by name.
@@ -148,17 +148,19 @@ pub const PAGE_COLUMNS: usize = 32;
 /// address as one that is held says the same.
 pub type ColumnPage = [Column; PAGE_COLUMNS];
 
+/// A node and its number among the columns.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct NodeRow {
+pub struct NodeRow {
     node: Arc<Node>,
     number: NodeNumber,
-    hash: u64,
 }
 
 /// The table of nodes.
+pub type Nodes = MapTable<NodeIndexes>;
+
+/// The columns and the indexes of nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Nodes {
-    rows: OrdMap<NodeId, NodeRow>,
+pub struct NodeIndexes {
     pages: Vector<Arc<ColumnPage>>,
     /// Numbers given out so far: the first so many columns mean something.
     numbers: u32,
@@ -172,56 +174,117 @@ pub struct Nodes {
     draining: OrdSet<NodeId>,
     /// Nodes that are down, by the time they went.
     down: OrdSet<(Timestamp, NodeId)>,
-    index: LogIndex,
-    hash: u64,
+}
+
+impl Indexes for NodeIndexes {
+    type Key = NodeId;
+    type Query = NodeId;
+    type Row = NodeRow;
+    type Shown = Arc<Node>;
+    /// Of a node that goes: whether allocations still mean its number.
+    type Fact = bool;
+
+    fn key(row: &NodeRow) -> NodeId {
+        row.node.spec.id
+    }
+
+    fn shown(row: &NodeRow) -> &Arc<Node> {
+        &row.node
+    }
+
+    fn hash(row: &NodeRow) -> u64 {
+        row_hash(row.number, &row.node)
+    }
+
+    fn modify_index(row: &NodeRow) -> LogIndex {
+        row.node.modify_index
+    }
+
+    fn follow(&mut self, node_id: &NodeId, change: RowChange<'_, NodeRow>, is_meant: bool) {
+        change.set(&mut self.draining, |row| {
+            row.node.drain.is_some().then_some(*node_id)
+        });
+        change.set(&mut self.down, |row| {
+            let is_down = row.node.status == NodeStatus::Down;
+            is_down.then_some((row.node.status_at, *node_id))
+        });
+        match (change.old, change.new) {
+            (_, Some(new)) => self.write_column(new),
+            (Some(old), None) => self.vacate_column(node_id, old.number, is_meant),
+            (None, None) => {}
+        }
+    }
+}
+
+impl NodeIndexes {
+    fn write_column(&mut self, row: &NodeRow) {
+        let NodeRow { node, number } = row;
+        self.claim(*number);
+        self.held.remove(&node.spec.id);
+        if let Some(column) = self.column_mut(*number) {
+            *column = Column {
+                node_id: node.spec.id,
+                class: NodeClass::of(&node.spec),
+                occupied: true,
+                takes_work: node.takes_work(),
+                since: node.create_index,
+                total: node.spec.usable(),
+                used: column.used,
+            };
+        }
+    }
+
+    fn vacate_column(&mut self, node_id: &NodeId, number: NodeNumber, is_meant: bool) {
+        self.holdings.remove(&number);
+        if let Some(column) = self.column_mut(number) {
+            *column = Column::VACANT;
+        }
+        if is_meant {
+            self.held.insert(*node_id, number);
+        } else {
+            self.vacate(number);
+        }
+    }
+
+    fn column_mut(&mut self, number: NodeNumber) -> Option<&mut Column> {
+        let page = self.pages.get_mut(number.at() / PAGE_COLUMNS)?;
+        Arc::make_mut(page).get_mut(number.at() % PAGE_COLUMNS)
+    }
+
+    /// Makes sure that nobody else gets `number`.
+    fn claim(&mut self, number: NodeNumber) {
+        while self.numbers <= number.0 {
+            self.vacant.insert(NodeNumber(self.numbers));
+            self.numbers += 1;
+        }
+        while self.pages.len() * PAGE_COLUMNS <= number.at() {
+            self.pages
+                .push_back(Arc::new([Column::VACANT; PAGE_COLUMNS]));
+        }
+        self.vacant.remove(&number);
+    }
+
+    /// Numbers end with the last that means something, so that the columns follow from the rows alone.
+    fn vacate(&mut self, number: NodeNumber) {
+        self.vacant.insert(number);
+        while let Some(last) = self.numbers.checked_sub(1) {
+            if self.vacant.remove(&NodeNumber(last)).is_none() {
+                break;
+            }
+            self.numbers = last;
+        }
+        let pages = (self.numbers as usize).div_ceil(PAGE_COLUMNS);
+        while self.pages.len() > pages {
+            self.pages.pop_back();
+        }
+    }
 }
 
 impl Nodes {
-    /// The node called so.
-    #[must_use]
-    pub fn get(&self, node_id: &NodeId) -> Option<&Arc<Node>> {
-        self.rows.get(node_id).map(|row| &row.node)
-    }
-
-    /// All, by id.
-    pub fn iter(&self) -> impl Iterator<Item = &Arc<Node>> {
-        self.rows.values().map(|row| &row.node)
-    }
-
-    /// Returns the nodes whose id begins with `text`.
-    #[must_use]
-    pub fn with_prefix(&self, text: &str) -> Vec<&Arc<Node>> {
-        let Some((low, high)) = prefix::bounds(text) else {
-            return Vec::new();
-        };
-        self.rows
-            .range(NodeId(low)..=NodeId(high))
-            .map(|(_, row)| &row.node)
-            .collect()
-    }
-
     /// Returns the nodes with this name; names need not be unique.
     #[must_use]
     pub fn named(&self, name: &str) -> Vec<&Arc<Node>> {
         self.iter().filter(|node| node.spec.name == name).collect()
-    }
-
-    /// Returns the number of nodes.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.rows.len()
-    }
-
-    /// Whether there are none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.rows.is_empty()
-    }
-
-    /// The last entry that changed the table.
-    #[must_use]
-    pub fn index(&self) -> LogIndex {
-        self.index
     }
 
     /// Returns the sum of the asks of its allocations.
@@ -240,12 +303,18 @@ impl Nodes {
     #[must_use]
     pub fn holdings(&self, number: NodeNumber) -> &NodeHoldings {
         static NOTHING: LazyLock<NodeHoldings> = LazyLock::new(NodeHoldings::default);
-        self.holdings.get(&number).map_or(&NOTHING, |held| &**held)
+        self.indexes
+            .holdings
+            .get(&number)
+            .map_or(&NOTHING, |held| &**held)
     }
 
     /// Nodes that are being emptied, by id.
     pub fn draining(&self) -> impl Iterator<Item = &Arc<Node>> {
-        self.draining.iter().filter_map(|node_id| self.get(node_id))
+        self.indexes
+            .draining
+            .iter()
+            .filter_map(|node_id| self.get(node_id))
     }
 
     /// Nodes that are down, by the time they went, from the position given on.
@@ -253,37 +322,37 @@ impl Nodes {
         &self,
         from: (Timestamp, NodeId),
     ) -> impl Iterator<Item = (Timestamp, NodeId)> + use<'_> {
-        self.down.range(from..).copied()
+        self.indexes.down.range(from..).copied()
     }
 
     /// The columns by number; some are vacant.
     pub fn columns(&self) -> impl Iterator<Item = &Column> {
-        let columns = self.pages.iter().flat_map(|page| page.iter());
-        columns.take(self.numbers as usize)
+        let columns = self.indexes.pages.iter().flat_map(|page| page.iter());
+        columns.take(self.indexes.numbers as usize)
     }
 
     /// The columns, to keep.
     pub(crate) fn shared_columns(&self) -> Columns {
-        Columns::new(self.pages.clone(), self.numbers as usize)
+        Columns::new(self.indexes.pages.clone(), self.indexes.numbers as usize)
     }
 
     /// The columns by number, in pages; the last is filled up with vacant ones. A caller that keeps the pages of an
     /// older state sees by their addresses which changed.
     pub fn pages(&self) -> impl ExactSizeIterator<Item = &Arc<ColumnPage>> {
-        self.pages.iter()
+        self.indexes.pages.iter()
     }
 
     /// Its number among the columns.
     #[must_use]
     pub fn number(&self, node_id: &NodeId) -> Option<NodeNumber> {
-        self.rows.get(node_id).map(|row| row.number)
+        self.row(node_id).map(|row| row.number)
     }
 
     /// Its number, also if it is gone and only allocations mean it.
     #[must_use]
     pub fn number_of_any(&self, node_id: &NodeId) -> Option<NodeNumber> {
         self.number(node_id)
-            .or_else(|| self.held.get(node_id).copied())
+            .or_else(|| self.indexes.held.get(node_id).copied())
     }
 
     /// Its column.
@@ -295,21 +364,11 @@ impl Nodes {
     /// The column of this number, vacant or not.
     #[must_use]
     pub fn column_at(&self, number: NodeNumber) -> Option<&Column> {
-        if number.0 >= self.numbers {
+        if number.0 >= self.indexes.numbers {
             return None;
         }
-        let page = self.pages.get(number.at() / PAGE_COLUMNS)?;
+        let page = self.indexes.pages.get(number.at() / PAGE_COLUMNS)?;
         page.get(number.at() % PAGE_COLUMNS)
-    }
-
-    fn column_mut(&mut self, number: NodeNumber) -> Option<&mut Column> {
-        let page = self.pages.get_mut(number.at() / PAGE_COLUMNS)?;
-        Arc::make_mut(page).get_mut(number.at() % PAGE_COLUMNS)
-    }
-
-    /// The hash of its rows and its index; see [`super::StateHash`].
-    pub(super) fn hash(&self) -> u64 {
-        self.hash.wrapping_add(Digest::of(&self.index))
     }
 
     /// Writes a row. A new one gets the number it had, if allocations still mean it by that, else the
@@ -317,145 +376,68 @@ impl Nodes {
     pub(crate) fn put(&mut self, node: Node) {
         let number = self
             .number_of_any(&node.spec.id)
-            .or_else(|| self.vacant.get_min().copied())
-            .unwrap_or(NodeNumber(self.numbers));
+            .or_else(|| self.indexes.vacant.get_min().copied())
+            .unwrap_or(NodeNumber(self.indexes.numbers));
         self.put_at(node, number);
     }
 
     /// Writes a row under `number`, as a snapshot says.
     pub(crate) fn put_at(&mut self, node: Node, number: NodeNumber) {
-        self.claim(number);
-        self.held.remove(&node.spec.id);
-        self.index = self.index.max(node.modify_index);
-        if let Some(column) = self.column_mut(number) {
-            *column = Column {
-                node_id: node.spec.id,
-                class: NodeClass::of(&node.spec),
-                occupied: true,
-                takes_work: node.takes_work(),
-                since: node.create_index,
-                total: node.spec.usable(),
-                used: column.used,
-            };
-        }
-        if node.drain.is_some() {
-            self.draining.insert(node.spec.id);
-        } else {
-            self.draining.remove(&node.spec.id);
-        }
-        let row = NodeRow {
-            hash: row_hash(number, &node),
-            number,
-            node: Arc::new(node),
-        };
-        self.hash = self.hash.wrapping_add(row.hash);
-        if let Some(old) = self.rows.insert(row.node.spec.id, row.clone()) {
-            self.hash = self.hash.wrapping_sub(old.hash);
-            self.down.remove(&(old.node.status_at, old.node.spec.id));
-        }
-        if row.node.status == NodeStatus::Down {
-            self.down.insert((row.node.status_at, row.node.spec.id));
-        }
-    }
-
-    /// Makes sure that nobody else gets `number`.
-    fn claim(&mut self, number: NodeNumber) {
-        while self.numbers <= number.0 {
-            self.vacant.insert(NodeNumber(self.numbers));
-            self.numbers += 1;
-        }
-        while self.pages.len() * PAGE_COLUMNS <= number.at() {
-            self.pages
-                .push_back(Arc::new([Column::VACANT; PAGE_COLUMNS]));
-        }
-        self.vacant.remove(&number);
+        let node = Arc::new(node);
+        self.write(NodeRow { node, number }, false);
     }
 
     /// Forgets a row. Its number is held while allocations mean it: `is_meant` says whether any do.
     pub(crate) fn remove(&mut self, node_id: &NodeId, is_meant: bool, index: LogIndex) {
-        let Some(row) = self.rows.remove(node_id) else {
-            return;
-        };
-        self.hash = self.hash.wrapping_sub(row.hash);
-        self.index = index;
-        self.holdings.remove(&row.number);
-        self.draining.remove(node_id);
-        self.down.remove(&(row.node.status_at, *node_id));
-        if let Some(column) = self.column_mut(row.number) {
-            *column = Column::VACANT;
-        }
-        if is_meant {
-            self.held.insert(*node_id, row.number);
-        } else {
-            self.vacate(row.number);
-        }
+        self.delete(node_id, is_meant, index);
     }
 
     /// Says that allocations mean a node by `number` that is gone.
     pub(crate) fn hold(&mut self, node_id: NodeId, number: NodeNumber) {
-        self.claim(number);
-        self.held.insert(node_id, number);
+        self.indexes.claim(number);
+        self.indexes.held.insert(node_id, number);
     }
 
     /// Says that no allocation means the node any more. If it is gone, its number is free.
     pub(crate) fn release(&mut self, node_id: &NodeId) {
-        if let Some(number) = self.held.remove(node_id) {
-            self.vacate(number);
+        if let Some(number) = self.indexes.held.remove(node_id) {
+            self.indexes.vacate(number);
         }
     }
 
     /// Nodes that are gone and whose numbers allocations still mean.
     pub(crate) fn held(&self) -> impl Iterator<Item = (NodeId, NodeNumber)> {
-        self.held
+        self.indexes
+            .held
             .iter()
             .map(|(node_id, number)| (*node_id, *number))
     }
 
-    /// Numbers end with the last that means something, so that the columns follow from the rows alone.
-    fn vacate(&mut self, number: NodeNumber) {
-        self.vacant.insert(number);
-        while let Some(last) = self.numbers.checked_sub(1) {
-            if self.vacant.remove(&NodeNumber(last)).is_none() {
-                break;
-            }
-            self.numbers = last;
-        }
-        let pages = (self.numbers as usize).div_ceil(PAGE_COLUMNS);
-        while self.pages.len() > pages {
-            self.pages.pop_back();
-        }
-    }
-
     /// Adds what an allocation holds.
     pub(super) fn take(&mut self, number: NodeNumber, ask: Amount, holding: &Holding) {
-        if let Some(column) = self.column_mut(number) {
+        if let Some(column) = self.indexes.column_mut(number) {
             column.used = column.used.plus(ask);
         }
         if !holding.is_empty() {
-            Arc::make_mut(self.holdings.entry(number).or_default()).take(holding);
+            Arc::make_mut(self.indexes.holdings.entry(number).or_default()).take(holding);
         }
     }
 
     /// Takes away what an allocation holds.
     pub(super) fn give_back(&mut self, number: NodeNumber, ask: Amount, holding: &Holding) {
-        if let Some(column) = self.column_mut(number) {
+        if let Some(column) = self.indexes.column_mut(number) {
             column.used = column.used.minus(ask);
         }
         if holding.is_empty() {
             return;
         }
-        if let Some(held) = self.holdings.get_mut(&number) {
+        if let Some(held) = self.indexes.holdings.get_mut(&number) {
             let held = Arc::make_mut(held);
             held.give_back(holding);
             if held.is_empty() {
-                self.holdings.remove(&number);
+                self.indexes.holdings.remove(&number);
             }
         }
-    }
-
-    /// The last entry that changed the table, as a snapshot says.
-    pub(crate) fn set_index(&mut self, index: LogIndex) {
-        self.index = index;
     }
 }
 

@@ -12,14 +12,15 @@ use muster_domain::id::{LogIndex, Timestamp};
 use muster_domain::one_off::{Callback, OneOff, OneOffState, OneOffTimings, Phase};
 
 use super::digest::Digest;
-use super::sets::take_out;
+use super::table::{Indexes, MapTable, RowChange};
 pub use place::place_of;
 
 /// The table of one-off tasks.
+pub type OneOffs = MapTable<OneOffIndexes>;
+
+/// The indexes of one-off tasks, and the values that stand beside the rows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct OneOffs {
-    /// With the hash of each.
-    rows: OrdMap<Arc<str>, (Arc<OneOff>, u64)>,
+pub struct OneOffIndexes {
     domains: OrdMap<Arc<str>, OrdSet<Arc<str>>>,
     /// Tasks by the time at which time alone changes them: see [`due_at`].
     due: OrdSet<(Timestamp, Arc<str>)>,
@@ -27,42 +28,75 @@ pub struct OneOffs {
     /// takes none keeps no other waiting.
     callbacks: OrdMap<Arc<str>, OrdSet<(Timestamp, Arc<str>)>>,
     /// Number of claimed callbacks, by the place they go to.
-    delivering: OrdMap<Arc<str>, usize>,
-    /// The times that all servers use alike.
+    delivering: OrdMap<Arc<str>, u64>,
+    /// The times that all servers use alike. No row says them.
     times: OneOffTimings,
-    /// Domains that clients called fresh, until when; `None` means for ever. Some may be over.
+    /// Domains that clients called fresh, until when; `None` means for ever. Some may be over. No row says them.
     fresh: OrdMap<Arc<str>, Option<Timestamp>>,
-    index: LogIndex,
-    hash: u64,
+}
+
+impl Indexes for OneOffIndexes {
+    type Key = Arc<str>;
+    type Query = str;
+    type Row = Arc<OneOff>;
+    type Shown = Arc<OneOff>;
+    type Fact = ();
+
+    const SHARES_KEYS: bool = true;
+
+    fn key(row: &Arc<OneOff>) -> Arc<str> {
+        Arc::from(row.guid.as_str())
+    }
+
+    fn shown(row: &Arc<OneOff>) -> &Arc<OneOff> {
+        row
+    }
+
+    fn hash(row: &Arc<OneOff>) -> u64 {
+        Digest::of(&**row)
+    }
+
+    fn modify_index(row: &Arc<OneOff>) -> LogIndex {
+        row.modify_index
+    }
+
+    fn follow(&mut self, guid: &Arc<str>, change: RowChange<'_, Arc<OneOff>>, (): ()) {
+        let place = |row: &OneOff| -> Arc<str> {
+            Arc::from(place_of(&row.definition.completion_callback_url))
+        };
+        if change.old.map(|old| &old.domain) != change.new.map(|new| &new.domain) {
+            change.group(&mut self.domains, |row| {
+                Some((Arc::from(row.domain.as_str()), Arc::clone(guid)))
+            });
+        }
+        change.set(&mut self.due, |row| {
+            due_at(row).map(|at| (at, Arc::clone(guid)))
+        });
+        change.group(&mut self.callbacks, |row| {
+            callback_at(row).map(|at| (place(row), (at, Arc::clone(guid))))
+        });
+        change.sum(&mut self.delivering, |row| {
+            (row.phase == Phase::Delivering).then(|| (place(row), 1))
+        });
+    }
 }
 
 impl OneOffs {
-    /// The task called so.
-    #[must_use]
-    pub fn get(&self, guid: &str) -> Option<&Arc<OneOff>> {
-        self.rows.get(guid).map(|(row, _)| row)
-    }
-
-    /// All, by guid.
-    pub fn iter(&self) -> impl Iterator<Item = &Arc<OneOff>> {
-        self.rows.values().map(|(row, _)| row)
-    }
-
     /// Returns the tasks of one domain, by guid.
     pub fn of_domain(&self, domain: &str) -> impl Iterator<Item = &Arc<OneOff>> + use<'_> {
-        let guids = self.domains.get(domain).into_iter().flatten();
+        let guids = self.indexes.domains.get(domain).into_iter().flatten();
         guids.filter_map(|guid| self.get(guid))
     }
 
     /// Domains that have tasks, with how many.
     pub fn domains(&self) -> impl Iterator<Item = (&str, usize)> {
-        let domains = self.domains.iter();
+        let domains = self.indexes.domains.iter();
         domains.map(|(name, guids)| (&**name, guids.len()))
     }
 
     /// Returns the tasks that time changes, the earliest first.
     pub fn due(&self) -> impl Iterator<Item = (Timestamp, &Arc<OneOff>)> {
-        let due = self.due.iter();
+        let due = self.indexes.due.iter();
         due.filter_map(|(at, guid)| Some((*at, self.get(guid)?)))
     }
 
@@ -72,7 +106,7 @@ impl OneOffs {
         at: Timestamp,
         guid: &str,
     ) -> impl Iterator<Item = (Timestamp, &Arc<OneOff>)> {
-        let due = self.due.range((at, Arc::from(guid))..);
+        let due = self.indexes.due.range((at, Arc::from(guid))..);
         due.filter_map(|(at, guid)| Some((*at, self.get(guid)?)))
     }
 
@@ -82,8 +116,8 @@ impl OneOffs {
         let from: Arc<str> = Arc::from(from);
         let after = (Bound::Excluded(Arc::clone(&from)), Bound::Unbounded);
         let rest = (Bound::Unbounded, Bound::Included(from));
-        let places = self.callbacks.range(after);
-        let places = places.chain(self.callbacks.range(rest));
+        let places = self.indexes.callbacks.range(after);
+        let places = places.chain(self.indexes.callbacks.range(rest));
         places.map(|(place, _)| &**place)
     }
 
@@ -92,42 +126,23 @@ impl OneOffs {
         &self,
         place: &str,
     ) -> impl Iterator<Item = (Timestamp, &Arc<OneOff>)> + use<'_> {
-        let callbacks = self.callbacks.get(place).into_iter().flatten();
+        let callbacks = self.indexes.callbacks.get(place).into_iter().flatten();
         callbacks.filter_map(|(at, guid)| Some((*at, self.get(guid)?)))
     }
 
     /// Returns the number of claimed callbacks that go to the place of this URL.
-    pub(crate) fn delivering(&self, url: &str) -> usize {
-        self.delivering.get(&*place_of(url)).copied().unwrap_or(0)
-    }
-
-    /// Returns the number of tasks.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.rows.len()
-    }
-
-    /// Whether there are none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.rows.is_empty()
-    }
-
-    /// The last entry that changed the table.
-    #[must_use]
-    pub fn index(&self) -> LogIndex {
-        self.index
-    }
-
-    /// The hash of its rows and its index; see [`super::StateHash`].
-    pub(super) fn hash(&self) -> u64 {
-        self.hash.wrapping_add(Digest::of(&self.index))
+    pub(crate) fn delivering(&self, url: &str) -> u64 {
+        self.indexes
+            .delivering
+            .get(&*place_of(url))
+            .copied()
+            .unwrap_or(0)
     }
 
     /// Returns the times that all servers use alike.
     #[must_use]
     pub fn times(&self) -> OneOffTimings {
-        self.times
+        self.indexes.times
     }
 
     /// Domains that are fresh at `now`, by name, until when; `None` means for ever.
@@ -139,7 +154,10 @@ impl OneOffs {
 
     /// Domains that were called fresh and not forgotten yet.
     pub(crate) fn domains_said(&self) -> impl Iterator<Item = (&str, Option<Timestamp>)> {
-        self.fresh.iter().map(|(domain, until)| (&**domain, *until))
+        self.indexes
+            .fresh
+            .iter()
+            .map(|(domain, until)| (&**domain, *until))
     }
 
     pub(crate) fn set_times(&mut self, times: OneOffTimings) {
@@ -148,21 +166,20 @@ impl OneOffs {
             let told = Some(times).filter(|times| *times != OneOffTimings::default());
             told.map_or(0, |times| Digest::of(&times))
         };
-        self.hash = self.hash.wrapping_sub(hash(self.times));
-        self.hash = self.hash.wrapping_add(hash(times));
-        self.times = times;
+        self.rehash(hash(self.indexes.times), hash(times));
+        self.indexes.times = times;
     }
 
     /// Calls a domain fresh.
     pub(crate) fn freshen(&mut self, domain: &str, until: Option<Timestamp>) {
         self.forget_fresh(domain);
-        self.fresh.insert(Arc::from(domain), until);
-        self.hash = self.hash.wrapping_add(Digest::of(&(domain, until)));
+        self.indexes.fresh.insert(Arc::from(domain), until);
+        self.rehash(0, Digest::of(&(domain, until)));
     }
 
     fn forget_fresh(&mut self, domain: &str) {
-        if let Some(until) = self.fresh.remove(domain) {
-            self.hash = self.hash.wrapping_sub(Digest::of(&(domain, until)));
+        if let Some(until) = self.indexes.fresh.remove(domain) {
+            self.rehash(Digest::of(&(domain, until)), 0);
         }
     }
 
@@ -170,6 +187,7 @@ impl OneOffs {
     pub(crate) fn forget_stale(&mut self, now: Timestamp) {
         let stale = |until: &Option<Timestamp>| until.is_some_and(|until| until <= now);
         let stale: Vec<Arc<str>> = self
+            .indexes
             .fresh
             .iter()
             .filter(|(_, until)| stale(until))
@@ -178,123 +196,6 @@ impl OneOffs {
         for domain in stale {
             self.forget_fresh(&domain);
         }
-    }
-
-    /// Writes a row.
-    pub(crate) fn put(&mut self, row: OneOff) {
-        self.index = self.index.max(row.modify_index);
-        let hash = Digest::of(&row);
-        self.hash = self.hash.wrapping_add(hash);
-        let row = Arc::new(row);
-        let guid = self.name(&row.guid);
-        let old = self
-            .rows
-            .insert(Arc::clone(&guid), (Arc::clone(&row), hash));
-        let old = old.map(|(old, hash)| {
-            self.hash = self.hash.wrapping_sub(hash);
-            old
-        });
-        let (old, new) = (old.as_deref().map(IndexKeys::of), IndexKeys::of(&row));
-        self.replace(&guid, old, Some(new));
-    }
-
-    /// Forgets a row.
-    pub(crate) fn remove(&mut self, guid: &str) -> Option<Arc<OneOff>> {
-        let guid = self.name(guid);
-        let (old, hash) = self.rows.remove(&*guid)?;
-        self.hash = self.hash.wrapping_sub(hash);
-        self.replace(&guid, Some(IndexKeys::of(&old)), None);
-        Some(old)
-    }
-
-    /// The name as the table has it, if it has.
-    fn name(&self, guid: &str) -> Arc<str> {
-        let known = self.rows.get_key_value(guid);
-        known.map_or_else(|| Arc::from(guid), |(name, _)| Arc::clone(name))
-    }
-
-    /// Moves a row in the indexes, in those where its place is another.
-    fn replace(&mut self, guid: &Arc<str>, old: Option<IndexKeys<'_>>, new: Option<IndexKeys<'_>>) {
-        let domain = (
-            old.as_ref().map(|old| old.domain),
-            new.as_ref().map(|new| new.domain),
-        );
-        if domain.0 != domain.1 {
-            if let Some(old) = domain.0 {
-                take_out(&mut self.domains, old, &**guid);
-            }
-            if let Some(new) = domain.1 {
-                let guids = self.domains.entry(Arc::from(new)).or_default();
-                guids.insert(Arc::clone(guid));
-            }
-        }
-        let due = (
-            old.as_ref().and_then(|old| old.due),
-            new.as_ref().and_then(|new| new.due),
-        );
-        if due.0 != due.1 {
-            if let Some(at) = due.0 {
-                self.due.remove(&(at, Arc::clone(guid)));
-            }
-            if let Some(at) = due.1 {
-                self.due.insert((at, Arc::clone(guid)));
-            }
-        }
-        let (old_callback, old_delivering) = old.map(IndexKeys::of_callback).unwrap_or_default();
-        let (new_callback, new_delivering) = new.map(IndexKeys::of_callback).unwrap_or_default();
-        if old_callback != new_callback {
-            if let Some((place, at)) = old_callback {
-                take_out(&mut self.callbacks, &*place, &(at, Arc::clone(guid)));
-            }
-            if let Some((place, at)) = new_callback {
-                let callbacks = self.callbacks.entry(Arc::from(place)).or_default();
-                callbacks.insert((at, Arc::clone(guid)));
-            }
-        }
-        if old_delivering != new_delivering {
-            if let Some(place) = old_delivering
-                && let Some(count) = self.delivering.get(&*place).copied()
-            {
-                match count - 1 {
-                    0 => self.delivering.remove(&*place),
-                    less => self.delivering.insert(Arc::from(place), less),
-                };
-            }
-            if let Some(place) = new_delivering {
-                *self.delivering.entry(Arc::from(place)).or_default() += 1;
-            }
-        }
-    }
-
-    pub(crate) fn set_index(&mut self, index: LogIndex) {
-        self.index = index;
-    }
-}
-
-/// The positions of a row in the indexes.
-#[derive(Debug, PartialEq, Eq)]
-struct IndexKeys<'a> {
-    domain: &'a str,
-    due: Option<Timestamp>,
-    callback: Option<(String, Timestamp)>,
-    /// The place to which its callback goes, if that is claimed.
-    delivering: Option<String>,
-}
-
-impl<'a> IndexKeys<'a> {
-    fn of(row: &'a OneOff) -> Self {
-        let place = || place_of(&row.definition.completion_callback_url);
-        Self {
-            domain: &row.domain,
-            due: due_at(row),
-            callback: callback_at(row).map(|at| (place(), at)),
-            delivering: (row.phase == Phase::Delivering).then(place),
-        }
-    }
-
-    /// Returns the callback it is owed, and where it is being delivered.
-    fn of_callback(self) -> (Option<(String, Timestamp)>, Option<String>) {
-        (self.callback, self.delivering)
     }
 }
 

@@ -96,7 +96,7 @@ impl<T> Page<T> {
 
 /// Rows by number.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Paged<T: Clone> {
+pub struct Paged<T: Clone> {
     pages: OrdMap<u64, Arc<Page<T>>>,
     len: usize,
 }

@@ -1,5 +1,30 @@
 //! Finding ids by the digits people quote.
 
+use muster_domain::id::{DeploymentId, EvalId, NodeId};
+
+/// An id of 16 bytes, ordered by them.
+pub trait PrefixId {
+    fn of_bytes(bytes: [u8; 16]) -> Self;
+}
+
+impl PrefixId for DeploymentId {
+    fn of_bytes(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+}
+
+impl PrefixId for EvalId {
+    fn of_bytes(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+}
+
+impl PrefixId for NodeId {
+    fn of_bytes(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+}
+
 /// The lowest and the highest id that begin with `text`: hexadecimal digits, dashes ignored.
 /// `None` if it cannot begin an id.
 pub(super) fn bounds(text: &str) -> Option<([u8; 16], [u8; 16])> {

@@ -10,7 +10,7 @@ use muster_domain::resources::CpuMhz;
 
 use super::*;
 use crate::fixture::Cluster;
-use crate::fsm::{Rejection, Response};
+use crate::fsm::{JobCommand, Rejection, Response};
 
 /// Two nodes, and `count` healthy instances of `web` on the first.
 fn with_web(count: u32, kind: JobType) -> (Cluster, NodeId) {
@@ -46,22 +46,26 @@ fn report_health(
         end: None,
         remote: Vec::new(),
     };
-    cluster.apply(Command::ReportNodes {
-        reports: vec![(alloc.node_id, vec![report])],
-        at: cluster.now,
-    });
+    cluster.apply(
+        AllocCommand::Report {
+            reports: vec![(alloc.node_id, vec![report])],
+        }
+        .at(cluster.now),
+    );
 }
 
 fn drain(cluster: &mut Cluster, node_id: NodeId, deadline: Option<Duration>) {
-    cluster.apply(Command::DrainNode {
-        node_id,
-        drain: Some(DrainSpec {
-            deadline,
-            ignore_system_jobs: false,
-        }),
-        mark_eligible: false,
-        at: cluster.now,
-    });
+    cluster.apply(
+        NodeCommand::Drain {
+            node_id,
+            drain: Some(DrainSpec {
+                deadline,
+                ignore_system_jobs: false,
+            }),
+            mark_eligible: false,
+        }
+        .at(cluster.now),
+    );
 }
 
 /// Carries out what is due and schedules. Whether anything was.
@@ -99,11 +103,13 @@ fn draining_node_cannot_be_made_eligible() {
     let (mut cluster, first) = with_web(2, JobType::Service);
     drain(&mut cluster, first, None);
     let mut set = |eligibility| {
-        cluster.apply(Command::SetEligibility {
-            node_id: first,
-            eligibility,
-            at: cluster.now,
-        })
+        cluster.apply(
+            NodeCommand::SetEligibility {
+                node_id: first,
+                eligibility,
+            }
+            .at(cluster.now),
+        )
     };
 
     let refused = set(Eligibility::Eligible);
@@ -212,30 +218,36 @@ fn drain_ends_system_alloc_awaiting_restart() {
         let (mut cluster, node_id) = with_web(1, JobType::System);
         cluster.run(job("batch").job_type(JobType::Batch).count(20).build());
         let at = cluster.now;
-        cluster.apply(Command::SetEligibility {
-            node_id,
-            eligibility: Eligibility::Ineligible,
-            at,
-        });
+        cluster.apply(
+            NodeCommand::SetEligibility {
+                node_id,
+                eligibility: Eligibility::Ineligible,
+            }
+            .at(at),
+        );
         let web = cluster.live("web");
         let alloc = web.iter().find(|alloc| alloc.node_id == node_id).unwrap();
-        cluster.apply(Command::MigrateAllocs {
-            alloc_ids: vec![alloc.id],
-            trigger: Trigger::AllocStop,
-            at,
-        });
+        cluster.apply(
+            AllocCommand::Migrate {
+                alloc_ids: vec![alloc.id],
+                trigger: Trigger::AllocStop,
+            }
+            .at(at),
+        );
         cluster.settle();
         let before = on(&cluster, node_id);
 
-        cluster.apply(Command::DrainNode {
-            node_id,
-            drain: Some(DrainSpec {
-                deadline: None,
-                ignore_system_jobs,
-            }),
-            mark_eligible: false,
-            at,
-        });
+        cluster.apply(
+            NodeCommand::Drain {
+                node_id,
+                drain: Some(DrainSpec {
+                    deadline: None,
+                    ignore_system_jobs,
+                }),
+                mark_eligible: false,
+            }
+            .at(at),
+        );
         apply_due(&mut cluster);
 
         assert!(cluster.state.allocs_on(&node_id).count() > 1);
@@ -308,10 +320,12 @@ fn a_job_goes_back_when_its_deployment_fails() {
 fn a_stopped_job_does_not_go_back() {
     let (mut cluster, second) = with_an_update_that_goes_back();
     // The evaluation that would end the deployment is not looked at yet.
-    cluster.apply(Command::DeregisterJob {
-        key: JobKey::in_default("web"),
-        at: cluster.now,
-    });
+    cluster.apply(
+        JobCommand::Deregister {
+            key: JobKey::in_default("web"),
+        }
+        .at(cluster.now),
+    );
 
     report_health(&mut cluster, &second, ClientStatus::Running, Some(false));
 

@@ -6,7 +6,8 @@
 use muster_domain::id::Timestamp;
 
 use super::{DueCommands, due, is_needed};
-use crate::fsm::Command;
+
+use crate::fsm::Entry;
 use crate::limits;
 use crate::state::State;
 
@@ -52,7 +53,7 @@ impl Watcher {
 
     /// Looks, if it is time, and gives the commands to propose. `now` is the clock of deadlines, `at` that of rows.
     /// The one says when to look, the other what is due.
-    pub fn handle_timeout(&mut self, state: &State, now: Timestamp, at: Timestamp) -> Vec<Command> {
+    pub fn handle_timeout(&mut self, state: &State, now: Timestamp, at: Timestamp) -> Vec<Entry> {
         let is_time = self.look_at.is_some_and(|look_at| look_at <= now);
         if !is_time || self.under_way {
             return Vec::new();
@@ -90,6 +91,7 @@ mod tests {
 
     use super::*;
     use crate::fixture::Cluster;
+    use crate::fsm::{Command, DeploymentCommand};
 
     const DEADLINE: Duration = Duration::from_mins(1);
 
@@ -120,7 +122,13 @@ mod tests {
         let (now, at) = (begun.plus(DEADLINE), at.plus(DEADLINE));
         let found = watcher.handle_timeout(&cluster.state, now, at);
         assert!(
-            matches!(found[..], [Command::ChangeDeployment { .. }]),
+            matches!(
+                found[..],
+                [Entry {
+                    command: Command::Deployment(DeploymentCommand::Change { .. }),
+                    ..
+                }]
+            ),
             "{found:?}"
         );
     }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use muster_control_core::fsm::{Command, GcRule, Response};
+use muster_control_core::fsm::{Command, Entry, GcCommand, GcRule, Response};
 use muster_control_core::gc::Collector;
 use muster_control_core::state::{AllocView, State};
 use muster_domain::alloc::ClientStatus;
@@ -43,12 +43,12 @@ impl Oracle {
     /// A slice was applied by entry `index`.
     pub(super) fn sliced(&mut self, command: &Command, response: &Response, index: u64) {
         let (
-            Command::CollectGarbage {
+            Command::Gc(GcCommand::Collect {
                 rule,
                 before,
                 after,
                 ..
-            },
+            }),
             Response::Collected {
                 evals,
                 allocs,
@@ -83,7 +83,7 @@ impl Oracle {
     pub fn collected_by_force(&mut self, floor: u64) {
         self.collections.forced += 1;
         for command in Collector::forced(Timestamp(0)) {
-            let Command::CollectGarbage { rule, .. } = command else {
+            let Command::Gc(GcCommand::Collect { rule, .. }) = command.command else {
                 continue;
             };
             let swept = self.collections.swept.get(&rule).copied();
@@ -108,9 +108,9 @@ impl Oracle {
     }
 
     /// A leader begins collections by age. `at` is its wall clock, which is what rows carry of what it proposes.
-    pub fn due_by_age(&mut self, due: &[Command], at: Timestamp) {
-        for command in due {
-            if let Command::CollectGarbage { rule, at: says, .. } = command
+    pub fn due_by_age(&mut self, due: &[Entry], at: Timestamp) {
+        for Entry { at: says, command } in due {
+            if let Command::Gc(GcCommand::Collect { rule, .. }) = command
                 && *says != at
             {
                 self.fault(&format!(
@@ -120,20 +120,19 @@ impl Oracle {
         }
     }
 
-    /// A slice of `command` has made `after` of `before`.
-    pub fn forgotten(&mut self, command: &Command, before: &State, after: &State) {
-        self.forgotten_young(command, before, after);
+    /// A slice of `entry` has made `after` of `before`.
+    pub fn forgotten(&mut self, entry: &Entry, before: &State, after: &State) {
+        self.forgotten_young(entry, before, after);
         self.forgotten_live(before, after);
     }
 
-    fn forgotten_young(&mut self, command: &Command, before: &State, after: &State) {
-        let Command::CollectGarbage {
+    fn forgotten_young(&mut self, entry: &Entry, before: &State, after: &State) {
+        let Command::Gc(GcCommand::Collect {
             rule,
             before: cutoff,
             after: cursor,
-            at,
             ..
-        } = command
+        }) = &entry.command
         else {
             return;
         };
@@ -144,7 +143,7 @@ impl Oracle {
             return;
         }
         if cursor.is_none() {
-            self.collections.aged_at.insert(*rule, *at);
+            self.collections.aged_at.insert(*rule, entry.at);
         }
         let Some(at) = self.collections.aged_at.get(rule).copied() else {
             return;

@@ -3,7 +3,7 @@
 //! The leader collects; another server asks it to. The requests have no write key: a caller without an answer
 //! asks again, and the second collection frees nothing more.
 
-use muster_control_core::fsm::{Command, Response};
+use muster_control_core::fsm::{Command, Entry, JobCommand, Response};
 use muster_control_core::gc::Collector;
 use muster_domain::id::Timestamp;
 
@@ -110,17 +110,19 @@ impl Server {
     }
 
     /// Collects what had ended of a purged job at once, slice after slice.
-    pub(super) fn forget_below(&mut self, command: &Command, response: &Response, env: &mut Env) {
+    pub(super) fn forget_below(&mut self, entry: &Entry, response: &Response, env: &mut Env) {
         if matches!(response, Response::Rejected(_)) {
             return;
         }
         let at = self.wall(env.now);
-        let next = match command {
+        let next = match &entry.command {
             Command::Keyed { command, .. } => match command.command() {
-                Command::PurgeJob { key, at } => Some(Collector::below(key.clone(), *at)),
+                Command::Job(JobCommand::Purge { key }) => {
+                    Some(Collector::below(key.clone(), entry.at))
+                }
                 _ => None,
             },
-            other => Collector::next_slice(other, response, at),
+            _ => Collector::next_slice(entry, response, at),
         };
         if let Some(next) = next {
             self.ask(WriteOrigin::Purge, next, env);

@@ -1,6 +1,8 @@
 //! Requests under way: writes that must get into the leader's log, reads that must see all before them.
 
-use muster_control_core::fsm::{Command, NewOneOff, Response};
+use muster_control_core::fsm::{
+    Command, DeploymentCommand, Entry, JobCommand, NewOneOff, NodeCommand, OneOffCommand, Response,
+};
 use muster_control_core::scheduler::Scheduler;
 use muster_domain::id::{LogIndex, Timestamp};
 
@@ -55,7 +57,7 @@ enum Stage {
 #[derive(Debug)]
 pub(super) struct Request {
     asker: WriteOrigin,
-    command: Command,
+    command: Entry,
     until: Timestamp,
     stage: Stage,
 }
@@ -146,42 +148,42 @@ impl Server {
     }
 
     /// A job or one-off tasks that are to be recorded, with places if this server leads and nobody waits.
-    fn placed(&self, command: Command, env: &Env) -> Command {
+    fn placed(&self, entry: Entry, env: &Env) -> Entry {
         if !self.duties.as_ref().is_some_and(Duties::finds_places) {
-            return command;
+            return entry;
         }
+        let Entry { at, command } = entry;
         let state = &self.machine.state;
         let mut scheduler = Scheduler::default();
         match command {
-            Command::DesireOneOffs { tasks, seen: _, at } => {
+            Command::OneOff(OneOffCommand::Desire { tasks, seen: _ }) => {
                 let tasks: Vec<NewOneOff> = tasks.into_iter().map(|(task, _)| task).collect();
                 let places = scheduler.place_new(state, &tasks, env.now);
-                Command::DesireOneOffs {
+                OneOffCommand::Desire {
                     tasks: tasks.into_iter().zip(places).collect(),
                     seen: state.applied(),
-                    at,
                 }
+                .at(at)
             }
-            Command::RegisterJob {
+            Command::Job(JobCommand::Register {
                 spec,
-                at,
                 check_index,
                 places: _,
-            } => {
+            }) => {
                 let places = scheduler.place_job(state, &spec, env.now).map(Box::new);
-                Command::RegisterJob {
+                JobCommand::Register {
                     spec,
                     places,
-                    at,
                     check_index,
                 }
+                .at(at)
             }
-            other => other,
+            command => Entry { at, command },
         }
     }
 
     /// Takes a write.
-    pub(super) fn ask(&mut self, asker: WriteOrigin, command: Command, env: &mut Env) {
+    pub(super) fn ask(&mut self, asker: WriteOrigin, command: Entry, env: &mut Env) {
         let id = self.next_number();
         let request = Request {
             asker,
@@ -197,7 +199,7 @@ impl Server {
         &mut self,
         from: usize,
         request: u64,
-        command: Command,
+        command: Entry,
         env: &mut Env,
     ) {
         match self.raft.propose(command, env) {
@@ -275,7 +277,7 @@ impl Server {
         }
     }
 
-    fn begin_write(&mut self, id: u64, command: &Command, env: &mut Env) -> Stage {
+    fn begin_write(&mut self, id: u64, command: &Entry, env: &mut Env) -> Stage {
         if let Some(at) = self.raft.propose(command.clone(), env) {
             let origin = Origin::Request(id);
             self.proposals.insert(at.index, (at.term, origin));
@@ -446,34 +448,34 @@ impl Server {
     }
 }
 
-fn command(wish: ClientRequest, at: Timestamp) -> Command {
+fn command(wish: ClientRequest, at: Timestamp) -> Entry {
     match wish {
-        ClientRequest::Register(spec) => Command::RegisterJob {
+        ClientRequest::Register(spec) => JobCommand::Register {
             spec,
-            at,
             check_index: None,
             places: None,
-        },
-        ClientRequest::Deregister { key, purge: true } => Command::PurgeJob { key, at },
-        ClientRequest::Deregister { key, purge: false } => Command::DeregisterJob { key, at },
-        ClientRequest::Evaluate(key) => Command::EvaluateJob {
+        }
+        .at(at),
+        ClientRequest::Deregister { key, purge: true } => JobCommand::Purge { key }.at(at),
+        ClientRequest::Deregister { key, purge: false } => JobCommand::Deregister { key }.at(at),
+        ClientRequest::Evaluate(key) => JobCommand::Evaluate {
             key,
             force_reschedule: false,
-            at,
-        },
-        ClientRequest::Deployment(id, change) => Command::ChangeDeployment { id, change, at },
+        }
+        .at(at),
+        ClientRequest::Deployment(id, change) => DeploymentCommand::Change { id, change }.at(at),
         ClientRequest::SetEligibility {
             node_id,
             eligibility,
-        } => Command::SetEligibility {
+        } => NodeCommand::SetEligibility {
             node_id,
             eligibility,
-            at,
-        },
-        ClientRequest::Desire(task) => Command::desire_one_offs(vec![*task], at),
-        ClientRequest::Task(change) => Command::ChangeOneOffs {
+        }
+        .at(at),
+        ClientRequest::Desire(task) => Entry::desire_one_offs(vec![*task], at),
+        ClientRequest::Task(change) => OneOffCommand::Change {
             changes: vec![change],
-            at,
-        },
+        }
+        .at(at),
     }
 }

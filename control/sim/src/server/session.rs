@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use muster_control_core::fsm::{Command, Response};
+use muster_control_core::fsm::{AllocCommand, Entry, NodeCommand, Response};
 use muster_control_core::state::{AllocView, State};
 use muster_domain::alloc::AllocReport;
 use muster_domain::id::{AllocId, LogIndex, NodeId, Timestamp};
@@ -218,10 +218,10 @@ impl Server {
             self.make_ready(host, env);
             return;
         }
-        let command = Command::RegisterNode {
+        let command = NodeCommand::Register {
             spec: session.spec.clone(),
-            at: self.wall(env.now),
-        };
+        }
+        .at(self.wall(env.now));
         self.write_of_session(host, command, env);
     }
 
@@ -239,15 +239,15 @@ impl Server {
             self.serve(host, env);
             return;
         }
-        let command = Command::SetNodeStatus {
+        let command = NodeCommand::SetStatus {
             node_id,
             status: NodeStatus::Ready,
-            at: self.wall(env.now),
-        };
+        }
+        .at(self.wall(env.now));
         self.write_of_session(host, command, env);
     }
 
-    fn write_of_session(&mut self, host: usize, command: Command, env: &mut Env) {
+    fn write_of_session(&mut self, host: usize, command: Entry, env: &mut Env) {
         let Some(session) = self.sessions.get_mut(&host) else {
             return;
         };
@@ -361,10 +361,10 @@ impl Server {
             newest.extend(reports.into_iter().map(|report| (report.alloc_id, report)));
         }
         let reports = newest.into_values().collect();
-        let command = Command::ReportNodes {
+        let command = AllocCommand::Report {
             reports: vec![(session.node_id(), reports)],
-            at,
-        };
+        }
+        .at(at);
         let asker = WriteOrigin::Session {
             host,
             session: session.number,

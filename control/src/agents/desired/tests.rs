@@ -1,5 +1,5 @@
 use muster_control_core::fixture::Cluster;
-use muster_control_core::fsm::{Command, NewOneOff};
+use muster_control_core::fsm::{Entry, NewOneOff};
 use muster_domain::fixture::{job, node};
 use muster_domain::resources::Mb;
 
@@ -155,7 +155,7 @@ fn one_off_without_memory_limit_stays_unlimited() {
             definition,
         }];
         let at = cluster.now;
-        cluster.apply(Command::desire_one_offs(tasks, at));
+        cluster.apply(Entry::desire_one_offs(tasks, at));
         cluster.settle();
 
         let messages = SentDesired::up_to(node_id, LogIndex(0)).catch_up(&cluster.state);

@@ -268,7 +268,7 @@ fn only_progress_of_one_off_tasks_can_wait() {
         domain: "apps".to_owned(),
         definition: muster_domain::fixture::definition(),
     }];
-    cluster.apply(Command::desire_one_offs(tasks, at));
+    cluster.apply(Entry::desire_one_offs(tasks, at));
     cluster.settle();
     let task = cluster
         .state

@@ -2,7 +2,7 @@
 //! its versions tagged.
 
 use axum::response::Response;
-use muster_control_core::fsm::{self, Command, GroupScaling, TagAssignment};
+use muster_control_core::fsm::{self, GroupScaling, JobCommand, TagAssignment};
 use muster_control_core::state::State;
 use muster_domain::alloc::ClientStatus;
 use muster_domain::id::{JobKey, LogIndex};
@@ -93,11 +93,11 @@ pub(super) async fn evaluate(
     body: RawBody,
 ) -> Result<Response, ApiError> {
     let asked: EvaluateRequest = request(&key, &body)?;
-    let command = Command::EvaluateJob {
+    let command = JobCommand::Evaluate {
         key,
         force_reschedule: asked.eval_options.force_reschedule,
-        at: http.control.now(),
-    };
+    }
+    .at(http.control.now());
     query.json(&propose(http, query, command).await?)
 }
 
@@ -133,7 +133,7 @@ pub(super) async fn scale(
             )));
         }
     }
-    let command = Command::ScaleGroup {
+    let command = JobCommand::ScaleGroup {
         key,
         scaling: Box::new(GroupScaling {
             group,
@@ -145,8 +145,8 @@ pub(super) async fn scale(
         check_index: asked
             .enforce_index
             .then_some(LogIndex(asked.job_modify_index)),
-        at: http.control.now(),
-    };
+    }
+    .at(http.control.now());
     query.json(&propose(http, query, command).await?)
 }
 
@@ -157,12 +157,12 @@ pub(super) async fn revert(
     body: RawBody,
 ) -> Result<Response, ApiError> {
     let asked: RevertRequest = request(&key, &body)?;
-    let command = Command::RevertJob {
+    let command = JobCommand::Revert {
         key,
         version: asked.job_version,
         check_version: asked.enforce_prior_version,
-        at: http.control.now(),
-    };
+    }
+    .at(http.control.now());
     query.json(&propose(http, query, command).await?)
 }
 
@@ -173,12 +173,12 @@ pub(super) async fn set_stable(
     body: RawBody,
 ) -> Result<Response, ApiError> {
     let asked: StableRequest = request(&key, &body)?;
-    let command = Command::SetJobStable {
+    let command = JobCommand::SetStable {
         key,
         version: asked.job_version,
         stable: asked.stable,
-        at: http.control.now(),
-    };
+    }
+    .at(http.control.now());
     let (index, response) = http.control.propose(query.once(command)).await?;
     if let fsm::Response::Rejected(rejection) = response {
         return Err(ApiError::Rejected(rejection));
@@ -243,12 +243,12 @@ async fn set_tag(
 ) -> Result<Response, ApiError> {
     let at = http.control.now();
     let description = given.as_ref().map(|given| given.description.clone());
-    let command = Command::TagJobVersion {
+    let command = JobCommand::TagVersion {
         key,
         name: name.clone(),
         given,
-        at,
-    };
+    }
+    .at(at);
     let (index, response) = http.control.propose(query.once(command)).await?;
     if let fsm::Response::Rejected(rejection) = response {
         return Err(ApiError::Rejected(rejection));

@@ -3,7 +3,7 @@
 use axum::response::Response;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use muster_control_core::fsm::{self, Command};
+use muster_control_core::fsm::{self, JobCommand};
 use muster_domain::id::JobKey;
 use muster_domain::limits::PRIORITY_MAX;
 use muster_wire::api::job::{DispatchRequest, DispatchResponse};
@@ -46,15 +46,15 @@ pub(super) async fn dispatch(
     })?;
     let suffix = format!("{:08x}", rand::random::<u32>());
     let at = http.control.now();
-    let command = Command::DispatchJob {
+    let command = JobCommand::Dispatch {
         key,
         suffix,
         payload,
         meta,
         idempotency_token,
         priority: (priority != 0).then_some(priority),
-        at,
-    };
+    }
+    .at(at);
     // A token is good for one job, and for as long as what it made is remembered; a key is neither.
     let command = if has_token {
         command
@@ -91,11 +91,11 @@ fn dispatched(http: &Http, key: JobKey, index: u64) -> DispatchResponse {
 
 pub(super) async fn force(http: &Http, query: &Query, key: JobKey) -> Result<Response, ApiError> {
     let now = http.control.now();
-    let command = Command::LaunchPeriodic {
+    let command = JobCommand::LaunchPeriodic {
         key,
         due: now,
         forced: true,
-        at: now,
-    };
+    }
+    .at(now);
     query.json(&propose(http, query, command).await?)
 }

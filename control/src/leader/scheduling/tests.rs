@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command as Process, Stdio};
 use std::time::Duration;
 
-use muster_control_core::fsm::Command;
+use muster_control_core::fsm::{JobCommand, NodeCommand};
 use muster_domain::eval::Evaluation;
 use muster_domain::fixture::{job, node};
 use muster_domain::id::JobKey;
@@ -36,12 +36,12 @@ fn config(dir: &Path) -> ServerConfig {
 }
 
 async fn register(control: &Control, name: &str) {
-    let command = Command::RegisterJob {
+    let command = JobCommand::Register {
         spec: Box::new(job(name).build()),
-        at: control.now(),
         check_index: None,
         places: None,
-    };
+    }
+    .at(control.now());
     control.propose(command).await.unwrap();
 }
 
@@ -110,10 +110,10 @@ async fn an_evaluation_that_kills_twice_is_set_aside() {
     assert!(why.contains("this server ended 2 times"), "{why}");
 
     // The server goes on with other work.
-    let command = Command::RegisterNode {
+    let command = NodeCommand::Register {
         spec: Box::new(node("n1").build()),
-        at: control.now(),
-    };
+    }
+    .at(control.now());
     control.propose(command).await.unwrap();
     register(control, "web").await;
     let other = ended(control, "web").await;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use muster_control_core::fsm::Command;
+use muster_control_core::fsm::Entry;
 use muster_domain::id::{JobKey, LogIndex};
 use tempfile::TempDir;
 use tokio::time::Instant;
@@ -34,7 +34,7 @@ fn has(raft: &Raft, name: &str) -> bool {
     raft.published.state().jobs().get(&key).is_some()
 }
 
-async fn write(raft: &Raft, command: Command) -> LogIndex {
+async fn write(raft: &Raft, command: Entry) -> LogIndex {
     raft.write(&command).await.unwrap().0
 }
 

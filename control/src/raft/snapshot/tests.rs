@@ -5,7 +5,7 @@ mod upgrade;
 use std::process::Command as Process;
 use std::sync::Arc as Shared;
 
-use muster_control_core::fsm::{self, Command};
+use muster_control_core::fsm::{self, JobCommand, NodeCommand};
 use muster_control_core::state::State;
 use muster_domain::fixture::{job, node};
 use muster_domain::id::{LogIndex, Timestamp};
@@ -39,18 +39,22 @@ fn state(jobs: u64) -> State {
     let mut state = State::default();
     let at = Timestamp(7);
     let spec = Box::new(node("n1").build());
-    fsm::apply(&mut state, LogIndex(1), Command::RegisterNode { spec, at });
+    fsm::apply(
+        &mut state,
+        LogIndex(1),
+        NodeCommand::Register { spec }.at(at),
+    );
     for index in 0..jobs {
         let spec = Box::new(job(&format!("web-{index}")).build());
         fsm::apply(
             &mut state,
             LogIndex(2 + index),
-            Command::RegisterJob {
+            JobCommand::Register {
                 spec,
-                at,
                 check_index: None,
                 places: None,
-            },
+            }
+            .at(at),
         );
     }
     state

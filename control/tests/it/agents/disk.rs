@@ -1,6 +1,6 @@
 //! Data of an allocation, from the node of one server to that of another.
 
-use muster_control_core::fsm::Command;
+use muster_control_core::fsm::{AllocCommand, JobCommand, NodeCommand};
 use muster_domain::alloc::{ClientStatus, DesiredStatus};
 use muster_domain::eval::Trigger;
 use muster_domain::fixture::{job, node};
@@ -33,28 +33,28 @@ async fn moved() -> TwoNodes {
     let mut spec = job("web").build();
     spec.groups[0].ephemeral_disk.migrate = true;
     let at = control.now();
-    let register = Command::RegisterJob {
+    let register = JobCommand::Register {
         spec: Box::new(spec),
-        at,
         check_index: None,
         places: None,
-    };
+    }
+    .at(at);
     control.propose(register).await.unwrap();
     let former = from.next_to_run().await.alloc_id;
     from.report_running(former).await;
     let mut to = agent_on(&cluster, 1, node("n2").build(), LogIndex(0)).await;
     to.registered().await;
-    let leave = Command::SetEligibility {
+    let leave = NodeCommand::SetEligibility {
         node_id: node("n1").build().id,
         eligibility: Eligibility::Ineligible,
-        at,
-    };
+    }
+    .at(at);
     control.propose(leave).await.unwrap();
-    let migrate = Command::MigrateAllocs {
+    let migrate = AllocCommand::Migrate {
         alloc_ids: vec![former],
         trigger: Trigger::NodeDrain,
-        at,
-    };
+    }
+    .at(at);
     control.propose(migrate).await.unwrap();
     let heir = to.next_to_run().await;
     assert_eq!(heir.previous, Some(former));

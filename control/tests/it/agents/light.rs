@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use muster_control::handle::Control;
 use muster_control::server::{Server, ServerConfig};
-use muster_control_core::fsm::{Command, Response};
+use muster_control_core::fsm::{JobCommand, Response};
 use muster_control_core::state::State;
 use muster_domain::fixture::JobBuilder;
 use muster_domain::id::{LogIndex, NodeId};
@@ -158,12 +158,12 @@ impl Cluster {
 
     pub(crate) async fn register(&self, job: JobBuilder) -> LogIndex {
         let control = self.server(self.leader().await).control();
-        let command = Command::RegisterJob {
+        let command = JobCommand::Register {
             spec: Box::new(job.build()),
-            at: control.now(),
             check_index: None,
             places: None,
-        };
+        }
+        .at(control.now());
         let (index, response) = control.propose(command).await.unwrap();
         assert!(
             matches!(response, Response::JobRegistered { .. }),

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use muster_control_core::fsm::{Command, Response};
+use muster_control_core::fsm::{ConfigCommand, Response};
 use muster_domain::alloc::{AllocReport, ClientStatus, DesiredAlloc, DesiredStatus};
 use muster_domain::fixture::{job, node};
 use muster_domain::id::{AllocId, LogIndex};
@@ -341,11 +341,11 @@ async fn the_clusters_network_policy_reaches_every_agent() {
     let follower = cluster.follower().await;
     let control = cluster.server(follower).control();
 
-    let command = Command::SetClusterPolicy {
+    let command = ConfigCommand::SetClusterPolicy {
         policy: Box::new(policy.clone()),
         check_index: None,
-        at: control.now(),
-    };
+    }
+    .at(control.now());
     let (index, response) = control.propose(command).await.unwrap();
 
     assert_eq!(response, Response::Done);

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use muster_control_core::fsm::Command;
+use muster_control_core::fsm::{AllocCommand, JobCommand, NodeCommand};
 use muster_control_core::gc::GcConfig;
 use muster_control_core::limits::GC_SLICE_MAX;
 use muster_control_core::state::{AllocView, State, check};
@@ -55,12 +55,12 @@ impl Member {
         let spec = fixture::job(job_id).job_type(JobType::Batch).count(count);
         let mut spec = spec.cpu_mhz(1).memory_mb(1).build();
         spec.groups[0].update = None;
-        let command = Command::RegisterJob {
+        let command = JobCommand::Register {
             spec: Box::new(spec),
-            at: self.control().now(),
             check_index: None,
             places: None,
-        };
+        }
+        .at(self.control().now());
         self.control().propose(command).await.unwrap();
         let key = JobKey::in_default(job_id);
         self.until("all instances are placed", |state| {
@@ -76,12 +76,12 @@ impl Member {
             let spec = spec.cpu_mhz(100_000_000).memory_mb(100_000_000).build();
             let (node_id, at) = (spec.id, self.control().now());
             let spec = Box::new(spec);
-            let ready = Command::SetNodeStatus {
+            let ready = NodeCommand::SetStatus {
                 node_id,
                 status: NodeStatus::Ready,
-                at,
-            };
-            for command in [Command::RegisterNode { spec, at }, ready] {
+            }
+            .at(at);
+            for command in [NodeCommand::Register { spec }.at(at), ready] {
                 self.control().propose(command).await.unwrap();
             }
         }
@@ -94,7 +94,7 @@ impl Member {
             let node_id = node.spec.id;
             let reports = vec![(node_id, completed(&state, &node_id))];
             let at = self.control().now();
-            let command = Command::ReportNodes { reports, at };
+            let command = AllocCommand::Report { reports }.at(at);
             self.control().propose(command).await.unwrap();
         }
         self.until("all evaluations are done", |state| {

@@ -1,6 +1,6 @@
 //! Followers that are behind what the log still holds.
 
-use muster_control_core::fsm::Command;
+use muster_control_core::fsm::JobCommand;
 use muster_domain::fixture::job;
 
 use super::{Cluster, Member, leader};
@@ -56,12 +56,12 @@ async fn write_large(member: &Member, count: u64) {
         let at = member.control().now();
         let mut spec = job(&format!("large-{number}")).count(0).build();
         spec.meta.insert("noise".to_owned(), noise(number));
-        let command = Command::RegisterJob {
+        let command = JobCommand::Register {
             spec: Box::new(spec),
-            at,
             check_index: None,
             places: None,
-        };
+        }
+        .at(at);
         soon("a write", member.control().propose(command))
             .await
             .unwrap();

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use muster_control::handle::Control;
-use muster_control_core::fsm::Command;
+use muster_control_core::fsm::NodeCommand;
 use muster_control_core::state::{State, StateHash};
 use muster_domain::alloc::ClientStatus;
 use muster_domain::fixture::node;
@@ -147,13 +147,9 @@ async fn a_report_names_nodes_that_are_down() {
     let (control, spec) = (test.control(), node("n1").build());
     let (node_id, at) = (spec.id, control.now());
     let spec = Box::new(spec);
-    let register = Command::RegisterNode { spec, at };
+    let register = NodeCommand::Register { spec }.at(at);
     let status = NodeStatus::Down;
-    let down = Command::SetNodeStatus {
-        node_id,
-        status,
-        at,
-    };
+    let down = NodeCommand::SetStatus { node_id, status }.at(at);
     for command in [register, down] {
         control.propose(command).await.unwrap();
     }
@@ -348,7 +344,7 @@ async fn a_node_out_of_reach_is_named() {
     let agent = FakeAgent::join(&test, node("n1").build()).await;
     let at = test.control().now();
     let spec = Box::new(node("n2").build());
-    test.propose(Command::RegisterNode { spec, at }).await;
+    test.propose(NodeCommand::Register { spec }.at(at)).await;
 
     let (report, _) = collect(&client, "wait", &agent, 7).await;
 

@@ -10,7 +10,7 @@ use muster_domain::node::{DrainSpec, Eligibility};
 
 use super::*;
 use crate::fixture::Cluster;
-use crate::fsm::Command;
+use crate::fsm::{AllocCommand, NodeCommand};
 use crate::snapshot;
 
 /// Two nodes and a job of one instance, whose task runs on another system.
@@ -70,12 +70,14 @@ impl TwoNodes {
             deadline: Some(Duration::from_hours(1)),
             ignore_system_jobs: false,
         });
-        self.cluster.apply(Command::DrainNode {
-            node_id,
-            drain,
-            mark_eligible: false,
-            at,
-        });
+        self.cluster.apply(
+            NodeCommand::Drain {
+                node_id,
+                drain,
+                mark_eligible: false,
+            }
+            .at(at),
+        );
         self.migrate(Trigger::NodeDrain);
     }
 
@@ -91,21 +93,25 @@ impl TwoNodes {
             Eligibility::Ineligible
         };
         let at = self.cluster.now;
-        self.cluster.apply(Command::SetEligibility {
-            node_id,
-            eligibility,
-            at,
-        });
+        self.cluster.apply(
+            NodeCommand::SetEligibility {
+                node_id,
+                eligibility,
+            }
+            .at(at),
+        );
         self.cluster.settle();
     }
 
     fn migrate(&mut self, trigger: Trigger) {
         let at = self.cluster.now;
-        self.cluster.apply(Command::MigrateAllocs {
-            alloc_ids: vec![self.first.id],
-            trigger,
-            at,
-        });
+        self.cluster.apply(
+            AllocCommand::Migrate {
+                alloc_ids: vec![self.first.id],
+                trigger,
+            }
+            .at(at),
+        );
         self.cluster.settle();
     }
 
@@ -166,7 +172,13 @@ fn only_what_another_allocation_was_given_is_left() {
                 let by = AllocId::at(it.cluster.state.applied(), 9);
                 let key = it.cluster.state.allocs().get(&it.first.id).unwrap().key();
                 let index = it.cluster.state.applied();
-                Change::new(&mut it.cluster.state, index, it.cluster.now).evict(key, by);
+                Change::new(
+                    &mut it.cluster.state,
+                    index,
+                    it.cluster.now,
+                    crate::fsm::GcBounds::default(),
+                )
+                .evict(key, by);
             },
             false,
         ),

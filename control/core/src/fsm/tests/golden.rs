@@ -16,7 +16,9 @@ use muster_domain::alloc::{
 
 use muster_domain::deployment::DeploymentStatus;
 use muster_domain::id::{AllocId, NodeId, NodeNumber};
-use muster_domain::node::{GcReason, KeptReason, NodeCollected, NodeSubsystem, Thresholds};
+use muster_domain::node::{
+    DrainSpec, GcReason, KeptReason, NodeCollected, NodeSubsystem, Thresholds,
+};
 use muster_domain::plan::{
     DeploymentUpdate, GroupPlacements, NewDeployment, PlacementDetail, PlacementRun,
     PlannedFollowUp, PlannedStop,
@@ -24,6 +26,9 @@ use muster_domain::plan::{
 use muster_domain::resources::{AllocatedPort, Holding};
 
 use super::*;
+use muster_domain::eval::FailedGroup;
+use muster_domain::one_off::OneOffTimings;
+use muster_domain::scheduling::SchedulerConfig;
 
 const AT: Timestamp = Timestamp(1_700_000_000_000_000_000);
 const NODE: NodeId = NodeId([0x11; 16]);
@@ -160,7 +165,7 @@ fn report() -> AllocReport {
 }
 
 #[expect(clippy::too_many_lines, reason = "one entry for each command")]
-fn commands() -> Vec<(&'static str, Command)> {
+fn commands() -> Vec<(&'static str, Entry)> {
     let key = JobKey::in_default("web");
     let spec = job("web").port("http", 8_080).dynamic_port("admin");
     let spec = spec.constraint("${attr.cpu.arch}", "=", "amd64").build();
@@ -172,67 +177,64 @@ fn commands() -> Vec<(&'static str, Command)> {
     let mut commands = vec![
         (
             "register_node",
-            Command::RegisterNode {
+            NodeCommand::Register {
                 spec: Box::new(node("n1").build()),
-                at: AT,
-            },
+            }
+            .at(AT),
         ),
         (
             "set_node_status",
-            Command::SetNodeStatus {
+            NodeCommand::SetStatus {
                 node_id: NODE,
                 status: NodeStatus::Down,
-                at: AT,
-            },
+            }
+            .at(AT),
         ),
         (
             "set_eligibility",
-            Command::SetEligibility {
+            NodeCommand::SetEligibility {
                 node_id: NODE,
                 eligibility: Eligibility::Ineligible,
-                at: AT,
-            },
+            }
+            .at(AT),
         ),
         (
             "register_job",
-            Command::RegisterJob {
+            JobCommand::Register {
                 spec: Box::new(spec),
-                at: AT,
                 check_index: Some(LogIndex(7)),
                 places: None,
-            },
+            }
+            .at(AT),
         ),
         (
             "deregister_job",
-            Command::DeregisterJob {
-                key: key.clone(),
-                at: AT,
-            },
+            JobCommand::Deregister { key: key.clone() }.at(AT),
         ),
         (
             "evaluate_job",
-            Command::EvaluateJob {
+            JobCommand::Evaluate {
                 key: key.clone(),
                 force_reschedule: false,
-                at: AT,
-            },
+            }
+            .at(AT),
         ),
         (
             "apply_plans",
-            Command::ApplyPlans {
+            EvalCommand::ApplyPlans {
                 plans: vec![plan()],
                 evals: evals.clone(),
-                at: AT,
-            },
+            }
+            .at(AT),
         ),
-        ("update_evals", Command::UpdateEvals { evals, at: AT }),
+        ("update_evals", EvalCommand::Update { evals }.at(AT)),
         ("keyed", keyed()),
         (
             "report_nodes",
-            Command::ReportNodes {
+            AllocCommand::Report {
                 reports: vec![(NODE, vec![report()])],
-                at: AT,
-            },
+            }
+            .at(AT),
         ),
     ];
     commands.extend(collections());
@@ -243,21 +245,21 @@ fn commands() -> Vec<(&'static str, Command)> {
     commands.extend(one_offs());
     commands.push((
         "add_node_event",
-        Command::AddNodeEvent {
+        NodeCommand::AddEvent {
             node_id: NODE,
             subsystem: NodeSubsystem::Storage,
             message: "the disk is full".to_owned(),
             details: BTreeMap::from([("condition".to_owned(), "disk".to_owned())]),
-            at: AT,
-        },
+        }
+        .at(AT),
     ));
     commands
 }
 
-fn claims_of_one_offs() -> (&'static str, Command) {
+fn claims_of_one_offs() -> (&'static str, Entry) {
     (
         "claims_of_one_offs",
-        Command::ChangeOneOffs {
+        OneOffCommand::Change {
             changes: [
                 OneOffStep::Delete { claim: None },
                 OneOffStep::Delete {
@@ -274,25 +276,25 @@ fn claims_of_one_offs() -> (&'static str, Command) {
                 step,
             })
             .into(),
-            at: AT,
-        },
+        }
+        .at(AT),
     )
 }
 
-fn fail_unplaced_one_off() -> (&'static str, Command) {
+fn fail_unplaced_one_off() -> (&'static str, Entry) {
     let change = OneOffChange {
         guid: "task-1".to_owned(),
         generation: Some(LogIndex(7)),
         step: OneOffStep::FailUnplaced,
     };
-    let command = Command::ChangeOneOffs {
+    let command = OneOffCommand::Change {
         changes: vec![change],
-        at: AT,
-    };
+    }
+    .at(AT);
     ("fail_unplaced_one_off", command)
 }
 
-fn one_offs() -> Vec<(&'static str, Command)> {
+fn one_offs() -> Vec<(&'static str, Entry)> {
     let steps = [
         OneOffStep::Cancel,
         OneOffStep::Claim {
@@ -309,65 +311,65 @@ fn one_offs() -> Vec<(&'static str, Command)> {
     vec![
         (
             "desire_one_offs",
-            Command::DesireOneOffs {
+            OneOffCommand::Desire {
                 tasks: vec![(task(), Some(place())), (task(), None)],
                 seen: LogIndex(9),
-                at: AT,
-            },
+            }
+            .at(AT),
         ),
         (
             "change_one_offs",
-            Command::ChangeOneOffs {
+            OneOffCommand::Change {
                 changes: changes.to_vec(),
-                at: AT,
-            },
+            }
+            .at(AT),
         ),
         (
             "register_placed_job",
-            Command::RegisterJob {
+            JobCommand::Register {
                 spec: Box::new(job("web").build()),
                 places: Some(Box::new(JobPlacement {
                     plan: plan(),
                     update: update(NextEval::Nothing),
                 })),
-                at: AT,
                 check_index: Some(LogIndex(0)),
-            },
+            }
+            .at(AT),
         ),
         claims_of_one_offs(),
         (
             "freshen_domain",
-            Command::FreshenDomain {
+            OneOffCommand::FreshenDomain {
                 domain: "apps".to_owned(),
                 until: Some(AT),
-                at: AT,
-            },
+            }
+            .at(AT),
         ),
         (
             "set_one_off_times",
-            Command::SetOneOffTimes {
+            OneOffCommand::SetTimes {
                 times: OneOffTimings::default(),
-                at: AT,
-            },
+            }
+            .at(AT),
         ),
         note_collections(),
         server_health(),
         (
             "resolve_one_off",
-            Command::ChangeOneOffs {
+            OneOffCommand::Change {
                 changes: vec![OneOffChange {
                     guid: "task-1".to_owned(),
                     generation: None,
                     step: OneOffStep::Resolve,
                 }],
-                at: AT,
-            },
+            }
+            .at(AT),
         ),
         fail_unplaced_one_off(),
     ]
 }
 
-fn note_collections() -> (&'static str, Command) {
+fn note_collections() -> (&'static str, Entry) {
     let collected = NodeCollected {
         began_at: AT,
         ended_at: AT,
@@ -390,22 +392,19 @@ fn note_collections() -> (&'static str, Command) {
     let collections = vec![(NODE, collected)];
     (
         "note_collections",
-        Command::NoteCollections {
-            collections,
-            at: AT,
-        },
+        NodeCommand::NoteCollections { collections }.at(AT),
     )
 }
 
-fn server_health() -> (&'static str, Command) {
+fn server_health() -> (&'static str, Entry) {
     (
         "note_server_health",
-        Command::NoteServerHealth {
+        ServerCommand::NoteHealth {
             server_id: 7,
             name: "s1".to_owned(),
             faults: vec!["no space left".to_owned()],
-            at: AT,
-        },
+        }
+        .at(AT),
     )
 }
 
@@ -426,7 +425,7 @@ fn place() -> OneOffPlacement {
     }
 }
 
-fn deployments() -> impl Iterator<Item = (&'static str, Command)> {
+fn deployments() -> impl Iterator<Item = (&'static str, Entry)> {
     let changes = [
         DeploymentChange::Promote(None),
         DeploymentChange::Promote(Some(vec!["main".to_owned()])),
@@ -443,137 +442,134 @@ fn deployments() -> impl Iterator<Item = (&'static str, Command)> {
         let id = DEPLOYMENT;
         (
             "change_deployment",
-            Command::ChangeDeployment { id, change, at: AT },
+            DeploymentCommand::Change { id, change }.at(AT),
         )
     })
 }
 
-fn lives_of_jobs() -> Vec<(&'static str, Command)> {
+fn lives_of_jobs() -> Vec<(&'static str, Entry)> {
     let key = JobKey::in_default("web");
     vec![
         (
             "revert_job",
-            Command::RevertJob {
+            JobCommand::Revert {
                 key: key.clone(),
                 version: 1,
                 check_version: Some(2),
-                at: AT,
-            },
+            }
+            .at(AT),
         ),
         (
             "set_job_stable",
-            Command::SetJobStable {
+            JobCommand::SetStable {
                 key: key.clone(),
                 version: 1,
                 stable: true,
-                at: AT,
-            },
+            }
+            .at(AT),
         ),
         (
             "dispatch_job",
-            Command::DispatchJob {
+            JobCommand::Dispatch {
                 key: key.clone(),
                 suffix: "0a1b2c3d".to_owned(),
                 payload: vec![1, 2, 3],
                 meta: BTreeMap::from([("k".to_owned(), "v".to_owned())]),
                 idempotency_token: "once".to_owned(),
-                at: AT,
                 priority: Some(70),
-            },
+            }
+            .at(AT),
         ),
         (
             "launch_periodic",
-            Command::LaunchPeriodic {
+            JobCommand::LaunchPeriodic {
                 key,
                 due: AT,
                 forced: true,
-                at: AT,
-            },
+            }
+            .at(AT),
         ),
     ]
 }
 
-fn operators() -> Vec<(&'static str, Command)> {
+fn operators() -> Vec<(&'static str, Entry)> {
     vec![
         (
             "drain_node",
-            Command::DrainNode {
+            NodeCommand::Drain {
                 node_id: NODE,
                 drain: Some(DrainSpec {
                     deadline: Some(Duration::from_hours(1)),
                     ignore_system_jobs: true,
                 }),
                 mark_eligible: false,
-                at: AT,
-            },
+            }
+            .at(AT),
         ),
         (
             "complete_drain",
-            Command::CompleteDrain {
-                node_id: NODE,
-                at: AT,
-            },
+            NodeCommand::CompleteDrain { node_id: NODE }.at(AT),
         ),
         (
             "migrate_allocs",
-            Command::MigrateAllocs {
+            AllocCommand::Migrate {
                 alloc_ids: vec![ALLOC],
                 trigger: Trigger::NodeDrain,
-                at: AT,
-            },
+            }
+            .at(AT),
         ),
         (
             "set_scheduler_config",
-            Command::SetSchedulerConfig {
+            ConfigCommand::SetScheduler {
                 config: SchedulerConfig::default(),
                 check_index: Some(LogIndex(3)),
-                at: AT,
-            },
+            }
+            .at(AT),
         ),
         (
             "set_cluster_policy",
-            Command::SetClusterPolicy {
+            ConfigCommand::SetClusterPolicy {
                 policy: Box::new(muster_domain::fixture::network_policy()),
                 check_index: Some(LogIndex(3)),
-                at: AT,
-            },
+            }
+            .at(AT),
         ),
         (
             "purge_job",
-            Command::PurgeJob {
+            JobCommand::Purge {
                 key: JobKey::in_default("web"),
-                at: AT,
-            },
+            }
+            .at(AT),
         ),
         (
             "add_node_event",
-            Command::AddNodeEventV1 {
+            NodeCommand::AddEventV1 {
                 node_id: NODE,
                 subsystem: NodeSubsystem::Storage,
                 message: "the disk is full".to_owned(),
-                at: AT,
-            },
+            }
+            .at(AT),
         ),
     ]
 }
 
-fn job_changes() -> Vec<(&'static str, Command)> {
+fn job_changes() -> Vec<(&'static str, Entry)> {
     vec![
         (
             "tag_job_version",
-            Command::TagJobVersion {
+            JobCommand::TagVersion {
                 key: JobKey::in_default("web"),
                 name: "golden".to_owned(),
                 given: Some(TagAssignment {
                     version: Some(3),
                     description: "it works".to_owned(),
                 }),
-                at: AT,
-            },
+            }
+            .at(AT),
         ),
         (
             "scale_group",
-            Command::ScaleGroup {
+            JobCommand::ScaleGroup {
                 key: JobKey::in_default("web"),
                 scaling: Box::new(GroupScaling {
                     group: "main".to_owned(),
@@ -583,23 +579,23 @@ fn job_changes() -> Vec<(&'static str, Command)> {
                     meta_json: r#"{"k":1}"#.to_owned(),
                 }),
                 check_index: Some(LogIndex(7)),
-                at: AT,
-            },
+            }
+            .at(AT),
         ),
     ]
 }
 
-fn keyed() -> Command {
+fn keyed() -> Entry {
     let key = JobKey::in_default("web");
-    Command::EvaluateJob {
+    JobCommand::Evaluate {
         key: key.clone(),
         force_reschedule: false,
-        at: AT,
     }
+    .at(AT)
     .keyed(WriteKey::new("a-key").unwrap())
 }
 
-fn collections() -> impl Iterator<Item = (&'static str, Command)> {
+fn collections() -> impl Iterator<Item = (&'static str, Entry)> {
     let cursors = [
         (
             GcRule::Deployments,
@@ -653,13 +649,13 @@ fn collections() -> impl Iterator<Item = (&'static str, Command)> {
     cursors.into_iter().map(|(rule, after)| {
         let after = Some(after);
         let (before, batch_before) = (Timestamp(5), Timestamp(4));
-        let command = Command::CollectGarbage {
+        let command = GcCommand::Collect {
             rule,
             before,
             batch_before,
             after,
-            at: AT,
-        };
+        }
+        .at(AT);
         ("collect_garbage", command)
     })
 }
@@ -683,9 +679,15 @@ fn hex(bytes: &[u8]) -> String {
 fn commands_keep_their_bytes() {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("testdata/commands.txt");
     let mut actual = String::new();
-    for (name, command) in commands() {
-        let bytes = muster_wire::codec::encode(&command).unwrap();
-        writeln!(actual, "{name} v{} {}", command.version(), hex(&bytes)).unwrap();
+    for (name, entry) in commands() {
+        let bytes = muster_wire::codec::encode(&entry).unwrap();
+        writeln!(
+            actual,
+            "{name} v{} {}",
+            entry.command.version(),
+            hex(&bytes)
+        )
+        .unwrap();
     }
 
     if std::env::vars_os().any(|(key, _)| key == "MUSTER_BLESS") {
@@ -698,13 +700,13 @@ fn commands_keep_their_bytes() {
 
 #[test]
 fn commands_read_back_what_they_wrote() {
-    for (name, command) in commands() {
-        let bytes = muster_wire::codec::encode(&command).unwrap();
+    for (name, entry) in commands() {
+        let bytes = muster_wire::codec::encode(&entry).unwrap();
 
-        let read: Command = muster_wire::codec::decode(&bytes).unwrap();
+        let read: Entry = muster_wire::codec::decode(&bytes).unwrap();
 
-        assert_eq!(read, command, "{name}");
-        assert!(read.version() <= VERSION, "{name}");
+        assert_eq!(read, entry, "{name}");
+        assert!(read.command.version() <= VERSION, "{name}");
     }
 }
 
@@ -720,12 +722,12 @@ fn a_large_plan_costs_few_bytes_an_instance() {
 
     let plans = cluster.run(spec);
 
-    let command = Command::ApplyPlans {
+    let entry = EvalCommand::ApplyPlans {
         plans,
         evals: Vec::new(),
-        at: AT,
-    };
-    let bytes = muster_wire::codec::encode(&command).unwrap().len();
+    }
+    .at(AT);
+    let bytes = muster_wire::codec::encode(&entry).unwrap().len();
     let placed = cluster.live("web").len();
     assert_eq!(placed, 1_000);
     assert!(bytes < 16 * placed, "{bytes} bytes for {placed} placements");

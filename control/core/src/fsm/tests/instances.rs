@@ -1,6 +1,6 @@
 //! How many instances a job and a namespace may have.
 
-use muster_domain::job::{Parameterized, PayloadUse, ScalingEvent};
+use muster_domain::job::{JobSpec, Parameterized, PayloadUse, ScalingEvent};
 use muster_domain::limits::{JOB_INSTANCES_MAX, NAMESPACE_INSTANCES_MAX};
 
 use super::*;
@@ -52,15 +52,17 @@ fn a_namespace_has_so_many_instances() {
     assert!(refused.contains("at most 4000000"), "{refused}");
 
     register(&mut cluster, many("web", 1, 10), None);
-    let scale = |count| Command::ScaleGroup {
-        key: JobKey::in_default("web"),
-        scaling: Box::new(GroupScaling {
-            group: job("web").build().groups[0].name.clone(),
-            count: Some(count),
-            ..GroupScaling::default()
-        }),
-        check_index: None,
-        at: Timestamp(1),
+    let scale = |count| {
+        JobCommand::ScaleGroup {
+            key: JobKey::in_default("web"),
+            scaling: Box::new(GroupScaling {
+                group: job("web").build().groups[0].name.clone(),
+                count: Some(count),
+                ..GroupScaling::default()
+            }),
+            check_index: None,
+        }
+        .at(Timestamp(1))
     };
     let refused = why(cluster.apply(scale(11)));
     assert!(refused.contains("namespace default"), "{refused}");
@@ -87,15 +89,17 @@ fn a_dispatch_counts_and_its_template_does_not() {
     });
     register(&mut cluster, template, None);
     let mut dispatch = |suffix: &str| {
-        cluster.apply(Command::DispatchJob {
-            key: JobKey::in_default("template"),
-            suffix: suffix.to_owned(),
-            payload: Vec::new(),
-            meta: BTreeMap::new(),
-            idempotency_token: String::new(),
-            at: Timestamp(1),
-            priority: None,
-        })
+        cluster.apply(
+            JobCommand::Dispatch {
+                key: JobKey::in_default("template"),
+                suffix: suffix.to_owned(),
+                payload: Vec::new(),
+                meta: BTreeMap::new(),
+                idempotency_token: String::new(),
+                priority: None,
+            }
+            .at(Timestamp(1)),
+        )
     };
     let first = dispatch("a");
     assert!(matches!(first, Response::JobLaunched { .. }), "{first:?}");
@@ -109,12 +113,14 @@ fn going_back_to_too_many_is_refused() {
     register(&mut cluster, many("web", 1, 10), None);
     register(&mut cluster, many("web", 1, 1), None);
     register(&mut cluster, many("other", 1, 9), None);
-    let refused = why(cluster.apply(Command::RevertJob {
-        key: JobKey::in_default("web"),
-        version: 0,
-        check_version: None,
-        at: Timestamp(1),
-    }));
+    let refused = why(cluster.apply(
+        JobCommand::Revert {
+            key: JobKey::in_default("web"),
+            version: 0,
+            check_version: None,
+        }
+        .at(Timestamp(1)),
+    ));
     assert!(refused.contains("namespace default"), "{refused}");
 }
 
@@ -122,15 +128,17 @@ fn dispatch_at(cluster: &mut Cluster, suffix: &str, priority: Option<u8>) -> Res
     let (key, suffix) = (JobKey::in_default("template"), suffix.to_owned());
     let (payload, meta, idempotency_token) = (Vec::new(), BTreeMap::new(), String::new());
     let at = Timestamp(1);
-    cluster.apply(Command::DispatchJob {
-        key,
-        suffix,
-        payload,
-        meta,
-        idempotency_token,
-        priority,
-        at,
-    })
+    cluster.apply(
+        JobCommand::Dispatch {
+            key,
+            suffix,
+            payload,
+            meta,
+            idempotency_token,
+            priority,
+        }
+        .at(at),
+    )
 }
 
 #[test]
@@ -162,18 +170,20 @@ fn a_dispatch_may_have_its_own_priority() {
 
 /// An action of `count`, or an event without one.
 fn scale_group(cluster: &mut Cluster, count: Option<u32>, message: &str) -> Response {
-    cluster.apply(Command::ScaleGroup {
-        key: JobKey::in_default("web"),
-        scaling: Box::new(GroupScaling {
-            group: job("web").build().groups[0].name.clone(),
-            count,
-            error: count.is_none(),
-            message: message.to_owned(),
-            meta_json: String::new(),
-        }),
-        check_index: None,
-        at: Timestamp(1),
-    })
+    cluster.apply(
+        JobCommand::ScaleGroup {
+            key: JobKey::in_default("web"),
+            scaling: Box::new(GroupScaling {
+                group: job("web").build().groups[0].name.clone(),
+                count,
+                error: count.is_none(),
+                message: message.to_owned(),
+                meta_json: String::new(),
+            }),
+            check_index: None,
+        }
+        .at(Timestamp(1)),
+    )
 }
 
 fn scaling_events(cluster: &Cluster) -> Vec<ScalingEvent> {
@@ -238,18 +248,20 @@ fn scaling_events_outlive_versions_until_group_removal() {
     let mut renamed = spec;
     renamed.groups[0].name = "other".to_owned();
     register(&mut cluster, renamed, None);
-    cluster.apply(Command::ScaleGroup {
-        key: JobKey::in_default("web"),
-        scaling: Box::new(GroupScaling {
-            group: "other".to_owned(),
-            count: Some(2),
-            error: false,
-            message: String::new(),
-            meta_json: String::new(),
-        }),
-        check_index: None,
-        at: Timestamp(1),
-    });
+    cluster.apply(
+        JobCommand::ScaleGroup {
+            key: JobKey::in_default("web"),
+            scaling: Box::new(GroupScaling {
+                group: "other".to_owned(),
+                count: Some(2),
+                error: false,
+                message: String::new(),
+                meta_json: String::new(),
+            }),
+            check_index: None,
+        }
+        .at(Timestamp(1)),
+    );
 
     let job = cluster.state.jobs().get(&JobKey::in_default("web"));
     let groups: Vec<_> = job.unwrap().scaling_events.keys().cloned().collect();

@@ -10,7 +10,7 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use muster_domain::alloc::{
-    Allocation, Exit, RemoteHandle, TaskEvent, TaskEventKind, TaskPhase, TaskState,
+    AllocReport, Allocation, Exit, RemoteHandle, TaskEvent, TaskEventKind, TaskPhase, TaskState,
 };
 use muster_domain::fixture::definition;
 use proptest::prelude::*;
@@ -21,6 +21,8 @@ use crate::scheduler::ScheduleOutcome;
 use crate::snapshot::{self, Record};
 use crate::state::AllocView;
 use crate::state::check;
+use muster_domain::job::JobSpec;
+use muster_domain::one_off::OneOffTimings;
 
 /// A step of a test run.
 #[derive(Clone, Debug)]
@@ -177,7 +179,7 @@ impl History {
         history
     }
 
-    fn apply(&mut self, command: Command) {
+    fn apply(&mut self, command: Entry) {
         self.cluster.apply(command);
     }
 
@@ -189,26 +191,32 @@ impl History {
             ClusterEvent::Node { node: number, zone } => {
                 let mut spec = node(&format!("n{number}")).cpu_mhz(1_000).build();
                 spec.meta.insert("zone".to_owned(), zone.to_string());
-                self.apply(Command::RegisterNode {
-                    spec: Box::new(spec),
-                    at,
-                });
+                self.apply(
+                    NodeCommand::Register {
+                        spec: Box::new(spec),
+                    }
+                    .at(at),
+                );
             }
             ClusterEvent::NodeStatus { node, status } => {
-                self.apply(Command::SetNodeStatus {
-                    node_id: node_id(node),
-                    status,
-                    at,
-                });
+                self.apply(
+                    NodeCommand::SetStatus {
+                        node_id: node_id(node),
+                        status,
+                    }
+                    .at(at),
+                );
             }
             ClusterEvent::Eligibility { node, eligible } => {
                 let node_id = node_id(node);
                 let eligibility = [Eligibility::Ineligible, Eligibility::Eligible];
-                self.apply(Command::SetEligibility {
-                    node_id,
-                    eligibility: eligibility[usize::from(eligible)],
-                    at,
-                });
+                self.apply(
+                    NodeCommand::SetEligibility {
+                        node_id,
+                        eligibility: eligibility[usize::from(eligible)],
+                    }
+                    .at(at),
+                );
             }
             ClusterEvent::Run {
                 job: number,
@@ -258,19 +266,19 @@ impl History {
                     generation: None,
                     step,
                 }];
-                self.apply(Command::ChangeOneOffs { changes, at });
+                self.apply(OneOffCommand::Change { changes }.at(at));
             }
             ClusterEvent::Freshen { domain, seconds } => {
                 let until = seconds.map(|seconds| at.plus(Duration::from_secs(seconds)));
                 let domain = format!("domain{domain}");
-                self.apply(Command::FreshenDomain { domain, until, at });
+                self.apply(OneOffCommand::FreshenDomain { domain, until }.at(at));
             }
             ClusterEvent::Times { seconds } => {
                 let times = OneOffTimings {
                     lost_after: Duration::from_secs(seconds),
                     ..OneOffTimings::default()
                 };
-                self.apply(Command::SetOneOffTimes { times, at });
+                self.apply(OneOffCommand::SetTimes { times }.at(at));
             }
             ClusterEvent::Converge => {
                 for command in crate::converge::due(&self.cluster.state, at).commands {
@@ -290,7 +298,7 @@ impl History {
     }
 
     /// With places that were found in an older state, if it is to be `placed`.
-    fn registration(&mut self, spec: JobSpec, placed: bool) -> Command {
+    fn registration(&mut self, spec: JobSpec, placed: bool) -> Entry {
         let at = self.cluster.now;
         let places = placed.then(|| {
             let state = self.cluster.state.clone();
@@ -298,12 +306,12 @@ impl History {
             crate::scheduler::Scheduler::default().place_job(&older, &spec, at)
         });
         let places = places.flatten().map(Box::new);
-        Command::RegisterJob {
+        JobCommand::Register {
             spec: Box::new(spec),
             places,
-            at,
             check_index: None,
         }
+        .at(at)
     }
 
     fn desire(&mut self, task: u8, domain: u8, callback: bool, placed: bool) {
@@ -319,7 +327,7 @@ impl History {
         let at = self.cluster.now;
         let tasks = vec![new];
         if !placed {
-            self.apply(Command::desire_one_offs(tasks, at));
+            self.apply(Entry::desire_one_offs(tasks, at));
             return;
         }
         let state = self.cluster.state.clone();
@@ -327,7 +335,7 @@ impl History {
         let places = crate::scheduler::Scheduler::default().place_new(&older, &tasks, at);
         let seen = older.applied();
         let tasks = tasks.into_iter().zip(places).collect();
-        self.apply(Command::DesireOneOffs { tasks, seen, at });
+        self.apply(OneOffCommand::Desire { tasks, seen }.at(at));
     }
 
     fn stop(&mut self, job: u8, purge: bool) {
@@ -335,9 +343,9 @@ impl History {
         let key = JobKey::in_default(format!("job{job}"));
         let below = crate::gc::Collector::below(key.clone(), at);
         self.apply(if purge {
-            Command::PurgeJob { key, at }
+            JobCommand::Purge { key }.at(at)
         } else {
-            Command::DeregisterJob { key, at }
+            JobCommand::Deregister { key }.at(at)
         });
         if purge {
             self.apply(below);
@@ -347,11 +355,13 @@ impl History {
     fn late(&mut self, pick: usize) {
         if !self.late.is_empty() {
             let ScheduleOutcome { plan, update, .. } = self.late.remove(pick % self.late.len());
-            self.apply(Command::ApplyPlans {
-                plans: vec![plan],
-                evals: update.into_iter().collect(),
-                at: self.cluster.now,
-            });
+            self.apply(
+                EvalCommand::ApplyPlans {
+                    plans: vec![plan],
+                    evals: update.into_iter().collect(),
+                }
+                .at(self.cluster.now),
+            );
         }
     }
 
@@ -387,10 +397,12 @@ impl History {
                 handle: alloc_id.0.to_vec(),
             }],
         };
-        self.apply(Command::ReportNodes {
-            reports: vec![(node_id, vec![report])],
-            at,
-        });
+        self.apply(
+            AllocCommand::Report {
+                reports: vec![(node_id, vec![report])],
+            }
+            .at(at),
+        );
     }
 }
 

@@ -28,11 +28,13 @@ fn number_changed_hands() -> (Cluster, ScheduleOutcome, NodeNumber) {
 fn plan_for_reassigned_node_number_is_refused() {
     let (mut cluster, outcome, _) = number_changed_hands();
 
-    let response = cluster.apply(Command::ApplyPlans {
-        plans: vec![outcome.plan.clone()],
-        evals: outcome.update.into_iter().collect(),
-        at: cluster.now,
-    });
+    let response = cluster.apply(
+        EvalCommand::ApplyPlans {
+            plans: vec![outcome.plan.clone()],
+            evals: outcome.update.into_iter().collect(),
+        }
+        .at(cluster.now),
+    );
 
     let refused = PlanOutcome {
         eval_id: outcome.plan.eval_id,
@@ -95,11 +97,13 @@ fn a_plan_from_the_future_is_stale() {
     let mut plan = cluster.schedule_next().unwrap().plan;
     plan.snapshot_index = LogIndex(cluster.state.applied().0 + 9);
 
-    cluster.apply(Command::ApplyPlans {
-        plans: vec![plan],
-        evals: Vec::new(),
-        at: cluster.now,
-    });
+    cluster.apply(
+        EvalCommand::ApplyPlans {
+            plans: vec![plan],
+            evals: Vec::new(),
+        }
+        .at(cluster.now),
+    );
 
     assert!(cluster.state.allocs().is_empty());
 }

@@ -12,6 +12,7 @@ use muster_domain::scheduling::{PreemptionConfig, SchedulerConfig};
 use super::*;
 use crate::converge;
 use crate::state::due_at;
+use muster_domain::alloc::AllocReport;
 
 const GUID: &str = "task-1";
 
@@ -60,7 +61,7 @@ impl Fixture {
 
     fn desire_all(&mut self, tasks: Vec<NewOneOff>) -> Vec<Result<DesiredOneOff, Rejection>> {
         let at = self.cluster.now;
-        let response = self.cluster.apply(Command::desire_one_offs(tasks, at));
+        let response = self.cluster.apply(Entry::desire_one_offs(tasks, at));
         let Response::OneOffsDesired { outcomes } = response else {
             panic!("{response:?}")
         };
@@ -79,7 +80,7 @@ impl Fixture {
         };
         let at = self.cluster.now;
         let changes = vec![change];
-        let response = self.cluster.apply(Command::ChangeOneOffs { changes, at });
+        let response = self.cluster.apply(OneOffCommand::Change { changes }.at(at));
         let Response::OneOffsChanged { mut outcomes } = response else {
             panic!("{response:?}")
         };
@@ -96,17 +97,19 @@ impl Fixture {
             end: end.map(Box::new),
             remote: Vec::new(),
         };
-        self.cluster.apply(Command::ReportNodes {
-            reports: vec![(self.node_id, vec![report])],
-            at: self.cluster.now,
-        });
+        self.cluster.apply(
+            AllocCommand::Report {
+                reports: vec![(self.node_id, vec![report])],
+            }
+            .at(self.cluster.now),
+        );
     }
 
     /// Fails tasks that no node could ever hold, as a leader does.
     fn fail_unplaceable(&mut self) {
         let changes = converge::all_unplaceable(&self.cluster.state);
         let at = self.cluster.now;
-        self.cluster.apply(Command::ChangeOneOffs { changes, at });
+        self.cluster.apply(OneOffCommand::Change { changes }.at(at));
     }
 
     fn alloc(&self) -> AllocId {
@@ -316,7 +319,7 @@ fn place(fixture: &mut Fixture, tasks: Vec<(NewOneOff, Option<OneOffPlacement>)>
     let at = fixture.cluster.now;
     fixture
         .cluster
-        .apply(Command::DesireOneOffs { tasks, seen, at });
+        .apply(OneOffCommand::Desire { tasks, seen }.at(at));
 }
 
 #[test]
@@ -403,11 +406,13 @@ fn placement_on_ineligible_node_leaves_task_pending() {
     let tasks = vec![new(GUID, "apps")];
     let places = places(&fixture, &tasks);
     let seen = fixture.cluster.state.applied();
-    fixture.cluster.apply(Command::SetEligibility {
-        node_id: fixture.node_id,
-        eligibility: Eligibility::Ineligible,
-        at: fixture.cluster.now,
-    });
+    fixture.cluster.apply(
+        NodeCommand::SetEligibility {
+            node_id: fixture.node_id,
+            eligibility: Eligibility::Ineligible,
+        }
+        .at(fixture.cluster.now),
+    );
 
     place(&mut fixture, tasks.into_iter().zip(places).collect(), seen);
 
@@ -424,7 +429,7 @@ fn keyed_desire_is_idempotent_across_placements() {
     let with = |places: Vec<Option<OneOffPlacement>>| {
         let tasks = tasks.clone().into_iter().zip(places).collect();
         let key = WriteKey::new("once").unwrap();
-        Command::DesireOneOffs { tasks, seen, at }.keyed(key)
+        OneOffCommand::Desire { tasks, seen }.at(at).keyed(key)
     };
     let first = fixture.cluster.apply(with(places));
 
@@ -641,11 +646,13 @@ fn domains_are_fresh_until_their_time_and_bounded() {
     let mut fixture = Fixture::new();
     let freshen = |fixture: &mut Fixture, domain: &str, seconds: u64| {
         let at = fixture.cluster.now;
-        fixture.cluster.apply(Command::FreshenDomain {
-            domain: domain.to_owned(),
-            until: (seconds > 0).then(|| at.plus(Duration::from_secs(seconds))),
-            at,
-        })
+        fixture.cluster.apply(
+            OneOffCommand::FreshenDomain {
+                domain: domain.to_owned(),
+                until: (seconds > 0).then(|| at.plus(Duration::from_secs(seconds))),
+            }
+            .at(at),
+        )
     };
     let fresh = |fixture: &Fixture| {
         let (one_offs, now) = (fixture.cluster.state.one_offs(), fixture.cluster.now);
@@ -684,7 +691,9 @@ fn one_off_times_come_from_raft_log() {
         callback_claim: Duration::from_secs(70),
     };
     let at = fixture.cluster.now;
-    fixture.cluster.apply(Command::SetOneOffTimes { times, at });
+    fixture
+        .cluster
+        .apply(OneOffCommand::SetTimes { times }.at(at));
     fixture.desire_as(GUID, "apps", "http://localhost").unwrap();
     fixture.cluster.settle();
     let alloc_id = fixture.alloc();
@@ -697,7 +706,7 @@ fn one_off_times_come_from_raft_log() {
     let at = fixture.cluster.now;
     fixture
         .cluster
-        .apply(Command::SetOneOffTimes { times: default, at });
+        .apply(OneOffCommand::SetTimes { times: default }.at(at));
     assert_eq!(fixture.step(OneOffStep::Cancel), None);
     let gone_at = fixture.cluster.now;
     fixture
@@ -837,19 +846,21 @@ fn all_nodes_down_fails_no_task_immediately() {
 #[test]
 fn preempted_one_off_fails_and_is_not_rescheduled() {
     let mut fixture = Fixture::at(Some(OneOffState::Running));
-    fixture.cluster.apply(Command::SetSchedulerConfig {
-        config: SchedulerConfig {
-            preemption: PreemptionConfig {
-                system: true,
-                sysbatch: true,
-                batch: true,
-                service: true,
+    fixture.cluster.apply(
+        ConfigCommand::SetScheduler {
+            config: SchedulerConfig {
+                preemption: PreemptionConfig {
+                    system: true,
+                    sysbatch: true,
+                    batch: true,
+                    service: true,
+                },
+                ..SchedulerConfig::default()
             },
-            ..SchedulerConfig::default()
-        },
-        check_index: None,
-        at: fixture.cluster.now,
-    });
+            check_index: None,
+        }
+        .at(fixture.cluster.now),
+    );
     fixture
         .cluster
         .run(job("more-important").priority(90).cpu_mhz(150).build());
@@ -968,15 +979,17 @@ fn a_plan_that_comes_late_places_nothing_twice() {
     let mut fixture = Fixture::new();
     fixture.desire(GUID).unwrap();
     let first = fixture.cluster.schedule_next().unwrap();
-    let plans = |outcome: &crate::scheduler::ScheduleOutcome| Command::ApplyPlans {
-        plans: vec![outcome.plan.clone()],
-        evals: outcome.update.clone().into_iter().collect(),
-        at: Timestamp::from_millis(1_000_000),
+    let plans = |outcome: &crate::scheduler::ScheduleOutcome| {
+        EvalCommand::ApplyPlans {
+            plans: vec![outcome.plan.clone()],
+            evals: outcome.update.clone().into_iter().collect(),
+        }
+        .at(Timestamp::from_millis(1_000_000))
     };
     fixture.cluster.apply(plans(&first));
     let mut again = plans(&first);
     // As if it had seen what the first one did.
-    if let Command::ApplyPlans { plans, .. } = &mut again {
+    if let Command::Eval(EvalCommand::ApplyPlans { plans, .. }) = &mut again.command {
         plans[0].snapshot_index = fixture.cluster.state.applied();
     }
 
@@ -1214,21 +1227,18 @@ fn the_job_of_a_task_is_nobody_elses() {
     let row = fixture.cluster.state.jobs().get(&key).unwrap();
     let spec = Box::new(row.current.spec.clone());
     let commands = [
-        Command::RegisterJob {
+        JobCommand::Register {
             spec,
-            at,
             check_index: None,
             places: None,
-        },
-        Command::PurgeJob {
-            key: key.clone(),
-            at,
-        },
-        Command::EvaluateJob {
+        }
+        .at(at),
+        JobCommand::Purge { key: key.clone() }.at(at),
+        JobCommand::Evaluate {
             key: key.clone(),
             force_reschedule: true,
-            at,
-        },
+        }
+        .at(at),
     ];
     for command in commands {
         let response = fixture.cluster.apply(command);
@@ -1247,21 +1257,23 @@ fn reused_guid_ignores_reports_of_former_alloc() {
     assert_ne!(fixture.alloc(), former);
     let before = fixture.row();
 
-    fixture.cluster.apply(Command::ReportNodes {
-        reports: vec![(
-            fixture.node_id,
-            vec![AllocReport {
-                alloc_id: former,
-                client_status: ClientStatus::Failed,
-                client_description: String::new(),
-                task_states: Vec::new(),
-                healthy: None,
-                end: Some(Box::new(WorkEnd::failure("former", Timestamp(0)))),
-                remote: Vec::new(),
-            }],
-        )],
-        at: fixture.cluster.now,
-    });
+    fixture.cluster.apply(
+        AllocCommand::Report {
+            reports: vec![(
+                fixture.node_id,
+                vec![AllocReport {
+                    alloc_id: former,
+                    client_status: ClientStatus::Failed,
+                    client_description: String::new(),
+                    task_states: Vec::new(),
+                    healthy: None,
+                    end: Some(Box::new(WorkEnd::failure("former", Timestamp(0)))),
+                    remote: Vec::new(),
+                }],
+            )],
+        }
+        .at(fixture.cluster.now),
+    );
 
     assert_eq!(fixture.row(), before);
 }
@@ -1278,7 +1290,7 @@ fn an_earlier_generation_is_not_touched() {
 
     let response = fixture
         .cluster
-        .apply(Command::ChangeOneOffs { changes, at });
+        .apply(OneOffCommand::Change { changes }.at(at));
 
     let unknown = OneOffRefusal::Unknown(GUID.to_owned());
     let outcomes = vec![Some(unknown)];
@@ -1300,7 +1312,7 @@ fn places_that_are_owed_callbacks_take_turns() {
         let at = fixture.cluster.now;
         fixture
             .cluster
-            .apply(Command::ChangeOneOffs { changes, at });
+            .apply(OneOffCommand::Change { changes }.at(at));
     }
     let one_offs = fixture.cluster.state.one_offs();
     let from = |place: &str| one_offs.callback_places(place).collect::<Vec<_>>();
@@ -1318,11 +1330,13 @@ fn no_task_is_desired_while_registration_is_off() {
         ..SchedulerConfig::default()
     };
     let at = fixture.cluster.now;
-    fixture.cluster.apply(Command::SetSchedulerConfig {
-        config,
-        check_index: None,
-        at,
-    });
+    fixture.cluster.apply(
+        ConfigCommand::SetScheduler {
+            config,
+            check_index: None,
+        }
+        .at(at),
+    );
 
     assert_eq!(fixture.desire(GUID), Err(Rejection::RegistrationOff));
 }

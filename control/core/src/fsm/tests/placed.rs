@@ -1,7 +1,7 @@
 //! Jobs that are recorded with places for their instances.
 
 use muster_domain::deployment::DeploymentStatus;
-use muster_domain::job::UpdateStrategy;
+use muster_domain::job::{JobSpec, UpdateStrategy};
 
 use super::*;
 use crate::scheduler::Scheduler;
@@ -24,13 +24,13 @@ fn places(cluster: &Cluster, spec: &JobSpec) -> Option<JobPlacement> {
     Scheduler::default().place_job(&cluster.state, spec, cluster.now)
 }
 
-fn placed(cluster: &Cluster, spec: JobSpec, places: JobPlacement) -> Command {
-    Command::RegisterJob {
+fn placed(cluster: &Cluster, spec: JobSpec, places: JobPlacement) -> Entry {
+    JobCommand::Register {
         spec: Box::new(spec),
         places: Some(Box::new(places)),
-        at: cluster.now,
         check_index: None,
     }
+    .at(cluster.now)
 }
 
 #[test]
@@ -106,10 +106,12 @@ fn placements_for_already_registered_job_are_ignored() {
 fn purged_job_with_live_allocs_gets_no_placements() {
     let mut cluster = cluster();
     cluster.run(spec("web", 2));
-    cluster.apply(Command::PurgeJob {
-        key: JobKey::in_default("web"),
-        at: cluster.now,
-    });
+    cluster.apply(
+        JobCommand::Purge {
+            key: JobKey::in_default("web"),
+        }
+        .at(cluster.now),
+    );
 
     assert_eq!(places(&cluster, &spec("web", 2)), None);
 }
@@ -145,12 +147,12 @@ fn idempotency_key_ignores_differing_placements() {
     let key = || WriteKey::new("once").unwrap();
     let places = places(&cluster, &spec("web", 2)).unwrap();
     let first = placed(&cluster, spec("web", 2), places).keyed(key());
-    let again = Command::RegisterJob {
+    let again = JobCommand::Register {
         spec: Box::new(spec("web", 2)),
-        at: cluster.now,
         check_index: None,
         places: None,
-    };
+    }
+    .at(cluster.now);
 
     let first = cluster.apply(first);
     let second = cluster.apply(again.keyed(key()));
@@ -168,12 +170,12 @@ fn a_registration_that_is_refused_places_nothing() {
     let (spec, places) = (Box::new(web), Some(Box::new(places)));
     let check_index = Some(LogIndex(77));
 
-    let command = Command::RegisterJob {
+    let command = JobCommand::Register {
         spec,
         places,
-        at: cluster.now,
         check_index,
-    };
+    }
+    .at(cluster.now);
     let response = cluster.apply(command);
 
     assert!(

@@ -10,7 +10,7 @@ use muster_domain::id::{DeploymentId, JobKey, LogIndex, Timestamp};
 
 use super::{jobs_by_force, purge};
 use crate::fixture::Cluster;
-use crate::fsm::{Command, Response};
+use crate::fsm::{Entry, Response};
 use crate::gc::Collector;
 use crate::limits;
 use crate::state::check;
@@ -69,7 +69,7 @@ fn left(cluster: &Cluster) -> usize {
 }
 
 /// All slices from `command` on. Each frees a bounded number of deployments.
-fn in_slices(cluster: &mut Cluster, command: Command) {
+fn in_slices(cluster: &mut Cluster, command: Entry) {
     let mut next = Some(command);
     while let Some(command) = next {
         let before = left(cluster);

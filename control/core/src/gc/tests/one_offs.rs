@@ -6,7 +6,7 @@ use muster_domain::one_off::{OneOff, OneOffState};
 use super::recorded::survey;
 use super::*;
 use crate::fsm::{
-    self, GcBounds, GcCutoffs, GcKind, GcSurvey, NewOneOff, OneOffChange, OneOffStep,
+    self, GcBounds, GcCutoffs, GcKind, GcSurvey, NewOneOff, OneOffChange, OneOffCommand, OneOffStep,
 };
 
 const GUID: &str = "task-1";
@@ -28,7 +28,7 @@ fn desire(cluster: &mut Cluster, guid: &str, callback: &str) {
     };
     let at = cluster.now;
     let tasks = vec![task];
-    cluster.apply(Command::desire_one_offs(tasks, at));
+    cluster.apply(Entry::desire_one_offs(tasks, at));
     cluster.settle();
 }
 
@@ -49,7 +49,7 @@ fn step(cluster: &mut Cluster, step: OneOffStep) {
     };
     let at = cluster.now;
     let changes = vec![change];
-    let response = cluster.apply(Command::ChangeOneOffs { changes, at });
+    let response = cluster.apply(OneOffCommand::Change { changes }.at(at));
     let outcomes = vec![None];
     assert_eq!(response, Response::OneOffsChanged { outcomes });
 }

@@ -15,8 +15,8 @@ use muster_domain::node::NodeStatus;
 use serde_json::Value;
 
 use super::scene::{AllocBuilder, JOB, NOW, StateBuilder};
-use super::{Collector, Command, GcCutoffs, GcRule};
-use crate::fsm::{GcKind, GcSurvey};
+use super::{Collector, Entry, GcCutoffs, GcRule};
+use crate::fsm::{GcCommand, GcKind, GcSurvey};
 use crate::state::State;
 
 const ALLOC: CaseKind = CaseKind {
@@ -161,15 +161,15 @@ fn put_alloc(scene: &mut StateBuilder, row: &Value, eval_id: EvalId, node_id: No
 }
 
 /// `None`: whatever its age.
-fn collect(rule: GcRule, threshold: Option<u64>) -> Command {
+fn collect(rule: GcRule, threshold: Option<u64>) -> Entry {
     let before = Timestamp(threshold.map_or(u64::MAX, |index| index + 1));
-    Command::CollectGarbage {
+    GcCommand::Collect {
         rule,
         before,
         batch_before: before,
         after: None,
-        at: NOW,
     }
+    .at(NOW)
 }
 
 fn compare_alloc(row: &Value) -> Outcome {

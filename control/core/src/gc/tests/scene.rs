@@ -15,7 +15,7 @@ use muster_domain::job::{Job, JobSpec, JobStatus, JobType, JobVersion, VersionTa
 use muster_domain::node::{Eligibility, Node, NodeStatus};
 
 use super::Collector;
-use crate::fsm::{self, Command, Response};
+use crate::fsm::{self, Entry, Response};
 use crate::state::{JobRow, PlanShared, Row, State, key_at};
 
 /// The job everything belongs to.
@@ -201,7 +201,7 @@ impl StateBuilder {
     }
 
     /// The state after `commands` and all slices that follow them.
-    pub(super) fn after(&self, commands: Vec<Command>) -> State {
+    pub(super) fn after(&self, commands: Vec<Entry>) -> State {
         let mut state = self.state.clone();
         for command in commands {
             let mut next = Some(command);

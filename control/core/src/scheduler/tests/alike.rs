@@ -13,7 +13,7 @@ use proptest::prelude::*;
 
 use crate::chance::config;
 use crate::fixture::Cluster;
-use crate::fsm::Command;
+use crate::fsm::{ConfigCommand, NodeCommand};
 use crate::scheduler::feasible::GroupConstraints;
 use crate::scheduler::fleet::ProjectedNodes;
 use crate::scheduler::in_flight::InFlightPlans;
@@ -139,19 +139,15 @@ proptest! {
         }
         for number in closed {
             if number < nodes {
-                cluster.apply(Command::SetEligibility {
+                cluster.apply(NodeCommand::SetEligibility {
                     node_id: node(number).id,
-                    eligibility: Eligibility::Ineligible,
-                    at: cluster.now,
-                });
+                    eligibility: Eligibility::Ineligible,}.at(cluster.now));
             }
         }
         if flags & SPREAD_ALGORITHM != 0 {
-            cluster.apply(Command::SetSchedulerConfig {
+            cluster.apply(ConfigCommand::SetScheduler {
                 config: SchedulerConfig { algorithm: Algorithm::Spread, ..SchedulerConfig::default() },
-                check_index: None,
-                at: cluster.now,
-            });
+                check_index: None,}.at(cluster.now));
         }
         // Some are there already.
         let spec = wanted(flags, count, cpu * 100, memory * 100);
@@ -228,11 +224,9 @@ proptest! {
             });
         }
         if flags & SPREAD_ALGORITHM != 0 {
-            cluster.apply(Command::SetSchedulerConfig {
+            cluster.apply(ConfigCommand::SetScheduler {
                 config: SchedulerConfig { algorithm: Algorithm::Spread, ..SchedulerConfig::default() },
-                check_index: None,
-                at: cluster.now,
-            });
+                check_index: None,}.at(cluster.now));
         }
         let (group, key) = (&spec.groups[0], spec.key());
         let mut fleet = ProjectedNodes::new(&cluster.state, seed);

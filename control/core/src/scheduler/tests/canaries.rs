@@ -10,7 +10,10 @@ use muster_domain::job::{JobSpec, UpdateStrategy};
 use muster_domain::node::NodeStatus;
 
 use crate::fixture::Cluster;
-use crate::fsm::{Command, DeploymentChange, EvalUpdate, NextEval};
+use crate::fsm::{
+    AllocCommand, Command, DeploymentChange, DeploymentCommand, Entry, EvalCommand, EvalUpdate,
+    JobCommand, NextEval,
+};
 use crate::state::waits;
 use crate::watch;
 
@@ -47,21 +50,25 @@ fn report_health(
         end: None,
         remote: Vec::new(),
     };
-    cluster.apply(Command::ReportNodes {
-        reports: vec![(alloc.node_id, vec![report])],
-        at: cluster.now,
-    });
+    cluster.apply(
+        AllocCommand::Report {
+            reports: vec![(alloc.node_id, vec![report])],
+        }
+        .at(cluster.now),
+    );
 }
 
 fn promote(cluster: &mut Cluster) {
     let active = cluster.state.deployments().active();
     let ids: Vec<_> = active.map(|row| row.id).collect();
     for id in ids {
-        cluster.apply(Command::ChangeDeployment {
-            id,
-            change: DeploymentChange::Promote(None),
-            at: cluster.now,
-        });
+        cluster.apply(
+            DeploymentCommand::Change {
+                id,
+                change: DeploymentChange::Promote(None),
+            }
+            .at(cluster.now),
+        );
     }
     cluster.settle();
 }
@@ -153,7 +160,13 @@ fn progress_deadline_applies_with_excess_canaries() {
 
     let due = watch::due(&cluster.state, cluster.now).commands;
     assert!(
-        matches!(due[..], [Command::ChangeDeployment { .. }]),
+        matches!(
+            due[..],
+            [Entry {
+                command: Command::Deployment(DeploymentCommand::Change { .. }),
+                ..
+            }]
+        ),
         "{due:?}"
     );
 }
@@ -167,11 +180,13 @@ fn change(cluster: &mut Cluster, change: &DeploymentChange) {
     let active = cluster.state.deployments().active();
     let ids: Vec<_> = active.map(|row| row.id).collect();
     for id in ids {
-        cluster.apply(Command::ChangeDeployment {
-            id,
-            change: change.clone(),
-            at: cluster.now,
-        });
+        cluster.apply(
+            DeploymentCommand::Change {
+                id,
+                change: change.clone(),
+            }
+            .at(cluster.now),
+        );
     }
     cluster.settle();
 }
@@ -261,7 +276,13 @@ fn progress_deadline_applies_to_unhealthy_replacement_canary() {
     cluster.advance(Duration::from_mins(11));
     let due = watch::due(&cluster.state, cluster.now).commands;
     assert!(
-        matches!(due[..], [Command::ChangeDeployment { .. }]),
+        matches!(
+            due[..],
+            [Entry {
+                command: Command::Deployment(DeploymentCommand::Change { .. }),
+                ..
+            }]
+        ),
         "{due:?}"
     );
 }
@@ -312,16 +333,20 @@ fn a_cancelled_replacement_is_planned_again() {
         queued: Vec::new(),
         next: NextEval::Nothing,
     };
-    cluster.apply(Command::UpdateEvals {
-        evals: vec![cancelled],
-        at: cluster.now,
-    });
+    cluster.apply(
+        EvalCommand::Update {
+            evals: vec![cancelled],
+        }
+        .at(cluster.now),
+    );
 
-    cluster.apply(Command::EvaluateJob {
-        key: JobKey::in_default("web"),
-        force_reschedule: false,
-        at: cluster.now,
-    });
+    cluster.apply(
+        JobCommand::Evaluate {
+            key: JobKey::in_default("web"),
+            force_reschedule: false,
+        }
+        .at(cluster.now),
+    );
     cluster.settle();
 
     assert_eq!(cluster.state.evals().pending().count(), 1);

@@ -14,7 +14,7 @@ use muster_domain::job::{JobSpec, JobType, Periodic};
 use muster_domain::node::NodeStatus;
 
 use crate::fixture::Cluster;
-use crate::fsm::Command;
+use crate::fsm::{AllocCommand, JobCommand, NodeCommand};
 
 const TYPES: [JobType; 4] = [
     JobType::Service,
@@ -83,11 +83,13 @@ fn cluster(job_type: JobType, state: &str) -> Cluster {
             drain(&mut cluster);
             cluster.settle();
             for alloc in cluster.live("j") {
-                cluster.apply(Command::MigrateAllocs {
-                    alloc_ids: vec![alloc.id],
-                    trigger: muster_domain::eval::Trigger::NodeDrain,
-                    at: cluster.now,
-                });
+                cluster.apply(
+                    AllocCommand::Migrate {
+                        alloc_ids: vec![alloc.id],
+                        trigger: muster_domain::eval::Trigger::NodeDrain,
+                    }
+                    .at(cluster.now),
+                );
                 cluster.settle();
                 cluster.report(alloc.id, ClientStatus::Complete);
             }
@@ -108,15 +110,17 @@ fn cluster(job_type: JobType, state: &str) -> Cluster {
 
 fn drain(cluster: &mut Cluster) {
     let node_id = cluster.state.nodes().named("n1")[0].spec.id;
-    cluster.apply(Command::DrainNode {
-        node_id,
-        drain: Some(muster_domain::node::DrainSpec {
-            deadline: Some(Duration::ZERO),
-            ignore_system_jobs: false,
-        }),
-        mark_eligible: false,
-        at: cluster.now,
-    });
+    cluster.apply(
+        NodeCommand::Drain {
+            node_id,
+            drain: Some(muster_domain::node::DrainSpec {
+                deadline: Some(Duration::ZERO),
+                ignore_system_jobs: false,
+            }),
+            mark_eligible: false,
+        }
+        .at(cluster.now),
+    );
 }
 
 fn live_after(job_type: JobType, state: &str, command: &str) -> usize {
@@ -142,21 +146,25 @@ fn live_after(job_type: JobType, state: &str, command: &str) -> usize {
             cluster.run(spec);
         }
         "eval" | "eval force" => {
-            cluster.apply(Command::EvaluateJob {
-                key: JobKey::in_default("j"),
-                force_reschedule: command == "eval force",
-                at: cluster.now,
-            });
+            cluster.apply(
+                JobCommand::Evaluate {
+                    key: JobKey::in_default("j"),
+                    force_reschedule: command == "eval force",
+                }
+                .at(cluster.now),
+            );
             cluster.settle();
         }
         "node back" => {
             let node_id = cluster.state.nodes().named("n1")[0].spec.id;
-            cluster.apply(Command::DrainNode {
-                node_id,
-                drain: None,
-                mark_eligible: true,
-                at: cluster.now,
-            });
+            cluster.apply(
+                NodeCommand::Drain {
+                    node_id,
+                    drain: None,
+                    mark_eligible: true,
+                }
+                .at(cluster.now),
+            );
             cluster.node_status(node_id, NodeStatus::Ready);
             cluster.settle();
         }

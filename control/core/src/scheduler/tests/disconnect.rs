@@ -9,7 +9,7 @@ use muster_domain::job::{Disconnect, JobType, ReconcileStrategy, UpdateStrategy}
 use muster_domain::node::NodeStatus;
 
 use crate::fixture::Cluster;
-use crate::fsm::Command;
+use crate::fsm::JobCommand;
 
 const LOST_AFTER: Duration = Duration::from_mins(10);
 
@@ -118,11 +118,13 @@ fn changed_lost_after_applies_to_unknown_allocs() {
     assert_eq!(due(&pair).len(), 1);
 
     // Looking again adds no other evaluation.
-    pair.cluster.apply(Command::EvaluateJob {
-        key: JobKey::in_default("web"),
-        force_reschedule: false,
-        at: pair.cluster.now,
-    });
+    pair.cluster.apply(
+        JobCommand::Evaluate {
+            key: JobKey::in_default("web"),
+            force_reschedule: false,
+        }
+        .at(pair.cluster.now),
+    );
     pair.cluster.settle();
     assert_eq!(due(&pair).len(), 1);
     pair.cluster.advance(LOST_AFTER);

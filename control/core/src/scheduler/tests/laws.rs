@@ -12,7 +12,7 @@ use proptest::prelude::*;
 
 use crate::chance::config;
 use crate::fixture::Cluster;
-use crate::fsm::Command;
+use crate::fsm::JobCommand;
 use crate::scheduler;
 
 #[derive(Clone, Debug)]
@@ -191,7 +191,7 @@ proptest! {
         }
         let jobs: Vec<_> = cluster.state.jobs().iter().map(|job| job.key()).collect();
         for key in jobs {
-            cluster.apply(Command::EvaluateJob { key: key.clone(), force_reschedule: false, at: cluster.now });
+            cluster.apply(JobCommand::Evaluate { key: key.clone(), force_reschedule: false }.at(cluster.now));
             let plans = cluster.settle();
             prop_assert!(plans.is_empty(), "{key}: {plans:?}");
         }

@@ -21,7 +21,10 @@ use proptest::prelude::*;
 
 use crate::chance::config;
 use crate::fixture::Cluster;
-use crate::fsm::{Command, DeploymentChange, GroupScaling};
+use crate::fsm::{
+    AllocCommand, ConfigCommand, DeploymentChange, DeploymentCommand, GroupScaling, JobCommand,
+    NodeCommand,
+};
 use crate::state::{AllocView, waits};
 use crate::watch;
 
@@ -207,10 +210,12 @@ impl SimulatedCluster {
             end: None,
             remote: self.remote(alloc, client_status),
         };
-        self.cluster.apply(Command::ReportNodes {
-            reports: vec![(alloc.node_id, vec![report])],
-            at: self.cluster.now,
-        });
+        self.cluster.apply(
+            AllocCommand::Report {
+                reports: vec![(alloc.node_id, vec![report])],
+            }
+            .at(self.cluster.now),
+        );
     }
 
     /// Every task runs on another system: what was taken over runs on, everything else is its own.
@@ -264,32 +269,32 @@ impl SimulatedCluster {
                 .advance(Duration::from_secs(u64::from(how % 200))),
             18 => apply(
                 self,
-                Command::DrainNode {
+                NodeCommand::Drain {
                     node_id,
                     drain: (how % 3 > 0).then(|| DrainSpec {
                         deadline: (how % 3 == 1).then(|| Duration::from_secs(u64::from(more % 90))),
                         ignore_system_jobs: more % 2 == 0,
                     }),
                     mark_eligible: true,
-                    at,
-                },
+                }
+                .at(at),
             ),
             19 => apply(
                 self,
-                Command::SetEligibility {
+                NodeCommand::SetEligibility {
                     node_id,
                     eligibility: if how % 2 == 0 {
                         Eligibility::Eligible
                     } else {
                         Eligibility::Ineligible
                     },
-                    at,
-                },
+                }
+                .at(at),
             ),
             20 => self.change_deployment(which, how),
             21 => apply(
                 self,
-                Command::ScaleGroup {
+                JobCommand::ScaleGroup {
                     key,
                     scaling: Box::new(GroupScaling {
                         group: "main".to_owned(),
@@ -297,36 +302,29 @@ impl SimulatedCluster {
                         ..GroupScaling::default()
                     }),
                     check_index: None,
-                    at,
-                },
+                }
+                .at(at),
             ),
             22 => apply(
                 self,
-                Command::RevertJob {
+                JobCommand::Revert {
                     key,
                     version: u64::from(how % 3),
                     check_version: None,
-                    at,
-                },
+                }
+                .at(at),
             ),
             23 => {
                 let live = self.allocs();
                 if let Some(alloc) = live.get(usize::from(how) % live.len().max(1)) {
                     let alloc_ids = vec![alloc.id];
                     let trigger = Trigger::AllocStop;
-                    apply(
-                        self,
-                        Command::MigrateAllocs {
-                            alloc_ids,
-                            trigger,
-                            at,
-                        },
-                    );
+                    apply(self, AllocCommand::Migrate { alloc_ids, trigger }.at(at));
                 }
             }
             24 => apply(
                 self,
-                Command::SetSchedulerConfig {
+                ConfigCommand::SetScheduler {
                     config: SchedulerConfig {
                         algorithm: if how % 2 == 0 {
                             Algorithm::Binpack
@@ -342,8 +340,8 @@ impl SimulatedCluster {
                         ..SchedulerConfig::default()
                     },
                     check_index: None,
-                    at,
-                },
+                }
+                .at(at),
             ),
             _ => {
                 for command in crate::gc::Collector::forced(at) {
@@ -388,7 +386,7 @@ impl SimulatedCluster {
         };
         let at = self.cluster.now;
         self.cluster
-            .apply(Command::ChangeDeployment { id, change, at });
+            .apply(DeploymentCommand::Change { id, change }.at(at));
     }
 }
 
@@ -412,11 +410,9 @@ proptest! {
         }
         let jobs: Vec<_> = life.cluster.state.jobs().iter().map(|job| job.key()).collect();
         for key in jobs {
-            life.cluster.apply(Command::EvaluateJob {
+            life.cluster.apply(JobCommand::Evaluate {
                 key: key.clone(),
-                force_reschedule: false,
-                at: life.cluster.now,
-            });
+                force_reschedule: false,}.at(life.cluster.now));
             let plans = life.cluster.settle();
             prop_assert!(plans.is_empty(), "{key}: {plans:?}");
         }

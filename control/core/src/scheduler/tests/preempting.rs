@@ -14,7 +14,7 @@ use muster_domain::resources::{DeviceAsk, Mb};
 use muster_domain::scheduling::{PreemptionConfig, SchedulerConfig};
 
 use crate::fixture::Cluster;
-use crate::fsm::Command;
+use crate::fsm::ConfigCommand;
 
 /// A cluster in which every type of job preempts.
 fn cluster() -> Cluster {
@@ -25,14 +25,16 @@ fn cluster() -> Cluster {
         batch: true,
         service: true,
     };
-    cluster.apply(Command::SetSchedulerConfig {
-        config: SchedulerConfig {
-            preemption,
-            ..SchedulerConfig::default()
-        },
-        check_index: None,
-        at: cluster.now,
-    });
+    cluster.apply(
+        ConfigCommand::SetScheduler {
+            config: SchedulerConfig {
+                preemption,
+                ..SchedulerConfig::default()
+            },
+            check_index: None,
+        }
+        .at(cluster.now),
+    );
     cluster
 }
 

@@ -18,7 +18,7 @@ use muster_domain::plan::Plan;
 use muster_domain::resources::CpuMhz;
 
 use crate::fixture::Cluster;
-use crate::fsm::Command;
+use crate::fsm::NodeCommand;
 
 pub(super) fn run(script: &str) -> String {
     let mut cluster = Cluster::new();
@@ -52,11 +52,13 @@ fn step(cluster: &mut Cluster, line: &str) -> Vec<Plan> {
             let node_id = cluster.node(node(name, &words));
             if words.contains(&"drain") {
                 let (eligibility, at) = (Eligibility::Ineligible, cluster.now);
-                cluster.apply(Command::SetEligibility {
-                    node_id,
-                    eligibility,
-                    at,
-                });
+                cluster.apply(
+                    NodeCommand::SetEligibility {
+                        node_id,
+                        eligibility,
+                    }
+                    .at(at),
+                );
             }
             cluster.settle()
         }

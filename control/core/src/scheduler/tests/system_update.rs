@@ -14,7 +14,7 @@ use muster_domain::node::{DrainSpec, Eligibility, NodeStatus};
 use muster_domain::resources::{CpuMhz, Mb};
 
 use crate::fixture::Cluster;
-use crate::fsm::{Command, DeploymentChange};
+use crate::fsm::{AllocCommand, DeploymentChange, DeploymentCommand, JobCommand, NodeCommand};
 use crate::state::waits;
 use crate::watch;
 
@@ -100,10 +100,12 @@ fn report(
         end: None,
         remote: Vec::new(),
     };
-    cluster.apply(Command::ReportNodes {
-        reports: vec![(alloc.node_id, vec![report])],
-        at: cluster.now,
-    });
+    cluster.apply(
+        AllocCommand::Report {
+            reports: vec![(alloc.node_id, vec![report])],
+        }
+        .at(cluster.now),
+    );
     settle(cluster);
 }
 
@@ -131,17 +133,19 @@ fn report_all(cluster: &mut Cluster, healthy: bool) -> usize {
 fn change_deployment(cluster: &mut Cluster, change: DeploymentChange) {
     let id = deployment(cluster).id;
     let at = cluster.now;
-    cluster.apply(Command::ChangeDeployment { id, change, at });
+    cluster.apply(DeploymentCommand::Change { id, change }.at(at));
     settle(cluster);
 }
 
 fn set_eligibility(cluster: &mut Cluster, node_id: NodeId, eligibility: Eligibility) {
     let at = cluster.now;
-    cluster.apply(Command::SetEligibility {
-        node_id,
-        eligibility,
-        at,
-    });
+    cluster.apply(
+        NodeCommand::SetEligibility {
+            node_id,
+            eligibility,
+        }
+        .at(at),
+    );
     settle(cluster);
 }
 
@@ -563,17 +567,21 @@ fn an_instance_restarted_by_users_is_deployed() {
     cluster.run(spec(100, 1));
     report_all(&mut cluster, true);
     let alloc_ids = vec![cluster.live("log").remove(0).id];
-    cluster.apply(Command::RegisterJob {
-        spec: Box::new(spec(200, 1)),
-        at: cluster.now,
-        check_index: None,
-        places: None,
-    });
-    cluster.apply(Command::MigrateAllocs {
-        alloc_ids,
-        trigger: Trigger::AllocStop,
-        at: cluster.now,
-    });
+    cluster.apply(
+        JobCommand::Register {
+            spec: Box::new(spec(200, 1)),
+            check_index: None,
+            places: None,
+        }
+        .at(cluster.now),
+    );
+    cluster.apply(
+        AllocCommand::Migrate {
+            alloc_ids,
+            trigger: Trigger::AllocStop,
+        }
+        .at(cluster.now),
+    );
     settle(&mut cluster);
     report_all(&mut cluster, true);
 
@@ -586,15 +594,17 @@ fn a_drained_node_makes_room_for_the_next() {
     let mut cluster = running(spec(100, 1));
     cluster.run(spec(200, 1));
     let first = unreported(&cluster).remove(0);
-    cluster.apply(Command::DrainNode {
-        node_id: first.node_id,
-        drain: Some(DrainSpec {
-            deadline: None,
-            ignore_system_jobs: false,
-        }),
-        mark_eligible: false,
-        at: cluster.now,
-    });
+    cluster.apply(
+        NodeCommand::Drain {
+            node_id: first.node_id,
+            drain: Some(DrainSpec {
+                deadline: None,
+                ignore_system_jobs: false,
+            }),
+            mark_eligible: false,
+        }
+        .at(cluster.now),
+    );
     for command in watch::due(&cluster.state, cluster.now).commands {
         cluster.apply(command);
     }

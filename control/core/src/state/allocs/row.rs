@@ -165,7 +165,7 @@ const IN_EXTRA: u8 = u8::MAX;
 
 /// An allocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Row {
+pub struct Row {
     pub(super) cohort: Arc<PlanShared>,
     pub(super) extra: Option<Arc<ColdFields>>,
     pub(super) modify_index: LogIndex,

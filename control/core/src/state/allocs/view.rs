@@ -231,7 +231,7 @@ impl<'a> AllocView<'a> {
     /// The allocation by itself, in a few bytes, to be kept beyond the state. `node_id` is its node's.
     pub fn save(self, node_id: NodeId) -> SavedAlloc {
         SavedAlloc {
-            cluster: self.table.cluster,
+            cluster: self.table.cluster(),
             node_id,
             key: self.key,
             row: self.row.clone(),

@@ -18,7 +18,7 @@ use proptest::prelude::*;
 use super::cluster;
 use crate::chance::config;
 use crate::fixture::Cluster;
-use crate::fsm::Command;
+use crate::fsm::JobCommand;
 use crate::scheduler::preempt::tests::laws::nomads as nomads_for_amounts;
 use crate::scheduler::preempt::{Candidate, NodeUsage, PreemptionCost};
 
@@ -326,12 +326,14 @@ fn running(cluster: &Cluster) -> Vec<Allocation> {
 
 /// Returns the allocations that one more instance of the asking job would evict; `None` if it is not placed.
 fn preempted(cluster: &mut Cluster, spec: JobSpec) -> Option<Vec<AllocId>> {
-    cluster.apply(Command::RegisterJob {
-        spec: Box::new(spec),
-        at: cluster.now,
-        check_index: None,
-        places: None,
-    });
+    cluster.apply(
+        JobCommand::Register {
+            spec: Box::new(spec),
+            check_index: None,
+            places: None,
+        }
+        .at(cluster.now),
+    );
     let outcome = cluster.schedule_next().unwrap();
     assert_eq!(outcome.plan.job, JobKey::in_default(ASKER));
     let groups = outcome.plan.groups.iter();

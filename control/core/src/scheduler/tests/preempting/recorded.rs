@@ -10,7 +10,7 @@ use muster_domain::node::HostAddress;
 use serde_json::Value;
 
 use super::cluster;
-use crate::fsm::Command;
+use crate::fsm::JobCommand;
 
 const NETWORK: CaseKind = CaseKind {
     name: "preemption_network",
@@ -97,12 +97,14 @@ fn victims(case: &Value) -> Option<BTreeSet<String>> {
         running.insert(cluster.live(&name)[0].id, id);
     }
     let ask = job("asker", asking, "default", &case["ask"]["reserved_ports"]);
-    cluster.apply(Command::RegisterJob {
-        spec: Box::new(ask),
-        at: cluster.now,
-        check_index: None,
-        places: None,
-    });
+    cluster.apply(
+        JobCommand::Register {
+            spec: Box::new(ask),
+            check_index: None,
+            places: None,
+        }
+        .at(cluster.now),
+    );
     let plan = cluster.schedule_next().unwrap().plan;
     assert_eq!(plan.job, JobKey::in_default("asker"));
     let placements = plan.groups.iter().flat_map(|group| &group.placements);
