@@ -11,7 +11,8 @@ use muster_domain::job::{Job, JobSpec, JobStatus, JobType, JobVersion, ScalingEv
 use muster_domain::limits::{COUNT_MAX, NAMESPACE_INSTANCES_MAX};
 
 use super::{
-    Change, GcBounds, GroupScaling, JobPlacement, Rejection, Response, TagAssignment, garbage, plan,
+    Change, GcBounds, GroupScaling, JobPlacement, Rejection, Response, TagAssignment, eval,
+    garbage, plan,
 };
 use crate::limits;
 use crate::state::{self, AllocView, JobRow, State};
@@ -578,6 +579,7 @@ fn forget(
         return Err(Rejection::UnknownJob(key));
     };
     let deployments = garbage::purge(change, &row, bounds);
+    eval::cancel_waiting(change, &key);
     Ok((
         look_at(change, &row.job, Trigger::JobDeregister),
         deployments,
