@@ -154,6 +154,7 @@ fn ends_with<'a>(rest: &'a str, word: &str) -> Option<&'a str> {
 
 async fn list(Shared(http): Shared<Http>, query: Query) -> Result<Response, ApiError> {
     let asked = query.clone();
+    let wants_meta = query.flag("meta")?;
     query
         .list_state(
             &http,
@@ -166,7 +167,10 @@ async fn list(Shared(http): Shared<Http>, query: Query) -> Result<Response, ApiE
                 for job in shown {
                     let spec = &job.current.spec;
                     let key = format!("{}.{}", spec.namespace, spec.id);
-                    page.push(&key, || JobListStub::new(job, summary(state, job)));
+                    page.push(&key, || JobListStub {
+                        meta: wants_meta.then(|| spec.meta.clone()),
+                        ..JobListStub::new(job, summary(state, job))
+                    });
                 }
                 page
             },
