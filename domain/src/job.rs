@@ -32,7 +32,7 @@ pub use policy::{
     BitRate, DirectionPolicy, METADATA_ADDRESSES, NetworkPolicy, PolicyAction, PolicyProtocol,
     PolicyRule, PortRange, read_peer,
 };
-pub use task::{ByteRate, Lifecycle, LifecycleHook, LogConfig, LogOverflow, Task};
+pub use task::{ByteRate, Lifecycle, LifecycleHook, LogConfig, LogOverflow, NODE_VARIABLES, Task};
 pub use update::{
     DelayFunction, Disconnect, HealthCheck, MigrateStrategy, ReconcileStrategy, ReschedulePolicy,
     UpdateStrategy,

@@ -11,7 +11,7 @@ use muster_domain::alloc::{DesiredAlloc, alloc_name};
 use muster_domain::job::{Task, TaskGroup};
 use muster_domain::node::NodeSpec;
 use muster_domain::region;
-use muster_domain::resources::AllocatedPort;
+use muster_domain::resources::{AllocatedPort, Mb};
 use muster_driver::FsIsolation;
 use serde_json::Value;
 
@@ -115,20 +115,21 @@ impl TaskEnv {
             .iter()
             .map(|(name, value)| (name.clone(), env.interpolate(value)))
             .collect();
-        // Variables of the job win over everything but the allocation's own facts.
+        let vars = std::mem::take(&mut env.vars);
+        env.vars = vars
+            .into_iter()
+            .map(|(name, value)| (clean_name(&name), value))
+            .collect();
+        // Variables of the job win over everything but the allocation's own facts. Their names stay as they are.
         for (name, value) in own {
-            if !clean_name(&name).starts_with("NOMAD_") {
+            let fact = clean_name(&name);
+            if !fact.starts_with("NOMAD_") || !env.vars.contains_key(&fact) {
                 env.vars.insert(name, value);
             }
         }
         if at.is_one_off() {
             env.vars.extend(instance_vars(&spec.address, address));
         }
-        let vars = std::mem::take(&mut env.vars);
-        env.vars = vars
-            .into_iter()
-            .map(|(name, value)| (clean_name(&name), value))
-            .collect();
         env
     }
 
@@ -192,9 +193,12 @@ impl TaskEnv {
             .and_then(|rest| rest.strip_suffix("\"]"))
             .or_else(|| name.strip_prefix("env."))
             .unwrap_or(name);
+        // `node.attr.x` and `node.meta.x` are other words for `attr.x` and `meta.x`.
+        let of_node = || self.node.get(name.strip_prefix("node.")?);
         self.vars
             .get(name)
             .or_else(|| self.node.get(name))
+            .or_else(of_node)
             .or_else(|| self.vars.get(&clean_name(name)))
             .map(String::as_str)
     }
@@ -227,7 +231,6 @@ fn muster_vars(at: &TaskRef, places: &TaskPaths, spec: &NodeSpec) -> BTreeMap<St
     let (desired, group, task) = (&*at.desired, at.group(), at.task());
     let job = &desired.job.spec;
     let path = |path: &Path| path.display().to_string();
-    let memory_max = task.resources.memory_limit();
     let vars = [
         ("ALLOC_DIR", path(&places.shared)),
         ("TASK_DIR", path(&places.local)),
@@ -249,7 +252,15 @@ fn muster_vars(at: &TaskRef, places: &TaskPaths, spec: &NodeSpec) -> BTreeMap<St
         ("CPU_LIMIT", at.cpu_mhz().to_string()),
         ("MEMORY_LIMIT", task.resources.memory.0.to_string()),
     ];
-    let memory_max = memory_max.map(|max| ("MEMORY_MAX_LIMIT", max.0.to_string()));
+    let memory_max = task.resources.memory_max.map(|max| {
+        let unlimited = max == Mb::UNLIMITED;
+        let max = if unlimited {
+            "-1".to_owned()
+        } else {
+            max.0.to_string()
+        };
+        ("MEMORY_MAX_LIMIT", max)
+    });
     let parent = job.launched.iter();
     let parent = parent.map(|launched| ("JOB_PARENT_ID", launched.parent_id.clone()));
     vars.into_iter()
@@ -483,6 +494,28 @@ mod tests {
         assert!(vars["NOMAD_ALLOC_DIR"].ends_with("/alloc"));
     }
 
+    /// The server warns of jobs that try to set one of these.
+    #[test]
+    fn variables_of_node_are_always_set() {
+        let vars = env(|_| {}).vars;
+
+        for name in muster_domain::job::NODE_VARIABLES {
+            assert!(vars.contains_key(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn memory_max_is_told_where_set() {
+        let max = |memory_max| {
+            let env = env(|task| task.resources.memory_max = memory_max);
+            env.vars.get("NOMAD_MEMORY_MAX_LIMIT").cloned()
+        };
+
+        assert_eq!(max(None), None);
+        assert_eq!(max(Some(Mb(80))), Some("80".to_owned()));
+        assert_eq!(max(Some(Mb::UNLIMITED)), Some("-1".to_owned()));
+    }
+
     /// Where the task's root is its own, the host's paths lead nowhere.
     #[test]
     fn directories_are_where_the_task_finds_them() {
@@ -527,6 +560,7 @@ mod tests {
             task.env
                 .insert("my-var".into(), "${NOMAD_META_app-name}".into());
             task.env.insert("1st.x".into(), "1".into());
+            task.env.insert("NOMAD_ADDR".into(), "http://a".into());
             task.env.insert("NOMAD-ALLOC-ID".into(), "forged".into());
         });
 
@@ -534,8 +568,10 @@ mod tests {
             ("NOMAD_META_app_name", "shop"),
             ("NOMAD_META_APP_NAME", "shop"),
             ("NOMAD_META_where", "dc1-amd64"),
-            ("my_var", "shop"),
-            ("_st.x", "1"),
+            // The job's own names stay as they are. So do those that only look like the node's.
+            ("my-var", "shop"),
+            ("1st.x", "1"),
+            ("NOMAD_ADDR", "http://a"),
         ];
         for (name, value) in expected {
             assert_eq!(
@@ -545,6 +581,7 @@ mod tests {
             );
         }
         assert_ne!(env.vars["NOMAD_ALLOC_ID"], "forged");
+        assert!(!env.vars.contains_key("NOMAD-ALLOC-ID"));
         assert_eq!(env.interpolate("${NOMAD_META_app_name}"), "shop");
         assert_eq!(env.interpolate("${NOMAD_META_app-name}"), "shop");
     }
@@ -554,10 +591,10 @@ mod tests {
         let env = env(|_| {});
 
         let text = env.interpolate(
-            "a ${NOMAD_PORT_http} ${attr.cpu.arch} ${env[\"NOMAD_DC\"]} ${nope} ${open",
+            "a ${NOMAD_PORT_http} ${attr.cpu.arch} ${node.attr.cpu.arch} ${env[\"NOMAD_DC\"]} ${nope} ${open",
         );
 
-        assert_eq!(text, "a 80 amd64 dc1 ${nope} ${open");
+        assert_eq!(text, "a 80 amd64 amd64 dc1 ${nope} ${open");
     }
 
     #[test]

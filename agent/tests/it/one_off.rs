@@ -221,7 +221,11 @@ async fn failures_of_one_off_tasks_say_why() {
     let download =
         json!({"download": {"from": "http://127.0.0.1:1/", "to": "/tmp", "user": "vcap"}});
     let unreached = place(4, download).await;
-    assert_eq!(unreached.failure_reason, "Downloading failed");
+    let reason = &unreached.failure_reason;
+    assert!(
+        reason.starts_with("Downloading failed: ") && reason.contains("is this machine"),
+        "{reason}"
+    );
     assert_eq!(unreached.failed_action, "download");
 
     let refused = place(3, json!({"serial": {"actions": []}})).await;

@@ -6,6 +6,8 @@ use crate::client::Client;
 use crate::exit::{CliResult, Exit};
 use crate::output;
 
+use super::raft::NO_LEADER;
+
 /// Compares the state of all servers at one index, and lists the faults of the cluster. With `deep` the rules of the
 /// state are checked.
 ///
@@ -144,6 +146,7 @@ pub(super) fn health(client: &Client, json: bool) -> CliResult {
     }
     output::print_table(&table)?;
     let verdict = match (health.healthy, health.failure_tolerance) {
+        (false, _) if health.leader.is_empty() => format!("{NO_LEADER}\n"),
         (true, 0) => "All servers are well; none may fail.\n".to_owned(),
         (true, 1) => "All servers are well; 1 of them may fail.\n".to_owned(),
         (true, count) => format!("All servers are well; {count} of them may fail.\n"),

@@ -14,6 +14,9 @@ use crate::output;
 
 /// How long a list waits for a leader to show.
 const ELECTION_WAIT: Duration = Duration::from_secs(3);
+/// The answer about servers of which none leads.
+pub(super) const NO_LEADER: &str =
+    "No server leads: an election is going on, or too few servers are up.";
 /// Pause between two looks.
 const ELECTION_PAUSE: Duration = Duration::from_millis(200);
 
@@ -93,7 +96,7 @@ fn list(client: &Client, json: bool) -> CliResult {
     }
     output::print_table(&table)?;
     if !configuration.servers.iter().any(|server| server.leader) {
-        output::eprint("No server leads: an election is going on, or too few servers are up.");
+        output::eprint(NO_LEADER);
     }
     Ok(Exit::Done)
 }

@@ -65,7 +65,7 @@ fn parse(text: &str) -> Result<Cron, String> {
         7 => text.to_owned(),
         _ => {
             return Err(format!(
-                "it has {fields} fields: write minute, hour, day of month, month and day of week"
+                "use 5 fields, not {fields}: minute, hour, day of month, month and day of week"
             ));
         }
     };

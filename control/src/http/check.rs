@@ -163,14 +163,27 @@ fn hex(hash: u64) -> String {
     format!("{hash:016x}")
 }
 
-/// How every server is, as the leader sees it.
+/// How every server is, as the leader sees it. Without a leader, as this server sees it.
 pub(super) async fn server_health(
     Shared(http): Shared<Http>,
     query: Query,
 ) -> Result<Response, ApiError> {
-    let members = http.control.list_peers().await?;
-    let faults = health::faults(&http.control, &members).await;
-    let health = operator_health(&http, &members, &faults);
+    let health = match http.control.list_peers().await {
+        Ok(members) => {
+            let faults = health::faults(&http.control, &members).await;
+            operator_health(&http, &members, &faults)
+        }
+        Err(error) => {
+            tracing::debug!(%error, "a look at the servers' health found no leader");
+            let members = http.control.known_peers();
+            let faults = health::faults_without_leader(&http.control, &members).await;
+            OperatorHealth {
+                healthy: false,
+                failure_tolerance: 0,
+                ..operator_health(&http, &members, &faults)
+            }
+        }
+    };
     let mut response = query.json(&health)?;
     if !health.healthy {
         // Nomad's answer for "not all is well".

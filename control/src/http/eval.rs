@@ -1,9 +1,12 @@
 //! Evaluations: list and read.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use axum::extract::{Path, State as Shared};
 use axum::response::Response;
 use axum::routing::get;
 use muster_control_core::state::{Allocs, State};
+use muster_domain::eval::Evaluation;
 use muster_domain::id::EvalId;
 use muster_wire::api;
 
@@ -55,6 +58,7 @@ async fn one(
     query: Query,
 ) -> Result<Response, ApiError> {
     let eval_id: EvalId = path::id(&eval_id, WHAT)?;
+    let wants_related = query.flag("related")?;
     query
         .read_state(
             &http,
@@ -69,10 +73,35 @@ async fn one(
                     .evals()
                     .get(&eval_id)
                     .ok_or(ApiError::NotFound { what: WHAT })?;
-                Ok(api::eval::Evaluation::from(&**eval))
+                Ok(api::eval::Evaluation {
+                    related_evals: wants_related.then(|| related(state, eval)),
+                    ..api::eval::Evaluation::from(&**eval)
+                })
             },
         )
         .await
+}
+
+/// The evaluations of a job that are linked to `eval`: those that it follows from, and those that follow from it.
+fn related(state: &State, eval: &Evaluation) -> Vec<api::eval::Evaluation> {
+    let mut links: BTreeMap<EvalId, Vec<EvalId>> = BTreeMap::new();
+    for other in state.evals().of_job(&eval.job) {
+        for end in [other.previous, other.blocked].into_iter().flatten() {
+            links.entry(other.id).or_default().push(end);
+            links.entry(end).or_default().push(other.id);
+        }
+    }
+    let mut linked = BTreeSet::from([eval.id]);
+    let mut next = vec![eval.id];
+    while let Some(id) = next.pop() {
+        let ends = links.remove(&id).unwrap_or_default();
+        next.extend(ends.into_iter().filter(|end| linked.insert(*end)));
+    }
+    let others = linked.into_iter().filter(|id| *id != eval.id);
+    others
+        .filter_map(|id| state.evals().get(&id))
+        .map(|other| api::eval::Evaluation::from(&**other))
+        .collect()
 }
 
 async fn allocations(

@@ -22,7 +22,7 @@ use muster_control_core::state::{Allocs, JobSummary as CountedAllocs, State};
 use muster_domain::eval::Evaluation;
 use muster_domain::fault::Fault;
 use muster_domain::id::{EvalId, JobKey, LogIndex};
-use muster_domain::job::{DEFAULT_NAMESPACE, Job, JobSpec, JobStatus, validate};
+use muster_domain::job::{DEFAULT_NAMESPACE, Job, JobSpec, JobStatus, NODE_VARIABLES, validate};
 use muster_wire::api;
 use muster_wire::api::job::request::{self, ReadJob, ReadJobError};
 use muster_wire::api::job::{
@@ -154,6 +154,7 @@ fn ends_with<'a>(rest: &'a str, word: &str) -> Option<&'a str> {
 
 async fn list(Shared(http): Shared<Http>, query: Query) -> Result<Response, ApiError> {
     let asked = query.clone();
+    let wants_meta = query.flag("meta")?;
     query
         .list_state(
             &http,
@@ -166,7 +167,10 @@ async fn list(Shared(http): Shared<Http>, query: Query) -> Result<Response, ApiE
                 for job in shown {
                     let spec = &job.current.spec;
                     let key = format!("{}.{}", spec.namespace, spec.id);
-                    page.push(&key, || JobListStub::new(job, summary(state, job)));
+                    page.push(&key, || JobListStub {
+                        meta: wants_meta.then(|| spec.meta.clone()),
+                        ..JobListStub::new(job, summary(state, job))
+                    });
                 }
                 page
             },
@@ -197,15 +201,14 @@ async fn submit(
         preserve_resources,
     } = read(body).await?;
     let mut spec = admit(query, spec, id)?;
-    if let Some(old) = http.control.state().jobs().get(&spec.key()) {
-        preserve(
-            &mut spec,
-            &old.current.spec,
-            preserve_counts,
-            preserve_resources,
-        );
+    {
+        let state = http.control.state();
+        if let Some(old) = state.jobs().get(&spec.key()) {
+            let old = &old.current.spec;
+            preserve(&mut spec, old, preserve_counts, preserve_resources);
+        }
+        warnings.extend(ineffective(&state, &spec));
     }
-    warnings.extend(ineffective(http, &spec));
     let check_index = enforce_index.map(LogIndex);
     let command = http.control.registration(spec, check_index).await;
     let answer = propose(http, query, command).await?;
@@ -252,30 +255,29 @@ fn preserve(spec: &mut JobSpec, old: &JobSpec, counts: bool, resources: bool) {
     }
 }
 
-/// Warnings of fields that have no effect with the cluster's settings.
-fn ineffective(http: &Http, spec: &JobSpec) -> Vec<String> {
-    if http
-        .control
-        .state()
-        .config()
-        .scheduler
-        .memory_oversubscription
-    {
-        return Vec::new();
-    }
+/// Warnings of fields that have no effect: with the cluster's settings, or because the node sets their value.
+fn ineffective(state: &State, spec: &JobSpec) -> Vec<String> {
+    let oversubscribes = state.config().scheduler.memory_oversubscription;
     let tasks = spec.groups.iter().flat_map(|group| {
         let tasks = group.tasks.iter();
         tasks.map(move |task| (group, task))
     });
-    let tasks = tasks.filter(|(_, task)| task.resources.memory_max.is_some());
-    tasks
-        .map(|(group, task)| {
-            format!(
-                "group \"{}\" → task \"{}\" → memory_max: has no effect, the limit is `memory`: memory oversubscription is off (`muster operator scheduler set-config --memory-oversubscription` turns it on)",
-                group.name, task.name
-            )
-        })
-        .collect()
+    let mut warnings = Vec::new();
+    for (group, task) in tasks {
+        let at = format!("group \"{}\" → task \"{}\"", group.name, task.name);
+        if task.resources.memory_max.is_some() && !oversubscribes {
+            warnings.push(format!(
+                "{at} → memory_max: has no effect, the limit is `memory`: memory oversubscription is off (`muster operator scheduler set-config --memory-oversubscription` turns it on)"
+            ));
+        }
+        let set_by_node = task.env.keys();
+        for name in set_by_node.filter(|name| NODE_VARIABLES.contains(&name.as_str())) {
+            warnings.push(format!(
+                "{at} → env → {name}: has no effect, the node sets this variable"
+            ));
+        }
+    }
+    warnings
 }
 
 /// Everything that is wrong with a job that could be read.
@@ -396,7 +398,7 @@ async fn check(
             ..
         }) => {
             claim_namespace(&query, &mut spec)?;
-            warnings.extend(ineffective(&http, &spec));
+            warnings.extend(ineffective(&http.control.state(), &spec));
             (faults(&spec), warnings)
         }
         Err(ApiError::Body(ReadJobError::Faults(faults))) => (faults, Vec::new()),

@@ -238,10 +238,17 @@ fn not_json(message: String) -> ApiError {
 
 fn invalid(faults: &[Fault]) -> ApiError {
     let fields = shapes::invalid_fields(faults.iter().map(|fault| fault.path.as_str()));
-    let why: Vec<String> = faults.iter().map(ToString::to_string).collect();
+    // Diego's words name the field of a single fault already.
+    let why = match faults {
+        [fault] => fault.reason.clone(),
+        many => {
+            let each: Vec<String> = many.iter().map(ToString::to_string).collect();
+            each.join("; ")
+        }
+    };
     ApiError::Task {
         kind: kind::INVALID_REQUEST,
-        message: format!("{fields}: {}", why.join("; ")),
+        message: format!("{fields}: {why}"),
     }
 }
 

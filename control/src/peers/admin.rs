@@ -33,10 +33,16 @@ impl Control {
         }
     }
 
-    /// The members as this server knows them; contact and positions only if it leads.
+    /// The members as this server knows them; contact and positions only if it leads. A leader that was not heard of for
+    /// a while, or that hears no quorum, is not named as one.
     #[must_use]
     pub fn known_peers(&self) -> Vec<MemberRecord> {
-        self.raft().members()
+        let leader = self.leader().map(|leader| leader.server_id);
+        let mut members = self.raft().members();
+        for member in &mut members {
+            member.leader = leader == Some(member.server_id);
+        }
+        members
     }
 
     /// Adds the server that answers at `quic_addr`, a host and a port. It votes as soon as it has caught up.

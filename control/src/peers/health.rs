@@ -17,22 +17,43 @@ pub(crate) async fn faults(control: &Control, members: &[MemberRecord]) -> Vec<V
     let told = join_all(asked).await;
     let pairs = members.iter().zip(told);
     pairs
-        .map(|(member, told)| fault(member).into_iter().chain(told.0).collect())
+        .map(|(member, told)| {
+            // A server that does not answer shows as one that the leader has not heard from.
+            let told = told.unwrap_or_default().0;
+            fault(member).into_iter().chain(told).collect()
+        })
         .collect()
 }
 
-/// Troubles of a server, as it reports them; none if it does not answer, which shows otherwise.
-async fn troubles(control: &Control, server_id: u64) -> Troubles {
+/// The faults of each of `members` as this server sees them while no server leads.
+pub(crate) async fn faults_without_leader(
+    control: &Control,
+    members: &[MemberRecord],
+) -> Vec<Vec<String>> {
+    let asked = members
+        .iter()
+        .map(|member| troubles(control, member.server_id));
+    let told = join_all(asked).await;
+    told.into_iter()
+        .map(|told| match told {
+            Some(troubles) => troubles.0,
+            None => vec!["it does not answer".to_owned()],
+        })
+        .collect()
+}
+
+/// Troubles of a server, as it reports them; `None` if it does not answer.
+async fn troubles(control: &Control, server_id: u64) -> Option<Troubles> {
     if server_id == control.peers().me().server_id {
-        return control.troubles();
+        return Some(control.troubles());
     }
     let waited = limits::HELLO_WAIT;
     let calling = control
         .peers()
         .call_within(server_id, PeerRequest::Troubles, waited);
     match calling.await {
-        Ok(PeerReply::Troubles(troubles)) => troubles,
-        Ok(_) | Err(_) => Troubles::default(),
+        Ok(PeerReply::Troubles(troubles)) => Some(troubles),
+        Ok(_) | Err(_) => None,
     }
 }
 

@@ -216,7 +216,17 @@ impl PolicyRule {
             PolicyProtocol::Icmpv6 => peers.iter().find(|peer| is_v4(peer)),
             PolicyProtocol::All | PolicyProtocol::Tcp | PolicyProtocol::Udp => None,
         };
-        wrong.map(|peer| format!("{peer} is of the family that protocol `{word}` is not for"))
+        let (family, instead) = match protocol {
+            PolicyProtocol::Icmp => ("IPv4", PolicyProtocol::Icmpv6),
+            PolicyProtocol::All
+            | PolicyProtocol::Tcp
+            | PolicyProtocol::Udp
+            | PolicyProtocol::Icmpv6 => ("IPv6", PolicyProtocol::Icmp),
+        };
+        wrong.map(|peer| {
+            let instead = instead.as_str();
+            format!("protocol `{word}` is for {family}, {peer} is not: use `{instead}`")
+        })
     }
 }
 
@@ -349,14 +359,14 @@ mod tests {
                     peers: vec![v6],
                     ..rule(Icmp)
                 },
-                Some("fd00::/8 is of the family that protocol `icmp` is not for"),
+                Some("protocol `icmp` is for IPv4, fd00::/8 is not: use `icmpv6`"),
             ),
             (
                 PolicyRule {
                     peers: vec![v4],
                     ..rule(Icmpv6)
                 },
-                Some("10.0.0.0/8 is of the family that protocol `icmpv6` is not for"),
+                Some("protocol `icmpv6` is for IPv6, 10.0.0.0/8 is not: use `icmp`"),
             ),
             (
                 PolicyRule {

@@ -8,6 +8,26 @@ use serde::{Deserialize, Serialize};
 use super::{Affinity, Constraint, NetworkPolicy, RestartPolicy, VolumeMount, rate};
 use crate::resources::{Mb, TaskResources};
 
+/// Variables that the agent sets for every task. A task's `env` cannot set them.
+pub const NODE_VARIABLES: [&str; 16] = [
+    "NOMAD_ALLOC_DIR",
+    "NOMAD_ALLOC_ID",
+    "NOMAD_ALLOC_INDEX",
+    "NOMAD_ALLOC_NAME",
+    "NOMAD_CPU_LIMIT",
+    "NOMAD_DC",
+    "NOMAD_GROUP_NAME",
+    "NOMAD_JOB_ID",
+    "NOMAD_JOB_NAME",
+    "NOMAD_MEMORY_LIMIT",
+    "NOMAD_NAMESPACE",
+    "NOMAD_REGION",
+    "NOMAD_SECRETS_DIR",
+    "NOMAD_SHORT_ALLOC_ID",
+    "NOMAD_TASK_DIR",
+    "NOMAD_TASK_NAME",
+];
+
 /// One process tree, run by a driver.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Task {

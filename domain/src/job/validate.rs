@@ -400,10 +400,10 @@ fn check_task(group: &str, task: &Task, faults: &mut Vec<Fault>) {
             format!("{kill_timeout:?} is above {:?}", limits::DELAY_MAX),
         ));
     }
-    if !kill_signal.is_empty() && !is_signal(kill_signal) {
+    if !kill_signal.is_empty() && !SIGNALS.contains(&kill_signal.as_str()) {
         faults.push(Fault::new(
             format!("{at} → kill_signal"),
-            format!("`{kill_signal}` is not a signal: write it as SIGTERM or SIGINT"),
+            format!("unknown signal `{kill_signal}`: use a name of Linux, such as SIGTERM"),
         ));
     }
     check_logs(&at, *logs, faults);
@@ -995,10 +995,40 @@ fn check_device(at: &str, device: &DeviceAsk, faults: &mut Vec<Fault>) {
     check_affinities(&at, &device.affinities, faults);
 }
 
-fn is_signal(name: &str) -> bool {
-    let rest = name.strip_prefix("SIG").unwrap_or_default();
-    !rest.is_empty() && rest.len() <= 8 && rest.bytes().all(|byte| byte.is_ascii_alphanumeric())
-}
+/// Signals of Linux that have a name and a fixed number.
+const SIGNALS: [&str; 31] = [
+    "SIGABRT",
+    "SIGALRM",
+    "SIGBUS",
+    "SIGCHLD",
+    "SIGCONT",
+    "SIGFPE",
+    "SIGHUP",
+    "SIGILL",
+    "SIGINT",
+    "SIGIO",
+    "SIGKILL",
+    "SIGPIPE",
+    "SIGPROF",
+    "SIGPWR",
+    "SIGQUIT",
+    "SIGSEGV",
+    "SIGSTKFLT",
+    "SIGSTOP",
+    "SIGSYS",
+    "SIGTERM",
+    "SIGTRAP",
+    "SIGTSTP",
+    "SIGTTIN",
+    "SIGTTOU",
+    "SIGURG",
+    "SIGUSR1",
+    "SIGUSR2",
+    "SIGVTALRM",
+    "SIGWINCH",
+    "SIGXCPU",
+    "SIGXFSZ",
+];
 
 fn check_name(at: impl Display + Copy, name: &str, faults: &mut Vec<Fault>) {
     if name.is_empty() {

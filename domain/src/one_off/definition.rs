@@ -76,8 +76,8 @@ pub struct Definition {
     /// Returned as it is.
     #[serde(default)]
     pub annotation: String,
-    /// Rules for outgoing traffic. None: nothing may go out. The task has a network of its own, which
-    /// has no IPv6: rules for IPv6 match no packet.
+    /// Rules for outgoing traffic. None: nothing may go out. The task has a network of its own. Its IPv6 ends there: the
+    /// bridge drops it.
     #[serde(default)]
     pub egress_rules: Vec<EgressRule>,
     /// The task goes to nodes whose metadata `placement_tags` has the same tags, and to no others.

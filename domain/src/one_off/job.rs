@@ -171,7 +171,7 @@ fn group(definition: &Definition, times: OneOffTimings) -> TaskGroup {
 }
 
 /// A network of the task's own, as a container of Diego's has: no port and no loopback is shared with the node or with
-/// other tasks. Such networks have no IPv6, as Diego's have none by default: a rule for it matches no packet.
+/// other tasks. Such networks have no IPv6 beyond `::1` and link-local addresses, as Diego's have none by default.
 fn network_mode(rules: &[EgressRule]) -> NetworkMode {
     match EgressRule::reach(rules) {
         Reach::Nothing => NetworkMode::None,

@@ -24,9 +24,11 @@ pub(crate) struct ResultText {
 #[derive(Debug, Error)]
 pub(crate) enum ReadResultError {
     #[error(
-        "is in none of the task's directories /home/vcap, /app, /tmp, /local, /alloc and /secrets"
+        "is in none of the task's directories /home/vcap, /app, /tmp, /var/tmp, /local, /alloc and /secrets"
     )]
     Elsewhere,
+    #[error("is a directory")]
+    Directory,
     #[error(transparent)]
     Path(#[from] PathError),
     #[error("read it")]
@@ -40,6 +42,9 @@ pub(crate) fn read(
     bytes_max: usize,
 ) -> Result<ResultText, ReadResultError> {
     let (dir, rest) = place(config, native).ok_or(ReadResultError::Elsewhere)?;
+    if rest.as_os_str().is_empty() {
+        return Err(ReadResultError::Directory);
+    }
     let mut bytes = Vec::new();
     paths::open_beneath(&dir, &rest)?
         .take(bytes_max as u64 + 1)
@@ -80,6 +85,10 @@ fn elsewhere(path: &Path, task_dir: &Path, native: &NativeConfig) -> Option<(Pat
     if native.root.is_some() {
         let rest = path.strip_prefix("/").ok()?;
         return Some((task_dir.join(UPPER_LAYER), rest.to_owned()));
+    }
+    // A link to `/tmp` in a root made of the host's directories.
+    if let Ok(rest) = path.strip_prefix("/var/tmp") {
+        return Some((task_dir.join("tmp"), rest.to_owned()));
     }
     let mut dirs = native.client_dirs().iter();
     dirs.find_map(|(name, target)| {
@@ -189,6 +198,8 @@ mod tests {
 
         assert_eq!(at("/home/vcap/r", None).unwrap(), "/h/a/t/home r");
         assert_eq!(at("/app/a/r", None).unwrap(), "/h/a/t/app a/r");
+        assert_eq!(at("/var/tmp/r", None).unwrap(), "/h/a/t/tmp r");
+        assert_eq!(at("/tmp", None).unwrap(), "/h/a/t/tmp ");
         assert_eq!(at("/etc/passwd", None), None);
         let upper = "/h/a/t/.root/upper etc/r";
         assert_eq!(at("/etc/r", Some("/srv/root")).unwrap(), upper);

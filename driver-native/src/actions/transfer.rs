@@ -47,9 +47,9 @@ impl NativeActionExecutor {
         let fetched = match self.unless_over(fetching, at, stop).await? {
             Ok(fetched) => fetched,
             Err(error) => {
-                let text = words("Downloading", "failed");
-                let line = format!("{text}: {}", chain(&error));
-                self.write_line(Output::Stderr, &line).await;
+                // Diego's words come first. Its clients compare the beginning.
+                let text = words("Downloading", &format!("failed: {}", chain(&error)));
+                self.write_line(Output::Stderr, &text).await;
                 return Err(Failure::shown(at, text));
             }
         };

@@ -263,6 +263,20 @@ fn documents_are_read_and_written() {
     );
     is("csvdecode", json!(["a\n1\n"]), json!([{"a": "1"}]));
     fails("yamldecode", json!(["a: [1"]));
+    fails("yamldecode", json!(["# nothing"]));
+    let times =
+        "[2020-1-2, 2020-01-02t3:04:05.5-01:30, 2020-01-02 03:04:05, 2020-13-01, '2020-01-02']";
+    is(
+        "yamldecode",
+        json!([times]),
+        json!([
+            "2020-01-02T00:00:00Z",
+            "2020-01-02T03:04:05-01:30",
+            "2020-01-02T03:04:05Z",
+            "2020-13-01",
+            "2020-01-02"
+        ]),
+    );
     fails("yamldecode", json!(["a: 1\n---\nb: 2"]));
     fails("csvdecode", json!(["a,b\n1\n"]));
 }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 
+use chrono::{NaiveDate, NaiveTime};
 use saphyr_parser::{Event, Parser, ScalarStyle, Tag};
 
 use super::{Args, CallFault, Function, Outcome, Param, argument, function, text_answer};
@@ -12,7 +13,7 @@ use crate::value::Value;
 
 pub(super) const FUNCTIONS: &[Function] = &[
     function("yamldecode", &[Param::Text], yamldecode),
-    function("yamlencode", &[Param::Any], |args| {
+    function("yamlencode", &[Param::Nullable], |args| {
         let mut text = String::new();
         write(&mut text, args.value(0), 0, Position::Start)?;
         text_answer(text)
@@ -63,7 +64,7 @@ impl<'a> Reader<'a> {
                     let event = self.next()?;
                     found = Some(self.value(event, 0)?);
                 }
-                Event::StreamEnd => return Ok(found.unwrap_or(Value::NULL)),
+                Event::StreamEnd => return found.ok_or_else(|| "the text is empty".to_owned()),
                 _ => return Err("unexpected content".to_owned()),
             }
         }
@@ -169,6 +170,10 @@ fn scalar(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> YamlResult<Value
             _ => return Err(format!("`{text}` is not a boolean")),
         },
         Some(Some("null")) => Some(Value::NULL),
+        Some(Some("timestamp")) => {
+            let time = timestamp(text).ok_or_else(|| format!("`{text}` is not a time"))?;
+            Some(Value::text(time))
+        }
         Some(_) => return Err(format!("unsupported tag `{}`", tag.unwrap_or_default())),
     };
     Ok(resolved.unwrap_or_else(|| Value::text(text)))
@@ -192,7 +197,7 @@ fn plain(text: &str) -> YamlResult<Option<Value>> {
                 && !text.contains(['p', 'P', 'I', 'i']);
             match Number::parse(text).or_else(|| prefixed(text)) {
                 Some(number) if is_number => Value::Number(number),
-                _ => return Ok(None),
+                _ => return Ok(timestamp(text).map(Value::text)),
             }
         }
     }))
@@ -206,6 +211,56 @@ fn prefixed(text: &str) -> Option<Number> {
         (None, None) => return None,
     };
     number.ok().map(Number::unsigned)
+}
+
+/// The time that `text` is, as RFC 3339 in whole seconds: `2020-1-2`, `2020-1-2 3:04:05` or `2020-01-02T03:04:05.5Z`.
+fn timestamp(text: &str) -> Option<String> {
+    let (date, rest) = match text.find(['T', 't', ' ']) {
+        Some(at) => (&text[..at], Some((&text[at..=at], &text[at + 1..]))),
+        None => (text, None),
+    };
+    let mut parts = date.split('-');
+    let year = parts.next().filter(|year| year.len() == 4)?;
+    let (year, month, day) = (number(year)?, short(parts.next()?)?, short(parts.next()?)?);
+    let date = NaiveDate::from_ymd_opt(i32::try_from(year).ok()?, month, day)?;
+    if parts.next().is_some() {
+        return None;
+    }
+    let Some((separator, rest)) = rest else {
+        return Some(format!("{date}T00:00:00Z"));
+    };
+    let (time, zone) = if separator == " " {
+        (rest, "Z")
+    } else {
+        let at = rest.find(['Z', '+', '-'])?;
+        rest.split_at(at)
+    };
+    let (time, fraction) = time.split_once('.').unwrap_or((time, "0"));
+    number(fraction)?;
+    let mut parts = time.split(':');
+    let (hour, minute) = (short(parts.next()?)?, short(parts.next()?)?);
+    let time = NaiveTime::from_hms_opt(hour, minute, short(parts.next()?)?)?;
+    let zone = match zone {
+        "Z" | "+00:00" | "-00:00" => "Z",
+        zone => {
+            let (hours, minutes) = zone[1..].split_once(':')?;
+            let is_part =
+                |part: &str, max| part.len() == 2 && number(part).is_some_and(|it| it <= max);
+            (is_part(hours, 24) && is_part(minutes, 60)).then_some(zone)?
+        }
+    };
+    let is_over = parts.next().is_some();
+    (!is_over).then(|| format!("{date}T{time}{zone}"))
+}
+
+/// One or two digits.
+fn short(text: &str) -> Option<u32> {
+    number(text).filter(|_| text.len() <= 2)
+}
+
+fn number(text: &str) -> Option<u32> {
+    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    text.parse().ok().filter(|_| is_number)
 }
 
 /// The place of a value in its document.

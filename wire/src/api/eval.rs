@@ -53,6 +53,9 @@ pub struct Evaluation {
     pub create_time: u64,
     /// Nanoseconds since the epoch.
     pub modify_time: u64,
+    /// Evaluations that led to this one or follow from it. Only with the parameter `related`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub related_evals: Option<Vec<Self>>,
 }
 
 #[expect(
@@ -115,6 +118,7 @@ impl From<&domain::Evaluation> for Evaluation {
             modify_index: modify_index.0,
             create_time: create_time.0,
             modify_time: modify_time.0,
+            related_evals: None,
         }
     }
 }

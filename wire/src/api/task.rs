@@ -340,7 +340,7 @@ pub fn read_desire(body: &[u8]) -> Result<DesireRequest, ReadDesireError> {
     if let Some(at) = empty_action(&value["task_definition"]["action"]) {
         return Err(ReadDesireError::Action { at });
     }
-    serde_json::from_value(value).map_err(|error| ReadDesireError::Json(error.to_string()))
+    named(value).map_err(ReadDesireError::Json)
 }
 
 /// The reason why a body could not be read as a task.
@@ -394,7 +394,19 @@ pub fn read_upsert_domain(body: &[u8]) -> Result<UpsertDomainRequest, String> {
 }
 
 fn read<T: serde::de::DeserializeOwned>(body: &[u8]) -> Result<T, String> {
-    serde_json::from_value(value(body)?).map_err(|error| error.to_string())
+    named(value(body)?)
+}
+
+/// Decodes `value`. An error names the field, since a JSON value has no lines.
+fn named<T: serde::de::DeserializeOwned>(value: Value) -> Result<T, String> {
+    serde_path_to_error::deserialize(value).map_err(|error| {
+        let path = error.path().to_string();
+        match path.as_str() {
+            // The whole body.
+            "." => error.into_inner().to_string(),
+            path => format!("{path}: {}", error.inner()),
+        }
+    })
 }
 
 fn value(body: &[u8]) -> Result<Value, String> {

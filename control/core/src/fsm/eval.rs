@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use muster_domain::eval::{EvalStatus, Evaluation, FailedGroup, Trigger};
-use muster_domain::id::{EvalId, LogIndex, Timestamp};
+use muster_domain::id::{EvalId, JobKey, LogIndex, Timestamp};
 use muster_domain::plan::Plan;
 use serde::{Deserialize, Serialize};
 
@@ -137,17 +137,37 @@ pub(super) fn update(change: &mut Change<'_>, update: EvalUpdate) {
 }
 
 fn cancel_blocked(change: &mut Change<'_>, keep: &Evaluation) {
-    let blocked: Vec<Arc<Evaluation>> = change
+    let why = "a newer evaluation of the job has ended";
+    cancel(change, &keep.job, why, |eval| {
+        eval.status == EvalStatus::Blocked && eval.id != keep.id
+    });
+}
+
+/// Cancels the evaluations that wait for room or time. A later job of the same name has evaluations of its own.
+pub(super) fn cancel_waiting(change: &mut Change<'_>, key: &JobKey) {
+    let now = change.at;
+    cancel(change, key, "the job was purged", |eval| {
+        eval.status == EvalStatus::Blocked || eval.wait_until > now
+    });
+}
+
+fn cancel(
+    change: &mut Change<'_>,
+    key: &JobKey,
+    why: &str,
+    is_meant: impl Fn(&Evaluation) -> bool,
+) {
+    let meant: Vec<Arc<Evaluation>> = change
         .state
         .evals
-        .open_of_job(&keep.job)
-        .filter(|eval| eval.status == EvalStatus::Blocked && eval.id != keep.id)
+        .open_of_job(key)
+        .filter(|eval| is_meant(eval))
         .map(Arc::clone)
         .collect();
-    for eval in blocked {
+    for eval in meant {
         let cancelled = Evaluation {
             status: EvalStatus::Canceled,
-            status_description: "a newer evaluation of the job has ended".to_owned(),
+            status_description: why.to_owned(),
             ..(*eval).clone()
         };
         change.put_eval(cancelled);

@@ -13,7 +13,7 @@ use muster_domain::plan::Plan;
 use serde::{Deserialize, Serialize};
 
 use super::launch::Dispatch;
-use super::{Change, EvalUpdate, Rejection, Response, garbage, launch, plan};
+use super::{Change, EvalUpdate, Rejection, Response, eval, garbage, launch, plan};
 use crate::limits;
 use crate::state::{self, AllocView, JobRow, State};
 
@@ -786,6 +786,7 @@ fn forget(change: &mut Change<'_>, key: JobKey) -> Result<(Option<EvalId>, u32),
         return Err(Rejection::UnknownJob(key));
     };
     let deployments = garbage::purge(change, &row);
+    eval::cancel_waiting(change, &key);
     Ok((
         look_at(change, &row.job, Trigger::JobDeregister),
         deployments,

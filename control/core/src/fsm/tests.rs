@@ -382,6 +382,32 @@ fn purged_job_is_removed_and_its_allocs_stop() {
     assert_eq!(cluster.live("web"), []);
 }
 
+/// A job of the same name that comes next is not looked at for what the purged one waited for.
+#[test]
+fn purge_cancels_evaluations_that_wait() {
+    let mut cluster = Cluster::new();
+    cluster.run(job("web").build());
+    let key = JobKey::in_default("web");
+    let open = |cluster: &Cluster| -> Vec<_> {
+        let evals = cluster.state.evals().open_of_job(&key);
+        evals.map(|eval| (eval.status, eval.trigger)).collect()
+    };
+    assert_eq!(
+        open(&cluster),
+        [(EvalStatus::Blocked, Trigger::QueuedAllocs)]
+    );
+
+    cluster.apply(Command::PurgeJob {
+        key: key.clone(),
+        at: cluster.now,
+    });
+
+    assert_eq!(
+        open(&cluster),
+        [(EvalStatus::Pending, Trigger::JobDeregister)]
+    );
+}
+
 #[test]
 fn a_purge_says_what_went_with_the_job() {
     let mut cluster = Cluster::new();

@@ -16,7 +16,7 @@ use muster_wire::api::job::request::ReadJob;
 use muster_wire::api::job::{DesiredUpdates, PlanAnnotations, PlanResponse};
 use muster_wire::api::time::Rfc3339;
 
-use super::{Http, admit, join_warnings, read};
+use super::{Http, admit, ineffective, join_warnings, preserve, read};
 use crate::http::alloc::{node_refs, stub};
 use crate::http::body::RawBody;
 use crate::http::query::Query;
@@ -30,14 +30,19 @@ pub(super) async fn plan(
 ) -> Result<Response, ApiError> {
     let ReadJob {
         spec,
-        warnings,
+        mut warnings,
         enforce_index: _,
         wants_diff,
-        preserve_counts: _,
-        preserve_resources: _,
+        preserve_counts,
+        preserve_resources,
     } = read(body).await?;
-    let spec = admit(query, spec, Some(id))?;
+    let mut spec = admit(query, spec, Some(id))?;
     let state = query.state(http).await?.state;
+    if let Some(old) = state.jobs().get(&spec.key()) {
+        let old = &old.current.spec;
+        preserve(&mut spec, old, preserve_counts, preserve_resources);
+    }
+    warnings.extend(ineffective(&state, &spec));
     let now = http.control.now();
     // The scheduler may take a while over a large job.
     let planning = tokio::task::spawn_blocking(move || answer(&state, spec, wants_diff, now));

@@ -18,6 +18,7 @@ pub(super) async fn versions(
     key: JobKey,
 ) -> Result<Response, ApiError> {
     let wants_diffs = query.flag("diffs")?;
+    let diff_version = query.number("diff_version")?;
     query
         .read_state(
             http,
@@ -29,7 +30,9 @@ pub(super) async fn versions(
                     versions.iter().map(|version| shape(job, version)).collect();
                 Ok(VersionsResponse {
                     diffs: if wants_diffs {
-                        diffs(&versions)?
+                        let tag = query.text("diff_tag").filter(|tag| !tag.is_empty());
+                        let base = base(job, &versions, tag, diff_version)?;
+                        diffs(&versions, base)?
                     } else {
                         Vec::new()
                     },
@@ -51,17 +54,43 @@ fn shape(job: &Job, version: &JobVersion) -> api::job::Job {
     }
 }
 
-/// The changes of each version from the one before; `versions` are newest first.
-fn diffs(versions: &[api::job::Job]) -> Result<Vec<JobDiff>, ApiError> {
+/// The position of the version that all others are compared with, if the request names one.
+fn base(
+    job: &Job,
+    versions: &[api::job::Job],
+    tag: Option<&str>,
+    number: Option<u64>,
+) -> Result<Option<usize>, ApiError> {
+    let number = match tag {
+        Some(name) => {
+            let tag = job.tags.iter().find(|tag| tag.name == name);
+            Some(tag.ok_or(ApiError::NotFound { what: "tag" })?.version)
+        }
+        None => number,
+    };
+    let Some(number) = number else {
+        return Ok(None);
+    };
+    let at = versions.iter().position(|it| it.version == number);
+    at.map(Some).ok_or(ApiError::NotFound { what: "version" })
+}
+
+/// The changes of each version from the one before, or from the one at `base`. `versions` are newest first.
+fn diffs(versions: &[api::job::Job], base: Option<usize>) -> Result<Vec<JobDiff>, ApiError> {
     let values = versions.iter().map(serde_json::to_value);
     let values: Vec<Value> = values
         .collect::<Result<_, _>>()
         .map_err(|error| ApiError::Internal(error.to_string()))?;
-    let pairs = values.iter().zip(values.iter().skip(1));
-    pairs
-        .map(|(new, old)| {
-            diff::jobs(Some(old), Some(new), true)
-                .map_err(|error| ApiError::Internal(error.to_string()))
-        })
-        .collect()
+    let compared = |(new, old): (&Value, &Value)| {
+        diff::jobs(Some(old), Some(new), true)
+            .map_err(|error| ApiError::Internal(error.to_string()))
+    };
+    match base.and_then(|at| values.get(at)) {
+        Some(base) => values.iter().map(|new| compared((new, base))).collect(),
+        None => values
+            .iter()
+            .zip(values.iter().skip(1))
+            .map(compared)
+            .collect(),
+    }
 }

@@ -96,6 +96,12 @@ async fn versions_are_told_apart_and_gone_back_to() {
     let reverted = client.put("/v1/job/web/revert", &body(1)).await.json();
     let plain = client.get("/v1/job/web/versions").await.json();
     let told = client.get("/v1/job/web/versions?diffs=true").await.json();
+    let path = "/v1/job/web/versions?diffs=true&diff_version=0";
+    let from_first = client.get(path).await.json();
+    for missing in ["diff_version=9", "diff_tag=none"] {
+        let path = format!("/v1/job/web/versions?diffs=true&{missing}");
+        assert_eq!(client.get(&path).await.status, 404, "{missing}");
+    }
 
     assert_eq!(moved.status, 400, "{}", moved.text);
     assert_eq!(reverted["EvalID"].as_str().map(str::len), Some(36));
@@ -106,6 +112,9 @@ async fn versions_are_told_apart_and_gone_back_to() {
     assert_eq!(stable, [false, false, true]);
     assert_eq!(priorities, [&json!(50), &json!(60), &json!(50)]);
     assert_eq!(told["Diffs"].as_array().unwrap().len(), 2);
+    let compared = from_first["Diffs"].as_array().unwrap().iter();
+    let kinds: Vec<&str> = compared.map(|it| it["Type"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["None", "Edited", "None"]);
     let field = &told["Diffs"][1]["Fields"][0];
     assert_eq!(
         (&field["Name"], &field["Old"], &field["New"]),

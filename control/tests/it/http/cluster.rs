@@ -1,6 +1,6 @@
 //! Any server answers: reads, writes, waits and streams at followers, through elections and without a quorum.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::events::Stream;
 use super::trio::{NAMES, ThreeServers};
@@ -133,6 +133,8 @@ async fn without_a_quorum_only_stale_reads_are_answered() {
     .await;
 
     let check = client.get("/v1/operator/check").await.json();
+    let health = client.get("/v1/operator/autopilot/health").await;
+    let servers = client.get("/v1/operator/raft/configuration?stale").await;
     let stale = client.get("/v1/job/web?stale").await;
     let read = client.get("/v1/job/web").await;
     let consistent = client.get("/v1/job/web?consistent").await;
@@ -143,6 +145,18 @@ async fn without_a_quorum_only_stale_reads_are_answered() {
     assert!(fault.starts_with("no leader: "), "{check}");
     let faults = check["Faults"].to_string();
     assert!(faults.contains("1 of 3 servers answer"), "{check}");
+    assert_eq!(health.status, 429, "{}", health.text);
+    let health: Value = serde_json::from_str(&health.text).unwrap();
+    assert_eq!(
+        (&health["Healthy"], &health["Leader"]),
+        (&json!(false), &json!(""))
+    );
+    let reasons = health["Servers"].as_array().unwrap().iter();
+    let silent = reasons.filter(|server| server["Reason"] == "it does not answer");
+    assert_eq!(silent.count(), 2, "{health}");
+    let servers = servers.json()["Servers"].clone();
+    let leads = |server: &Value| server["Leader"] == true;
+    assert!(!servers.as_array().unwrap().iter().any(leads), "{servers}");
     assert_eq!(stale.json()["ID"], "web");
     for refused in [read, consistent] {
         assert_eq!(refused.status, 503, "{}", refused.text);
@@ -256,13 +270,13 @@ async fn a_lost_server_is_fault_and_event() {
     assert_eq!(check["Healthy"], false, "{check}");
     let faults = check["Faults"].as_array().unwrap();
     let name = format!("server {}: ", NAMES[lost]);
-    let of_lost = |fault: &serde_json::Value| fault.as_str().unwrap().starts_with(&name);
+    let of_lost = |fault: &Value| fault.as_str().unwrap().starts_with(&name);
     assert!(faults.iter().any(of_lost), "{check}");
     trio.shutdown().await;
 }
 
 /// The next change of the health of the server `name`. A busy machine may show others to be silent for a moment.
-async fn next_health(stream: &mut Stream, name: &str) -> serde_json::Value {
+async fn next_health(stream: &mut Stream, name: &str) -> Value {
     loop {
         let event = stream.events().await.events.remove(0);
         assert_eq!(event.event_type, "ServerHealthChanged");
@@ -339,7 +353,7 @@ async fn health_names_the_server_that_is_gone() {
     })
     .await;
     let answer = client.get("/v1/operator/autopilot/health").await;
-    let health: serde_json::Value = serde_json::from_str(&answer.text).unwrap();
+    let health: Value = serde_json::from_str(&answer.text).unwrap();
     let ill: Vec<&str> = health["Servers"]
         .as_array()
         .unwrap()

@@ -30,6 +30,35 @@ async fn a_registered_job_reads_back() {
     test.server.shutdown().await;
 }
 
+/// Parameters that add something to an answer.
+#[tokio::test(flavor = "multi_thread")]
+async fn meta_and_related_evaluations_are_added() {
+    let test = fixture::server().await;
+    let client = Client::new(&test.server);
+    let mut body = job("web");
+    body["Job"]["Meta"] = json!({"team": "shop"});
+    let answer = client.put("/v1/jobs", &body).await.json();
+    let path = format!("/v1/evaluation/{}", answer["EvalID"].as_str().unwrap());
+    // No node takes the job, so another evaluation waits for room.
+    test.until("an evaluation waits", |state| {
+        let mut evals = state.evals().iter();
+        evals.any(|eval| eval.previous.is_some())
+    })
+    .await;
+
+    let plain = client.get("/v1/jobs").await.json();
+    let listed = client.get("/v1/jobs?meta=true").await.json();
+    let alone = client.get(&path).await.json();
+    let related = client.get(&format!("{path}?related=true")).await.json();
+
+    assert_eq!(plain[0]["Meta"], Value::Null);
+    assert_eq!(listed[0]["Meta"], json!({"team": "shop"}));
+    assert_eq!(alone["RelatedEvals"], Value::Null);
+    assert_eq!(related["RelatedEvals"][0]["PreviousEval"], alone["ID"]);
+    assert_eq!(related["RelatedEvals"][0]["Status"], "blocked");
+    test.server.shutdown().await;
+}
+
 /// The leader finds the places before the job is recorded, and one entry does both. Whoever follows events is told what it
 /// would be told of two.
 #[tokio::test(flavor = "multi_thread")]

@@ -145,6 +145,14 @@ async fn a_malformed_query_is_named() {
     test.server.shutdown().await;
 }
 
+/// A job that asks for a variable which nodes set themselves.
+fn with_env() -> serde_json::Value {
+    let mut body = job("web");
+    body["Job"]["TaskGroups"][0]["Tasks"][0]["Env"] =
+        json!({"NOMAD_ALLOC_ID": "mine", "NOMAD_ADDR": "mine"});
+    body
+}
+
 /// Requests with fields of Nomad: path, body, status, and a word of the text or of the warning.
 #[expect(clippy::too_many_lines, reason = "a table")]
 fn fields_of_nomad() -> Vec<(&'static str, serde_json::Value, u16, &'static str)> {
@@ -172,6 +180,19 @@ fn fields_of_nomad() -> Vec<(&'static str, serde_json::Value, u16, &'static str)
             "PolicyOverride",
         ),
         ("/v1/jobs", with("EvalPriority", json!(0)), 200, ""),
+        ("/v1/jobs", with_env(), 200, "NOMAD_ALLOC_ID: has no effect"),
+        (
+            "/v1/job/web/plan",
+            with_env(),
+            200,
+            "NOMAD_ALLOC_ID: has no effect",
+        ),
+        (
+            "/v1/validate/job",
+            with_env(),
+            200,
+            "NOMAD_ALLOC_ID: has no effect",
+        ),
         ("/v1/job/parent/dispatch", json!({"Priority": 70}), 200, ""),
         (
             "/v1/job/parent/dispatch",
@@ -445,7 +466,10 @@ async fn counts_and_resources_are_preserved() {
     body["PreserveResources"] = json!(true);
     client.put("/v1/jobs", &body).await.json();
 
+    let plan = client.put("/v1/job/web/plan", &body).await.json();
     let group = client.get("/v1/job/web").await.json()["TaskGroups"][0].clone();
+    let updates = plan["Annotations"]["DesiredTGUpdates"]["main"].clone();
+    assert_eq!(updates["Place"], 7, "{updates}");
     assert_eq!(group["Count"], 7);
     assert_eq!(group["Tasks"][0]["Resources"]["CPU"], 333);
     test.server.shutdown().await;

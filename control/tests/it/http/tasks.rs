@@ -308,6 +308,8 @@ async fn every_refusal_has_its_kind() {
     invalid["task_definition"]["memory_mb"] = json!(-1);
     let mut unknown = body("b");
     unknown["task_definition"]["image_layers"] = json!([]);
+    let mut mistyped = body("b");
+    mistyped["task_definition"]["memory_mb"] = json!("64");
     let mut empty = body("b");
     empty["task_definition"]["action"] = json!({"try": {"action": {}}});
     let cases = [
@@ -317,7 +319,7 @@ async fn every_refusal_has_its_kind() {
             put(&empty),
             400,
             "InvalidRequest",
-            "Invalid field: action: action: must have one of",
+            "Invalid field: action: must have one of",
         ),
         (
             "PUT",
@@ -344,6 +346,14 @@ async fn every_refusal_has_its_kind() {
             "image_layers",
         ),
         ("PUT", "/v1/tasks", b"{".to_vec(), 400, "InvalidJSON", "EOF"),
+        (
+            "PUT",
+            "/v1/tasks",
+            put(&mistyped),
+            400,
+            "InvalidJSON",
+            "task_definition.memory_mb: invalid type: string",
+        ),
         (
             "GET",
             "/v1/tasks/b",

@@ -21,7 +21,7 @@ fn every_fault_is_reported_with_its_path() {
     let mut spec = job("web").build();
     spec.priority = 0;
     spec.groups[0].tasks[0].resources.memory.0 = 1;
-    spec.groups[0].tasks[0].kill_signal = "TERM".to_owned();
+    spec.groups[0].tasks[0].kill_signal = "SIGNOPE".to_owned();
 
     let reasons = reasons(spec);
 

@@ -36,6 +36,9 @@ pub struct JobListStub {
     pub job_modify_index: u64,
     /// Nanoseconds since the epoch.
     pub submit_time: u64,
+    /// Only with the parameter `meta`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub meta: Option<BTreeMap<String, String>>,
 }
 
 impl JobListStub {
