@@ -13,6 +13,7 @@ use serde_json::json;
 use crate::client::Client;
 use crate::exit::{CliError, CliResult, Exit};
 use crate::logs::{self, LogSources, LogsArgs, Source};
+use crate::reason::reason;
 use crate::{names, output, usage};
 
 pub(crate) use show::health;
@@ -150,7 +151,7 @@ fn list(client: &Client, json: bool) -> CliResult {
             alloc.client_status.clone(),
             health(alloc.deployment_status.as_ref()),
             output::ago(alloc.modify_time),
-            output::clean(&crate::job::reason(alloc)),
+            output::clean(&reason(alloc)),
         ]);
     }
     output::print_table(&table)?;

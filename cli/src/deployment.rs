@@ -13,9 +13,10 @@ use muster_wire::api::deployment::{
 use serde::Serialize;
 use serde_json::json;
 
-use crate::client::{Client, escape};
+use crate::client::Client;
 use crate::exit::{CliError, CliResult, Exit};
-use crate::{job, names, output};
+use crate::reason::reason;
+use crate::{names, output};
 
 pub(crate) use follow::follow;
 pub(crate) use show::show;
@@ -96,15 +97,6 @@ pub fn run(client: &Client, json: bool, command: &DeploymentCommand) -> CliResul
     }
 }
 
-/// The newest deployment of a job.
-///
-/// # Errors
-///
-/// [`CliError`].
-pub(crate) fn latest(client: &Client, job: &str) -> Result<Option<Deployment>, CliError> {
-    client.get(&format!("/v1/job/{}/deployment", escape(job)))
-}
-
 fn list(client: &Client, json: bool) -> CliResult {
     let mut deployments: Vec<Deployment> = client.get("/v1/deployments")?;
     if json {
@@ -175,7 +167,7 @@ fn status(client: &Client, json: bool, name: &str, args: &StatusArgs) -> CliResu
             alloc.node_name.clone(),
             alloc.client_status.clone(),
             crate::alloc::health(alloc.deployment_status.as_ref()),
-            output::clean(&job::reason(alloc)),
+            output::clean(&reason(alloc)),
         ]);
     }
     if !allocs.is_empty() {

@@ -7,7 +7,8 @@ use serde_json::json;
 
 use crate::client::Client;
 use crate::exit::{CliResult, Exit};
-use crate::{job, names, output};
+use crate::reason::reasons;
+use crate::{names, output};
 
 /// Commands about evaluations.
 #[derive(Debug, Subcommand)]
@@ -88,7 +89,7 @@ fn one(client: &Client, json: bool, name: &str) -> CliResult {
         output::print(&format!(
             "{group}: {} not placed: {}\n",
             metric.coalesced_failures + 1,
-            job::reasons(metric)
+            reasons(metric)
         ))?;
     }
     if !eval.blocked_eval.is_empty() {

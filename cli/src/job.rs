@@ -3,6 +3,7 @@
 mod change;
 mod children;
 mod diff;
+mod file;
 mod follow;
 mod history;
 mod launch;
@@ -13,12 +14,13 @@ mod status;
 mod tag;
 
 pub use change::{EvalArgs, RevertArgs, ScaleArgs};
+pub use file::ValueArgs;
 pub use follow::FollowArgs;
 pub use history::HistoryArgs;
 pub use launch::{DispatchArgs, PeriodicCommand};
 pub use logs::JobLogsArgs;
 pub use plan::PlanArgs;
-pub(crate) use status::{reason, reasons};
+pub use run::RunArgs;
 pub use tag::TagCommand;
 
 use std::collections::BTreeMap;
@@ -27,7 +29,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use muster_wire::api::job::{Job, RegisterResponse, ValidateResponse};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::client::{Client, escape};
 use crate::exit::{CliError, CliResult, Exit};
@@ -118,51 +120,6 @@ pub enum JobCommand {
     },
 }
 
-/// Arguments of `muster job run`.
-#[derive(Debug, Args)]
-pub struct RunArgs {
-    /// The job file: HCL or JSON; `-` is standard input.
-    pub file: PathBuf,
-    /// Values of its variables.
-    #[command(flatten)]
-    pub values: ValueArgs,
-    /// Return when the job is registered.
-    #[arg(long)]
-    pub detach: bool,
-    /// How long to wait for instances to run and for the deployment to end, in seconds.
-    #[arg(long, default_value_t = 300, value_name = "SECONDS")]
-    pub timeout: u64,
-    /// Register only if the job still has this modify index. 0 means that it must not exist.
-    #[arg(long, value_name = "INDEX")]
-    pub check_index: Option<u64>,
-}
-
-/// Values of a job file's variables. The environment gives some as well: `NOMAD_VAR_name`.
-#[derive(Debug, Args)]
-pub struct ValueArgs {
-    /// Value of a variable of the job file. May be repeated.
-    #[arg(long = "var", value_name = "NAME=VALUE")]
-    pub values: Vec<String>,
-    /// File with values of variables, one `name = value` a line. May be repeated.
-    #[arg(long = "var-file", value_name = "FILE")]
-    pub files: Vec<PathBuf>,
-}
-
-impl ValueArgs {
-    /// With what the environment says.
-    pub(crate) fn inputs(&self) -> muster_jobspec::Inputs {
-        // A name or value that is not valid Unicode cannot be a variable.
-        let env = std::env::vars_os().filter_map(|(name, value)| {
-            Some((name.into_string().ok()?, value.into_string().ok()?))
-        });
-        muster_jobspec::Inputs {
-            env: env.collect(),
-            files: self.files.clone(),
-            values: self.values.clone(),
-        }
-    }
-}
-
 /// Arguments of `muster job stop`.
 #[derive(Debug, Args)]
 pub struct StopArgs {
@@ -210,25 +167,15 @@ pub fn run(client: &Client, json: bool, command: &JobCommand) -> CliResult {
     }
 }
 
-/// Reads a job file; faults are shown with the lines they are on.
-fn read(file: &std::path::Path, values: &ValueArgs) -> Result<Value, CliError> {
-    muster_jobspec::read(file, &values.inputs()).map_err(|error| {
-        for report in error.reports() {
-            output::eprint(&format!("{report:?}"));
-        }
-        CliError::new(Exit::Usage, error.to_string())
-    })
-}
-
 fn validate(client: &Client, json: bool, file: &std::path::Path, values: &ValueArgs) -> CliResult {
-    let job = read(file, values)?;
+    let job = file::read(file, values)?;
     let answer: ValidateResponse = client.put("/v1/validate/job", &json!({ "Job": job }))?;
     if json {
         output::print_json(&answer)?;
     } else if answer.validation_errors.is_empty() {
         output::print(&format!("{} is valid.\n", file.display()))?;
     }
-    warn(&answer.warnings);
+    output::warn(&answer.warnings);
     if answer.validation_errors.is_empty() {
         return Ok(Exit::Done);
     }
@@ -287,10 +234,4 @@ fn inspect(client: &Client, name: &str) -> CliResult {
     let job: Job = client.get(&format!("/v1/job/{}", escape(&id)))?;
     output::print_json(&json!({ "Job": job }))?;
     Ok(Exit::Done)
-}
-
-fn warn(warnings: &str) {
-    for line in warnings.lines() {
-        output::eprint(&format!("warning: {}", output::clean(line)));
-    }
 }

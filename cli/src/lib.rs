@@ -27,6 +27,7 @@ pub mod net;
 pub mod node;
 pub mod operator;
 pub mod output;
+mod reason;
 pub mod serve;
 pub mod system;
 pub mod task;

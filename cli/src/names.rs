@@ -176,10 +176,22 @@ pub fn deployment(client: &Client, name: &str, purpose: Access) -> Result<Deploy
 ///
 /// Not found, or no server.
 pub fn deployment_of(client: &Client, job: &str) -> Result<Deployment, CliError> {
-    crate::deployment::latest(client, job)?.ok_or_else(|| {
+    latest_deployment(client, job)?.ok_or_else(|| {
         CliError::new(Exit::NotFound, format!("job `{job}` has no deployment"))
             .help("services have one for each version that is run; batch and system jobs have none")
     })
+}
+
+/// The newest deployment of a job.
+///
+/// # Errors
+///
+/// [`CliError`].
+pub(crate) fn latest_deployment(
+    client: &Client,
+    job: &str,
+) -> Result<Option<Deployment>, CliError> {
+    client.get(&format!("/v1/job/{}/deployment", escape(job)))
 }
 
 fn labelled(allocs: Vec<AllocListStub>) -> Vec<(String, AllocListStub)> {

@@ -66,6 +66,13 @@ pub fn eprint(text: &str) {
     drop(writeln!(std::io::stderr().lock(), "{text}"));
 }
 
+/// Prints a server's warnings, one a line, on standard error.
+pub fn warn(warnings: &str) {
+    for line in warnings.lines() {
+        eprint(&format!("warning: {}", clean(line)));
+    }
+}
+
 /// `text` without control characters, so that nothing a task or a job file wrote moves the cursor.
 #[must_use]
 pub fn clean(text: &str) -> String {

@@ -9,10 +9,14 @@ use serde::Deserialize;
 use serde_json::Value;
 use thiserror::Error;
 
-use crate::actions;
+use crate::actions::check::check;
+use crate::field::field;
 use crate::isolation::rlimits::{self, Limit, LimitError};
 use crate::limits;
 use crate::policy::is_plain_absolute;
+
+/// The name that jobs write as `driver = "native"`.
+pub const NAME: &str = "native";
 
 /// The level of isolation from the node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
@@ -279,7 +283,7 @@ impl NativeConfig {
         if !self.command.is_empty() || !self.args.is_empty() {
             return Err(ConfigError::CommandAndActions);
         }
-        actions::check(tree).map_err(ConfigError::Actions)
+        check(tree).map_err(ConfigError::Actions)
     }
 
     /// Refuses fields that contradict the level.
@@ -377,15 +381,6 @@ impl NativeConfig {
             optional("hostname", "string"),
             optional("network", "string"),
         ])
-    }
-}
-
-/// The name in a file of what stands at `path` in the block. What stands nowhere is the block itself.
-pub(crate) fn field(path: &str) -> String {
-    let path = path.replacen("mounts", "mount", 1);
-    match path.as_str() {
-        "." | "" => "config".to_owned(),
-        path => format!("config.{path}"),
     }
 }
 

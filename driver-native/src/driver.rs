@@ -19,7 +19,7 @@ use tokio::sync::{Semaphore, broadcast, watch};
 use tokio_stream::wrappers::BroadcastStream;
 
 use crate::command::StartProcessError;
-use crate::config::NativeConfig;
+use crate::config::{NAME, NativeConfig};
 use crate::isolation::{self, Confinement};
 use crate::node::{IsolationSupport, Node, chain};
 use crate::policy::Policy;
@@ -29,8 +29,6 @@ use crate::task::{NativeTask, failed};
 use crate::watchdog::{self, HostWatchdog};
 use crate::{exec, limits, signal, stats};
 
-/// The name that jobs write as `driver = "native"`.
-pub const NAME: &str = "native";
 /// The version of Nomad's plugin interface.
 const API_VERSION: &str = "v0.1.0";
 

@@ -8,20 +8,19 @@ mod terminal;
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::time::Duration;
 
-use muster_driver::{DriverError, ExecResult, ExitResult, Retry, TaskConfig, TaskError};
+use muster_driver::{DriverError, ExecResult, Retry, TaskConfig, TaskError};
 use rustix::pipe::PipeFlags;
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe::Receiver;
 
 use crate::command::{ProcessConfig, ProcessKind, Streams, start_beside};
 use crate::config::NativeConfig;
+use crate::kill_on_drop::KillOnDrop;
 use crate::limits;
 use crate::paths;
-use crate::process::{Process, ProcessEnd};
-use crate::spawn::watch as watch_pidfd;
+use crate::process::Process;
 use crate::task::{NativeTask, failed};
 
 /// A command that runs.
@@ -161,82 +160,6 @@ impl RunningCommand {
 }
 
 pub(crate) use session::open;
-
-/// A process beside the task's first one, killed with its group and reaped when nobody waits any more.
-#[derive(Debug)]
-pub(crate) struct KillOnDrop(Option<Process>);
-
-impl KillOnDrop {
-    pub(crate) fn new(process: Process) -> Self {
-        Self(Some(process))
-    }
-
-    fn process(&self) -> io::Result<&Process> {
-        self.0
-            .as_ref()
-            .ok_or_else(|| io::Error::other("the command was reaped"))
-    }
-
-    fn kill(&self) -> io::Result<()> {
-        self.process()?.kill_group()
-    }
-
-    /// Waits for the end and leaves it to be reaped.
-    pub(crate) async fn wait(&self) -> io::Result<ExitResult> {
-        let process = self.process()?;
-        let pidfd = watch_pidfd(process.pidfd())?;
-        loop {
-            let mut ready = pidfd.readable().await?;
-            match process.ended()? {
-                Some(ProcessEnd::Exited(code)) => return Ok(ExitResult::exited(code)),
-                Some(ProcessEnd::Signaled(signal)) => return Ok(ExitResult::signaled(signal)),
-                Some(ProcessEnd::Unknown) => {
-                    return Ok(ExitResult::unknown("somebody else reaped it".to_owned()));
-                }
-                None => ready.clear_ready(),
-            }
-        }
-    }
-
-    /// Takes what [`Self::wait`] left.
-    pub(crate) fn done(mut self) {
-        if let Some(process) = self.0.take() {
-            // It has ended, so that this does not wait.
-            if let Err(error) = process.reap() {
-                tracing::warn!(pid = process.pid, %error, "cannot reap a command");
-            }
-        }
-    }
-}
-
-impl Drop for KillOnDrop {
-    fn drop(&mut self) {
-        let Some(process) = self.0.take() else {
-            return;
-        };
-        if let Err(error) = process.kill_group() {
-            tracing::warn!(pid = process.pid, %error, "cannot kill a command");
-        }
-        let reap = move || {
-            let pidfd: Arc<OwnedFd> = process.pidfd();
-            let mut files = [rustix::event::PollFd::new(
-                &pidfd,
-                rustix::event::PollFlags::IN,
-            )];
-            let poll = || rustix::event::poll(&mut files, None);
-            if rustix::io::retry_on_intr(poll).is_ok() {
-                let _ended = process.reap();
-            }
-        };
-        match tokio::runtime::Handle::try_current() {
-            Ok(runtime) => {
-                let _reaping = runtime.spawn_blocking(reap);
-            }
-            // Without a runtime the process is ending; its children go to init.
-            Err(_no_runtime) => {}
-        }
-    }
-}
 
 /// One output of a command.
 struct Output {

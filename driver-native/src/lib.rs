@@ -30,8 +30,10 @@ mod command;
 mod config;
 mod driver;
 mod exec;
+mod field;
 mod init;
 mod isolation;
+mod kill_on_drop;
 mod names;
 mod node;
 mod paths;
@@ -48,5 +50,6 @@ mod transfer_helper;
 mod user;
 mod watchdog;
 
-pub use crate::driver::{NAME, NativeDriver};
+pub use crate::config::NAME;
+pub use crate::driver::NativeDriver;
 pub use crate::serve::{ServeError, serve, serve_plugin};

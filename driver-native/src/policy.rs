@@ -12,7 +12,7 @@ use serde::{Deserialize, de};
 use serde_json::Value;
 use thiserror::Error;
 
-use crate::config::field;
+use crate::field::field;
 use crate::isolation::capabilities::{Capabilities, UnknownCapability};
 use crate::limits;
 use crate::user::AllowedGroups;

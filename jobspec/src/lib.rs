@@ -26,6 +26,7 @@ mod limits;
 mod locals;
 mod locate;
 mod number;
+mod quote;
 mod schema;
 mod scope;
 pub mod syntax;

@@ -274,13 +274,13 @@ impl Value {
             Self::Null(_) => text.push('~'),
             Self::Bool(yes) => text.push(if *yes { 'T' } else { 'F' }),
             Self::Number(number) => text.push_str(&number.general(Some(10))),
-            Self::Text(found) => text.push_str(&crate::function::quoted(found)),
+            Self::Text(found) => text.push_str(&crate::quote::quoted(found)),
             Self::List(_, items) | Self::Set(_, items) => each('[', items, ']'),
             Self::Tuple(items) => each('<', items, '>'),
             Self::Map(_, entries) => {
                 text.push('{');
                 for (name, value) in entries {
-                    text.push_str(&crate::function::quoted(name));
+                    text.push_str(&crate::quote::quoted(name));
                     text.push(':');
                     value.add_hash(text);
                     text.push(';');

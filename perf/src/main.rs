@@ -24,6 +24,7 @@ mod cgroup;
 mod harness;
 mod machine;
 mod plot;
+mod program;
 mod report;
 mod subject;
 
@@ -60,7 +61,7 @@ struct Args {
 }
 
 fn main() -> anyhow::Result<ExitCode> {
-    if subject::is_child() {
+    if subject::child::is_child() {
         return subject::run_child();
     }
     let args = Args::parse();

@@ -1,6 +1,7 @@
 //! The subjects: one file each, one row here.
 
 mod bpf_cost;
+pub(crate) mod child;
 mod client;
 mod collection;
 mod driver_process;
@@ -8,6 +9,7 @@ mod gc;
 mod gc_node;
 mod log_throughput;
 mod net_setup;
+mod node_spec;
 mod place;
 mod raft_cluster;
 mod raft_commit;
@@ -17,18 +19,13 @@ mod task_fleet;
 mod task_start;
 mod tasks;
 
-use std::ffi::OsStr;
 use std::path::Path;
-use std::process::{Command, ExitCode};
-use std::time::Duration;
+use std::process::ExitCode;
 
-use anyhow::Context as _;
-use muster_domain::fixture;
-use muster_domain::id::{LogIndex, NodeId};
-use muster_domain::node::NodeSpec;
 use rustix::process::{Signal, set_parent_process_death_signal};
 
 use crate::harness::{Context, Metric};
+use child::CHILD_ENV;
 
 /// Measures one subject.
 pub(crate) type Run = fn(&Context) -> anyhow::Result<Vec<Metric>>;
@@ -57,49 +54,6 @@ pub(crate) const ALL: &[(&str, Run)] = &[
 /// The names of all subjects.
 pub(crate) fn names() -> Vec<&'static str> {
     ALL.iter().map(|(name, _)| *name).collect()
-}
-
-/// A node of one of nine sizes, with the attributes that a constraint asks for.
-fn node_of_nine_sizes(number: u32) -> NodeSpec {
-    let cpu_mhz = [8_000, 16_000, 32_000][number as usize % 3];
-    let memory_mb = [16_384, 32_768, 65_536][number as usize / 3 % 3];
-    let mut spec = fixture::node(&format!("n{number}"))
-        .cpu_mhz(cpu_mhz)
-        .memory_mb(memory_mb)
-        .build();
-    spec.id = NodeId::at(LogIndex(1), number);
-    spec
-}
-
-/// Set in a process that a subject started from this very program: what it is to be.
-const CHILD_ENV: &str = "MUSTER_PERF_CHILD";
-
-/// Whether this process is a child of a subject.
-pub(crate) fn is_child() -> bool {
-    std::env::var_os(CHILD_ENV).is_some()
-}
-
-/// This program again, as the child `what`.
-pub(crate) fn child_command<'a>(
-    what: &str,
-    args: impl IntoIterator<Item = &'a OsStr>,
-) -> anyhow::Result<Command> {
-    let mut command = Command::new(std::env::current_exe()?);
-    command.env(CHILD_ENV, what).args(args);
-    Ok(command)
-}
-
-/// Whether the machine has such a program.
-fn is_there(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
-}
-
-/// CPU time of a thread, to the nanosecond, from its file `schedstat`.
-fn ran(schedstat: &Path) -> anyhow::Result<Duration> {
-    let text = std::fs::read_to_string(schedstat)?;
-    let nanos = text.split(' ').next().context("schedstat has numbers")?;
-    Ok(Duration::from_nanos(nanos.parse()?))
 }
 
 /// Runs the child of a subject.

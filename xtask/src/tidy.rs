@@ -4,13 +4,14 @@
 //! `deny.toml`; [`text`] the rules about one line of code;
 //! [`layout`] those about files and their names; [`names`] those about names; [`prose`] those about
 //! doc comments; [`documents`] those about Markdown; [`formats`] holds golden files against their lock.
-//! They return findings and print nothing. Deliberate exceptions stand, with their reasons, in `xtask/tidy-exceptions.toml` ([`exceptions`]). More of
+//! They return findings ([`finding`]) and print nothing. Deliberate exceptions stand, with their reasons, in `xtask/tidy-exceptions.toml` ([`exceptions`]). More of
 //! them than the list says is an error, and so is less, so the list only shrinks.
 
 mod crates;
 mod doc_comments;
 mod documents;
 mod exceptions;
+mod finding;
 pub(crate) mod formats;
 mod layout;
 mod names;
@@ -24,20 +25,8 @@ use std::process::Command;
 use anyhow::{Context, bail};
 
 use crate::shell;
+use finding::Finding;
 use source::SourceFile;
-
-/// Something that breaks a rule.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Finding {
-    /// The file, from the workspace's folder.
-    pub(crate) path: String,
-    /// The line, from 1; 0 when the rule is about the file as a whole.
-    pub(crate) line: usize,
-    /// The rule's name, as in the list of exceptions.
-    pub(crate) rule: &'static str,
-    /// The fault, and the remedy.
-    pub(crate) message: String,
-}
 
 /// The `tidy` command.
 ///

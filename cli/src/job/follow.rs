@@ -30,7 +30,7 @@ pub(super) fn to_the_end(
     id: &str,
     answer: &RegisterResponse,
 ) -> CliResult {
-    super::warn(&answer.warnings);
+    output::warn(&answer.warnings);
     if args.detach || answer.eval_id.is_empty() {
         if json {
             output::print_json(answer)?;

@@ -9,10 +9,12 @@ use muster_wire::api::job::{DesiredUpdates, PlanResponse};
 use muster_wire::api::time;
 use serde_json::{Value, json};
 
-use super::{ValueArgs, diff, status};
+use super::diff;
+use super::file::{self, ValueArgs};
 use crate::client::{Client, escape};
 use crate::exit::{CliError, CliResult, Exit};
 use crate::output;
+use crate::reason::reasons;
 
 /// Evicted allocations that are listed.
 const PREEMPTED_SHOWN_MAX: usize = 10;
@@ -42,14 +44,14 @@ pub(super) fn run(client: &Client, json: bool, args: &PlanArgs) -> CliResult {
 }
 
 fn plan(client: &Client, json: bool, args: &PlanArgs) -> CliResult {
-    let job = super::read(&args.file, &args.values)?;
+    let job = file::read(&args.file, &args.values)?;
     let id = job.get("ID").and_then(Value::as_str).unwrap_or_default();
     let path = format!("/v1/job/{}/plan", escape(id));
     let answer: PlanResponse = client.put(&path, &json!({ "Job": job, "Diff": true }))?;
     let changes = changes(&answer);
     if json {
         output::print_json(&answer)?;
-        super::warn(&answer.warnings);
+        output::warn(&answer.warnings);
         return Ok(changes);
     }
     if let Some(diff) = answer.diff.as_ref().filter(|_| !args.no_diff) {
@@ -58,7 +60,7 @@ fn plan(client: &Client, json: bool, args: &PlanArgs) -> CliResult {
     let is_system = matches!(job["Type"].as_str(), Some("system" | "sysbatch"));
     output::print(&dry_run(&answer, is_system))?;
     output::print(&preemptions(&answer))?;
-    super::warn(&answer.warnings);
+    output::warn(&answer.warnings);
     output::print(&hint(&answer, &args.file.display().to_string()))?;
     Ok(changes)
 }
@@ -94,7 +96,7 @@ fn dry_run(answer: &PlanResponse, is_system: bool) -> String {
         lines.push(format!(
             "  Task Group {group:?} (failed to place {count} {noun}):"
         ));
-        lines.push(format!("    * {}", status::reasons(metric)));
+        lines.push(format!("    * {}", reasons(metric)));
     }
     if let Some(next) = answer.next_periodic_launch {
         lines.push(format!(

@@ -1,8 +1,10 @@
 //! Registering a job and waiting for its instances. A wait always says for what.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use clap::Args;
 use muster_wire::api::alloc::{AllocListStub, Allocation};
 use muster_wire::api::deployment::Deployment;
 use muster_wire::api::eval::Evaluation;
@@ -10,10 +12,11 @@ use muster_wire::api::job::RegisterResponse;
 use muster_wire::api::node::NodeListStub;
 use serde_json::{Value, json};
 
-use super::RunArgs;
+use super::file::{self, ValueArgs};
 use crate::client::{Client, escape};
 use crate::exit::{CliError, CliResult, Exit};
-use crate::{deployment, output};
+use crate::reason::{reason, reasons};
+use crate::{deployment, names, output};
 use muster_jobspec::ConfigSpans;
 
 /// How long one blocking query waits before it asks again.
@@ -21,8 +24,27 @@ const POLL: Duration = Duration::from_secs(2);
 /// How often a wait without news says what it waits for.
 const REMIND: Duration = Duration::from_secs(10);
 
+/// Arguments of `muster job run`.
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// The job file: HCL or JSON; `-` is standard input.
+    pub file: PathBuf,
+    /// Values of its variables.
+    #[command(flatten)]
+    pub values: ValueArgs,
+    /// Return when the job is registered.
+    #[arg(long)]
+    pub detach: bool,
+    /// How long to wait for instances to run and for the deployment to end, in seconds.
+    #[arg(long, default_value_t = 300, value_name = "SECONDS")]
+    pub timeout: u64,
+    /// Register only if the job still has this modify index. 0 means that it must not exist.
+    #[arg(long, value_name = "INDEX")]
+    pub check_index: Option<u64>,
+}
+
 pub(super) fn run(client: &Client, json: bool, args: &RunArgs) -> CliResult {
-    let job = super::read(&args.file, &args.values)?;
+    let job = file::read(&args.file, &args.values)?;
     let id = job
         .get("ID")
         .and_then(Value::as_str)
@@ -34,7 +56,7 @@ pub(super) fn run(client: &Client, json: bool, args: &RunArgs) -> CliResult {
     };
     let started = Instant::now();
     let answer: RegisterResponse = client.put("/v1/jobs", &body)?;
-    super::warn(&answer.warnings);
+    output::warn(&answer.warnings);
     if answer.eval_id.is_empty() && !json {
         output::print(&format!(
             "{id} is registered; it only makes other jobs.   more: muster job status {id}\n"
@@ -99,7 +121,7 @@ fn end_of_deployment(
     job_modify_index: u64,
     deadline: Instant,
 ) -> Result<Option<Deployment>, CliError> {
-    let latest = deployment::latest(client, id)?;
+    let latest = names::latest_deployment(client, id)?;
     let Some(latest) = latest.filter(|latest| latest.job_spec_modify_index == job_modify_index)
     else {
         return Ok(None);
@@ -200,7 +222,7 @@ pub(super) fn show_placement(
         output::print(&format!(
             "  {group}: {} not placed: {}\n",
             metric.coalesced_failures + 1,
-            super::status::reasons(metric)
+            reasons(metric)
         ))?;
     }
     let lacks_driver = eval.failed_tg_allocs.values().any(|metric| {
@@ -353,7 +375,7 @@ fn show_end(
             "  {}  {} failed: {}\n",
             output::short_id(&alloc.id),
             alloc.name,
-            output::clean(&super::status::reason(alloc))
+            output::clean(&reason(alloc))
         ))?;
         for place in places(alloc, args) {
             output::print(&format!("      {}\n", output::clean(&place)))?;

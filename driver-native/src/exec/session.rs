@@ -20,8 +20,9 @@ use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::terminal::{self, Terminal};
-use super::{KillOnDrop, cannot_prepare, launch, pipe};
+use super::{cannot_prepare, launch, pipe};
 use crate::command::Streams;
+use crate::kill_on_drop::KillOnDrop;
 use crate::limits;
 use crate::process::Process;
 use crate::task::{NativeTask, TaskProcess};

@@ -192,7 +192,7 @@ fn write_steps(text: &mut String, steps: &[Step]) {
 fn write_index(text: &mut String, index: &Expression) {
     match &index.kind {
         ExprKind::Number(number) => text.push_str(&number.text()),
-        ExprKind::Text(key) => text.push_str(&crate::function::quoted(key)),
+        ExprKind::Text(key) => text.push_str(&crate::quote::quoted(key)),
         ExprKind::Reference(root, steps) => {
             text.push_str(root);
             write_steps(text, steps);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Args, CallFault, Function, Outcome, Param, argument, function, variadic, whole};
+use super::call::{Args, CallFault, Function, Outcome, Param, argument, function, variadic, whole};
 use crate::convert;
 use crate::limits::{RANGE_MAX, WORK_BYTES_MAX};
 use crate::number::Number;

@@ -10,8 +10,10 @@ use sha1::Sha1;
 use sha2::{Digest, Sha256, Sha512};
 use uuid::Uuid;
 
+use super::call::{
+    Args, Function, Outcome, Param, argument, function, text_answer, variadic, whole,
+};
 use super::encoding::from_base64;
-use super::{Args, Function, Outcome, Param, argument, function, text_answer, variadic, whole};
 use crate::limits::{BCRYPT_COST_MAX, RSA_BITS_MAX};
 
 pub(super) const FUNCTIONS: &[Function] = &[

@@ -7,8 +7,9 @@ use base64::Engine as _;
 use base64::alphabet;
 use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
 
-use super::{Args, Function, Outcome, Param, argument, function, text_answer};
+use super::call::{Args, CallFault, Function, Outcome, Param, argument, function, text_answer};
 use crate::number::Number;
+use crate::quote::quoted;
 use crate::syntax::json::{self, Node, NodeKind};
 use crate::value::{Attribute, Type, Value};
 
@@ -43,7 +44,7 @@ pub(super) fn to_base64(bytes: &[u8]) -> String {
 }
 
 /// The bytes that argument `at` encodes. Newlines do not count.
-pub(super) fn from_base64(args: &Args<'_>, at: usize) -> Result<Vec<u8>, super::CallFault> {
+pub(super) fn from_base64(args: &Args<'_>, at: usize) -> Result<Vec<u8>, CallFault> {
     let text: String = args
         .text(at)?
         .chars()
@@ -117,27 +118,6 @@ fn write_json(text: &mut String, value: &Value) -> Result<(), String> {
         }
     }
     Ok(())
-}
-
-/// `text` in quotes, as Go writes JSON: signs that could end a script in a web page are escaped.
-pub(crate) fn quoted(text: &str) -> String {
-    let mut quoted = String::from("\"");
-    for c in text.chars() {
-        match c {
-            '"' => quoted.push_str("\\\""),
-            '\\' => quoted.push_str("\\\\"),
-            '\n' => quoted.push_str("\\n"),
-            '\r' => quoted.push_str("\\r"),
-            '\t' => quoted.push_str("\\t"),
-            '\u{8}' => quoted.push_str("\\b"),
-            '\u{c}' => quoted.push_str("\\f"),
-            '<' | '>' | '&' | '\u{2028}' | '\u{2029}' | '\0'..='\u{1f}' => {
-                let _infallible = write!(quoted, "\\u{:04x}", u32::from(c));
-            }
-            c => quoted.push(c),
-        }
-    }
-    quoted + "\""
 }
 
 fn urlencode(args: &Args<'_>) -> Outcome {

@@ -2,11 +2,14 @@
 
 use unicode_segmentation::UnicodeSegmentation as _;
 
+use super::call::{
+    Args, CallFault, Function, Outcome, Param, argument, text_answer, variadic, whole,
+};
 use super::encoding::to_json;
-use super::{Args, CallFault, Function, Outcome, Param, argument, text_answer, variadic, whole};
 use crate::convert;
 use crate::limits::WIDTH_MAX;
 use crate::number::Number;
+use crate::quote::quoted;
 use crate::value::{Type, Value};
 
 pub(super) const FUNCTIONS: &[Function] = &[
@@ -173,7 +176,7 @@ impl Verb {
                     .take(most.unwrap_or(usize::MAX))
                     .collect();
                 Ok(self.padded(if self.kind == 'q' {
-                    super::quoted(&text)
+                    quoted(&text)
                 } else {
                     text
                 }))

@@ -2,7 +2,9 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::{Args, CallFault, Function, Outcome, Param, argument, function, text_answer, variadic};
+use super::call::{
+    Args, CallFault, Function, Outcome, Param, argument, function, text_answer, variadic,
+};
 use crate::value::Value;
 
 pub(super) const FUNCTIONS: &[Function] = &[

@@ -2,7 +2,9 @@
 
 use num_bigint::BigUint;
 
-use super::{Args, Function, Outcome, Param, argument, function, number_answer, variadic, whole};
+use super::call::{
+    Args, CallFault, Function, Outcome, Param, argument, function, number_answer, variadic, whole,
+};
 use crate::limits::NUMBER_TEXT_BYTES_MAX;
 use crate::number::Number;
 use crate::value::Value;
@@ -45,7 +47,7 @@ pub(super) const FUNCTIONS: &[Function] = &[
 ];
 
 /// A number as a float of 64 bits, which must hold it.
-fn double(args: &Args<'_>, at: usize) -> Result<f64, super::CallFault> {
+fn double(args: &Args<'_>, at: usize) -> Result<f64, CallFault> {
     let number = args.number(at)?;
     let real = number.to_double();
     if real.is_infinite() && !number.is_infinite() {

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use muster_wire::limits::JOB_FILE_BYTES_MAX;
 
+use super::call::{Args, CallFault, Function, Outcome, Param, argument, function, text_answer};
 use super::encoding::to_base64;
-use super::{Args, CallFault, Function, Outcome, Param, argument, function, text_answer};
 use crate::limits::{FILESET_DEPTH_MAX, FILESET_ENTRIES_MAX};
 use crate::value::{Type, Value};
 

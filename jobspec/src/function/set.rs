@@ -1,6 +1,6 @@
 //! Sets.
 
-use super::{Args, Function, Outcome, Param, argument, function, variadic, whole};
+use super::call::{Args, Function, Outcome, Param, argument, function, variadic, whole};
 use crate::convert;
 use crate::limits::WORK_BYTES_MAX;
 use crate::value::{Type, Value};

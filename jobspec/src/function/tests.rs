@@ -1,8 +1,11 @@
 //! Calls in, answers out.
 
+use std::path::Path;
+
 use serde_json::{Value as Json, json};
 
 use super::*;
+use crate::value::Value;
 
 fn call(name: &str, values: Json) -> Result<Json, String> {
     let values = Value::from_json(values);

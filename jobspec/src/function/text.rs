@@ -4,7 +4,7 @@ use muster_domain::pattern::Pattern;
 use muster_wire::limits::JOB_FILE_BYTES_MAX;
 use unicode_segmentation::UnicodeSegmentation as _;
 
-use super::{
+use super::call::{
     Args, CallFault, Function, Outcome, Param, argument, function, text_answer, variadic, whole,
 };
 use crate::limits::{WIDTH_MAX, WORK_BYTES_MAX};

@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, Datelike as _, FixedOffset, SecondsFormat, TimeDelta, Timelike as _};
 
-use super::{Args, CallFault, Function, Outcome, Param, argument, function, text_answer};
+use super::call::{Args, CallFault, Function, Outcome, Param, argument, function, text_answer};
 
 pub(super) const FUNCTIONS: &[Function] = &[
     function("formatdate", &[Param::Text, Param::Text], formatdate),

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use chrono::{NaiveDate, NaiveTime};
 use saphyr_parser::{Event, Parser, ScalarStyle, Tag};
 
-use super::{Args, CallFault, Function, Outcome, Param, argument, function, text_answer};
+use super::call::{Args, CallFault, Function, Outcome, Param, argument, function, text_answer};
 use crate::limits::{VALUE_DEPTH_MAX, YAML_VALUES_MAX};
 use crate::number::Number;
 use crate::value::Value;

@@ -33,7 +33,7 @@ use nix::sched::{CloneFlags, unshare};
 
 use crate::cgroup::CgroupDir;
 use crate::harness::{Context, Metric, MetricSet};
-use crate::subject;
+use crate::subject::child::child_command;
 use work::Workload;
 
 pub(crate) use work::{CHILD, child};
@@ -204,7 +204,7 @@ impl BenchTree {
     /// Starts `work` as the task.
     fn start(&self, work: Workload) -> anyhow::Result<std::process::Child> {
         let words = work.words();
-        let program = subject::child_command(CHILD, words.iter().map(AsRef::as_ref))?;
+        let program = child_command(CHILD, words.iter().map(AsRef::as_ref))?;
         let mut command = Command::new("sh");
         command
             .args(["-c", "echo 0 >\"$0\" && exec \"$@\""])

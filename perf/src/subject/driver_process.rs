@@ -8,7 +8,7 @@ use anyhow::ensure;
 use muster_driver::plugin::Client;
 use tokio::runtime::{Builder, Runtime};
 
-use super::child_command;
+use super::child::child_command;
 
 /// The word that makes a child of this program run [`child`].
 pub(super) const CHILD: &str = "driver";

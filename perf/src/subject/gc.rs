@@ -40,7 +40,7 @@ use super::client::Client;
 use super::raft_cluster::Cluster;
 use super::state_memory::resident;
 use crate::harness::{Context, Metric, MetricSet};
-use crate::subject::child_command;
+use crate::subject::child::child_command;
 
 /// The name of the child process of this subject.
 pub(super) const CHILD: &str = "gc";

@@ -15,6 +15,7 @@ mod bare;
 mod cat;
 mod delay;
 mod lines;
+mod load;
 mod writer;
 
 use std::fs::{self, OpenOptions};
@@ -30,7 +31,9 @@ use tempfile::TempDir;
 
 use crate::harness::{Context, CpuClock, Metric, MetricSet};
 use cat::Cats;
-use writer::{Writer, WriterLoad};
+use lines::LOGS;
+use load::WriterLoad;
+use writer::Writer;
 
 pub(crate) use writer::{CHILD, child};
 
@@ -39,9 +42,6 @@ const EPOLL: &str = "the same loop on epoll";
 const BARE: &str = "bare epoll read and write";
 const SPLICE: &str = "bare epoll and splice";
 const CAT: &str = "a cat for each";
-
-/// The directory of logs, beside that of FIFOs.
-const LOGS: &str = "logs";
 
 /// Limits of the rotated files of a stream: the default of a task.
 const LIMITS: RotateLimits = RotateLimits {

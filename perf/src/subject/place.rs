@@ -43,7 +43,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use super::client::{self, Client};
 use crate::harness::{Context, CpuClock, Latencies, Metric, MetricSet};
-use crate::subject::child_command;
+use crate::subject::child::child_command;
 
 pub(super) use agents::child;
 

@@ -25,7 +25,7 @@ use muster_wire::codec;
 
 use super::raft_commit::{WriteRound, command, writes};
 use crate::harness::{Context, Latencies, MetricSet, TURNS};
-use crate::subject::is_there;
+use crate::program::is_there;
 
 const WRITERS: [usize; 3] = [1, 64, 1_024];
 const SIZES: [(u32, &str); 2] = [(3, "three"), (5, "five")];

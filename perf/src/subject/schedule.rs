@@ -32,7 +32,7 @@ use muster_domain::node::NodeStatus;
 use muster_domain::scheduling::{PreemptionConfig, SchedulerConfig};
 
 use crate::harness::{Context, CpuClock, Metric, MetricSet};
-use crate::subject::node_of_nine_sizes;
+use crate::subject::node_spec::node_of_nine_sizes;
 use scan::Scan;
 
 /// How many jobs, and how many instances each.

@@ -28,7 +28,7 @@ use muster_domain::plan::{GroupPlacements, PlacementRun, Plan};
 use muster_wire::codec;
 
 use crate::harness::{Context, CpuClock, Metric, MetricSet};
-use crate::subject::child_command;
+use crate::subject::child::child_command;
 
 /// The name of the child process of this subject.
 pub(super) const CHILD: &str = "state_memory";

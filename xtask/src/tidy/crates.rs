@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use anyhow::Context;
 use serde::Deserialize;
 
-use super::Finding;
+use super::finding::Finding;
 use crate::shell;
 
 /// A row of the table. Names are without `muster-`.

@@ -3,7 +3,7 @@
 //! The lint `missing_docs` asks for a comment on each field as well, which produced hundreds of comments such as
 //! `The node.` on `node_id`.
 
-use super::Finding;
+use super::finding::Finding;
 use super::source::SourceFile;
 
 /// A doc comment of so few words on a field or variant says no more than its name and type.

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use super::Finding;
+use super::finding::Finding;
 use super::source::SourceFile;
 
 /// The longest sentence. A longer one is not understood at first reading.

@@ -9,7 +9,7 @@ use std::path::Path;
 use anyhow::Context;
 use serde::Deserialize;
 
-use super::Finding;
+use super::finding::Finding;
 
 /// Where the list is.
 pub(crate) const PATH: &str = "xtask/tidy-exceptions.toml";

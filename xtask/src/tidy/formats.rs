@@ -11,7 +11,7 @@ use std::path::Path;
 use anyhow::{Context, bail};
 use sha2::{Digest as _, Sha256};
 
-use super::Finding;
+use super::finding::Finding;
 use super::source::SourceFile;
 
 /// The path of the lock.

@@ -1,6 +1,6 @@
 //! Rules about files: headers, names, sizes, words that do not belong, eBPF's four places.
 
-use super::Finding;
+use super::finding::Finding;
 use super::source::SourceFile;
 
 /// The largest file in the tree. The lock file is the largest that is written by a program for all

@@ -1,6 +1,6 @@
 //! Rules about the names of types and tests.
 
-use super::Finding;
+use super::finding::Finding;
 use super::source::SourceFile;
 
 /// Names that do not say which fields a type has: pronouns, verbs as nouns, adverbs and metaphors.

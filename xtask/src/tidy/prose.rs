@@ -1,6 +1,6 @@
 //! Rules about the words of doc comments and of messages.
 
-use super::Finding;
+use super::finding::Finding;
 use super::source::SourceFile;
 
 /// Words that begin a clause without a noun. A doc comment names its subject.

@@ -1,6 +1,6 @@
 //! Rules about a line of Rust: what may stand only in its room.
 
-use super::Finding;
+use super::finding::Finding;
 use super::source::{SourceFile, is_word};
 
 /// The pattern that a rule looks for.

@@ -9,7 +9,7 @@ use anyhow::{Context as _, ensure};
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 
 use super::lines;
-use crate::subject::ran;
+use crate::program::ran;
 
 /// Far below what a round takes.
 const LOOK_INTERVAL: Duration = Duration::from_millis(1);

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::lines;
-use super::writer::WriterLoad;
+use super::load::WriterLoad;
 use crate::harness::Latencies;
 
 /// Streams that are watched.

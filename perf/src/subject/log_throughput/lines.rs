@@ -6,7 +6,10 @@ use std::path::Path;
 
 use anyhow::{Context as _, ensure};
 
-use super::WriterLoad;
+use super::load::WriterLoad;
+
+/// The directory of logs, beside that of FIFOs.
+pub(super) const LOGS: &str = "logs";
 
 /// Bytes of a line, its end included.
 pub(super) const LINE_BYTES: u64 = WIDTH as u64 + 1;

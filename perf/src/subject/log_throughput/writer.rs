@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 
 use super::delay::WriteTimes;
-use super::lines;
-use crate::subject;
+use super::lines::{self, LOGS};
+use super::load::WriterLoad;
+use crate::subject::child::child_command;
 
 /// The word that makes a child of this program run [`child`].
 pub(crate) const CHILD: &str = "log-writer";
@@ -20,24 +21,6 @@ pub(crate) const CHILD: &str = "log-writer";
 const LINES_PER_WRITE: u64 = 32;
 /// Threads that write, each to its share of the FIFOs.
 const THREADS: usize = 4;
-
-/// The lines that are written.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct WriterLoad {
-    pub(super) fifos: u64,
-    /// For each FIFO.
-    pub(super) lines: u64,
-    /// Time between two lines of a FIFO; zero is as fast as they are taken.
-    pub(super) pace: Duration,
-    /// The first of the lines, which do not count.
-    pub(super) warm_up: u64,
-}
-
-impl WriterLoad {
-    pub(super) fn bytes(self) -> u64 {
-        self.fifos * self.lines * lines::LINE_BYTES
-    }
-}
 
 /// The writing process, waiting for a sign.
 #[derive(Debug)]
@@ -61,7 +44,7 @@ impl Writer {
         let args = [dir.as_os_str()]
             .into_iter()
             .chain(numbers.iter().map(OsString::as_os_str));
-        let mut child = subject::child_command(CHILD, args)?
+        let mut child = child_command(CHILD, args)?
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
@@ -181,7 +164,7 @@ fn write_all(files: &mut [File], load: WriterLoad) -> anyhow::Result<()> {
 /// A line to each FIFO in turn, then a rest until the next is due; meanwhile it is watched when they are in the
 /// files, which are beside the FIFOs. Says the delay in microseconds.
 fn write_paced(files: &mut [File], load: WriterLoad, fifos: &Path) -> anyhow::Result<()> {
-    let logs = fifos.with_file_name(super::LOGS);
+    let logs = fifos.with_file_name(LOGS);
     let written = WriteTimes::new(load);
     let delays = std::thread::scope(|scope| {
         let watch = scope.spawn(|| written.watch(&logs));

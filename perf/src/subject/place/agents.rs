@@ -26,7 +26,7 @@ use muster_wire::limits::REPORT_BATCH_MAX;
 use muster_wire::rpc::{ALPN_AGENT, FromAgent, ToAgent};
 use tokio::sync::{Notify, Semaphore};
 
-use crate::subject::node_of_nine_sizes;
+use crate::subject::node_spec::node_of_nine_sizes;
 
 /// Sockets that the nodes share.
 const SOCKETS: u32 = 8;

@@ -16,7 +16,9 @@ use muster_link::tls::{Identity, Role};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::runtime::Builder;
 
-use crate::subject::{CHILD_ENV, driver_process, ran};
+use crate::program::ran;
+use crate::subject::child::CHILD_ENV;
+use crate::subject::driver_process;
 
 /// The word that makes a child of this program run [`child`].
 pub(in crate::subject) const CHILD: &str = "agent";

@@ -21,7 +21,8 @@ use super::program;
 use super::sandbox::{OWN_DIRS, PROC_MASKED_DIRS, PROC_MASKED_FILES, PROC_READ_ONLY, SYS_MASKED};
 use super::timed::StartTimings;
 use crate::cgroup::CgroupDir;
-use crate::subject::{child_command, is_there};
+use crate::program::is_there;
+use crate::subject::child::child_command;
 
 /// The word that makes a child of this program run [`child`].
 pub(crate) const CHILD: &str = "oci";
