@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use muster_agent_core::gc::{Collector, GcReading, GcState, KeptReason};
 use muster_agent_core::limits::{DESTROY_PAUSE_MAX, DESTROY_PAUSE_MIN};
-use muster_domain::id::{AllocId, Timestamp};
+use muster_domain::id::AllocId;
 use muster_driver::TaskError;
 use tokio::sync::oneshot;
 

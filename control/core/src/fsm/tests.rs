@@ -397,10 +397,7 @@ fn purge_cancels_evaluations_that_wait() {
         [(EvalStatus::Blocked, Trigger::QueuedAllocs)]
     );
 
-    cluster.apply(Command::PurgeJob {
-        key: key.clone(),
-        at: cluster.now,
-    });
+    cluster.apply(JobCommand::Purge { key: key.clone() }.at(cluster.now));
 
     assert_eq!(
         open(&cluster),
