@@ -395,19 +395,19 @@ impl Control {
     pub async fn propose_keyed(
         &self,
         key: WriteKey,
-        command: Entry,
+        entry: Entry,
     ) -> Result<(LogIndex, Response), ProposeError> {
-        self.propose(command.keyed(key)).await
+        self.propose(entry.keyed(key)).await
     }
 
-    /// Writes `command` to the log, through the leader if that is another server. Returns its position and its
+    /// Writes `entry` to the log, through the leader if that is another server. Returns its position and its
     /// answer when it is on the disks of a quorum and part of [`Self::state`] here. A refused command is an
     /// answer, not an error. Waits a while for a leader if there is none.
     ///
     /// # Errors
     ///
     /// [`ProposeError`]; its [`retry`](ProposeError::retry) says what to do.
-    pub async fn propose(&self, command: Entry) -> Result<(LogIndex, Response), ProposeError> {
+    pub async fn propose(&self, entry: Entry) -> Result<(LogIndex, Response), ProposeError> {
         let waited = limits::PROPOSE_WAIT;
         let place = match tokio::time::timeout(waited, self.shared.places.acquire()).await {
             Ok(place) => place.map_err(|error| ProposeError::Stopped {
@@ -420,7 +420,7 @@ impl Control {
                 });
             }
         };
-        let answer = self.shared.raft.write(&command).await;
+        let answer = self.shared.raft.write(&entry).await;
         drop(place);
         Ok(answer?)
     }

@@ -107,9 +107,9 @@ pub fn dry_run(state: &State, spec: JobSpec, now: Timestamp) -> Result<DryRun, R
 }
 
 /// Applies `command` as the entry after the last one.
-fn next(state: &mut State, command: Entry) -> Response {
+fn next(state: &mut State, entry: Entry) -> Response {
     let index = LogIndex(state.applied().0 + 1);
-    fsm::apply(state, index, command).response
+    fsm::apply(state, index, entry).response
 }
 
 fn preempted(plan: &Plan) -> Vec<AllocId> {

@@ -83,10 +83,10 @@ impl Cluster {
     /// # Panics
     ///
     /// If an invariant does not hold afterwards.
-    pub fn apply(&mut self, command: Entry) -> Response {
+    pub fn apply(&mut self, entry: Entry) -> Response {
         let index = LogIndex(self.state.applied().0 + 1);
         if let Some(history) = &mut self.history {
-            history.push(command.clone());
+            history.push(entry.clone());
         }
         let before = (!self.unchecked).then(|| self.state.clone());
         let ApplyResult {
@@ -94,7 +94,7 @@ impl Cluster {
             effects,
             changed: _,
             passed,
-        } = fsm::apply(&mut self.state, index, command);
+        } = fsm::apply(&mut self.state, index, entry);
         if let Some(before) = before {
             assert_steps(&before, &passed, &self.state);
         }

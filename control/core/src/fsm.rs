@@ -29,23 +29,20 @@ mod server;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use muster_domain::fault::Fault;
 use muster_domain::id::{
     AllocId, DeploymentId, EvalId, JobKey, LogIndex, NodeId, Timestamp, WriteKey,
 };
-use muster_domain::job::JobType;
 use muster_domain::one_off::OneOff;
 use serde::{Deserialize, Serialize};
 
-use crate::limits;
 use crate::state::State;
 
 pub(crate) use admit::admit;
 use admit::admit_current;
-pub use alloc::AllocCommand;
+pub use alloc::{AllocCommand, AllocRejection};
 use change::Change;
-pub use config::ConfigCommand;
-pub use deployment::{DeploymentChange, DeploymentCommand};
+pub use config::{ConfigCommand, ConfigRejection};
+pub use deployment::{DeploymentChange, DeploymentCommand, DeploymentRejection};
 pub(crate) use deployment::{is_late, next_deadline};
 pub use eval::{EvalCommand, EvalUpdate, NextEval};
 pub use garbage::dry_run::{Count as GcCount, GcDryRun as GcSurvey, ObjectKind as GcKind};
@@ -55,9 +52,9 @@ pub use garbage::{
     SliceLimits as GcBounds,
 };
 pub(crate) use job::is_unknown;
-pub use job::{GroupScaling, JobCommand, JobPlacement, TagAssignment};
+pub use job::{GroupScaling, JobCommand, JobPlacement, JobRejection, TagAssignment};
 pub use keyed::{UnkeyedCommand, WriteDedup};
-pub use node::NodeCommand;
+pub use node::{NodeCommand, NodeRejection};
 pub(crate) use one_off::is_placed as is_placed_one_off;
 pub use one_off::{
     DesiredOneOff, NewOneOff, OneOffChange, OneOffCommand, OneOffPlacement, OneOffRefusal,
@@ -263,73 +260,21 @@ pub struct PlanOutcome {
     pub dropped: u32,
 }
 
-/// Why a command is refused.
+/// Why a command is refused, by noun. The file of the noun defines its rejections.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum Rejection {
-    /// There is no such node.
-    #[error("node {0} is not registered")]
-    UnknownNode(NodeId),
-    /// The agent does not know the secret of the node.
-    #[error(
-        "node {0} was registered with another secret, so another agent has its id: restore node-secret in this agent's data directory, or delete node-id and node-secret to become a new node"
-    )]
-    NodeSecret(NodeId),
-    /// There is no such job.
-    #[error("job {0} is not registered")]
-    UnknownJob(JobKey),
-    /// The job moved since the user looked.
-    #[error(
-        "job {key} was last registered at index {}, not {}: look at it again before changing it",
-        actual.0, expected.0
-    )]
-    CheckIndex {
-        key: JobKey,
-        /// The index that the user saw.
-        expected: LogIndex,
-        /// The current index; 0 if there is no such job.
-        actual: LogIndex,
-    },
-    /// A job cannot change its type.
-    #[error(
-        "job {key} is of type {from} and cannot become {to}: purge it first or choose another id"
-    )]
-    JobTypeChanged {
-        key: JobKey,
-        from: JobType,
-        /// The type asked for.
-        to: JobType,
-    },
-    /// There is no such deployment.
-    #[error("deployment {0} does not exist")]
-    UnknownDeployment(DeploymentId),
-    /// The deployment is over, or what was asked does not fit it.
-    #[error("deployment {}: {why}", id.short())]
-    Deployment { id: DeploymentId, why: String },
-    /// The request does not fit the job.
-    #[error("job {key}: {why}")]
-    Job { key: JobKey, why: String },
-    /// There is no such allocation.
-    #[error("allocation {0} does not exist")]
-    UnknownAlloc(AllocId),
-    /// The settings moved since the operator looked.
-    #[error(
-        "the settings were last changed at index {}, not {}: look at them again before changing them",
-        actual.0, expected.0
-    )]
-    ConfigIndex {
-        /// The index that the operator saw.
-        expected: LogIndex,
-        actual: LogIndex,
-    },
-    /// An operator keeps new jobs out.
-    #[error("job registration is switched off: see `muster operator scheduler get-config`")]
-    RegistrationOff,
-    /// The job was not validated.
-    #[error("job {0} has no task group")]
-    NoGroups(JobKey),
-    /// The fingerprint is unusable.
-    #[error("the node's fingerprint is refused: {}", .0.first().map_or("", |fault| fault.reason.as_str()))]
-    InvalidNode(Vec<Fault>),
+    #[error(transparent)]
+    Node(NodeRejection),
+    #[error(transparent)]
+    Job(JobRejection),
+    #[error(transparent)]
+    Alloc(AllocRejection),
+    #[error(transparent)]
+    Deployment(DeploymentRejection),
+    #[error(transparent)]
+    OneOff(OneOffRefusal),
+    #[error(transparent)]
+    Config(ConfigRejection),
     /// The key was used for another write.
     #[error(
         "the idempotency key `{key}` was used for a different write, applied at index {}: choose a new key for each write", index.0
@@ -339,25 +284,35 @@ pub enum Rejection {
         /// The entry of that write.
         index: LogIndex,
     },
-    /// The request does not fit the one-off task.
-    #[error(transparent)]
-    OneOff(OneOffRefusal),
-    /// The job runs a one-off task.
-    #[error(
-        "job {0} runs a one-off task and is not changed by itself: see `muster task cancel` and `muster task delete`"
-    )]
-    OfOneOff(JobKey),
-    /// The node is being emptied.
-    #[error(
-        "node {0} is being drained and takes no work meanwhile: end that with `muster node drain --disable`, or wait until it is empty"
-    )]
-    Draining(NodeId),
-    /// There is no room for another fresh domain.
-    #[error(
-        "{} domains are fresh already: let some end by their ttl",
-        limits::DOMAINS_MAX
-    )]
-    Domains,
+}
+
+/// The part that the client of a rejected command has to correct.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RejectionKind {
+    /// The object does not exist.
+    NotFound,
+    /// The object has another state than the client expects.
+    Conflict,
+    /// Settings or a secret forbid it.
+    Forbidden,
+    /// The request itself is invalid.
+    Invalid,
+}
+
+impl Rejection {
+    /// The part that the client has to correct.
+    #[must_use]
+    pub fn kind(&self) -> RejectionKind {
+        match self {
+            Self::Node(rejection) => rejection.kind(),
+            Self::Job(rejection) => rejection.kind(),
+            Self::Alloc(rejection) => rejection.kind(),
+            Self::Deployment(rejection) => rejection.kind(),
+            Self::OneOff(rejection) => rejection.kind(),
+            Self::Config(rejection) => rejection.kind(),
+            Self::KeyReused { .. } => RejectionKind::Conflict,
+        }
+    }
 }
 
 /// Something the leader's shell must do.

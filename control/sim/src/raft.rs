@@ -146,13 +146,13 @@ impl Raft {
         }
     }
 
-    /// Writes `command` to the log of a leader; gives back where.
-    pub fn propose(&mut self, command: fsm::Entry, env: &mut Env) -> Option<Position> {
+    /// Writes `entry` to the log of a leader; gives back where.
+    pub fn propose(&mut self, entry: fsm::Entry, env: &mut Env) -> Option<Position> {
         // A leader whose disk is full takes nothing more.
         if !self.leads() || self.disk.full {
             return None;
         }
-        let at = self.append(Payload::Command(Box::new(command)), env);
+        let at = self.append(Payload::Command(Box::new(entry)), env);
         self.replicate_all(env);
         Some(at)
     }

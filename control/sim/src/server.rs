@@ -447,12 +447,12 @@ impl Server {
     fn propose_duty(
         &mut self,
         reign: (u64, u64),
-        command: fsm::Entry,
+        entry: fsm::Entry,
         purpose: ProposalReason,
         env: &mut Env,
     ) -> bool {
         let collects = matches!(purpose, ProposalReason::Garbage(_));
-        match self.raft.propose(command, env) {
+        match self.raft.propose(entry, env) {
             Some(at) => {
                 if collects && env.trouble(limits::CRASH_IN_COLLECTION_PERCENT) {
                     env.after(0, 30, Event::ServerCrashes(self.at));

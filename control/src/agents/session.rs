@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::FutureExt as _;
-use muster_control_core::fsm::{NodeCommand, Rejection, Response};
+use muster_control_core::fsm::{NodeCommand, NodeRejection, Rejection, Response};
 use muster_control_core::state::State;
 use muster_domain::id::{LogIndex, NodeId};
 use muster_domain::node::{NodeEvent, NodeSecret, NodeSpec, NodeStatus, NodeSubsystem};
@@ -219,7 +219,7 @@ async fn check_secret(
             tracing::debug!(%error, "the event of the refused agent is not recorded");
         }
     }
-    let rejection = Rejection::NodeSecret(spec.id);
+    let rejection = Rejection::Node(NodeRejection::Secret(spec.id));
     Err(SessionError::Refused {
         reason: rejection.to_string(),
     })
@@ -277,7 +277,7 @@ fn is_ready(node_id: NodeId, control: &Control) -> bool {
 
 fn refuse_rejection(response: Response) -> Result<(), SessionError> {
     let reason = match response {
-        Response::Rejected(Rejection::InvalidNode(faults)) => {
+        Response::Rejected(Rejection::Node(NodeRejection::Invalid(faults))) => {
             let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
             faults.join("; ")
         }

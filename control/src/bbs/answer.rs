@@ -104,7 +104,6 @@ impl From<Rejection> for Error {
     fn from(rejection: Rejection) -> Self {
         match rejection {
             Rejection::OneOff(refusal) => refusal.into(),
-            Rejection::Domains => Self::of(Kind::InvalidRequest, rejection),
             other => Self::of(Kind::Unknown, other),
         }
     }
@@ -124,6 +123,7 @@ impl From<OneOffRefusal> for Error {
             OneOffRefusal::Transition { .. } | OneOffRefusal::Claimed { .. } => {
                 Self::of(Kind::InvalidStateTransition, refusal)
             }
+            OneOffRefusal::Domains => Self::of(Kind::InvalidRequest, refusal),
         }
     }
 }

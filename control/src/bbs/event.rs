@@ -234,8 +234,8 @@ mod tests {
     use super::*;
 
     /// Changes of the entry at `index`.
-    fn applied(state: &mut State, index: u64, command: Entry) -> Batch {
-        let applied = fsm::apply(state, LogIndex(index), command);
+    fn applied(state: &mut State, index: u64, entry: Entry) -> Batch {
+        let applied = fsm::apply(state, LogIndex(index), entry);
         Batch::capture(LogIndex(index), "test", state, &applied, Vec::new()).unwrap()
     }
 

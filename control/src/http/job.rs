@@ -325,8 +325,8 @@ fn join_warnings(warnings: &[String]) -> String {
 }
 
 /// Proposes a command about a job, and tells of the evaluation that it made.
-async fn propose(http: &Http, query: &Query, command: Entry) -> Result<RegisterResponse, ApiError> {
-    let (index, response) = http.control.propose(query.once(command)).await?;
+async fn propose(http: &Http, query: &Query, entry: Entry) -> Result<RegisterResponse, ApiError> {
+    let (index, response) = http.control.propose(query.once(entry)).await?;
     outcome(http, index, response)
 }
 

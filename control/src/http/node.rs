@@ -148,10 +148,10 @@ async fn drain(
 async fn update(
     http: &Http,
     query: &Query,
-    command: Entry,
+    entry: Entry,
     warnings: &[String],
 ) -> Result<Response, ApiError> {
-    let (index, response) = http.control.propose(query.once(command)).await?;
+    let (index, response) = http.control.propose(query.once(entry)).await?;
     if let fsm::Response::Rejected(rejection) = response {
         return Err(ApiError::Rejected(rejection));
     }

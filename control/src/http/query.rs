@@ -171,10 +171,10 @@ impl Query {
     }
 
     /// `command` under the key of this request, if it has one: then a repeated request is applied once.
-    pub(super) fn once(&self, command: Entry) -> Entry {
+    pub(super) fn once(&self, entry: Entry) -> Entry {
         match &self.key {
-            Some(key) => command.keyed(key.clone()),
-            None => command,
+            Some(key) => entry.keyed(key.clone()),
+            None => entry,
         }
     }
 

@@ -7,7 +7,10 @@ use std::time::Duration;
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use muster_control_core::fsm::{self, OneOffRefusal, Rejection};
+use muster_control_core::fsm::{
+    self, AllocRejection, ConfigRejection, DeploymentRejection, JobRejection, NodeRejection,
+    OneOffRefusal, Rejection, RejectionKind,
+};
 use muster_domain::fault::Fault;
 use muster_domain::id::NodeId;
 use muster_wire::api::job::request::{self, ReadJobError};
@@ -144,27 +147,15 @@ fn chain(error: &NodeRequestError) -> String {
 
 fn rejection(rejection: &Rejection) -> String {
     match rejection {
-        Rejection::UnknownJob(_) => "job not found".to_owned(),
-        Rejection::UnknownNode(_) => "node not found".to_owned(),
+        Rejection::Job(JobRejection::Unknown(_)) => "job not found".to_owned(),
+        Rejection::Node(NodeRejection::Unknown(_)) => "node not found".to_owned(),
+        Rejection::Deployment(DeploymentRejection::Unknown(_)) => "deployment not found".to_owned(),
+        Rejection::Alloc(AllocRejection::Unknown(_)) => "alloc not found".to_owned(),
         // Nomad's command line looks for these words.
-        Rejection::CheckIndex { expected, .. } => {
+        Rejection::Job(JobRejection::CheckIndex { expected, .. }) => {
             format!("Enforcing job modify index {}: {rejection}", expected.0)
         }
-        Rejection::JobTypeChanged { .. }
-        | Rejection::NoGroups(_)
-        | Rejection::NodeSecret(_)
-        | Rejection::InvalidNode(_)
-        | Rejection::Deployment { .. }
-        | Rejection::Job { .. }
-        | Rejection::ConfigIndex { .. }
-        | Rejection::RegistrationOff
-        | Rejection::KeyReused { .. }
-        | Rejection::OneOff(_)
-        | Rejection::OfOneOff(_)
-        | Rejection::Draining(_)
-        | Rejection::Domains => rejection.to_string(),
-        Rejection::UnknownDeployment(_) => "deployment not found".to_owned(),
-        Rejection::UnknownAlloc(_) => "alloc not found".to_owned(),
+        other => other.to_string(),
     }
 }
 
@@ -183,7 +174,7 @@ impl ApiError {
     pub(super) fn unless_moved(response: fsm::Response) -> Result<bool, Self> {
         match response {
             fsm::Response::Done => Ok(true),
-            fsm::Response::Rejected(Rejection::ConfigIndex { .. }) => Ok(false),
+            fsm::Response::Rejected(Rejection::Config(ConfigRejection::Index { .. })) => Ok(false),
             other => Err(Self::other_than_done(other)),
         }
     }
@@ -192,8 +183,8 @@ impl ApiError {
     fn task_error(&self) -> Option<TaskError> {
         let kind = match self {
             Self::Task { kind, .. } => kind,
-            Self::Rejected(Rejection::Domains) => kind::INVALID_REQUEST,
             Self::Rejected(Rejection::OneOff(refusal)) => match refusal {
+                OneOffRefusal::Domains => kind::INVALID_REQUEST,
                 OneOffRefusal::Exists(_) => kind::RESOURCE_EXISTS,
                 OneOffRefusal::Unknown(_) => kind::RESOURCE_NOT_FOUND,
                 OneOffRefusal::Transition { .. } | OneOffRefusal::Claimed { .. } => {
@@ -275,29 +266,11 @@ impl ApiError {
 }
 
 fn rejection_status(rejection: &Rejection) -> StatusCode {
-    match rejection {
-        Rejection::UnknownJob(_)
-        | Rejection::UnknownNode(_)
-        | Rejection::UnknownDeployment(_)
-        | Rejection::UnknownAlloc(_)
-        | Rejection::OneOff(OneOffRefusal::Unknown(_)) => StatusCode::NOT_FOUND,
-        Rejection::CheckIndex { .. }
-        | Rejection::OneOff(
-            OneOffRefusal::Exists(_)
-            | OneOffRefusal::Transition { .. }
-            | OneOffRefusal::Claimed { .. },
-        )
-        | Rejection::Draining(_)
-        | Rejection::ConfigIndex { .. }
-        | Rejection::KeyReused { .. } => StatusCode::CONFLICT,
-        Rejection::RegistrationOff | Rejection::NodeSecret(_) => StatusCode::FORBIDDEN,
-        Rejection::JobTypeChanged { .. }
-        | Rejection::Deployment { .. }
-        | Rejection::Job { .. }
-        | Rejection::NoGroups(_)
-        | Rejection::OfOneOff(_)
-        | Rejection::Domains
-        | Rejection::InvalidNode(_) => StatusCode::BAD_REQUEST,
+    match rejection.kind() {
+        RejectionKind::NotFound => StatusCode::NOT_FOUND,
+        RejectionKind::Conflict => StatusCode::CONFLICT,
+        RejectionKind::Forbidden => StatusCode::FORBIDDEN,
+        RejectionKind::Invalid => StatusCode::BAD_REQUEST,
     }
 }
 
@@ -399,19 +372,19 @@ mod tests {
     #[test]
     fn a_refused_command_has_its_code() {
         let key = JobKey::in_default("web");
-        let moved = Rejection::CheckIndex {
+        let moved = Rejection::Job(JobRejection::CheckIndex {
             key: key.clone(),
             expected: LogIndex(0),
             actual: LogIndex(7),
-        };
+        });
 
         assert_eq!(ApiError::from(moved).status(), StatusCode::CONFLICT);
         assert_eq!(
-            ApiError::from(Rejection::UnknownJob(key.clone())).status(),
+            ApiError::from(Rejection::Job(JobRejection::Unknown(key.clone()))).status(),
             StatusCode::NOT_FOUND
         );
         assert_eq!(
-            ApiError::from(Rejection::NoGroups(key)).status(),
+            ApiError::from(Rejection::Job(JobRejection::NoGroups(key))).status(),
             StatusCode::BAD_REQUEST
         );
     }

@@ -277,7 +277,7 @@ fn split<T: Request>(proposed: ProposeResult, count: usize) -> Vec<Answer<T::Don
 
 #[cfg(test)]
 mod tests {
-    use muster_control_core::fsm::OneOffRefusal;
+    use muster_control_core::fsm::{JobRejection, OneOffRefusal};
     use muster_domain::fixture;
 
     use super::*;
@@ -388,10 +388,13 @@ mod tests {
             assert!(matches!(answer, Err(ProposeError::NotLeader { .. })));
         }
 
-        let rejected = Response::Rejected(Rejection::RegistrationOff);
+        let rejected = Response::Rejected(Rejection::Job(JobRejection::RegistrationOff));
         let answers = split::<NewOneOff>(Ok((LogIndex(7), rejected)), 2);
         for answer in answers {
-            assert!(matches!(answer, Ok((_, Err(Rejection::RegistrationOff)))));
+            assert!(matches!(
+                answer,
+                Ok((_, Err(Rejection::Job(JobRejection::RegistrationOff))))
+            ));
         }
 
         let other = Ok((LogIndex(7), Response::Done));

@@ -350,10 +350,10 @@ mod tests {
     use super::*;
     use crate::raft::tests::register;
 
-    fn entry(index: u64, command: &fsm::Entry) -> EntryResponder<TypeConfig> {
+    fn entry(index: u64, entry: &fsm::Entry) -> EntryResponder<TypeConfig> {
         let logged = EncodedCommand {
             format: fsm::VERSION,
-            body: codec::encode(command).unwrap().into(),
+            body: codec::encode(entry).unwrap().into(),
         };
         let log_id = openraft::testing::log_id::<TypeConfig>(1, 1, index);
         (Entry::new_normal(log_id, logged), None)

@@ -84,8 +84,8 @@ impl TestServer {
         self.server.control()
     }
 
-    pub(crate) async fn propose(&self, command: Entry) -> (LogIndex, Response) {
-        self.control().propose(command).await.unwrap()
+    pub(crate) async fn propose(&self, entry: Entry) -> (LogIndex, Response) {
+        self.control().propose(entry).await.unwrap()
     }
 
     /// Registers a job; the index of its entry.

@@ -504,7 +504,7 @@ fn register_jobs(
     .collect()
 }
 
-fn apply(state: &mut State, command: Entry) -> Response {
+fn apply(state: &mut State, entry: Entry) -> Response {
     let index = LogIndex(state.applied().0 + 1);
-    fsm::apply(state, index, command).response
+    fsm::apply(state, index, entry).response
 }

@@ -108,13 +108,13 @@ impl Builder {
     }
 
     /// Applies a command as it would come from the log. Returns its bytes and the time to apply it.
-    fn apply(&mut self, command: Entry) -> anyhow::Result<(Response, usize, Duration)> {
-        let bytes = codec::encode(&command)?;
-        drop(command);
+    fn apply(&mut self, entry: Entry) -> anyhow::Result<(Response, usize, Duration)> {
+        let bytes = codec::encode(&entry)?;
+        drop(entry);
         let command: Entry = codec::decode(&bytes)?;
         let index = LogIndex(self.state.applied().0 + 1);
         let clock = CpuClock::of_thread()?;
-        let applied = fsm::apply(&mut self.state, index, command);
+        let applied = fsm::apply(&mut self.state, index, entry);
         self.published = self.state.clone();
         let took = clock.elapsed()?;
         self.longest = self.longest.max(took);

@@ -6,7 +6,7 @@ use muster_domain::scheduling::SchedulerConfig;
 
 use super::*;
 use crate::fixture::Cluster;
-use crate::fsm::ConfigCommand;
+use crate::fsm::{ConfigCommand, JobRejection};
 
 fn count(cluster: &Cluster, spec: JobSpec) -> DesiredUpdates {
     let run = dry_run(&cluster.state, spec, cluster.now).unwrap();
@@ -123,5 +123,8 @@ fn a_refusal_is_told() {
 
     let refused = dry_run(&cluster.state, spec, cluster.now);
 
-    assert!(matches!(refused, Err(Rejection::JobTypeChanged { .. })));
+    assert!(matches!(
+        refused,
+        Err(Rejection::Job(JobRejection::TypeChanged { .. }))
+    ));
 }

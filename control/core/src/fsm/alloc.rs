@@ -8,7 +8,7 @@ use muster_domain::eval::Trigger;
 use muster_domain::id::{AllocId, EvalId, JobKey, NodeId};
 use serde::{Deserialize, Serialize};
 
-use super::{Change, Rejection, Response, report};
+use super::{Change, Rejection, RejectionKind, Response, report};
 
 /// A change of allocations.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,6 +31,22 @@ impl AllocCommand {
         match self {
             Self::Report { .. } => "AllocationUpdated",
             Self::Migrate { .. } => "AllocationUpdateDesiredStatus",
+        }
+    }
+}
+
+/// Why a change of allocations is refused.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum AllocRejection {
+    /// There is no such allocation.
+    #[error("allocation {0} does not exist")]
+    Unknown(AllocId),
+}
+
+impl AllocRejection {
+    pub(super) fn kind(&self) -> RejectionKind {
+        match self {
+            Self::Unknown(_) => RejectionKind::NotFound,
         }
     }
 }
@@ -72,7 +88,7 @@ fn migrate(
         });
     }
     match alloc_ids.first() {
-        Some(first) if !is_known => return Err(Rejection::UnknownAlloc(*first)),
+        Some(first) if !is_known => return Err(Rejection::Alloc(AllocRejection::Unknown(*first))),
         Some(_) | None => {}
     }
     let mut eval_ids: Vec<EvalId> = Vec::new();

@@ -7,7 +7,7 @@ use muster_domain::job::NetworkPolicy;
 use muster_domain::scheduling::SchedulerConfig;
 use serde::{Deserialize, Serialize};
 
-use super::{Change, Effect, Rejection, Response};
+use super::{Change, Effect, Rejection, RejectionKind, Response};
 
 /// A change of the cluster's settings.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,6 +36,29 @@ impl ConfigCommand {
     }
 }
 
+/// Why a change of the settings is refused.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum ConfigRejection {
+    /// The settings moved since the operator looked.
+    #[error(
+        "the settings were last changed at index {}, not {}: look at them again before changing them",
+        actual.0, expected.0
+    )]
+    Index {
+        /// The index that the operator saw.
+        expected: LogIndex,
+        actual: LogIndex,
+    },
+}
+
+impl ConfigRejection {
+    pub(super) fn kind(&self) -> RejectionKind {
+        match self {
+            Self::Index { .. } => RejectionKind::Conflict,
+        }
+    }
+}
+
 pub(super) fn apply(
     change: &mut Change<'_>,
     command: ConfigCommand,
@@ -59,7 +82,10 @@ fn set_scheduler(
 ) -> Result<Response, Rejection> {
     let actual = change.state.config.modify_index;
     if let Some(expected) = check_index.filter(|expected| *expected != actual) {
-        return Err(Rejection::ConfigIndex { expected, actual });
+        return Err(Rejection::Config(ConfigRejection::Index {
+            expected,
+            actual,
+        }));
     }
     let row = &mut change.state.config;
     if row.create_index == LogIndex(0) {
@@ -84,7 +110,10 @@ fn set_cluster_policy(
     let row = &mut change.state.network;
     let actual = row.modify_index;
     if let Some(expected) = check_index.filter(|expected| *expected != actual) {
-        return Err(Rejection::ConfigIndex { expected, actual });
+        return Err(Rejection::Config(ConfigRejection::Index {
+            expected,
+            actual,
+        }));
     }
     if row.create_index == LogIndex(0) {
         row.create_index = index;

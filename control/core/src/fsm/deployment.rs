@@ -15,7 +15,7 @@ use muster_domain::job::{Job, JobType, JobVersion};
 use muster_domain::plan::{DeploymentUpdate, NewDeployment};
 use serde::{Deserialize, Serialize};
 
-use super::{Change, Rejection, Response, job};
+use super::{Change, Rejection, RejectionKind, Response, job};
 use crate::scheduler;
 use crate::state::waits::healthy_canaries;
 use crate::state::{AllocView, JobRow, State};
@@ -67,6 +67,26 @@ impl DeploymentCommand {
                 | DeploymentChange::Pause
                 | DeploymentChange::Resume => "DeploymentStatusUpdate",
             },
+        }
+    }
+}
+
+/// Why a change of a deployment is refused.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum DeploymentRejection {
+    /// There is no such deployment.
+    #[error("deployment {0} does not exist")]
+    Unknown(DeploymentId),
+    /// The deployment is over, or the request does not fit it.
+    #[error("deployment {}: {why}", id.short())]
+    Request { id: DeploymentId, why: String },
+}
+
+impl DeploymentRejection {
+    pub(super) fn kind(&self) -> RejectionKind {
+        match self {
+            Self::Unknown(_) => RejectionKind::NotFound,
+            Self::Request { .. } => RejectionKind::Invalid,
         }
     }
 }
@@ -482,9 +502,9 @@ fn carry_out(
     wanted: DeploymentChange,
 ) -> Result<Response, Rejection> {
     let Some(deployment) = change.state.deployments.get(&id).map(Arc::clone) else {
-        return Err(Rejection::UnknownDeployment(id));
+        return Err(Rejection::Deployment(DeploymentRejection::Unknown(id)));
     };
-    let refused = |why: String| Rejection::Deployment { id, why };
+    let refused = |why: String| Rejection::Deployment(DeploymentRejection::Request { id, why });
     if !deployment.status.is_active() {
         return Err(refused(format!(
             "it is {} already: only a deployment under way can be changed",
@@ -614,10 +634,10 @@ fn set_health(
         match alloc.filter(|alloc| alloc.deployment() == Some(deployment.id)) {
             Some(alloc) => keys.push((alloc.key(), alloc.healthy(), is_healthy)),
             None => {
-                return Err(Rejection::Deployment {
+                return Err(Rejection::Deployment(DeploymentRejection::Request {
                     id: deployment.id,
                     why: format!("allocation {alloc_id} does not belong to it"),
-                });
+                }));
             }
         }
     }

@@ -13,7 +13,7 @@ use muster_domain::plan::Plan;
 use serde::{Deserialize, Serialize};
 
 use super::launch::Dispatch;
-use super::{Change, EvalUpdate, Rejection, Response, eval, garbage, launch, plan};
+use super::{Change, EvalUpdate, Rejection, RejectionKind, Response, eval, garbage, launch, plan};
 use crate::limits;
 use crate::state::{self, AllocView, JobRow, State};
 
@@ -176,10 +176,68 @@ impl JobCommand {
     }
 }
 
+/// Why a change of a job is refused.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum JobRejection {
+    /// There is no such job.
+    #[error("job {0} is not registered")]
+    Unknown(JobKey),
+    /// The job moved since the user looked.
+    #[error(
+        "job {key} was last registered at index {}, not {}: look at it again before changing it",
+        actual.0, expected.0
+    )]
+    CheckIndex {
+        key: JobKey,
+        /// The index that the user saw.
+        expected: LogIndex,
+        /// The current index; 0 if there is no such job.
+        actual: LogIndex,
+    },
+    /// A job cannot change its type.
+    #[error(
+        "job {key} is of type {from} and cannot become {to}: purge it first or choose another id"
+    )]
+    TypeChanged {
+        key: JobKey,
+        from: JobType,
+        /// The type asked for.
+        to: JobType,
+    },
+    /// The request does not fit the job.
+    #[error("job {key}: {why}")]
+    Request { key: JobKey, why: String },
+    /// An operator keeps new jobs out.
+    #[error("job registration is switched off: see `muster operator scheduler get-config`")]
+    RegistrationOff,
+    /// The job was not validated.
+    #[error("job {0} has no task group")]
+    NoGroups(JobKey),
+    /// The job runs a one-off task.
+    #[error(
+        "job {0} runs a one-off task and is not changed by itself: see `muster task cancel` and `muster task delete`"
+    )]
+    OfOneOff(JobKey),
+}
+
+impl JobRejection {
+    pub(super) fn kind(&self) -> RejectionKind {
+        match self {
+            Self::Unknown(_) => RejectionKind::NotFound,
+            Self::CheckIndex { .. } => RejectionKind::Conflict,
+            Self::RegistrationOff => RejectionKind::Forbidden,
+            Self::TypeChanged { .. }
+            | Self::Request { .. }
+            | Self::NoGroups(_)
+            | Self::OfOneOff(_) => RejectionKind::Invalid,
+        }
+    }
+}
+
 pub(super) fn apply(change: &mut Change<'_>, command: JobCommand) -> Result<Response, Rejection> {
     let key = command.key();
     if key.is_one_off() {
-        return Err(Rejection::OfOneOff(key));
+        return Err(Rejection::Job(JobRejection::OfOneOff(key)));
     }
     match command {
         JobCommand::Register {
@@ -242,7 +300,7 @@ fn record(
     let key = spec.key();
     let stop = std::mem::take(&mut spec.stop);
     if change.state.config.scheduler.reject_job_registration {
-        return Err(Rejection::RegistrationOff);
+        return Err(Rejection::Job(JobRejection::RegistrationOff));
     }
     let old = change.state.jobs.row(&key).map(Arc::clone);
     admissible(&spec, old.as_deref(), check_index)?;
@@ -347,21 +405,21 @@ fn admissible(
     let key = spec.key();
     let actual = old.map_or(LogIndex(0), |row| row.job.current.job_modify_index);
     if let Some(expected) = check_index.filter(|expected| *expected != actual) {
-        return Err(Rejection::CheckIndex {
+        return Err(Rejection::Job(JobRejection::CheckIndex {
             key,
             expected,
             actual,
-        });
+        }));
     }
     if spec.groups.is_empty() {
-        return Err(Rejection::NoGroups(key));
+        return Err(Rejection::Job(JobRejection::NoGroups(key)));
     }
     match old.map(|row| row.job.current.spec.job_type) {
-        Some(from) if from != spec.job_type => Err(Rejection::JobTypeChanged {
+        Some(from) if from != spec.job_type => Err(Rejection::Job(JobRejection::TypeChanged {
             key,
             from,
             to: spec.job_type,
-        }),
+        })),
         Some(_) | None => Ok(()),
     }
 }
@@ -370,10 +428,10 @@ fn admissible(
 pub(super) fn check_instances(state: &State, spec: &JobSpec) -> Result<(), Rejection> {
     let key = spec.key();
     let refuse = |why| {
-        Err(Rejection::Job {
+        Err(Rejection::Job(JobRejection::Request {
             key: key.clone(),
             why,
-        })
+        }))
     };
     if let Err(why) = muster_domain::job::check_instances(spec) {
         return refuse(why);
@@ -510,7 +568,7 @@ fn tag(
                     "version {} is tagged `{name}` already: take the tag back first (`muster job tag unset`) or choose another name",
                     other.version
                 );
-                return Err(Rejection::Job { key, why });
+                return Err(Rejection::Job(JobRejection::Request { key, why }));
             }
             job.tags.retain(|tag| tag.version != version);
             if job.tags.len() >= limits::JOB_TAGS_MAX {
@@ -518,7 +576,7 @@ fn tag(
                     "{} of its versions are tagged, and each is kept: take a tag back first (`muster job tag unset`)",
                     limits::JOB_TAGS_MAX
                 );
-                return Err(Rejection::Job { key, why });
+                return Err(Rejection::Job(JobRejection::Request { key, why }));
             }
             job.tags.push(VersionTag {
                 version,
@@ -534,7 +592,7 @@ fn tag(
             if job.tags.len() == before {
                 let why =
                     format!("no version is tagged `{name}`: list them with `muster job history`");
-                return Err(Rejection::Job { key, why });
+                return Err(Rejection::Job(JobRejection::Request { key, why }));
             }
         }
     }
@@ -553,7 +611,7 @@ fn tag(
 /// The job, or the refusal of whatever was asked of it.
 pub(super) fn known(change: &Change<'_>, key: &JobKey) -> Result<Arc<JobRow>, Rejection> {
     let row = change.state.jobs.row(key).map(Arc::clone);
-    row.ok_or_else(|| Rejection::UnknownJob(key.clone()))
+    row.ok_or_else(|| Rejection::Job(JobRejection::Unknown(key.clone())))
 }
 
 fn no_version(row: &JobRow, key: JobKey, version: u64) -> Rejection {
@@ -561,13 +619,13 @@ fn no_version(row: &JobRow, key: JobKey, version: u64) -> Rejection {
         .chain(&row.older)
         .map(|version| version.version.to_string())
         .collect();
-    Rejection::Job {
+    Rejection::Job(JobRejection::Request {
         key,
         why: format!(
             "version {version} is not kept: choose one of {}",
             kept.join(", ")
         ),
-    }
+    })
 }
 
 /// Goes back to an older version, as a new one.
@@ -581,11 +639,11 @@ fn revert(
     let current = row.job.current.version;
     if let Some(expected) = check_version.filter(|expected| *expected != current) {
         let why = format!("its current version is {current}, not {expected}: look at it again");
-        return Err(Rejection::Job { key, why });
+        return Err(Rejection::Job(JobRejection::Request { key, why }));
     }
     if version == current {
         let why = format!("version {version} is the current one: choose an older one");
-        return Err(Rejection::Job { key, why });
+        return Err(Rejection::Job(JobRejection::Request { key, why }));
     }
     let Some(target) = row.version(version).map(Arc::clone) else {
         return Err(no_version(&row, key, version));
@@ -611,10 +669,10 @@ pub(super) fn scale(
     let spec = &row.job.current.spec;
     admissible(spec, Some(&row), check_index)?;
     let refuse = |why: String| {
-        Err(Rejection::Job {
+        Err(Rejection::Job(JobRejection::Request {
             key: key.clone(),
             why,
-        })
+        }))
     };
     let Some(at) = spec.groups.iter().position(|group| group.name == name) else {
         return refuse(format!("it has no group {name}"));
@@ -685,7 +743,7 @@ fn scale_group(
     let current = &row.job.current;
     let Some(group) = current.spec.groups.iter().find(|group| group.name == name) else {
         let why = format!("it has no group {name}");
-        return Err(Rejection::Job { key, why });
+        return Err(Rejection::Job(JobRejection::Request { key, why }));
     };
     let previous_count = group.count;
     admissible(&current.spec, Some(&row), check_index)?;
@@ -753,7 +811,7 @@ fn waits(deployment: &Deployment) -> bool {
 /// Records that a job is to be stopped. Its allocations are stopped by the evaluation.
 fn deregister(change: &mut Change<'_>, key: JobKey) -> Result<Response, Rejection> {
     let Some(row) = change.state.jobs.row(&key).map(Arc::clone) else {
-        return Err(Rejection::UnknownJob(key));
+        return Err(Rejection::Job(JobRejection::Unknown(key)));
     };
     if !row.job.stop {
         let job = Job {
@@ -783,7 +841,7 @@ fn purge(change: &mut Change<'_>, key: JobKey) -> Result<Response, Rejection> {
 /// Forgets a job and its deployments. Gives the evaluation that stops the rest, and how many deployments went.
 fn forget(change: &mut Change<'_>, key: JobKey) -> Result<(Option<EvalId>, u32), Rejection> {
     let Some(row) = change.state.jobs.row(&key).map(Arc::clone) else {
-        return Err(Rejection::UnknownJob(key));
+        return Err(Rejection::Job(JobRejection::Unknown(key)));
     };
     let deployments = garbage::purge(change, &row);
     eval::cancel_waiting(change, &key);
@@ -803,7 +861,7 @@ fn evaluate(
     let row = known(change, &key)?;
     if row.job.current.spec.is_template() {
         let why = "it only makes other jobs: there is nothing to place".to_owned();
-        return Err(Rejection::Job { key, why });
+        return Err(Rejection::Job(JobRejection::Request { key, why }));
     }
     if force_reschedule {
         let failed: Vec<u64> = change

@@ -11,7 +11,7 @@ use muster_domain::job::{
 };
 use muster_domain::limits::{PAYLOAD_BYTES_MAX, PRIORITY_MAX};
 
-use super::{Change, Rejection, Response, job};
+use super::{Change, JobRejection, Rejection, Response, job};
 use crate::limits;
 use crate::state::JobRow;
 
@@ -44,10 +44,10 @@ pub(super) fn dispatch(
     } = dispatch;
     let row = job::known(change, &key)?;
     let refuse = |why: String| {
-        Err(Rejection::Job {
+        Err(Rejection::Job(JobRejection::Request {
             key: key.clone(),
             why,
-        })
+        }))
     };
     let spec = &row.job.current.spec;
     let Some(parameterized) = &spec.parameterized else {
@@ -177,10 +177,10 @@ pub(super) fn periodic(
 ) -> Result<Response, Rejection> {
     let row = job::known(change, &key)?;
     let refuse = |why: &str| {
-        Err(Rejection::Job {
+        Err(Rejection::Job(JobRejection::Request {
             key: key.clone(),
             why: why.to_owned(),
-        })
+        }))
     };
     let spec = &row.job.current.spec;
     let Some(periodic) = &spec.periodic else {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use muster_domain::alloc::ClientStatus;
 use muster_domain::eval::Trigger;
+use muster_domain::fault::Fault;
 use muster_domain::id::{JobKey, NodeId};
 use muster_domain::node::{
     Drain, DrainSpec, Eligibility, NODE_EVENT_BYTES_MAX, Node, NodeCollected, NodeEvent, NodeSpec,
@@ -17,7 +18,7 @@ use muster_domain::node::{
 
 use serde::{Deserialize, Serialize};
 
-use super::{Change, Effect, Rejection, Response, report};
+use super::{Change, Effect, Rejection, RejectionKind, Response, report};
 use crate::state::AllocView;
 
 /// A change of a node.
@@ -100,6 +101,38 @@ impl NodeCommand {
     }
 }
 
+/// Why a change of a node is refused.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum NodeRejection {
+    /// There is no such node.
+    #[error("node {0} is not registered")]
+    Unknown(NodeId),
+    /// The agent does not know the secret of the node.
+    #[error(
+        "node {0} was registered with another secret, so another agent has its id: restore node-secret in this agent's data directory, or delete node-id and node-secret to become a new node"
+    )]
+    Secret(NodeId),
+    /// The fingerprint is unusable.
+    #[error("the node's fingerprint is refused: {}", .0.first().map_or("", |fault| fault.reason.as_str()))]
+    Invalid(Vec<Fault>),
+    /// The node is being emptied.
+    #[error(
+        "node {0} is being drained and takes no work meanwhile: end that with `muster node drain --disable`, or wait until it is empty"
+    )]
+    Draining(NodeId),
+}
+
+impl NodeRejection {
+    pub(super) fn kind(&self) -> RejectionKind {
+        match self {
+            Self::Unknown(_) => RejectionKind::NotFound,
+            Self::Secret(_) => RejectionKind::Forbidden,
+            Self::Invalid(_) => RejectionKind::Invalid,
+            Self::Draining(_) => RejectionKind::Conflict,
+        }
+    }
+}
+
 pub(super) fn apply(change: &mut Change<'_>, command: NodeCommand) -> Result<Response, Rejection> {
     match command {
         NodeCommand::Register { spec } => register(change, *spec),
@@ -135,13 +168,13 @@ pub(super) fn apply(change: &mut Change<'_>, command: NodeCommand) -> Result<Res
 fn register(change: &mut Change<'_>, spec: NodeSpec) -> Result<Response, Rejection> {
     let faults = spec.faults();
     if !faults.is_empty() {
-        return Err(Rejection::InvalidNode(faults));
+        return Err(Rejection::Node(NodeRejection::Invalid(faults)));
     }
     let node_id = spec.id;
     let old = change.state.nodes.get(&node_id).map(Arc::clone);
     let node = match &old {
         Some(old) if old.spec.secret_hash != spec.secret_hash => {
-            return Err(Rejection::NodeSecret(node_id));
+            return Err(Rejection::Node(NodeRejection::Secret(node_id)));
         }
         Some(old) if *old.spec == spec => return Ok(Response::NodeRegistered),
         Some(old) => Node {
@@ -205,7 +238,7 @@ fn add_event(
     details: BTreeMap<String, String>,
 ) -> Result<Response, Rejection> {
     let Some(old) = change.state.nodes.get(&node_id).map(Arc::clone) else {
-        return Err(Rejection::UnknownNode(node_id));
+        return Err(Rejection::Node(NodeRejection::Unknown(node_id)));
     };
     let mut event = event(change, subsystem, &message);
     let bytes = details.iter().map(|(key, value)| key.len() + value.len());
@@ -246,7 +279,7 @@ fn set_status(
     status: NodeStatus,
 ) -> Result<Response, Rejection> {
     let Some(old) = change.state.nodes.get(&node_id).map(Arc::clone) else {
-        return Err(Rejection::UnknownNode(node_id));
+        return Err(Rejection::Node(NodeRejection::Unknown(node_id)));
     };
     let status = match status {
         NodeStatus::Down if may_come_back(change, &node_id) => NodeStatus::Disconnected,
@@ -375,13 +408,13 @@ fn set_eligibility(
     eligibility: Eligibility,
 ) -> Result<Response, Rejection> {
     let Some(old) = change.state.nodes.get(&node_id).map(Arc::clone) else {
-        return Err(Rejection::UnknownNode(node_id));
+        return Err(Rejection::Node(NodeRejection::Unknown(node_id)));
     };
     if old.eligibility == eligibility {
         return Ok(Response::Done);
     }
     if old.drain.is_some() && eligibility == Eligibility::Eligible {
-        return Err(Rejection::Draining(node_id));
+        return Err(Rejection::Node(NodeRejection::Draining(node_id)));
     }
     let message = match eligibility {
         Eligibility::Eligible => "Node marked as eligible for scheduling",
@@ -409,7 +442,7 @@ fn drain(
     mark_eligible: bool,
 ) -> Result<Response, Rejection> {
     let Some(old) = change.state.nodes.get(&node_id).map(Arc::clone) else {
-        return Err(Rejection::UnknownNode(node_id));
+        return Err(Rejection::Node(NodeRejection::Unknown(node_id)));
     };
     let eligibility = match spec {
         Some(_) => Eligibility::Ineligible,
@@ -443,7 +476,7 @@ fn drain(
 /// Records that the node is empty.
 fn complete_drain(change: &mut Change<'_>, node_id: NodeId) -> Result<Response, Rejection> {
     let Some(old) = change.state.nodes.get(&node_id).map(Arc::clone) else {
-        return Err(Rejection::UnknownNode(node_id));
+        return Err(Rejection::Node(NodeRejection::Unknown(node_id)));
     };
     if old.drain.is_some() {
         change.put_node(Node {

@@ -26,7 +26,7 @@ use muster_domain::plan::{PlacementDetail, PlacementRun};
 use muster_domain::resources::Holding;
 use serde::{Deserialize, Serialize};
 
-use super::{Change, Effect, Rejection, Response, job};
+use super::{Change, Effect, JobRejection, Rejection, RejectionKind, Response, job};
 use crate::limits;
 use crate::state::{AllocView, JobRow, PlanShared, RemainingCapacity, State, due_at};
 
@@ -233,6 +233,24 @@ pub enum OneOffRefusal {
         /// Its callback is being made.
         by_callback: bool,
     },
+    /// There is no room for another fresh domain.
+    #[error(
+        "{} domains are fresh already: let some end by their ttl",
+        limits::DOMAINS_MAX
+    )]
+    Domains,
+}
+
+impl OneOffRefusal {
+    pub(super) fn kind(&self) -> RejectionKind {
+        match self {
+            Self::Unknown(_) => RejectionKind::NotFound,
+            Self::Exists(_) | Self::Transition { .. } | Self::Claimed { .. } => {
+                RejectionKind::Conflict
+            }
+            Self::Domains => RejectionKind::Invalid,
+        }
+    }
 }
 
 /// Records several tasks, each on its own, with the places that were found for them in the state `seen`. Answers in
@@ -273,7 +291,7 @@ fn desire(
         });
     }
     if change.state.config.scheduler.reject_job_registration {
-        return Err(Rejection::RegistrationOff);
+        return Err(Rejection::Job(JobRejection::RegistrationOff));
     }
     let key = job_key(&guid);
     // No object of an earlier task of that name may be left.
@@ -674,7 +692,7 @@ fn freshen(
         .fresh(change.at)
         .filter(|(name, _)| *name != domain);
     if others.count() >= limits::DOMAINS_MAX {
-        return Err(Rejection::Domains);
+        return Err(Rejection::OneOff(OneOffRefusal::Domains));
     }
     one_offs.forget_stale(change.at);
     one_offs.freshen(domain, until);

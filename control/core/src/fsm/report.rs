@@ -8,7 +8,7 @@ use muster_domain::eval::Trigger;
 use muster_domain::id::{JobKey, NodeId, Timestamp};
 use muster_domain::node::NodeCollected;
 
-use super::{Change, Rejection, Response, deployment};
+use super::{Change, NodeRejection, Rejection, Response, deployment};
 use crate::scheduler;
 use crate::state::{AllocView, State};
 
@@ -66,7 +66,7 @@ fn record_all(
     news: &mut deployment::HealthUpdates,
 ) -> Result<(), Rejection> {
     if change.state.nodes.get(&node_id).is_none() {
-        return Err(Rejection::UnknownNode(node_id));
+        return Err(Rejection::Node(NodeRejection::Unknown(node_id)));
     }
     for report in reports {
         let Some(alloc) = change.state.allocs.get(&report.alloc_id) else {

@@ -120,7 +120,10 @@ fn an_unusable_fingerprint_is_refused() {
     );
 
     assert!(
-        matches!(response, Response::Rejected(Rejection::InvalidNode(_))),
+        matches!(
+            response,
+            Response::Rejected(Rejection::Node(NodeRejection::Invalid(_)))
+        ),
         "{response:?}"
     );
     assert!(cluster.state.nodes().is_empty());
@@ -275,11 +278,11 @@ fn check_index_mismatch_rejects_job_register() {
     let actual = LogIndex(1);
     let key = JobKey::in_default("web");
     let refused = |expected| {
-        Response::Rejected(Rejection::CheckIndex {
+        Response::Rejected(Rejection::Job(JobRejection::CheckIndex {
             key: key.clone(),
             expected,
             actual,
-        })
+        }))
     };
     assert_eq!(exists, refused(LogIndex(0)));
     assert_eq!(moved, refused(LogIndex(77)));
@@ -303,7 +306,7 @@ fn a_job_keeps_its_type() {
     assert!(
         matches!(
             response,
-            Response::Rejected(Rejection::JobTypeChanged { .. })
+            Response::Rejected(Rejection::Job(JobRejection::TypeChanged { .. }))
         ),
         "{response:?}"
     );
@@ -431,7 +434,7 @@ fn a_purge_says_what_went_with_the_job() {
     );
     assert_eq!(
         again,
-        Response::Rejected(Rejection::UnknownJob(key.clone()))
+        Response::Rejected(Rejection::Job(JobRejection::Unknown(key.clone())))
     );
     assert_eq!(cluster.state.deployments().of_job(&key).count(), 0);
 }
@@ -666,10 +669,10 @@ fn cluster_policy_change_notifies_every_node() {
 
     let moved = set(&mut cluster, Some(LogIndex(0)));
 
-    let rejection = Rejection::ConfigIndex {
+    let rejection = Rejection::Config(ConfigRejection::Index {
         expected: LogIndex(0),
         actual: row.modify_index,
-    };
+    });
     assert_eq!(moved, Response::Rejected(rejection));
     assert_eq!(*cluster.state.network(), row);
     assert_eq!(cluster.effects, []);
@@ -713,7 +716,10 @@ fn node_with_another_secret_is_refused() {
     );
 
     assert!(
-        matches!(response, Response::Rejected(Rejection::NodeSecret(_))),
+        matches!(
+            response,
+            Response::Rejected(Rejection::Node(NodeRejection::Secret(_)))
+        ),
         "{response:?}"
     );
     assert_eq!(*cluster.state.nodes(), before);

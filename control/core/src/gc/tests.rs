@@ -469,14 +469,14 @@ fn cluster_with_jobs(jobs: usize) -> Cluster {
 }
 
 /// Slices of `command` up to the first after which `stop` says so.
-fn until(cluster: &mut Cluster, command: Entry, stop: impl Fn(&State) -> bool) -> Option<Entry> {
-    let mut next = Some(command);
-    while let Some(command) = next {
+fn until(cluster: &mut Cluster, entry: Entry, stop: impl Fn(&State) -> bool) -> Option<Entry> {
+    let mut next = Some(entry);
+    while let Some(entry) = next {
         let before = cluster.state.allocs().len();
-        let response = cluster.apply(command.clone());
+        let response = cluster.apply(entry.clone());
         assert!(before - cluster.state.allocs().len() <= limits::GC_SLICE_MAX);
         assert_eq!(check::broken(&cluster.state), Vec::<String>::new());
-        next = Collector::next_slice(&command, &response, cluster.now);
+        next = Collector::next_slice(&entry, &response, cluster.now);
         if stop(&cluster.state) {
             break;
         }

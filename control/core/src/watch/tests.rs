@@ -10,7 +10,7 @@ use muster_domain::resources::CpuMhz;
 
 use super::*;
 use crate::fixture::Cluster;
-use crate::fsm::{JobCommand, Rejection, Response};
+use crate::fsm::{JobCommand, NodeRejection, Rejection, Response};
 
 /// Two nodes, and `count` healthy instances of `web` on the first.
 fn with_web(count: u32, kind: JobType) -> (Cluster, NodeId) {
@@ -113,7 +113,10 @@ fn draining_node_cannot_be_made_eligible() {
     };
 
     let refused = set(Eligibility::Eligible);
-    assert_eq!(refused, Response::Rejected(Rejection::Draining(first)));
+    assert_eq!(
+        refused,
+        Response::Rejected(Rejection::Node(NodeRejection::Draining(first)))
+    );
     assert_eq!(set(Eligibility::Ineligible), Response::Done);
 }
 

@@ -57,7 +57,7 @@ enum Stage {
 #[derive(Debug)]
 pub(super) struct Request {
     asker: WriteOrigin,
-    command: Entry,
+    entry: Entry,
     until: Timestamp,
     stage: Stage,
 }
@@ -183,11 +183,11 @@ impl Server {
     }
 
     /// Takes a write.
-    pub(super) fn ask(&mut self, asker: WriteOrigin, command: Entry, env: &mut Env) {
+    pub(super) fn ask(&mut self, asker: WriteOrigin, entry: Entry, env: &mut Env) {
         let id = self.next_number();
         let request = Request {
             asker,
-            command,
+            entry,
             until: env.now.plus(limits::REQUEST_WAIT),
             stage: Stage::Waiting { at: env.now },
         };
@@ -199,10 +199,10 @@ impl Server {
         &mut self,
         from: usize,
         request: u64,
-        command: Entry,
+        entry: Entry,
         env: &mut Env,
     ) {
-        match self.raft.propose(command, env) {
+        match self.raft.propose(entry, env) {
             Some(at) => {
                 let server = from;
                 let origin = Origin::Server { server, request };
@@ -244,7 +244,7 @@ impl Server {
                 && *index <= self.applied
             {
                 let result = Some((LogIndex(*index), response.clone()));
-                self.forget_below(&request.command, response, env);
+                self.forget_below(&request.entry, response, env);
                 self.finish(request.asker, result, env);
                 continue;
             }
@@ -261,7 +261,7 @@ impl Server {
         let is_client = matches!(request.asker, WriteOrigin::Client { .. });
         match request.stage {
             Stage::Waiting { at } if at <= env.now => {
-                request.stage = self.begin_write(id, &request.command, env);
+                request.stage = self.begin_write(id, &request.entry, env);
             }
             // A client decides itself whether to ask again. Agents' writes may be repeated.
             Stage::Forwarded { until } if until <= env.now && is_client => {
@@ -277,8 +277,8 @@ impl Server {
         }
     }
 
-    fn begin_write(&mut self, id: u64, command: &Entry, env: &mut Env) -> Stage {
-        if let Some(at) = self.raft.propose(command.clone(), env) {
+    fn begin_write(&mut self, id: u64, entry: &Entry, env: &mut Env) -> Stage {
+        if let Some(at) = self.raft.propose(entry.clone(), env) {
             let origin = Origin::Request(id);
             self.proposals.insert(at.index, (at.term, origin));
             return Stage::Logged;
@@ -287,7 +287,7 @@ impl Server {
             Some(leader) => {
                 let message = Message::Forward {
                     request: id,
-                    command: Box::new(command.clone()),
+                    command: Box::new(entry.clone()),
                 };
                 env.send(Endpoint::Server(self.at), Endpoint::Server(leader), message);
                 let until = env.now.plus(limits::FORWARD_WAIT);

@@ -247,7 +247,7 @@ impl Server {
         self.write_of_session(host, command, env);
     }
 
-    fn write_of_session(&mut self, host: usize, command: Entry, env: &mut Env) {
+    fn write_of_session(&mut self, host: usize, entry: Entry, env: &mut Env) {
         let Some(session) = self.sessions.get_mut(&host) else {
             return;
         };
@@ -257,7 +257,7 @@ impl Server {
             session: session.number,
             what: SessionWrite::Register,
         };
-        self.ask(asker, command, env);
+        self.ask(asker, entry, env);
     }
 
     fn serve(&mut self, host: usize, env: &mut Env) {

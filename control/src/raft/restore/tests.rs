@@ -34,8 +34,8 @@ fn has(raft: &Raft, name: &str) -> bool {
     raft.published.state().jobs().get(&key).is_some()
 }
 
-async fn write(raft: &Raft, command: Entry) -> LogIndex {
-    raft.write(&command).await.unwrap().0
+async fn write(raft: &Raft, entry: Entry) -> LogIndex {
+    raft.write(&entry).await.unwrap().0
 }
 
 /// Starts on a directory that a server has just left: its last tasks may still be ending.

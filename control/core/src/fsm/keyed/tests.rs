@@ -24,9 +24,9 @@ fn register(spec: JobSpec, at: u64) -> Entry {
     .at(Timestamp(at))
 }
 
-fn apply_next(state: &mut State, command: Entry) -> ApplyResult {
+fn apply_next(state: &mut State, entry: Entry) -> ApplyResult {
     let index = LogIndex(state.applied().0 + 1);
-    let applied = super::super::apply(state, index, command);
+    let applied = super::super::apply(state, index, entry);
     assert_eq!(check::broken(state), Vec::<String>::new());
     applied
 }

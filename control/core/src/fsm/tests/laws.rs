@@ -179,8 +179,8 @@ impl History {
         history
     }
 
-    fn apply(&mut self, command: Entry) {
-        self.cluster.apply(command);
+    fn apply(&mut self, entry: Entry) {
+        self.cluster.apply(entry);
     }
 
     #[expect(clippy::too_many_lines, reason = "an arm a step, no more in it")]

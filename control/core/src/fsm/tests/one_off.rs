@@ -674,7 +674,10 @@ fn domains_are_fresh_until_their_time_and_bounded() {
 
     let refused = freshen(&mut fixture, "more", 1);
 
-    assert_eq!(refused, Response::Rejected(Rejection::Domains));
+    assert_eq!(
+        refused,
+        Response::Rejected(Rejection::OneOff(OneOffRefusal::Domains))
+    );
     assert_eq!(fixture.cluster.state.one_offs(), before.one_offs());
     assert_eq!(freshen(&mut fixture, "ever", 1), Response::Done);
     fixture.cluster.advance(Duration::from_secs(1));
@@ -1242,7 +1245,7 @@ fn the_job_of_a_task_is_nobody_elses() {
     ];
     for command in commands {
         let response = fixture.cluster.apply(command);
-        let refused = Rejection::OfOneOff(key.clone());
+        let refused = Rejection::Job(JobRejection::OfOneOff(key.clone()));
         assert_eq!(response, Response::Rejected(refused));
     }
 }
@@ -1338,5 +1341,8 @@ fn no_task_is_desired_while_registration_is_off() {
         .at(at),
     );
 
-    assert_eq!(fixture.desire(GUID), Err(Rejection::RegistrationOff));
+    assert_eq!(
+        fixture.desire(GUID),
+        Err(Rejection::Job(JobRejection::RegistrationOff))
+    );
 }

@@ -179,7 +179,10 @@ fn a_registration_that_is_refused_places_nothing() {
     let response = cluster.apply(command);
 
     assert!(
-        matches!(response, Response::Rejected(Rejection::CheckIndex { .. })),
+        matches!(
+            response,
+            Response::Rejected(Rejection::Job(JobRejection::CheckIndex { .. }))
+        ),
         "{response:?}"
     );
     assert_eq!(cluster.state.allocs().len(), 0);

@@ -69,17 +69,17 @@ fn left(cluster: &Cluster) -> usize {
 }
 
 /// All slices from `command` on. Each frees a bounded number of deployments.
-fn in_slices(cluster: &mut Cluster, command: Entry) {
-    let mut next = Some(command);
-    while let Some(command) = next {
+fn in_slices(cluster: &mut Cluster, entry: Entry) {
+    let mut next = Some(entry);
+    while let Some(entry) = next {
         let before = left(cluster);
-        let response = cluster.apply(command.clone());
+        let response = cluster.apply(entry.clone());
         assert!(before - left(cluster) <= IN_A_SLICE);
         let Response::Collected { deployments, .. } = &response else {
             panic!("{response:?}")
         };
         assert_eq!(*deployments as usize, before - left(cluster));
-        next = Collector::next_slice(&command, &response, cluster.now);
+        next = Collector::next_slice(&entry, &response, cluster.now);
     }
 }
 
