@@ -23,9 +23,12 @@ const SEARCH_PAUSE: Duration = Duration::from_millis(250);
 /// Arguments of `muster events`.
 #[derive(Debug, Args)]
 pub struct EventsArgs {
-    /// TOPIC or TOPIC:NAME. May be repeated. Topics: Job, Allocation, Evaluation, Node, Deployment, Task,
-    /// GarbageCollection, Server. NAME is an id, or the job of an allocation or evaluation. For collections on a node it is
-    /// the node's id.
+    /// TOPIC or TOPIC:NAME. May be repeated. Default: all topics.
+    ///
+    /// Topics: Job, Allocation, Evaluation, Node, Deployment, Task, GarbageCollection, Server; Service, which has no events
+    /// yet; `*` for all. NAME is an id, and `*` means every one. Allocations, evaluations and deployments are also found by
+    /// their job, allocations and evaluations by their deployment, tasks by their domain. A collection has the name of its
+    /// rule, on a node the node's id. A server has its number.
     #[arg(long = "topic", value_name = "TOPIC")]
     pub topics: Vec<String>,
     /// The namespace. `*` means all.
@@ -219,18 +222,20 @@ fn collection(event: &Event) -> (String, String) {
     if let Ok(round) = serde_json::from_value::<NodeGcRound>(read(NODE)) {
         let destroyed: u64 = round.destroyed.values().sum();
         let mut what = format!(
-            "{destroyed} allocations destroyed, {} freed",
+            "{} destroyed, {} freed",
+            output::counted(destroyed, "allocation"),
             output::bytes(round.bytes)
         );
         let failures = round.refusals.saturating_add(round.delete_failures);
         if failures > 0 {
-            what.extend([", ", &failures.to_string(), " failures"]);
+            what.extend([", ", &output::counted(failures, "failure")]);
         }
         return (output::clean(&round.node_name), what);
     }
     let round: GcRound = serde_json::from_value(read(SERVERS)).unwrap_or_default();
     let objects: u64 = round.freed.values().sum();
-    let what = format!("{objects} objects, {} freed", output::bytes(round.bytes));
+    let objects = output::counted(objects, "object");
+    let what = format!("{objects}, {} freed", output::bytes(round.bytes));
     (output::clean(&event.key), what)
 }
 
@@ -242,6 +247,17 @@ mod tests {
         let mut next = from;
         let end = follow(text.as_bytes(), true, &mut next);
         (end, next)
+    }
+
+    #[test]
+    fn help_names_every_topic() {
+        let command = EventsArgs::augment_args(clap::Command::new("events"));
+        let topics = command.get_arguments().find(|arg| arg.get_id() == "topics");
+        let help = topics.unwrap().get_long_help().unwrap().to_string();
+
+        for topic in Topic::ALL {
+            assert!(help.contains(topic.as_str()), "{topic:?}: {help}");
+        }
     }
 
     #[test]

@@ -212,7 +212,8 @@ fn stop(client: &Client, json: bool, args: &StopArgs) -> CliResult {
         )?;
     } else {
         output::print(&format!(
-            "{id} is stopped: {stopped} allocations ended.\n{}",
+            "{id} is stopped: {} ended.\n{}",
+            output::counted(stopped, "allocation"),
             freed(&answer.freed)
         ))?;
     }

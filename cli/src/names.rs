@@ -3,7 +3,7 @@
 //! A job is named by its id or a unique prefix. An allocation by its id or a unique prefix of it, by its
 //! name (`web.api[0]`, also `web/api.0`), or by its job (`web`) where the job has one. A deployment by its id, a
 //! unique prefix of it, or its job, whose newest is meant. A node by its name, id or a unique prefix. What is
-//! ambiguous lists the choices.
+//! ambiguous lists the choices. A job's whole id comes before the begin of any other id.
 //!
 //! A command that changes something acts on an exact name only: a job's id, the name of an allocation or a node,
 //! or at least [`EXACT_ID_CHARS`] characters of a UUID, as tables print them. For a shorter prefix it asks, and
@@ -110,7 +110,7 @@ pub fn job(client: &Client, name: &str, purpose: Access) -> Result<String, CliEr
 ///
 /// Not found, ambiguous, or no server.
 pub fn alloc(client: &Client, name: &str, purpose: Access) -> Result<AllocListStub, CliError> {
-    if may_be_id(name) {
+    if may_be_id(name) && !is_job(client, name)? {
         let path = format!("/v1/allocations?namespace=*&prefix={}", escape(name));
         let found: Vec<AllocListStub> = client.get(&path)?;
         if !found.is_empty() {
@@ -147,13 +147,19 @@ fn may_be_id(name: &str) -> bool {
     name.len() >= 2 && name.bytes().all(is_hex)
 }
 
+/// Whether a job has the id `name`. That job is meant, even where ids of allocations begin with its name, as with `db`.
+fn is_job(client: &Client, name: &str) -> Result<bool, CliError> {
+    let jobs: Vec<JobListStub> = client.get(&format!("/v1/jobs?prefix={}", escape(name)))?;
+    Ok(jobs.iter().any(|job| job.id == name))
+}
+
 /// The deployment that `name` means.
 ///
 /// # Errors
 ///
 /// Not found, ambiguous, or no server.
 pub fn deployment(client: &Client, name: &str, purpose: Access) -> Result<Deployment, CliError> {
-    if may_be_id(name) {
+    if may_be_id(name) && !is_job(client, name)? {
         let path = format!("/v1/deployments?prefix={}", escape(name));
         let found: Vec<Deployment> = client.get(&path)?;
         if !found.is_empty() {

@@ -81,6 +81,14 @@ pub fn clean(text: &str) -> String {
         .collect()
 }
 
+/// A count and what is counted: `1 job`, `2 jobs`.
+#[must_use]
+pub fn counted(count: impl TryInto<u64>, noun: &str) -> String {
+    let count = count.try_into().unwrap_or(u64::MAX);
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {noun}{plural}")
+}
+
 /// The part of an id that people quote.
 #[must_use]
 pub fn short_id(id: &str) -> &str {

@@ -67,8 +67,10 @@ pub(crate) fn reasons(metric: &Metric) -> String {
     }
     if parts.is_empty() {
         parts.push(format!(
-            "{} nodes looked at, {} filtered, {} full",
-            metric.nodes_evaluated, metric.nodes_filtered, metric.nodes_exhausted
+            "{} looked at, {} filtered, {} full",
+            output::counted(metric.nodes_evaluated, "node"),
+            metric.nodes_filtered,
+            metric.nodes_exhausted
         ));
     }
     parts.join(", ")

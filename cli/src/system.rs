@@ -91,8 +91,8 @@ fn shown(report: &GcReport) -> String {
                 format!(" ({} inodes, {bytes})", node.inodes)
             };
             format!(
-                "{} allocations {freed}{space}, {}",
-                node.freed,
+                "{} {freed}{space}, {}",
+                output::counted(node.freed, "allocation"),
                 reasons(kept, &node.kept)
             )
         } else {

@@ -390,8 +390,8 @@ fn show(rows: &[Row], args: &TopArgs, now: &Collection) -> Result<(), CliError> 
         |lost| lost.to_string(),
     );
     output::print(&format!(
-        "{} tasks · eBPF events lost: {lost}\n",
-        rows.len()
+        "{} · eBPF events lost: {lost}\n",
+        output::counted(rows.len(), "task")
     ))?;
     if !now.unreachable.is_empty() {
         output::print(&format!("no answer from: {}\n", now.unreachable.join(", ")))?;

@@ -192,7 +192,8 @@ fn histogram(value: Option<&Histogram>) -> String {
     match histogram.count {
         0 => "0 times".to_owned(),
         times => format!(
-            "{times} times, {} in all, half of them {}, 99 % {}",
+            "{}, {} in all, half of them {}, 99 % {}",
+            output::counted(times, "time"),
             short(histogram.sum_nanos),
             below(0.5),
             below(0.99)

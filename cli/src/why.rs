@@ -76,8 +76,8 @@ fn show(job_id: &str, why: &Why, all: bool) -> Result<(), CliError> {
     output::print_table(&table)?;
     if shown < nodes {
         output::print(&format!(
-            "{} more nodes: --all shows them.\n",
-            nodes - shown
+            "not shown: {}; --all shows all.\n",
+            output::counted(nodes - shown, "node")
         ))?;
     }
     Ok(())

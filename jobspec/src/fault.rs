@@ -77,7 +77,7 @@ impl ReadJobFileError {
         if more > 0
             && let Some(last) = faults.last_mut()
         {
-            last.message = format!("{}; and {more} faults more", last.message);
+            last.message = format!("{}; {more} more", last.message);
         }
         Self::Faulty {
             name: name.to_owned(),

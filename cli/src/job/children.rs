@@ -35,8 +35,8 @@ pub(super) fn show(client: &Client, job: &Job, summary: &JobSummary) -> Result<(
     }
     let counts = summary.children;
     output::print(&format!(
-        "made {} jobs: {} pending, {} running, {} dead\n",
-        counts.pending + counts.running + counts.dead,
+        "made {}: {} pending, {} running, {} dead\n",
+        output::counted(counts.pending + counts.running + counts.dead, "job"),
         counts.pending,
         counts.running,
         counts.dead

@@ -8,7 +8,7 @@ use clap::Args;
 use muster_wire::api::alloc::{AllocListStub, Allocation};
 use muster_wire::api::deployment::Deployment;
 use muster_wire::api::eval::Evaluation;
-use muster_wire::api::job::RegisterResponse;
+use muster_wire::api::job::{Job, RegisterResponse};
 use muster_wire::api::node::NodeListStub;
 use serde_json::{Value, json};
 
@@ -271,16 +271,19 @@ fn idle_reason(client: &Client, id: &str, job_type: &str) -> Result<String, CliE
     if count("running") + count("pending") > 0 {
         return Ok("what runs stays, and takes what changes in place".to_owned());
     }
+    let job: Job = client.get(&format!("/v1/job/{}", escape(id)))?;
+    if job.stop {
+        return Ok("the job is stopped.\n  start it again: muster job run".to_owned());
+    }
     let failed = count("failed");
     if failed > 0 {
-        let next = match job_type {
-            "system" | "sysbatch" => {
-                format!("stop it and run it again: muster job stop {id}")
-            }
-            _ => format!("replace them at once: muster job eval --force-reschedule {id}"),
+        let why = match job_type {
+            "system" => "they start again after a pause",
+            "sysbatch" => "each node runs a version once",
+            _ => "the reschedule policy allows no replacement now",
         };
         return Ok(format!(
-            "{failed} failed, and the reschedule policy allows no replacement now.\n  {next}"
+            "{failed} failed, and {why}.\n  replace them at once: muster job eval --force-reschedule {id}"
         ));
     }
     let complete = count("complete");
@@ -349,8 +352,8 @@ fn wait_running(
         }
         if said.elapsed() >= REMIND {
             output::eprint(&format!(
-                "waiting for {} allocations to start, {} first",
-                waiting.len(),
+                "waiting for {} to start, {} first",
+                output::counted(waiting.len(), "allocation"),
                 waiting[0].name
             ));
             said = Instant::now();
@@ -383,7 +386,7 @@ fn show_end(
     }
     if running.allocs.is_empty() && short == 0 {
         return output::print(&format!(
-            "{id} is registered.   more: muster job status {id}   undo: muster job revert {id} VERSION\n"
+            "{id} is registered.   more: muster job status {id}   versions: muster job history {id}\n"
         ));
     }
     if running.allocs.is_empty() {
@@ -456,16 +459,16 @@ pub(super) fn wait_stopped(
             return Err(CliError::new(
                 Exit::TimedOut,
                 format!(
-                    "{} allocations of {job} have not ended, {} first",
-                    live.len(),
+                    "not ended yet: {} of {job}, {} first",
+                    output::counted(live.len(), "allocation"),
                     live[0].name
                 ),
             ));
         }
         if said.elapsed() >= REMIND {
             output::eprint(&format!(
-                "waiting for {} allocations to end, {} first",
-                live.len(),
+                "waiting for {} to end, {} first",
+                output::counted(live.len(), "allocation"),
                 live[0].name
             ));
             said = Instant::now();

@@ -313,8 +313,8 @@ fn waiting(node: &Node, left: &[&Allocation]) -> String {
     match left {
         [] => format!("waiting for the servers to end the drain{due}"),
         [first, ..] => format!(
-            "waiting for {} allocations to end, {} first, which {}{due}",
-            left.len(),
+            "waiting for {} to end, {} first, which {}{due}",
+            output::counted(left.len(), "allocation"),
             output::clean(&first.name),
             State::of(first).words()
         ),

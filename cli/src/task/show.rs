@@ -147,10 +147,12 @@ fn callback(task: &Task) -> String {
         (false, 0) => url.clone(),
         (false, failed) if status.callback_given_up => {
             let when = output::ago(status.callback_given_up_at);
-            format!("{url}, given up {when} after {failed} tries")
+            let failed = output::counted(failed, "time");
+            format!("{url}, given up {when}, failed {failed}")
         }
         (false, failed) => format!(
-            "{url}, failed {failed} times, next {}",
+            "{url}, failed {}, next {}",
+            output::counted(failed, "time"),
             output::ahead(status.callback_next_at)
         ),
     }

@@ -163,7 +163,7 @@ fn a_collection_tells_what_goes_and_what_stays() {
     assert!(done["Nodes"][0]["Inodes"].as_u64() > Some(0), "{done}");
     for line in [
         "jobs                 1 would be freed, 1 would be kept (1 not over)\n",
-        "1 allocations would be freed, none would be kept\n",
+        "1 allocation would be freed, none would be kept\n",
     ] {
         assert!(would.contains(line), "{would}");
     }

@@ -3,7 +3,7 @@
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt as _;
 
-use crate::support::{ask, job_file, muster, server, server_with, skipped, stderr, stdout};
+use crate::support::{ask, job_file, muster, server, server_with, skipped, stderr, stdout, until};
 
 #[test]
 fn a_missing_server_is_exit_6_with_advice() {
@@ -299,6 +299,36 @@ fn a_prefix_changes_no_job() {
         "{}",
         stdout(&shown)
     );
+}
+
+/// Jobs have names such as `db`, and ids of other things may begin so.
+#[test]
+fn job_id_wins_over_id_prefix() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_server, address) = server(dir.path());
+    let run = |id: &str| {
+        let text = format!(
+            "job \"{id}\" {{\n  group \"g\" {{\n    task \"t\" {{\n      driver = \"native\"\n      config {{ command = \"/bin/true\" }}\n    }}\n  }}\n}}\n"
+        );
+        let file = job_file(dir.path(), &text);
+        let path = file.to_str().unwrap();
+        ask(&address, &["job", "run", "--detach", path])
+    };
+    let of = |name: &str| {
+        let shown = ask(&address, &["--json", "deployment", "status", name]);
+        let shown: serde_json::Value = serde_json::from_str(&stdout(&shown)).ok()?;
+        let text = |field: &str| shown["Deployment"][field].as_str().map(str::to_owned);
+        Some((text("ID")?, text("JobID")?))
+    };
+    run("web");
+    let (id, _) = until("the first deployment", || of("web"));
+
+    run(&id[..4]);
+    let (_, job) = until("the second deployment", || {
+        of(&id[..4]).filter(|(found, _)| *found != id)
+    });
+
+    assert_eq!(job, id[..4]);
 }
 
 #[test]

@@ -11,13 +11,13 @@ pub enum Operand {
     Equal,
     /// `!=`, `not`: not equal as text.
     NotEqual,
-    /// `<`: lower, byte by byte, also for numbers.
+    /// `<`: lower. Two integers compare as such, else two floats, else texts byte by byte.
     Less,
-    /// `<=`: lower or equal, byte by byte.
+    /// `<=`: lower or equal.
     LessOrEqual,
-    /// `>`: higher, byte by byte.
+    /// `>`: higher.
     Greater,
-    /// `>=`: higher or equal, byte by byte.
+    /// `>=`: higher or equal.
     GreaterOrEqual,
     /// `regexp`: the left side matches the regular expression on the right.
     Regexp,

@@ -95,6 +95,7 @@ fn check_job(spec: &JobSpec, faults: &mut Vec<Fault>) {
         check_operands(&at, constraints, faults);
     }
     check_affinities(&at, affinities, faults);
+    check_preferences(&at, spec, faults);
     check_spreads(&at, *job_type, spreads, faults);
     launch::check(&at, spec, faults);
     check_map(format_args!("{at} → meta"), meta, limits::META_MAX, faults);
@@ -929,6 +930,31 @@ fn check_affinities(at: &str, affinities: &[Affinity], faults: &mut Vec<Fault>) 
             right: right.clone(),
         };
         check_operand(&at, &constraint, faults);
+    }
+}
+
+/// Refuses affinities of jobs that run on every node, as Nomad does: no node is chosen.
+fn check_preferences(at: &str, spec: &JobSpec, faults: &mut Vec<Fault>) {
+    let job_type = spec.job_type;
+    if !matches!(job_type, JobType::System | JobType::SysBatch) {
+        return;
+    }
+    let mut check = |at: String, affinities: &[Affinity]| {
+        if !affinities.is_empty() {
+            let reason = format!(
+                "a `{job_type}` job runs on every node, so none is preferred: leave it out"
+            );
+            faults.push(Fault::new(format!("{at} → affinity"), reason));
+        }
+    };
+    check(at.to_owned(), &spec.affinities);
+    for group in &spec.groups {
+        let at = format!("group \"{}\"", group.name);
+        for task in &group.tasks {
+            let at = format!("{at} → task \"{}\"", task.name);
+            check(at, &task.affinities);
+        }
+        check(at, &group.affinities);
     }
 }
 

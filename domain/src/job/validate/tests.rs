@@ -160,3 +160,30 @@ fn a_broken_regular_expression_is_refused() {
 
     assert!(reasons(spec)[0].contains("not a regular expression"));
 }
+
+/// System jobs choose no nodes, so a preference would be ignored.
+#[test]
+fn system_jobs_have_no_affinities() {
+    let affinity = || Affinity {
+        left: "${node.class}".to_owned(),
+        operand: Operand::Equal,
+        right: "big".to_owned(),
+        weight: 50,
+    };
+    let faults = |job_type: JobType, place: usize| {
+        let mut spec = job("web").job_type(job_type).build();
+        match place {
+            0 => spec.affinities.push(affinity()),
+            1 => spec.groups[0].affinities.push(affinity()),
+            _ => spec.groups[0].tasks[0].affinities.push(affinity()),
+        }
+        validate(spec).err().unwrap_or_default().len()
+    };
+
+    for place in 0..3 {
+        for job_type in [JobType::System, JobType::SysBatch] {
+            assert_eq!(faults(job_type, place), 1, "{job_type} {place}");
+        }
+        assert_eq!(faults(JobType::Service, place), 0, "{place}");
+    }
+}
