@@ -15,7 +15,8 @@
 //! | `bpf/pins.rs`, `bpffs.rs` | what is pinned, and the filesystem it is pinned in |
 //! | `bpf/kernel.rs`, `btf.rs` | offsets of the kernel's structures |
 //! | `bpf/cost.rs`, `empty.rs` | what the programs cost, and what of that is the measuring |
-//! | `bpf/map.rs` | `bpf(2)` for entries of maps |
+//! | `bpf/open.rs`, `map.rs` | opening pinned maps, and `bpf(2)` for their entries |
+//! | `bpf/id_hash.rs` | the hash of ids that the kernel gives |
 //!
 //! Invariants: nothing but this module writes the maps from user space; a program makes no entry
 //! for a task that is not watched; at every moment at most one load of the programs counts.
@@ -28,6 +29,7 @@ mod cost;
 mod empty;
 mod exec;
 mod group;
+mod id_hash;
 mod kernel;
 mod limits;
 mod load;
@@ -36,6 +38,7 @@ mod nat;
 mod net;
 mod object;
 mod oom;
+mod open;
 mod pins;
 mod policy;
 mod sched;
@@ -45,7 +48,6 @@ mod verdicts;
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     fs::File,
-    hash::{BuildHasherDefault, Hasher},
     io,
     net::Ipv4Addr,
     os::{fd::OwnedFd, unix::fs::MetadataExt},
@@ -54,7 +56,6 @@ use std::{
     time::Duration,
 };
 
-use aya::maps::MapData;
 use nix::{
     sys::statfs::{CGROUP2_SUPER_MAGIC, fstatfs},
     unistd::geteuid,
@@ -63,14 +64,25 @@ use thiserror::Error;
 
 use muster_agent_core::policy::TaskPolicies;
 use muster_ebpf_common::{
-    CgroupId, LostRecord, Plain,
+    CgroupId, LostRecord,
     net::{NetSlot, Traffic},
     sched::SchedSlot,
 };
 
 use crate::bpf::{
-    block::Block, btf::KernelTypes, exec::Exec, group::Groups, map::PinnedMap, nat::Nat, net::Net,
-    oom::Oom, pins::Pins, policy::Policy, sched::Sched, slots::Slots,
+    block::Block,
+    btf::KernelTypes,
+    exec::Exec,
+    group::Groups,
+    map::{PinnedMap, first},
+    nat::Nat,
+    net::Net,
+    oom::Oom,
+    open::open_map,
+    pins::Pins,
+    policy::Policy,
+    sched::Sched,
+    slots::Slots,
 };
 
 pub use crate::bpf::{
@@ -80,9 +92,11 @@ pub use crate::bpf::{
     empty::EmptyPrograms,
     exec::{ExitRecord, MainProcess},
     group::GroupRows,
+    id_hash::{IdHash, IdHasher},
     load::LoadProgramsError,
     object::{FindObjectError, OBJECT_FILE, Object, ObjectSource},
     oom::OomRecord,
+    open::OpenBpfError,
     pins::remove_pins,
     policy::{LoadPolicyError, RuleCount},
     verdicts::{PacketVerdict, Verdicts},
@@ -113,56 +127,6 @@ pub struct BpfConfig {
     pub cgroup_dir: PathBuf,
     /// How far a task's cgroup is from the root of the v2 hierarchy, which is 0.
     pub task_level: u32,
-}
-
-/// Why the programs could not be brought up or adopted.
-#[derive(Debug, Error)]
-pub enum OpenBpfError {
-    /// There is no eBPF object, or it was refused.
-    #[error("find the eBPF object")]
-    NoObject(#[from] &'static FindObjectError),
-    /// The process lacks the right to load programs.
-    #[error("load eBPF programs: run the agent as root")]
-    NotRoot,
-    /// `pin_dir` is not in a bpffs.
-    #[error(
-        "pin eBPF programs at {path}: it is not in a bpffs; mount one with \
-         `mount -t bpf bpf <directory>`"
-    )]
-    NotBpffs { path: PathBuf },
-    /// `cgroup_dir` cannot be opened.
-    #[error("open cgroup directory {path}")]
-    OpenCgroup {
-        path: PathBuf,
-        /// The error of the kernel.
-        #[source]
-        source: io::Error,
-    },
-    /// `cgroup_dir` is not in the v2 hierarchy.
-    #[error("attach eBPF programs to {path}: it is not a cgroup v2 directory")]
-    NotCgroupV2 { path: PathBuf },
-    /// The kernel does not show its types, or they lack what the programs read.
-    #[error("learn where this kernel keeps what the eBPF programs read")]
-    Types(#[from] ReadTypesError),
-    /// The programs could not be loaded, attached or pinned.
-    #[error("bring up the eBPF programs")]
-    Load(#[from] LoadProgramsError),
-    /// A pinned map could not be opened.
-    #[error("open the eBPF map pinned at {path}: remove the node's pins with `muster agent clean`")]
-    OpenMap {
-        path: PathBuf,
-        /// The error of the kernel.
-        #[source]
-        source: aya::maps::MapError,
-    },
-    /// Pins could not be made, read or removed.
-    #[error("arrange the eBPF pins below {path}")]
-    Pins {
-        path: PathBuf,
-        /// The error of the kernel.
-        #[source]
-        source: io::Error,
-    },
 }
 
 /// Why a task could not be registered.
@@ -258,31 +222,6 @@ impl TaskTotals {
 
 /// The resources that tasks used, by their cgroups.
 pub type TotalsByCgroup = HashMap<CgroupId, TaskTotals, IdHash>;
-
-/// Hashes ids that the kernel gives, which nobody chooses, by one multiplication.
-pub type IdHash = BuildHasherDefault<IdHasher>;
-
-/// See [`IdHash`].
-#[derive(Clone, Copy, Debug, Default)]
-pub struct IdHasher(u64);
-
-impl Hasher for IdHasher {
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.write_u64(u64::from(*byte));
-        }
-    }
-
-    fn write_u64(&mut self, id: u64) {
-        // 2^64 by the golden ratio. The table takes low bits for the place and the highest ones for its tags.
-        let spread = (self.0 ^ id).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        self.0 = spread ^ (spread >> 32);
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
-    }
-}
 
 /// The node's programs and maps.
 ///
@@ -985,17 +924,6 @@ fn open_cgroup(path: &Path) -> Result<(File, CgroupId), OpenBpfError> {
             source,
         }),
     }
-}
-
-fn open_map(maps: &Path, name: &str) -> Result<MapData, OpenBpfError> {
-    let path = maps.join(name);
-    MapData::from_pin(&path).map_err(|source| OpenBpfError::OpenMap { path, source })
-}
-
-fn first<V: Plain>(values: Option<Vec<V>>) -> V {
-    values
-        .and_then(|values| values.first().copied())
-        .unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -17,11 +17,11 @@ use muster_wire::codec::EncodeError;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::time::Instant;
 
-use crate::agents::Nodes;
+use crate::agents::nodes::Nodes;
 use crate::callback::{TasksConfig, Totals as CallbackTotals};
 use crate::clock::Clock;
 use crate::garbage::{FreedCounts, Totals};
-use crate::leader::{Lease, ServerHeartbeats};
+use crate::leader::lease::{Lease, ServerHeartbeats};
 use crate::limits;
 use crate::one_off::batch::RequestQueues;
 use crate::peers::Peers;

@@ -2,7 +2,8 @@
 //!
 //! One file per noun answers its routes. `status` alone decides status codes. `query` reads the query string
 //! and waits for changes. `body` reads bodies, and `listen` accepts connections. `connections` and `budget`
-//! bound the connections and their answers. `cross_site` refuses requests of web pages.
+//! bound the connections and their answers. `cross_site` refuses requests of web pages. `handler`
+//! holds the state that handlers share.
 //!
 //! Handlers read a snapshot of the state or propose one command; they hold nothing between requests.
 //!
@@ -22,6 +23,7 @@ mod eval;
 mod event;
 mod exec;
 mod garbage;
+mod handler;
 mod job;
 pub(crate) mod listen;
 mod logs;
@@ -44,9 +46,7 @@ use std::io;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::FromRef;
 use axum::middleware::{from_fn, from_fn_with_state};
-use axum::routing::MethodRouter;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -55,41 +55,8 @@ use crate::handle::Control;
 use crate::limits;
 
 use cross_site::SitePolicy;
+use handler::{Http, Table};
 use status::ApiError;
-
-/// State that every handler shares.
-#[derive(Clone, Debug)]
-struct Http {
-    control: Control,
-    /// Waiting and streaming requests end when it is cancelled.
-    shutdown: CancellationToken,
-    /// Long answers that may be made at once.
-    makers: Arc<Semaphore>,
-    /// Snapshots that may be sent or received at once.
-    snapshots: Arc<Semaphore>,
-}
-
-impl FromRef<Http> for Control {
-    fn from_ref(http: &Http) -> Self {
-        http.control.clone()
-    }
-}
-
-/// The routes as they are put together.
-#[derive(Debug, Default)]
-struct Table {
-    router: Router<Http>,
-    /// Each path as `wire::api::route` writes it.
-    paths: Vec<&'static str>,
-}
-
-impl Table {
-    fn on(mut self, path: &'static str, methods: MethodRouter<Http>) -> Self {
-        self.router = self.router.route(path, methods);
-        self.paths.push(path);
-        self
-    }
-}
 
 /// Every route. In the order of `wire::api::route::ROUTES`.
 fn table() -> Table {

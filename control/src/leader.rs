@@ -8,6 +8,7 @@
 pub(crate) mod consistency_check;
 mod garbage;
 mod heartbeats;
+pub(crate) mod lease;
 mod one_offs;
 mod periodic;
 mod scheduling;
@@ -23,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use self::consistency_check::ComparisonDuty;
 use self::garbage::GcDuty;
 use self::heartbeats::NodeHeartbeats;
-pub(crate) use self::heartbeats::{Lease, ServerHeartbeats};
+use self::lease::ServerHeartbeats;
 use self::one_offs::OneOffDuty;
 use self::periodic::PeriodicDuty;
 use self::scheduling::SchedulingPipeline;

@@ -32,6 +32,7 @@ mod callback;
 mod clock;
 mod consistency_check;
 mod data_dir;
+mod error_chain;
 mod events;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
@@ -53,16 +54,5 @@ mod state_rules;
 
 pub use consistency_check::DivergedError;
 pub use data_dir::OpenDataDirError;
+use error_chain::chain;
 pub use raft::{ChangeServersError, OpenLogError, ReadSnapshotError, StartRaftError};
-
-/// An error and its causes on one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        source = error.source();
-    }
-    text
-}

@@ -15,9 +15,9 @@ use muster_ebpf_common::{
 };
 
 use crate::bpf::{
-    IdHash,
+    id_hash::IdHash,
     load::WALK_GROUPS,
-    map::{PinnedMap, open_pinned, walk_cgroups},
+    map::{PinnedMap, first, open_pinned, walk_cgroups},
 };
 
 /// The rows of tasks' groups in one hierarchy, by their ids in it.
@@ -45,7 +45,7 @@ impl Groups {
         };
         walk.set_all(0, begin)?;
         walk_cgroups(program.as_fd(), root.as_fd())?;
-        let walked = super::first(walk.lookup(0)?);
+        let walked = first(walk.lookup(0)?);
         if walked.cut != 0 {
             tracing::debug!(visited = walked.visited, "more groups than one walk tells");
         }

@@ -531,6 +531,13 @@ fn with_memory(mut attempt: impl FnMut() -> io::Result<()>) -> io::Result<()> {
     attempt()
 }
 
+/// The first value of an entry, or the default.
+pub(super) fn first<V: Plain>(values: Option<Vec<V>>) -> V {
+    values
+        .and_then(|values| values.first().copied())
+        .unwrap_or_default()
+}
+
 fn raw(fd: BorrowedFd<'_>) -> u32 {
     u32::try_from(fd.as_raw_fd()).expect("an open descriptor is not negative")
 }

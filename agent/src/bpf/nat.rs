@@ -12,9 +12,8 @@ use std::{
 use muster_ebpf_common::nat::{HostVethEntry, PublishedKey, PublishedPort};
 
 use crate::bpf::{
-    OpenBpfError,
     map::{PinnedMap, open_pinned, run_on_packet},
-    open_map,
+    open::{OpenBpfError, open_map},
 };
 
 /// The program for packets that come in by a device.

@@ -37,10 +37,9 @@ use muster_ebpf_common::{
 use thiserror::Error;
 
 use crate::bpf::{
-    OpenBpfError,
     limits::{BATCH_WRITTEN, QUARANTINE},
     map::PinnedMap,
-    open_map,
+    open::{OpenBpfError, open_map},
 };
 
 use counts::{CarriedOverCounters, PolicyHistory, name_hash};

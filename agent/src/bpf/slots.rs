@@ -14,7 +14,12 @@ use std::{
 
 use muster_ebpf_common::{CgroupId, limits::SLOTS_MAX};
 
-use crate::bpf::{IdHash, OpenBpfError, limits::QUARANTINE, map::PinnedMap, open_map};
+use crate::bpf::{
+    id_hash::IdHash,
+    limits::QUARANTINE,
+    map::PinnedMap,
+    open::{OpenBpfError, open_map},
+};
 
 /// Where `ACTIVE` counts how often a task was registered or forgotten.
 const REGISTRATIONS: u32 = 2;

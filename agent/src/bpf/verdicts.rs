@@ -19,7 +19,7 @@ use muster_ebpf_common::{
 };
 use tokio::io::unix::AsyncFd;
 
-use crate::bpf::{Bpf, OpenBpfError, policy::open_ring};
+use crate::bpf::{Bpf, open::OpenBpfError, policy::open_ring};
 
 /// One packet, or attempt to connect, that was judged.
 #[derive(Clone, Debug, PartialEq, Eq)]

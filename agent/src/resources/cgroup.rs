@@ -14,6 +14,7 @@
 //! errors. This module is the only one that knows paths of the cgroup file system, and it touches
 //! nothing outside the tree it made, but for the agent's own leaf.
 
+mod controller;
 mod cpu;
 mod cpuset;
 mod file;
@@ -33,14 +34,16 @@ mod reserve;
 mod resources;
 mod stats;
 mod stray;
+mod subgroups;
 mod task;
 mod tree;
 mod walked;
 
+pub use controller::Controller;
 pub(crate) use cpu::PERIOD_US;
 pub(crate) use cpuset::list as core_list;
 pub use file::CgroupFileError;
-pub use hierarchies::{CgroupMode, Controller, ControllerMode, Hierarchies, ProbeCgroupError};
+pub use hierarchies::{CgroupMode, ControllerMode, Hierarchies, ProbeCgroupError};
 pub use io::disks;
 pub use kill::KillError;
 pub use oom::OomCount;

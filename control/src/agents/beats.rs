@@ -9,33 +9,14 @@ use std::time::Instant;
 
 use muster_domain::id::NodeId;
 use muster_wire::rpc::ToAgent;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::Nodes;
+use super::nodes::{Nodes, PendingHeartbeat, ServiceInfo};
 use crate::handle::Control;
-use crate::leader::Lease;
+use crate::leader::lease::Lease;
 use crate::limits;
 use crate::peers::message::{PeerReply, PeerRequest};
-
-/// The addresses and settings that a server offers its agents.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct ServiceInfo {
-    /// Addresses where agents reach the servers of the cluster.
-    pub(super) servers: Vec<SocketAddr>,
-    /// Addresses where servers listen for clients.
-    pub(super) apis: Vec<SocketAddr>,
-    /// The reason why agents should try another server.
-    pub(super) unserved: Option<String>,
-}
-
-/// A node's newest heartbeat that no leader has counted yet.
-#[derive(Debug)]
-pub(super) struct PendingHeartbeat {
-    pub(super) node_id: NodeId,
-    pub(super) number: u64,
-    pub(super) outbox: mpsc::Sender<ToAgent>,
-}
 
 /// Gathers until `stop`.
 pub(super) async fn gather(

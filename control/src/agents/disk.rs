@@ -15,7 +15,9 @@ use quinn::Connection;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task::JoinSet;
 
-use super::{Nodes, route};
+use super::nodes::Nodes;
+use super::route;
+use crate::error_chain::chain;
 use crate::handle::Control;
 use crate::limits;
 
@@ -128,7 +130,7 @@ impl DiskStream {
         let (mut to_node, mut from_node) = match opened {
             Ok(opened) => opened,
             Err(error) => {
-                let reason = super::chain(&error);
+                let reason = chain(&error);
                 return self.end_with(&AgentReply::Later { reason }).await;
             }
         };
@@ -169,7 +171,7 @@ async fn pass_on(
             Ok(Some(reply)) => translated(reply),
             Ok(None) => return Ok(()),
             Err(error) => {
-                let reason = format!("its node's answer broke off: {}", super::chain(&error));
+                let reason = format!("its node's answer broke off: {}", chain(&error));
                 (AgentReply::Later { reason }, true)
             }
         };

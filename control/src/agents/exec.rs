@@ -10,6 +10,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 
 use super::request;
+use crate::error_chain::chain;
 use crate::limits;
 
 /// A session. Dropping it hangs up.
@@ -65,7 +66,7 @@ pub(super) async fn join<I: DeserializeOwned + Serialize>(
                 Ok(Some(reply)) => reply,
                 Ok(None) => return,
                 Err(error) => NodeReply::Failed {
-                    reason: format!("the node's answer broke off: {}", super::chain(&error)),
+                    reason: format!("the node's answer broke off: {}", chain(&error)),
                     kind: FailureKind::Other,
                 },
             };

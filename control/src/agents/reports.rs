@@ -23,6 +23,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::error_chain::chain;
 use crate::handle::{Control, Retry};
 use crate::limits;
 
@@ -380,7 +381,7 @@ async fn propose(
                 return None;
             }
             Err(error) if error.retry() == Retry::Never => {
-                tracing::error!(error = super::chain(&error), "reports cannot be written");
+                tracing::error!(error = chain(&error), "reports cannot be written");
                 return None;
             }
             Err(error) => {

@@ -9,6 +9,7 @@ use muster_wire::rpc::{FailureKind, LogAck, NodeReply, NodeRequest};
 use quinn::{Connection, ConnectionError};
 use tokio::sync::mpsc;
 
+use crate::error_chain::chain;
 use crate::limits;
 use crate::peers::PeerError;
 
@@ -133,7 +134,7 @@ pub(super) async fn pass_on(
             Ok(Some(reply)) => reply,
             Ok(None) => return,
             Err(error) => {
-                let reason = format!("the node's answer broke off: {}", super::chain(&error));
+                let reason = format!("the node's answer broke off: {}", chain(&error));
                 // A reader that is gone does not want to know.
                 drop(
                     replies

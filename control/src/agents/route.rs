@@ -14,17 +14,47 @@ use muster_wire::rpc::{DiskAck, ExecInput, ExecSession, FailureKind, NodeReply, 
 use quinn::Connection;
 use tokio::sync::mpsc;
 
-use super::Nodes;
 use super::exec::{self, ExecLine};
+use super::nodes::Nodes;
 use super::request::{self, NodeRequestError};
+use crate::error_chain::chain;
 use crate::handle::{Control, ProposeError};
 use crate::limits;
 use crate::peers::PeerChannel::Passage;
 use crate::peers::Peers;
 use crate::peers::message::{PeerReply, PeerRequest};
 
+impl Nodes {
+    /// Asks `node_id`, whichever server it hangs on. The channel ends with the node's answer; dropping it cancels
+    /// the question. If the answer breaks off, its last part is a [`NodeReply::Failed`].
+    ///
+    /// # Errors
+    ///
+    /// [`NodeRequestError`] if the node cannot be asked.
+    pub async fn request(
+        &self,
+        node_id: NodeId,
+        request: NodeRequest,
+    ) -> Result<mpsc::Receiver<NodeReply>, NodeRequestError> {
+        ask(self, &self.shared.peers, node_id, request).await
+    }
+
+    /// Opens a session with a command on `node_id`, whichever server it hangs on. Dropping what it gives hangs up.
+    ///
+    /// # Errors
+    ///
+    /// [`NodeRequestError`] if the node cannot be asked.
+    pub async fn exec(
+        &self,
+        node_id: NodeId,
+        session: ExecSession,
+    ) -> Result<ExecLine, NodeRequestError> {
+        open(self, &self.shared.peers, node_id, session).await
+    }
+}
+
 /// Asks `node_id`.
-pub(super) async fn ask(
+async fn ask(
     nodes: &Nodes,
     peers: &Peers,
     node_id: NodeId,
@@ -37,7 +67,7 @@ pub(super) async fn ask(
 }
 
 /// Opens a session with a command on `node_id`.
-pub(super) async fn open(
+async fn open(
     nodes: &Nodes,
     peers: &Peers,
     node_id: NodeId,
@@ -245,7 +275,7 @@ pub(crate) async fn answer_for_server(
 /// Tells the other server why the node is not asked.
 async fn refuse(mut sender: FrameSender, error: &NodeRequestError) {
     let failed = NodeReply::Failed {
-        reason: super::chain(error),
+        reason: chain(error),
         kind: FailureKind::Other,
     };
     // The other server is gone if it does not take it.

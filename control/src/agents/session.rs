@@ -22,11 +22,11 @@ use quinn::{Connection, ConnectionError};
 use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc, watch};
 use tokio::time::Instant;
 
-use super::SessionEntry;
-use super::beats::ServiceInfo;
 use super::desired::SentDesired;
+use super::nodes::{ServiceInfo, SessionEntry};
 use super::wake::{Wake, WakeReason};
 use super::{disk, reports};
+use crate::error_chain::chain;
 use crate::handle::{Consistency, Control, ProposeError, Retry};
 use crate::limits;
 
@@ -82,9 +82,9 @@ impl SessionError {
             }),
             Self::Elsewhere { reason } => Some(elsewhere(reason.clone())),
             Self::Propose(error) if error.retry() == Retry::Never => Some(ToAgent::Refused {
-                reason: super::chain(error),
+                reason: chain(error),
             }),
-            Self::Propose(error) => Some(elsewhere(super::chain(error))),
+            Self::Propose(error) => Some(elsewhere(chain(error))),
             Self::Protocol { what } => Some(ToAgent::Refused {
                 reason: format!("the agent broke the protocol: {what}"),
             }),

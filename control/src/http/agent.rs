@@ -9,9 +9,9 @@ use muster_domain::region;
 use muster_wire::api::agent::{Health, HealthResponse, Member, MembersResponse, SelfResponse};
 use serde_json::json;
 
+use super::handler::{Http, Table};
 use super::query::Query;
 use super::status::ApiError;
-use super::{Http, Table};
 use crate::limits;
 use crate::peers::message::{PeerInfo, ServerNode};
 

@@ -14,9 +14,10 @@ use muster_wire::api::alloc::{
 };
 
 use super::body::RawBody;
+use super::handler::{Http, Table};
+use super::path;
 use super::query::Query;
 use super::status::ApiError;
-use super::{Http, Table, path};
 
 pub(super) const WHAT: &str = "alloc";
 

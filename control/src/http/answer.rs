@@ -7,7 +7,7 @@ use axum::response::{IntoResponse, Response};
 use muster_domain::id::LogIndex;
 use serde::Serialize;
 
-use super::Http;
+use super::handler::Http;
 use super::status::ApiError;
 use crate::handle::ReadState;
 

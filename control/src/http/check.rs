@@ -12,7 +12,7 @@ use muster_wire::api::operator::{
 };
 use muster_wire::api::{duration, time};
 
-use super::Http;
+use super::handler::Http;
 use super::query::Query;
 use super::status::ApiError;
 use crate::consistency_check::{StateHashComparison, StateHashReport};

@@ -17,9 +17,10 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 use super::body::RawBody;
+use super::handler::{Http, Table};
 use super::query::Query;
 use super::status::ApiError;
-use super::{Http, Table, alloc, exec, logs, metrics, path, usage};
+use super::{alloc, exec, logs, metrics, path, usage};
 use crate::limits;
 
 pub(super) fn routes(table: Table) -> Table {

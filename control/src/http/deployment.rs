@@ -15,9 +15,10 @@ use muster_wire::api::deployment::{
 
 use super::alloc::{node_refs, stub};
 use super::body::RawBody;
+use super::handler::{Http, Table};
+use super::path;
 use super::query::Query;
 use super::status::ApiError;
-use super::{Http, Table, path};
 
 const WHAT: &str = "deployment";
 

@@ -11,9 +11,10 @@ use muster_domain::id::EvalId;
 use muster_wire::api;
 
 use super::alloc::{node_refs, stub};
+use super::handler::{Http, Table};
+use super::path;
 use super::query::Query;
 use super::status::ApiError;
-use super::{Http, Table, path};
 
 const WHAT: &str = "eval";
 

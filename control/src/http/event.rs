@@ -24,9 +24,10 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::answer;
+use super::handler::{Http, Table};
 use super::query::Query;
 use super::status::ApiError;
-use super::{Http, Table, answer};
 use crate::events::{Batch, Filter, Gap, TopicFilter};
 use crate::handle::{Consistency, Control};
 use crate::limits;

@@ -25,8 +25,8 @@ use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::Http;
 use super::client::{find_alloc, task_of};
+use super::handler::Http;
 use super::listen::Connection;
 use super::query::Query;
 use super::status::ApiError;

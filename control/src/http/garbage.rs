@@ -14,8 +14,8 @@ use muster_domain::node::NodeStatus;
 use muster_wire::api::operator::{GcCount, GcKept as KeptShape, GcNode, GcReport};
 use muster_wire::rpc::{NodeReply, NodeRequest};
 
-use super::Http;
 use super::client::{self, AnswerTimeouts};
+use super::handler::Http;
 use super::query::Query;
 use super::status::ApiError;
 use crate::garbage::FreedCounts;

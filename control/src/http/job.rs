@@ -31,9 +31,10 @@ use muster_wire::api::job::{
 
 use super::alloc::{node_refs, stub};
 use super::body::RawBody;
+use super::handler::{Http, Table};
 use super::query::Query;
 use super::status::ApiError;
-use super::{Http, Table, deployment, garbage, path};
+use super::{deployment, garbage, path};
 use crate::garbage::FreedCounts;
 use crate::limits;
 

@@ -29,8 +29,8 @@ use muster_wire::rpc::{LogOrigin, LogPiece, LogStream, LogsRequest, NodeReply, N
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::Http;
 use super::client::{self, find_alloc};
+use super::handler::Http;
 use super::query::Query;
 use super::status::ApiError;
 use crate::{clock, limits};

@@ -10,7 +10,7 @@ use muster_control_core::fsm::{GcKept, GcKind};
 use muster_control_core::state::State;
 use muster_wire::api::operator::{Gauge, Metrics};
 
-use super::Http;
+use super::handler::Http;
 use super::query::Query;
 use super::status::ApiError;
 use crate::callback::{self, Outcome};

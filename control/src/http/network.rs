@@ -6,8 +6,8 @@ use muster_control_core::fsm::ConfigCommand;
 use muster_domain::id::LogIndex;
 use muster_wire::api::operator::{ClusterPolicy, ClusterPolicySetResponse, read_cluster_policy};
 
-use super::Http;
 use super::body::RawBody;
+use super::handler::Http;
 use super::query::Query;
 use super::status::ApiError;
 

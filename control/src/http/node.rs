@@ -13,9 +13,10 @@ use muster_wire::api::node::{
 };
 
 use super::body::RawBody;
+use super::handler::{Http, Table};
+use super::path;
 use super::query::Query;
 use super::status::ApiError;
-use super::{Http, Table, path};
 
 const WHAT: &str = "node";
 

@@ -8,9 +8,10 @@ use muster_domain::id::LogIndex;
 use muster_domain::job::DEFAULT_NAMESPACE;
 use muster_wire::api::operator::Namespace;
 
+use super::handler::{Http, Table};
 use super::query::Query;
 use super::status::ApiError;
-use super::{Http, Table, answer, check, garbage, metrics, network, scheduler, snapshot};
+use super::{answer, check, garbage, metrics, network, scheduler, snapshot};
 
 pub(super) fn routes(table: Table) -> Table {
     table

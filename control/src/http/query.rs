@@ -18,9 +18,10 @@ use serde::Serialize;
 use tokio::time::Instant;
 
 use super::connections::Activity;
+use super::handler::Http;
 use super::listen::Connection;
 use super::status::ApiError;
-use super::{Http, answer, budget};
+use super::{answer, budget};
 use crate::handle::{Consistency, ReadState};
 
 /// The namespace that stands for all of them.

@@ -8,9 +8,9 @@ use muster_wire::api::operator::{
 };
 
 use super::body::RawBody;
+use super::handler::{Http, Table};
 use super::query::Query;
 use super::status::ApiError;
-use super::{Http, Table};
 use crate::peers::message::{MemberRecord, PeerInfo};
 
 /// Nomad's word for servers whose numbers are not their addresses.

@@ -9,8 +9,8 @@ use muster_wire::api::operator::{
     SchedulerConfig, SchedulerResponse, SchedulerSetResponse, read_scheduler,
 };
 
-use super::Http;
 use super::body::RawBody;
+use super::handler::Http;
 use super::query::Query;
 use super::status::ApiError;
 

@@ -9,10 +9,11 @@ use muster_control_core::state::State;
 use muster_domain::job::DEFAULT_NAMESPACE;
 use muster_wire::api::search::{SearchRequest, SearchResponse};
 
+use super::answer;
 use super::body::RawBody;
+use super::handler::{Http, Table};
 use super::query::Query;
 use super::status::ApiError;
-use super::{Http, Table, answer};
 use crate::limits;
 
 pub(super) fn routes(table: Table) -> Table {

@@ -17,10 +17,11 @@ use sha2::{Digest as _, Sha256};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, timeout};
 
+use super::answer;
+use super::handler::Http;
 use super::listen::Connection;
 use super::query::Query;
 use super::status::ApiError;
-use super::{Http, answer};
 use crate::limits;
 use crate::restore;
 use crate::snapshot::{ReadSnapshotError, SavedSnapshot, SnapshotReader};

@@ -16,9 +16,9 @@ use muster_wire::api::task::{
 };
 
 use super::body::RawBody;
+use super::handler::{Http, Table};
 use super::query::Query;
 use super::status::ApiError;
-use super::{Http, Table};
 
 pub(super) fn routes(table: Table) -> Table {
     table

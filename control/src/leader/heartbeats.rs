@@ -16,30 +16,10 @@ use muster_domain::node::NodeStatus;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
+use super::lease::{Lease, ServerHeartbeats};
 use crate::handle::Control;
 use crate::limits;
 use crate::raft::WriteError;
-
-/// Heartbeats that one server gathered from its nodes.
-#[derive(Debug)]
-pub(crate) struct ServerHeartbeats {
-    pub(crate) server_id: u64,
-    /// Nodes that were heard of.
-    pub(crate) nodes: Vec<NodeId>,
-    /// Nodes that have left it.
-    pub(crate) left: Vec<NodeId>,
-    /// Told when they are counted; dropped if they are not.
-    pub(crate) reply: oneshot::Sender<Lease>,
-}
-
-/// The answer to counted nodes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Lease {
-    /// How long none of them is taken for down, counted from when it sent its heartbeat.
-    pub(crate) duration: Duration,
-    /// Nodes that were not counted: they are down, or were about to be when the heartbeat came.
-    pub(crate) uncounted: Vec<NodeId>,
-}
 
 /// The core and what is under way.
 #[derive(Debug)]

@@ -17,7 +17,11 @@ use muster_ebpf_common::{
 };
 
 use super::counts::{CarriedOverCounters, PolicyHistory};
-use crate::bpf::{OpenBpfError, limits::BATCH_WRITTEN, map::PinnedMap, open_map};
+use crate::bpf::{
+    limits::BATCH_WRITTEN,
+    map::PinnedMap,
+    open::{OpenBpfError, open_map},
+};
 
 /// The two maps.
 #[derive(Debug)]

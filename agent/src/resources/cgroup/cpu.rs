@@ -9,11 +9,12 @@ use std::path::{Path, PathBuf};
 
 use cgroups_rs::fs::cpu::CpuController;
 
-use crate::resources::cgroup::Controller;
+use crate::resources::cgroup::controller::Controller;
 use crate::resources::cgroup::file::{self, CgroupFileError};
 use crate::resources::cgroup::open_files::{CgroupFileReader, GroupHierarchy};
 use crate::resources::cgroup::resources::{ApplyLimitError, Limits, Setter};
 use crate::resources::cgroup::stats::CpuStats;
+use crate::resources::cgroup::subgroups;
 
 /// Time over which a quota is counted, in microseconds: the kernel's default. Shorter periods make
 /// smoother tasks and dearer scheduling.
@@ -76,7 +77,7 @@ pub(crate) fn sum_children(dir: &Path, v2: bool) -> Result<(), ApplyLimitError> 
         source,
     };
     let mut sum = 0;
-    for child in crate::resources::cgroup::tree::children(dir).map_err(failed)? {
+    for child in subgroups::children(dir).map_err(failed)? {
         match file::number(&child, weight_file(v2)) {
             Ok(weight) => sum += weight,
             // Removed since it was listed.

@@ -5,10 +5,11 @@
 
 use std::path::Path;
 
+use crate::resources::cgroup::controller::Controller;
 use crate::resources::cgroup::file::{self, CgroupFileError};
+use crate::resources::cgroup::kill;
 use crate::resources::cgroup::limits::TAKE_IN_PASSES_MAX;
 use crate::resources::cgroup::resources::{ApplyLimitError, Limits, Setter};
-use crate::resources::cgroup::{Controller, kill};
 
 const CPUS: &str = "cpuset.cpus";
 const MEMS: &str = "cpuset.mems";

@@ -1,85 +1,16 @@
 //! The hierarchies of this host, and the place of this process in each of them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
-
+use crate::resources::cgroup::controller::Controller;
 use crate::resources::cgroup::{file, memory};
 
 /// The parent of our tree is one up when the agent is in this leaf already: a service manager may
 /// start it there (`DelegateSubgroup=agent`), or an agent before this one made it.
 pub(crate) const AGENT_LEAF: &str = "agent";
-
-/// A resource controller of the kernel that the agent knows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Controller {
-    /// CPU time: weight and quota.
-    Cpu,
-    /// CPU time used. A controller of its own in v1 only; in v2 a part of `cpu`.
-    Cpuacct,
-    /// CPUs and memory nodes.
-    Cpuset,
-    /// Block I/O: `io` in v2, `blkio` in v1.
-    Io,
-    Memory,
-    Pids,
-}
-
-impl Controller {
-    /// All of them.
-    pub const ALL: [Self; 6] = [
-        Self::Cpu,
-        Self::Cpuacct,
-        Self::Cpuset,
-        Self::Io,
-        Self::Memory,
-        Self::Pids,
-    ];
-
-    /// Those that a task's limits are made of. CPU time used is in each v2 group, whatever is bound
-    /// to v1, so `cpuacct` is not among them.
-    pub(crate) const USED: [Self; 3] = [Self::Cpu, Self::Memory, Self::Pids];
-
-    /// Its name in v2, and in attributes.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Cpu => "cpu",
-            Self::Cpuacct => "cpuacct",
-            Self::Cpuset => "cpuset",
-            Self::Io => "io",
-            Self::Memory => "memory",
-            Self::Pids => "pids",
-        }
-    }
-
-    fn v1_name(self) -> &'static str {
-        if self == Self::Io {
-            "blkio"
-        } else {
-            self.name()
-        }
-    }
-
-    /// The controller that has its numbers in v2.
-    fn v2_name(self) -> &'static str {
-        if self == Self::Cpuacct {
-            "cpu"
-        } else {
-            self.name()
-        }
-    }
-}
-
-impl fmt::Display for Controller {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
 
 /// Where a controller is bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -15,9 +15,10 @@ use std::path::Path;
 use muster_domain::job::ByteRate;
 use muster_domain::resources::IoLimits;
 
+use crate::resources::cgroup::controller::Controller;
 use crate::resources::cgroup::file;
-use crate::resources::cgroup::resources::{ApplyLimitError, Limits, Setter};
-use crate::resources::cgroup::{Controller, Unenforced, tree};
+use crate::resources::cgroup::resources::{ApplyLimitError, Limits, Setter, Unenforced};
+use crate::resources::cgroup::subgroups;
 
 /// Where the kernel lists disks.
 const DISKS: &str = "/sys/block";
@@ -138,7 +139,7 @@ pub(crate) fn sum_children(dir: &Path, v2: bool) -> Result<(), ApplyLimitError> 
     let controller = Controller::Io;
     let setter = Setter { controller, dir };
     let children =
-        || tree::children(dir).map_err(|source| ApplyLimitError::Read { controller, source });
+        || subgroups::children(dir).map_err(|source| ApplyLimitError::Read { controller, source });
     for (name, _) in weights(v2) {
         if !setter.has(name) {
             continue;

@@ -6,7 +6,7 @@ use rustix::process::{Pid, Signal};
 
 use crate::resources::cgroup::file::{self, CgroupFileError};
 use crate::resources::cgroup::limits::KILL_PASSES_MAX;
-use crate::resources::cgroup::tree;
+use crate::resources::cgroup::subgroups;
 
 /// Why a group was not killed.
 #[derive(Debug, thiserror::Error)]
@@ -61,7 +61,7 @@ fn signal(pid: u32) {
 /// Processes in `dir` and below.
 pub(crate) fn procs(dir: &Path) -> Result<Vec<u32>, CgroupFileError> {
     let mut pids = Vec::new();
-    let nested = tree::descendants(dir)?;
+    let nested = subgroups::descendants(dir)?;
     for group in nested.iter().map(PathBuf::as_path).chain([dir]) {
         let text = file::read_if_any(group, "cgroup.procs")?.unwrap_or_default();
         pids.extend(text.lines().filter_map(|line| line.parse::<u32>().ok()));

@@ -5,12 +5,13 @@ use std::path::{Path, PathBuf};
 use cgroups_rs::fs::MaxValue;
 use cgroups_rs::fs::memory::{MemController, SetMemory};
 
+use crate::resources::cgroup::controller::Controller;
 use crate::resources::cgroup::file::{self, CgroupFileError};
 use crate::resources::cgroup::limits::MEMORY_ROUNDING_BYTES;
 use crate::resources::cgroup::open_files::{CgroupFileReader, GroupHierarchy};
-use crate::resources::cgroup::resources::{ApplyLimitError, Limits, Setter};
+use crate::resources::cgroup::resources::{ApplyLimitError, Limits, Setter, Unenforced};
 use crate::resources::cgroup::stats::MemoryStats;
-use crate::resources::cgroup::{Controller, Unenforced, oom};
+use crate::resources::cgroup::{oom, subgroups};
 
 /// The file with the kinds of memory use.
 const STAT: &str = "memory.stat";
@@ -166,7 +167,7 @@ pub(crate) fn sum_children(dir: &Path) -> Result<(), ApplyLimitError> {
         source,
     };
     let mut sum: u64 = 0;
-    for child in crate::resources::cgroup::tree::children(dir).map_err(failed)? {
+    for child in subgroups::children(dir).map_err(failed)? {
         match file::limit(&child, "memory.low") {
             Ok(low) => sum = sum.saturating_add(low.unwrap_or(0)),
             Err(error) if error.is_gone() => {}

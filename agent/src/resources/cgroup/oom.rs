@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::resources::cgroup::file::{self, CgroupFileError};
 use crate::resources::cgroup::open_files::{CgroupFileReader, GroupHierarchy};
-use crate::resources::cgroup::{memory, tree};
+use crate::resources::cgroup::{memory, subgroups};
 
 /// Where v1 counts them.
 const CONTROL: &str = "memory.oom_control";
@@ -52,7 +52,7 @@ pub(crate) fn kills_v1<D: Fn(GroupHierarchy) -> PathBuf>(
 /// v2 counts for all groups below; v1 for each alone.
 fn kills_below_v1(dir: &Path) -> Result<u64, CgroupFileError> {
     let mut kills = 0;
-    for nested in tree::descendants(dir)? {
+    for nested in subgroups::descendants(dir)? {
         kills += kills_in(&file::read_if_any(&nested, CONTROL)?.unwrap_or_default());
     }
     Ok(kills)

@@ -15,7 +15,7 @@ use std::time::Instant;
 
 use rustix::process::{Resource, getrlimit};
 
-use crate::resources::cgroup::Controller;
+use crate::resources::cgroup::controller::Controller;
 use crate::resources::cgroup::file::{self, CgroupFileError, READ_BYTES, READ_BYTES_MAX};
 use crate::resources::cgroup::limits::{FILES_HELD_FOR, FILES_HELD_MAX, FILES_HELD_PART};
 

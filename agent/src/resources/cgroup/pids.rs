@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use cgroups_rs::fs::MaxValue;
 use cgroups_rs::fs::pid::PidController;
 
-use crate::resources::cgroup::Controller;
+use crate::resources::cgroup::controller::Controller;
 use crate::resources::cgroup::file::CgroupFileError;
 use crate::resources::cgroup::open_files::{CgroupFileReader, GroupHierarchy};
 use crate::resources::cgroup::resources::{ApplyLimitError, Limits, Setter};

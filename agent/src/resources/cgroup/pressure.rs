@@ -9,9 +9,11 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::resources::cgroup::file;
 use crate::resources::cgroup::open_files::{CgroupFileReader, GroupHierarchy};
 use crate::resources::cgroup::stats::{Pressure, PressureStats};
-use crate::resources::cgroup::{NodeTree, TaskCgroup, file};
+use crate::resources::cgroup::task::TaskCgroup;
+use crate::resources::cgroup::tree::NodeTree;
 
 /// The files that [`stats`] reads.
 pub(crate) const FILES: [&str; 3] = ["cpu.pressure", "memory.pressure", "io.pressure"];

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::resources::cgroup::file::CgroupFileError;
 use crate::resources::cgroup::limits::{LOOK_PAUSE_MAX, LOOK_PAUSE_MIN, REMOVE_TRIES_MAX};
-use crate::resources::cgroup::{kill, tree};
+use crate::resources::cgroup::{kill, subgroups};
 
 /// Why a group is still there.
 #[derive(Debug, thiserror::Error)]
@@ -65,7 +65,7 @@ pub(crate) fn once(dir: &Path) -> io::Result<()> {
         outcome => return outcome,
     }
     // Groups above their children, so the other way round.
-    for nested in tree::descendants(dir)
+    for nested in subgroups::descendants(dir)
         .map_err(io::Error::other)?
         .iter()
         .rev()

@@ -7,9 +7,11 @@
 //! one: each task has its own limit, but the sum of those may exceed the kernel's numbers. Then nothing on the machine
 //! could start.
 
+use crate::resources::cgroup::controller::Controller;
 use crate::resources::cgroup::limits::{PIDS_KEPT_MAX, PIDS_KEPT_PART};
 use crate::resources::cgroup::resources::ApplyLimitError;
-use crate::resources::cgroup::{Controller, NodeTree, cpu, memory, pids};
+use crate::resources::cgroup::tree::NodeTree;
+use crate::resources::cgroup::{cpu, memory, pids};
 
 /// The weight of drivers among allocations, in MHz: they start and end tasks, and take little. A thousand tasks of 100
 /// MHz leave them a tenth of the processors.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use muster_domain::resources::IoLimits;
 
-use crate::resources::cgroup::Controller;
+use crate::resources::cgroup::controller::Controller;
 use crate::resources::cgroup::file::{self, CgroupFileError};
 use crate::resources::cgroup::limits::PIDS_DEFAULT;
 

@@ -4,10 +4,11 @@ use std::path::{Path, PathBuf};
 
 use rustix::process::Signal;
 
+use crate::resources::cgroup::file::CgroupFileError;
+use crate::resources::cgroup::hierarchies::Hierarchies;
 use crate::resources::cgroup::limits::{KILL_PASSES_MAX, STRAY_DEPTH_MAX};
-use crate::resources::cgroup::{
-    CgroupFileError, Hierarchies, RemoveCgroupError, kill, remove, tree,
-};
+use crate::resources::cgroup::remove::{self, RemoveCgroupError};
+use crate::resources::cgroup::{kill, subgroups};
 use crate::tasks::process::ProcessId;
 
 /// The root of such a tree in one hierarchy.
@@ -31,7 +32,7 @@ impl StrayGroup {
             // A group that cannot be listed has gone, or is none of an agent's.
             let below = level
                 .iter()
-                .flat_map(|dir| tree::children(dir).unwrap_or_default());
+                .flat_map(|dir| subgroups::children(dir).unwrap_or_default());
             let (named, others): (Vec<PathBuf>, Vec<PathBuf>) =
                 below.partition(|dir| dir.file_name().is_some_and(|last| last == name));
             found.extend(named.into_iter().map(Self));

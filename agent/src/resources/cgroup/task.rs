@@ -12,17 +12,18 @@ use tokio::time::Instant;
 use muster_domain::resources::IoLimits;
 use muster_ebpf_common::group::GroupRow;
 
+use crate::resources::cgroup::controller::Controller;
 use crate::resources::cgroup::file::{self, CgroupFileError};
+use crate::resources::cgroup::kill::{self, KillError};
 use crate::resources::cgroup::limits::{LOOK_PAUSE_MAX, LOOK_PAUSE_MIN};
 use crate::resources::cgroup::oom::{self, OomCount};
 use crate::resources::cgroup::open_files::{CgroupFileCache, CgroupFileReader, GroupHierarchy};
 use crate::resources::cgroup::remove::{self, RemoveCgroupError};
-use crate::resources::cgroup::tree::{self, check_name};
-use crate::resources::cgroup::{
-    ApplyLimitError, CgroupRows, Controller, CorrectedLimit, KillError, Limits, NodeTree,
-    NodeTreeError, StallStats, TaskName, TaskStats, Unenforced, cpu, cpuset, freeze, io as disks,
-    kill, memory, note, pids, pressure, walked,
-};
+use crate::resources::cgroup::resources::{ApplyLimitError, CorrectedLimit, Limits, Unenforced};
+use crate::resources::cgroup::stats::{StallStats, TaskStats};
+use crate::resources::cgroup::tree::{self, NodeTree, NodeTreeError, TaskName, check_name};
+use crate::resources::cgroup::walked::{self, CgroupRows};
+use crate::resources::cgroup::{cpu, cpuset, freeze, io as disks, memory, note, pids, pressure};
 
 /// How often the allocation's group is made again because its last task was removed meanwhile.
 const MAKE_TRIES_MAX: u32 = 3;

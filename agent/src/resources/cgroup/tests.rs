@@ -724,7 +724,10 @@ async fn removal_takes_groups_the_task_made() {
 
     assert!(!task.dir().parent().unwrap().exists());
     for root in fixture.tree.roots() {
-        assert_eq!(super::tree::children(root).unwrap(), [root.join("drivers")]);
+        assert_eq!(
+            super::subgroups::children(root).unwrap(),
+            [root.join("drivers")]
+        );
     }
 }
 

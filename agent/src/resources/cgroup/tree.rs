@@ -3,28 +3,27 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use crate::resources::cgroup::controller::Controller;
+use crate::resources::cgroup::cpuset;
 use crate::resources::cgroup::file::{self, CgroupFileError};
-use crate::resources::cgroup::hierarchies::{AGENT_LEAF, MountedHierarchy};
-use crate::resources::cgroup::limits::{NAME_BYTES_MAX, NESTED_MAX};
-use crate::resources::cgroup::remove::{self, RemoveCgroupError};
-use crate::resources::cgroup::{
-    ApplyLimitError, Controller, ControllerMode, Hierarchies, Limits, Unenforced, cpuset,
+use crate::resources::cgroup::hierarchies::{
+    AGENT_LEAF, ControllerMode, Hierarchies, MountedHierarchy,
 };
+use crate::resources::cgroup::limits::NAME_BYTES_MAX;
+use crate::resources::cgroup::remove::{self, RemoveCgroupError};
+use crate::resources::cgroup::resources::{ApplyLimitError, Limits, Unenforced};
+use crate::resources::cgroup::subgroups::children;
 
 /// The leaf for driver processes; no allocation has such an id.
 const DRIVERS: &str = "drivers";
 
 /// Groups between the tree's root and a task's own: the allocation, and the task itself.
 const LEVELS_TO_TASK: usize = 2;
-
-/// Links of a directory without others in it.
-const LINKS_WITHOUT_CHILDREN: u64 = 2;
 
 /// A task as its groups name it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -529,42 +528,4 @@ fn task_level(v2: &MountedHierarchy) -> Option<u32> {
 
 fn name_of(dir: &Path) -> Option<String> {
     dir.file_name()?.to_str().map(str::to_owned)
-}
-
-/// The groups right below `dir`, in no order; none when it is gone.
-pub(crate) fn children(dir: &Path) -> Result<Vec<PathBuf>, CgroupFileError> {
-    let failed = |source| CgroupFileError::Read {
-        path: dir.into(),
-        source,
-    };
-    // A group's links are its own, its parent's and one of each child: to count them is cheaper than to list its files.
-    if fs::metadata(dir).is_ok_and(|metadata| metadata.nlink() == LINKS_WITHOUT_CHILDREN) {
-        return Ok(Vec::new());
-    }
-    let entries = match fs::read_dir(dir) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(source) => return Err(failed(source)),
-    };
-    let mut children = Vec::new();
-    for entry in entries {
-        // Groups vanish while they are listed.
-        let Ok(entry) = entry else { continue };
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            children.push(entry.path());
-        }
-    }
-    Ok(children)
-}
-
-/// All groups below `dir`, each before those below it, at most [`NESTED_MAX`].
-pub(crate) fn descendants(dir: &Path) -> Result<Vec<PathBuf>, CgroupFileError> {
-    let mut found = children(dir)?;
-    let mut at = 0;
-    while at < found.len() && found.len() < NESTED_MAX {
-        let below = children(&found[at])?;
-        found.extend(below);
-        at += 1;
-    }
-    Ok(found)
 }

@@ -12,10 +12,10 @@ use muster_ebpf_common::group::{
 };
 
 use crate::bpf::GroupRows;
-use crate::resources::cgroup::NodeTree;
 use crate::resources::cgroup::memory;
 use crate::resources::cgroup::open_files::GroupHierarchy;
 use crate::resources::cgroup::stats::{CpuStats, MemoryStats, Pressure, PressureStats};
+use crate::resources::cgroup::tree::NodeTree;
 
 /// The rows of all tasks.
 #[derive(Debug, Default)]

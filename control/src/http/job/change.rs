@@ -16,8 +16,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::{Http, NOT_FOUND, modified, propose};
+use super::{NOT_FOUND, modified, propose};
 use crate::http::body::RawBody;
+use crate::http::handler::Http;
 use crate::http::query::Query;
 use crate::http::status::ApiError;
 

@@ -9,8 +9,9 @@ use muster_domain::limits::PRIORITY_MAX;
 use muster_wire::api::job::{DispatchRequest, DispatchResponse};
 
 use super::change::request;
-use super::{Http, propose};
+use super::propose;
 use crate::http::body::RawBody;
+use crate::http::handler::Http;
 use crate::http::query::Query;
 use crate::http::status::ApiError;
 

@@ -16,9 +16,10 @@ use muster_wire::api::job::request::ReadJob;
 use muster_wire::api::job::{DesiredUpdates, PlanAnnotations, PlanResponse};
 use muster_wire::api::time::Rfc3339;
 
-use super::{Http, admit, ineffective, join_warnings, preserve, read};
+use super::{admit, ineffective, join_warnings, preserve, read};
 use crate::http::alloc::{node_refs, stub};
 use crate::http::body::RawBody;
+use crate::http::handler::Http;
 use crate::http::query::Query;
 use crate::http::status::ApiError;
 

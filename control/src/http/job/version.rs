@@ -8,7 +8,8 @@ use muster_wire::api::diff::{self, JobDiff};
 use muster_wire::api::job::VersionsResponse;
 use serde_json::Value;
 
-use super::{Http, NOT_FOUND, modified};
+use super::{NOT_FOUND, modified};
+use crate::http::handler::Http;
 use crate::http::query::Query;
 use crate::http::status::ApiError;
 

@@ -6,8 +6,9 @@ use muster_control_core::state::State;
 use muster_domain::id::JobKey;
 use muster_wire::api::why as api;
 
-use super::{Http, NOT_FOUND};
+use super::NOT_FOUND;
 use crate::http::answer;
+use crate::http::handler::Http;
 use crate::http::query::Query;
 use crate::http::status::ApiError;
 

@@ -1,0 +1,45 @@
+//! The state that handlers share, and the table that they are entered in.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::FromRef;
+use axum::routing::MethodRouter;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+use crate::handle::Control;
+
+/// State that every handler shares.
+#[derive(Clone, Debug)]
+pub(super) struct Http {
+    pub(super) control: Control,
+    /// Waiting and streaming requests end when it is cancelled.
+    pub(super) shutdown: CancellationToken,
+    /// Long answers that may be made at once.
+    pub(super) makers: Arc<Semaphore>,
+    /// Snapshots that may be sent or received at once.
+    pub(super) snapshots: Arc<Semaphore>,
+}
+
+impl FromRef<Http> for Control {
+    fn from_ref(http: &Http) -> Self {
+        http.control.clone()
+    }
+}
+
+/// The routes as they are put together.
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    pub(super) router: Router<Http>,
+    /// Each path as `wire::api::route` writes it.
+    pub(super) paths: Vec<&'static str>,
+}
+
+impl Table {
+    pub(super) fn on(mut self, path: &'static str, methods: MethodRouter<Http>) -> Self {
+        self.router = self.router.route(path, methods);
+        self.paths.push(path);
+        self
+    }
+}
