@@ -30,7 +30,7 @@ mod netns_worker;
 pub(crate) mod node_network;
 pub(crate) mod settings;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
@@ -58,7 +58,7 @@ use crate::network::namespace::namespace_at;
 use crate::network::namespace::namespaces_of;
 use crate::network::setup::NetworkSetup;
 use crate::tasks::task_env::{TaskEnv, host_address};
-pub(crate) use files::dns_config;
+pub(crate) use files::{dns_config, resolvers};
 use netns_worker::{AllocNetns, NetnsRequest};
 
 /// Addresses of allocations unless the agent is told others: Nomad's, so that rules of firewalls that know
@@ -79,14 +79,13 @@ pub fn parse_subnet(text: &str) -> Result<Ipv4Net, String> {
     Ok(subnet.trunc())
 }
 
-/// The machine's IPv4 addresses; none where the kernel does not tell.
-pub(crate) fn machine_addresses() -> Vec<Ipv4Addr> {
-    let found = netlink::Netlink::open().and_then(|mut netlink| netlink.addresses());
+/// The machine's IPv4 addresses, each once and with the prefix of its network; none where the kernel does not tell.
+pub(crate) fn machine_networks() -> BTreeSet<Ipv4Net> {
+    let found = netlink::Netlink::open().and_then(|mut netlink| netlink.networks());
     let found = found.inspect_err(|error| {
         tracing::warn!(%error, "the machine's addresses cannot be listed");
     });
-    let found = found.unwrap_or_default().into_iter();
-    found.map(|(_, address)| address).collect()
+    found.unwrap_or_default().into_iter().collect()
 }
 
 /// Removes a node's programs from devices and its rule. Says whether there was a rule.

@@ -7,10 +7,12 @@ use muster_agent_core::policy::{self, NodePolicy};
 use muster_domain::job::{NetworkPolicy, TaskGroup};
 use muster_driver::{DriverError, Retry, TaskConfig, TaskReach};
 
-use crate::bpf::Bpf;
+use crate::bpf::{Bpf, TaskPorts};
 use crate::context::AgentContext;
 use crate::error_chain::chain;
+use crate::network::names::inside_port;
 use crate::network::{bridge, cni};
+use crate::storage::allocdir::DataDir;
 use crate::storage::store::StoreContents;
 use crate::tasks::drivers::DriverSlot;
 use crate::tasks::drivers::usage::is_hidden;
@@ -36,7 +38,7 @@ pub(crate) fn attach_policy(
         Ok(bpf) => bpf,
         Err(reason) => return without_policy(context, task, &rules, reach, reason),
     };
-    attach_policy_with(bpf, task, &rules, cgroup_id)?;
+    attach_policy_with(bpf, task, &rules, &context.storage.data, cgroup_id)?;
     Ok(None)
 }
 
@@ -45,22 +47,39 @@ fn attach_policy_with(
     bpf: &Bpf,
     task: &TaskRef,
     rules: &NodePolicy,
+    data: &DataDir,
     cgroup_id: u64,
 ) -> Result<(), String> {
     let group = task.group();
-    let policies = policy::compile(group, task.name(), rules).map_err(|error| error.to_string())?;
-    let ports = task.desired.holding.ports.iter();
-    let attached = if bridge::wanted(group) {
-        let inside = ports.map(|port| crate::network::names::inside_port(port.value, port.to));
-        bpf.attach_policy_to_veth(cgroup_id, &policies, &inside.collect())
-    } else if cni::wanted(group).is_some() {
-        // Every port of its address is reached, as with Nomad: a CNI network may need no published port.
-        let inside = ports.map(|port| crate::network::names::inside_port(port.value, port.to));
-        bpf.attach_policy(cgroup_id, &policies, &inside.collect())
+    let is_bridged = bridge::wanted(group);
+    let has_network = is_bridged || cni::wanted(group).is_some();
+    let resolvers = if has_network {
+        bridge::resolvers(&data.alloc(task.alloc_id()).names())
     } else {
-        let declared: BTreeSet<u16> = ports.map(|port| port.value).collect();
-        bpf.attach_policy(cgroup_id, &policies, &declared)
+        Vec::new()
     };
+    let policies = policy::compile(group, task.name(), rules, &resolvers)
+        .map_err(|error| error.to_string())?;
+    let ports = &task.desired.holding.ports;
+    let of_node: BTreeSet<u16> = ports.iter().map(|port| port.value).collect();
+    let ports = if has_network {
+        let inside = ports.iter();
+        let inside = inside.map(|port| inside_port(port.value, port.to));
+        TaskPorts {
+            inside: inside.collect(),
+            // Ports of mode `bridge` are open where they are published, and the programs know those.
+            of_node: if is_bridged { BTreeSet::new() } else { of_node },
+            // Every port of a CNI address is reached, as with Nomad: such a network may need no published port.
+            behind_host_veth: is_bridged,
+        }
+    } else {
+        TaskPorts {
+            inside: of_node.clone(),
+            of_node,
+            behind_host_veth: false,
+        }
+    };
+    let attached = bpf.attach_policy_with_ports(cgroup_id, &policies, &ports);
     attached.map_err(|error| chain(&error))
 }
 
@@ -70,6 +89,7 @@ pub(crate) fn attach_recorded_policy(
     bpf: &Bpf,
     loaded: &StoreContents,
     rules: &NodePolicy,
+    data: &DataDir,
     alive: &BTreeSet<u64>,
 ) {
     let running = loaded.tasks.iter().filter(|(_, record)| {
@@ -90,7 +110,7 @@ pub(crate) fn attach_recorded_policy(
             desired: Arc::new(desired.clone()),
             at,
         };
-        let attached = attach_policy_with(bpf, &task, rules, record.cgroup_id);
+        let attached = attach_policy_with(bpf, &task, rules, data, record.cgroup_id);
         let watched = bpf.watch_running(record.cgroup_id);
         if let Err(reason) = attached.and(watched.map_err(|error| chain(&error))) {
             // The runner that finds the task tries again, and has its history tell.
