@@ -5,8 +5,6 @@
 //! deposed without knowing must grant none. For the same reason it is this server's own log that takes the
 //! news of a node that is down: a deposed leader's is never committed.
 
-use std::time::Duration;
-
 use muster_control_core::fsm::NodeCommand;
 use muster_control_core::heartbeat::{
     HeartbeatConfig, HeartbeatOutcome, Heartbeats, PauseDetector,
