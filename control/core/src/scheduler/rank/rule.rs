@@ -30,7 +30,6 @@ pub(super) trait NodeScorer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ScanSupport {
     /// It leaves a group that uses the rule to a ranking.
-    #[cfg_attr(not(test), expect(dead_code, reason = "for the next rule"))]
     Declined,
     /// It takes the rule for the affinity of its nodes' shapes.
     Affinity,
