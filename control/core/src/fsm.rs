@@ -404,10 +404,10 @@ pub fn apply_within(
         Command::Node(command) => node::apply(&mut change, command),
         Command::Job(command) => job::apply(&mut change, command),
         Command::Alloc(command) => alloc::apply(&mut change, command),
-        Command::Eval(command) => eval::apply(&mut change, command),
+        Command::Eval(command) => Ok(eval::apply(&mut change, command)),
         Command::Deployment(command) => deployment::apply(&mut change, command),
         Command::OneOff(command) => one_off::apply(&mut change, command),
-        Command::Gc(command) => garbage::apply(&mut change, command),
+        Command::Gc(command) => Ok(garbage::apply(&mut change, command)),
         Command::Config(command) => config::apply(&mut change, command),
         Command::Server(command) => Ok(server::apply(&command)),
         Command::Keyed { once, command } => {

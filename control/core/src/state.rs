@@ -225,6 +225,78 @@ impl State {
         }
     }
 
+    /// The state made anew from its rows, for a check of its indexes.
+    pub(crate) fn rebuilt(&self) -> Self {
+        let Self {
+            applied,
+            nodes,
+            jobs,
+            allocs,
+            evals,
+            deployments,
+            config,
+            network,
+            answers,
+            one_offs,
+        } = self;
+        let mut anew = Self {
+            applied: *applied,
+            nodes: nodes.rebuilt(|_| false),
+            jobs: jobs.rebuilt(|_| ()),
+            config: *config,
+            network: network.clone(),
+            answers: answers.rebuilt(|_| ()),
+            one_offs: one_offs.rebuilt(|_| ()),
+            ..Self::default()
+        };
+        for (number, node_id) in allocs.nodes() {
+            if anew.nodes.number(&node_id).is_none() {
+                anew.nodes.hold(node_id, number);
+            }
+        }
+        anew.set_cluster(allocs.cluster());
+        for (key, row) in allocs.rows() {
+            anew.insert_alloc_on(key, row.clone(), allocs.node_id(row.node()));
+        }
+        anew.allocs.set_index(allocs.index());
+        anew.evals = evals.rebuilt(|eval| anew.allocs.may_free(&eval.id));
+        anew.deployments = deployments.rebuilt(|row| anew.allocs.is_deployed(&row.id));
+        for (domain, until) in one_offs.domains_said() {
+            anew.one_offs.freshen(domain, until);
+        }
+        anew.one_offs.set_times(one_offs.times());
+        anew
+    }
+
+    /// Names of the tables in which two states differ.
+    pub(crate) fn differing(&self, other: &Self) -> Vec<&'static str> {
+        let Self {
+            applied: _,
+            nodes,
+            jobs,
+            allocs,
+            evals,
+            deployments,
+            config,
+            network,
+            answers,
+            one_offs,
+        } = self;
+        let same = [
+            ("nodes", *nodes == other.nodes),
+            ("jobs", *jobs == other.jobs),
+            ("allocations", *allocs == other.allocs),
+            ("evaluations", *evals == other.evals),
+            ("deployments", *deployments == other.deployments),
+            ("settings", *config == other.config),
+            ("network policy", *network == other.network),
+            ("answers", *answers == other.answers),
+            ("one-off tasks", *one_offs == other.one_offs),
+        ];
+        let differing = same.into_iter().filter(|(_, same)| !same);
+        differing.map(|(table, _)| table).collect()
+    }
+
     /// Returns the allocations that are on one node.
     pub fn allocs_on(&self, node_id: &NodeId) -> impl Iterator<Item = AllocView<'_>> + use<'_> {
         let number = self.nodes.number_of_any(node_id);

@@ -51,11 +51,8 @@ pub(super) struct Change<'a> {
 /// Rows written or removed. Allocations that the command itself made follow from their number.
 #[derive(Debug, Default)]
 struct WrittenRows {
-    nodes: BTreeSet<NodeId>,
-    jobs: BTreeSet<JobKey>,
-    evals: BTreeSet<EvalId>,
-    deployments: BTreeSet<DeploymentId>,
-    one_offs: BTreeSet<Arc<str>>,
+    /// In the order of the change notice, without allocations.
+    rows: BTreeSet<ChangedRow>,
     allocs: BTreeSet<u64>,
     /// Those that were removed, by key.
     forgotten: Vec<u64>,
@@ -90,6 +87,11 @@ impl<'a> Change<'a> {
 
     pub(super) fn effect(&mut self, effect: Effect) {
         self.effects.push(effect);
+    }
+
+    /// The row was written or removed. Allocations have functions of their own.
+    pub(super) fn wrote(&mut self, row: ChangedRow) {
+        self.written.rows.insert(row);
     }
 
     /// The node has more room than before, or takes work again.
@@ -259,7 +261,7 @@ impl<'a> Change<'a> {
 
     /// Writes a node.
     pub(super) fn put_node(&mut self, node: Node) {
-        self.written.nodes.insert(node.spec.id);
+        self.wrote(ChangedRow::Node(node.spec.id));
         if node.drain.is_some() {
             self.effect(Effect::DutiesDue);
         }
@@ -268,13 +270,13 @@ impl<'a> Change<'a> {
 
     /// Forgets a node.
     pub(super) fn remove_node(&mut self, node_id: &NodeId) {
-        self.written.nodes.insert(*node_id);
+        self.wrote(ChangedRow::Node(*node_id));
         self.state.remove_node(node_id, self.index);
     }
 
     /// Writes a job.
     pub(super) fn put_job(&mut self, row: JobRow) {
-        self.written.jobs.insert(row.job.key());
+        self.wrote(ChangedRow::Job(Arc::new(row.job.key())));
         if row.job.current.spec.periodic.is_some() {
             self.effect(Effect::DutiesDue);
         }
@@ -283,7 +285,7 @@ impl<'a> Change<'a> {
 
     /// Forgets a job.
     pub(super) fn remove_job(&mut self, key: &JobKey) {
-        self.written.jobs.insert(key.clone());
+        self.wrote(ChangedRow::Job(Arc::new(key.clone())));
         self.state.jobs.remove(key, self.index);
     }
 
@@ -317,7 +319,7 @@ impl<'a> Change<'a> {
     pub(super) fn put_deployment(&mut self, mut deployment: Deployment) {
         deployment.modify_index = self.index;
         deployment.modify_time = self.at;
-        self.written.deployments.insert(deployment.id);
+        self.wrote(ChangedRow::Deployment(deployment.id));
         self.effect(Effect::DutiesDue);
         self.state.put_deployment(deployment);
     }
@@ -325,7 +327,7 @@ impl<'a> Change<'a> {
     /// Forgets a deployment.
     pub(super) fn remove_deployment(&mut self, id: &DeploymentId) {
         if self.state.remove_deployment(id, self.index).is_some() {
-            self.written.deployments.insert(*id);
+            self.wrote(ChangedRow::Deployment(*id));
         }
     }
 
@@ -353,7 +355,7 @@ impl<'a> Change<'a> {
     pub(super) fn put_one_off(&mut self, mut row: OneOff) {
         row.modify_index = self.index;
         row.updated_at = self.at;
-        self.written.one_offs.insert(Arc::from(row.guid.as_str()));
+        self.wrote(ChangedRow::OneOff(Arc::from(row.guid.as_str())));
         self.effect(Effect::DutiesDue);
         self.state.one_offs.put(row);
     }
@@ -368,13 +370,13 @@ impl<'a> Change<'a> {
     /// Forgets a one-off task.
     pub(super) fn remove_one_off(&mut self, guid: &str) {
         if self.state.one_offs.remove(guid, self.index).is_some() {
-            self.written.one_offs.insert(Arc::from(guid));
+            self.wrote(ChangedRow::OneOff(Arc::from(guid)));
         }
     }
 
     pub(super) fn remove_eval(&mut self, eval_id: &EvalId) {
         if let Some(old) = self.state.remove_eval(eval_id, self.index) {
-            self.written.evals.insert(*eval_id);
+            self.wrote(ChangedRow::Eval(*eval_id));
             self.touch(&old.job);
             self.effects.push(Effect::ForgetEval(old.id));
         }
@@ -407,7 +409,7 @@ impl<'a> Change<'a> {
                 Effect::ForgetEval(eval_id)
             }
         });
-        self.written.evals.insert(eval_id);
+        self.wrote(ChangedRow::Eval(eval_id));
         self.state.put_eval(eval);
         eval_id
     }
@@ -495,27 +497,17 @@ impl WrittenRows {
     /// With the allocations that the command made, in the order it made them.
     fn list(self, cluster: ClusterTag, index: LogIndex, allocs_made: u32) -> Vec<ChangedRow> {
         let Self {
-            nodes,
-            jobs,
-            evals,
-            deployments,
-            one_offs,
+            rows,
             allocs,
             mut forgotten,
         } = self;
         // Each row is named once.
         forgotten.retain(|key| !allocs.contains(key));
         let made = (0..allocs_made).map(|ordinal| key_at(index, ordinal));
-        let nodes = nodes.into_iter().map(ChangedRow::Node);
-        let jobs = jobs.into_iter().map(|key| ChangedRow::Job(Arc::new(key)));
-        let evals = evals.into_iter().map(ChangedRow::Eval);
         let forgotten = forgotten.into_iter();
         let forgotten = forgotten.map(|key| ChangedRow::AllocGone(id_of(cluster, key)));
         let allocs = allocs.into_iter().chain(made);
         let allocs = allocs.map(|key| ChangedRow::Alloc(id_of(cluster, key)));
-        let deployments = deployments.into_iter().map(ChangedRow::Deployment);
-        let one_offs = one_offs.into_iter().map(ChangedRow::OneOff);
-        let all = nodes.chain(jobs).chain(evals).chain(deployments);
-        all.chain(one_offs).chain(allocs).chain(forgotten).collect()
+        rows.into_iter().chain(allocs).chain(forgotten).collect()
     }
 }

@@ -7,7 +7,7 @@ use muster_domain::id::{EvalId, JobKey, LogIndex, Timestamp};
 use muster_domain::plan::Plan;
 use serde::{Deserialize, Serialize};
 
-use super::{Change, Rejection, Response, one_off, plan};
+use super::{Change, Response, one_off, plan};
 
 /// The outcome of evaluations.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -70,14 +70,14 @@ impl EvalCommand {
     }
 }
 
-pub(super) fn apply(change: &mut Change<'_>, command: EvalCommand) -> Result<Response, Rejection> {
+pub(super) fn apply(change: &mut Change<'_>, command: EvalCommand) -> Response {
     match command {
-        EvalCommand::ApplyPlans { plans, evals } => Ok(plan::apply(change, plans, evals)),
+        EvalCommand::ApplyPlans { plans, evals } => plan::apply(change, plans, evals),
         EvalCommand::Update { evals } => {
             for one in evals {
                 update(change, one);
             }
-            Ok(Response::Done)
+            Response::Done
         }
     }
 }

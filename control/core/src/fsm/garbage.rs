@@ -26,7 +26,7 @@ use muster_domain::id::{DeploymentId, EvalId, JobKey, LogIndex, NodeId, Timestam
 use muster_domain::one_off::OneOff;
 use serde::{Deserialize, Serialize};
 
-use super::{Change, Effect, Rejection, Response};
+use super::{Change, Effect, Response};
 use crate::limits;
 use crate::state::{Digest, JobRow, State};
 
@@ -57,14 +57,14 @@ impl GcCommand {
     }
 }
 
-pub(super) fn apply(change: &mut Change<'_>, command: GcCommand) -> Result<Response, Rejection> {
+pub(super) fn apply(change: &mut Change<'_>, command: GcCommand) -> Response {
     match command {
         GcCommand::Collect {
             rule,
             before,
             batch_before,
             after,
-        } => Ok(collect(change, rule, before, batch_before, after)),
+        } => collect(change, rule, before, batch_before, after),
     }
 }
 

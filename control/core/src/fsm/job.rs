@@ -159,18 +159,25 @@ impl JobCommand {
 
     /// The command without the values that a server adds to each try of a write; `None` if it has none.
     pub(super) fn without_added(&self) -> Option<Self> {
-        let has_added = match self {
-            Self::Register { places, .. } => places.is_some(),
-            Self::Dispatch { .. } => true,
-            Self::LaunchPeriodic { forced, .. } => *forced,
-            _ => false,
+        let mut plain = match self {
+            Self::Register { places, .. } if places.is_some() => self.clone(),
+            Self::Dispatch { .. } | Self::LaunchPeriodic { forced: true, .. } => self.clone(),
+            Self::Register { .. }
+            | Self::Deregister { .. }
+            | Self::Purge { .. }
+            | Self::Evaluate { .. }
+            | Self::ScaleGroup { .. }
+            | Self::Revert { .. }
+            | Self::SetStable { .. }
+            | Self::TagVersion { .. }
+            | Self::LaunchPeriodic { .. } => return None,
         };
-        let mut plain = has_added.then(|| self.clone())?;
-        match &mut plain {
-            Self::Register { places, .. } => *places = None,
-            Self::Dispatch { suffix, .. } => suffix.clear(),
-            Self::LaunchPeriodic { due, .. } => *due = Timestamp(0),
-            _ => {}
+        if let Self::Register { places, .. } = &mut plain {
+            *places = None;
+        } else if let Self::Dispatch { suffix, .. } = &mut plain {
+            suffix.clear();
+        } else if let Self::LaunchPeriodic { due, .. } = &mut plain {
+            *due = Timestamp(0);
         }
         Some(plain)
     }

@@ -89,7 +89,10 @@ impl OneOffCommand {
                 }
                 Some(Self::Change { changes })
             }
-            _ => None,
+            Self::Desire { .. }
+            | Self::Change { .. }
+            | Self::FreshenDomain { .. }
+            | Self::SetTimes { .. } => None,
         }
     }
 }

@@ -2,11 +2,12 @@
 //!
 //! The score of a node is the mean of its components; a component that does not apply is left out of
 //! the mean, as Nomad does, so a node may gain from having none. A component is a file in `rank/` and a
-//! line in [`Ranking::own`], or shared by many nodes, as spreads are. Of equal nodes the one next after
+//! line in [`RULES`] or in [`ScoreTerms::components`], or shared by many nodes, as spreads are. Of equal nodes the one next after
 //! the seed's place goes first.
 //!
 //! | file | content |
 //! |---|---|
+//! | `rank/rule.rs` | the list of rules that a node's properties decide |
 //! | `rank/scan.rs` | the common case: nothing but the node itself decides, and nodes are looked at by kind |
 //! | `rank/tournament.rs` | the best of many scores, kept up as single ones change |
 //! | `rank/grouped.rs` | the same where a part of the score is shared |
@@ -23,6 +24,7 @@ mod distinct;
 mod evict;
 mod grouped;
 mod reschedule_penalty;
+mod rule;
 mod scan;
 mod spread;
 mod tournament;
@@ -34,22 +36,22 @@ use std::sync::Arc;
 
 use muster_domain::alloc::{Component, NodeScore, PlacementMetrics, Score};
 use muster_domain::id::{AllocId, JobKey, NodeId, NodeNumber};
-use muster_domain::job::{Affinity, JobSpec, TaskGroup};
-use muster_domain::node::NodeSpec;
+use muster_domain::job::{JobSpec, TaskGroup};
 use muster_domain::resources::{Amount, Holding};
 use muster_domain::scheduling::Algorithm;
 
 use super::feasible::{
-    ClassFeasibility, Condition, Feasibility, FeasibilityCheck, FeasibilityCounts,
-    GroupConstraints, value_of,
+    ClassFeasibility, Feasibility, FeasibilityCheck, FeasibilityCounts, GroupConstraints, value_of,
 };
 use super::fleet::{ExclusiveRequests, HoldingOffer, ProjectedNodes, numbered};
 use crate::limits;
 use crate::state::AllocView;
+pub(super) use affinity::affinities;
 use by_class::ByClass;
 use distinct::{HostRule, PropertyRule};
 use evict::Evictions;
 use grouped::{GroupedCandidates, OwnScore};
+use rule::{NodeScores, RULES, UNSCORED};
 pub(super) use scan::{Scan, ScanOutcome};
 use spread::NumberedSpread;
 use tournament::Tournament;
@@ -116,8 +118,8 @@ pub(super) struct Ranking<'a> {
     properties: Vec<PropertyRule<'a>>,
     spreads: Vec<CandidateSpread>,
     candidates: Vec<Candidate>,
-    /// The affinity score of each candidate; empty if there are no affinities.
-    affinities: Vec<Option<f64>>,
+    /// The scores of each candidate by the rules; empty if the group uses none.
+    by_rules: Vec<NodeScores>,
     /// The part of the score that is each candidate's own.
     owns: Vec<OwnScore>,
     best: CandidateTree,
@@ -161,7 +163,7 @@ impl<'a> Ranking<'a> {
             hosts: HostRule::of(job, group),
             properties: distinct::properties(job, group),
             spreads: Vec::new(),
-            affinities: Affinities::of(job, group).of_each(fleet, &candidates),
+            by_rules: scores_by_rules(fleet, (job, group), &candidates),
             candidates,
             owns: Vec::new(),
             best: CandidateTree::Alone {
@@ -541,7 +543,7 @@ impl<'a> Ranking<'a> {
             used: used.plus(self.ask_on(fleet, candidate.number)),
             collisions: candidate.collisions,
             avoided,
-            affinity: self.affinities.get(at).copied().flatten(),
+            by_rules: self.by_rules.get(at).copied().unwrap_or(UNSCORED),
             device_score,
         }
     }
@@ -656,8 +658,11 @@ impl<'a> Ranking<'a> {
     }
 }
 
+/// Components of the terms: binpack, anti-affinity, penalty, the rules and devices.
+const COMPONENTS: usize = 4 + RULES.len();
+
 /// Each component by name, where it applies.
-type Components = [Option<(&'static str, f64)>; 5];
+type Components = [Option<(&'static str, f64)>; COMPONENTS];
 
 /// The terms of a node's own part of the score.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -668,7 +673,7 @@ struct ScoreTerms {
     collisions: u32,
     /// The instance failed there before.
     avoided: bool,
-    affinity: Option<f64>,
+    by_rules: NodeScores,
     device_score: Option<f64>,
 }
 
@@ -679,15 +684,19 @@ impl ScoreTerms {
             Algorithm::Binpack => binpack::score(self.total, self.used),
             Algorithm::Spread => binpack::spread_score(self.total, self.used),
         };
-        [
-            Some((Component::BINPACK, fit)),
-            anti_affinity::score(self.collisions, count)
-                .map(|score| (Component::ANTI_AFFINITY, score)),
-            self.avoided
-                .then_some((Component::RESCHEDULE_PENALTY, reschedule_penalty::SCORE)),
-            self.affinity.map(|score| (Component::AFFINITY, score)),
-            self.device_score.map(|score| (Component::DEVICES, score)),
-        ]
+        let mut components = [None; COMPONENTS];
+        components[0] = Some((Component::BINPACK, fit));
+        components[1] = anti_affinity::score(self.collisions, count)
+            .map(|score| (Component::ANTI_AFFINITY, score));
+        components[2] = self
+            .avoided
+            .then_some((Component::RESCHEDULE_PENALTY, reschedule_penalty::SCORE));
+        let by_rules = RULES.iter().zip(self.by_rules);
+        for (component, (rule, score)) in components[3..].iter_mut().zip(by_rules) {
+            *component = score.map(|score| (rule.name, score));
+        }
+        components[COMPONENTS - 1] = self.device_score.map(|score| (Component::DEVICES, score));
+        components
     }
 
     fn own(self, algorithm: Algorithm, count: u32) -> OwnScore {
@@ -749,59 +758,26 @@ fn share(
     }
 }
 
-/// The affinities of job, group and tasks.
-pub(super) fn affinities<'a>(
-    job: &'a JobSpec,
-    group: &'a TaskGroup,
-) -> impl Iterator<Item = &'a Affinity> {
-    let of_tasks = group.tasks.iter().flat_map(|task| &task.affinities);
-    job.affinities
-        .iter()
-        .chain(&group.affinities)
-        .chain(of_tasks)
-}
-
-/// The affinities of job, group and tasks, prepared.
-struct Affinities<'a> {
-    conditions: Vec<(i8, Condition<'a>)>,
-}
-
-impl<'a> Affinities<'a> {
-    fn of(job: &'a JobSpec, group: &'a TaskGroup) -> Self {
-        let conditions = affinities(job, group).map(|affinity| {
-            let condition = Condition::new(&affinity.left, affinity.operand, &affinity.right);
-            (affinity.weight, condition)
-        });
-        Self {
-            conditions: conditions.collect(),
+/// Returns the scores of each candidate by the rules; empty if the group uses none.
+fn scores_by_rules(
+    fleet: &ProjectedNodes<'_>,
+    (job, group): (&JobSpec, &TaskGroup),
+    candidates: &[Candidate],
+) -> Vec<NodeScores> {
+    let mut scores = Vec::new();
+    for (at, rule) in RULES.iter().enumerate() {
+        let Some(scorer) = (rule.prepare)(job, group) else {
+            continue;
+        };
+        scores.resize(candidates.len(), UNSCORED);
+        let mut by_class = ByClass::new(scorer.names_one_node());
+        for (candidate, scores) in candidates.iter().zip(&mut scores) {
+            scores[at] = by_class.get(candidate.class, || {
+                scorer.score(fleet.spec(candidate.number)?)
+            });
         }
     }
-
-    /// Whether nodes of one class may meet them differently.
-    fn names_one_node(&self) -> bool {
-        let mut conditions = self.conditions.iter();
-        conditions.any(|(_, condition)| condition.names_one_node())
-    }
-
-    /// Returns the affinity score of a node; `None` where that is left out of the mean.
-    fn score(&self, spec: &NodeSpec) -> Option<f64> {
-        let met = self.conditions.iter();
-        affinity::score(met.map(|(weight, condition)| (*weight, condition.holds(spec))))
-    }
-
-    /// Returns the affinity score of each candidate; empty if there are no affinities.
-    fn of_each(&self, fleet: &ProjectedNodes<'_>, candidates: &[Candidate]) -> Vec<Option<f64>> {
-        if self.conditions.is_empty() {
-            return Vec::new();
-        }
-        let mut by_class = ByClass::new(self.names_one_node());
-        let scores = candidates.iter().map(|candidate| {
-            by_class.get(candidate.class, || {
-                self.score(fleet.spec(candidate.number)?)
-            })
-        });
-        scores.collect()
-    }
+    scores
 }
 
 /// Counts nodes by their verdict.

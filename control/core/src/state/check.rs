@@ -314,45 +314,17 @@ fn one_offs_run_at_most_once(state: &State, broken: &mut Vec<String>) {
 }
 
 fn indexes_agree_with_rows(state: &State, broken: &mut Vec<String>) {
-    let mut nodes = state.nodes.rebuilt(|_| false);
     for (number, node_id) in state.allocs.nodes() {
-        match nodes.number(&node_id) {
-            None => nodes.hold(node_id, number),
-            Some(other) if other == number => {}
-            Some(other) => broken.push(format!(
+        let known = state.nodes.number_of_any(&node_id);
+        if let Some(other) = known.filter(|other| *other != number) {
+            broken.push(format!(
                 "allocations mean node {node_id} by {number:?}, but it has {other:?}"
-            )),
+            ));
         }
     }
-    let mut anew = State {
-        nodes,
-        ..State::default()
-    };
-    anew.set_cluster(state.cluster());
-    for (key, row) in state.allocs.rows() {
-        anew.insert_alloc_on(key, row.clone(), state.allocs.node_id(row.node()));
-    }
-    anew.allocs.set_index(state.allocs.index());
-    let allocs = &anew.allocs;
-    anew.evals = state.evals.rebuilt(|eval| allocs.may_free(&eval.id));
-    anew.deployments = state.deployments.rebuilt(|row| allocs.is_deployed(&row.id));
-    anew.jobs = state.jobs.rebuilt(|_| ());
-    anew.answers = state.answers.rebuilt(|_| ());
-    anew.one_offs = state.one_offs.rebuilt(|_| ());
-    for (domain, until) in state.one_offs.domains_said() {
-        anew.one_offs.freshen(domain, until);
-    }
-    anew.one_offs.set_times(state.one_offs.times());
+    let anew = state.rebuilt();
     compare_nodes(&anew.nodes, &state.nodes, broken);
-    let same = [
-        ("allocations", anew.allocs == state.allocs),
-        ("evaluations", anew.evals == state.evals),
-        ("deployments", anew.deployments == state.deployments),
-        ("jobs", anew.jobs == state.jobs),
-        ("answers", anew.answers == state.answers),
-        ("one-off tasks", anew.one_offs == state.one_offs),
-    ];
-    for (table, _) in same.into_iter().filter(|(_, same)| !same) {
+    for table in anew.differing(state) {
         broken.push(format!("indexes of the {table} differ from their rows"));
     }
 }
@@ -365,9 +337,6 @@ fn compare_nodes(anew: &Nodes, state: &Nodes, broken: &mut Vec<String>) {
                 column.node_id
             ));
         }
-    }
-    if anew != state && broken.is_empty() {
-        broken.push("indexes of the nodes differ from their rows".to_owned());
     }
 }
 

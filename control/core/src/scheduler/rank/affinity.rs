@@ -1,5 +1,24 @@
 //! Node affinity: what a node had better be.
 
+use muster_domain::alloc::Component;
+use muster_domain::job::{Affinity, JobSpec, TaskGroup};
+use muster_domain::node::NodeSpec;
+
+use super::rule::{NodeScorer, Rule, ScanSupport};
+use crate::scheduler::feasible::Condition;
+
+pub(super) const RULE: Rule = Rule {
+    name: Component::AFFINITY,
+    prepare: |job, group| {
+        let affinities = Affinities::of(job, group);
+        if affinities.conditions.is_empty() {
+            return None;
+        }
+        Some(Box::new(affinities))
+    },
+    scan: ScanSupport::Affinity,
+};
+
 /// The score of a node, from the weight of each affinity and whether the node meets it: the sum of the
 /// weights met, relative to the sum of all without their signs. `None` where the weights met add up to
 /// nothing: the component is then left out of the mean.
@@ -12,4 +31,45 @@ pub(in crate::scheduler) fn score(met: impl Iterator<Item = (i8, bool)>) -> Opti
         }
     }
     (sum != 0.0).then(|| sum / all)
+}
+
+/// The affinities of job, group and tasks.
+pub(in crate::scheduler) fn affinities<'a>(
+    job: &'a JobSpec,
+    group: &'a TaskGroup,
+) -> impl Iterator<Item = &'a Affinity> {
+    let of_tasks = group.tasks.iter().flat_map(|task| &task.affinities);
+    job.affinities
+        .iter()
+        .chain(&group.affinities)
+        .chain(of_tasks)
+}
+
+/// The affinities of job, group and tasks, prepared.
+pub(super) struct Affinities<'a> {
+    conditions: Vec<(i8, Condition<'a>)>,
+}
+
+impl<'a> Affinities<'a> {
+    pub(super) fn of(job: &'a JobSpec, group: &'a TaskGroup) -> Self {
+        let conditions = affinities(job, group).map(|affinity| {
+            let condition = Condition::new(&affinity.left, affinity.operand, &affinity.right);
+            (affinity.weight, condition)
+        });
+        Self {
+            conditions: conditions.collect(),
+        }
+    }
+}
+
+impl NodeScorer for Affinities<'_> {
+    fn names_one_node(&self) -> bool {
+        let mut conditions = self.conditions.iter();
+        conditions.any(|(_, condition)| condition.names_one_node())
+    }
+
+    fn score(&self, spec: &NodeSpec) -> Option<f64> {
+        let met = self.conditions.iter();
+        score(met.map(|(weight, condition)| (*weight, condition.holds(spec))))
+    }
 }

@@ -5,11 +5,11 @@
 //! mean is of: within such a group the sum of a candidate's own components decides, whatever the shared
 //! part is. The best of all is the best of the groups' best.
 
+use super::COMPONENTS;
 use super::tournament::Tournament;
 
-/// No more components than these are a candidate's own: binpack, anti-affinity, penalty, affinity, devices, and what is
-/// lost where somebody makes room.
-const LEVELS: usize = 6;
+/// No more components than these are a candidate's own: those of its terms, and the loss where allocations make room.
+const LEVELS: usize = COMPONENTS + 1;
 
 /// A candidate's own part of its score.
 #[derive(Clone, Copy, Debug, PartialEq)]

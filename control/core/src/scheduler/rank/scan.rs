@@ -15,10 +15,12 @@ use muster_domain::job::{JobSpec, TaskGroup};
 use muster_domain::resources::Amount;
 use muster_domain::scheduling::Algorithm;
 
+use super::affinity::Affinities;
 use super::distinct::{self, HostRule};
+use super::rule::{self, NodeScorer as _};
 use super::{
-    Affinities, FULL, FilterCounts, NamedScores, OwnScore, RankedNode, ScoreTerms, has_capacity,
-    named, numbered, together,
+    FULL, FilterCounts, NamedScores, OwnScore, RankedNode, ScoreTerms, has_capacity, named,
+    numbered, together,
 };
 use crate::limits;
 use crate::scheduler::feasible::FeasibilityCounts;
@@ -199,6 +201,7 @@ impl<'a> Scan<'a> {
             || !group.spreads.is_empty()
             || !extras.only_ports()
             || affinities.names_one_node()
+            || rule::declines_scan(job, group)
             || !distinct::properties(job, group).is_empty()
         {
             return None;
@@ -513,7 +516,7 @@ impl<'a> Scan<'a> {
             used: column.used.plus(self.ask),
             collisions: aside.collisions,
             avoided: aside.avoided,
-            affinity,
+            by_rules: rule::of_affinity(affinity),
             device_score: None,
         }
     }

@@ -1,10 +1,36 @@
 use muster_domain::fixture::recorded::{self, CaseKind, CaseRunner, Outcome};
-use muster_domain::fixture::{group, task};
+use muster_domain::fixture::{self, group, task};
 use muster_domain::job::{Lifecycle, LifecycleHook};
+use muster_domain::node::NodeSpec;
 use muster_domain::resources::{CpuMhz, Mb};
 use serde_json::Value;
 
+use super::rule::{NodeScorer, Rule, ScanSupport};
 use super::*;
+use crate::fixture::Cluster;
+use crate::scheduler::feasible::Condition;
+
+/// A rule for jobs with the metadata `wants`: the node with that name scores 1.
+pub(super) const RULE: Rule = Rule {
+    name: "test-rule",
+    prepare: |job, _| {
+        let name = job.meta.get("wants")?;
+        Some(Box::new(WantedName(name)))
+    },
+    scan: ScanSupport::Declined,
+};
+
+struct WantedName<'a>(&'a str);
+
+impl NodeScorer for WantedName<'_> {
+    fn names_one_node(&self) -> bool {
+        true
+    }
+
+    fn score(&self, spec: &NodeSpec) -> Option<f64> {
+        (spec.name == self.0).then_some(1.0)
+    }
+}
 
 const FIT: CaseKind = CaseKind {
     name: "fit_and_score",
@@ -188,7 +214,7 @@ fn texts(value: &Value) -> BTreeMap<String, String> {
 
 fn parse_node(node: &Value) -> NodeSpec {
     let text = |field: &str| node[field].as_str().unwrap_or_default().to_owned();
-    let mut spec = muster_domain::fixture::node(&text("name")).build();
+    let mut spec = fixture::node(&text("name")).build();
     spec.id = text("id").parse().unwrap();
     spec.datacenter = text("datacenter");
     spec.class = text("class");
@@ -326,4 +352,27 @@ fn spread_affinity_and_penalties_are_nomads() {
         return;
     };
     tally.assert_same(200);
+}
+
+#[test]
+fn scan_declines_a_rule_that_it_lacks() {
+    let mut cluster = Cluster::new();
+    for name in ["n1", "n2", "n3"] {
+        cluster.node(fixture::node(name).build());
+    }
+    for wanted in ["n3", "n1", "n2"] {
+        let mut spec = fixture::job(&format!("for-{wanted}")).build();
+        spec.meta.insert("wants".to_owned(), wanted.to_owned());
+
+        cluster.run(spec);
+
+        let live = cluster.live(&format!("for-{wanted}"));
+        let node = cluster.state.nodes().get(&live[0].node_id).unwrap();
+        assert_eq!(node.spec.name, wanted);
+        let scores = &live[0].metrics.scores;
+        let best = scores.iter().find(|score| score.node_id == live[0].node_id);
+        let names = best.unwrap().components.iter();
+        let names: Vec<&str> = names.map(|(component, _)| component.name()).collect();
+        assert_eq!(names, ["binpack", "test-rule"]);
+    }
 }

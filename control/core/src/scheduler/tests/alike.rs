@@ -141,13 +141,15 @@ proptest! {
             if number < nodes {
                 cluster.apply(NodeCommand::SetEligibility {
                     node_id: node(number).id,
-                    eligibility: Eligibility::Ineligible,}.at(cluster.now));
+                    eligibility: Eligibility::Ineligible,
+                }.at(cluster.now));
             }
         }
         if flags & SPREAD_ALGORITHM != 0 {
             cluster.apply(ConfigCommand::SetScheduler {
                 config: SchedulerConfig { algorithm: Algorithm::Spread, ..SchedulerConfig::default() },
-                check_index: None,}.at(cluster.now));
+                check_index: None,
+            }.at(cluster.now));
         }
         // Some are there already.
         let spec = wanted(flags, count, cpu * 100, memory * 100);
@@ -226,7 +228,8 @@ proptest! {
         if flags & SPREAD_ALGORITHM != 0 {
             cluster.apply(ConfigCommand::SetScheduler {
                 config: SchedulerConfig { algorithm: Algorithm::Spread, ..SchedulerConfig::default() },
-                check_index: None,}.at(cluster.now));
+                check_index: None,
+            }.at(cluster.now));
         }
         let (group, key) = (&spec.groups[0], spec.key());
         let mut fleet = ProjectedNodes::new(&cluster.state, seed);

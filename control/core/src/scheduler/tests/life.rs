@@ -412,7 +412,8 @@ proptest! {
         for key in jobs {
             life.cluster.apply(JobCommand::Evaluate {
                 key: key.clone(),
-                force_reschedule: false,}.at(life.cluster.now));
+                force_reschedule: false,
+            }.at(life.cluster.now));
             let plans = life.cluster.settle();
             prop_assert!(plans.is_empty(), "{key}: {plans:?}");
         }

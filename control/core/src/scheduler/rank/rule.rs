@@ -1,0 +1,68 @@
+//! Rules of the score that a job, its group and a node decide.
+//!
+//! A new rule is a file that defines a [`Rule`], and a line in [`RULES`]. The fast scan declines every group that uses
+//! the rule, so that a ranking scores it.
+
+use muster_domain::job::{JobSpec, TaskGroup};
+use muster_domain::node::NodeSpec;
+
+/// A rule of the score.
+pub(super) struct Rule {
+    /// Its component of the score.
+    pub(super) name: &'static str,
+    pub(super) prepare: Prepare,
+    pub(super) scan: ScanSupport,
+}
+
+/// Prepares a rule for a group; `None` if the group does not use it.
+type Prepare = for<'a> fn(&'a JobSpec, &'a TaskGroup) -> Option<Box<dyn NodeScorer + 'a>>;
+
+/// A rule, prepared for a group.
+pub(super) trait NodeScorer {
+    /// Whether nodes of one class may have different scores.
+    fn names_one_node(&self) -> bool;
+
+    /// Returns the score of a node, between -1 and 1; `None` where it is left out of the mean.
+    fn score(&self, spec: &NodeSpec) -> Option<f64>;
+}
+
+/// The way the fast scan takes a rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ScanSupport {
+    /// It leaves a group that uses the rule to a ranking.
+    Declined,
+    /// It takes the rule for the affinity of its nodes' shapes.
+    Affinity,
+}
+
+/// All rules, in the order in which scores name them.
+pub(super) const RULES: &[Rule] = &[
+    super::affinity::RULE,
+    #[cfg(test)]
+    super::tests::RULE,
+];
+
+/// The scores of a node by each of [`RULES`].
+pub(super) type NodeScores = [Option<f64>; RULES.len()];
+
+/// The scores of a node by no rule.
+pub(super) const UNSCORED: NodeScores = [None; RULES.len()];
+
+/// Whether the fast scan leaves the group to a ranking.
+pub(super) fn declines_scan(job: &JobSpec, group: &TaskGroup) -> bool {
+    let mut declined = RULES
+        .iter()
+        .filter(|rule| rule.scan == ScanSupport::Declined);
+    declined.any(|rule| (rule.prepare)(job, group).is_some())
+}
+
+/// The scores of a node that has this affinity, for a group that the scan takes.
+pub(super) fn of_affinity(affinity: Option<f64>) -> NodeScores {
+    let mut scores = UNSCORED;
+    for (score, rule) in scores.iter_mut().zip(RULES) {
+        if rule.scan == ScanSupport::Affinity {
+            *score = affinity;
+        }
+    }
+    scores
+}
