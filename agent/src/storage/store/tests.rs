@@ -337,10 +337,11 @@ async fn an_older_format_is_refused_and_kept() {
 async fn store_of_format_1_is_converted() {
     let dir = tempfile::tempdir().unwrap();
     filled(dir.path()).await;
-    store_of_format_1(dir.path());
+    store_of_format_1(dir.path(), &[]);
 
     for _ in 0..2 {
-        let (_store, loaded) = open(dir.path()).unwrap();
+        let (store, loaded) = open(dir.path()).unwrap();
+        store.close();
 
         let first = AllocId::at(LogIndex(1), 1);
         let old = Leftover {
@@ -360,12 +361,8 @@ async fn store_of_format_1_is_converted() {
 async fn damaged_store_of_format_1_is_set_aside() {
     let dir = tempfile::tempdir().unwrap();
     filled(dir.path()).await;
-    store_of_format_1(dir.path());
-    write_rows(dir.path(), |transaction| {
-        let mut leftovers = transaction.open_table(LEFTOVERS).unwrap();
-        let key = task_key(AllocId::at(LogIndex(1), 2), "z");
-        leftovers.insert(key.as_slice(), &[0xff][..]).unwrap();
-    });
+    let key = task_key(AllocId::at(LogIndex(1), 2), "z");
+    store_of_format_1(dir.path(), &[(&key, &[0xff])]);
 
     let (_store, loaded) = open(dir.path()).unwrap();
 
@@ -376,25 +373,24 @@ async fn damaged_store_of_format_1_is_set_aside() {
     assert_eq!(stored_format(aside.path()), 1);
 }
 
-/// Makes the store in `dir` what an agent of format 1 would have left.
-fn store_of_format_1(dir: &Path) {
-    let golden = golden(1);
-    write_rows(dir, |transaction| {
+/// Makes the store in `dir` what an agent of format 1 would have left, with `others` among its leftovers.
+fn store_of_format_1(dir: &Path, others: &[(&[u8], &[u8])]) {
+    let (store, _) = open(dir).unwrap();
+    store.close();
+    let database = Database::builder().open(dir.join(FILE)).unwrap();
+    let transaction = database.begin_write().unwrap();
+    {
         let mut leftovers = transaction.open_table(LEFTOVERS).unwrap();
         let key = task_key(AllocId::at(LogIndex(1), 1), "a/b/00000002");
-        let row = bytes_of(&golden, "leftover");
+        let row = bytes_of(&golden(1), "leftover");
         leftovers.insert(key.as_slice(), row.as_slice()).unwrap();
+        for (key, row) in others {
+            leftovers.insert(*key, *row).unwrap();
+        }
         let mut meta = transaction.open_table(META).unwrap();
         let format = 1_u32.to_le_bytes();
         meta.insert(META_SCHEMA, format.as_slice()).unwrap();
-    });
-}
-
-fn write_rows(dir: &Path, write: impl FnOnce(&redb::WriteTransaction)) {
-    // Closed again at once, so that nothing has it open.
-    let database = Database::builder().open(dir.join(FILE)).unwrap();
-    let transaction = database.begin_write().unwrap();
-    write(&transaction);
+    }
     transaction.commit().unwrap();
 }
 
