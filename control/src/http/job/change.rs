@@ -1,6 +1,8 @@
 //! Changes of a registered job: looked at again, scaled, taken back to an older version, marked stable,
 //! its versions tagged.
 
+use std::collections::BTreeMap;
+
 use axum::response::Response;
 use muster_control_core::fsm::{self, GroupScaling, JobCommand, TagAssignment};
 use muster_control_core::state::State;
@@ -8,9 +10,10 @@ use muster_domain::alloc::ClientStatus;
 use muster_domain::id::{JobKey, LogIndex};
 use muster_domain::job::Job;
 use muster_domain::limits::SCALING_NOTE_BYTES_MAX;
+use muster_domain::region;
 use muster_wire::api::job::{
-    EvaluateRequest, GroupScaleStatus, RevertRequest, ScaleRequest, ScaleStatus, ScalingEvent,
-    StableRequest, StableResponse, TagRequest, TagResponse,
+    EvalOptions, EvaluateRequest, GroupScaleStatus, RevertRequest, ScaleRequest, ScaleStatus,
+    ScalingEvent, StableRequest, StableResponse, TagRequest, TagResponse,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -33,7 +36,13 @@ where
 {
     let bytes: &[u8] = if body.0.is_empty() { b"{}" } else { &body.0 };
     let malformed = |error| ApiError::Malformed(format!("the request body is malformed: {error}"));
-    let value: Value = serde_json::from_slice(bytes).map_err(malformed)?;
+    let mut value: Value = serde_json::from_slice(bytes).map_err(malformed)?;
+    let mut known = serde_json::to_value(T::default()).unwrap_or_default();
+    // A block of defaults is written as null.
+    if let Some(options) = known.get_mut("EvalOptions") {
+        *options = serde_json::to_value(EvalOptions::default()).unwrap_or_default();
+    }
+    spell(&mut value, &known);
     if let Some(named) = value.get("JobID").and_then(Value::as_str)
         && !named.is_empty()
         && named != key.job_id
@@ -42,13 +51,32 @@ where
             "Job ID does not match: the body names `{named}`"
         )));
     }
-    let known = serde_json::to_value(T::default()).unwrap_or_default();
     if let Some(field) = unsupported(&value, &known) {
-        return Err(ApiError::Unsupported {
-            what: format!("the field `{field}` of this request"),
-        });
+        return Err(unsupported_field(field));
     }
     T::deserialize(value).map_err(malformed)
+}
+
+fn unsupported_field(field: &str) -> ApiError {
+    ApiError::Unsupported {
+        what: format!("the field `{field}` of this request"),
+    }
+}
+
+/// Spells the fields of `given` as `known` does. Nomad's servers do not look at the case of letters.
+fn spell(given: &mut Value, known: &Value) {
+    let (Some(fields), Some(known)) = (given.as_object_mut(), known.as_object()) else {
+        return;
+    };
+    let common = COMMON_FIELDS.iter().copied();
+    let names: Vec<&str> = known.keys().map(String::as_str).chain(common).collect();
+    for (field, mut value) in std::mem::take(fields) {
+        let name = names.iter().find(|name| name.eq_ignore_ascii_case(&field));
+        if let Some(inner) = name.and_then(|name| known.get(*name)) {
+            spell(&mut value, inner);
+        }
+        fields.insert(name.map_or(field, |name| (*name).to_owned()), value);
+    }
 }
 
 /// Fields that every request of Nomad's clients may have.
@@ -70,9 +98,17 @@ fn unsupported<'a>(given: &'a Value, known: &Value) -> Option<&'a str> {
         names.any(|name| name.eq_ignore_ascii_case(field))
     };
     let mut fields = given.iter();
-    fields
+    let own = fields
         .find(|(field, value)| !is_known(field) && !is_empty(value))
-        .map(|(field, _)| field.as_str())
+        .map(|(field, _)| field.as_str());
+    // Objects without fields of their own, such as `Meta`, take any.
+    let blocks = known.iter().filter(|(_, block)| !is_empty_object(block));
+    let mut inner = blocks.filter_map(|(name, block)| unsupported(given.get(name)?, block));
+    own.or_else(|| inner.next())
+}
+
+fn is_empty_object(value: &Value) -> bool {
+    value.as_object().is_none_or(serde_json::Map::is_empty)
 }
 
 /// Whether a value is the zero value of its type, as Go writes fields that nobody has set.
@@ -109,6 +145,7 @@ pub(super) async fn scale(
     body: RawBody,
 ) -> Result<Response, ApiError> {
     let asked: ScaleRequest = request(&key, &body)?;
+    check_target(&key, &asked.target)?;
     let Some(group) = asked.target.get("Group").cloned() else {
         return Err(ApiError::Malformed(
             "missing task group name for scaling action: write it as Target.Group".to_owned(),
@@ -143,12 +180,31 @@ pub(super) async fn scale(
             message: asked.message,
             meta_json,
         }),
-        check_index: asked
-            .enforce_index
+        // Nomad has no `EnforceIndex` here: an index above 0 is enforced.
+        check_index: (asked.enforce_index || asked.job_modify_index > 0)
             .then_some(LogIndex(asked.job_modify_index)),
     }
     .at(http.control.now());
     query.json(&propose(http, query, command).await?)
+}
+
+/// Refuses a target that is not a group of the job `key`.
+fn check_target(key: &JobKey, target: &BTreeMap<String, String>) -> Result<(), ApiError> {
+    for (name, value) in target.iter().filter(|(_, value)| !value.is_empty()) {
+        let ours = match name.as_str() {
+            "Group" => continue,
+            "Job" => key.job_id.as_str(),
+            "Namespace" => key.namespace.as_str(),
+            "Region" => region::name(),
+            _ => return Err(unsupported_field(&format!("Target.{name}"))),
+        };
+        if value != ours {
+            return Err(ApiError::Malformed(format!(
+                "Target.{name} does not match: it is `{value}`, the request is about `{ours}`"
+            )));
+        }
+    }
+    Ok(())
 }
 
 pub(super) async fn revert(

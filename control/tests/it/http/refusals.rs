@@ -236,6 +236,42 @@ fn fields_of_nomad() -> Vec<(&'static str, serde_json::Value, u16, &'static str)
             "Other",
         ),
         (
+            "/v1/job/web/evaluate",
+            json!({"EvalOptions": {"Other": 1}}),
+            501,
+            "Other",
+        ),
+        (
+            "/v1/job/web/scale",
+            scale("Target", json!({"Group": "main", "Task": "main"})),
+            501,
+            "Target.Task",
+        ),
+        (
+            "/v1/job/web/scale",
+            scale("Target", json!({"Group": "main", "Job": "other"})),
+            400,
+            "Target.Job does not match",
+        ),
+        (
+            "/v1/job/web/scale",
+            scale("JobModifyIndex", json!(1)),
+            409,
+            "was last registered at index",
+        ),
+        (
+            "/v1/job/web/scale",
+            json!({"count": -1, "target": {"Group": "main"}}),
+            400,
+            "Count is outside",
+        ),
+        (
+            "/v1/job/web/scale",
+            json!({"jobid": "other"}),
+            400,
+            "Job ID",
+        ),
+        (
             "/v1/job/web/revert",
             json!({"JobVersion": 0, "ConsulToken": "x"}),
             501,

@@ -36,7 +36,7 @@ pub struct ScaleRequest {
     pub message: String,
     pub error: bool,
     pub meta: Value,
-    /// Only if the job is at `job_modify_index`.
+    /// Only if the job is at `job_modify_index`. An index above 0 needs no such word.
     pub enforce_index: bool,
     pub job_modify_index: u64,
     pub policy_override: bool,
