@@ -13,7 +13,7 @@ pub(crate) mod membership;
 mod network;
 mod read;
 mod reclaim;
-mod restore;
+pub(crate) mod restore;
 mod snapshot;
 #[cfg(test)]
 mod tests;
@@ -40,7 +40,7 @@ use self::lost_end::LostEnd;
 use self::machine::Machine;
 use self::network::Network;
 use self::read::Reads;
-use self::restore::LastRestored;
+use self::restore::step::LastRestored;
 use self::snapshot::{RestoredSnapshot, SnapshotStore};
 use self::types::{EncodedCommand, TypeConfig};
 use crate::data_dir::DataDir;
@@ -56,7 +56,6 @@ pub(crate) use log::failpoint;
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) use log::fuzz::raft_log as fuzz_log;
 pub use membership::ChangeServersError;
-pub use restore::RestoreSnapshotError;
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) use snapshot::fuzz::snapshot as fuzz_snapshot;
 pub(crate) use snapshot::inspect;

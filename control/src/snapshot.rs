@@ -7,9 +7,9 @@ use std::path::Path;
 use muster_domain::id::LogIndex;
 
 use crate::handle::{Control, ProposeError};
+pub use crate::raft::restore::RestoreSnapshotError;
 pub use crate::raft::{
-    ReadSnapshotError, RestoreSnapshotError, SavedSnapshot, SnapshotInfo, SnapshotReader,
-    SnapshotWriter, TableInfo,
+    ReadSnapshotError, SavedSnapshot, SnapshotInfo, SnapshotReader, SnapshotWriter, TableInfo,
 };
 
 /// Describes the snapshot in the file `path`. Reads and checks all of it. Needs no server.

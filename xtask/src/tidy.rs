@@ -1,12 +1,13 @@
 //! `cargo xtask tidy`: the rules that the compiler and clippy do not know.
 //!
-//! [`crates`] holds the dependency table against what cargo resolves; [`third_party`] holds crates of others against
+//! [`circles`] finds circles of imports; [`crates`] holds the dependency table against what cargo resolves; [`third_party`] holds crates of others against
 //! `deny.toml`; [`text`] the rules about one line of code;
 //! [`layout`] those about files and their names; [`names`] those about names; [`prose`] those about
 //! doc comments; [`documents`] those about Markdown; [`formats`] holds golden files against their lock.
 //! They return findings ([`finding`]) and print nothing. Deliberate exceptions stand, with their reasons, in `xtask/tidy-exceptions.toml` ([`exceptions`]). More of
 //! them than the list says is an error, and so is less, so the list only shrinks.
 
+mod circles;
 mod crates;
 mod doc_comments;
 mod documents;
@@ -47,6 +48,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
     }
     let paths: Vec<&str> = files.iter().map(|file| file.path.as_str()).collect();
     findings.extend(layout::check_stems(&paths));
+    findings.extend(circles::check(&files));
     findings.extend(documents::check(&files));
     findings.extend(formats::check(&files));
     findings.sort();

@@ -16,7 +16,7 @@ use openraft::OptionalSend;
 use openraft::storage::{ApplyResponder, EntryResponder, RaftSnapshotBuilder, RaftStateMachine};
 
 use super::reclaim::StateReclaimer;
-use super::restore::{self, LastRestored, ReceivedChunks};
+use super::restore::step::{self, LastRestored, ReceivedChunks};
 use super::snapshot::{self, Contents, RestoredSnapshot, SnapshotFile, SnapshotStore};
 use super::types::{
     Answer, EncodedCommand, Entry, LogId, SnapshotMeta, StoredMembership, TypeConfig,
@@ -155,10 +155,10 @@ impl Machine {
                 self.membership = StoredMembership::new(Some(entry.log_id), membership);
                 None
             }
-            EntryPayload::Normal(logged) if logged.format == restore::FORMAT => {
-                match restore::step(&mut self.restoring, &logged.body)? {
-                    restore::Outcome::Noted => {}
-                    restore::Outcome::Restore { attempt, contents } => {
+            EntryPayload::Normal(logged) if logged.format == step::FORMAT => {
+                match step::step(&mut self.restoring, &logged.body)? {
+                    step::Outcome::Noted => {}
+                    step::Outcome::Restore { attempt, contents } => {
                         self.show(unshown);
                         self.state = contents.state;
                         self.state.restored_at(index);

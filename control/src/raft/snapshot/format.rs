@@ -11,7 +11,7 @@ use muster_wire::codec;
 use serde::{Deserialize, Serialize};
 
 use super::limits;
-use crate::raft::restore::ReceivedChunks;
+use crate::raft::restore::step::ReceivedChunks;
 use crate::raft::types::SnapshotMeta;
 
 const MAGIC: &[u8; 8] = b"MUSTSNAP";
