@@ -6,6 +6,7 @@ use muster_domain::alloc::DesiredAlloc;
 use muster_domain::id::AllocId;
 use muster_domain::node::NodeSpec;
 use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 
 use crate::bpf::Bpf;
 use crate::error_chain::chain;
@@ -55,7 +56,8 @@ impl AgentContext {
         }
     }
 
-    /// The network of an allocation whose group wants one of its own. All its tasks have the same.
+    /// The network of an allocation whose group wants one of its own. All its tasks have the same. A driver that makes it
+    /// has little time left once the allocation is `stopped`.
     ///
     /// # Errors
     ///
@@ -63,12 +65,13 @@ impl AgentContext {
     pub(crate) async fn ensure_network(
         &self,
         desired: &DesiredAlloc,
+        stopped: &CancellationToken,
     ) -> Result<Option<Arc<AllocNetwork>>, String> {
         let spec = self.session.spec();
         let bridged = self
             .network
             .bridge
-            .ensure(self.network_setup(&spec), desired)
+            .ensure(self.network_setup(&spec), desired, stopped)
             .await;
         if let Some(network) = bridged.map_err(|error| chain(&error))? {
             return Ok(Some(network));
@@ -76,7 +79,7 @@ impl AgentContext {
         let ensured = self
             .network
             .cni
-            .ensure(self.network_setup(&spec), desired)
+            .ensure(self.network_setup(&spec), desired, stopped)
             .await;
         if let Ok(Some(_)) = ensured {
             // The plugins may have given the machine addresses, at which servers listen too.

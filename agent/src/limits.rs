@@ -37,13 +37,6 @@ pub(crate) const START_JOBS_FAILED_MAX: usize = 3;
 pub(crate) const START_PAUSE_MIN: Duration = Duration::from_secs(30);
 /// The longest such time.
 pub(crate) const START_PAUSE_MAX: Duration = Duration::from_mins(10);
-/// A wall clock that is off by more than this against elapsed time has jumped. Clocks that are kept by NTP step by less
-/// than a second.
-pub(crate) const CLOCK_JUMP_MAX: Duration = Duration::from_secs(5);
-/// A wall clock may be off by this part of the time between two looks: twice as much as NTP slews.
-pub(crate) const CLOCK_SLEW_PART: u32 = 1_000;
-/// A wall clock that shows a time since 1970 below this was never set: 2020, before the first release.
-pub(crate) const CLOCK_UNSET_BEFORE: Duration = Duration::from_hours(50 * 365 * 24);
 /// Pause between two looks at open files.
 pub(crate) const START_HEALTH_INTERVAL: Duration = Duration::from_secs(5);
 /// Pause between two questions whether a driver's process answers.
@@ -51,7 +44,7 @@ pub(crate) const DRIVER_ANSWER_INTERVAL: Duration = Duration::from_secs(5);
 /// How long it may take to answer; a busy machine makes it slow, and a stopped process never answers.
 pub(crate) const DRIVER_ANSWER_DEADLINE: Duration = Duration::from_secs(10);
 /// How long a driver may take to answer a start that is not wanted any more. Then the task's cgroup is killed, and the
-/// driver is asked to destroy the task later.
+/// driver is asked to destroy the task later. The same for the network of such a task.
 pub(crate) const START_STOP_DEADLINE: Duration = Duration::from_secs(10);
 /// How long a start takes before its task's history gives a reason for the wait.
 pub(crate) const START_REPORT_DELAY: Duration = Duration::from_secs(1);
@@ -62,8 +55,9 @@ pub(crate) const RECONCILE_INTERVAL: Duration = Duration::from_mins(5);
 /// Addresses of this machine at which its servers are kept from tasks. Each is a rule of every task for every server.
 pub(crate) const OWN_ADDRESSES_MAX: usize = 64;
 /// Addresses of this machine that are closed to tasks with a network of their own, broadcast addresses included. Each
-/// is a prefix of every such task's policy. One beyond stays open, and the log says so.
-pub(crate) const CLOSED_ADDRESSES_MAX: usize = 1_024;
+/// is a prefix of every such task's policy, and 131 072 prefixes are enough for 500 different policies. One beyond stays
+/// open, and the log says so.
+pub(crate) const CLOSED_ADDRESSES_MAX: usize = 256;
 /// Time that an agent of the same process, which was just stopped, gets to close its database.
 pub(crate) const STORE_CLOSE_DEADLINE: Duration = Duration::from_secs(5);
 /// Pause between two looks whether it has.

@@ -45,6 +45,7 @@ use muster_domain::id::{AllocId, NodeId};
 use muster_domain::job::{NetworkMode, TaskGroup};
 use muster_ebpf_common::nat::{PublishedKey, PublishedPort};
 use tokio::sync::{OnceCell, mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
 
 use crate::bpf::Bpf;
 use crate::network::alloc_network::AllocNetwork;
@@ -145,6 +146,7 @@ impl Bridge {
         &self,
         setup: NetworkSetup<'_>,
         desired: &DesiredAlloc,
+        stopped: &CancellationToken,
     ) -> Result<Option<Arc<AllocNetwork>>, BridgeError> {
         let Some(group) = desired.group().filter(|group| wanted(group)) else {
             return Ok(None);
@@ -155,7 +157,8 @@ impl Bridge {
             let ground = NodeNetworkContext::of(setup, desired);
             let host = host_name(desired, group, &ground.env);
             let networks = setup.driver_networks;
-            let by_driver = networks.ensure(setup, desired, group, &host).await?;
+            let by_driver = networks.ensure(setup, desired, group, &host, stopped);
+            let by_driver = by_driver.await?;
             let namespace = by_driver.as_ref().map(|made| namespace_at(&made.path));
             let made = self.make(&ground, desired, group, namespace.transpose()?);
             let mut network = made.await?;
@@ -213,7 +216,9 @@ impl Bridge {
             let env = TaskEnv::of_alloc(desired, setup.spec);
             let host = host_name(desired, group, &env);
             let networks = setup.driver_networks;
-            let found = networks.ensure(setup, desired, group, &host).await;
+            let never = CancellationToken::new();
+            let found = networks.ensure(setup, desired, group, &host, &never);
+            let found = found.await;
             found.unwrap_or_else(|error| {
                 tracing::error!(%alloc_id, error = crate::error_chain::chain(&error),
                     "it is not known whether a driver made the network of an allocation");

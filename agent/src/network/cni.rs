@@ -35,6 +35,8 @@ use muster_domain::job::{CniNetwork, DnsConfig, TaskGroup};
 use tokio::sync::OnceCell;
 
 use crate::error_chain::chain;
+use tokio_util::sync::CancellationToken;
+
 use crate::limits::{CNI_PLUGIN_DEADLINE, CNI_REMOVALS_MAX};
 use crate::network::alloc_network::AllocNetwork;
 use crate::network::names::{clean_name, host_name};
@@ -156,13 +158,14 @@ impl CniNetworks {
         &self,
         setup: NetworkSetup<'_>,
         desired: &DesiredAlloc,
+        stopped: &CancellationToken,
     ) -> Result<Option<Arc<AllocNetwork>>, CniError> {
         let Some((group, cni)) = desired.group().and_then(|it| Some((it, wanted(it)?))) else {
             return Ok(None);
         };
         let cell = self.cell(desired.alloc_id);
         let network = cell
-            .get_or_try_init(|| self.set_up(setup, desired, group, cni))
+            .get_or_try_init(|| self.set_up(setup, desired, (group, cni), stopped))
             .await?;
         Ok(Some(Arc::clone(network)))
     }
@@ -171,8 +174,8 @@ impl CniNetworks {
         &self,
         setup: NetworkSetup<'_>,
         desired: &DesiredAlloc,
-        group: &TaskGroup,
-        cni: &CniNetwork,
+        (group, cni): (&TaskGroup, &CniNetwork),
+        stopped: &CancellationToken,
     ) -> Result<Arc<AllocNetwork>, CniError> {
         let alloc_id = desired.alloc_id;
         // What an earlier start, or an earlier agent, left half made.
@@ -181,7 +184,8 @@ impl CniNetworks {
         let env = TaskEnv::of_alloc(desired, setup.spec);
         let host = host_name(desired, group, &env);
         let networks = setup.driver_networks;
-        let by_driver = networks.ensure(setup, desired, group, &host).await?;
+        let by_driver = networks.ensure(setup, desired, group, &host, stopped);
+        let by_driver = by_driver.await?;
 
         let args = request::args(desired, group, cni, &env);
         let runtime = request::runtime(desired, group, &setup.spec.address, &env);

@@ -2,7 +2,7 @@
 
 use muster_driver::{DriverError, NetworkMode};
 
-use crate::limits::DRIVER_NETWORK_BYTES_MAX;
+use crate::limits::{DRIVER_NETWORK_BYTES_MAX, START_STOP_DEADLINE};
 
 /// Why a driver makes no network for an allocation.
 #[derive(Debug, thiserror::Error)]
@@ -26,6 +26,11 @@ pub enum DriverNetworkError {
         #[source]
         source: DriverError,
     },
+    /// It does not say whether it made one, and nobody needs it any more.
+    #[error(
+        "driver `{driver}` did not answer CreateNetwork within {START_STOP_DEADLINE:?} of the stop; it is asked again when the allocation is destroyed"
+    )]
+    Unanswered { driver: String },
     /// The driver made a network that is not for the tasks of one allocation.
     #[error(
         "driver `{driver}` made a network of mode {mode:?} where one for the tasks of an allocation was asked for"

@@ -15,7 +15,9 @@ use muster_domain::job::TaskGroup;
 use muster_driver::{NetworkIsolation, NetworkMode};
 
 use super::{DriverSlot, TaskConfigError};
-use crate::limits::{DRIVER_NETWORK_BYTES_MAX, DRIVER_START_DEADLINE};
+use tokio_util::sync::CancellationToken;
+
+use crate::limits::{DRIVER_NETWORK_BYTES_MAX, DRIVER_START_DEADLINE, START_STOP_DEADLINE};
 use crate::network::setup::NetworkSetup;
 use crate::storage::store::Write;
 use crate::tasks::drivers::network_error::DriverNetworkError;
@@ -49,13 +51,14 @@ impl DriverNetworks {
     }
 
     /// Has the driver of a group that must make its network make it; `None` if there is no such driver. The same
-    /// however often it is asked for.
+    /// however often it is asked for. Once the allocation is `stopped`, the driver has little time to answer.
     pub(crate) async fn ensure(
         &self,
         setup: NetworkSetup<'_>,
         desired: &DesiredAlloc,
         group: &TaskGroup,
         hostname: &str,
+        stopped: &CancellationToken,
     ) -> Result<Option<NetworkIsolation>, DriverNetworkError> {
         let alloc_id = desired.alloc_id;
         // What went with a reboot, or with whatever held it, is made anew.
@@ -74,7 +77,17 @@ impl DriverNetworks {
             made: None,
         };
         self.save_record(setup, alloc_id, &network).await;
-        let made = create(slot, driver, alloc_id, hostname).await?;
+        let given_up = async {
+            stopped.cancelled().await;
+            tokio::time::sleep(START_STOP_DEADLINE).await;
+        };
+        let made = tokio::select! {
+            made = create(slot, driver, alloc_id, hostname) => made?,
+            () = given_up => {
+                let driver = driver.to_owned();
+                return Err(DriverNetworkError::Unanswered { driver });
+            }
+        };
         network.made = Some(made.clone());
         self.save_record(setup, alloc_id, &network).await;
         Ok(Some(made.isolation()))
@@ -97,10 +110,17 @@ impl DriverNetworks {
         };
         match setup.drivers.named(&driver) {
             Some(slot) => {
-                // The agent died while the driver was asked: what there is, it names when it is asked again.
+                // The agent died while the driver was asked, or no longer waited for the answer: the driver names what
+                // there is when it is asked again.
                 let made = match made {
                     Some(made) => made,
-                    None => create(slot, &driver, alloc_id, &hostname).await?,
+                    None => {
+                        let asking = create(slot, &driver, alloc_id, &hostname);
+                        let asked = tokio::time::timeout(START_STOP_DEADLINE, asking).await;
+                        asked.map_err(|_elapsed| DriverNetworkError::Unanswered {
+                            driver: driver.clone(),
+                        })??
+                    }
                 };
                 let id = alloc_id.to_string();
                 let destroyed = slot.driver.destroy_network(&id, made.isolation()).await;
