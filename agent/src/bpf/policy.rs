@@ -242,11 +242,7 @@ impl Policy {
             self.rules.remove(key)?;
         }
         // A task that this agent has not found yet may hold any port of the node.
-        let all_found = self
-            .policy_refs
-            .keys()?
-            .iter()
-            .all(|task| has_policies(task));
+        let all_found = self.policy_refs.keys()?.iter().all(&has_policies);
         for key in self.ports.keys()? {
             let is_stale = if key.task == NODE {
                 let is_held = |port| loaded.node_ports.contains_key(&port);

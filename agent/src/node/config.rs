@@ -34,6 +34,10 @@ pub enum ShutdownPolicy {
 }
 
 /// How to run an agent.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a setting of the operator"
+)]
 #[derive(Debug)]
 pub struct AgentConfig {
     /// Everything the agent writes is below it.
