@@ -84,7 +84,7 @@ pub use crate::bpf::{
     object::{FindObjectError, OBJECT_FILE, Object, ObjectSource},
     oom::OomRecord,
     pins::remove_pins,
-    policy::{LoadPolicyError, RuleCount},
+    policy::{LoadPolicyError, RuleCount, TaskPorts},
     verdicts::{PacketVerdict, Verdicts},
 };
 pub(crate) use crate::bpf::{
@@ -606,8 +606,8 @@ impl Bpf {
         self.policy.forget(task)
     }
 
-    /// Puts a task behind its network policy: before it is started, or at once if it runs. `ports` are those
-    /// that other allocations of this machine may connect to, if its policy lets them.
+    /// Puts a task in the node's network behind its policy: before it is started, or at once if it runs. `ports` are
+    /// those that other allocations of this machine may connect to, if its policy lets them.
     ///
     /// # Errors
     ///
@@ -618,24 +618,27 @@ impl Bpf {
         policies: &TaskPolicies,
         ports: &BTreeSet<u16>,
     ) -> Result<(), LoadPolicyError> {
-        self.policy
-            .attach_policy(task, policies, ports, false, || self.traffic_of(task))
+        let ports = TaskPorts {
+            inside: ports.clone(),
+            of_node: ports.clone(),
+            behind_host_veth: false,
+        };
+        self.attach_policy_with_ports(task, policies, &ports)
     }
 
-    /// The same for a task whose allocation has a network of its own: nobody outside of it reaches another port
-    /// than `ports`, whatever the policy says.
+    /// The same for a task with such ports.
     ///
     /// # Errors
     ///
     /// [`LoadPolicyError`]. What the task had before, it still has.
-    pub fn attach_policy_to_veth(
+    pub fn attach_policy_with_ports(
         &self,
         task: CgroupId,
         policies: &TaskPolicies,
-        ports: &BTreeSet<u16>,
+        ports: &TaskPorts,
     ) -> Result<(), LoadPolicyError> {
         self.policy
-            .attach_policy(task, policies, ports, true, || self.traffic_of(task))
+            .attach_policy(task, policies, ports, || self.traffic_of(task))
     }
 
     /// The programs for packets that come in by a device and that go out, in this order.

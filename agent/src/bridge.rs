@@ -28,7 +28,7 @@ pub(crate) mod netlink;
 mod netns_worker;
 pub(crate) mod settings;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
@@ -54,7 +54,7 @@ use crate::context::AgentContext;
 use crate::drivers::networks::DriverNetworkError;
 use crate::limits::{BRIDGE_LOOK_INTERVAL, BRIDGE_PROCESSES_MAX};
 use crate::task_env::{TaskEnv, host_address};
-pub(crate) use files::{dns_config, write as write_names};
+pub(crate) use files::{dns_config, resolvers, write as write_names};
 use netns_worker::{AllocNetns, NetnsRequest};
 
 /// Addresses of allocations unless the agent is told others: Nomad's, so that rules of firewalls that know
@@ -207,14 +207,13 @@ fn marks(node_id: NodeId) -> (String, u32) {
     (table, u32::try_from(hash >> 33).unwrap_or_default().max(1))
 }
 
-/// The machine's IPv4 addresses; none where the kernel does not tell.
-pub(crate) fn machine_addresses() -> Vec<Ipv4Addr> {
-    let found = netlink::Netlink::open().and_then(|mut netlink| netlink.addresses());
+/// The machine's IPv4 addresses, each once and with the prefix of its network; none where the kernel does not tell.
+pub(crate) fn machine_networks() -> BTreeSet<Ipv4Net> {
+    let found = netlink::Netlink::open().and_then(|mut netlink| netlink.networks());
     let found = found.inspect_err(|error| {
         tracing::warn!(%error, "the machine's addresses cannot be listed");
     });
-    let found = found.unwrap_or_default().into_iter();
-    found.map(|(_, address)| address).collect()
+    found.unwrap_or_default().into_iter().collect()
 }
 
 /// Removes a node's programs from devices and its rule. Says whether there was a rule.
@@ -794,7 +793,7 @@ fn namespaces_of(context: &AgentContext, alloc_id: AllocId, group: &TaskGroup) -
         .map(|own| own.ino())
         .ok();
     let mut found = Vec::new();
-    let mut seen = std::collections::BTreeSet::new();
+    let mut seen = BTreeSet::new();
     for task in &group.tasks {
         let cgroup = TaskCgroup::open(&context.tree, &alloc_id.to_string(), &task.name);
         let Ok(cgroup) = cgroup else { continue };

@@ -84,6 +84,6 @@ pub fn attach_plain_policy(
     let mut policy = NetworkPolicy::default();
     policy.egress.rate = egress_rate;
     group.tasks[0].policy = Some(policy);
-    let policies = compile(&group, &group.tasks[0].name, &NodePolicy::default())?;
+    let policies = compile(&group, &group.tasks[0].name, &NodePolicy::default(), &[])?;
     Ok(bpf.attach_policy(task, &policies, &BTreeSet::new())?)
 }

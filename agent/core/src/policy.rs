@@ -9,11 +9,12 @@
 pub mod fuzz;
 
 use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use muster_domain::job::{
-    BitRate, DirectionPolicy, METADATA_ADDRESSES, NetworkPolicy, PolicyAction, PolicyProtocol,
-    PolicyRule, PortRange, TaskGroup,
+    BitRate, DirectionPolicy, METADATA_ADDRESSES, NetworkMode, NetworkPolicy, PolicyAction,
+    PolicyProtocol, PolicyRule, PortRange, TaskGroup,
 };
 use muster_ebpf_common::policy::{
     Class, Interval, KEYS, LEAF_INTERVALS_MAX, Verdict, icmp_detail, key,
@@ -23,6 +24,22 @@ use muster_ebpf_common::policy::{
 pub const DEFAULT_RULE: &str = "default";
 /// The name by which a refused connection to an undeclared port of another allocation is told.
 pub const PRIVATE_PORT_RULE: &str = "built-in/private-port";
+/// The name by which a packet to a port of the node is told that another task of the node holds.
+pub const HELD_PORT_RULE: &str = "built-in/held-port";
+/// The name by which a packet to another port of the node is told.
+const HOST_RULE: &str = "built-in/host";
+/// The name by which a packet to the node's resolver is told.
+const RESOLVER_RULE: &str = "built-in/resolver";
+/// Destinations that a host veth leads to the node, whatever the node's addresses are: broadcast and multicast.
+const HOST_GROUPS: [IpNet; 2] = [
+    IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::BROADCAST, 32)),
+    IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(224, 0, 0, 0), 4)),
+];
+/// The port of resolvers.
+const DNS_PORT: PortRange = PortRange {
+    first: 53,
+    last: 53,
+};
 /// The name by which a packet is told that met no policy at all.
 pub const NO_POLICY_RULE: &str = "built-in/no-policy";
 /// Prefix of the names of the node's own rules.
@@ -74,6 +91,9 @@ pub struct NodePolicy {
     pub cluster: NetworkPolicy,
     /// Places that no task may reach, with the name of each: the control plane's.
     pub forbidden: Vec<(String, IpNet, PolicyProtocol, u16)>,
+    /// The node's addresses, where tasks with a network of their own reach only ports that allocations hold. Empty if
+    /// the operator leaves the node open.
+    pub host: Vec<IpNet>,
 }
 
 /// A policy is too large.
@@ -86,7 +106,7 @@ pub struct PolicyTooLargeError {
     direction: &'static str,
 }
 
-/// The policies of the task `task` of `group` on a node with `node`'s.
+/// The policies of the task `task` of `group` on a node with `node`'s. The task asks `resolvers` for names.
 ///
 /// # Errors
 ///
@@ -95,6 +115,7 @@ pub fn compile(
     group: &TaskGroup,
     task: &str,
     node: &NodePolicy,
+    resolvers: &[IpAddr],
 ) -> Result<TaskPolicies, PolicyTooLargeError> {
     let own = group.task(task).and_then(|task| task.policy.as_ref());
     let shared = group.network.as_ref().and_then(|it| it.policy.as_ref());
@@ -107,45 +128,103 @@ pub fn compile(
         said.find_map(|policy| policy.rate)
     };
     let built_in = built_in(node);
+    let host = host_rules(group, node, resolvers);
+    let egress = OrderedRules::new(&built_in, pick(|policy| &policy.egress)).before_default(&host);
     Ok(TaskPolicies {
         ingress_rate: rate(|policy| &policy.ingress),
         egress_rate: rate(|policy| &policy.egress),
         ingress: OrderedRules::new(&[], pick(|policy| &policy.ingress)).compile("ingress")?,
-        egress: OrderedRules::new(&built_in, pick(|policy| &policy.egress)).compile("egress")?,
+        egress: egress.compile("egress")?,
     })
 }
 
 /// The rules that no job can lift.
 fn built_in(node: &NodePolicy) -> Vec<PolicyRule> {
-    let deny = |name: String, peers: Vec<IpNet>, protocol, ports| PolicyRule {
+    let metadata = own_rule(
+        format!("{BUILT_IN}metadata"),
+        PolicyAction::Deny,
+        METADATA_ADDRESSES.map(IpNet::from).to_vec(),
+        (PolicyProtocol::All, Vec::new()),
+    );
+    let forbidden = node.forbidden.iter().map(|(name, peer, protocol, port)| {
+        let port = PortRange {
+            first: *port,
+            last: *port,
+        };
+        let name = format!("{BUILT_IN}{name}");
+        own_rule(
+            name,
+            PolicyAction::Deny,
+            vec![*peer],
+            (*protocol, vec![port]),
+        )
+    });
+    std::iter::once(metadata).chain(forbidden).collect()
+}
+
+/// The rules that close the node to a task with a network of its own. All other rules come before them.
+fn host_rules(group: &TaskGroup, node: &NodePolicy, resolvers: &[IpAddr]) -> Vec<PolicyRule> {
+    let groups = match group.network.as_ref().map(|network| &network.mode) {
+        // The only other end of a host veth is the node.
+        Some(NetworkMode::Bridge) => &HOST_GROUPS[..],
+        // A CNI network may have other allocations in the same segment.
+        Some(NetworkMode::Cni(_)) => &[],
+        Some(NetworkMode::Host | NetworkMode::None) | None => return Vec::new(),
+    };
+    if node.host.is_empty() {
+        return Vec::new();
+    }
+    let is_own = |resolver: &&IpAddr| node.host.iter().any(|net| net.contains(*resolver));
+    let resolvers: Vec<IpNet> = resolvers
+        .iter()
+        .filter(is_own)
+        .map(|ip| (*ip).into())
+        .collect();
+    let closed = [&node.host[..], groups].concat();
+    let protocols = [PolicyProtocol::Tcp, PolicyProtocol::Udp];
+    let resolver = protocols
+        .iter()
+        .filter(|_| !resolvers.is_empty())
+        .map(|it| {
+            let peers = resolvers.clone();
+            let asks = (*it, vec![DNS_PORT]);
+            own_rule(RESOLVER_RULE.to_owned(), PolicyAction::Allow, peers, asks)
+        });
+    let host = protocols.iter().map(|it| {
+        let asks = (*it, Vec::new());
+        own_rule(
+            HOST_RULE.to_owned(),
+            PolicyAction::Deny,
+            closed.clone(),
+            asks,
+        )
+    });
+    resolver.chain(host).collect()
+}
+
+fn own_rule(
+    name: String,
+    action: PolicyAction,
+    peers: Vec<IpNet>,
+    (protocol, ports): (PolicyProtocol, Vec<PortRange>),
+) -> PolicyRule {
+    PolicyRule {
         name,
-        action: PolicyAction::Deny,
+        action,
         protocol,
         peers,
         ports,
         icmp_type: None,
         icmp_code: None,
         log: false,
-    };
-    let metadata = deny(
-        format!("{BUILT_IN}metadata"),
-        METADATA_ADDRESSES.map(IpNet::from).to_vec(),
-        PolicyProtocol::All,
-        Vec::new(),
-    );
-    let forbidden = node.forbidden.iter().map(|(name, peer, protocol, port)| {
-        let ports = vec![PortRange {
-            first: *port,
-            last: *port,
-        }];
-        deny(format!("{BUILT_IN}{name}"), vec![*peer], *protocol, ports)
-    });
-    std::iter::once(metadata).chain(forbidden).collect()
+    }
 }
 
 /// Rules in the order in which they are asked, and the default.
 struct OrderedRules<'a> {
     rules: Vec<(String, &'a PolicyRule)>,
+    /// Rules from this number on refuse nothing at ports that allocations hold.
+    unless_held_from: usize,
     default: PolicyAction,
     open: bool,
 }
@@ -167,10 +246,21 @@ impl<'a> OrderedRules<'a> {
         let open = default == PolicyAction::Allow
             && !rules[built_in.len()..].iter().any(|(_, rule)| denies(rule));
         Self {
+            unless_held_from: rules.len(),
             rules,
             default,
             open,
         }
+    }
+
+    /// Adds `host` behind all rules. Where nothing passes by default, it would only open something.
+    fn before_default(mut self, host: &'a [PolicyRule]) -> Self {
+        if self.default == PolicyAction::Allow {
+            self.rules
+                .extend(host.iter().map(|rule| (rule.name.clone(), rule)));
+            self.open &= host.is_empty();
+        }
+        self
     }
 
     fn compile(self, direction: &'static str) -> Result<CompiledPolicy, PolicyTooLargeError> {
@@ -241,7 +331,10 @@ impl<'a> OrderedRules<'a> {
         let mut seen = BTreeMap::new();
         for number in rules {
             let (_, rule) = &self.rules[*number];
-            let verdict = verdict(rule.action, rule.log, *number);
+            let mut verdict = verdict(rule.action, rule.log, *number);
+            if *number >= self.unless_held_from && rule.action == PolicyAction::Deny {
+                verdict = Verdict(verdict).unless_held().0;
+            }
             for (first, end) in ranges(rule) {
                 cover(&mut free, &mut seen, first, end, verdict);
             }

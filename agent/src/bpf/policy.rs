@@ -21,7 +21,9 @@ use std::{
 };
 
 use aya::maps::{Map, MapData, RingBuf};
-use muster_agent_core::policy::{CompiledPolicy, NO_POLICY_RULE, PRIVATE_PORT_RULE, TaskPolicies};
+use muster_agent_core::policy::{
+    CompiledPolicy, HELD_PORT_RULE, NO_POLICY_RULE, PRIVATE_PORT_RULE, TaskPolicies,
+};
 use muster_domain::job::BitRate;
 use muster_ebpf_common::{
     CgroupId, Plain,
@@ -29,7 +31,7 @@ use muster_ebpf_common::{
     net::Traffic,
     policy::{
         AddressKey4, AddressKey6, BEHIND_HOST_VETH, EGRESS_LIMITED, EGRESS_OPEN, INGRESS_LIMITED,
-        INGRESS_OPEN, Interval, Leaf, LeafKey4, LeafKey6, POLICY_BITS, PortKey, RuleCounters,
+        INGRESS_OPEN, Interval, Leaf, LeafKey4, LeafKey6, NODE, POLICY_BITS, PortKey, RuleCounters,
         RuleKey, TaskPolicyRef, Verdict,
     },
     rate::{Bucket, Rates},
@@ -100,6 +102,8 @@ struct PolicyTable {
     /// Policies that nobody has, which programs may still be reading; the oldest first.
     retired: VecDeque<(Instant, u32, SharedRules)>,
     room: IntervalAllocator,
+    /// How many tasks hold each port of the node.
+    node_ports: BTreeMap<u16, u32>,
     /// The state of the agent before, as far as this one has not taken it over.
     earlier: PreviousGeneration,
 }
@@ -143,8 +147,20 @@ impl NamedRules {
 struct TaskPolicyState {
     numbers: [u32; 2],
     rules: [Arc<NamedRules>; 2],
-    ports: BTreeSet<u16>,
+    ports: TaskPorts,
     carried: CarriedOverCounters,
+}
+
+/// The ports that a task's allocation has.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TaskPorts {
+    /// Ports on which its tasks listen, and which other allocations may connect to.
+    pub inside: BTreeSet<u16>,
+    /// Ports of the node that lead to it otherwise than by eBPF: tasks with a network of their own reach them at the
+    /// node's addresses.
+    pub of_node: BTreeSet<u16>,
+    /// Its network is behind a host veth: nobody outside of it reaches another port than those inside.
+    pub behind_host_veth: bool,
 }
 
 impl TaskPolicyState {
@@ -226,8 +242,20 @@ impl Policy {
         for key in stale {
             self.rules.remove(key)?;
         }
+        // A task that this agent has not found yet may hold any port of the node.
+        let all_found = self
+            .policy_refs
+            .keys()?
+            .iter()
+            .all(|task| has_policies(task));
         for key in self.ports.keys()? {
-            if !has_policies(&key.task) && !alive.contains(&key.task) {
+            let is_stale = if key.task == NODE {
+                let is_held = |port| loaded.node_ports.contains_key(&port);
+                all_found && !u16::try_from(key.port).is_ok_and(is_held)
+            } else {
+                !has_policies(&key.task) && !alive.contains(&key.task)
+            };
+            if is_stale {
                 self.ports.remove(key)?;
             }
         }
@@ -241,18 +269,18 @@ impl Policy {
         &self,
         task: CgroupId,
         policies: &TaskPolicies,
-        ports: &BTreeSet<u16>,
-        behind_host_veth: bool,
+        ports: &TaskPorts,
         traffic: impl Fn() -> io::Result<Option<Vec<Traffic>>>,
     ) -> Result<(), LoadPolicyError> {
         let mut loaded = self.locked();
+        let loaded = &mut *loaded;
         let left = first(self.policy_refs.lookup(task)?)
             .map(|policy_ref| [policy_ref.ingress, policy_ref.egress]);
-        let (ingress, ingress_rules) = self.load(&mut loaded, &policies.ingress)?;
-        let (egress, egress_rules) = match self.load(&mut loaded, &policies.egress) {
+        let (ingress, ingress_rules) = self.load(loaded, &policies.ingress)?;
+        let (egress, egress_rules) = match self.load(loaded, &policies.egress) {
             Ok(egress) => egress,
             Err(error) => {
-                release(&mut loaded, ingress);
+                release(loaded, ingress);
                 return Err(error);
             }
         };
@@ -265,7 +293,7 @@ impl Policy {
             egress,
             flags: flag(&policies.ingress, INGRESS_OPEN)
                 | flag(&policies.egress, EGRESS_OPEN)
-                | if behind_host_veth {
+                | if ports.behind_host_veth {
                     BEHIND_HOST_VETH
                 } else {
                     0
@@ -286,11 +314,12 @@ impl Policy {
         };
         let changed = past.filter(|past| past.numbers != numbers);
         let _changing = changed.as_ref().map(|_| self.changing(task));
-        let no_ports = BTreeSet::new();
+        let no_ports = TaskPorts::default();
         let ports_before = before.as_ref().map_or(&no_ports, |before| &before.ports);
         let mut floor = None;
         let made = self
-            .set_ports(task, ports_before, ports)
+            .hold_node_ports(&mut loaded.node_ports, &ports.of_node)
+            .and_then(|()| self.set_ports(task, &ports_before.inside, &ports.inside))
             .and_then(|()| self.set_rates(task, policies))
             .and_then(|()| {
                 // Counts from here until the network policy is changed may be lost.
@@ -299,10 +328,12 @@ impl Policy {
                 self.write_policy_ref(task, policy_ref)
             });
         if let Err(error) = made {
-            release(&mut loaded, ingress);
-            release(&mut loaded, egress);
+            release(loaded, ingress);
+            release(loaded, egress);
+            self.release_node_ports(&mut loaded.node_ports, &ports.of_node);
             return Err(no_room(error));
         }
+        self.release_node_ports(&mut loaded.node_ports, &ports_before.of_node);
         if let (Some(past), Some(floor)) = (changed, floor) {
             task_policy.carried = self.carry(task, &past, &task_policy.past(), &floor, &traffic);
             self.kept.carry(task, past.carried, &task_policy.carried);
@@ -316,7 +347,7 @@ impl Policy {
             if !numbers.contains(&policy) {
                 self.forget_counts(task, policy, rules.names.len());
             }
-            release(&mut loaded, policy);
+            release(loaded, policy);
         }
         Ok(())
     }
@@ -374,7 +405,8 @@ impl Policy {
             return Ok(());
         };
         self.kept.forget(task, &before.carried);
-        self.set_ports(task, &before.ports, &BTreeSet::new())?;
+        self.release_node_ports(&mut loaded.node_ports, &before.ports.of_node);
+        self.set_ports(task, &before.ports.inside, &BTreeSet::new())?;
         for (policy, rules) in before.numbers.into_iter().zip(&before.rules) {
             self.forget_counts(task, policy, rules.names.len());
             release(&mut loaded, policy);
@@ -401,6 +433,7 @@ impl Policy {
     pub(super) fn rule(&self, policy: u32, verdict: Verdict) -> String {
         match verdict.rule() {
             Verdict::PRIVATE_PORT => PRIVATE_PORT_RULE.to_owned(),
+            Verdict::HELD_PORT => HELD_PORT_RULE.to_owned(),
             Verdict::NO_POLICY => NO_POLICY_RULE.to_owned(),
             number => {
                 let known = self.known();
@@ -429,6 +462,43 @@ impl Policy {
             self.ports.remove(key(port))?;
         }
         Ok(())
+    }
+
+    /// Counts another task that holds these ports of the node. After an error [`Self::release_node_ports`] takes that
+    /// back.
+    fn hold_node_ports(
+        &self,
+        held: &mut BTreeMap<u16, u32>,
+        ports: &BTreeSet<u16>,
+    ) -> io::Result<()> {
+        let mut opened = Vec::new();
+        for port in ports {
+            let tasks = held.entry(*port).or_default();
+            *tasks += 1;
+            if *tasks == 1 {
+                opened.push(node_port(*port));
+            }
+        }
+        opened
+            .into_iter()
+            .try_for_each(|port| self.ports.set_all(port, 1))
+    }
+
+    /// Counts a task less that holds these ports of the node. Ports that nobody holds any more are closed.
+    fn release_node_ports(&self, held: &mut BTreeMap<u16, u32>, ports: &BTreeSet<u16>) {
+        for port in ports {
+            let Some(tasks) = held.get_mut(port) else {
+                continue;
+            };
+            *tasks -= 1;
+            if *tasks > 0 {
+                continue;
+            }
+            held.remove(port);
+            if let Err(error) = self.ports.remove(node_port(*port)) {
+                tracing::warn!(%error, port, "a port of the node that no task holds is left open to bridged tasks");
+            }
+        }
     }
 
     /// The number of `compiled`, written if it is not there, and its rules.
@@ -651,6 +721,13 @@ fn key4(policy: u32, net: ipnet::Ipv4Net) -> LeafKey4 {
             policy,
             address: net.addr().octets(),
         },
+    }
+}
+
+fn node_port(port: u16) -> PortKey {
+    PortKey {
+        task: NODE,
+        port: port.into(),
     }
 }
 

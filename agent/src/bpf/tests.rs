@@ -92,7 +92,7 @@ fn who_reads_counts_holds_up_no_change() {
     };
     let bpf = node.open();
     let group = fixture::group("g");
-    let mut policies = compile(&group, &group.tasks[0].name, &NodePolicy::default()).unwrap();
+    let mut policies = compile(&group, &group.tasks[0].name, &NodePolicy::default(), &[]).unwrap();
     let heard = UdpSocket::bind("127.0.0.1:0").unwrap();
     bpf.attach_policy(node.task(), &policies, &BTreeSet::new())
         .unwrap();
@@ -134,7 +134,7 @@ fn reused_policy_ref_lets_nothing_pass() {
     };
     let bpf = node.open();
     let group = fixture::group("g");
-    let policies = compile(&group, &group.tasks[0].name, &NodePolicy::default()).unwrap();
+    let policies = compile(&group, &group.tasks[0].name, &NodePolicy::default(), &[]).unwrap();
     let heard = UdpSocket::bind("127.0.0.1:0").unwrap();
     let send = format!("send-to {}", heard.local_addr().unwrap());
     bpf.attach_policy(node.task(), &policies, &BTreeSet::new())

@@ -15,6 +15,8 @@ use crate::task_env::TaskEnv;
 const BEHIND_RESOLVED: &str = "/run/systemd/resolve/resolv.conf";
 /// The configuration of the machine's own resolver.
 const RESOLV_CONF: &str = "/etc/resolv.conf";
+/// The file with the same for tasks.
+const RESOLV_FILE: &str = "resolv.conf";
 /// Bytes of a configuration that is believed.
 const CONFIG_BYTES_MAX: u64 = 64 * 1_024;
 
@@ -35,7 +37,7 @@ pub(crate) fn write(
         None => own,
     };
     if let Some(resolv) = resolv {
-        files.push((dir.join("resolv.conf"), "/etc/resolv.conf", resolv));
+        files.push((dir.join(RESOLV_FILE), "/etc/resolv.conf", resolv));
     }
     let mut shown = Vec::new();
     for (path, target, content) in files {
@@ -70,6 +72,12 @@ fn resolv_conf() -> Option<String> {
     let behind = read(Path::new(BEHIND_RESOLVED)).map(|text| without_loopback(&text));
     // Without a server nothing is found, which programs say better than a wait for one that is not there.
     Some(behind.unwrap_or(reachable))
+}
+
+/// The servers in the resolver's configuration that was written into `dir`; none if there is none.
+pub(crate) fn resolvers(dir: &Path) -> Vec<IpAddr> {
+    let text = read(&dir.join(RESOLV_FILE)).unwrap_or_default();
+    text.lines().filter_map(server).collect()
 }
 
 /// The group's DNS settings as drivers take them, with references filled in from `env`.
@@ -144,6 +152,32 @@ mod tests {
         let expected = "# of the lab\nsearch lab\nnameserver 10.9.0.53\noptions ndots:2 rotate\n";
         assert_eq!(written, expected);
         assert_eq!(dns_config(&DnsConfig::default(), &env).over(own), own);
+    }
+
+    #[test]
+    fn resolvers_are_read_from_the_written_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let dns = DnsConfig {
+            servers: vec!["192.0.2.53".to_owned(), "169.254.1.1".to_owned()],
+            searches: Vec::new(),
+            options: Vec::new(),
+        };
+        let env = TaskEnv::default();
+        let address = Ipv4Addr::new(10, 0, 0, 2).into();
+        write(
+            &dir.path().join("names"),
+            address,
+            &["web"],
+            Some(&dns),
+            &env,
+        )
+        .unwrap();
+
+        let found = resolvers(&dir.path().join("names"));
+
+        let expected: Vec<IpAddr> = vec![[192, 0, 2, 53].into(), [169, 254, 1, 1].into()];
+        assert_eq!(found, expected);
+        assert_eq!(resolvers(dir.path()), Vec::<IpAddr>::new());
     }
 
     #[test]

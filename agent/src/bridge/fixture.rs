@@ -210,7 +210,7 @@ impl Networks {
             },
             ingress: DirectionPolicy::default(),
         });
-        let policies = compile(&group, &name, &NodePolicy::default())?;
+        let policies = compile(&group, &name, &NodePolicy::default(), &[])?;
         self.bpf.attach_policy(task, &policies, &BTreeSet::new())?;
         Ok(())
     }

@@ -4,6 +4,7 @@ use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::RawFd;
 
+use ipnet::Ipv4Net;
 use netlink_packet_core::{
     NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkHeader,
     NetlinkMessage, NetlinkPayload,
@@ -153,6 +154,20 @@ impl Netlink {
 
     /// All IPv4 addresses, each with the number of its device.
     pub(super) fn addresses(&mut self) -> io::Result<Vec<(u32, Ipv4Addr)>> {
+        let found = self.address_messages()?.into_iter();
+        Ok(found
+            .map(|(device, address, _)| (device, address))
+            .collect())
+    }
+
+    /// All IPv4 addresses with the prefixes of their networks.
+    pub(super) fn networks(&mut self) -> io::Result<Vec<Ipv4Net>> {
+        let found = self.address_messages()?.into_iter();
+        let networks = found.filter_map(|(_, address, prefix)| Ipv4Net::new(address, prefix).ok());
+        Ok(networks.collect())
+    }
+
+    fn address_messages(&mut self) -> io::Result<Vec<(u32, Ipv4Addr, u8)>> {
         let mut message = AddressMessage::default();
         message.header.family = AddressFamily::Inet;
         self.send(Route::GetAddress(message), NLM_F_DUMP)?;
@@ -167,7 +182,8 @@ impl Netlink {
                 };
                 Some(*address)
             });
-            found.extend(local.map(|address| (message.header.index, address)));
+            let header = &message.header;
+            found.extend(local.map(|address| (header.index, address, header.prefix_len)));
         })?;
         Ok(found)
     }

@@ -103,6 +103,9 @@ pub struct AgentConfig {
     /// Tasks may speak to servers as clients do, if their policies let them. A task that reaches a server's HTTP port
     /// has full control of the cluster.
     pub allow_api_from_tasks: bool,
+    /// Tasks with a network of their own reach every listener of this machine, if their policies let them. Otherwise
+    /// they reach ports that allocations of the node hold, and the resolver that they are told.
+    pub allow_host_from_bridge: bool,
     /// The agent's own `/proc/self/oom_score_adj`, which says how much rather than this process the kernel kills others
     /// for memory. `None` leaves it as it is. Drivers and tasks do not inherit it.
     pub oom_score_adj: Option<i16>,
@@ -149,6 +152,7 @@ impl AgentConfig {
             strict_limits: false,
             allow_tasks_without_network_policy: false,
             allow_api_from_tasks: false,
+            allow_host_from_bridge: false,
             oom_score_adj: None,
         }
     }

@@ -19,7 +19,7 @@ use crate::bpf::{Bpf, GATEWAY};
 use crate::bridge;
 use crate::cgroup::{NodeTree, TaskCgroup};
 use crate::context::AgentContext;
-use crate::limits::{OWN_ADDRESSES_MAX, RECONCILE_INTERVAL, SWEEP_AFTER};
+use crate::limits::{CLOSED_ADDRESSES_MAX, OWN_ADDRESSES_MAX, RECONCILE_INTERVAL, SWEEP_AFTER};
 use crate::store::StoreContents;
 
 /// The node's additions to every task's policy at this moment. The operator's configuration stays as it is. The servers
@@ -30,6 +30,8 @@ pub(crate) struct NodeRules {
     configured: NodePolicy,
     /// Tasks may speak to servers as clients do.
     allows_apis: bool,
+    /// Tasks with a network of their own reach all that listens on this machine.
+    allows_host: bool,
     current: Mutex<Arc<NodePolicy>>,
     /// The entry that wrote the cluster's policy; 0 while none is known.
     cluster_index: AtomicU64,
@@ -44,10 +46,14 @@ impl NodeRules {
             .extend(sockets_of_servers(&config.servers));
         let (index, policy) = &loaded.cluster_policy;
         configured.cluster.clone_from(policy);
+        if !config.allow_host_from_bridge {
+            configured.host = closed_addresses();
+        }
         let rules = Self {
             current: Mutex::new(Arc::new(configured.clone())),
             configured,
             allows_apis: config.allow_api_from_tasks,
+            allows_host: config.allow_host_from_bridge,
             cluster_index: AtomicU64::new(index.0),
         };
         rules.set_servers(&loaded.servers);
@@ -90,11 +96,16 @@ impl NodeRules {
         })
     }
 
-    /// Covers the addresses that this machine has got since where servers on it listen. Says whether that is news.
+    /// Covers the addresses that this machine has got since: where servers on it listen, and all that are closed to
+    /// tasks with a network of their own. Says whether that is news.
     pub(crate) fn cover_new_addresses(&self) -> bool {
         let gateway = IpNet::from(IpAddr::from(GATEWAY));
         let own = own_addresses();
+        let closed = (!self.allows_host).then(closed_addresses);
         self.change(|rules| {
+            if let Some(closed) = closed {
+                rules.host = closed;
+            }
             // A socket that is reached at the gateway is reached at every address.
             let here = rules
                 .forbidden
@@ -200,16 +211,46 @@ fn sockets(name: &str, protocol: PolicyProtocol, addrs: &[SocketAddr]) -> Vec<De
 
 /// Addresses of this machine's devices.
 fn own_addresses() -> Vec<IpNet> {
-    let v6 = std::fs::read_to_string("/proc/net/if_inet6").unwrap_or_default();
-    let v6 = v6.lines().filter_map(|line| {
-        let number = u128::from_str_radix(line.split_whitespace().next()?, 16).ok()?;
-        Some(IpAddr::V6(number.into()))
-    });
-    let v4 = bridge::machine_addresses().into_iter().map(IpAddr::V4);
-    v4.chain(v6)
+    let v4 = bridge::machine_networks().into_iter();
+    let v4: BTreeSet<IpAddr> = v4.map(|net| net.addr().into()).collect();
+    v4.into_iter()
+        .chain(own_v6_addresses())
         .take(OWN_ADDRESSES_MAX)
         .map(IpNet::from)
         .collect()
+}
+
+/// The addresses at which listeners of this machine are reached from other networks: those of its devices, the gateway
+/// of bridged tasks, and the broadcast addresses of its networks.
+fn closed_addresses() -> Vec<IpNet> {
+    let networks = bridge::machine_networks();
+    let v4 = networks.iter().flat_map(|net| {
+        // Both ends of a network are broadcast addresses to some kernels.
+        let ends = (net.prefix_len() < 31).then_some([net.network(), net.broadcast()]);
+        std::iter::once(net.addr()).chain(ends.into_iter().flatten())
+    });
+    let v4 = v4.chain([Ipv4Addr::from(GATEWAY)]).map(IpAddr::V4);
+    let all: BTreeSet<IpAddr> = v4.chain(own_v6_addresses()).collect();
+    let all = all.into_iter().filter(|address| !address.is_loopback());
+    let mut all: Vec<IpNet> = all.map(IpNet::from).collect();
+    if all.len() > CLOSED_ADDRESSES_MAX {
+        let open = all.len() - CLOSED_ADDRESSES_MAX;
+        tracing::warn!(
+            open,
+            "this machine has too many addresses to close all of them to bridged tasks"
+        );
+        all.truncate(CLOSED_ADDRESSES_MAX);
+    }
+    all
+}
+
+fn own_v6_addresses() -> Vec<IpAddr> {
+    let text = std::fs::read_to_string("/proc/net/if_inet6").unwrap_or_default();
+    let addresses = text.lines().filter_map(|line| {
+        let number = u128::from_str_radix(line.split_whitespace().next()?, 16).ok()?;
+        Some(IpAddr::V6(number.into()))
+    });
+    addresses.collect()
 }
 
 /// Whether the address is one of this machine's.

@@ -191,7 +191,7 @@ fn open_network(
 ) -> (NodeRules, Result<Bpf, String>, Bridge) {
     let rules = NodeRules::new(config, loaded);
     let bpf = open_bpf(data, node_id, tree, &|bpf| {
-        task::attach_recorded_policy(bpf, loaded, &rules.current(), &network::alive(tree));
+        task::attach_recorded_policy(bpf, loaded, &rules.current(), data, &network::alive(tree));
     });
     let network = NodeNetwork::new(node_id, config.bridge_subnet);
     let bridge = Bridge::new(network, bpf.as_ref().map_err(String::as_str));

@@ -9,7 +9,8 @@ use muster_driver::{DriverError, Retry, TaskConfig, TaskReach};
 
 use super::begin::{StartFailure, decoded, learned, ready};
 use super::{LiveTask, TaskRef, chain};
-use crate::bpf::Bpf;
+use crate::allocdir::DataDir;
+use crate::bpf::{Bpf, TaskPorts};
 use crate::context::AgentContext;
 use crate::drivers::DriverSlot;
 use crate::drivers::usage::is_hidden;
@@ -33,7 +34,7 @@ pub(crate) fn attach_policy(
         Ok(bpf) => bpf,
         Err(reason) => return without_policy(context, task, &rules, reach, reason),
     };
-    attach_policy_with(bpf, task, &rules, cgroup_id)?;
+    attach_policy_with(bpf, task, &rules, &context.data, cgroup_id)?;
     Ok(None)
 }
 
@@ -42,22 +43,39 @@ fn attach_policy_with(
     bpf: &Bpf,
     task: &TaskRef,
     rules: &NodePolicy,
+    data: &DataDir,
     cgroup_id: u64,
 ) -> Result<(), String> {
     let group = task.group();
-    let policies = policy::compile(group, task.name(), rules).map_err(|error| error.to_string())?;
-    let ports = task.desired.holding.ports.iter();
-    let attached = if bridge::wanted(group) {
-        let inside = ports.map(|port| bridge::inside_port(port.value, port.to));
-        bpf.attach_policy_to_veth(cgroup_id, &policies, &inside.collect())
-    } else if cni::wanted(group).is_some() {
-        // Every port of its address is reached, as with Nomad: a CNI network may need no published port.
-        let inside = ports.map(|port| bridge::inside_port(port.value, port.to));
-        bpf.attach_policy(cgroup_id, &policies, &inside.collect())
+    let is_bridged = bridge::wanted(group);
+    let has_network = is_bridged || cni::wanted(group).is_some();
+    let resolvers = if has_network {
+        bridge::resolvers(&data.alloc(task.alloc_id()).names())
     } else {
-        let declared: BTreeSet<u16> = ports.map(|port| port.value).collect();
-        bpf.attach_policy(cgroup_id, &policies, &declared)
+        Vec::new()
     };
+    let policies = policy::compile(group, task.name(), rules, &resolvers)
+        .map_err(|error| error.to_string())?;
+    let ports = &task.desired.holding.ports;
+    let of_node: BTreeSet<u16> = ports.iter().map(|port| port.value).collect();
+    let ports = if has_network {
+        let inside = ports.iter();
+        let inside = inside.map(|port| bridge::inside_port(port.value, port.to));
+        TaskPorts {
+            inside: inside.collect(),
+            // Ports of mode `bridge` are open where they are published, and the programs know those.
+            of_node: if is_bridged { BTreeSet::new() } else { of_node },
+            // Every port of a CNI address is reached, as with Nomad: such a network may need no published port.
+            behind_host_veth: is_bridged,
+        }
+    } else {
+        TaskPorts {
+            inside: of_node.clone(),
+            of_node,
+            behind_host_veth: false,
+        }
+    };
+    let attached = bpf.attach_policy_with_ports(cgroup_id, &policies, &ports);
     attached.map_err(|error| chain(&error))
 }
 
@@ -67,6 +85,7 @@ pub(crate) fn attach_recorded_policy(
     bpf: &Bpf,
     loaded: &StoreContents,
     rules: &NodePolicy,
+    data: &DataDir,
     alive: &BTreeSet<u64>,
 ) {
     let running = loaded.tasks.iter().filter(|(_, record)| {
@@ -87,7 +106,7 @@ pub(crate) fn attach_recorded_policy(
             desired: Arc::new(desired.clone()),
             at,
         };
-        let attached = attach_policy_with(bpf, &task, rules, record.cgroup_id);
+        let attached = attach_policy_with(bpf, &task, rules, data, record.cgroup_id);
         let watched = bpf.watch_running(record.cgroup_id);
         if let Err(reason) = attached.and(watched.map_err(|error| chain(&error))) {
             // The runner that finds the task tries again, and has its history tell.

@@ -55,7 +55,7 @@ pub(crate) fn policies(egress: DirectionPolicy, ingress: DirectionPolicy) -> Tas
     let mut group = fixture::group("g");
     let name = group.tasks[0].name.clone();
     group.tasks[0].policy = Some(NetworkPolicy { egress, ingress });
-    compile(&group, &name, &NodePolicy::default()).unwrap()
+    compile(&group, &name, &NodePolicy::default(), &[]).unwrap()
 }
 
 pub(crate) fn open() -> DirectionPolicy {

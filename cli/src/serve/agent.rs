@@ -199,6 +199,7 @@ fn config(args: &AgentRunArgs, file: &AgentFile) -> Result<AgentConfig, CliError
     config.oom_score_adj = Some(file.oom_score_adj.unwrap_or(OOM_SCORE_ADJ));
     config.allow_tasks_without_network_policy = file.allow_tasks_without_network_policy;
     config.allow_api_from_tasks = file.allow_api_from_tasks;
+    config.allow_host_from_bridge = file.allow_host_from_bridge;
     config.chroot_env.clone_from(&file.chroot_env);
     config.users = file.users;
     config.reserved = file.reserved.amount;

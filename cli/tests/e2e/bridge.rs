@@ -29,7 +29,11 @@ const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
 /// Time after which nothing more comes.
 const SILENCE: Duration = Duration::from_secs(2);
 
-/// Two instances, each with a declared port and one that is its own affair. One that is told `call` calls.
+/// The machine's address as bridged tasks see it.
+const GATEWAY: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
+
+/// Two instances, each with a declared port and one that is its own affair. One that is told `call` calls by TCP, and
+/// one that is told `send` sends a datagram.
 const JOB: &str = r#"
 job "web" {
   group "g" {
@@ -68,6 +72,14 @@ job "web" {
               my $out = IO::Socket::INET->new(PeerAddr => $1, PeerPort => $2, Timeout => 2);
               print $out "hello\n" if $out;
               print $in $out ? "called: " . <$out> : "silence\n";
+            } elsif ($line =~ /^send (\S+) (\d+)/) {
+              my ($ip, $port) = ($1, $2);
+              my $to = sockaddr_in($port, inet_aton($ip));
+              my $out = IO::Socket::INET->new(Proto => "udp", Broadcast => 1) or die;
+              send $out, "hello", 0, $to;
+              my $said;
+              recv $out, $said, 1500, 0 if IO::Select->new($out)->can_read(2);
+              print $in $said ? "answered: $said\n" : "silence\n";
             } else { print $in "tcp ", $in->peerhost, "\n" }
             exit;
           } }
@@ -230,7 +242,12 @@ fn start(dir: &Path) -> (crate::support::Process, String) {
 }
 
 fn run_job(dir: &Path, address: &str) -> Vec<Instance> {
-    let file = job_file(dir, JOB);
+    run_as(dir, address, JOB)
+}
+
+/// Runs `job`, which is [`JOB`] with other settings.
+fn run_as(dir: &Path, address: &str, job: &str) -> Vec<Instance> {
+    let file = job_file(dir, job);
     let ran = ask(address, &["job", "run", file.to_str().unwrap()]);
     assert_eq!(
         ran.status.code(),
@@ -320,16 +337,217 @@ fn tasks_cannot_reach_api_of_local_server() {
         let [first, _] = &run_job(dir.path(), &address)[..] else {
             panic!("two instances");
         };
-        let gateway = Ipv4Addr::new(169, 254, 1, 1);
         let call = |to: Ipv4Addr| tcp(MACHINE, first.port, &format!("call {to} {api}"));
 
-        for to in [gateway, MACHINE] {
+        for to in [GATEWAY, MACHINE] {
             assert_eq!(call(to), Some("silence".to_owned()), "{to}");
         }
         assert!(
             tcp(MACHINE, api, "hello").is_some(),
             "the API answers others"
         );
+    });
+}
+
+/// Listeners of the machine itself, which answer everybody. They end with the test's process.
+struct HostListeners {
+    tcp: u16,
+    udp: u16,
+    /// Datagrams that came. An answer may not get back: the kernel chooses the address it comes from.
+    heard: Arc<AtomicU64>,
+}
+
+impl HostListeners {
+    /// Listens at every address of the machine, by TCP and UDP.
+    fn start() -> Self {
+        let udp = UdpSocket::bind("0.0.0.0:0").unwrap();
+        Self {
+            tcp: answer_calls(TcpListener::bind("0.0.0.0:0").unwrap()),
+            udp: udp.local_addr().unwrap().port(),
+            heard: answer_datagrams(udp),
+        }
+    }
+
+    fn heard(&self) -> u64 {
+        self.heard.load(Ordering::Relaxed)
+    }
+}
+
+/// Destinations in bridged tasks' networks that lead to the machine.
+const LEAD_TO_MACHINE: [Ipv4Addr; 4] = [
+    MACHINE,
+    GATEWAY,
+    Ipv4Addr::new(10, 9, 0, 255),
+    Ipv4Addr::BROADCAST,
+];
+
+/// Says `host` to every caller. Answers with the port.
+fn answer_calls(listener: TcpListener) -> u16 {
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            // A caller that has left is not of interest. What is not read would make the end a reset.
+            let read = BufReader::new(&stream).read_line(&mut String::new());
+            drop(read.and_then(|_| writeln!(stream, "host")));
+        }
+    });
+    port
+}
+
+/// Says `host` to every sender, and counts what came.
+fn answer_datagrams(socket: UdpSocket) -> Arc<AtomicU64> {
+    let heard = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&heard);
+    std::thread::spawn(move || {
+        while let Ok((_, from)) = socket.recv_from(&mut [0; 64]) {
+            counted.fetch_add(1, Ordering::Relaxed);
+            drop(socket.send_to(b"host", from));
+        }
+    });
+    heard
+}
+
+/// A task in the machine's network that serves the port 7070.
+const SERVED: &str = r#"
+job "served" {
+  group "g" {
+    network {
+      mode = "host"
+      port "http" { static = 7070 }
+    }
+    task "t" {
+      driver = "native"
+      config {
+        command = "/usr/bin/perl"
+        args = ["-MIO::Socket::INET", "-e", <<-PERL
+          my $in = IO::Socket::INET->new(LocalPort => 7070, Listen => 9, ReuseAddr => 1) or die;
+          while (my $one = $in->accept) { my $said = <$one>; print $one "task\n" }
+        PERL
+        ]
+      }
+      resources {
+        cpu    = 100
+        memory = 64
+      }
+    }
+  }
+}
+"#;
+/// The port of [`SERVED`].
+const SERVED_PORT: u16 = 7_070;
+
+/// The cluster's policy that opens one port of the machine.
+fn open_port(dir: &Path, address: &str, port: u16) {
+    let file = dir.join("policy.hcl");
+    let text = format!(
+        r#"policy {{
+          egress {{
+            rule "open" {{
+              action   = "allow"
+              protocol = "tcp"
+              peers    = ["{MACHINE}"]
+              ports    = ["{port}"]
+            }}
+          }}
+        }}"#
+    );
+    std::fs::write(&file, text).unwrap();
+    let file = file.to_str().unwrap();
+    let set = ask(address, &["operator", "network", "set-policy", file]);
+    assert_eq!(set.status.code(), Some(0), "{}", stderr(&set));
+}
+
+#[test]
+fn bridged_tasks_reach_only_held_host_ports() {
+    let name = "bridged_tasks_reach_only_held_host_ports";
+    with_machine(name, |client| {
+        let dir = tempfile::tempdir().unwrap();
+        let (_process, address) = start(dir.path());
+        let host = HostListeners::start();
+        let resolver = UdpSocket::bind((MACHINE, 53)).unwrap();
+        answer_datagrams(resolver);
+        let job = JOB.replace("192.0.2.53", &MACHINE.to_string());
+        let [first, second] = &run_as(dir.path(), &address, &job)[..] else {
+            panic!("two instances");
+        };
+        let call = |to: Ipv4Addr, port| tcp(MACHINE, first.port, &format!("call {to} {port}"));
+        let send = |to: Ipv4Addr, port| tcp(MACHINE, first.port, &format!("send {to} {port}"));
+        let silence = Some("silence".to_owned());
+
+        for to in [MACHINE, GATEWAY] {
+            assert_eq!(call(to, host.tcp), silence, "{to}");
+        }
+        for to in LEAD_TO_MACHINE {
+            assert_eq!(send(to, host.udp), silence, "{to}");
+        }
+        assert_eq!(host.heard(), 0);
+        let others = at(client, || tcp(MACHINE, host.tcp, "hello"));
+        assert_eq!(
+            others,
+            Some("host".to_owned()),
+            "the listener answers others"
+        );
+        let denied = stdout(&ask(&address, &["net", "web", "--denied"]));
+        assert!(denied.contains("built-in/host"), "{denied}");
+
+        let answered = Some("answered: host".to_owned());
+        assert_eq!(send(MACHINE, 53), answered, "the task's resolver");
+        let by_first = Some(format!("called: tcp {}", first.inside));
+        assert_eq!(call(MACHINE, second.port), by_first, "a published port");
+        let file = job_file(dir.path(), SERVED);
+        let ran = ask(&address, &["job", "run", file.to_str().unwrap()]);
+        assert_eq!(ran.status.code(), Some(0), "{}", stderr(&ran));
+        let by_task = "called: task".to_owned();
+        for to in [MACHINE, GATEWAY] {
+            until("the task on the host", || {
+                call(to, SERVED_PORT).filter(|said| *said == by_task)
+            });
+        }
+        let stopped = ask(&address, &["job", "stop", "served"]);
+        assert_eq!(stopped.status.code(), Some(0), "{}", stderr(&stopped));
+        let listener = until("the port of the task", || {
+            TcpListener::bind(("0.0.0.0", SERVED_PORT)).ok()
+        });
+        answer_calls(listener);
+        until("the port to be closed", || {
+            (call(MACHINE, SERVED_PORT) == silence).then_some(())
+        });
+
+        open_port(dir.path(), &address, host.tcp);
+        until("the cluster's policy", || {
+            call(MACHINE, host.tcp).filter(|said| said == "called: host")
+        });
+        assert_eq!(call(GATEWAY, host.tcp), silence);
+    });
+}
+
+#[test]
+fn operator_leaves_host_open_to_bridged_tasks() {
+    let name = "operator_leaves_host_open_to_bridged_tasks";
+    with_machine(name, |_client| {
+        let dir = tempfile::tempdir().unwrap();
+        let (_server, address) = server(dir.path());
+        let config = dir.path().join("agent.hcl");
+        std::fs::write(&config, "client {\n  allow_host_from_bridge = true\n}\n").unwrap();
+        let args = [OsStr::new("--config"), config.as_os_str()];
+        let _agent = agent(dir.path(), &address, ("n", "native"), &args);
+        let left = Leftovers(dir.path().join("n"));
+        let host = HostListeners::start();
+        let [first, _] = &run_job(dir.path(), &address)[..] else {
+            panic!("two instances");
+        };
+
+        let call = |to: Ipv4Addr| tcp(first.inside, 80, &format!("call {to} {}", host.tcp));
+        let send = |to: Ipv4Addr| tcp(first.inside, 80, &format!("send {to} {}", host.udp));
+
+        for to in [MACHINE, GATEWAY] {
+            assert_eq!(call(to), Some("called: host".to_owned()), "{to}");
+        }
+        for to in LEAD_TO_MACHINE {
+            assert!(send(to).is_some(), "{to}");
+        }
+        assert_eq!(host.heard(), LEAD_TO_MACHINE.len() as u64);
+        drop(left);
     });
 }
 

@@ -41,7 +41,7 @@ pub mod rate;
 pub mod sched;
 
 /// The number of the maps' layout.
-pub const LAYOUT: u32 = 8;
+pub const LAYOUT: u32 = 9;
 
 /// The value in place of a slot where a task has none.
 pub const NO_SLOT: u64 = u64::MAX;

@@ -64,14 +64,17 @@ pub struct Verdict(pub u32);
 impl Verdict {
     const ALLOW: u32 = 1 << 31;
     const LOG: u32 = 1 << 30;
+    const UNLESS_HELD: u32 = 1 << 29;
     const RULE: u32 = (1 << 24) - 1;
 
     /// The rule of a packet to another allocation's port that this one has not declared.
     pub const PRIVATE_PORT: u32 = Self::RULE;
     /// The rule of a packet for which there is no policy although there should be one.
     pub const NO_POLICY: u32 = Self::RULE - 1;
+    /// The rule of a packet to a port of the node that an allocation holds.
+    pub const HELD_PORT: u32 = Self::RULE - 2;
     /// How many rules a policy can have.
-    pub const RULES_MAX: u32 = Self::RULE - 1;
+    pub const RULES_MAX: u32 = Self::RULE - 2;
 
     /// The verdict of the rule with number `rule`.
     #[must_use]
@@ -80,6 +83,21 @@ impl Verdict {
         let allow = if allow { Self::ALLOW } else { 0 };
         let log = if log { Self::LOG } else { 0 };
         Self(allow | log | (rule & Self::RULE))
+    }
+
+    /// The same verdict for those ports of the node alone that no allocation holds. A packet to one that is held passes
+    /// by the rule [`Self::HELD_PORT`].
+    #[must_use]
+    #[inline]
+    pub const fn unless_held(self) -> Self {
+        Self(self.0 | Self::UNLESS_HELD)
+    }
+
+    /// Whether the verdict depends on the ports that allocations hold.
+    #[must_use]
+    #[inline]
+    pub const fn is_unless_held(self) -> bool {
+        self.0 & Self::UNLESS_HELD != 0
     }
 
     /// Whether the packet may pass.
@@ -300,10 +318,14 @@ pub struct FlowKey {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct PortKey {
-    /// The task of an allocation that has the port.
+    /// The task of an allocation that has the port, or [`NODE`].
     pub task: CgroupId,
     pub port: u64,
 }
+
+/// In the place of a task in [`PortKey`]: the port is one of the node's own, and some task holds it. No cgroup has this
+/// number.
+pub const NODE: CgroupId = 0;
 
 /// The key of a rule's counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -620,6 +642,16 @@ mod tests {
         assert!(!refused.allows() && refused.is_told());
         assert_eq!(refused.rule(), Verdict::PRIVATE_PORT);
         assert!(!Verdict::new(true, false, 0).is_told());
+    }
+
+    #[test]
+    fn verdict_unless_held_keeps_rule_and_action() {
+        let refused = Verdict::new(false, false, 7);
+        let unless_held = refused.unless_held();
+
+        assert!(unless_held.is_unless_held() && !refused.is_unless_held());
+        assert!(!unless_held.allows() && unless_held.is_told());
+        assert_eq!(unless_held.rule(), 7);
     }
 
     #[test]

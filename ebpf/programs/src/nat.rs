@@ -36,7 +36,7 @@ static HOST_VETHS: HashMap<u32, HostVethEntry> = HashMap::pinned(HOST_VETHS_MAX,
 
 /// Published ports.
 #[map]
-static PUBLISHED: HashMap<PublishedKey, PublishedPort> =
+pub(crate) static PUBLISHED: HashMap<PublishedKey, PublishedPort> =
     HashMap::pinned(PUBLISHED_MAX, BPF_F_NO_PREALLOC);
 
 /// Exchanges by published ports.

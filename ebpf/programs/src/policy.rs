@@ -32,18 +32,20 @@ use muster_ebpf_common::{
         CARRIED_MAX, FLOWS_MAX, INTERVALS_MAX, LEAVES_MAX, NAMES_MAX, PORTS_MAX, RULES_MAX,
         TASKS_MAX, VERDICTS_BYTES,
     },
+    nat::PublishedKey,
     net::{RuleHit, tcp_state},
     policy::{
         AddressKey4, AddressKey6, CachedDatagram, CarriedCounters, CarriedKey, Class, Direction,
-        FLOW_NS, FLOW_RENEW_NS, FlowKey, Interval, KEPT_TICKS, Leaf, NO_RULE, NameKey, POLICY_BITS,
-        PeerMark, PortKey, RuleCounters, RuleKey, SocketState, TELL_EVERY_NS, TaskPolicyRef,
-        Verdict, VerdictEvent, mapped, search, socket,
+        FLOW_NS, FLOW_RENEW_NS, FlowKey, Interval, KEPT_TICKS, Leaf, NO_RULE, NODE, NameKey,
+        POLICY_BITS, PeerMark, PortKey, RuleCounters, RuleKey, SocketState, TELL_EVERY_NS,
+        TaskPolicyRef, Verdict, VerdictEvent, mapped, search, socket,
     },
 };
 
 pub(crate) use self::packet::protocol;
 use self::packet::{Packet, is_mapped, low};
 use crate::kernel::{count_lost, current_task, fact, is_active, policy_changes, slot_of};
+use crate::nat::PUBLISHED;
 use crate::net::traffic_of;
 
 /// The policies of each task. The agent makes the entry before the task starts.
@@ -67,7 +69,7 @@ static INTERVALS: Array<Interval> = Array::pinned(INTERVALS_MAX, 0);
 #[map]
 static FLOWS: LruHashMap<FlowKey, u64> = LruHashMap::pinned(FLOWS_MAX, 0);
 
-/// Ports that an allocation has declared.
+/// Ports that an allocation has declared, and those of the node that allocations hold.
 #[map]
 static PORTS: HashMap<PortKey, u64> = HashMap::pinned(PORTS_MAX, BPF_F_NO_PREALLOC);
 
@@ -622,7 +624,35 @@ unsafe extern "C" fn look_up_verdict(
     let Some(leaf) = leaf else {
         return Verdict::new(false, false, Verdict::NO_POLICY).0;
     };
-    search(leaf, key, |index| INTERVALS.get(index).copied()).0
+    let verdict = search(leaf, key, |index| INTERVALS.get(index).copied());
+    if verdict.is_unless_held() && is_held(key, low as u32, is_v4 != 0) {
+        return Verdict::new(true, false, Verdict::HELD_PORT).0;
+    }
+    verdict.0
+}
+
+/// Whether an allocation of this node holds the port in `key` at the node's address: it is published there, or a task
+/// in the node's own network has declared it.
+#[inline(always)]
+fn is_held(key: u32, v4: u32, is_v4: bool) -> bool {
+    let port = key as u16;
+    if is_v4 {
+        let published = PublishedKey {
+            address: v4.to_be_bytes(),
+            port,
+            protocol: if key >> 16 == Class::Tcp as u32 {
+                protocol::TCP
+            } else {
+                protocol::UDP
+            },
+            pad: 0,
+        };
+        // SAFETY: nothing is read of the value.
+        if unsafe { PUBLISHED.get(published) }.is_some() {
+            return true;
+        }
+    }
+    !is_private(NODE, port)
 }
 
 /// Counts the verdict of the policy of `begun`, and tells the agent of it if it is one that is told.

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use muster_domain::fixture;
-use muster_domain::job::{GroupNetwork, NetworkMode, read_peer};
+use muster_domain::job::{CniNetwork, GroupNetwork, NetworkMode, read_peer};
 use proptest::prelude::*;
 
 use super::fuzz::{PacketHeader, asked, found};
@@ -133,16 +133,25 @@ fn direction(default: Option<PolicyAction>, rules: &[(&str, PolicyAction)]) -> D
 
 /// The name of the rule that decides on a packet to `peer`'s TCP port 80.
 fn decides(policies: &TaskPolicies, peer: &str) -> String {
+    decides_about(policies, peer, (Class::Tcp, 80))
+}
+
+fn decides_about(policies: &TaskPolicies, peer: &str, (class, detail): (Class, u16)) -> String {
     let question = PacketHeader {
         peer: peer.parse().unwrap(),
-        class: Class::Tcp,
-        detail: 80,
+        class,
+        detail,
     };
     let verdict = found(&policies.egress, question);
     let (name, allows) = &policies.egress.rules[verdict.rule() as usize];
     assert_eq!(*allows, verdict.allows());
     let does = if verdict.allows() { "allow" } else { "deny" };
-    format!("{does} by {name}")
+    let held = if verdict.is_unless_held() {
+        " unless held"
+    } else {
+        ""
+    };
+    format!("{does} by {name}{held}")
 }
 
 #[test]
@@ -151,20 +160,20 @@ fn policy_precedence_is_task_group_node_cluster() {
     let mut group = fixture::group("g");
     let task = group.tasks[0].name.clone();
     let mut node = NodePolicy::default();
-    let policies = compile(&group, &task, &node).unwrap();
+    let policies = compile(&group, &task, &node, &[]).unwrap();
     assert_eq!(decides(&policies, "1.1.1.1"), "allow by default");
     assert!(policies.egress.open && policies.ingress.open);
 
     node.cluster.egress = direction(Some(Deny), &[]);
-    let policies = compile(&group, &task, &node).unwrap();
+    let policies = compile(&group, &task, &node, &[]).unwrap();
     assert_eq!(decides(&policies, "1.1.1.1"), "deny by default");
     node.cluster.egress = direction(Some(Allow), &[("everywhere", Deny)]);
-    let policies = compile(&group, &task, &node).unwrap();
+    let policies = compile(&group, &task, &node, &[]).unwrap();
     assert_eq!(decides(&policies, "1.1.1.1"), "deny by cluster/everywhere");
     assert!(!policies.egress.open);
 
     node.policy.egress = direction(Some(Deny), &[("office", Allow)]);
-    let policies = compile(&group, &task, &node).unwrap();
+    let policies = compile(&group, &task, &node, &[]).unwrap();
     assert_eq!(decides(&policies, "1.1.1.1"), "allow by node/office");
     assert!(!policies.egress.open);
 
@@ -179,14 +188,14 @@ fn policy_precedence_is_task_group_node_cluster() {
         dns: None,
         hostname: String::new(),
     });
-    let policies = compile(&group, &task, &node).unwrap();
+    let policies = compile(&group, &task, &node, &[]).unwrap();
     assert_eq!(decides(&policies, "1.1.1.1"), "deny by shared");
 
     group.tasks[0].policy = Some(NetworkPolicy {
         egress: direction(None, &[("own", Allow)]),
         ..NetworkPolicy::default()
     });
-    let policies = compile(&group, &task, &node).unwrap();
+    let policies = compile(&group, &task, &node, &[]).unwrap();
     assert_eq!(decides(&policies, "1.1.1.1"), "allow by own");
 }
 
@@ -208,7 +217,7 @@ fn no_job_lifts_what_the_node_refuses() {
         ..NodePolicy::default()
     };
 
-    let policies = compile(&group, &task, &node).unwrap();
+    let policies = compile(&group, &task, &node, &[]).unwrap();
 
     for peer in ["169.254.169.254", "100.100.100.200", "fd00:ec2::254"] {
         assert_eq!(
@@ -335,7 +344,7 @@ fn the_nearest_rate_holds() {
         ..NodePolicy::default()
     };
     let rate = |group: &TaskGroup, node: &NodePolicy| {
-        let policies = compile(group, &group.tasks[0].name, node).unwrap();
+        let policies = compile(group, &group.tasks[0].name, node, &[]).unwrap();
         assert_eq!(policies.ingress_rate, None);
         policies.egress_rate.map(|rate| rate.0)
     };
@@ -353,4 +362,107 @@ fn the_nearest_rate_holds() {
 
     group.tasks[0].policy = Some(limited(1_000_000));
     assert_eq!(rate(&group, &node), Some(1_000_000));
+}
+
+const HOST: &str = "10.9.0.1";
+
+fn group_in(mode: NetworkMode) -> TaskGroup {
+    let mut group = fixture::group("g");
+    group.network = Some(GroupNetwork {
+        mode,
+        ports: Vec::new(),
+        policy: None,
+        dns: None,
+        hostname: String::new(),
+    });
+    group
+}
+
+fn closed_host() -> NodePolicy {
+    NodePolicy {
+        host: vec![read_peer(HOST).unwrap()],
+        ..NodePolicy::default()
+    }
+}
+
+#[test]
+fn host_is_closed_to_tasks_with_own_network() {
+    let compiled = |mode, node: &NodePolicy| {
+        let group = group_in(mode);
+        compile(&group, &group.tasks[0].name, node, &[]).unwrap()
+    };
+    let bridged = compiled(NetworkMode::Bridge, &closed_host());
+
+    for asked in [(Class::Tcp, 22), (Class::Udp, 53)] {
+        let said = decides_about(&bridged, HOST, asked);
+        assert_eq!(said, "deny by built-in/host unless held", "{asked:?}");
+    }
+    for peer in ["255.255.255.255", "224.0.0.251"] {
+        let said = decides_about(&bridged, peer, (Class::Udp, 5_353));
+        assert_eq!(said, "deny by built-in/host unless held", "{peer}");
+    }
+    let echo = decides_about(&bridged, HOST, (Class::Icmp, icmp_detail(8, 0)));
+    assert_eq!(echo, "allow by default");
+    assert_eq!(decides(&bridged, "10.9.0.2"), "allow by default");
+    assert!(!bridged.egress.open);
+    let open = compiled(NetworkMode::Bridge, &NodePolicy::default());
+    assert_eq!(decides(&open, HOST), "allow by default");
+    assert!(open.egress.open);
+    let in_host = compiled(NetworkMode::Host, &closed_host());
+    assert_eq!(decides(&in_host, HOST), "allow by default");
+    assert!(in_host.egress.open);
+}
+
+#[test]
+fn cni_segments_keep_broadcast_and_multicast() {
+    let network = CniNetwork {
+        name: "lab".to_owned(),
+        args: BTreeMap::new(),
+    };
+    let group = group_in(NetworkMode::Cni(network));
+    let policies = compile(&group, &group.tasks[0].name, &closed_host(), &[]).unwrap();
+
+    assert_eq!(
+        decides(&policies, HOST),
+        "deny by built-in/host unless held"
+    );
+    assert_eq!(decides(&policies, "255.255.255.255"), "allow by default");
+}
+
+#[test]
+fn explicit_rules_and_defaults_precede_closed_host() {
+    let mut group = group_in(NetworkMode::Bridge);
+    let task = group.tasks[0].name.clone();
+    let mut node = closed_host();
+    node.cluster.egress = direction(None, &[("open", PolicyAction::Allow)]);
+    let policies = compile(&group, &task, &node, &[]).unwrap();
+    assert_eq!(decides(&policies, HOST), "allow by cluster/open");
+
+    node.cluster = NetworkPolicy::default();
+    group.tasks[0].policy = Some(NetworkPolicy {
+        egress: direction(Some(PolicyAction::Deny), &[]),
+        ..NetworkPolicy::default()
+    });
+    let policies = compile(&group, &task, &node, &[HOST.parse().unwrap()]).unwrap();
+    assert_eq!(decides(&policies, HOST), "deny by default");
+    let dns = decides_about(&policies, HOST, (Class::Udp, 53));
+    assert_eq!(dns, "deny by default");
+}
+
+#[test]
+fn resolver_on_host_answers_dns_alone() {
+    let group = group_in(NetworkMode::Bridge);
+    let resolvers = [HOST.parse().unwrap(), "192.0.2.53".parse().unwrap()];
+    let policies = compile(&group, &group.tasks[0].name, &closed_host(), &resolvers).unwrap();
+
+    for class in [Class::Tcp, Class::Udp] {
+        let dns = decides_about(&policies, HOST, (class, 53));
+        assert_eq!(dns, "allow by built-in/resolver", "{class:?}");
+    }
+    assert_eq!(
+        decides(&policies, HOST),
+        "deny by built-in/host unless held"
+    );
+    let elsewhere = decides_about(&policies, "192.0.2.53", (Class::Udp, 53));
+    assert_eq!(elsewhere, "allow by default");
 }

@@ -10,7 +10,9 @@ use std::{
     sync::Arc,
 };
 
-use muster_agent_core::policy::{CompiledPolicy, NO_POLICY_RULE, PRIVATE_PORT_RULE};
+use muster_agent_core::policy::{
+    CompiledPolicy, HELD_PORT_RULE, NO_POLICY_RULE, PRIVATE_PORT_RULE,
+};
 use muster_ebpf_common::{
     CgroupId,
     net::{RuleHit, Traffic},
@@ -320,7 +322,11 @@ fn rules_of(names: &[u64], direction: Direction) -> impl Iterator<Item = (u32, u
 
 /// Numbers of the rules that there may be counts of for a policy of so many.
 fn numbers_of(rules: usize) -> impl Iterator<Item = u32> {
-    let special = [Verdict::PRIVATE_PORT, Verdict::NO_POLICY];
+    let special = [
+        Verdict::PRIVATE_PORT,
+        Verdict::HELD_PORT,
+        Verdict::NO_POLICY,
+    ];
     (0..).take(rules).chain(special)
 }
 
@@ -330,15 +336,19 @@ fn named(compiled: &CompiledPolicy) -> impl Iterator<Item = (u32, &str, bool)> {
     rules.map(|(number, (name, allows))| (number, name.as_str(), *allows))
 }
 
-/// Refusals that are no policy's own, and of which packets they can be. Only who begins an exchange is
-/// told that a port is private.
+/// Verdicts that are no policy's own, and of which packets they can be. Only who begins an exchange is
+/// told that a port is private or held.
 fn built_in<'a>(direction: Direction) -> impl Iterator<Item = (u32, &'a str, bool)> {
-    let private_port = match direction {
-        Direction::Ingress => None,
-        Direction::Egress => Some((Verdict::PRIVATE_PORT, PRIVATE_PORT_RULE, false)),
+    let of_ports = match direction {
+        Direction::Ingress => &[][..],
+        Direction::Egress => &[
+            (Verdict::PRIVATE_PORT, PRIVATE_PORT_RULE, false),
+            (Verdict::HELD_PORT, HELD_PORT_RULE, true),
+        ],
     };
-    private_port
-        .into_iter()
+    of_ports
+        .iter()
+        .copied()
         .chain([(Verdict::NO_POLICY, NO_POLICY_RULE, false)])
 }
 

@@ -65,7 +65,7 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 const ATTRIBUTES: &str = "class, data_dir, datacenter, name, plugin_dir, pool, region, servers, tls_dir; blocks: client, host_volume, meta, plugin, policy";
 
 /// Attributes of the block `client`, by Nomad's names.
-const CLIENT_ATTRIBUTES: &str = "allow_api_from_tasks, allow_tasks_without_network_policy, bridge_network_subnet, chroot_env, cni_config_dir, cni_path, disk_enforcement, gc_disk_usage_threshold, gc_inode_usage_threshold, gc_interval, gc_max_allocs, gc_parallel_destroys, node_max_allocs, oom_score_adj; blocks: reserved, users";
+const CLIENT_ATTRIBUTES: &str = "allow_api_from_tasks, allow_host_from_bridge, allow_tasks_without_network_policy, bridge_network_subnet, chroot_env, cni_config_dir, cni_path, disk_enforcement, gc_disk_usage_threshold, gc_inode_usage_threshold, gc_interval, gc_max_allocs, gc_parallel_destroys, node_max_allocs, oom_score_adj; blocks: reserved, users";
 
 /// Directories of CNI plugins, with colons between them as in Nomad.
 fn cni_path(name: &str, attribute: &Attribute) -> Result<Vec<PathBuf>, JobFileFault> {
@@ -112,6 +112,7 @@ pub(super) struct AgentFile {
     pub(super) disk: DiskEnforcement,
     pub(super) allow_tasks_without_network_policy: bool,
     pub(super) allow_api_from_tasks: bool,
+    pub(super) allow_host_from_bridge: bool,
     pub(super) oom_score_adj: Option<i16>,
     pub(super) node_max_allocs: u32,
     pub(super) reserved: Reserved,
@@ -259,6 +260,7 @@ impl AgentFile {
         };
         match name.as_str() {
             "allow_api_from_tasks" => self.allow_api_from_tasks = yes_or_no(&name, attribute)?,
+            "allow_host_from_bridge" => self.allow_host_from_bridge = yes_or_no(&name, attribute)?,
             "allow_tasks_without_network_policy" => {
                 self.allow_tasks_without_network_policy = yes_or_no(&name, attribute)?;
             }
@@ -723,15 +725,18 @@ host_volume "certs" {
                 (
                     file.allow_tasks_without_network_policy,
                     file.allow_api_from_tasks,
+                    file.allow_host_from_bridge,
                 )
             })
         };
 
-        assert_eq!(allowed(""), Ok((false, false)));
+        assert_eq!(allowed(""), Ok((false, false, false)));
         let said = allowed("client {\n  allow_tasks_without_network_policy = true\n}\n");
-        assert_eq!(said, Ok((true, false)));
+        assert_eq!(said, Ok((true, false, false)));
         let said = allowed("client {\n  allow_api_from_tasks = true\n}\n");
-        assert_eq!(said, Ok((false, true)));
+        assert_eq!(said, Ok((false, true, false)));
+        let said = allowed("client {\n  allow_host_from_bridge = true\n}\n");
+        assert_eq!(said, Ok((false, false, true)));
         let error =
             allowed("client {\n  allow_tasks_without_network_policy = \"yes\"\n}\n").unwrap_err();
         let start =
