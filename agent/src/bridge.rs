@@ -344,6 +344,7 @@ impl Bridge {
         &self,
         context: &AgentContext,
         desired: &DesiredAlloc,
+        stopped: &CancellationToken,
     ) -> Result<Option<Arc<AllocNetwork>>, BridgeError> {
         let Some(group) = desired.group().filter(|group| wanted(group)) else {
             return Ok(None);
@@ -354,7 +355,8 @@ impl Bridge {
             let ground = NodeNetworkContext::of(context, desired);
             let host = host_name(desired, group, &ground.env);
             let networks = &context.driver_networks;
-            let by_driver = networks.ensure(context, desired, group, &host).await?;
+            let by_driver = networks.ensure(context, desired, group, &host, stopped);
+            let by_driver = by_driver.await?;
             let namespace = by_driver.as_ref().map(|made| namespace_at(&made.path));
             let made = self.make(&ground, desired, group, namespace.transpose()?);
             let mut network = made.await?;
@@ -412,7 +414,9 @@ impl Bridge {
             let env = TaskEnv::of_alloc(desired, &context.spec());
             let host = host_name(desired, group, &env);
             let networks = &context.driver_networks;
-            let found = networks.ensure(context, desired, group, &host).await;
+            let never = CancellationToken::new();
+            let found = networks.ensure(context, desired, group, &host, &never);
+            let found = found.await;
             found.unwrap_or_else(|error| {
                 tracing::error!(%alloc_id, error = crate::task::chain(&error),
                     "it is not known whether a driver made the network of an allocation");

@@ -155,13 +155,14 @@ impl CniNetworks {
         &self,
         context: &AgentContext,
         desired: &DesiredAlloc,
+        stopped: &CancellationToken,
     ) -> Result<Option<Arc<AllocNetwork>>, CniError> {
         let Some((group, cni)) = desired.group().and_then(|it| Some((it, wanted(it)?))) else {
             return Ok(None);
         };
         let cell = self.cell(desired.alloc_id);
         let network = cell
-            .get_or_try_init(|| self.set_up(context, desired, group, cni))
+            .get_or_try_init(|| self.set_up(context, desired, (group, cni), stopped))
             .await?;
         Ok(Some(Arc::clone(network)))
     }
@@ -170,8 +171,8 @@ impl CniNetworks {
         &self,
         context: &AgentContext,
         desired: &DesiredAlloc,
-        group: &TaskGroup,
-        cni: &CniNetwork,
+        (group, cni): (&TaskGroup, &CniNetwork),
+        stopped: &CancellationToken,
     ) -> Result<Arc<AllocNetwork>, CniError> {
         let alloc_id = desired.alloc_id;
         // What an earlier start, or an earlier agent, left half made.
@@ -180,7 +181,8 @@ impl CniNetworks {
         let env = TaskEnv::of_alloc(desired, &context.spec());
         let host = host_name(desired, group, &env);
         let networks = &context.driver_networks;
-        let by_driver = networks.ensure(context, desired, group, &host).await?;
+        let by_driver = networks.ensure(context, desired, group, &host, stopped);
+        let by_driver = by_driver.await?;
 
         let args = request::args(desired, group, cni, &env);
         let runtime = request::runtime(desired, group, &context.spec().address, &env);

@@ -9,6 +9,7 @@ use muster_domain::alloc::DesiredAlloc;
 use muster_domain::id::AllocId;
 use muster_domain::node::{NodeSecret, NodeSpec};
 use tokio::sync::{Semaphore, mpsc, watch};
+use tokio_util::sync::CancellationToken;
 
 use crate::allocdir::{DataDir, DirError};
 use crate::bpf::Bpf;
@@ -119,7 +120,8 @@ impl AgentContext {
         self.bpf.as_ref().ok()
     }
 
-    /// The network of an allocation whose group wants one of its own. All its tasks have the same.
+    /// The network of an allocation whose group wants one of its own. All its tasks have the same. A driver that makes it
+    /// has little time left once the allocation is `stopped`.
     ///
     /// # Errors
     ///
@@ -127,12 +129,13 @@ impl AgentContext {
     pub(crate) async fn ensure_network(
         &self,
         desired: &DesiredAlloc,
+        stopped: &CancellationToken,
     ) -> Result<Option<Arc<AllocNetwork>>, String> {
-        let bridged = self.bridge.ensure(self, desired).await;
+        let bridged = self.bridge.ensure(self, desired, stopped).await;
         if let Some(network) = bridged.map_err(|error| chain(&error))? {
             return Ok(Some(network));
         }
-        let ensured = self.cni.ensure(self, desired).await;
+        let ensured = self.cni.ensure(self, desired, stopped).await;
         ensured.map_err(|error| chain(&error))
     }
 

@@ -51,7 +51,7 @@ pub(crate) const DRIVER_ANSWER_INTERVAL: Duration = Duration::from_secs(5);
 /// How long it may take to answer; a busy machine makes it slow, and a stopped process never answers.
 pub(crate) const DRIVER_ANSWER_DEADLINE: Duration = Duration::from_secs(10);
 /// How long a driver may take to answer a start that is not wanted any more. Then the task's cgroup is killed, and the
-/// driver is asked to destroy the task later.
+/// driver is asked to destroy the task later. The same for the network of such a task.
 pub(crate) const START_STOP_DEADLINE: Duration = Duration::from_secs(10);
 /// How long a start takes before its task's history gives a reason for the wait.
 pub(crate) const START_REPORT_DELAY: Duration = Duration::from_secs(1);

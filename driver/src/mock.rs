@@ -32,9 +32,14 @@ use crate::task_driver::{
 };
 
 mod exec;
+mod faults;
+
+use faults::Faults;
 
 /// The name of the driver.
 pub const NAME: &str = "mock";
+
+const CREATE_NETWORK: &str = "CreateNetwork";
 
 /// Version of the handles, unless another is asked for.
 const HANDLE_VERSION: i32 = 1;
@@ -308,6 +313,7 @@ pub struct MockDriver {
     tasks: Mutex<HashMap<String, ManagedTask>>,
     events: broadcast::Sender<TaskEvent>,
     fingerprints: watch::Sender<Fingerprint>,
+    faults: Faults,
 }
 
 impl Default for MockDriver {
@@ -340,7 +346,32 @@ impl MockDriver {
                 health_description: "healthy".to_owned(),
                 err: None,
             }),
+            faults: Faults::default(),
         }
+    }
+
+    /// Leaves `CreateNetwork` without an answer while `hang` is set.
+    pub fn hang_create_network(&self, hang: bool) {
+        if hang {
+            self.faults.hang(CREATE_NETWORK);
+        } else {
+            self.faults.answer(CREATE_NETWORK);
+        }
+    }
+
+    /// How many calls wait for an answer.
+    pub fn hung_calls(&self) -> usize {
+        self.faults.waiting()
+    }
+
+    /// Answers `WaitTask` with an error while `fail` is set.
+    pub fn fail_waits(&self, fail: bool) {
+        self.faults.fail_waits(fail);
+    }
+
+    /// When each `WaitTask` came that was answered with an error.
+    pub fn failed_waits(&self) -> Vec<Instant> {
+        self.faults.failed_waits()
     }
 
     /// A driver of remote tasks, which understands [`DETACH_SIGNAL`].
@@ -404,7 +435,7 @@ impl MockDriver {
     }
 
     fn make_network(&self, alloc_id: &str, hostname: &str) -> Result<CreatedNetwork, DriverError> {
-        let mut networks = self.networks_of("CreateNetwork")?;
+        let mut networks = self.networks_of(CREATE_NETWORK)?;
         if let Some(isolation) = networks.get(alloc_id).cloned() {
             return Ok(CreatedNetwork {
                 isolation,
@@ -747,6 +778,7 @@ impl TaskDriver for MockDriver {
 
     fn wait_task<'a>(&'a self, task_id: &'a str) -> BoxFuture<'a, Result<ExitResult, TaskError>> {
         async {
+            self.faults.wait_error()?;
             let managed = self.find(task_id)?;
             Ok(managed.process.wait().await)
         }
@@ -873,7 +905,11 @@ impl TaskDriver for MockDriver {
         alloc_id: &'a str,
         hostname: &'a str,
     ) -> BoxFuture<'a, Result<CreatedNetwork, DriverError>> {
-        async move { self.make_network(alloc_id, hostname) }.boxed()
+        async move {
+            self.faults.pass(CREATE_NETWORK).await;
+            self.make_network(alloc_id, hostname)
+        }
+        .boxed()
     }
 
     fn destroy_network<'a>(

@@ -14,10 +14,11 @@ use muster_domain::id::AllocId;
 use muster_domain::job::TaskGroup;
 use muster_driver::{DriverError, NetworkIsolation, NetworkMode};
 use serde::{Deserialize, Serialize};
+use tokio_util::sync::CancellationToken;
 
 use super::{DriverSlot, TaskConfigError};
 use crate::context::AgentContext;
-use crate::limits::{DRIVER_NETWORK_BYTES_MAX, DRIVER_START_DEADLINE};
+use crate::limits::{DRIVER_NETWORK_BYTES_MAX, DRIVER_START_DEADLINE, START_STOP_DEADLINE};
 use crate::store::Write;
 
 /// A network that a driver makes, or made: as it is stored.
@@ -65,6 +66,11 @@ pub enum DriverNetworkError {
         #[source]
         source: DriverError,
     },
+    /// It does not say whether it made one, and nobody needs it any more.
+    #[error(
+        "driver `{driver}` did not answer CreateNetwork within {START_STOP_DEADLINE:?} of the stop; it is asked again when the allocation is destroyed"
+    )]
+    Unanswered { driver: String },
     /// The driver made a network that is not for the tasks of one allocation.
     #[error(
         "driver `{driver}` made a network of mode {mode:?} where one for the tasks of an allocation was asked for"
@@ -119,13 +125,14 @@ impl DriverNetworks {
     }
 
     /// Has the driver of a group that must make its network make it; `None` if there is no such driver. The same
-    /// however often it is asked for.
+    /// however often it is asked for. Once the allocation is `stopped`, the driver has little time to answer.
     pub(crate) async fn ensure(
         &self,
         context: &AgentContext,
         desired: &DesiredAlloc,
         group: &TaskGroup,
         hostname: &str,
+        stopped: &CancellationToken,
     ) -> Result<Option<NetworkIsolation>, DriverNetworkError> {
         let alloc_id = desired.alloc_id;
         // What went with a reboot, or with whatever held it, is made anew.
@@ -144,7 +151,17 @@ impl DriverNetworks {
             made: None,
         };
         self.save_record(context, alloc_id, &network).await;
-        let made = create(slot, driver, alloc_id, hostname).await?;
+        let given_up = async {
+            stopped.cancelled().await;
+            tokio::time::sleep(START_STOP_DEADLINE).await;
+        };
+        let made = tokio::select! {
+            made = create(slot, driver, alloc_id, hostname) => made?,
+            () = given_up => {
+                let driver = driver.to_owned();
+                return Err(DriverNetworkError::Unanswered { driver });
+            }
+        };
         network.made = Some(made.clone());
         self.save_record(context, alloc_id, &network).await;
         Ok(Some(made.isolation()))
@@ -167,10 +184,17 @@ impl DriverNetworks {
         };
         match context.drivers.named(&driver) {
             Some(slot) => {
-                // The agent died while the driver was asked: what there is, it names when it is asked again.
+                // The agent died while the driver was asked, or no longer waited for the answer: the driver names what
+                // there is when it is asked again.
                 let made = match made {
                     Some(made) => made,
-                    None => create(slot, &driver, alloc_id, &hostname).await?,
+                    None => {
+                        let asking = create(slot, &driver, alloc_id, &hostname);
+                        let asked = tokio::time::timeout(START_STOP_DEADLINE, asking).await;
+                        asked.map_err(|_elapsed| DriverNetworkError::Unanswered {
+                            driver: driver.clone(),
+                        })??
+                    }
                 };
                 let id = alloc_id.to_string();
                 let destroyed = slot.driver.destroy_network(&id, made.isolation()).await;

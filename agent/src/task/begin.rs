@@ -104,7 +104,7 @@ async fn begin_isolated(
     attempt: u32,
     (take, stopped): (Option<Vec<u8>>, &CancellationToken),
 ) -> Result<(LiveTask, String), StartFailure> {
-    let network = context.ensure_network(&task.desired).await;
+    let network = context.ensure_network(&task.desired, stopped).await;
     let network = network.map_err(StartFailure::retryable)?;
     let mut config = task_config(context, task, attempt, network.as_deref(), isolation)?;
     if sees_host(task, isolation, &config.config) {

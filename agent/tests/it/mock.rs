@@ -115,6 +115,88 @@ async fn hung_start_gives_reason_and_can_be_stopped() {
     agent.shutdown(ShutdownPolicy::StopTasks).await;
 }
 
+/// The group's network is made before the task is started, by a driver that does not answer.
+#[tokio::test(flavor = "multi_thread")]
+async fn hung_network_creation_can_be_stopped() {
+    if !privileged("hung_network_creation_can_be_stopped") {
+        return;
+    }
+    let (machine, host) = (Machine::new(), MockHost::new());
+    let server = machine.server();
+    let driver = Arc::new(MockDriver::on(host.clone()).with_networks());
+    driver.hang_create_network(true);
+    let mut config = machine.config(&server);
+    config.driver_command.clear();
+    let served: Arc<dyn TaskDriver> = Arc::clone(&driver) as _;
+    config.drivers = vec![("mock".to_owned(), served)];
+    let agent = Agent::start(config).await.unwrap();
+    let task = MockTask::forever().to_config();
+    let alloc = service(1, "").driver("mock", &task).with(|spec, _| {
+        spec.groups[0].network = Some(GroupNetwork {
+            mode: NetworkMode::Bridge,
+            ports: Vec::new(),
+            policy: None,
+            dns: None,
+            hostname: String::new(),
+        });
+    });
+
+    let alloc_id = server.place(alloc.build()).await;
+    eventually("the driver to be asked", async || {
+        (driver.hung_calls() > 0).then_some(())
+    })
+    .await;
+    server.stop(alloc_id).await;
+    let task = server.status(alloc_id, ClientStatus::Complete).await;
+
+    assert!(has_event(&task, "did not answer CreateNetwork"), "{task:?}");
+    driver.hang_create_network(false);
+    agent.shutdown(ShutdownPolicy::StopTasks).await;
+}
+
+/// Pauses between attempts to wait for a task, at least.
+const WAIT_PAUSES: [Duration; 4] = [
+    Duration::from_millis(50),
+    Duration::from_millis(100),
+    Duration::from_millis(200),
+    Duration::from_millis(400),
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn failing_waits_are_retried_with_longer_pauses() {
+    if !privileged("failing_waits_are_retried_with_longer_pauses") {
+        return;
+    }
+    let (machine, host) = (Machine::new(), MockHost::new());
+    let server = machine.server();
+    let driver = Arc::new(MockDriver::on(host.clone()));
+    driver.fail_waits(true);
+    let mut config = machine.config(&server);
+    config.driver_command.clear();
+    let served: Arc<dyn TaskDriver> = Arc::clone(&driver) as _;
+    config.drivers = vec![("mock".to_owned(), served)];
+    let agent = Agent::start(config).await.unwrap();
+    let task = MockTask::forever().to_config();
+
+    let alloc = service(1, "").driver("mock", &task).build();
+    let alloc_id = server.place(alloc).await;
+    let waits = eventually("failed waits", async || {
+        let waits = driver.failed_waits();
+        (waits.len() > WAIT_PAUSES.len()).then_some(waits)
+    })
+    .await;
+    let running = server.status(alloc_id, ClientStatus::Running).await;
+    driver.fail_waits(false);
+    server.stop(alloc_id).await;
+    let task = server.status(alloc_id, ClientStatus::Complete).await;
+
+    for (pair, pause) in waits.windows(2).zip(WAIT_PAUSES) {
+        assert!(pair[1] - pair[0] >= pause, "{waits:?}");
+    }
+    assert_eq!((running.restarts, task.restarts), (0, 0));
+    agent.shutdown(ShutdownPolicy::StopTasks).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_without_a_process_is_recovered() {
     if !privileged("a_task_without_a_process_is_recovered") {

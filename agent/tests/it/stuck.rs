@@ -5,6 +5,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use muster_domain::alloc::{ClientStatus, TaskState};
+use nix::sys::signal::{self, Signal};
+use nix::unistd::Pid;
 
 use crate::support::{Machine, ended, eventually, make_ext4, mount, privileged, service, skipped};
 
@@ -60,6 +62,55 @@ impl Drop for FrozenFilesystem {
 fn state(pid: u32) -> Option<char> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(") ")?.1.chars().next()
+}
+
+/// The parent of a process.
+fn parent(pid: u32) -> i32 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let (_, fields) = stat.rsplit_once(") ").unwrap();
+    fields.split(' ').nth(1).unwrap().parse().unwrap()
+}
+
+/// The driver does not answer StopTask, so the agent kills the task's cgroup.
+#[tokio::test(flavor = "multi_thread")]
+async fn task_of_hung_driver_is_killed_by_cgroup() {
+    if !privileged("task_of_hung_driver_is_killed_by_cgroup") {
+        return;
+    }
+    let machine = Machine::new();
+    let server = machine.server();
+    let agent = machine.agent(&server).await;
+    let alloc = service(0, "exec sleep 1000")
+        .raw()
+        .kill_timeout(Duration::from_millis(100));
+    let alloc_id = server.place(alloc.build()).await;
+    server.status(alloc_id, ClientStatus::Running).await;
+    let pid = server.pid(alloc_id).await;
+    let driver = Pid::from_raw(parent(pid));
+
+    signal::kill(driver, Signal::SIGSTOP).unwrap();
+    server.stop(alloc_id).await;
+    let forced = |task: &TaskState, _| {
+        let mut messages = task.events.iter().map(|event| &event.message);
+        messages.any(|message| message.contains("the kill timeout is over"))
+    };
+    server.reported(alloc_id, "the kill", forced).await;
+    eventually("the end of the process", async || {
+        // Its parent has not asked for its end yet.
+        [None, Some('Z')].contains(&state(pid)).then_some(())
+    })
+    .await;
+    // One that did not answer for too long has been replaced.
+    let _ended = signal::kill(driver, Signal::SIGCONT);
+    let task = server.status(alloc_id, ClientStatus::Complete).await;
+
+    let mut messages = task.events.iter().map(|event| &event.message);
+    assert!(
+        messages.any(|message| message.contains("signal 9")),
+        "{:?}",
+        task.events
+    );
+    agent.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
