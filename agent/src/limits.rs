@@ -62,8 +62,9 @@ pub(crate) const RECONCILE_INTERVAL: Duration = Duration::from_mins(5);
 /// Addresses of this machine at which its servers are kept from tasks. Each is a rule of every task for every server.
 pub(crate) const OWN_ADDRESSES_MAX: usize = 64;
 /// Addresses of this machine that are closed to tasks with a network of their own, broadcast addresses included. Each
-/// is a prefix of every such task's policy. One beyond stays open, and the log says so.
-pub(crate) const CLOSED_ADDRESSES_MAX: usize = 1_024;
+/// is a prefix of every such task's policy, and 131 072 prefixes are enough for 500 different policies. One beyond stays
+/// open, and the log says so.
+pub(crate) const CLOSED_ADDRESSES_MAX: usize = 256;
 /// Time that an agent of the same process, which was just stopped, gets to close its database.
 pub(crate) const STORE_CLOSE_DEADLINE: Duration = Duration::from_secs(5);
 /// Pause between two looks whether it has.
