@@ -314,11 +314,17 @@ impl HistoryState {
         series.absent = absent;
     }
 
-    /// Forgets tasks whose newest point is too old; when there is little room for others, those that ended first.
+    /// Forgets tasks whose newest point is too old; when there is little room for others, those that ended first. Tasks
+    /// that ended keep no more room than their points need.
     fn end_step(&mut self, moment: SampleTime) {
         self.looked = Some(moment.since_boot);
         let oldest = moment.since_boot.saturating_sub(HISTORY_KEPT);
         self.tasks.retain(|_, series| series.looked() > oldest);
+        for series in self.tasks.values_mut() {
+            if series.looked() < moment.since_boot {
+                series.shrink();
+            }
+        }
         let surplus = (self.tasks.len() + HISTORY_TASKS_SPARE).saturating_sub(HISTORY_TASKS_MAX);
         if surplus == 0 {
             return;

@@ -215,14 +215,26 @@ impl Series {
         };
         self.counts = counts;
         self.looked = now;
-        if self.points.capacity() == 0 {
+        if self.points.len() == self.points.capacity() {
             // Once and for all: doubling would end above it.
-            self.points.reserve_exact(HISTORY_POINTS_MAX);
+            let more = HISTORY_POINTS_MAX.saturating_sub(self.points.len());
+            self.points.reserve_exact(more);
         }
         if self.points.len() >= HISTORY_POINTS_MAX {
             self.points.pop_front();
         }
         self.points.push_back(point);
+    }
+
+    /// Gives back the room for points that do not come, since the task has ended.
+    pub(super) fn shrink(&mut self) {
+        self.points.shrink_to_fit();
+    }
+
+    /// For how many points there is room.
+    #[cfg(test)]
+    pub(super) fn room(&self) -> usize {
+        self.points.capacity()
     }
 
     /// When it was looked at last, since boot.

@@ -242,6 +242,24 @@ fn finished_task_history_expires_after_ten_minutes() {
 }
 
 /// A task that ended makes room, the first to end first. Tasks that live stay, and one more task has no history.
+/// Thousands of short tasks would keep ten minutes' worth of room each.
+#[test]
+fn finished_task_keeps_room_for_its_points() {
+    let room = |kept: &HistoryState| kept.tasks[&key("main")].room();
+    let mut kept = kept([(10, None), (20, Some(sample(1, 16, 400)))]);
+    assert_eq!(room(&kept), HISTORY_POINTS_MAX);
+
+    kept.end_step(moment(30));
+    assert_eq!(room(&kept), 1);
+    assert_eq!(points(&kept), [(20, 4, Some(400))]);
+
+    // The next start of the task has its whole room again.
+    kept.add_sample(key("main"), sample(2, 35, 100), moment(40));
+    kept.end_step(moment(40));
+    assert_eq!(room(&kept), HISTORY_POINTS_MAX);
+    assert_eq!(points(&kept), [(20, 4, Some(400)), (40, 5, Some(100))]);
+}
+
 #[test]
 fn there_are_only_so_many() {
     let mut kept = HistoryState::default();
