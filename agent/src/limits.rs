@@ -37,13 +37,6 @@ pub(crate) const START_JOBS_FAILED_MAX: usize = 3;
 pub(crate) const START_PAUSE_MIN: Duration = Duration::from_secs(30);
 /// The longest such time.
 pub(crate) const START_PAUSE_MAX: Duration = Duration::from_mins(10);
-/// A wall clock that is off by more than this against elapsed time has jumped. Clocks that are kept by NTP step by less
-/// than a second.
-pub(crate) const CLOCK_JUMP_MAX: Duration = Duration::from_secs(5);
-/// A wall clock may be off by this part of the time between two looks: twice as much as NTP slews.
-pub(crate) const CLOCK_SLEW_PART: u32 = 1_000;
-/// A wall clock that shows a time since 1970 below this was never set: 2020, before the first release.
-pub(crate) const CLOCK_UNSET_BEFORE: Duration = Duration::from_hours(50 * 365 * 24);
 /// Pause between two looks at open files.
 pub(crate) const START_HEALTH_INTERVAL: Duration = Duration::from_secs(5);
 /// Pause between two questions whether a driver's process answers.

@@ -10,11 +10,6 @@ pub const PROPOSALS_MAX: usize = 4096;
 pub const PROPOSE_WAIT: Duration = Duration::from_secs(10);
 /// The longest pause of a leader's duty whose changes are not written. The first is [`LEADER_RETRY_PAUSE`].
 pub const DUTY_RETRY_PAUSE_MAX: Duration = Duration::from_secs(1);
-/// A wall clock that is further ahead than this at two looks has jumped. It is at most half of any deadline
-/// in rows; clocks that are kept by NTP step by less than a second.
-pub const CLOCK_JUMP_MAX: Duration = Duration::from_secs(5);
-/// A wall clock may gain this part of the time between two looks: twice as fast as NTP slews.
-pub const CLOCK_SLEW_PART: u32 = 1_000;
 /// A server whose wall clock at its start is further ahead of the newest change than this may have a wrong clock. Of
 /// the default thresholds of collections it is the shortest.
 pub const CLOCK_GAP_MAX: Duration = Duration::from_hours(1);

@@ -8,6 +8,7 @@
 //! | [`resources`] | what a task asks for and a node offers |
 //! | [`node`] | a machine: fingerprint and status |
 //! | [`alloc`] | an allocation: a task group placed on a node |
+//! | [`clock_jump`] | jumps of a wall clock, by the times that a caller reads |
 //! | [`deployment`] | a version of a job taking the place of an older one |
 //! | [`eval`] | an evaluation: a reason to look at a job |
 //! | [`one_off`] | work that runs at most once, and whose result reaches the client |
@@ -23,6 +24,7 @@
 
 pub mod account;
 pub mod alloc;
+pub mod clock_jump;
 pub mod deployment;
 pub mod eval;
 pub mod fault;
