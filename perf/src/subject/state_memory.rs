@@ -111,7 +111,7 @@ impl Builder {
     fn apply(&mut self, entry: Entry) -> anyhow::Result<(Response, usize, Duration)> {
         let bytes = codec::encode(&entry)?;
         drop(entry);
-        let command: Entry = codec::decode(&bytes)?;
+        let entry: Entry = codec::decode(&bytes)?;
         let index = LogIndex(self.state.applied().0 + 1);
         let clock = CpuClock::of_thread()?;
         let applied = fsm::apply(&mut self.state, index, entry);
