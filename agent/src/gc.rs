@@ -11,12 +11,13 @@ use std::time::Duration;
 
 use muster_agent_core::gc::{Collector, GcReading, GcState, KeptReason};
 use muster_agent_core::limits::{DESTROY_PAUSE_MAX, DESTROY_PAUSE_MIN};
-use muster_domain::id::AllocId;
+use muster_domain::id::{AllocId, Timestamp};
 use muster_driver::TaskError;
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
 use crate::cgroup::{RemoveCgroupError, TaskCgroup};
+use crate::clock::now;
 use crate::context::AgentContext;
 use crate::drivers::DriverSlot;
 use crate::limits::{COLLECT_ASKS_MAX, DESTROY_TASK_DEADLINE};
@@ -37,6 +38,8 @@ pub(crate) struct Leftover {
     /// The boot it was started in: after another one the id may be that of another task. Empty if the agent
     /// that left it did not record that.
     pub(crate) boot_id: String,
+    /// Time at which it was left; `None` if the agent that left it did not record that.
+    pub(crate) left_at: Option<Timestamp>,
 }
 
 /// Leftovers of all allocations: in the store too.
@@ -173,8 +176,9 @@ pub(crate) async fn release(context: &AgentContext, alloc_id: AllocId) -> Result
                 drop(context.store.submit(vec![write]).await);
             }
             Err(error) => {
+                let left_for = leftover.left_at.map(|at| now().since(at));
                 tracing::warn!(
-                    %alloc_id, task = leftover.task, error = chain(&error),
+                    %alloc_id, task = leftover.task, ?left_for, error = chain(&error),
                     "an allocation cannot be destroyed yet; it is tried again"
                 );
                 first = first.and(Err(error));
@@ -195,6 +199,7 @@ async fn release_one(
         task,
         cgroup_id,
         boot_id,
+        left_at: _,
     } = leftover;
     match context.drivers.named(driver) {
         Some(slot) => destroy_task(slot, driver, task_id).await?,

@@ -6,9 +6,9 @@
 //! cgroups. The node's id is also kept in a file of its own, because those names depend on it.
 
 mod lock;
+mod upgrade;
 mod writer;
 
-use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -39,8 +39,9 @@ pub(crate) use lock::DataDirLock;
 pub use lock::LockDataDirError;
 pub(crate) use writer::{CONDITION, PendingWrite, Store, Write};
 
-/// The version of tables and records. A database of another version is refused by name.
-pub(crate) const SCHEMA: u32 = 1;
+/// The version of tables and records. A database of an older version is converted ([`upgrade`]), one of another version
+/// is refused by name.
+pub(crate) const SCHEMA: u32 = 2;
 
 const FILE: &str = "agent.redb";
 const NODE_ID_FILE: &str = "node-id";
@@ -128,8 +129,9 @@ pub enum OpenStoreError {
     Newer { path: PathBuf, found: u32 },
     /// It was written by an older Muster, whose format this version does not read.
     #[error(
-        "{}: the data has format {found}, this version reads format {SCHEMA}; stop the node's tasks with the older muster that wrote it, or give another --data-dir",
-        path.display()
+        "{}: the data has format {found}, this version reads formats {} to {SCHEMA}; stop the node's tasks with the older muster that wrote it, or give another --data-dir",
+        path.display(),
+        upgrade::OLDEST
     )]
     Older { path: PathBuf, found: u32 },
     /// The data directory cannot be used.
@@ -334,7 +336,7 @@ fn open_existing(path: &Path, existed: bool) -> Result<(Database, StoreContents)
         builder.create(path)?
     };
     if existed {
-        check_format(&database)?;
+        convert(&database)?;
     } else {
         let transaction = database.begin_write()?;
         transaction
@@ -353,18 +355,19 @@ fn open_existing(path: &Path, existed: bool) -> Result<(Database, StoreContents)
     Ok((database, loaded))
 }
 
-/// Refuses a database of another format.
-fn check_format(database: &Database) -> Result<(), ReadError> {
+/// Brings a database of an older format to this one; refuses one of another format.
+fn convert(database: &Database) -> Result<(), ReadError> {
     let meta = database.begin_read()?.open_table(META)?;
     let bytes = meta.get(META_SCHEMA)?.map(|bytes| bytes.value().to_vec());
     let found = bytes
         .and_then(|bytes| <[u8; 4]>::try_from(bytes).ok())
         .map(u32::from_le_bytes)
         .ok_or_else(|| ReadError::Unreadable("it has no format number".into()))?;
-    match found.cmp(&SCHEMA) {
-        Ordering::Less => Err(ReadError::Older(found)),
-        Ordering::Equal => Ok(()),
-        Ordering::Greater => Err(ReadError::Newer(found)),
+    match found {
+        SCHEMA => Ok(()),
+        1 => upgrade::from_1(database),
+        newer if newer > SCHEMA => Err(ReadError::Newer(newer)),
+        older => Err(ReadError::Older(older)),
     }
 }
 
@@ -425,6 +428,10 @@ fn by_alloc<T: serde::de::DeserializeOwned>(
 
 fn decoded<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Result<T, ReadError> {
     codec::decode(bytes).map_err(|error| ReadError::Unreadable(error.to_string()))
+}
+
+fn encoded(record: &impl Serialize) -> Result<Vec<u8>, ReadError> {
+    codec::encode(record).map_err(|error| ReadError::Unreadable(error.to_string()))
 }
 
 fn task_key(alloc_id: AllocId, task: &str) -> Vec<u8> {

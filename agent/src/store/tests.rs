@@ -61,6 +61,7 @@ fn leftover() -> Leftover {
         task: "main".into(),
         cgroup_id: 7,
         boot_id: "boot".into(),
+        left_at: Some(Timestamp(9)),
     }
 }
 
@@ -323,12 +324,81 @@ async fn a_newer_format_is_refused_and_kept() {
 
 #[tokio::test]
 async fn an_older_format_is_refused_and_kept() {
-    let refused = refusal_of_format(SCHEMA - 1);
+    let refused = refusal_of_format(upgrade::OLDEST - 1);
 
     assert!(
-        refused.contains(&format!("format {}", SCHEMA - 1)) && refused.contains("older muster"),
+        refused.contains("format 0") && refused.contains("older muster"),
         "{refused}"
     );
+}
+
+/// The recorded rows are those of an agent of format 1: it knows no time at which something was left.
+#[tokio::test]
+async fn store_of_format_1_is_converted() {
+    let dir = tempfile::tempdir().unwrap();
+    filled(dir.path()).await;
+    store_of_format_1(dir.path(), &[]);
+
+    for _ in 0..2 {
+        let (store, loaded) = open(dir.path()).unwrap();
+        store.close();
+
+        let first = AllocId::at(LogIndex(1), 1);
+        let old = Leftover {
+            left_at: None,
+            ..leftover()
+        };
+        assert_eq!(loaded.leftovers[&first]["a/b/00000002"], old);
+        assert_eq!(loaded.allocs[&first].0, desired(1));
+        assert_eq!(loaded.tasks[&(first, "main".to_owned())], record());
+        assert!(!loaded.fresh);
+    }
+    assert_eq!(stored_format(dir.path()), SCHEMA);
+}
+
+/// A conversion that fails changes nothing: the database is set aside with its old format.
+#[tokio::test]
+async fn damaged_store_of_format_1_is_set_aside() {
+    let dir = tempfile::tempdir().unwrap();
+    filled(dir.path()).await;
+    let key = task_key(AllocId::at(LogIndex(1), 2), "z");
+    store_of_format_1(dir.path(), &[(&key, &[0xff])]);
+
+    let (_store, loaded) = open(dir.path()).unwrap();
+
+    assert!(loaded.fresh);
+    let aside = tempfile::tempdir().unwrap();
+    let kept = dir.path().join("agent.redb.corrupt-1");
+    std::fs::rename(kept, aside.path().join(FILE)).unwrap();
+    assert_eq!(stored_format(aside.path()), 1);
+}
+
+/// Makes the store in `dir` what an agent of format 1 would have left, with `others` among its leftovers.
+fn store_of_format_1(dir: &Path, others: &[(&[u8], &[u8])]) {
+    let (store, _) = open(dir).unwrap();
+    store.close();
+    let database = Database::builder().open(dir.join(FILE)).unwrap();
+    let transaction = database.begin_write().unwrap();
+    {
+        let mut leftovers = transaction.open_table(LEFTOVERS).unwrap();
+        let key = task_key(AllocId::at(LogIndex(1), 1), "a/b/00000002");
+        let row = bytes_of(&golden(1), "leftover");
+        leftovers.insert(key.as_slice(), row.as_slice()).unwrap();
+        for (key, row) in others {
+            leftovers.insert(*key, *row).unwrap();
+        }
+        let mut meta = transaction.open_table(META).unwrap();
+        let format = 1_u32.to_le_bytes();
+        meta.insert(META_SCHEMA, format.as_slice()).unwrap();
+    }
+    transaction.commit().unwrap();
+}
+
+fn stored_format(dir: &Path) -> u32 {
+    let database = Database::builder().open(dir.join(FILE)).unwrap();
+    let meta = database.begin_read().unwrap().open_table(META).unwrap();
+    let format = meta.get(META_SCHEMA).unwrap().unwrap().value().to_vec();
+    u32::from_le_bytes(format.try_into().unwrap())
 }
 
 #[test]
@@ -417,7 +487,7 @@ fn records_of_this_format_keep_their_bytes() {
     .map(|(name, bytes)| format!("{name} {}\n", hex(&bytes)))
     .concat();
 
-    expect_test::expect_file!["../../testdata/store.v1.txt"].assert_eq(&text);
+    expect_test::expect_file!["../../testdata/store.v2.txt"].assert_eq(&text);
 }
 
 /// The recorded bytes of this format are read as the records that they were.
@@ -434,6 +504,23 @@ fn records_of_this_format_are_read() {
     assert_eq!(network, driver_network());
     let found: BTreeMap<String, u32> = decode(&bytes("users"));
     assert_eq!(found, users());
+}
+
+/// Format 2 changed one record. An agent that was upgraded finds the others as they were.
+#[test]
+fn records_of_format_1_are_read() {
+    let (first, second) = (golden(1), golden(2));
+
+    for line in first.lines() {
+        let is_same = second.lines().any(|other| other == line);
+        assert_eq!(is_same, !line.starts_with("leftover "), "{line}");
+    }
+    let old: upgrade::LeftoverV1 = decode(&bytes_of(&first, "leftover"));
+    let expected = Leftover {
+        left_at: None,
+        ..leftover()
+    };
+    assert_eq!(Leftover::from(old), expected);
 }
 
 fn decode<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> T {

@@ -18,6 +18,7 @@ use super::{LiveTask, TaskRef, network_policy, remote, resources, root, store_re
 use crate::allocdir::{AllocDirs, owner_of};
 use crate::bridge::{self, AllocNetwork};
 use crate::cgroup::{Controller, CreateTaskCgroupError, PERIOD_US, TaskCgroup, core_list};
+use crate::clock::now;
 use crate::cni;
 use crate::context::AgentContext;
 use crate::drivers::usage::DriverUsage;
@@ -379,6 +380,7 @@ async fn start(
                 task: task.name().to_owned(),
                 cgroup_id: cgroup.id(),
                 boot_id: context.boot_id.clone(),
+                left_at: Some(now()),
             };
             // The driver may make the task yet: it is asked to destroy it with the allocation.
             let error = std::io::Error::other(reason.clone());
@@ -506,6 +508,7 @@ async fn with_driver(
             task: task.name().to_owned(),
             cgroup_id,
             boot_id: context.boot_id.clone(),
+            left_at: Some(now()),
         };
         gc::keep(context, task.alloc_id(), leftover, &error).await;
     }

@@ -156,6 +156,7 @@ async fn clean_up(
         task: task.name().to_owned(),
         cgroup_id: record.cgroup_id,
         boot_id: record.boot_id.clone(),
+        left_at: Some(now()),
     };
     let destroyed = gc::destroy_task(slot, &leftover.driver, &leftover.task_id).await;
     if destroyed.is_ok() && record.driver != native::NAME {
