@@ -182,7 +182,12 @@ impl Link {
         let connection = self.connect(addr).await?;
         let result = session::Session::open(self, addr, &connection, served).await;
         self.context.standing.set_connection(None);
-        connection.close(quinn::VarInt::from_u32(0), b"the session has ended");
+        let refusal = match &result {
+            Err(SessionError::Receive(error)) => error.version_refusal(),
+            _ => None,
+        };
+        let reason = refusal.as_deref().unwrap_or("the session has ended");
+        connection.close(quinn::VarInt::from_u32(0), reason.as_bytes());
         result
     }
 

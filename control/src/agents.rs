@@ -400,7 +400,13 @@ pub(crate) async fn admit(
     }
     match session::run(&connection, control, admission).await {
         Ok(()) => tracing::debug!(%peer, "an agent left"),
-        Err(error) => tracing::info!(%peer, error = %chain(&error), "an agent's session ended"),
+        Err(error) => {
+            tracing::info!(%peer, error = %chain(&error), "an agent's session ended");
+            if let Some(reason) = error.version_refusal() {
+                connection.close(Close::Refused.code(), reason.as_bytes());
+                return;
+            }
+        }
     }
     connection.close(Close::Ended.code(), b"the session is over");
 }

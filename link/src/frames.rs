@@ -31,6 +31,24 @@ pub enum RecvFrameError {
     Read(#[from] ReadExactError),
 }
 
+impl RecvFrameError {
+    /// The reason to give to a peer of another version when the connection is closed. A close has the same form in all
+    /// versions, so the peer can show it.
+    #[must_use]
+    pub fn version_refusal(&self) -> Option<String> {
+        match self {
+            Self::Header(HeaderError::Version {
+                protocol,
+                theirs,
+                ours,
+            }) => Some(format!(
+                "got version {theirs} of the {protocol} protocol, expected version {ours}: upgrade the older one"
+            )),
+            Self::Header(HeaderError::TooLarge { .. }) | Self::Decode(_) | Self::Read(_) => None,
+        }
+    }
+}
+
 /// Sends messages on a stream.
 #[derive(Debug)]
 pub struct FrameSender {

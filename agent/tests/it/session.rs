@@ -2,6 +2,7 @@
 
 use muster_agent::node::{Agent, StartAgentError};
 use muster_domain::alloc::ClientStatus;
+use muster_wire::frame::AGENT_VERSION;
 use muster_wire::rpc::LogStream;
 
 use crate::support::{Machine, batch, eventually, privileged, service};
@@ -23,6 +24,28 @@ async fn the_node_registers_with_its_driver() {
     assert!(node.attributes.contains_key("cgroup.mode"));
     assert!(node.attributes.contains_key("ebpf.object"));
     agent.end().await;
+}
+
+/// A server of another version is told which versions did not fit. It had read the registration.
+#[tokio::test(flavor = "multi_thread")]
+async fn server_of_another_version_is_told_both_versions() {
+    if !privileged("server_of_another_version_is_told_both_versions") {
+        return;
+    }
+    for version in [AGENT_VERSION - 1, AGENT_VERSION + 1] {
+        let machine = Machine::new();
+        let server = machine.server();
+        server.speak(version);
+        let agent = machine.agent(&server).await;
+
+        let reason = server.closed().await;
+
+        let expected = format!(
+            "got version {version} of the agent protocol, expected version {AGENT_VERSION}: upgrade the older one"
+        );
+        assert!(reason.contains(&expected), "{reason}");
+        agent.end().await;
+    }
 }
 
 /// The time to live is a second.

@@ -66,6 +66,14 @@ pub(super) enum SessionError {
 }
 
 impl SessionError {
+    /// The reason for an agent of another version, which cannot read a message.
+    pub(super) fn version_refusal(&self) -> Option<String> {
+        match self {
+            Self::Receive(error) => error.version_refusal(),
+            _ => None,
+        }
+    }
+
     /// The message to the agent about the error; `None` if it cannot be told.
     fn farewell(&self) -> Option<ToAgent> {
         match self {

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use muster_link::frames::{FrameReceiver, FrameSender};
+use muster_link::frames::{FrameReceiver, FrameSender, RecvFrameError};
 use muster_link::peer;
 use muster_link::tls::Role;
 use muster_wire::frame;
@@ -46,9 +46,17 @@ pub(crate) async fn admit(connection: Connection, control: &Control) {
         match opened {
             Ok((send, receive)) => {
                 let (control, name) = (control.clone(), Arc::clone(&name));
+                let connection = connection.clone();
                 let sender = FrameSender::speaking(frame::SERVER, send);
                 let receiver = FrameReceiver::speaking(frame::SERVER, receive);
-                streams.spawn(async move { answer(&name, sender, receiver, &control).await });
+                streams.spawn(async move {
+                    if let Err(error) = answer(&name, sender, receiver, &control).await
+                        && let Some(reason) = error.version_refusal()
+                    {
+                        tracing::warn!(%name, reason, "refused a server of another version");
+                        connection.close(REFUSED, reason.as_bytes());
+                    }
+                });
             }
             Err(error) => {
                 tracing::debug!(%name, %error, "a server left");
@@ -74,17 +82,24 @@ fn server_name(connection: &Connection, control: &Control) -> Result<String, Str
     }
 }
 
-/// Answers one stream of the server `name`.
-async fn answer(name: &str, sender: FrameSender, mut receiver: FrameReceiver, control: &Control) {
-    let Ok(Ok(Some(opening))) =
-        tokio::time::timeout(limits::REGISTER_WAIT, receiver.recv::<StreamHeader>()).await
-    else {
-        return;
+/// Answers one stream of the server `name`. An error is that of its first frame.
+async fn answer(
+    name: &str,
+    sender: FrameSender,
+    mut receiver: FrameReceiver,
+    control: &Control,
+) -> Result<(), RecvFrameError> {
+    let opening = receiver.recv::<StreamHeader>();
+    let Ok(opening) = tokio::time::timeout(limits::REGISTER_WAIT, opening).await else {
+        return Ok(());
+    };
+    let Some(opening) = opening? else {
+        return Ok(());
     };
     let StreamHeader { from, to, request } = opening;
     if let Err(reason) = check(name, from, to, control) {
         reply(sender, PeerReply::Refused { reason }).await;
-        return;
+        return Ok(());
     }
     let (raft, peers) = (control.raft(), control.peers());
     match request {
@@ -101,6 +116,7 @@ async fn answer(name: &str, sender: FrameSender, mut receiver: FrameReceiver, co
         PeerRequest::Restore => restore::take(control, sender, receiver).await,
         request => reply(sender, respond(from, to, request, control).await).await,
     }
+    Ok(())
 }
 
 /// The answer to a request that is over with it.

@@ -14,6 +14,7 @@ use muster_domain::node::{NodeCollected, NodeSpec};
 use muster_link::endpoint;
 use muster_link::frames::{FrameReceiver, FrameSender};
 use muster_link::tls::{Identity, Role, ensure_cluster};
+use muster_wire::frame::{self, Protocol};
 use muster_wire::rpc::{
     ALPN_AGENT, AgentRequest, FromAgent, LogOrigin, LogStream, LogsRequest, NodeReply, NodeRequest,
     TaskStats, ToAgent,
@@ -49,6 +50,8 @@ struct State {
     /// The addresses where servers listen for clients, as it tells agents.
     apis: Vec<SocketAddr>,
     connection: Option<Connection>,
+    /// The protocol version of its messages, if it is another one.
+    version: Option<u16>,
     push: Option<mpsc::Sender<ToAgent>>,
 }
 
@@ -175,6 +178,20 @@ impl FakeServer {
         let lost = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         self.endpoint.rebind(lost).unwrap();
         self.endpoint.set_server_config(None);
+    }
+
+    /// Speaks this version of the protocol in the sessions that begin from now on.
+    pub(crate) fn speak(&self, version: u16) {
+        self.state.lock().unwrap().version = Some(version);
+    }
+
+    /// The reason that the agent gives for the end of its session.
+    pub(crate) async fn closed(&self) -> String {
+        let connection = eventually("a session", async || {
+            self.state.lock().unwrap().connection.clone()
+        })
+        .await;
+        connection.closed().await.to_string()
     }
 
     /// Counts no heartbeats while `leaderless`.
@@ -435,7 +452,13 @@ async fn send(push: Option<mpsc::Sender<ToAgent>>, message: ToAgent) {
 
 async fn session(connection: Connection, state: Arc<Mutex<State>>) -> Option<()> {
     let (send, receive) = connection.accept_bi().await.ok()?;
-    let (mut sender, mut receiver) = (FrameSender::new(send), FrameReceiver::new(receive));
+    let version = state.lock().unwrap().version;
+    let spoken = Protocol {
+        version: version.unwrap_or(frame::AGENT_VERSION),
+        ..frame::AGENT
+    };
+    let mut sender = FrameSender::speaking(spoken, send);
+    let mut receiver = FrameReceiver::new(receive);
     let FromAgent::Register { node, .. } = receiver.recv().await.ok()?? else {
         return None;
     };

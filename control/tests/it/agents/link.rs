@@ -10,6 +10,7 @@ use muster_domain::node::{NodeSecret, NodeSpec};
 use muster_link::endpoint;
 use muster_link::frames::{FrameReceiver, FrameSender};
 use muster_link::tls::{Identity, Role};
+use muster_wire::frame::{self, AGENT_VERSION, Protocol};
 use muster_wire::rpc::{ALPN_AGENT, FromAgent, ToAgent};
 
 use super::light::{Cluster, TTL};
@@ -44,6 +45,10 @@ pub(crate) async fn agent_on(
 }
 
 async fn speak_to(cluster: &Cluster, at: usize) -> ScriptedAgent {
+    speak_in(frame::AGENT, cluster, at).await
+}
+
+async fn speak_in(protocol: Protocol, cluster: &Cluster, at: usize) -> ScriptedAgent {
     let identity = Identity::load(&cluster.agent_tls, Role::Agent).unwrap();
     let endpoint = endpoint::client(&identity, ALPN_AGENT).unwrap();
     let name = Role::Server.dns_name(&identity.cluster);
@@ -55,8 +60,8 @@ async fn speak_to(cluster: &Cluster, at: usize) -> ScriptedAgent {
     let (send, receive) = connection.open_bi().await.unwrap();
     ScriptedAgent {
         connection,
-        sender: FrameSender::new(send),
-        receiver: FrameReceiver::new(receive),
+        sender: FrameSender::speaking(protocol, send),
+        receiver: FrameReceiver::speaking(protocol, receive),
         sequence: 0,
         _endpoint: endpoint,
     }
@@ -148,6 +153,30 @@ async fn a_heartbeat_is_answered_with_a_lease() {
         })
         .await;
     assert_eq!(lease, TTL);
+    cluster.shutdown().await;
+}
+
+/// An agent of another version reads no message of this one, but the reason of a close.
+#[tokio::test(flavor = "multi_thread")]
+async fn agent_of_another_version_is_told_both_versions() {
+    let cluster = Cluster::found(1).await;
+    for version in [AGENT_VERSION - 1, AGENT_VERSION + 1] {
+        let protocol = Protocol {
+            version,
+            ..frame::AGENT
+        };
+        let mut agent = speak_in(protocol, &cluster, 0).await;
+        agent
+            .send_message(&FromAgent::Heartbeat { number: 1 })
+            .await;
+
+        let closed = soon("the end of the connection", agent.connection.closed()).await;
+
+        let expected = format!(
+            "got version {version} of the agent protocol, expected version {AGENT_VERSION}: upgrade the older one"
+        );
+        assert!(closed.to_string().contains(&expected), "{closed}");
+    }
     cluster.shutdown().await;
 }
 
