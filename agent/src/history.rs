@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use muster_domain::id::{AllocId, Timestamp};
+use muster_domain::saturating;
 use muster_wire::rpc::{AllocHistory, TaskHistory};
 use nix::time::{ClockId, clock_gettime};
 use tokio::time::MissedTickBehavior;
@@ -421,11 +422,11 @@ fn since_boot() -> Duration {
 }
 
 fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+    saturating::nanos(duration)
 }
 
 fn micros(duration: Duration) -> u64 {
-    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+    saturating::micros(duration)
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use muster_domain::id::Timestamp;
+use muster_domain::saturating;
 
 use crate::limits;
 
@@ -126,7 +127,7 @@ pub(crate) fn wall() -> Timestamp {
     let since_epoch = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
-    Timestamp(u64::try_from(since_epoch.as_nanos()).unwrap_or(u64::MAX))
+    Timestamp(saturating::nanos(since_epoch))
 }
 
 /// Time since the boot, sleep included.

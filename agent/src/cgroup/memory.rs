@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use cgroups_rs::fs::MaxValue;
 use cgroups_rs::fs::memory::{MemController, SetMemory};
+use muster_domain::saturating;
 
 use crate::cgroup::file::{self, CgroupFileError};
 use crate::cgroup::limits::MEMORY_ROUNDING_BYTES;
@@ -226,7 +227,7 @@ pub(crate) fn is_limit(bytes: u64) -> bool {
 }
 
 fn saturating(bytes: u64) -> i64 {
-    i64::try_from(bytes).unwrap_or(i64::MAX)
+    saturating::to_i64(bytes)
 }
 
 /// The limit on swap that the group `dir` cannot have: this host swaps and does not count whose

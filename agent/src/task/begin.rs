@@ -7,6 +7,7 @@ use muster_agent_core::limits::KILL_TIMEOUT_MAX;
 use muster_domain::job::{NetworkMode as GroupNetworkMode, Task, TaskGroup};
 use muster_domain::node::NodeResources;
 use muster_domain::resources::Mb;
+use muster_domain::saturating;
 use muster_driver::{
     CgroupPlacement, Dns, FsIsolation, LinuxResources, Mount, MountConfigs, NetworkIsolation,
     NetworkMode, NetworkOverride, PortMapping, StartTaskError, StartedTask, TaskConfig, TaskHandle,
@@ -722,7 +723,7 @@ fn task_resources(task: &TaskRef, address: &str, node: &NodeResources) -> TaskRe
             cpuset_cpus: task
                 .cores()
                 .map_or_else(String::new, |cores| core_list(&cores.ids)),
-            memory_limit_bytes: i64::try_from(limit.bytes()).unwrap_or(i64::MAX),
+            memory_limit_bytes: saturating::to_i64(limit.bytes()),
             ..cpu_part(task.cpu_mhz(), resources.cpu_hard_limit, node)
         },
         ports: task
@@ -747,10 +748,10 @@ fn cpu_part(mhz: u32, is_limit: bool, node: &NodeResources) -> LinuxResources {
     let total = node.total.cpu_mhz.max(1);
     let quota = (u64::from(mhz).saturating_mul(period) / total).min(period);
     LinuxResources {
-        percent_ticks: f64::from(mhz) / f64::from(u32::try_from(total).unwrap_or(u32::MAX)),
+        percent_ticks: f64::from(mhz) / f64::from(saturating::to_u32(total)),
         cpu_period: if is_limit { PERIOD_US.into() } else { 0 },
         cpu_quota: if is_limit {
-            i64::try_from(quota).unwrap_or(i64::MAX)
+            saturating::to_i64(quota)
         } else {
             0
         },

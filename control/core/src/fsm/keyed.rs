@@ -8,6 +8,7 @@
 use std::cell::Cell;
 
 use muster_domain::id::{LogIndex, Timestamp, WriteKey};
+use muster_domain::saturating;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::{ApplyResult, Command, Rejection, Response};
@@ -71,7 +72,7 @@ impl Command {
         if matches!(self, Self::Keyed { .. }) {
             return self;
         }
-        let age = u64::try_from(limits::ANSWER_AGE_MAX.as_nanos()).unwrap_or(u64::MAX);
+        let age = saturating::nanos(limits::ANSWER_AGE_MAX);
         let once = WriteDedup {
             key,
             fingerprint: self.fingerprint(),

@@ -30,6 +30,7 @@ use muster_domain::eval::EvalStatus;
 use muster_domain::id::{AllocId, JobKey, NodeNumber};
 use muster_domain::job::JobStatus;
 use muster_domain::node::NodeStatus;
+use muster_domain::number;
 use muster_domain::one_off::OneOffState;
 
 use super::{AllocView, Answers, Jobs, NodeHoldings, Nodes, OneOffs, State};
@@ -317,7 +318,7 @@ fn indexes_agree_with_rows(state: &State, broken: &mut Vec<String>) {
     let mut nodes = Nodes::default();
     for (number, column) in state.nodes.columns().enumerate() {
         if let Some(node) = state.nodes.get(&column.node_id).filter(|_| column.occupied) {
-            let number = NodeNumber(u32::try_from(number).unwrap_or(u32::MAX));
+            let number = NodeNumber(number::count(number));
             nodes.put_at((**node).clone(), number);
         }
     }
