@@ -145,7 +145,7 @@ fn what_is_wrong_is_said_with_its_place() {
 
     assert_eq!(faults.len(), 3, "{faults:#?}");
     assert!(faults[0].starts_with("job \"nightly\" → periodic → cron: \"0 25 * * *\""));
-    assert!(faults[1].contains("3 fields"));
+    assert!(faults[1].contains("use 5 fields, not 3"));
     assert!(faults[2].contains("Europe/Bärlin"));
 }
 
