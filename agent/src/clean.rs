@@ -13,8 +13,7 @@ use rustix::process::Signal;
 
 use crate::bpf::{SYSTEM_BPFFS, UnmountBpffsError, own_mount, remove_pins, unmount_bpffs};
 use crate::error_chain::chain;
-use crate::network::bridge;
-use crate::network::cni;
+use crate::network::{bridge, cni};
 use crate::node::{recorded_tree, tree_name};
 use crate::resources::cgroup::{
     CgroupFileError, Hierarchies, NodeTree, RemoveCgroupError, StrayGroup, TaskCgroup,

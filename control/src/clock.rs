@@ -12,6 +12,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use muster_domain::clock_jump::{ClockChange, JumpDetector, SetBack};
 use muster_domain::id::Timestamp;
+use muster_domain::saturating;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::limits;
@@ -117,7 +118,7 @@ pub(crate) fn wall() -> Timestamp {
     let since_epoch = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
-    Timestamp(u64::try_from(since_epoch.as_nanos()).unwrap_or(u64::MAX))
+    Timestamp(saturating::nanos(since_epoch))
 }
 
 /// Time since the boot, sleep included. The clock is there on every kernel that runs a server.

@@ -16,6 +16,7 @@ use std::fs::{self, File, TryLockError};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
+use muster_domain::saturating;
 use muster_link::private;
 use rand::Rng;
 
@@ -210,7 +211,7 @@ fn check_version(dir: &Path) -> Result<(), OpenDataDirError> {
             Ok(known) if known <= FORMAT => Ok(()),
             _ => Err(OpenDataDirError::Newer {
                 path: dir.to_owned(),
-                found: u32::try_from(found).unwrap_or(u32::MAX),
+                found: saturating::to_u32(found),
             }),
         },
     }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use muster_control_core::fsm::{GcKept, GcKind, Response};
+use muster_domain::saturating;
 use serde::{Deserialize, Serialize};
 
 /// Objects that a collection freed. Sent between servers.
@@ -241,7 +242,7 @@ impl Totals {
 }
 
 fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+    saturating::nanos(duration)
 }
 
 #[cfg(test)]

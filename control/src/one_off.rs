@@ -13,6 +13,7 @@ use muster_control_core::fsm::{
 use muster_domain::fault::Fault;
 use muster_domain::id::{LogIndex, WriteKey};
 use muster_domain::one_off::{self, Definition};
+use muster_domain::saturating;
 
 use crate::handle::Control;
 use batch::Answer;
@@ -31,7 +32,7 @@ pub(crate) fn task(
     let times = control.tasks_config();
     let fill = |given: &mut u64, default: Duration| {
         if *given == 0 {
-            *given = u64::try_from(default.as_millis()).unwrap_or(u64::MAX);
+            *given = saturating::millis(default);
         }
     };
     fill(&mut definition.start_timeout_ms, times.start_timeout);

@@ -26,6 +26,7 @@ use std::time::Duration;
 
 use muster_control_core::fsm::{Command, Entry, Response};
 use muster_domain::id::LogIndex;
+use muster_domain::saturating;
 use muster_wire::codec::{self, EncodeError};
 use openraft::async_runtime::WatchReceiver;
 use openraft::errors::{ClientWriteError, RaftError};
@@ -645,7 +646,7 @@ fn raft_error(error: impl std::fmt::Display) -> StartRaftError {
 }
 
 fn openraft_config(config: &RaftConfig) -> Result<openraft::Config, StartRaftError> {
-    let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+    let millis = saturating::millis;
     openraft::Config {
         cluster_name: config.cluster.clone(),
         heartbeat_interval: millis(limits::RAFT_HEARTBEAT),

@@ -9,6 +9,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::pack::{Malformed, Reader, Writer};
+use crate::saturating;
 
 /// A position in the replicated log. 0 is before the first entry.
 #[derive(
@@ -32,10 +33,7 @@ impl Timestamp {
     /// This time plus `duration`, saturating.
     #[must_use]
     pub fn plus(self, duration: std::time::Duration) -> Self {
-        Self(
-            self.0
-                .saturating_add(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)),
-        )
+        Self(self.0.saturating_add(saturating::nanos(duration)))
     }
 
     /// The time from `earlier` to `self`; zero if `earlier` is not before `self`.

@@ -15,6 +15,7 @@
 //! | [`plan`] | what a scheduler wants to change |
 //! | [`scheduling`] | settings of the scheduler |
 //! | [`text_enum`] | names of enum values |
+//! | [`number`], [`saturating`] | conversions of numbers |
 //! | [`pattern`] | regular expressions as Go reads them |
 //! | [`fault`] | one thing wrong with an input, with its path |
 //! | [`limits`] | bounds on everything a user can send |
@@ -35,12 +36,14 @@ pub mod id;
 pub mod job;
 pub mod limits;
 pub mod node;
+pub mod number;
 pub mod one_off;
 pub mod pack;
 pub mod pattern;
 pub mod plan;
 pub mod region;
 pub mod resources;
+pub mod saturating;
 pub mod scheduling;
 pub mod text_enum;
 pub mod version;

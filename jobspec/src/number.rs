@@ -6,6 +6,7 @@
 
 use std::cmp::Ordering;
 
+use muster_domain::saturating;
 use num_bigint::BigUint;
 
 use crate::limits::{NUMBER_BITS_MAX, NUMBER_TEXT_BYTES_MAX};
@@ -440,12 +441,12 @@ impl Number {
         match precision {
             None => self.shorten(&mut decimal),
             Some(precision) => {
-                let places = i64::try_from(precision).unwrap_or(i64::MAX);
+                let places = saturating::to_i64(precision);
                 decimal.round(decimal.point.saturating_add(places));
             }
         }
         let sign = if self.negative { "-" } else { "" };
-        let count = i64::try_from(decimal.digits.len()).unwrap_or(i64::MAX);
+        let count = saturating::to_i64(decimal.digits.len());
         let places =
             precision.unwrap_or_else(|| usize::try_from(count - decimal.point).unwrap_or(0));
         let mut text = sign.to_owned();
@@ -456,7 +457,7 @@ impl Number {
         }
         if places > 0 {
             text.push('.');
-            let places = i64::try_from(places).unwrap_or(i64::MAX);
+            let places = saturating::to_i64(places);
             text.extend((0..places).map(|at| decimal.digit(decimal.point.saturating_add(at))));
         }
         text
@@ -471,11 +472,7 @@ impl Number {
         match precision {
             None => self.shorten(&mut decimal),
             Some(precision) => {
-                decimal.round(
-                    i64::try_from(precision)
-                        .unwrap_or(i64::MAX)
-                        .saturating_add(1),
-                );
+                decimal.round(saturating::to_i64(precision).saturating_add(1));
             }
         }
         let places = precision.unwrap_or_else(|| decimal.digits.len().saturating_sub(1));
@@ -487,7 +484,7 @@ impl Number {
         text.push(decimal.digit(0));
         if places > 0 {
             text.push('.');
-            let places = i64::try_from(places).unwrap_or(i64::MAX);
+            let places = saturating::to_i64(places);
             text.extend((1..=places).map(|at| decimal.digit(at)));
         }
         let exponent = if decimal.digits.is_empty() {
@@ -508,10 +505,10 @@ impl Number {
         let precision = precision.map(|precision| precision.max(1));
         match precision {
             None => self.shorten(&mut decimal),
-            Some(precision) => decimal.round(i64::try_from(precision).unwrap_or(i64::MAX)),
+            Some(precision) => decimal.round(saturating::to_i64(precision)),
         }
-        let count = i64::try_from(decimal.digits.len()).unwrap_or(i64::MAX);
-        let shown = precision.map_or(6, |precision| i64::try_from(precision).unwrap_or(i64::MAX));
+        let count = saturating::to_i64(decimal.digits.len());
+        let shown = precision.map_or(6, saturating::to_i64);
         // `%e` is used if the exponent from the conversion is less than -4 or at least the precision.
         let mut bound = shown;
         if bound > count && count >= decimal.point {
@@ -538,7 +535,7 @@ impl Number {
         }
         if places > 0 {
             text.push('.');
-            let places = i64::try_from(places).unwrap_or(i64::MAX);
+            let places = saturating::to_i64(places);
             text.extend((0..places).map(|at| decimal.digit(decimal.point + at)));
         }
         text
@@ -570,7 +567,7 @@ impl Number {
         let inclusive = !half.bit(1);
         for at in 0..decimal.digits.len() {
             let here = decimal.digits[at];
-            let index = i64::try_from(at).unwrap_or(i64::MAX);
+            let index = saturating::to_i64(at);
             let (low, high) = (lower.byte(index), upper.byte(index));
             let may_cut = low != here || (inclusive && at + 1 == lower.digits.len());
             let may_raise =
@@ -648,14 +645,11 @@ impl Decimal {
             // Trailing zero bits of the mantissa need no digits.
             let zeros = mantissa.trailing_zeros().unwrap_or(0).min(size);
             let size = size - zeros;
-            let five = BigUint::from(5_u32).pow(u32::try_from(size).unwrap_or(u32::MAX));
-            (
-                (mantissa >> zeros) * five,
-                i64::try_from(size).unwrap_or(i64::MAX),
-            )
+            let five = BigUint::from(5_u32).pow(saturating::to_u32(size));
+            ((mantissa >> zeros) * five, saturating::to_i64(size))
         };
         let digits = digits.to_string().into_bytes();
-        let point = i64::try_from(digits.len()).unwrap_or(i64::MAX) - shift;
+        let point = saturating::to_i64(digits.len()) - shift;
         let mut decimal = Self { digits, point };
         decimal.trim();
         decimal

@@ -104,13 +104,13 @@ impl Protocol {
         frame.extend([0; HEADER_BYTES]);
         codec::encode_behind(&mut frame, message)?;
         let bytes = frame.len() - HEADER_BYTES;
-        if bytes > self.bytes_max {
-            return Err(EncodeFrameError::TooLarge {
+        let length = u32::try_from(bytes)
+            .ok()
+            .filter(|_| bytes <= self.bytes_max)
+            .ok_or(EncodeFrameError::TooLarge {
                 bytes,
                 max: self.bytes_max,
-            });
-        }
-        let length = u32::try_from(bytes).unwrap_or(u32::MAX);
+            })?;
         let (length_at, version_at) = frame[..HEADER_BYTES].split_at_mut(size_of::<u32>());
         length_at.copy_from_slice(&length.to_le_bytes());
         version_at.copy_from_slice(&self.version.to_le_bytes());

@@ -12,6 +12,7 @@ use std::hash::{DefaultHasher, Hash, Hasher as _};
 use std::time::Duration;
 
 use muster_domain::id::{NodeId, Timestamp};
+use muster_domain::saturating;
 
 use crate::limits::{AWAY_MAX, RECONNECT_PAUSE_MAX, RECONNECT_PAUSE_MIN, SERVERS_MAX};
 
@@ -48,7 +49,8 @@ impl<A: Clone + Hash + Ord> Servers<A> {
             learned: Vec::new(),
             trouble: BTreeMap::new(),
             rest: Timestamp(0),
-            seed: u64::try_from(seed).unwrap_or(u64::MAX),
+            // 64 bits are left after the shift.
+            seed: saturating::to_u64(seed),
             draws: 0,
             pause_max: RECONNECT_PAUSE_MAX,
         };

@@ -20,6 +20,7 @@ use std::{
 };
 
 use aya::maps::MapData;
+use muster_domain::number;
 use muster_ebpf_common::Plain;
 
 use crate::bpf::limits::{BATCH_ENTRIES, INSERT_ATTEMPTS_MAX, INSERT_WAIT, KEYS_MAX};
@@ -290,7 +291,7 @@ impl<K: Plain, V: Plain> PinnedMap<K, V> {
                 out_batch: (&raw mut next).expose_provenance() as u64,
                 keys: keys.as_mut_ptr().expose_provenance() as u64,
                 values: words.as_mut_ptr().expose_provenance() as u64,
-                count: u32::try_from(room).unwrap_or(u32::MAX),
+                count: number::count(room),
                 map_fd: raw(self.fd()),
                 ..BatchAttr::default()
             };

@@ -25,6 +25,7 @@ use muster_agent_core::policy::{
     CompiledPolicy, HELD_PORT_RULE, NO_POLICY_RULE, PRIVATE_PORT_RULE, TaskPolicies,
 };
 use muster_domain::job::BitRate;
+use muster_domain::number;
 use muster_ebpf_common::{
     CgroupId, Plain,
     limits::{INTERVALS_MAX, PORTS_MAX, TASKS_MAX},
@@ -511,7 +512,7 @@ impl Policy {
         self.take_back(loaded, Instant::now());
         let mut ranges = Vec::new();
         for list in &compiled.lists {
-            let count = u32::try_from(list.len()).unwrap_or(u32::MAX);
+            let count = number::count(list.len());
             let Some(first) = self.take_room(loaded, count) else {
                 loaded.room.put_all(&ranges);
                 return Err(LoadPolicyError::Full);

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use muster_domain::id::Timestamp;
+use muster_domain::number;
 use rustix::fs::OFlags;
 use tokio::time::Instant;
 
@@ -330,7 +331,7 @@ impl LogReader {
     fn read_span(&mut self, end: u64) -> Result<Vec<u8>, ReadLogError> {
         let mut span = Vec::new();
         while self.offset < end {
-            let limit = usize::try_from(end - self.offset).unwrap_or(READ_BYTES_MAX);
+            let limit = number::index(end - self.offset);
             match self.read(limit)? {
                 Some(Chunk::Data { bytes, .. }) => span.extend(bytes),
                 Some(Chunk::Gap { bytes, .. }) => {
@@ -388,7 +389,7 @@ impl LogReader {
         let TakenTime { at, until } = self.taken(*offset);
         let same = until.map_or(u64::MAX, |until| until - *offset);
         let read = bytes.len();
-        bytes.truncate(usize::try_from(same).unwrap_or(usize::MAX));
+        bytes.truncate(number::index(same));
         if let Some(open) = &mut self.open {
             open.position -= (read - bytes.len()) as u64;
         }

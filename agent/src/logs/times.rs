@@ -20,6 +20,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use muster_domain::id::Timestamp;
+use muster_domain::{number, saturating};
 use rustix::fs::OFlags;
 
 use crate::logs::LogDir;
@@ -280,7 +281,7 @@ pub(crate) fn taken(dir: &LogDir, name: &str, index: u64, begin: u64, offset: u6
         let count = held.after + held.records.len() as u64;
         find(count, begin, offset, |at| {
             match at.checked_sub(held.after) {
-                Some(held_at) => Ok(held.records[usize::try_from(held_at).unwrap_or(usize::MAX)]),
+                Some(held_at) => Ok(held.records[number::index(held_at)]),
                 None => record_at(&file, at),
             }
         })
@@ -372,7 +373,7 @@ fn among(records: &[Record], begin: u64, since: Timestamp) -> SinceStart {
 /// `time` as it is recorded; what lies before 1970 is 0.
 pub(crate) fn at(time: SystemTime) -> Timestamp {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    Timestamp(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
+    Timestamp(saturating::nanos(since))
 }
 
 fn record_at(file: &File, number: u64) -> io::Result<Record> {

@@ -17,6 +17,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use muster_domain::id::{AllocId, Timestamp};
+use muster_domain::saturating;
 use nix::time::{ClockId, clock_gettime};
 
 use crate::limits::{HISTORY_KEPT, HISTORY_TASKS_MAX, HISTORY_TASKS_SPARE};
@@ -164,11 +165,11 @@ fn since_boot() -> Duration {
 }
 
 fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+    saturating::nanos(duration)
 }
 
 fn micros(duration: Duration) -> u64 {
-    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+    saturating::micros(duration)
 }
 
 #[cfg(test)]

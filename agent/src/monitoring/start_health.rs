@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use muster_domain::saturating;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::limits::{
@@ -164,7 +165,7 @@ fn max_allocs_within(configured: u32, files: Option<u64>, pids: Option<u64>) -> 
     let limits = [by_files, by_pids, configured];
     let least = limits.into_iter().flatten().min();
     // A node that has room for none is told by its first start.
-    least.map_or(0, |max| u32::try_from(max).unwrap_or(u32::MAX).max(1))
+    least.map_or(0, |max| saturating::to_u32(max).max(1))
 }
 
 /// File descriptors that tasks do not take of `limit`.

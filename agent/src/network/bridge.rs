@@ -48,15 +48,11 @@ use tokio::sync::{OnceCell, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use crate::bpf::Bpf;
-use crate::network::alloc_network::AllocNetwork;
-use crate::network::alloc_network::HostVeth;
+use crate::network::alloc_network::{AllocNetwork, HostVeth};
 use crate::network::bridge::error::BridgeError;
 use crate::network::bridge::node_network::NodeNetwork;
-use crate::network::names::clean_name;
-use crate::network::names::host_name;
-use crate::network::names::inside_port;
-use crate::network::namespace::namespace_at;
-use crate::network::namespace::namespaces_of;
+use crate::network::names::{clean_name, host_name, inside_port};
+use crate::network::namespace::{namespace_at, namespaces_of};
 use crate::network::setup::NetworkSetup;
 use crate::tasks::task_env::{TaskEnv, host_address};
 pub(crate) use files::{dns_config, resolvers};

@@ -7,8 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::bpf::PacketVerdict;
 use crate::context::AgentContext;
-use crate::limits::BRIDGE_LOOK_INTERVAL;
-use crate::limits::START_HEALTH_INTERVAL;
+use crate::limits::{BRIDGE_LOOK_INTERVAL, START_HEALTH_INTERVAL};
 use crate::network::verdicts::as_told;
 use std::collections::HashMap;
 use std::time::Instant;

@@ -37,9 +37,8 @@ use crate::node::network::NodeRules;
 use crate::resources::ResourceContext;
 use crate::resources::cgroup::{Hierarchies, NodeTree};
 use crate::resources::cores::Cores;
-use crate::resources::new_disks;
-use crate::resources::oom_score;
 use crate::resources::users::WorkloadUsers;
+use crate::resources::{new_disks, oom_score};
 use crate::ring::LogRing;
 use crate::session::SessionContext;
 use crate::session::contact::ContactFile;
@@ -59,7 +58,7 @@ use crate::tasks::drivers::plugin::{self, SupervisorContext};
 use crate::tasks::drivers::tell::follow_events;
 use crate::tasks::drivers::{DriverHealth, DriverSlot, Drivers, follow_fingerprint};
 use crate::tasks::live::LiveTasks;
-use crate::tasks::task::{self};
+use crate::tasks::task;
 
 /// The opened parts of the agent.
 pub(super) struct AgentParts {

@@ -6,6 +6,8 @@
 
 use std::time::Duration;
 
+use muster_domain::saturating;
+
 use crate::ring::limits::{LIMIT_BURST, LIMIT_BYTES_MIN, LIMIT_QUANTUM};
 
 /// The amount that may be taken.
@@ -80,13 +82,13 @@ impl Bucket {
 /// Whole bytes that come at a rate in `time`.
 fn bytes_in(bytes_per_second: u64, time: Duration) -> u64 {
     let bytes = u128::from(bytes_per_second).saturating_mul(time.as_nanos()) / NANOS;
-    u64::try_from(bytes).unwrap_or(u64::MAX)
+    saturating::to_u64(bytes)
 }
 
 /// Time in which `bytes` come at a rate, rounded up.
 fn time_for(bytes_per_second: u64, bytes: u64) -> Duration {
     let nanos = (u128::from(bytes) * NANOS).div_ceil(u128::from(bytes_per_second));
-    Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    Duration::from_nanos(saturating::to_u64(nanos))
 }
 
 const NANOS: u128 = 1_000_000_000;

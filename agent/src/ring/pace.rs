@@ -7,6 +7,8 @@
 
 use std::time::Duration;
 
+use muster_domain::saturating;
+
 use crate::ring::limits::{DELAY_MAX, DELAY_MIN, IDLE_AFTER};
 
 /// The step after a drain.
@@ -57,7 +59,7 @@ impl StreamPace {
 }
 
 fn saturating_u32(value: u64) -> u32 {
-    u32::try_from(value).unwrap_or(u32::MAX)
+    saturating::to_u32(value)
 }
 
 #[cfg(test)]

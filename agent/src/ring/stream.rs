@@ -8,6 +8,7 @@ use std::rc::Rc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use muster_domain::id::Timestamp;
+use muster_domain::{number, saturating};
 use rustix::io::Errno;
 use rustix::pipe::SpliceFlags;
 use tokio::sync::watch;
@@ -256,7 +257,7 @@ impl Stream {
     fn on_grid(&self, wake: Instant) -> Instant {
         let wake = wake.duration_since(self.epoch).as_millis();
         let grid = DELAY_GRID.as_millis();
-        let rounded = u64::try_from(wake - wake % grid).unwrap_or(u64::MAX);
+        let rounded = saturating::to_u64(wake - wake % grid);
         self.epoch + Duration::from_millis(rounded)
     }
 
@@ -347,7 +348,7 @@ impl Stream {
         }
         let (file, position, room) = self.file.room()?;
         let wanted = room.min(most);
-        let length = usize::try_from(wanted).unwrap_or(usize::MAX);
+        let length = number::index(wanted);
         let mut at = position;
         let flags = SpliceFlags::NONBLOCK;
         match rustix::pipe::splice(self.fifo.as_fd(), None, file, Some(&mut at), length, flags) {
@@ -456,7 +457,7 @@ impl Stream {
 
 fn now() -> Timestamp {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    Timestamp(u64::try_from(since.unwrap_or_default().as_nanos()).unwrap_or(u64::MAX))
+    Timestamp(saturating::nanos(since.unwrap_or_default()))
 }
 
 /// Sleeps, unless there is another order first.

@@ -25,13 +25,12 @@ use crate::session::clock::now;
 use crate::storage::StorageContext;
 use crate::storage::allocdir::{DirError, owner_of};
 use crate::storage::disk::DiskLimit;
-use crate::storage::gc;
-use crate::storage::migrate;
 use crate::storage::store::{PendingWrite, TaskRecord, Write};
+use crate::storage::{gc, migrate};
 use crate::tasks::alloc_input::Input;
 use crate::tasks::live::TaskInputSender;
 use crate::tasks::missing_record::MissingRecordMeaning;
-use crate::tasks::task::{self};
+use crate::tasks::task;
 use crate::tasks::task_ref::TaskRef;
 
 pub(crate) use self::starts::PendingStarts;

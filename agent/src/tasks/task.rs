@@ -32,11 +32,9 @@ use tokio_util::sync::CancellationToken;
 use crate::context::AgentContext;
 use crate::storage::store::TaskRecord;
 use crate::tasks::drivers::{native, usage};
-use crate::tasks::live::LiveTask;
-use crate::tasks::live::TaskInputSender;
+use crate::tasks::live::{LiveTask, TaskInputSender};
 use crate::tasks::missing_record::MissingRecordMeaning;
-use crate::tasks::task::start_failure::StartFailure;
-use crate::tasks::task::start_failure::StartRetry;
+use crate::tasks::task::start_failure::{StartFailure, StartRetry};
 use crate::tasks::task_ref::TaskRef;
 
 pub(crate) use cleanup::clean_up_stray;

@@ -6,6 +6,7 @@ use muster_domain::alloc::DesiredAlloc;
 use muster_domain::id::AllocId;
 use muster_domain::job::{Task, TaskGroup};
 use muster_domain::resources::HeldCores;
+use muster_domain::saturating;
 
 use crate::resources::ResourceContext;
 use crate::resources::cgroup::TaskName;
@@ -74,6 +75,6 @@ impl TaskRef {
     pub(crate) fn cpu_mhz(&self) -> u32 {
         let asked = self.task().resources.cpu.0;
         self.cores()
-            .map_or(asked, |cores| u32::try_from(cores.mhz).unwrap_or(u32::MAX))
+            .map_or(asked, |cores| saturating::to_u32(cores.mhz))
     }
 }

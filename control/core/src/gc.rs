@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use muster_domain::id::{JobKey, Timestamp};
 use muster_domain::job::JobType;
+use muster_domain::saturating;
 
 use crate::fsm::{Command, Entry, GcCommand, GcCursor, GcCutoffs, GcJobStep, GcRule, Response};
 
@@ -209,7 +210,7 @@ impl Collector {
 }
 
 fn before(at: Timestamp, threshold: Duration) -> Timestamp {
-    Timestamp(at.0.saturating_sub(u64::try_from(threshold.as_nanos()).unwrap_or(u64::MAX)))
+    Timestamp(at.0.saturating_sub(saturating::nanos(threshold)))
 }
 
 fn collect(rule: GcRule, cutoffs: &GcCutoffs, at: Timestamp) -> Entry {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use muster_control_core::fsm;
+use muster_domain::number;
 
 /// An entry's index, and the term in which it was written. Ordered as elections compare logs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -68,7 +69,7 @@ impl Log {
     /// At most `max` entries after `index`, which must not be forgotten.
     #[must_use]
     pub fn after(&self, index: u64, max: usize) -> Vec<Arc<Entry>> {
-        let skip = usize::try_from(index.saturating_sub(self.base.index)).unwrap_or(usize::MAX);
+        let skip = number::index(index.saturating_sub(self.base.index));
         self.entries.iter().skip(skip).take(max).cloned().collect()
     }
 
@@ -85,8 +86,7 @@ impl Log {
     /// Drops the entry at `index` and all after it.
     pub fn truncate(&mut self, index: u64) {
         let keep = index.saturating_sub(self.base.index + 1);
-        self.entries
-            .truncate(usize::try_from(keep).unwrap_or(usize::MAX));
+        self.entries.truncate(number::index(keep));
     }
 
     /// Forgets everything up to `to`, and everything at all if `to` is not in the log.
@@ -95,7 +95,7 @@ impl Log {
             return;
         }
         if self.term_at(to.index) == Some(to.term) {
-            let forget = usize::try_from(to.index - self.base.index).unwrap_or(usize::MAX);
+            let forget = number::index(to.index - self.base.index);
             self.entries.drain(..forget);
         } else {
             self.entries.clear();

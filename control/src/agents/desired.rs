@@ -13,6 +13,7 @@ use muster_control_core::state::{AllocView, State};
 use muster_domain::alloc::DesiredAlloc;
 use muster_domain::id::{AllocId, LogIndex, NodeId};
 use muster_domain::job::JobVersion;
+use muster_domain::number;
 use muster_wire::codec;
 use muster_wire::limits::{DESIRED_BATCH_MAX, FRAME_BYTES_MAX, UNCHANGED_BATCH_MAX};
 use muster_wire::rpc::ToAgent;
@@ -92,7 +93,7 @@ impl SentDesired {
         }) = messages.last_mut()
         {
             *last_gone = gone;
-            *complete = Some(u32::try_from(self.known.len()).unwrap_or(u32::MAX));
+            *complete = Some(number::count(self.known.len()));
         }
         messages
     }

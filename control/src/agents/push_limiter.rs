@@ -9,6 +9,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use muster_domain::saturating;
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -30,7 +31,7 @@ pub(super) struct PushLimiter {
 impl PushLimiter {
     /// For a machine with `cores`.
     pub(super) fn of(cores: usize) -> Self {
-        let cores = u32::try_from(cores).unwrap_or(u32::MAX);
+        let cores = saturating::to_u32(cores);
         Self {
             cores,
             turns: Semaphore::new(at(limits::DESIRED_PER_CORE, cores, limits::DESIRED_BURST)),
@@ -42,7 +43,7 @@ impl PushLimiter {
 
     /// There is something new to tell.
     pub(super) fn note(&self) {
-        let millis = u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let millis = saturating::millis(self.begun.elapsed());
         self.news.store(millis, Ordering::Relaxed);
     }
 
@@ -96,7 +97,7 @@ impl PushLimiter {
 /// Turns in `time` at `rate` a second and core: one at least.
 fn at(rate: u32, cores: u32, time: Duration) -> usize {
     let turns = u128::from(rate) * u128::from(cores) * time.as_micros() / 1_000_000;
-    usize::try_from(turns).unwrap_or(usize::MAX).max(1)
+    saturating::to_usize(turns).max(1)
 }
 
 #[cfg(test)]

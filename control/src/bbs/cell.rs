@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use muster_domain::node::{Node, NodeStatus};
+use muster_domain::saturating;
 
 use super::proto::{Anything, CellCapacity, CellPresence, CellsResponse, Error, Provider};
 use super::{Context, Table};
@@ -52,5 +53,5 @@ fn presence(node: &Arc<Node>) -> CellPresence {
 }
 
 fn number(value: u64) -> i32 {
-    i32::try_from(value).unwrap_or(i32::MAX)
+    saturating::to_i32(value)
 }

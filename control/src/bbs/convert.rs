@@ -9,6 +9,7 @@ mod definition;
 
 use muster_domain::id::NodeId;
 use muster_domain::one_off::{OneOff, OneOffState};
+use muster_domain::saturating;
 
 use super::proto::{Task, task::State};
 
@@ -36,13 +37,13 @@ pub(super) fn task(row: &OneOff) -> Task {
         result: row.client_result().to_owned(),
         failed: end.is_some_and(|end| end.failed),
         failure_reason: row.failure_reason().to_owned(),
-        rejection_count: i32::try_from(row.rejections).unwrap_or(i32::MAX),
+        rejection_count: saturating::to_i32(row.rejections),
         rejection_reason: row.rejection.clone(),
     }
 }
 
 fn nanos(value: u64) -> i64 {
-    i64::try_from(value).unwrap_or(i64::MAX)
+    saturating::to_i64(value)
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use axum::http::{HeaderName, HeaderValue, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use muster_domain::id::LogIndex;
+use muster_domain::saturating;
 use serde::Serialize;
 
 use super::handler::Http;
@@ -57,7 +58,7 @@ pub(super) fn stamp(mut response: Response, seen: &ReadState, index: LogIndex) -
     headers.insert(INDEX, HeaderValue::from(index.0.max(1)));
     let known = if seen.leader_known { "true" } else { "false" };
     headers.insert(KNOWN_LEADER, HeaderValue::from_static(known));
-    let silence = u64::try_from(seen.last_contact.as_millis()).unwrap_or(u64::MAX);
+    let silence = saturating::millis(seen.last_contact);
     headers.insert(LAST_CONTACT, HeaderValue::from(silence));
     response
 }

@@ -14,6 +14,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
+use muster_domain::{number, saturating};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
@@ -48,7 +49,7 @@ impl AnswerBudget {
         bytes: usize,
     ) -> Result<OwnedSemaphorePermit, ApiError> {
         let units = bytes.div_ceil(UNIT).min(self.units_max);
-        let units = u32::try_from(units).unwrap_or(u32::MAX);
+        let units = saturating::to_u32(units);
         let rounds = limits::ANSWER_BUDGET_WAIT
             .as_millis()
             .div_ceil(limits::SLOW_READER_AGE.as_millis());
@@ -96,7 +97,7 @@ pub(super) async fn account(
     };
     let mut response = next.run(request).await;
     let bytes = response.body().size_hint().exact().unwrap_or(0);
-    let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+    let bytes = number::index(bytes);
     let mut permit = None;
     if bytes > limits::ANSWER_CHUNK_BYTES {
         match budget.take(&connection, bytes).await {

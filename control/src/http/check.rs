@@ -7,6 +7,7 @@ use axum::extract::State as Shared;
 use axum::http::StatusCode;
 use axum::response::Response;
 use muster_control_core::state::StateHash;
+use muster_domain::number;
 use muster_wire::api::operator::{
     ClockConfirmed, DeepCheck, OperatorHealth, ServerHealth, StateCheck, StateCheckServer,
 };
@@ -239,7 +240,7 @@ fn operator_health(
     let needed = voters.clone().count() / 2 + 1;
     OperatorHealth {
         healthy: servers.iter().all(|server| server.healthy),
-        failure_tolerance: u32::try_from(well.saturating_sub(needed)).unwrap_or(u32::MAX),
+        failure_tolerance: number::count(well.saturating_sub(needed)),
         leader: servers
             .iter()
             .find(|server| server.leader)

@@ -15,6 +15,7 @@ use axum::extract::{Path, State as Shared};
 use axum::response::Response;
 use futures::stream::{SplitSink, SplitStream};
 use futures::{SinkExt as _, StreamExt as _};
+use muster_domain::saturating;
 use muster_link::window::Window;
 use muster_wire::api::exec::{ExitResult, Input, Output, StreamPiece};
 use muster_wire::limits::{EXEC_CHUNK_BYTES_MAX, EXEC_COMMAND_BYTES_MAX, EXEC_WINDOW_BYTES};
@@ -270,7 +271,7 @@ fn parts(frame: Input) -> Vec<ExecInput> {
     let Input { stdin, tty_size } = frame;
     let mut parts = Vec::new();
     if let Some(size) = tty_size {
-        let cells = |count: i32| u16::try_from(count.max(0)).unwrap_or(u16::MAX);
+        let cells = |count: i32| saturating::to_u16(count.max(0));
         parts.push(ExecInput::Resize {
             height: cells(size.height),
             width: cells(size.width),

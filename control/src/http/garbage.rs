@@ -11,6 +11,7 @@ use muster_control_core::gc::Collector;
 use muster_control_core::state::State;
 use muster_domain::id::{JobKey, NodeId, Timestamp};
 use muster_domain::node::NodeStatus;
+use muster_domain::saturating;
 use muster_wire::api::operator::{GcCount, GcKept as KeptShape, GcNode, GcReport};
 use muster_wire::rpc::{NodeReply, NodeRequest};
 
@@ -157,9 +158,7 @@ fn report(freed: Option<FreedCounts>, survey: &GcSurvey, nodes: Vec<GcNode>) -> 
         state: state.collect(),
         bytes: freed.map_or(0, |freed| freed.bytes),
         slices: freed.map_or(0, |freed| freed.slices),
-        took_ms: freed.map_or(0, |freed| {
-            u64::try_from(freed.took.as_millis()).unwrap_or(u64::MAX)
-        }),
+        took_ms: freed.map_or(0, |freed| saturating::millis(freed.took)),
         nodes,
     }
 }

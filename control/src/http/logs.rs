@@ -23,6 +23,7 @@ use futures::stream;
 use muster_domain::alloc::Allocation;
 use muster_domain::id::Timestamp;
 use muster_domain::one_off::{META_LOG_GUID, META_LOG_SOURCE};
+use muster_domain::saturating;
 use muster_wire::api::logs::Frame;
 use muster_wire::api::{duration, time};
 use muster_wire::rpc::{LogOrigin, LogPiece, LogStream, LogsRequest, NodeReply, NodeRequest};
@@ -162,7 +163,7 @@ fn since(text: &str) -> Result<Timestamp, ApiError> {
             "Invalid since: `{text}` is neither a duration before now such as 10m or 1h30m nor a time in UTC such as 2026-11-20T13:14:24Z"
         ))
     })?;
-    let ago = u64::try_from(ago.as_nanos()).unwrap_or(u64::MAX);
+    let ago = saturating::nanos(ago);
     Ok(Timestamp(clock::wall().0.saturating_sub(ago)))
 }
 

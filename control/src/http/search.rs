@@ -7,6 +7,7 @@ use axum::response::Response;
 use axum::routing::put;
 use muster_control_core::state::State;
 use muster_domain::job::DEFAULT_NAMESPACE;
+use muster_domain::saturating;
 use muster_wire::api::search::{SearchRequest, SearchResponse};
 
 use super::answer;
@@ -45,7 +46,7 @@ async fn search(
         matches,
         truncations,
         index: index.0,
-        last_contact: u64::try_from(seen.last_contact.as_millis()).unwrap_or(u64::MAX),
+        last_contact: saturating::millis(seen.last_contact),
         known_leader: seen.leader_known,
     };
     Ok(answer::stamp(query.json(&response)?, &seen, index))

@@ -12,6 +12,7 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use futures::stream::{self, Stream};
 use http_body_util::BodyExt as _;
+use muster_domain::number;
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::OwnedSemaphorePermit;
@@ -108,7 +109,7 @@ async fn receive(http: &Http, request: Request) -> Result<SavedSnapshot, ApiErro
         bytes += data.len() as u64;
         if bytes > limits::SNAPSHOT_UPLOAD_BYTES_MAX {
             return Err(ApiError::TooLarge {
-                limit: usize::try_from(limits::SNAPSHOT_UPLOAD_BYTES_MAX).unwrap_or(usize::MAX),
+                limit: number::index(limits::SNAPSHOT_UPLOAD_BYTES_MAX),
             });
         }
         writer = blocking(move || {

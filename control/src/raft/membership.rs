@@ -8,6 +8,7 @@ use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
 use muster_domain::id::LogIndex;
+use muster_domain::saturating;
 use openraft::async_runtime::WatchReceiver;
 use openraft::errors::{ChangeMembershipError, ClientWriteError, InitializeError, RaftError};
 use openraft::{ChangeMembers, Instant as _};
@@ -101,7 +102,7 @@ impl Raft {
             } else {
                 heartbeat
                     .and_then(|heartbeat| heartbeat.get(server_id).copied().flatten())
-                    .map(|at| u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX))
+                    .map(|at| saturating::millis(at.elapsed()))
             };
             let log_index = if me {
                 metrics.last_log_index
@@ -135,7 +136,7 @@ impl Raft {
                 last_contact_ms,
                 log_index: log_index.map(LogIndex),
                 behind,
-                stalled_ms: u64::try_from(stalled.as_millis()).unwrap_or(u64::MAX),
+                stalled_ms: saturating::millis(stalled),
             }
         };
         membership.nodes().map(&mut record).collect()

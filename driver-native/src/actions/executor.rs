@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use futures::future::{BoxFuture, FutureExt};
 use muster_domain::one_off::{Download, GRACE, Run, Upload, go_duration};
+use muster_domain::saturating;
 use muster_driver::{ExitResult, TaskConfig};
 use rustix::process::Signal;
 use tokio::net::unix::pipe::Sender;
@@ -339,7 +340,7 @@ impl ActionExecutor for NativeActionExecutor {
         if let Some(left) = self.lock_earlier().take_time_left(at) {
             return left.min(bound);
         }
-        let bound_ms = u64::try_from(bound.as_millis()).unwrap_or(u64::MAX);
+        let bound_ms = saturating::millis(bound);
         let until = boot_milliseconds().saturating_add(bound_ms);
         self.work.record(at, ActionProgress::Until(until));
         bound

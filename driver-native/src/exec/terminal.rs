@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use muster_domain::saturating;
 use muster_driver::{TaskError, TerminalSize};
 use rustix::pty::OpenptFlags;
 use rustix::termios::{LocalModes, SpecialCodeIndex, Winsize};
@@ -98,7 +99,7 @@ impl Terminal {
 
     /// Sizes that no terminal has are taken as the nearest one.
     pub(super) fn resize(&self, size: TerminalSize) -> io::Result<()> {
-        let cells = |count: i32| u16::try_from(count.max(0)).unwrap_or(u16::MAX);
+        let cells = |count: i32| saturating::to_u16(count.max(0));
         let size = Winsize {
             ws_row: cells(size.height),
             ws_col: cells(size.width),

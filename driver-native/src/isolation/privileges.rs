@@ -6,6 +6,8 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 
+use muster_domain::number;
+
 use crate::config::IsolationLevel;
 use crate::isolation::seccomp::{self, CreatableFiles};
 use crate::isolation::{Confinement, capabilities::Capabilities};
@@ -161,7 +163,7 @@ fn become_user(script: &mut Script, identity: &Identity) {
         .iter()
         .flat_map(|g| g.to_ne_bytes())
         .collect();
-    let count = u32::try_from(identity.groups.len()).unwrap_or(u32::MAX);
+    let count = number::count(identity.groups.len());
     let groups = script.bytes(groups);
     let args = [count.into(), groups];
     script.call(

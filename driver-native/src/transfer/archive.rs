@@ -12,6 +12,7 @@ use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, Write};
 
 use flate2::read::MultiGzDecoder;
+use muster_domain::number;
 use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 
@@ -175,7 +176,7 @@ impl<W: Write> ArchiveUnpacker<'_, W> {
             if self.stop.is_cancelled() {
                 return Err(UnpackError::Stopped);
             }
-            let some = usize::try_from(left).unwrap_or(usize::MAX);
+            let some = number::index(left);
             let some = some.min(self.chunk.len());
             let read = match from.read(&mut self.chunk[..some]) {
                 Ok(0) => {

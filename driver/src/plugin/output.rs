@@ -213,7 +213,7 @@ impl FollowLog {
                 break;
             }
             self.lines.take(&part[..count]);
-            self.offset += u64::try_from(count).unwrap_or(u64::MAX);
+            self.offset += count as u64;
         }
         if self.offset > LOG_FILE_BYTES_MAX {
             // Plugins append, so that they go on at the new end.
@@ -228,7 +228,7 @@ impl FollowLog {
 
     /// Writes down how far lines were told.
     fn note(&mut self) -> io::Result<()> {
-        let partial = u64::try_from(self.lines.partial.len()).unwrap_or(u64::MAX);
+        let partial = self.lines.partial.len() as u64;
         // An emptied file begins with the rest of a line.
         let told = self.offset.saturating_sub(partial);
         if self.noted != Some(told) {

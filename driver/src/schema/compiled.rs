@@ -304,7 +304,7 @@ impl Node {
             return Value::Null;
         };
         let blocks = found(body, name, 0, path, faults);
-        let count = u64::try_from(blocks.len()).unwrap_or(u64::MAX);
+        let count = blocks.len() as u64;
         if count < *min {
             let message = format!("at least {min} such blocks are needed, there are {count}");
             faults.push(path.field(name).fault(message));

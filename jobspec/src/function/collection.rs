@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use muster_domain::saturating;
+
 use super::call::{Args, CallFault, Function, Outcome, Param, argument, function, variadic, whole};
 use crate::convert;
 use crate::limits::{RANGE_MAX, WORK_BYTES_MAX};
@@ -167,7 +169,7 @@ fn element(args: &Args<'_>) -> Outcome {
         return Err(args.wrong(0, "a list"));
     }
     let items = args.items(0)?;
-    let count = i64::try_from(items.len()).unwrap_or(i64::MAX);
+    let count = saturating::to_i64(items.len());
     if count == 0 {
         return Err(argument(0, "the list is empty"));
     }

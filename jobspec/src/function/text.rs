@@ -1,6 +1,7 @@
 //! Texts.
 
 use muster_domain::pattern::Pattern;
+use muster_domain::saturating;
 use muster_wire::limits::JOB_FILE_BYTES_MAX;
 use unicode_segmentation::UnicodeSegmentation as _;
 
@@ -188,7 +189,7 @@ fn substr(args: &Args<'_>) -> Outcome {
     let text = args.text(0)?;
     let (mut offset, length) = (args.whole(1)?, args.whole(2)?);
     if offset < 0 {
-        let count = i64::try_from(text.graphemes(true).count()).unwrap_or(i64::MAX);
+        let count = saturating::to_i64(text.graphemes(true).count());
         offset = offset.saturating_add(count);
     } else if length == 0 {
         return text_answer("");

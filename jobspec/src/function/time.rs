@@ -1,6 +1,7 @@
 //! Points in time, with their offsets.
 
 use chrono::{DateTime, Datelike as _, FixedOffset, SecondsFormat, TimeDelta, Timelike as _};
+use muster_domain::saturating;
 
 use super::call::{Args, CallFault, Function, Outcome, Param, argument, function, text_answer};
 
@@ -127,7 +128,7 @@ fn part_of(fraction: &str, unit: u64) -> u64 {
         part = part * 10 + u128::from(digit - b'0');
         scale *= 10;
     }
-    u64::try_from(part * u128::from(unit) / scale).unwrap_or(u64::MAX)
+    saturating::to_u64(part * u128::from(unit) / scale)
 }
 
 fn formatdate(args: &Args<'_>) -> Outcome {

@@ -7,6 +7,7 @@ mod task;
 use std::collections::BTreeMap;
 
 use muster_domain::alloc as domain;
+use muster_domain::saturating;
 use serde::{Deserialize, Serialize};
 
 use crate::api::job::Job;
@@ -349,7 +350,7 @@ impl RescheduleTracker {
                 reschedule_time: event.at.0,
                 prev_alloc_id: event.previous.to_string(),
                 prev_node_id: event.previous_node.to_string(),
-                delay: u64::try_from(event.delay.as_nanos()).unwrap_or(u64::MAX),
+                delay: saturating::nanos(event.delay),
             })
             .collect();
         (!events.is_empty()).then_some(Self { events })

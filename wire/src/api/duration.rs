@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use muster_domain::saturating;
+
 /// The error for a text that is not a duration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not a duration: write it as 30s, 500ms or 1h30m")]
@@ -59,7 +61,7 @@ pub fn parse(text: &str) -> Result<Duration, ParseDurationError> {
 /// `duration` in whole nanoseconds, saturating at what Go can read back (2^63 - 1).
 #[must_use]
 pub fn nanos(duration: Duration) -> i64 {
-    i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)
+    saturating::to_i64(duration.as_nanos())
 }
 
 /// `duration` as text in Go's form: `15s`, `1m30s`, `250ms`.

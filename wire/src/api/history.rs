@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use muster_domain::saturating;
 use serde::{Deserialize, Serialize};
 
 use crate::rpc;
@@ -157,7 +158,7 @@ impl From<&rpc::HistoryPoint> for Point {
 }
 
 fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+    saturating::nanos(duration)
 }
 
 #[cfg(test)]

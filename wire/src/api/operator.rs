@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 
 use muster_domain::id::NodeId;
 use muster_domain::node::NodeCollected;
+use muster_domain::saturating;
 use serde::{Deserialize, Serialize};
 
 pub use network::{ClusterPolicy, ClusterPolicySetResponse, read_cluster_policy};
@@ -318,7 +319,7 @@ impl NodeGcRound {
             began_at: began_at.0,
             ended_at: ended_at.0,
             rounds: *rounds,
-            took: u64::try_from(took.as_nanos()).unwrap_or(u64::MAX),
+            took: saturating::nanos(*took),
             destroyed: destroyed
                 .map(|(reason, count)| (reason.as_str().to_owned(), *count))
                 .collect(),

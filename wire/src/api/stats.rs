@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use muster_domain::alloc;
+use muster_domain::saturating;
 use serde::{Deserialize, Serialize};
 
 use crate::api::null::Null;
@@ -439,7 +440,7 @@ impl From<&rpc::Histogram> for Histogram {
 }
 
 fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+    saturating::nanos(duration)
 }
 
 impl From<&rpc::TaskStats> for TaskCounters {

@@ -4,6 +4,7 @@
 
 use muster_domain::id::{AllocId, NodeId};
 use muster_domain::one_off::{Callback, Definition, OneOff, OneOffState, Phase, WorkEnd};
+use muster_domain::saturating;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -288,7 +289,7 @@ impl TaskStatus {
         let known = exit.filter(|exit| !exit.unknown);
         let counted = usage.counted.as_ref();
         let block = counted.and_then(|counted| counted.block.as_ref());
-        let nanos = |time: std::time::Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let nanos = saturating::nanos;
         Self {
             failed: *failed,
             failure_reason: failure_reason.clone(),

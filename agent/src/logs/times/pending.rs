@@ -10,6 +10,8 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use muster_domain::number;
+
 use super::Record;
 
 /// A file, whatever its name.
@@ -48,7 +50,7 @@ pub(super) fn put(file: FileId, number: u64, after: u64, record: Record) -> usiz
     if held.records.is_empty() {
         held.after = after;
     }
-    let place = usize::try_from(number.saturating_sub(held.after)).unwrap_or(usize::MAX);
+    let place = number::index(number.saturating_sub(held.after));
     held.records.truncate(place);
     held.records.push(record);
     held.records.len()

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use muster_domain::number;
+
 use super::{Facts, read};
 use crate::limits::CORE_MHZ_UNKNOWN;
 
@@ -42,7 +44,7 @@ fn cores(info: &str) -> u32 {
         .lines()
         .filter(|line| line.starts_with("processor"))
         .count();
-    u32::try_from(listed.max(1)).unwrap_or(u32::MAX)
+    number::count(listed.max(1))
 }
 
 /// The highest frequency of any core: a core of a hybrid processor that is slower counts as fast.

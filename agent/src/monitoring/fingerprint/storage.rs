@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use muster_domain::saturating;
+
 use super::{Facts, read};
 
 /// The size and the use of a file system.
@@ -46,7 +48,7 @@ pub(crate) fn disk_usage(path: &Path) -> DiskUsage {
 
 pub(super) fn percent(used: u64, whole: u64) -> u8 {
     let percent = (used.saturating_mul(100)).checked_div(whole).unwrap_or(0);
-    u8::try_from(percent).unwrap_or(u8::MAX)
+    saturating::to_u8(percent)
 }
 
 /// The device of the deepest mount above `path`.

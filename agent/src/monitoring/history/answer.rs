@@ -2,14 +2,9 @@
 
 use crate::bpf::Bpf;
 use crate::context::AgentContext;
-use crate::limits::HISTORY_KEPT;
-use crate::limits::HISTORY_STEP;
-use crate::limits::HISTORY_TASKS_MAX;
-use crate::monitoring::history::EBPF_VALUES;
-use crate::monitoring::history::PRESSURE_VALUES;
-use crate::monitoring::history::nanos;
-use crate::monitoring::history::series::AbsenceReasons;
-use crate::monitoring::history::series::Series;
+use crate::limits::{HISTORY_KEPT, HISTORY_STEP, HISTORY_TASKS_MAX};
+use crate::monitoring::history::series::{AbsenceReasons, Series};
+use crate::monitoring::history::{EBPF_VALUES, PRESSURE_VALUES, nanos};
 use crate::session::clock::now;
 use muster_domain::id::AllocId;
 use muster_domain::id::Timestamp;

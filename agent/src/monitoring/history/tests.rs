@@ -1,11 +1,9 @@
 use super::*;
 use crate::bpf::TaskTotals;
-use crate::limits::HISTORY_POINTS_MAX;
-use crate::limits::HISTORY_STEP;
+use crate::limits::{HISTORY_POINTS_MAX, HISTORY_STEP};
 use crate::monitoring::history::recorder::Sample;
 use crate::monitoring::history::series::{AbsenceReasons, AvailablePrograms};
-use crate::resources::cgroup::StallStats;
-use crate::resources::cgroup::{Pressure, PressureStats};
+use crate::resources::cgroup::{Pressure, PressureStats, StallStats};
 
 const STEP_S: u64 = 10;
 

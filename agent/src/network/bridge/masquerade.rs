@@ -197,7 +197,7 @@ fn acknowledged(socket: &Socket, count: usize) -> io::Result<()> {
         while !rest.is_empty() && left > 0 {
             let answer =
                 NetlinkMessage::<NetfilterMessage>::deserialize(rest).map_err(io::Error::other)?;
-            let length = usize::try_from(answer.header.length).unwrap_or(usize::MAX);
+            let length = answer.header.length as usize;
             rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
             if let NetlinkPayload::Error(error) = answer.payload {
                 if error.code.is_some() {

@@ -112,7 +112,7 @@ impl Netlink {
             while !rest.is_empty() {
                 let answer =
                     NetlinkMessage::<Route>::deserialize(rest).map_err(io::Error::other)?;
-                let length = usize::try_from(answer.header.length).unwrap_or(usize::MAX);
+                let length = answer.header.length as usize;
                 rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
                 if answer.header.sequence_number != self.sequence {
                     continue;

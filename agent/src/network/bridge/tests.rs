@@ -3,8 +3,7 @@
 use std::fs::File;
 
 use super::*;
-use crate::network::alloc_network::AllocNetwork;
-use crate::network::alloc_network::HostVeth;
+use crate::network::alloc_network::{AllocNetwork, HostVeth};
 use crate::network::bridge::error::BridgeError;
 use crate::network::bridge::node_network::NodeNetwork;
 use crate::network::names::inside_port;

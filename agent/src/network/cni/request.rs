@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 
 use super::config::{NetworkList, Plugin};
 use super::record::CniRecord;
-use crate::network::bridge::{self};
+use crate::network::bridge;
 use crate::network::names::inside_port;
 use crate::tasks::task_env::{TaskEnv, host_address};
 

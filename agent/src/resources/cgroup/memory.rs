@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use cgroups_rs::fs::MaxValue;
 use cgroups_rs::fs::memory::{MemController, SetMemory};
+use muster_domain::saturating;
 
 use crate::resources::cgroup::controller::Controller;
 use crate::resources::cgroup::file::{self, CgroupFileError};
@@ -227,7 +228,7 @@ pub(crate) fn is_limit(bytes: u64) -> bool {
 }
 
 fn saturating(bytes: u64) -> i64 {
-    i64::try_from(bytes).unwrap_or(i64::MAX)
+    saturating::to_i64(bytes)
 }
 
 /// The limit on swap that the group `dir` cannot have: this host swaps and does not count whose

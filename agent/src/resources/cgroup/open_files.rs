@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use muster_domain::number;
 use rustix::process::{Resource, getrlimit};
 
 use crate::resources::cgroup::controller::Controller;
@@ -22,7 +23,7 @@ use crate::resources::cgroup::limits::{FILES_HELD_FOR, FILES_HELD_MAX, FILES_HEL
 /// The process's descriptors are counted for the process.
 static ROOM: LazyLock<OpenFileBudget> = LazyLock::new(|| {
     let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    let part = usize::try_from(descriptors / FILES_HELD_PART).unwrap_or(usize::MAX);
+    let part = number::index(descriptors / FILES_HELD_PART);
     OpenFileBudget::new(part.min(FILES_HELD_MAX))
 });
 

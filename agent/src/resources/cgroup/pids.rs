@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use cgroups_rs::fs::MaxValue;
 use cgroups_rs::fs::pid::PidController;
+use muster_domain::saturating;
 
 use crate::resources::cgroup::controller::Controller;
 use crate::resources::cgroup::file::CgroupFileError;
@@ -18,7 +19,7 @@ pub(crate) fn apply(dir: &Path, v2: bool, limits: &Limits) -> Result<(), ApplyLi
     };
     let pids = PidController::new(dir.to_path_buf(), PathBuf::new(), v2);
     let wanted = limits.pids_max.to_string();
-    let value = MaxValue::Value(i64::try_from(limits.pids_max).unwrap_or(i64::MAX));
+    let value = MaxValue::Value(saturating::to_i64(limits.pids_max));
     setter.set(
         "pids.max",
         &wanted,

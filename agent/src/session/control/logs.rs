@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use muster_domain::id::Timestamp;
+use muster_domain::number;
 use muster_link::frames::{FrameReceiver, FrameSender, SendFrameError};
 use muster_wire::limits::LOG_CHUNK_BYTES_MAX;
 use muster_wire::rpc::{FailureKind, LogAck, LogOrigin, LogPiece, LogsRequest, NodeReply};
@@ -189,9 +190,7 @@ fn room(owed: u64, all_owed: u64) -> usize {
     let plenty = all_owed < LOG_WINDOWS_BYTES;
     match (plenty, owed) {
         (true, ..LOG_WINDOW_BYTES_MAX) => LOG_CHUNK_BYTES_MAX,
-        (false, ..LOG_WINDOW_BYTES_MIN) => {
-            usize::try_from(LOG_WINDOW_BYTES_MIN).unwrap_or(LOG_CHUNK_BYTES_MAX)
-        }
+        (false, ..LOG_WINDOW_BYTES_MIN) => number::index(LOG_WINDOW_BYTES_MIN),
         _ => 0,
     }
 }

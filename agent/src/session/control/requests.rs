@@ -17,7 +17,7 @@ use crate::context::AgentContext;
 use crate::error_chain::chain;
 use crate::limits::{IDLE_INTERVAL, LOG_READERS_MAX, REQUESTS_MAX, SESSION_DEADLINE, STREAMS_MAX};
 use crate::monitoring::{history, stats};
-use crate::storage::gc::{self};
+use crate::storage::gc;
 use crate::storage::gc_outcome::GcOutcome;
 use crate::storage::migrate;
 

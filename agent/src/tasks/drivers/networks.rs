@@ -21,8 +21,7 @@ use crate::limits::{DRIVER_NETWORK_BYTES_MAX, DRIVER_START_DEADLINE, START_STOP_
 use crate::network::setup::NetworkSetup;
 use crate::storage::store::Write;
 use crate::tasks::drivers::network_error::DriverNetworkError;
-use crate::tasks::drivers::network_record::DriverNetwork;
-use crate::tasks::drivers::network_record::NetworkDescription;
+use crate::tasks::drivers::network_record::{DriverNetwork, NetworkDescription};
 
 /// Networks that drivers made for the node's allocations: in the store too.
 #[derive(Debug, Default)]

@@ -4,6 +4,7 @@ use muster_agent_core::limits::KILL_TIMEOUT_MAX;
 use muster_domain::job::{NetworkMode as GroupNetworkMode, Task, TaskGroup};
 use muster_domain::node::NodeResources;
 use muster_domain::resources::Mb;
+use muster_domain::saturating;
 use muster_driver::{
     CgroupPlacement, Dns, FsIsolation, LinuxResources, Mount, MountConfigs, NetworkIsolation,
     NetworkMode, NetworkOverride, PortMapping, StartTaskError, StartedTask, TaskConfig, TaskReach,
@@ -17,7 +18,7 @@ use crate::error_chain::chain;
 use crate::limits::START_STOP_DEADLINE;
 use crate::logs::FifoOwner;
 use crate::network::alloc_network::AllocNetwork;
-use crate::network::bridge::{self};
+use crate::network::bridge;
 use crate::network::cni;
 use crate::resources::cgroup::{
     Controller, CreateTaskCgroupError, PERIOD_US, TaskCgroup, core_list,
@@ -25,7 +26,7 @@ use crate::resources::cgroup::{
 use crate::resources::teardown::kill;
 use crate::session::clock::now;
 use crate::storage::allocdir::{AllocDirs, owner_of};
-use crate::storage::gc::{self};
+use crate::storage::gc;
 use crate::storage::leftovers::Leftover;
 use crate::storage::payload;
 use crate::storage::store::{self, TaskRecord};
@@ -33,16 +34,10 @@ use crate::storage::volumes;
 use crate::tasks::drivers::usage::DriverUsage;
 use crate::tasks::drivers::{DriverSlot, native};
 use crate::tasks::live::LiveTask;
-use crate::tasks::task::driver_calls::decoded;
-use crate::tasks::task::driver_calls::encoded;
-use crate::tasks::task::driver_calls::fs_isolation;
-use crate::tasks::task::driver_calls::learned;
-use crate::tasks::task::driver_calls::let_users_pass;
-use crate::tasks::task::driver_calls::ready;
-use crate::tasks::task::driver_calls::sees_host;
-use crate::tasks::task::driver_calls::task_id;
-use crate::tasks::task::record::note_record;
-use crate::tasks::task::record::store_record;
+use crate::tasks::task::driver_calls::{
+    decoded, encoded, fs_isolation, learned, let_users_pass, ready, sees_host, task_id,
+};
+use crate::tasks::task::record::{note_record, store_record};
 use crate::tasks::task::start_failure::StartFailure;
 use crate::tasks::task_env::{TaskEnv, TaskPaths, host_address};
 use crate::tasks::task_ref::TaskRef;
@@ -610,7 +605,7 @@ fn task_resources(task: &TaskRef, address: &str, node: &NodeResources) -> TaskRe
             cpuset_cpus: task
                 .cores()
                 .map_or_else(String::new, |cores| core_list(&cores.ids)),
-            memory_limit_bytes: i64::try_from(limit.bytes()).unwrap_or(i64::MAX),
+            memory_limit_bytes: saturating::to_i64(limit.bytes()),
             ..cpu_part(task.cpu_mhz(), resources.cpu_hard_limit, node)
         },
         ports: task
@@ -635,10 +630,10 @@ fn cpu_part(mhz: u32, is_limit: bool, node: &NodeResources) -> LinuxResources {
     let total = node.total.cpu_mhz.max(1);
     let quota = (u64::from(mhz).saturating_mul(period) / total).min(period);
     LinuxResources {
-        percent_ticks: f64::from(mhz) / f64::from(u32::try_from(total).unwrap_or(u32::MAX)),
+        percent_ticks: f64::from(mhz) / f64::from(saturating::to_u32(total)),
         cpu_period: if is_limit { PERIOD_US.into() } else { 0 },
         cpu_quota: if is_limit {
-            i64::try_from(quota).unwrap_or(i64::MAX)
+            saturating::to_i64(quota)
         } else {
             0
         },

@@ -21,13 +21,11 @@ use crate::tasks::drivers::DriverSlot;
 use crate::tasks::drivers::usage::DriverUsage;
 use crate::tasks::live::LiveTask;
 use crate::tasks::missing_record::MissingRecordMeaning;
-use crate::tasks::task::cleanup::clean_up_ended;
-use crate::tasks::task::cleanup::clean_up_stray;
+use crate::tasks::task::cleanup::{clean_up_ended, clean_up_stray};
 use crate::tasks::task::driver_calls::{
     RETRY_PAUSE, encoded, fs_isolation, let_users_pass, sees_host, task_id,
 };
-use crate::tasks::task::record::note_record;
-use crate::tasks::task::record::store_record;
+use crate::tasks::task::record::{note_record, store_record};
 use crate::tasks::task_ref::TaskRef;
 
 /// The result of a search.

@@ -3,6 +3,7 @@
 use muster_domain::job::Task;
 use muster_domain::node::NodeResources;
 use muster_domain::resources::{Mb, TaskResources};
+use muster_domain::saturating;
 
 use crate::context::AgentContext;
 use crate::limits::{CORE_MHZ_UNKNOWN, MEMORY_SLOW_BYTES_MAX, TASK_PIDS_MAX};
@@ -69,7 +70,7 @@ pub(super) fn unkept(field: &str, driver: &str) -> String {
 /// So many MHz in cores of this node, as CPU is placed: the fastest core counts for all.
 fn cores_of(mhz: u32, node: &NodeResources) -> f64 {
     let cores = f64::from(node.cores.max(1));
-    let total = u32::try_from(node.total.cpu_mhz).unwrap_or(u32::MAX);
+    let total = saturating::to_u32(node.total.cpu_mhz);
     if total == 0 {
         return f64::from(mhz) / f64::from(CORE_MHZ_UNKNOWN);
     }

@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 
 use muster_domain::id::{AllocId, LogIndex};
+use muster_domain::number;
 use muster_domain::plan::{PlacementRun, Plan};
 use muster_domain::resources::Amount;
 
@@ -137,7 +138,7 @@ fn resize(state: &State, room: &mut RemainingCapacity<'_>, plan: &mut Plan) -> u
             takes != alloc.ask() && !room.resize(*alloc, takes)
         });
         let no_room: Vec<AllocId> = no_room.map(AllocView::id).collect();
-        unmoved += u32::try_from(no_room.len()).unwrap_or(u32::MAX);
+        unmoved += number::count(no_room.len());
         group.in_place = no_room.is_empty() || no_room.len() < all;
         group.left_behind.extend(no_room);
     }

@@ -12,6 +12,7 @@ use muster_domain::id::{
 };
 use muster_domain::job::{Job, JobStatus};
 use muster_domain::node::Node;
+use muster_domain::number;
 use muster_domain::one_off::{OneOff, WorkEnd};
 use muster_domain::plan::PlacementRun;
 
@@ -167,7 +168,7 @@ impl<'a> Change<'a> {
         self.placed.extend(rows.iter().map(Row::node));
         self.state.insert_siblings(first, rows);
         // No more than were left.
-        self.next_alloc += u32::try_from(count).unwrap_or(u32::MAX);
+        self.next_alloc += number::count(count);
         count
     }
 

@@ -13,6 +13,7 @@ use muster_domain::eval::Trigger;
 use muster_domain::id::{AllocId, DeploymentId, EvalId, Timestamp};
 use muster_domain::job::{Job, JobType, JobVersion};
 use muster_domain::plan::{DeploymentUpdate, NewDeployment};
+use muster_domain::{number, saturating};
 use serde::{Deserialize, Serialize};
 
 use super::{Change, Rejection, RejectionKind, Response, job};
@@ -190,9 +191,7 @@ pub(super) fn count_placed(
     }
     let at = change.at;
     change_group(change, id, name, |group| {
-        group.placed = group
-            .placed
-            .saturating_add(u32::try_from(count).unwrap_or(u32::MAX));
+        group.placed = group.placed.saturating_add(number::count(count));
         group.placed_canaries.extend(canaries);
         if group.require_progress_by == Timestamp(0) {
             group.await_progress(at);
@@ -213,7 +212,7 @@ pub(super) fn count_wanted(change: &mut Change<'_>, id: DeploymentId, version: &
     let mut deployment = (*old).clone();
     for group in &mut deployment.groups {
         let nodes = awaited.get(group.name.as_str()).map_or(0, BTreeSet::len);
-        let nodes = u32::try_from(nodes).unwrap_or(u32::MAX);
+        let nodes = number::count(nodes);
         // The deadline of a finished group may have passed.
         if group.is_done() && nodes > 0 && group.require_progress_by > Timestamp(0) {
             group.await_progress(change.at);
@@ -317,9 +316,8 @@ pub(super) fn apply_health_updates(change: &mut Change<'_>, HealthUpdates(news):
         let mut deployment = (**old).clone();
         for group in &mut deployment.groups {
             if let Some((healthy, unhealthy)) = heard.groups.get(&group.name) {
-                let moved = |count: u32, by: i64| {
-                    u32::try_from((i64::from(count) + by).max(0)).unwrap_or(u32::MAX)
-                };
+                let moved =
+                    |count: u32, by: i64| saturating::to_u32((i64::from(count) + by).max(0));
                 group.healthy = moved(group.healthy, *healthy);
                 group.unhealthy = moved(group.unhealthy, *unhealthy);
                 if *healthy > 0 {

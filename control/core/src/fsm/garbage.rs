@@ -23,6 +23,7 @@ use std::sync::Arc;
 
 use muster_domain::eval::Evaluation;
 use muster_domain::id::{DeploymentId, EvalId, JobKey, LogIndex, NodeId, Timestamp};
+use muster_domain::number;
 use muster_domain::one_off::OneOff;
 use serde::{Deserialize, Serialize};
 
@@ -213,7 +214,7 @@ impl SliceProgress {
     }
 
     fn keep_many(&mut self, why: KeepReason, count: usize) {
-        let count = u32::try_from(count).unwrap_or(u32::MAX);
+        let count = number::count(count);
         let kept = self.kept.entry(why).or_default();
         *kept = kept.saturating_add(count);
     }
@@ -236,7 +237,7 @@ impl SliceProgress {
             return false;
         }
         self.freed += allocs.len();
-        self.allocs += u32::try_from(allocs.len()).unwrap_or(u32::MAX);
+        self.allocs += number::count(allocs.len());
         self.going.append(&mut allocs);
         for eval_id in &evals {
             self.remove_eval(change, eval_id);

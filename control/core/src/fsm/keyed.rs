@@ -8,6 +8,7 @@
 use std::cell::Cell;
 
 use muster_domain::id::{LogIndex, Timestamp, WriteKey};
+use muster_domain::saturating;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::{ApplyResult, Command, Entry, Rejection, Response};
@@ -68,7 +69,7 @@ impl Entry {
         if matches!(command, Command::Keyed { .. }) {
             return Self { at, command };
         }
-        let age = u64::try_from(limits::ANSWER_AGE_MAX.as_nanos()).unwrap_or(u64::MAX);
+        let age = saturating::nanos(limits::ANSWER_AGE_MAX);
         let once = WriteDedup {
             key,
             fingerprint: command.fingerprint(),

@@ -8,6 +8,7 @@ use muster_domain::deployment::{DeploymentGroup, DeploymentStatus};
 use muster_domain::eval::{EvalStatus, Evaluation, FailedGroup, Trigger};
 use muster_domain::id::{AllocId, JobKey, NodeId, NodeNumber, Timestamp};
 use muster_domain::job::{Job, JobSpec, JobType, JobVersion, TaskGroup};
+use muster_domain::number;
 use muster_domain::plan::{
     DeploymentUpdate, GroupPlacements, NewDeployment, PlacementDetail, PlacementRun, Plan,
     PlannedFollowUp, PlannedStop,
@@ -361,7 +362,7 @@ fn shrink_deployment_total(plan: &mut Plan, name: &str, number: usize) {
     let Some(new) = plan.new_deployment.as_mut().filter(|_| number > 0) else {
         return;
     };
-    let fewer = u32::try_from(number).unwrap_or(u32::MAX);
+    let fewer = number::count(number);
     if let Some(group) = new.groups.iter_mut().find(|group| group.name == name) {
         group.desired_total = group.desired_total.saturating_sub(fewer);
     }
@@ -1087,7 +1088,7 @@ impl GroupPlacer<'_, '_, '_> {
         for place in &fresh[placed..] {
             if !self.placer.may_preempt {
                 let missing = fresh.len() - placed;
-                self.failed += u32::try_from(missing).unwrap_or(u32::MAX);
+                self.failed += number::count(missing);
                 break;
             }
             self.place_one(place.name_index, PlacementDetail::default(), &[]);

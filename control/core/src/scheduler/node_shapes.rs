@@ -21,6 +21,7 @@ use std::collections::BTreeMap;
 
 use muster_domain::job::{Affinity, JobSpec, TaskGroup};
 use muster_domain::node::NodeSpec;
+use muster_domain::number;
 use muster_domain::resources::Amount;
 
 use super::feasible::{
@@ -403,7 +404,7 @@ impl NodeShapes {
             kinds.len() - 1
         });
         let slot = kinds[at].push();
-        let name = u32::try_from(number).unwrap_or(u32::MAX);
+        let name = number::count(number);
         kinds[at].write(slot, name, column);
         kinds[at].touch(slot);
         self.say_where(at, slot);
@@ -413,7 +414,7 @@ impl NodeShapes {
     fn say_where(&mut self, kind: usize, slot: usize) {
         if slot < self.kinds[kind].len {
             let number = self.kinds[kind].number(slot) as usize;
-            let bounded = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
+            let bounded = number::count;
             self.positions[number] = ShapePosition {
                 kind: bounded(kind),
                 at: bounded(slot),

@@ -37,6 +37,7 @@ use std::sync::Arc;
 use muster_domain::alloc::{Component, NodeScore, PlacementMetrics, Score};
 use muster_domain::id::{AllocId, JobKey, NodeId, NodeNumber};
 use muster_domain::job::{JobSpec, TaskGroup};
+use muster_domain::number;
 use muster_domain::resources::{Amount, Holding};
 use muster_domain::scheduling::Algorithm;
 
@@ -274,7 +275,7 @@ impl<'a> Ranking<'a> {
             let number = match numbers.get(&own) {
                 Some(number) => *number,
                 None => {
-                    let number = u32::try_from(values.len()).unwrap_or(u32::MAX);
+                    let number = number::count(values.len());
                     numbers.insert(own.clone(), number);
                     values.push(own);
                     number

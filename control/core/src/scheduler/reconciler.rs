@@ -27,6 +27,7 @@ use crate::limits;
 pub(super) use instance::{Instance, ReconnectFacts, RescheduleEvent, Taint};
 #[cfg(test)]
 use muster_domain::alloc::Transition;
+use muster_domain::number;
 pub(super) use reschedule::{next_delay, next_time};
 
 /// The reasons why instances are stopped; Nomad's words.
@@ -213,7 +214,7 @@ impl GroupWork {
         self.overdrawn -= u32::try_from(paid).unwrap_or(self.overdrawn);
         let more = (number - paid).min(self.held_back.len());
         self.destructive.extend(self.held_back.drain(..more));
-        let more = u32::try_from(more).unwrap_or(u32::MAX);
+        let more = number::count(more);
         self.counts.destructive += more;
         self.counts.ignore -= more.min(self.counts.ignore);
     }
@@ -270,7 +271,7 @@ fn slice(input: &Input<'_>) -> u32 {
     if wanted <= u64::from(limits::PLACEMENTS_MAX) {
         return limits::PLACEMENTS_MAX;
     }
-    let groups = u32::try_from(input.groups.len()).unwrap_or(u32::MAX);
+    let groups = number::count(input.groups.len());
     (limits::PLACEMENTS_MAX / groups.max(1)).max(1)
 }
 

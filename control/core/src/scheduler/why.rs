@@ -7,6 +7,7 @@ use muster_domain::alloc::{NodeScore, Score};
 use muster_domain::id::{AllocId, JobKey, NodeId};
 use muster_domain::job::{JobSpec, TaskGroup};
 use muster_domain::node::{Eligibility, Node, NodeStatus};
+use muster_domain::number;
 use muster_domain::resources::Amount;
 
 use super::feasible::{self, FeasibilityCheck, GroupConstraints};
@@ -148,7 +149,7 @@ fn why_group(state: &State, fleet: &ProjectedNodes<'_>, spec: &JobSpec, group: &
         )
     });
     let of_group = live().filter(|alloc| alloc.group().name == group.name);
-    let there = u32::try_from(of_group.count()).unwrap_or(u32::MAX);
+    let there = number::count(of_group.count());
     Why {
         group: group.name.clone(),
         missing: group.count.saturating_sub(there),

@@ -25,6 +25,7 @@ use muster_domain::alloc::ClientStatus;
 use muster_domain::id::{
     AllocId, ClusterTag, DeploymentId, EvalId, JobKey, LogIndex, NodeId, NodeNumber,
 };
+use muster_domain::number;
 use muster_domain::resources::Amount;
 
 use crate::limits;
@@ -566,7 +567,7 @@ impl Allocs {
     /// Nodes that allocations are on, by number.
     pub(super) fn nodes(&self) -> impl Iterator<Item = (NodeNumber, NodeId)> {
         self.indexes.by_node.iter().map(|(number, node)| {
-            let number = u32::try_from(number).unwrap_or(u32::MAX);
+            let number = u32::try_from(number).expect("nodes are numbered with 32 bits");
             (NodeNumber(number), node.node_id)
         })
     }
@@ -613,7 +614,7 @@ impl Allocs {
             self.put_on_node(row, *node_id, key);
         }
         // A command makes fewer than a million.
-        let count = u32::try_from(rows.len()).unwrap_or(u32::MAX);
+        let count = number::count(rows.len());
         let moved = self.count(CountedRows::New { first, count }, &alike);
         self.rows.insert_all(first, rows);
         moved
@@ -785,7 +786,7 @@ impl Allocs {
             let Some(node) = self.indexes.by_node.get_mut(number) else {
                 continue;
             };
-            node.gone += u32::try_from(same.len()).unwrap_or(u32::MAX);
+            node.gone += number::count(same.len());
             let is_last = node.gone as usize == node.keys.len();
             removed.nodes.push((node.node_id, is_last));
             if is_last {

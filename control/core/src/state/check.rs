@@ -30,6 +30,7 @@ use muster_domain::eval::EvalStatus;
 use muster_domain::id::{AllocId, JobKey, NodeNumber};
 use muster_domain::job::JobStatus;
 use muster_domain::node::NodeStatus;
+
 use muster_domain::one_off::OneOffState;
 
 use super::{AllocView, NodeHoldings, Nodes, State};

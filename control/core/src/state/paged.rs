@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use imbl::OrdMap;
+use muster_domain::number;
 
 /// Rows of one page. Each write after a snapshot copies a page, so not double; each page costs about
 /// 60 bytes beside its rows, so not half.
@@ -193,7 +194,7 @@ impl<T: Clone> Paged<T> {
         let mut rows = rows.into_iter();
         while rows.len() > 0 {
             let (at, bit) = split(number);
-            let room = usize::try_from(PAGE_ROWS).unwrap_or(usize::MAX) - bit as usize;
+            let room = number::index(PAGE_ROWS) - bit as usize;
             let count = room.min(rows.len());
             let fitting = rows.by_ref().take(count);
             if let Some(page) = self.pages.get_mut(&at) {

@@ -146,7 +146,7 @@ fn without(runs: &[Run], numbers: &[u64]) -> Vec<Run> {
         {
             left.push(Run {
                 first: range.start,
-                count: u32::try_from(count).unwrap_or(u32::MAX),
+                count: u32::try_from(count).expect("a part of a run is not longer than it"),
             });
         }
     };

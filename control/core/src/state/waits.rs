@@ -7,6 +7,7 @@ use muster_domain::alloc::DesiredStatus;
 use muster_domain::deployment::{Deployment, DeploymentGroup, DeploymentStatus};
 use muster_domain::eval::{EvalStatus, Evaluation};
 use muster_domain::id::{AllocId, EvalId, JobKey, Timestamp};
+use muster_domain::number;
 
 use super::State;
 
@@ -127,7 +128,7 @@ pub(crate) fn healthy_canaries(state: &State, group: &DeploymentGroup) -> u32 {
         let alloc = state.allocs().get(id);
         alloc.is_some_and(|alloc| !alloc.is_terminal() && alloc.healthy() == Some(true))
     });
-    u32::try_from(healthy.count()).unwrap_or(u32::MAX)
+    number::count(healthy.count())
 }
 
 /// The pending evaluations of a job.

@@ -9,6 +9,7 @@ use muster_control_core::state::{AllocView, State};
 use muster_domain::alloc::AllocReport;
 use muster_domain::id::{AllocId, LogIndex, NodeId, Timestamp};
 use muster_domain::node::{NodeSpec, NodeStatus};
+use muster_domain::number;
 use muster_wire::rpc::{FromAgent, ToAgent};
 
 use super::request::Reader;
@@ -80,7 +81,7 @@ fn messages(
         allocs: Vec::new(),
         unchanged,
         gone,
-        complete: Some(u32::try_from(count).unwrap_or(u32::MAX)),
+        complete: Some(number::count(count)),
         remote: Vec::new(),
     });
     messages

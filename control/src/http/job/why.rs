@@ -4,6 +4,7 @@ use axum::response::Response;
 use muster_control_core::scheduler::{self, Obstacle, Why, WhyNode};
 use muster_control_core::state::State;
 use muster_domain::id::JobKey;
+use muster_domain::number;
 use muster_wire::api::why as api;
 
 use super::NOT_FOUND;
@@ -51,7 +52,7 @@ fn shape(state: &State, why: &Why) -> api::Why {
     api::Why {
         group: why.group.clone(),
         missing: why.missing,
-        fitting: u32::try_from(fitting).unwrap_or(u32::MAX),
+        fitting: number::count(fitting),
         advice,
         nodes,
     }

@@ -178,10 +178,14 @@ impl Recovery<'_> {
                 {
                     return Err(self.damaged(segment, offset, "entries are missing before it"));
                 }
+                let (Ok(offset_32), Ok(length)) = (u32::try_from(offset), u32::try_from(length))
+                else {
+                    return Err(self.damaged(segment, offset, "it is too large"));
+                };
                 let place = RecordLocation {
                     file: std::sync::Arc::clone(&segment.file),
-                    offset: u32::try_from(offset).unwrap_or(u32::MAX),
-                    length: u32::try_from(length).unwrap_or(u32::MAX),
+                    offset: offset_32,
+                    length,
                 };
                 entries.push(entry, Some(place));
                 self.positions.last = entries.positions.last;

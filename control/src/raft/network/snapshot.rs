@@ -166,7 +166,7 @@ pub(super) async fn send(
 impl Identity {
     async fn of(file: &mut File) -> io::Result<Self> {
         let bytes = file.metadata().await?.len();
-        let tail_bytes = u64::try_from(TAIL_BYTES).unwrap_or(u64::MAX).min(bytes);
+        let tail_bytes = (TAIL_BYTES as u64).min(bytes);
         file.seek(SeekFrom::Start(bytes - tail_bytes)).await?;
         let mut tail = Vec::with_capacity(TAIL_BYTES);
         file.take(tail_bytes).read_to_end(&mut tail).await?;

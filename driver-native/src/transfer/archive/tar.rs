@@ -5,6 +5,7 @@
 use std::io::{self, Read, Write};
 
 use ::tar::{EntryType, Header, PaxExtensions};
+use muster_domain::number;
 
 use super::{ArchiveUnpacker, UnpackError, broken, named, placed, shown};
 use crate::limits;
@@ -187,7 +188,7 @@ impl<R: Read> Content<'_, R> {
 
 impl<R: Read> Read for Content<'_, R> {
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
-        let some = usize::try_from(self.left).unwrap_or(usize::MAX);
+        let some = number::index(self.left);
         let some = some.min(to.len());
         let read = self.from.read(&mut to[..some])?;
         self.left -= read as u64;

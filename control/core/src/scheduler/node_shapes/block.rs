@@ -1,5 +1,6 @@
 //! Nodes that lie side by side, so that a few instructions look at several.
 
+use muster_domain::saturating;
 use muster_domain::scheduling::Algorithm;
 
 use super::ask::{ScaledRequest, narrow};
@@ -306,7 +307,7 @@ impl Block {
     pub(super) fn write(&mut self, slot: usize, number: u32, column: &Column) {
         let Column { total, used, .. } = *column;
         let free = |total: u64, used: u64| match total.checked_sub(used) {
-            Some(free) => i32::try_from(free).unwrap_or(i32::MAX),
+            Some(free) => saturating::to_i32(free),
             None => -1,
         };
         let power =

@@ -5,6 +5,8 @@
 //! mean is of: within such a group the sum of a candidate's own components decides, whatever the shared
 //! part is. The best of all is the best of the groups' best.
 
+use muster_domain::number;
+
 use super::COMPONENTS;
 use super::tournament::Tournament;
 
@@ -103,7 +105,7 @@ impl GroupedCandidates {
         let mut places = Vec::with_capacity(group_of.len());
         for (at, group) in (0..).zip(group_of) {
             let members = &mut groups[*group as usize].members;
-            places.push((*group, u32::try_from(members.len()).unwrap_or(u32::MAX)));
+            places.push((*group, number::count(members.len())));
             members.push(at);
         }
         let mut tops = Vec::new();

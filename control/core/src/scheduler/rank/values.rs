@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use muster_domain::node::NodeSpec;
+use muster_domain::number;
 
 use super::by_class::ByClass;
 use crate::scheduler::feasible::{names_one_node, value_of};
@@ -63,7 +64,7 @@ fn number_of(
     if let Some(number) = numbers.get(&*value) {
         return Some(*number);
     }
-    let number = u32::try_from(names.len()).unwrap_or(u32::MAX);
+    let number = number::count(names.len());
     names.push(value.clone().into_owned());
     numbers.insert(value.into_owned(), number);
     Some(number)

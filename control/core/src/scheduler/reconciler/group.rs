@@ -6,6 +6,7 @@ use muster_domain::alloc::{ClientStatus, DesiredStatus};
 use muster_domain::deployment::DeploymentGroup;
 use muster_domain::id::{AllocId, Timestamp};
 use muster_domain::job::ReconcileStrategy;
+use muster_domain::{number, saturating};
 
 use super::names::NameIndex;
 use super::reschedule::{self, BATCH_WINDOW, WINDOW};
@@ -95,7 +96,7 @@ fn stop_lost(alloc_id: AllocId, follow_up: Option<usize>) -> Stop {
 }
 
 fn count(len: usize) -> u32 {
-    u32::try_from(len).unwrap_or(u32::MAX)
+    number::count(len)
 }
 
 /// In the order of names, older first among equals.
@@ -135,9 +136,9 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
             name: group.name.to_owned(),
             auto_revert: spec.update.is_some_and(|update| update.auto_revert),
             auto_promote: spec.update.is_some_and(|update| update.auto_promote),
-            progress_deadline_ns: spec.update.map_or(0, |update| {
-                u64::try_from(update.progress_deadline.as_nanos()).unwrap_or(u64::MAX)
-            }),
+            progress_deadline_ns: spec
+                .update
+                .map_or(0, |update| saturating::nanos(update.progress_deadline)),
             ..DeploymentGroup::default()
         };
         Self {

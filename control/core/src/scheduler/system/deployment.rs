@@ -11,6 +11,7 @@ use muster_domain::eval::Evaluation;
 use muster_domain::id::{DeploymentId, NodeNumber, Timestamp};
 use muster_domain::job::{Job, JobType, JobVersion, TaskGroup, UpdateStrategy};
 use muster_domain::plan::{DeploymentUpdate, NewDeployment, Plan};
+use muster_domain::{number, saturating};
 
 use crate::scheduler::replaced_at;
 use crate::state::{AllocView, State};
@@ -154,7 +155,7 @@ impl<'a> JobDeployment<'a> {
             return 0;
         }
         let limit = update.max_parallel.saturating_sub(progress.in_flight);
-        usize::try_from(limit).unwrap_or(usize::MAX)
+        limit as usize
     }
 
     /// Begins or ends a deployment by `plan`, which is complete otherwise.
@@ -213,9 +214,8 @@ impl<'a> JobDeployment<'a> {
         let groups = deployed.map(|(change, update)| DeploymentGroup {
             name: change.group.name.clone(),
             auto_revert: update.auto_revert,
-            progress_deadline_ns: u64::try_from(update.progress_deadline.as_nanos())
-                .unwrap_or(u64::MAX),
-            desired_total: u32::try_from(change.total).unwrap_or(u32::MAX),
+            progress_deadline_ns: saturating::nanos(update.progress_deadline),
+            desired_total: number::count(change.total),
             ..DeploymentGroup::default()
         });
         Some(NewDeployment {
