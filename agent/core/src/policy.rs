@@ -9,7 +9,7 @@
 pub mod fuzz;
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr};
+use core::net::{IpAddr, Ipv4Addr};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use muster_domain::job::{
