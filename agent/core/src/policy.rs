@@ -8,8 +8,8 @@
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
 
-use std::collections::BTreeMap;
 use core::net::{IpAddr, Ipv4Addr};
+use std::collections::BTreeMap;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use muster_domain::job::{

@@ -19,6 +19,26 @@ use muster_domain::id::NodeId;
 use muster_domain::job::{Affinity, JobSpec, Operand, Spread};
 use muster_domain::scheduling::{PreemptionConfig, SchedulerConfig};
 
+fn register_single_jobs(cluster: &mut Cluster, jobs: u32) {
+    let at = cluster.now;
+    for number in 0..jobs {
+        let spec = Box::new(
+            job(&format!("one-{number}"))
+                .cpu_mhz(50 + number % 7)
+                .memory_mb(60 + number % 11)
+                .build(),
+        );
+        cluster.apply(
+            JobCommand::Register {
+                spec,
+                check_index: None,
+                places: None,
+            }
+            .at(at),
+        );
+    }
+}
+
 fn main() {
     let mut numbers = std::env::args()
         .skip(1)
@@ -56,22 +76,7 @@ fn main() {
     preempting(nodes.min(1_000));
 
     let jobs = numbers.next().unwrap_or(10_000);
-    for number in 0..jobs {
-        let spec = Box::new(
-            job(&format!("one-{number}"))
-                .cpu_mhz(50 + number % 7)
-                .memory_mb(60 + number % 11)
-                .build(),
-        );
-        cluster.apply(
-            JobCommand::Register {
-                spec,
-                check_index: None,
-                places: None,
-            }
-            .at(at),
-        );
-    }
+    register_single_jobs(&mut cluster, jobs);
     let (mut scheduled, all) = (Duration::ZERO, Instant::now());
     loop {
         let started = Instant::now();
