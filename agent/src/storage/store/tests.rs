@@ -487,7 +487,7 @@ fn records_of_this_format_keep_their_bytes() {
     .map(|(name, bytes)| format!("{name} {}\n", hex(&bytes)))
     .concat();
 
-    expect_test::expect_file!["../../testdata/store.v2.txt"].assert_eq(&text);
+    expect_test::expect_file!["../../../testdata/store.v2.txt"].assert_eq(&text);
 }
 
 /// The recorded bytes of this format are read as the records that they were.
