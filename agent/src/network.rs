@@ -5,15 +5,19 @@
 //! | `alloc_network` | the network of one allocation |
 //! | `bridge` | network mode `bridge` |
 //! | `cni` | networks that CNI plugins make |
+//! | `listeners` | sockets on which server processes of this machine listen |
 //! | `names`, `namespace` | host names, ports and namespaces of allocations |
+//! | `node_rules` | the node's additions to policies of tasks |
 //! | `setup` | parts of the agent that set up networks |
 //! | `verdicts` | packets that network policies refused |
 
 pub(crate) mod alloc_network;
 pub(crate) mod bridge;
 pub(crate) mod cni;
+mod listeners;
 pub(crate) mod names;
 pub(crate) mod namespace;
+pub(crate) mod node_rules;
 pub(crate) mod setup;
 pub(crate) mod verdicts;
 
@@ -21,11 +25,11 @@ use std::sync::Arc;
 
 use muster_domain::id::AllocId;
 
-use crate::node::network::NodeRules;
 use crate::tasks::drivers::networks::DriverNetworks;
 use alloc_network::AllocNetwork;
 use bridge::Bridge;
 use cni::CniNetworks;
+use node_rules::NodeRules;
 use verdicts::VerdictLog;
 
 /// Networks and network policy of one node.

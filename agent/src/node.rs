@@ -4,16 +4,15 @@
 //! long-lived task; [`Agent::shutdown`] ends them in reverse. The loop (`events`) alone decides which
 //! allocations exist; each runs in `alloc`.
 
-mod config;
+pub(crate) mod config;
 pub(crate) mod event;
 mod events;
 mod follow;
 pub(crate) mod inventory;
 mod jobs;
-mod listeners;
-pub(crate) mod network;
 mod open;
 mod spec;
+mod stale_policies;
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -10,6 +10,7 @@
 
 pub(crate) mod answer;
 pub(crate) mod recorder;
+mod sample;
 mod series;
 
 use std::collections::BTreeMap;
@@ -21,7 +22,7 @@ use muster_domain::saturating;
 use nix::time::{ClockId, clock_gettime};
 
 use crate::limits::{HISTORY_KEPT, HISTORY_TASKS_MAX, HISTORY_TASKS_SPARE};
-use crate::monitoring::history::recorder::Sample;
+use crate::monitoring::history::sample::Sample;
 use crate::monitoring::history::series::{SampleTime, Series, TaskCountValues};
 use crate::session::clock::now;
 

@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::spec::Publisher;
-use super::{StartAgentError, network, pin_dir};
+use super::{StartAgentError, pin_dir, stale_policies};
 use crate::bpf::{Adoption, Bpf, BpfConfig, LAYOUT};
 use crate::context::AgentContext;
 use crate::error_chain::chain;
@@ -30,10 +30,10 @@ use crate::network::NetworkContext;
 use crate::network::bridge::Bridge;
 use crate::network::bridge::node_network::NodeNetwork;
 use crate::network::cni::CniNetworks;
+use crate::network::node_rules::NodeRules;
 use crate::network::verdicts::VerdictLog;
 use crate::node::config::AgentConfig;
 use crate::node::event::Event;
-use crate::node::network::NodeRules;
 use crate::resources::ResourceContext;
 use crate::resources::cgroup::{Hierarchies, NodeTree};
 use crate::resources::cores::Cores;
@@ -224,7 +224,13 @@ fn open_network(
 ) -> (NodeRules, Result<Bpf, String>, Bridge) {
     let rules = NodeRules::new(config, loaded);
     let bpf = open_bpf(data, node_id, tree, &|bpf| {
-        task::attach_recorded_policy(bpf, loaded, &rules.current(), data, &network::alive(tree));
+        task::attach_recorded_policy(
+            bpf,
+            loaded,
+            &rules.current(),
+            data,
+            &stale_policies::alive(tree),
+        );
     });
     let network = NodeNetwork::new(node_id, config.bridge_subnet);
     let bridge = Bridge::new(network, bpf.as_ref().map_err(String::as_str));
@@ -305,8 +311,11 @@ fn follow_all(context: &Arc<AgentContext>, stop: &CancellationToken, tasks: &mut
         Arc::clone(context),
         stop.clone(),
     ));
-    tasks.spawn(network::reconcile(Arc::clone(context), stop.clone()));
-    tasks.spawn(network::sweep_later(Arc::clone(context), stop.clone()));
+    tasks.spawn(stale_policies::reconcile(Arc::clone(context), stop.clone()));
+    tasks.spawn(stale_policies::sweep_later(
+        Arc::clone(context),
+        stop.clone(),
+    ));
     tasks.spawn(super::follow::bridge_devices(
         Arc::clone(context),
         stop.clone(),
@@ -465,7 +474,7 @@ fn open_bpf(
     tree: &NodeTree,
     fill: &dyn Fn(&Bpf),
 ) -> Result<Bpf, String> {
-    let bpf = try_bpf(data, node_id, tree, fill).inspect(|bpf| network::sweep(bpf, tree));
+    let bpf = try_bpf(data, node_id, tree, fill).inspect(|bpf| stale_policies::sweep(bpf, tree));
     bpf.inspect_err(|reason| {
         tracing::warn!(
             reason,

@@ -4,6 +4,7 @@ use crate::bpf::TotalsByCgroup;
 use crate::context::AgentContext;
 use crate::error_chain::chain;
 use crate::limits::HISTORY_STEP;
+use crate::monitoring::history::sample::Sample;
 use crate::monitoring::history::series::{
     AbsenceReasons, AvailablePrograms, SampleTime, TaskCountValues,
 };
@@ -39,16 +40,6 @@ pub(crate) async fn run(context: Arc<AgentContext>, stop: CancellationToken) {
             tracing::error!(%error, "what tasks use is not kept");
         }
     }
-}
-
-/// One sample of a task.
-pub(crate) struct Sample {
-    pub(crate) cgroup_id: u64,
-    pub(crate) counts: TaskCountValues,
-    /// When its first process began, since boot; `None` if that is not known, or the start is.
-    pub(crate) began: Option<Duration>,
-    pub(crate) memory_bytes: Option<u64>,
-    pub(crate) absent: AbsenceReasons,
 }
 
 /// Samples a task that only its driver sees. Its use before the driver was asked is not known.

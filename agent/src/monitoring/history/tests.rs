@@ -1,7 +1,7 @@
 use super::*;
 use crate::bpf::TaskTotals;
 use crate::limits::{HISTORY_POINTS_MAX, HISTORY_STEP};
-use crate::monitoring::history::recorder::Sample;
+use crate::monitoring::history::sample::Sample;
 use crate::monitoring::history::series::{AbsenceReasons, AvailablePrograms};
 use crate::resources::cgroup::{Pressure, PressureStats, StallStats};
 
