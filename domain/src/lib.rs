@@ -14,7 +14,7 @@
 //! | [`one_off`] | work that runs at most once, and whose result reaches the client |
 //! | [`plan`] | what a scheduler wants to change |
 //! | [`scheduling`] | settings of the scheduler |
-//! | [`text_enum`] | names of enum values |
+//! | [`mod@text_enum`] | names of enum values |
 //! | [`number`], [`saturating`] | conversions of numbers |
 //! | [`pattern`] | regular expressions as Go reads them |
 //! | [`fault`] | one thing wrong with an input, with its path |

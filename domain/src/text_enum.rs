@@ -1,6 +1,6 @@
 //! Enums whose values have names in files, in the API and in messages: one table holds the names.
 //!
-//! [`text_enum!`](crate::text_enum) makes the conversions. A derived name would change with the variant's name in the
+//! `text_enum!` makes the conversions. A derived name would change with the variant's name in the
 //! source, so each name is written out.
 
 /// An enum that is read from text.

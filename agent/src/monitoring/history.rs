@@ -1,4 +1,4 @@
-//! The usage of the node's tasks in the last minutes: a point every [`HISTORY_STEP`].
+//! The usage of the node's tasks in the last minutes: a point every [`crate::limits::HISTORY_STEP`].
 //!
 //! A step is one collection of all tasks from the eBPF maps, and one walk of an eBPF program over their cgroups. The
 //! walk finds memory, quota and pressure. Where the program cannot walk, five files of each task are read, which are

@@ -16,8 +16,8 @@ async fn two_agents_on_one_machine_do_not_meet() {
     let (server, other_server) = (machine.server(), other.server());
     let agent = machine.killable_agent(&server);
     let other_agent = other.agent(&other_server).await;
-    let quiet = service(1, "exec sleep 600").build();
-    let busy = service(1, "while :; do :; done").build();
+    let quiet = service(1, "exec sleep 600").index(7).build();
+    let busy = service(1, "while :; do :; done").index(7).build();
 
     let alloc_id = server.place(quiet).await;
     assert_eq!(other_server.place(busy).await, alloc_id);

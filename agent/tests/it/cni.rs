@@ -6,6 +6,7 @@ use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
+use muster_agent::node::{Agent, ShutdownPolicy};
 use muster_domain::alloc::{ClientStatus, TaskEventKind};
 use muster_domain::job::{
     CniNetwork, DirectionPolicy, GroupNetwork, NetworkMode, NetworkPolicy, PolicyAction,
@@ -160,7 +161,10 @@ async fn policies_and_counts_hold_in_cni_networks() {
         return;
     }
     let server = machine.server();
-    let agent = machine.agent(&server).await;
+    let mut config = machine.config(&server);
+    // The tasks call a listener of the host.
+    config.allow_host_from_bridge = true;
+    let agent = Agent::start(config).await.unwrap();
     let listener = TcpListener::bind("0.0.0.0:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let script = format!(
@@ -208,7 +212,7 @@ async fn policies_and_counts_hold_in_cni_networks() {
         taken(&machine).is_empty().then_some(())
     })
     .await;
-    agent.end().await;
+    agent.shutdown(ShutdownPolicy::StopTasks).await;
 
     assert_eq!(
         (passes.as_str(), refused.as_str()),

@@ -501,9 +501,9 @@ fn rewrite_leftover(machine: &Machine, cgroup_id: u64, boot_id: &str) {
     {
         let mut table = transaction.open_table(leftovers).unwrap();
         let (key, row) = table.pop_first().unwrap().map(owned).unwrap();
-        let (driver, task_id, task, _, _): (String, String, String, u64, String) =
-            codec::decode(&row).unwrap();
-        let row = codec::encode(&(driver, task_id, task, cgroup_id, boot_id)).unwrap();
+        type Row = (String, String, String, u64, String, Option<u64>);
+        let (driver, task_id, task, _, _, left_at): Row = codec::decode(&row).unwrap();
+        let row = codec::encode(&(driver, task_id, task, cgroup_id, boot_id, left_at)).unwrap();
         table.insert(key.as_slice(), row.as_slice()).unwrap();
     }
     transaction.commit().unwrap();

@@ -200,8 +200,7 @@ async fn driver_receives_node_info_and_task_share() {
     let agent = Agent::start(config).await.unwrap();
     let (_, attributes) = driver_of(&agent, "gotest", true).await;
 
-    // The log lines of all tests of this process are in one list, so this number is used once.
-    let alloc = service(207, "").driver("gotest", &shell("echo $$; exec sleep 600"));
+    let alloc = service(1, "").driver("gotest", &shell("echo $$; exec sleep 600"));
     let alloc_id = with.server.place(alloc.build()).await;
     let node = eventually("what the driver was told", async || {
         words::said("greeting=node-and-part").into_iter().next()

@@ -24,8 +24,9 @@ async fn agent_with(machine: &Machine, server: &FakeServer, driver: MockDriver) 
 
 async fn place(server: &FakeServer, number: u32) -> AllocId {
     let config = MockTask::forever().to_config();
-    let alloc = service(number, "").driver("mock", &config).build();
-    server.place(alloc).await
+    let alloc = service(number, "").driver("mock", &config);
+    // Two servers place the same allocation.
+    server.place(alloc.index(7).build()).await
 }
 
 /// The handle of the task that runs, as its agent reports it.

@@ -530,7 +530,7 @@ fn operator_leaves_host_open_to_bridged_tasks() {
         let config = dir.path().join("agent.hcl");
         std::fs::write(&config, "client {\n  allow_host_from_bridge = true\n}\n").unwrap();
         let args = [OsStr::new("--config"), config.as_os_str()];
-        let _agent = agent(dir.path(), &address, ("n", "native"), &args);
+        let mut agent = agent(dir.path(), &address, ("n", "native"), &args);
         let left = Leftovers(dir.path().join("n"));
         let host = HostListeners::start();
         let [first, _] = &run_job(dir.path(), &address)[..] else {
@@ -547,6 +547,7 @@ fn operator_leaves_host_open_to_bridged_tasks() {
             assert!(send(to).is_some(), "{to}");
         }
         assert_eq!(host.heard(), LEAD_TO_MACHINE.len() as u64);
+        agent.end(Signal::SIGTERM);
         drop(left);
     });
 }

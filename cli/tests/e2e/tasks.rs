@@ -267,9 +267,13 @@ impl ServerAndAgent {
     }
 
     fn agent(dir: &Path, quic: &str) -> Process {
+        // The tasks call a listener of the host.
+        let config = dir.join("agent.hcl");
+        std::fs::write(&config, "client {\n  allow_host_from_bridge = true\n}\n").unwrap();
         let mut command = muster();
         command.args(["agent", "--servers", quic, "--tls-dir"]);
-        command.arg(dir.join("server/tls")).arg("--data-dir");
+        command.arg(dir.join("server/tls")).arg("--config");
+        command.arg(config).arg("--data-dir");
         Process::start(command.arg(dir.join("agent")), &dir.join("agent.log"))
     }
 

@@ -1,7 +1,7 @@
 //! Starts of tasks that failed.
 
-/// A start that failed and was undone. What its driver did not destroy is kept as a [`Leftover`]; what the
-/// kernel did not let go of is told in the log.
+/// A start that failed and was undone. Remains that its driver did not destroy are kept as a
+/// [`Leftover`](crate::storage::leftovers::Leftover). The log names remains that the kernel did not let go of.
 #[derive(Debug)]
 pub(crate) struct StartFailure {
     /// The reason, as text.

@@ -1,5 +1,6 @@
 //! Allocations of the native driver that run a shell.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use muster_domain::alloc::DesiredAlloc;
@@ -12,6 +13,7 @@ use muster_domain::resources::{AllocatedPort, Holding, Mb};
 /// Builds an allocation of one task `main`.
 #[derive(Clone, Debug)]
 pub(crate) struct AllocBuilder {
+    index: LogIndex,
     name: u32,
     spec: JobSpec,
     holding: Holding,
@@ -31,6 +33,7 @@ pub(crate) fn batch(name: u32, script: &str) -> AllocBuilder {
 /// The one allocation of a one-off task.
 pub(crate) fn one_off(name: u32, definition: &Definition) -> AllocBuilder {
     AllocBuilder {
+        index: next_index(),
         name,
         spec: muster_domain::one_off::job(
             &format!("task-{name}"),
@@ -41,6 +44,12 @@ pub(crate) fn one_off(name: u32, definition: &Definition) -> AllocBuilder {
         holding: Holding::default(),
         deployment: None,
     }
+}
+
+/// Tests of this process look at mounts, cgroups and log lines of one machine, so no two allocations share an id.
+fn next_index() -> LogIndex {
+    static NEXT: AtomicU64 = AtomicU64::new(10_000);
+    LogIndex(NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
 impl AllocBuilder {
@@ -57,11 +66,18 @@ impl AllocBuilder {
         task.config_json =
             serde_json::json!({"command": "/bin/sh", "args": ["-c", script]}).to_string();
         Self {
+            index: next_index(),
             name,
             spec,
             holding: Holding::default(),
             deployment: None,
         }
+    }
+
+    /// Placed at this index of the log. Builders with the same index and name make the same allocation.
+    pub(crate) fn index(mut self, index: u64) -> Self {
+        self.index = LogIndex(index);
+        self
     }
 
     /// Not isolated: it sees the test's files and is the first process of nothing.
@@ -147,7 +163,7 @@ impl AllocBuilder {
             holding: self.holding,
             deployment: self.deployment,
             ..fixture::desired(
-                AllocId::at(LogIndex(7), self.name),
+                AllocId::at(self.index, self.name),
                 fixture::version(self.spec),
             )
         }
