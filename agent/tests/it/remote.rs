@@ -68,7 +68,7 @@ async fn remote_task_moves_between_agents() {
         let new_agent = agent(&new, &new_server, &host).await;
         let first = place(&old_server, 1).await;
         let given = handle(&old_server, first).await;
-        let second = service(2, "").build().alloc_id;
+        let second = service(2, "").index(7).build().alloc_id;
         new_server.set_remote(taking(second, &given));
         old_server.set_remote(leaving(first, &given));
 
@@ -177,7 +177,7 @@ async fn missing_remote_task_is_started_anew() {
     let first = place(&server, 1).await;
     let given = handle(&server, first).await;
     host.power_off();
-    let second = service(2, "").build().alloc_id;
+    let second = service(2, "").index(7).build().alloc_id;
     server.set_remote(taking(second, &given));
 
     place(&server, 2).await;
@@ -208,7 +208,7 @@ async fn unreadable_remote_handle_fails_alloc() {
         handle: newer.encode().unwrap(),
         ..given
     };
-    let second = service(2, "").build().alloc_id;
+    let second = service(2, "").index(7).build().alloc_id;
     server.set_remote(taking(second, &newer));
 
     place(&server, 2).await;
