@@ -461,6 +461,9 @@ fn dedupe_replacement_names(state: &State, key: &JobKey, name: &str, work: &mut 
     }
     let mut free = (0..u32::MAX).filter(|index| !taken.contains(index));
     work.renamed = nameless.into_iter().zip(&mut free).collect();
+    // Those that get another name go first. An instance for whose replacement there is no room stays, with its name.
+    let renamed = &work.renamed;
+    work.destructive.sort_by_key(|id| !renamed.contains_key(id));
 }
 
 /// Whether an instance that is to go elsewhere goes even if it finds no place. That is so when somebody asked for it,
@@ -856,7 +859,12 @@ impl GroupPlacer<'_, '_, '_> {
 
     /// Each instance makes room for its own replacement; one that cannot be replaced goes on running.
     fn replace(&mut self, destructive: &[Replacement], plan: &mut Plan) {
-        for (alloc_id, name_index) in destructive {
+        // Numbers of the other names whose old instances stay, by the number that those keep.
+        let mut unused: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+        for (alloc_id, other_name) in destructive {
+            let old_name = self.placer.state.allocs().get(alloc_id);
+            let old_name = old_name.map(AllocView::name_index);
+            let name_index = other_name.or_else(|| unused.get_mut(&old_name?)?.pop());
             let stop = PlannedStop {
                 alloc_id: *alloc_id,
                 description: reconciler::UPDATING.to_owned(),
@@ -867,11 +875,15 @@ impl GroupPlacer<'_, '_, '_> {
                 previous: Some(*alloc_id),
                 ..PlacementDetail::default()
             };
-            self.place_instead(stop, *name_index, detail, &[], plan);
+            let is_placed = self.place_instead(stop, name_index, detail, &[], plan);
+            if let (false, Some(old_name), Some(name_index)) = (is_placed, old_name, name_index) {
+                unused.entry(old_name).or_default().push(name_index);
+            }
         }
     }
 
-    /// Places one instance in the place of one that is stopped then, with its name unless another is given.
+    /// Places one instance in the place of one that is stopped then, with its name unless another is given. Says whether
+    /// there was room.
     fn place_instead(
         &mut self,
         stop: PlannedStop,
@@ -879,22 +891,24 @@ impl GroupPlacer<'_, '_, '_> {
         detail: PlacementDetail,
         avoid: &[NodeId],
         plan: &mut Plan,
-    ) {
+    ) -> bool {
         let Some(old) = self.placer.state.allocs().get(&stop.alloc_id) else {
             self.failed += 1;
-            return;
+            return false;
         };
         let name_index = name_index.unwrap_or(old.name_index());
         let number = self.placer.fleet.give_back(old);
         if let Some(number) = number {
             self.chooser.stopped(&self.placer.fleet, number, true);
         }
-        if self.place_one(name_index, detail, avoid) {
+        let is_placed = self.place_one(name_index, detail, avoid);
+        if is_placed {
             plan.stops.push(stop);
         } else if let Some(number) = number {
             self.placer.fleet.take_again(number, old);
             self.chooser.stopped(&self.placer.fleet, number, false);
         }
+        is_placed
     }
 
     /// Places one instance, where nobody else may have room at the cost of less important ones.
