@@ -10,6 +10,22 @@ fn well(config: SimConfig, name: &str) -> Report {
     report
 }
 
+/// Each of these found a fault of the scheduler.
+#[test]
+fn seeds_of_mended_faults_pass() {
+    for seed in [
+        124,
+        135,
+        493_852_471,
+        658_886_383,
+        739_455_447,
+        847_542_155,
+        1_246_361_755,
+    ] {
+        well(SimConfig::new(seed), &format!("seed {seed}"));
+    }
+}
+
 #[test]
 fn the_first_seeds_come_to_rest() {
     let (mut placed, mut collected, mut one_offs) = (0, 0, 0);

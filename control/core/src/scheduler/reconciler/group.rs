@@ -220,7 +220,13 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
         if self.waits_for_canaries() {
             untainted.retain(|id, _| !canaries.contains_key(id));
         }
-        let needs_canaries = self.place_canaries(&mut names, &canaries, &destructive);
+        // All instances of the older version are gone, say with their node. The deployment goes on with its canaries.
+        let is_empty = [&untainted, &migrate, &now, &lost, &away]
+            .iter()
+            .all(|part| part.is_empty())
+            && later.is_empty();
+        let replaces = !destructive.is_empty() || (is_empty && self.waits_for_canaries());
+        let needs_canaries = replaces && self.place_canaries(&mut names, &canaries, &destructive);
         let limit = self.limit(&untainted, &destructive, &migrate);
         let (place, left) = if lost_later.is_empty() {
             let (place, left) =
@@ -577,8 +583,7 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
     ) -> bool {
         let wanted = self.spec.update.map_or(0, |update| update.canary);
         let have = count(canaries.len());
-        let needed = !destructive.is_empty() && have < wanted && !self.state.promoted;
-        if !needed {
+        if have >= wanted || self.state.promoted {
             return false;
         }
         self.state.desired_canaries = wanted;
