@@ -9,10 +9,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use muster_domain::error_chain::chain;
 use rustix::process::Signal;
 
 use crate::bpf::{SYSTEM_BPFFS, UnmountBpffsError, own_mount, remove_pins, unmount_bpffs};
-use crate::error_chain::chain;
 use crate::network::{bridge, cni};
 use crate::node::{recorded_tree, tree_name};
 use crate::resources::cgroup::{

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use muster_domain::alloc::DesiredAlloc;
+use muster_domain::error_chain::chain;
 use muster_domain::id::AllocId;
 use muster_domain::node::NodeSpec;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::bpf::Bpf;
-use crate::error_chain::chain;
 use crate::monitoring::MonitoringContext;
 use crate::network::NetworkContext;
 use crate::network::alloc_network::AllocNetwork;

@@ -21,7 +21,6 @@
 pub mod bpf;
 pub mod clean;
 mod context;
-mod error_chain;
 #[cfg(feature = "fixture")]
 pub mod fixture;
 mod limits;

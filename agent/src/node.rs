@@ -94,7 +94,7 @@ pub enum StartAgentError {
 
 impl From<DirError> for StartAgentError {
     fn from(error: DirError) -> Self {
-        Self::Dirs(crate::error_chain::chain(&error))
+        Self::Dirs(muster_domain::error_chain::chain(&error))
     }
 }
 
@@ -298,6 +298,7 @@ async fn stop_tasks(events: &mpsc::Sender<Event>) {
 
 /// Where the node's eBPF programs are pinned: below a bpffs, by node.
 pub(crate) fn pin_dir(data: &DataDir, node_id: NodeId) -> Result<std::path::PathBuf, String> {
-    let bpffs = ensure_bpffs(data.root()).map_err(|error| crate::error_chain::chain(&error))?;
+    let bpffs =
+        ensure_bpffs(data.root()).map_err(|error| muster_domain::error_chain::chain(&error))?;
     Ok(bpffs.join("muster").join(node_id.to_string()))
 }

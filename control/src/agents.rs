@@ -22,6 +22,7 @@ mod route;
 mod session;
 mod wake;
 
+use muster_domain::error_chain::chain;
 use muster_link::peer;
 use muster_link::tls::Role;
 use quinn::Connection;
@@ -29,7 +30,6 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 
 use self::close::Close;
-use crate::error_chain::chain;
 use crate::handle::Control;
 
 pub(crate) use admission::Admission;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use muster_control_core::fsm::{GcKept, GcKind, Response};
-use muster_domain::saturating;
+use muster_domain::saturating::nanos;
 use serde::{Deserialize, Serialize};
 
 /// Objects that a collection freed. Sent between servers.
@@ -239,10 +239,6 @@ impl Totals {
             under_way: self.under_way.load(Ordering::Relaxed),
         }
     }
-}
-
-fn nanos(duration: Duration) -> u64 {
-    saturating::nanos(duration)
 }
 
 #[cfg(test)]

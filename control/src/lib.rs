@@ -32,7 +32,6 @@ mod callback;
 mod clock;
 mod consistency_check;
 mod data_dir;
-mod error_chain;
 mod events;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
@@ -54,5 +53,5 @@ mod state_rules;
 
 pub use consistency_check::DivergedError;
 pub use data_dir::OpenDataDirError;
-use error_chain::chain;
+use muster_domain::error_chain::chain;
 pub use raft::{ChangeServersError, OpenLogError, ReadSnapshotError, StartRaftError};

@@ -10,6 +10,7 @@
 //! | [`alloc`] | an allocation: a task group placed on a node |
 //! | [`clock_jump`] | jumps of a wall clock, by the times that a caller reads |
 //! | [`deployment`] | a version of a job taking the place of an older one |
+//! | [`error_chain`] | texts of errors with their causes |
 //! | [`eval`] | an evaluation: a reason to look at a job |
 //! | [`one_off`] | work that runs at most once, and whose result reaches the client |
 //! | [`plan`] | what a scheduler wants to change |
@@ -28,6 +29,7 @@ pub mod account;
 pub mod alloc;
 pub mod clock_jump;
 pub mod deployment;
+pub mod error_chain;
 pub mod eval;
 pub mod fault;
 #[cfg(any(test, feature = "fixture"))]

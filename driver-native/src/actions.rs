@@ -202,7 +202,11 @@ fn outcome(
             end.result_truncated = found.truncated;
         }
         Err(error) => {
-            end.result_note = format!("{}: {}", native.result_file, crate::node::chain(&error));
+            end.result_note = format!(
+                "{}: {}",
+                native.result_file,
+                muster_domain::error_chain::chain(&error)
+            );
             if native.result_required && code == 0 {
                 code = 1;
                 end.exited = false;

@@ -606,7 +606,7 @@ mod tests {
             (deep, "levels"),
         ] {
             let error = NativeConfig::read(&json!({"actions": tree.to_string()})).unwrap_err();
-            let message = crate::node::chain(&error);
+            let message = muster_domain::error_chain::chain(&error);
             assert!(message.contains(words), "{tree}: {message}");
         }
     }

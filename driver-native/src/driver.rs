@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use futures::future::{BoxFuture, FutureExt};
 use futures::stream::{self, StreamExt};
+use muster_domain::error_chain::chain;
 use muster_driver::{
     Attribute, Capabilities, DriverError, ExecInputStream, ExecOutputStream, ExecRequest,
     ExecResult, ExitResult, Fingerprint, FingerprintStream, FsIsolation, Health, MountConfigs,
@@ -21,7 +22,7 @@ use tokio_stream::wrappers::BroadcastStream;
 use crate::command::StartProcessError;
 use crate::config::{NAME, NativeConfig};
 use crate::isolation::{self, Confinement};
-use crate::node::{IsolationSupport, Node, chain};
+use crate::node::{IsolationSupport, Node};
 use crate::policy::Policy;
 use crate::spawn::OpenFiles;
 use crate::spawn_pool::SpawnPool;

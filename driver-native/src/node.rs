@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Instant;
 
+use muster_domain::error_chain::chain;
 use nix::unistd::geteuid;
 use rustix::process::DumpableBehavior;
 use tokio::sync::Semaphore;
@@ -189,16 +190,4 @@ impl Node {
             unable @ IsolationSupport::Unable(_) => unable,
         }
     }
-}
-
-/// An error with its causes.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
 }

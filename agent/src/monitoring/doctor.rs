@@ -4,10 +4,10 @@
 
 use std::path::Path;
 
+use muster_domain::error_chain::chain;
 use muster_link::private;
 
 use crate::bpf::{Bpf, FindObjectError, Object, SYSTEM_BPFFS, VMLINUX, is_bpffs, own_mount};
-use crate::error_chain::chain;
 use crate::monitoring::fingerprint::kernel_release;
 use crate::resources::cgroup::{CgroupMode, Controller, ControllerMode, Hierarchies};
 use crate::ring::{Engine, LogRing, RingConfig};

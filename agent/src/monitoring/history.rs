@@ -18,7 +18,6 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use muster_domain::id::{AllocId, Timestamp};
-use muster_domain::saturating;
 use nix::time::{ClockId, clock_gettime};
 
 use crate::limits::{HISTORY_KEPT, HISTORY_TASKS_MAX, HISTORY_TASKS_SPARE};
@@ -163,14 +162,6 @@ impl HistoryState {
 /// Time since the machine's boot, standing still included.
 fn since_boot() -> Duration {
     clock_gettime(ClockId::CLOCK_BOOTTIME).map_or(Duration::ZERO, Duration::from)
-}
-
-fn nanos(duration: Duration) -> u64 {
-    saturating::nanos(duration)
-}
-
-fn micros(duration: Duration) -> u64 {
-    saturating::micros(duration)
 }
 
 #[cfg(test)]

@@ -11,12 +11,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use muster_domain::error_chain::chain;
 use muster_domain::id::AllocId;
 use muster_wire::rpc::{AllocStats, Histogram, NodeCollection, NodeStats, Pressure, TaskStats};
 
 use crate::bpf::{self, TaskCounters};
 use crate::context::AgentContext;
-use crate::error_chain::chain;
 use crate::limits::STUCK_TOLD_MAX;
 use crate::monitoring::fingerprint::{disk_usage, meminfo};
 use crate::resources::cgroup::{self, CgroupRows, Controller, MemoryStats};

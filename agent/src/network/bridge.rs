@@ -114,7 +114,7 @@ impl Bridge {
     pub(crate) fn new(node: NodeNetwork, bpf: Result<&Bpf, &str>) -> Self {
         let orders = match bpf {
             Ok(bpf) => netns_worker::start(node.clone(), bpf.device_programs())
-                .map_err(|error| crate::error_chain::chain(&error)),
+                .map_err(|error| muster_domain::error_chain::chain(&error)),
             Err(reason) => Err(format!("it has no eBPF programs: {reason}")),
         };
         Self {
@@ -191,7 +191,7 @@ impl Bridge {
         }
         self.close_or_leave(ground.bpf.ok(), alloc_id, Arc::new(network))
             .await
-            .unwrap_or_else(|left| tell_left(alloc_id, &crate::error_chain::chain(&left)));
+            .unwrap_or_else(|left| tell_left(alloc_id, &muster_domain::error_chain::chain(&left)));
         Err(error)
     }
 
@@ -216,7 +216,7 @@ impl Bridge {
             let found = networks.ensure(setup, desired, group, &host, &never);
             let found = found.await;
             found.unwrap_or_else(|error| {
-                tracing::error!(%alloc_id, error = crate::error_chain::chain(&error),
+                tracing::error!(%alloc_id, error = muster_domain::error_chain::chain(&error),
                     "it is not known whether a driver made the network of an allocation");
                 None
             })
@@ -252,13 +252,13 @@ impl Bridge {
             network.made_by_driver = by_driver;
             if let Err(error) = opened {
                 // The tasks keep what they have.
-                tracing::error!(%alloc_id, error = crate::error_chain::chain(&error),
+                tracing::error!(%alloc_id, error = muster_domain::error_chain::chain(&error),
                     "the network of a running allocation is not wholly set up again");
             }
             Ok::<_, BridgeError>(Arc::new(network))
         });
         if let Err(error) = adopted.await {
-            tracing::error!(%alloc_id, error = crate::error_chain::chain(&error),
+            tracing::error!(%alloc_id, error = muster_domain::error_chain::chain(&error),
                 "the network of a running allocation is not found: its published ports do not work until it is started anew");
         }
     }

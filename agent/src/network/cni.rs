@@ -34,7 +34,7 @@ use muster_domain::id::AllocId;
 use muster_domain::job::{CniNetwork, DnsConfig, TaskGroup};
 use tokio::sync::OnceCell;
 
-use crate::error_chain::chain;
+use muster_domain::error_chain::chain;
 use tokio_util::sync::CancellationToken;
 
 use crate::limits::{CNI_PLUGIN_DEADLINE, CNI_REMOVALS_MAX};

@@ -15,6 +15,7 @@ use muster_agent_core::limits::KILL_TIMEOUT_MAX;
 use muster_agent_core::node::{Change, Desired};
 use muster_agent_core::start_order::{self, StartDependencies};
 use muster_domain::alloc::{AllocReport, ClientStatus, DesiredAlloc, RemoteAlloc};
+use muster_domain::error_chain::chain;
 use muster_domain::id::{AllocId, Timestamp};
 use muster_domain::job::TaskGroup;
 use muster_domain::node::NodeCollected;
@@ -23,7 +24,6 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::context::AgentContext;
-use crate::error_chain::chain;
 use crate::limits::{ALLOC_INBOX_MAX, SWEEP_DELAY_AFTER_LOSS};
 use crate::monitoring::fingerprint::disk_usage;
 use crate::node::event::Event;

@@ -1,6 +1,8 @@
 //! Loops that run as long as the agent.
 
+use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use muster_domain::id::AllocId;
 use tokio_util::sync::CancellationToken;
@@ -9,8 +11,6 @@ use crate::bpf::PacketVerdict;
 use crate::context::AgentContext;
 use crate::limits::{BRIDGE_LOOK_INTERVAL, START_HEALTH_INTERVAL};
 use crate::network::verdicts::as_told;
-use std::collections::HashMap;
-use std::time::Instant;
 
 /// Keeps up with the machine's devices until the agent stops.
 pub(super) async fn bridge_devices(context: Arc<AgentContext>, stop: CancellationToken) {
@@ -66,7 +66,7 @@ pub(super) async fn packet_verdicts(context: Arc<AgentContext>, stop: Cancellati
         Ok(verdicts) => verdicts,
         Err(error) => {
             tracing::error!(
-                error = crate::error_chain::chain(&error),
+                error = muster_domain::error_chain::chain(&error),
                 "refused packets are counted and not told one by one"
             );
             return;

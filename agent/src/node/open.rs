@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use muster_agent_core::gc::GcConfig;
+use muster_domain::error_chain::chain;
 use muster_domain::id::{AllocId, NodeId};
 use muster_domain::node::NodeSecret;
 use muster_driver::HostInfo;
@@ -18,7 +19,6 @@ use super::spec::Publisher;
 use super::{StartAgentError, pin_dir, stale_policies};
 use crate::bpf::{Adoption, Bpf, BpfConfig, LAYOUT};
 use crate::context::AgentContext;
-use crate::error_chain::chain;
 use crate::limits::{EXEC_SESSIONS_MAX, FETCHES_MAX, LOG_READERS_MAX, NATIVE_STARTS_MAX};
 use crate::monitoring::MonitoringContext;
 use crate::monitoring::conditions::Conditions;

@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use muster_agent_core::task::TaskInput;
+use muster_domain::error_chain::chain;
 use muster_domain::id::AllocId;
 use tokio_util::sync::CancellationToken;
 
 use crate::context::AgentContext;
-use crate::error_chain::chain;
 use crate::limits::DISKS_LOOK_INTERVAL;
 use crate::resources::cgroup::disks;
 

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use muster_agent_core::servers::Servers;
+use muster_domain::error_chain::chain;
 use muster_domain::id::{LogIndex, Timestamp};
 use muster_domain::job::NetworkPolicy;
 use muster_link::certificates::Certificates;
@@ -29,7 +30,6 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::context::AgentContext;
-use crate::error_chain::chain;
 use crate::limits::{APIS_MAX, CONNECT_DEADLINE, SESSION_DEADLINE};
 use crate::node::event::Event;
 use crate::storage::store::Write;

@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use muster_agent_core::gc::{Collector, GcReading, GcState, KeptReason};
 use muster_agent_core::limits::{DESTROY_PAUSE_MAX, DESTROY_PAUSE_MIN};
+use muster_domain::error_chain::chain;
 use muster_domain::id::AllocId;
 use muster_driver::TaskError;
 use tokio::sync::oneshot;
 
 use crate::context::AgentContext;
-use crate::error_chain::chain;
 use crate::limits::{COLLECT_ASKS_MAX, DESTROY_TASK_DEADLINE};
 use crate::node::event::Event;
 use crate::resources::cgroup::{RemoveCgroupError, TaskCgroup};

@@ -492,7 +492,7 @@ fn owners(
 }
 
 fn dir_failed(error: DirError) -> String {
-    crate::error_chain::chain(&error)
+    muster_domain::error_chain::chain(&error)
 }
 
 /// Makes the allocation's directories, with what is on this node of the one that it replaces.

@@ -6,6 +6,7 @@
 use std::convert::Infallible;
 
 use muster_control_core::migrate::{self, DiskSource, NoDataError};
+use muster_domain::error_chain::chain;
 use muster_domain::id::{AllocId, NodeId};
 use muster_link::frames::{FrameReceiver, FrameSender, SendFrameError};
 use muster_wire::rpc::{
@@ -17,7 +18,6 @@ use tokio::task::JoinSet;
 
 use super::nodes::Nodes;
 use super::route;
-use crate::error_chain::chain;
 use crate::handle::Control;
 use crate::limits;
 

@@ -3,6 +3,7 @@
 //! The client and the node limit how much is on its way. This module only passes frames on, and the end of
 //! one direction ends the other.
 
+use muster_domain::error_chain::chain;
 use muster_link::frames::{FrameReceiver, FrameSender};
 use muster_wire::rpc::{ExecInput, FailureKind, NodeReply};
 use serde::Serialize;
@@ -10,7 +11,6 @@ use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 
 use super::request;
-use crate::error_chain::chain;
 use crate::limits;
 
 /// A session. Dropping it hangs up.

@@ -16,6 +16,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use muster_control_core::fsm::{AllocCommand, Entry, NodeCommand, Response};
 use muster_control_core::state::State;
 use muster_domain::alloc::{AllocReport, ClientStatus};
+use muster_domain::error_chain::chain;
 use muster_domain::id::{AllocId, NodeId, Timestamp};
 use muster_domain::node::NodeCollected;
 use muster_wire::rpc::{ToAgent, report_bytes};
@@ -23,7 +24,6 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::error_chain::chain;
 use crate::handle::{Control, Retry};
 use crate::limits;
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use muster_domain::error_chain::chain;
 use muster_domain::id::NodeId;
 use muster_link::frames::{FrameReceiver, FrameSender, SendFrameError};
 use muster_wire::limits::LOG_TAKEN_BYTES;
@@ -9,7 +10,6 @@ use muster_wire::rpc::{FailureKind, LogAck, NodeReply, NodeRequest};
 use quinn::{Connection, ConnectionError};
 use tokio::sync::mpsc;
 
-use crate::error_chain::chain;
 use crate::limits;
 use crate::peers::PeerError;
 

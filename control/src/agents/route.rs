@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
+use muster_domain::error_chain::chain;
 use muster_domain::id::NodeId;
 use muster_link::frames::{FrameReceiver, FrameSender};
 use muster_wire::rpc::{DiskAck, ExecInput, ExecSession, FailureKind, NodeReply, NodeRequest};
@@ -17,7 +18,6 @@ use tokio::sync::mpsc;
 use super::exec::{self, ExecLine};
 use super::nodes::Nodes;
 use super::request::{self, NodeRequestError};
-use crate::error_chain::chain;
 use crate::handle::{Control, ProposeError};
 use crate::limits;
 use crate::peers::PeerChannel::Passage;

@@ -13,6 +13,7 @@ use std::time::Duration;
 use futures::FutureExt as _;
 use muster_control_core::fsm::{NodeCommand, NodeRejection, Rejection, Response};
 use muster_control_core::state::State;
+use muster_domain::error_chain::chain;
 use muster_domain::id::{LogIndex, NodeId};
 use muster_domain::node::{NodeEvent, NodeSecret, NodeSpec, NodeStatus, NodeSubsystem};
 use muster_link::frames::{FrameReceiver, FrameSender, RecvFrameError, SendFrameError};
@@ -26,7 +27,6 @@ use super::desired::SentDesired;
 use super::nodes::{ServiceInfo, SessionEntry};
 use super::wake::{Wake, WakeReason};
 use super::{disk, reports};
-use crate::error_chain::chain;
 use crate::handle::{Consistency, Control, ProposeError, Retry};
 use crate::limits;
 

@@ -11,6 +11,7 @@ use muster_control_core::fsm::{
     self, AllocRejection, ConfigRejection, DeploymentRejection, JobRejection, NodeRejection,
     OneOffRefusal, Rejection, RejectionKind,
 };
+use muster_domain::error_chain::chain;
 use muster_domain::fault::Fault;
 use muster_domain::id::NodeId;
 use muster_wire::api::job::request::{self, ReadJobError};
@@ -133,16 +134,6 @@ pub(crate) enum ApiError {
     /// A mistake of ours.
     #[error("internal error: {0}")]
     Internal(String),
-}
-
-fn chain(error: &NodeRequestError) -> String {
-    let mut text = error.to_string();
-    let mut source = std::error::Error::source(error);
-    while let Some(error) = source {
-        text = format!("{text}: {error}");
-        source = error.source();
-    }
-    text
 }
 
 fn rejection(rejection: &Rejection) -> String {

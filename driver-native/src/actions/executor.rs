@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::future::{BoxFuture, FutureExt};
+use muster_domain::error_chain::chain;
 use muster_domain::one_off::{Download, GRACE, Run, Upload, go_duration};
 use muster_domain::saturating;
 use muster_driver::{ExitResult, TaskConfig};
@@ -27,7 +28,7 @@ use super::{ActionProcess, KILLED, RunningTree};
 use crate::cgroup::ActionCgroup;
 use crate::command::{ProcessConfig, ProcessKind, StartProcessError, Streams, start_beside};
 use crate::config::{HOME, NativeConfig};
-use crate::node::{Node, chain};
+use crate::node::Node;
 use crate::process::Process;
 use crate::task::{NativeTask, TaskProcess};
 use crate::{limits, paths, transfer_helper};

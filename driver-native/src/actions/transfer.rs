@@ -7,6 +7,7 @@ use std::future::Future;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
+use muster_domain::error_chain::chain;
 use muster_domain::one_off::{Download, Upload, go_duration};
 use tokio::net::unix::pipe::Receiver;
 use tokio_util::sync::CancellationToken;
@@ -18,7 +19,6 @@ use super::tree::{ActionExecutor, ActionStep, Output};
 use super::{ActionProcess, KILLED};
 use crate::command::Streams;
 use crate::isolation::task_dir;
-use crate::node::chain;
 use crate::transfer::{self, ArchiveLimits, DeadlinePipe, FetchedFile, UnpackError, UploadFile};
 use crate::transfer_helper::{self, Direction};
 use crate::{limits, paths};

@@ -34,7 +34,7 @@ pub(super) fn make(task: &NativeTask) -> Result<(OwnedFd, Streams), TaskError> {
         IsolationLevel::Contained | IsolationLevel::Strict => {
             let process = &task.life.process;
             let front = paths::open_multiplexer(process.pid)
-                .map_err(|error| failed(crate::node::chain(&error)))?;
+                .map_err(|error| failed(muster_domain::error_chain::chain(&error)))?;
             // Its number was its own as long as it had not been reaped.
             if process.is_over().map_err(cannot_prepare)? {
                 return Err(task.not_running());

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use muster_domain::saturating;
+use muster_domain::saturating::nanos;
 use serde::{Deserialize, Serialize};
 
 use crate::rpc;
@@ -155,10 +155,6 @@ impl From<&rpc::HistoryPoint> for Point {
             pressure_io_nanos: pressure_io.map(nanos),
         }
     }
-}
-
-fn nanos(duration: Duration) -> u64 {
-    saturating::nanos(duration)
 }
 
 #[cfg(test)]

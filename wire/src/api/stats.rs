@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use muster_domain::alloc;
-use muster_domain::saturating;
+use muster_domain::saturating::nanos;
 use serde::{Deserialize, Serialize};
 
 use crate::api::null::Null;
@@ -437,10 +437,6 @@ impl From<&rpc::Histogram> for Histogram {
             buckets: buckets.collect(),
         }
     }
-}
-
-fn nanos(duration: Duration) -> u64 {
-    saturating::nanos(duration)
 }
 
 impl From<&rpc::TaskStats> for TaskCounters {

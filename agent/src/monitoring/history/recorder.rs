@@ -1,25 +1,27 @@
 //! Samples of running tasks, taken at each step.
 
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use muster_domain::error_chain::chain;
+use muster_domain::saturating::{micros, nanos};
+use tokio::time::MissedTickBehavior;
+use tokio_util::sync::CancellationToken;
+
 use crate::bpf::TotalsByCgroup;
 use crate::context::AgentContext;
-use crate::error_chain::chain;
 use crate::limits::HISTORY_STEP;
 use crate::monitoring::history::sample::Sample;
 use crate::monitoring::history::series::{
     AbsenceReasons, AvailablePrograms, SampleTime, TaskCountValues,
 };
 use crate::monitoring::history::since_boot;
-use crate::monitoring::history::{BLOCK, NO_MEMORY, RETRANSMITS, RUN_DELAY, micros, nanos};
+use crate::monitoring::history::{BLOCK, NO_MEMORY, RETRANSMITS, RUN_DELAY};
 use crate::monitoring::stats::{GONE, NO_PRESSURE, NOT_REGISTERED, only_told_by, untold};
 use crate::resources::cgroup::{CgroupFileError, CgroupRows, Controller, StallStats, TaskCgroup};
 use crate::session::clock::now;
 use crate::tasks::drivers::usage::is_hidden;
 use crate::tasks::live::LiveTask;
-use std::sync::Arc;
-use std::time::Duration;
-use std::time::Instant;
-use tokio::time::MissedTickBehavior;
-use tokio_util::sync::CancellationToken;
 
 /// Looks at all tasks until the agent stops.
 pub(crate) async fn run(context: Arc<AgentContext>, stop: CancellationToken) {

@@ -4,11 +4,11 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use muster_domain::id::Timestamp;
+use muster_domain::saturating::nanos;
 use muster_wire::rpc::HistoryPoint;
 
 use crate::bpf::TaskTotals;
 use crate::limits::{HISTORY_POINT_BYTES, HISTORY_POINTS_MAX};
-use crate::monitoring::history::nanos;
 use crate::resources::cgroup::StallStats;
 
 /// Values that are counted from the task's begin on.

@@ -4,6 +4,7 @@
 //! the driver's stream is dropped, and the driver ends the command.
 
 use futures::StreamExt as _;
+use muster_domain::error_chain::chain;
 use muster_driver::{
     DriverError, ExecInput as DriverInput, ExecOutput, ExecOutputStream, ExecRequest, ExitResult,
     TaskError, TerminalSize,
@@ -19,7 +20,6 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use super::requests::fail;
 use crate::context::AgentContext;
-use crate::error_chain::chain;
 use crate::limits::{
     EXEC_DRIVER_INPUTS_MAX, EXEC_INPUTS_MAX, EXEC_SESSIONS_MAX, EXEC_TAKEN_BYTES, EXEC_WORDS_MAX,
 };

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use muster_domain::error_chain::chain;
 use muster_domain::id::Timestamp;
 use muster_domain::number;
 use muster_link::frames::{FrameReceiver, FrameSender, SendFrameError};
@@ -10,7 +11,6 @@ use muster_wire::rpc::{FailureKind, LogAck, LogOrigin, LogPiece, LogsRequest, No
 
 use super::requests::fail;
 use crate::context::AgentContext;
-use crate::error_chain::chain;
 use crate::limits::{IDLE_INTERVAL, LOG_WINDOW_BYTES_MAX, LOG_WINDOW_BYTES_MIN, LOG_WINDOWS_BYTES};
 use crate::logs::{Chunk, GapCause, LogReader, ReadLogError};
 use crate::tasks::task::{stream_name, why_untaken};

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use muster_agent_core::gc::KeptReason;
 use muster_agent_core::task::TaskInput;
+use muster_domain::error_chain::chain;
 use muster_domain::id::AllocId;
 use muster_link::frames::{FrameReceiver, FrameSender, SendFrameError};
 use muster_wire::rpc::{FailureKind, LogsRequest, NodeReply, NodeRequest};
@@ -14,7 +15,6 @@ use tokio::task::JoinSet;
 
 use super::{exec, logs};
 use crate::context::AgentContext;
-use crate::error_chain::chain;
 use crate::limits::{IDLE_INTERVAL, LOG_READERS_MAX, REQUESTS_MAX, SESSION_DEADLINE, STREAMS_MAX};
 use crate::monitoring::{history, stats};
 use crate::storage::gc;

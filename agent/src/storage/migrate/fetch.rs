@@ -6,6 +6,7 @@
 use std::path::Path;
 
 use muster_domain::alloc::DesiredAlloc;
+use muster_domain::error_chain::chain;
 use muster_domain::id::AllocId;
 use muster_link::frames::{FrameReceiver, FrameSender, RecvFrameError, SendFrameError};
 use muster_wire::limits::DISK_TAKEN_BYTES;
@@ -16,7 +17,6 @@ use tokio::sync::mpsc;
 use super::import;
 use super::unpack::{UnpackError, Unpacker};
 use crate::context::AgentContext;
-use crate::error_chain::chain;
 use crate::limits::{
     FETCH_ALONE_MAX, FETCH_PAUSE_MAX, FETCH_PAUSE_MIN, FETCH_PIECES_MAX, FETCH_SILENCE_MAX,
     FETCH_TRIES_MAX,

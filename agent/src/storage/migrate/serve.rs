@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use muster_domain::error_chain::chain;
 use muster_domain::id::AllocId;
 use muster_link::frames::{FrameReceiver, FrameSender, SendFrameError};
 use muster_link::window::Window;
@@ -14,7 +15,6 @@ use tokio::task::JoinHandle;
 use super::dir_leases::DirLease;
 use super::pack::{self, PackError};
 use crate::context::AgentContext;
-use crate::error_chain::chain;
 use crate::limits::{IDLE_INTERVAL, LENDING_PIECES_MAX, LENDING_STALL_MAX, LENDINGS_WAITING_MAX};
 use crate::session::control;
 

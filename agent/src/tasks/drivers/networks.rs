@@ -196,8 +196,8 @@ async fn must_make(slot: &DriverSlot, driver: &str) -> Result<bool, DriverNetwor
         ))
     })?;
     let learned = slot.learned().await;
-    let learned =
-        learned.map_err(|error: TaskConfigError| failed(crate::error_chain::chain(&error)))?;
+    let learned = learned
+        .map_err(|error: TaskConfigError| failed(muster_domain::error_chain::chain(&error)))?;
     Ok(learned.capabilities.must_create_network)
 }
 

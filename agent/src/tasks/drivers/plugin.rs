@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
+use muster_domain::error_chain::chain;
 use muster_driver::plugin::{Client, FollowLog, PluginCommand, discover};
 use muster_driver::{ConfigFault, HostInfo};
 use muster_link::private;
@@ -29,7 +30,6 @@ use tokio_util::sync::CancellationToken;
 use super::introduce::{IntroduceError, introduce};
 use super::pause::RestartBackoff;
 use super::{DriverHealth, DriverSlot, Drivers, publish, unreachable, wait, watch_answers};
-use crate::error_chain::chain;
 use crate::limits::{DRIVER_PING_INTERVAL, PLUGIN_START_DEADLINE};
 use crate::tasks::process::ProcessId;
 

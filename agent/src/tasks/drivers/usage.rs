@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use futures::StreamExt as _;
 use muster_agent_core::task::TaskInput;
 use muster_domain::alloc::TaskNetwork;
+use muster_domain::error_chain::chain;
 use muster_domain::limits::{TASK_NETWORK_NAME_CHARS_MAX, TASK_NETWORK_PORTS_MAX};
 use muster_domain::resources::AllocatedPort;
 use muster_driver::{
@@ -23,7 +24,6 @@ use muster_driver::{
 };
 
 use super::native;
-use crate::error_chain::chain;
 use crate::limits::{
     DRIVER_PAUSE_MAX, DRIVER_PAUSE_MIN, DRIVER_REASON_CHARS_MAX, DRIVER_USAGE_INTERVAL,
     DRIVER_USAGE_KEPT,

@@ -1,6 +1,7 @@
 //! Starts a task: cgroup, record, counters, FIFOs, driver.
 
 use muster_agent_core::limits::KILL_TIMEOUT_MAX;
+use muster_domain::error_chain::chain;
 use muster_domain::job::{NetworkMode as GroupNetworkMode, Task, TaskGroup};
 use muster_domain::node::NodeResources;
 use muster_domain::resources::Mb;
@@ -14,7 +15,6 @@ use muster_driver::{
 use super::streams::{Streams, remove_fifos, stream_name};
 use super::{network_policy, remote, resources, root, user};
 use crate::context::AgentContext;
-use crate::error_chain::chain;
 use crate::limits::START_STOP_DEADLINE;
 use crate::logs::FifoOwner;
 use crate::network::alloc_network::AllocNetwork;

@@ -1,7 +1,6 @@
 //! Removal of what a task that ended has left.
 
 use crate::context::AgentContext;
-use crate::error_chain::chain;
 use crate::resources::cgroup::TaskCgroup;
 use crate::resources::teardown::kill;
 use crate::session::clock::now;
@@ -12,6 +11,7 @@ use crate::tasks::drivers::{DriverSlot, native};
 use crate::tasks::task::root;
 use crate::tasks::task::streams::remove_fifos;
 use crate::tasks::task_ref::TaskRef;
+use muster_domain::error_chain::chain;
 
 /// Removes what may be left of a start that is known to have ended.
 pub(crate) async fn clean_up_ended(

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use muster_domain::error_chain::chain;
 use muster_driver::{FsIsolation, TaskConfig, TaskHandle};
 
 use crate::context::AgentContext;
-use crate::error_chain::chain;
 use crate::limits::DRIVER_START_DEADLINE;
 use crate::tasks::drivers::{DriverFacts, DriverSlot, TaskConfigError, native, unserved};
 use crate::tasks::task::start_failure::StartFailure;

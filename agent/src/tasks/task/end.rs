@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use muster_agent_core::task::TaskInput;
 use muster_domain::alloc::Exit;
+use muster_domain::error_chain::chain;
 use muster_domain::one_off::Oom;
 use muster_driver::{ExitResult, RecoverTaskError};
 
@@ -15,7 +16,6 @@ use super::one_off::{self, ObservedExit};
 use super::remote;
 use crate::bpf::OomRecord;
 use crate::context::AgentContext;
-use crate::error_chain::chain;
 use crate::limits::{CGROUP_EMPTY_INTERVAL, DRIVER_PAUSE_MAX, DRIVER_SETTLED, LEDGER_DEADLINE};
 use crate::resources::cgroup::OomCount;
 use crate::resources::teardown::kill;

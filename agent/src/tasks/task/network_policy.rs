@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use muster_agent_core::policy::{self, NodePolicy};
+use muster_domain::error_chain::chain;
 use muster_domain::job::{NetworkPolicy, TaskGroup};
 use muster_driver::{DriverError, Retry, TaskConfig, TaskReach};
 
 use crate::bpf::{Bpf, TaskPorts};
 use crate::context::AgentContext;
-use crate::error_chain::chain;
 use crate::network::names::inside_port;
 use crate::network::{bridge, cni};
 use crate::storage::allocdir::DataDir;

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 
 use muster_agent_core::task::TaskInput;
 use muster_domain::alloc::Exit;
+use muster_domain::error_chain::chain;
 use muster_driver::{DriverError, TaskHandle, TaskReach};
 use muster_wire::codec;
 use tokio_util::sync::CancellationToken;
@@ -13,7 +14,6 @@ use super::resources::with_limits;
 use super::streams::{Streams, remove_fifos, why_untaken};
 use super::user;
 use crate::context::AgentContext;
-use crate::error_chain::chain;
 use crate::resources::cgroup::{CorrectedLimit, CreateTaskCgroupError, TaskCgroup};
 use crate::storage::allocdir::owner_of;
 use crate::storage::store::{Ended, TaskRecord};

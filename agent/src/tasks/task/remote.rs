@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use muster_domain::error_chain::chain;
 use muster_domain::limits::REMOTE_HANDLE_BYTES_MAX;
 use muster_driver::{
     DETACH_SIGNAL, RecoverTaskError, Retry, StartedTask, TaskConfig, TaskError, TaskHandle,
@@ -12,7 +13,6 @@ use muster_driver::{
 
 use super::streams::remove_fifos;
 use crate::context::AgentContext;
-use crate::error_chain::chain;
 use crate::resources::teardown::kill;
 use crate::tasks::drivers::DriverSlot;
 use crate::tasks::live::LiveTask;

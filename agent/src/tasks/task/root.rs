@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use muster_domain::error_chain::chain;
 use muster_driver::TaskConfig;
 
 use crate::context::AgentContext;
-use crate::error_chain::chain;
 use crate::storage::roots::{self, RootSources};
 use crate::tasks::drivers::DriverSlot;
 use crate::tasks::task::start_failure::StartFailure;

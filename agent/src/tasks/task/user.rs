@@ -1,9 +1,9 @@
 //! The user of a task that names none, where its driver runs tasks as users that no database knows.
 
+use muster_domain::error_chain::chain;
 use muster_driver::{TaskConfig, TaskHandle};
 
 use crate::context::AgentContext;
-use crate::error_chain::chain;
 use crate::resources::users;
 use crate::storage::store::{TaskRecord, Write};
 use crate::tasks::drivers::{DriverSlot, native};

@@ -146,7 +146,7 @@ async fn endpoints_that_fail_are_told_apart() {
     ];
     for (answer, reason, times) in table {
         let (url, asked) = server(&[answer]).await;
-        let error = crate::node::chain(&fetched(&url).await.unwrap_err());
+        let error = muster_domain::error_chain::chain(&fetched(&url).await.unwrap_err());
         assert!(error.contains(reason), "{answer}: {error}");
         assert_eq!(asked.lock().unwrap().len(), times, "{answer}");
     }
@@ -377,7 +377,7 @@ async fn https_trusts_the_authorities_it_is_told() {
     // Another name, and a machine that does not know the authority.
     for (host, policy) in [("127.0.0.1", trusting), ("localhost", policy(json!({})))] {
         let error = fetched_with(&format!("https://{host}:{port}/"), &policy).await;
-        let error = crate::node::chain(&error.unwrap_err());
+        let error = muster_domain::error_chain::chain(&error.unwrap_err());
         let reasons = ["upon TLS: ", "certificates of authorities"];
         assert!(
             reasons.iter().any(|reason| error.contains(reason)),

@@ -1,7 +1,6 @@
 //! Networks whose making fails, or is broken off, at each of its steps. `cli/tests/e2e/bridge.rs` covers whole
 //! networks.
 
-use crate::tasks::task_env::TaskEnv;
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
@@ -17,6 +16,7 @@ use super::*;
 use crate::bpf::tests::node::{Node, poll};
 use crate::bpf::{Bpf, BpfConfig};
 use crate::network::bridge::{Bridge, NodeNetworkContext, files, undo};
+use crate::tasks::task_env::TaskEnv;
 
 /// The host veth that is made.
 const HOST_VETH: &str = "mu-0123456789ab";

@@ -6,7 +6,8 @@ use muster_domain::alloc::{ClientStatus, DesiredStatus};
 use muster_domain::deployment::DeploymentGroup;
 use muster_domain::id::{AllocId, Timestamp};
 use muster_domain::job::ReconcileStrategy;
-use muster_domain::{number, saturating};
+use muster_domain::number::count;
+use muster_domain::saturating;
 
 use super::names::NameIndex;
 use super::reschedule::{self, BATCH_WINDOW, WINDOW};
@@ -93,10 +94,6 @@ fn stop_lost(alloc_id: AllocId, follow_up: Option<usize>) -> Stop {
         why: LOST,
         follow_up,
     }
-}
-
-fn count(len: usize) -> u32 {
-    number::count(len)
 }
 
 /// In the order of names, older first among equals.
