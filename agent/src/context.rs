@@ -76,12 +76,13 @@ impl AgentContext {
         if let Some(network) = bridged.map_err(|error| chain(&error))? {
             return Ok(Some(network));
         }
+        let was_there = self.network.cni.of(desired.alloc_id).is_some();
         let ensured = self
             .network
             .cni
             .ensure(self.network_setup(&spec), desired, stopped)
             .await;
-        if let Ok(Some(_)) = ensured {
+        if !was_there && matches!(ensured, Ok(Some(_))) {
             // The plugins may have given the machine addresses, at which servers listen too.
             self.cover_new_addresses().await;
         }
