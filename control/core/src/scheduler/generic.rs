@@ -862,8 +862,9 @@ impl GroupPlacer<'_, '_, '_> {
         // Numbers of the other names whose old instances stay, by the number that those keep.
         let mut unused: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
         for (alloc_id, other_name) in destructive {
-            let old_name = self.placer.state.allocs().get(alloc_id);
-            let old_name = old_name.map(AllocView::name_index);
+            let shares_name = other_name.is_some() || !unused.is_empty();
+            let old = shares_name.then(|| self.placer.state.allocs().get(alloc_id));
+            let old_name = old.flatten().map(AllocView::name_index);
             let name_index = other_name.or_else(|| unused.get_mut(&old_name?)?.pop());
             let stop = PlannedStop {
                 alloc_id: *alloc_id,
