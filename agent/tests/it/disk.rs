@@ -253,7 +253,8 @@ async fn job_update_changes_quota_of_running_task() {
     };
     let server = place.machine.server();
     let agent = place.agent(&server).await;
-    let alloc = |mb| sized(service(1, "sleep 1000"), mb).build();
+    let builder = service(1, "sleep 1000");
+    let alloc = |mb| sized(builder.clone(), mb).build();
     let alloc_id = server.place(alloc(SIZE)).await;
     server.status(alloc_id, ClientStatus::Running).await;
     let project = project_of(&place.dir(alloc_id)).unwrap().unwrap();
