@@ -251,9 +251,9 @@ impl GateRun<'_> {
         self.report().merge(report);
     }
 
-    /// The checks, then the tiers in turn: the simulator, the guests, the demo and the tests of this machine.
+    /// The checks, then the tiers: the simulator, the guests with T0 and the demo beside the last of them, then T1.
     ///
-    /// A compiler or a guest beside the tests of this machine cost more than it won, even at the lowest priority. A
+    /// A compiler or a guest beside the tests of T1 cost more than it won, even at the lowest priority. A
     /// compiler that is preempted within the kernel holds up grace periods of RCU, for which every attached eBPF
     /// program and removed namespace waits: tests of agents took five times as long. A guest that gets little of the
     /// processor fails its tests of rates.
@@ -263,12 +263,20 @@ impl GateRun<'_> {
             self.check(*check);
         }
         let simulator = self.simulator();
-        let guests = self.guests(artifacts);
-        self.demo(artifacts);
-        let host = self.step("host tests", || {
-            host::run(artifacts, self.folder, &self.timing, self.options.long)
+        let (unit, other): (Vec<Artifact>, Vec<Artifact>) =
+            artifacts.iter().cloned().partition(Artifact::is_unit_test);
+        let unit_run = Mutex::new(None);
+        let guests = self.guests(artifacts, &|| {
+            self.demo(artifacts);
+            let run = self.host_tests("T0 tests", &unit);
+            *unit_run.lock().unwrap_or_else(PoisonError::into_inner) = Some(run);
         });
+        let host = self.host_tests("T1 tests", &other);
         let (mut host, guests, simulator) = (host?, guests?, simulator?);
+        let unit_run = unit_run.into_inner();
+        if let Some(run) = unit_run.unwrap_or_else(PoisonError::into_inner) {
+            host.merge(run?);
+        }
         let mut artifacts = artifacts.to_vec();
         if let Some((run, of_simulator)) = simulator {
             host.merge(run);
@@ -286,8 +294,19 @@ impl GateRun<'_> {
         Ok(())
     }
 
-    /// T2.
-    fn guests(&self, artifacts: &[Artifact]) -> anyhow::Result<Vec<Guest>> {
+    /// The tests among `artifacts` on this machine.
+    fn host_tests(&self, step: &str, artifacts: &[Artifact]) -> anyhow::Result<Run> {
+        self.step(step, || {
+            host::run(artifacts, self.folder, &self.timing, self.options.long)
+        })
+    }
+
+    /// T2, with `beside` on the first processor that has no guest left.
+    fn guests(
+        &self,
+        artifacts: &[Artifact],
+        beside: &(dyn Fn() + Sync),
+    ) -> anyhow::Result<Vec<Guest>> {
         let mut report = Report::default();
         let guests = self.step("guests", || {
             guest::run(
@@ -296,6 +315,7 @@ impl GateRun<'_> {
                 self.folder,
                 &mut report,
                 &self.timing,
+                beside,
             )
         });
         self.report().merge(report);

@@ -27,6 +27,11 @@ pub(crate) struct Artifact {
 }
 
 impl Artifact {
+    /// Whether it is a test harness of a library or program: T0, in process.
+    pub(crate) fn is_unit_test(&self) -> bool {
+        self.is_test && self.kind != "test"
+    }
+
     /// The arguments of `cargo test` that run this one alone.
     pub(crate) fn selector(&self) -> String {
         match self.kind.as_str() {

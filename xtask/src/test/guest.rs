@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use std::time::Duration;
 
 use super::Options;
@@ -77,12 +77,15 @@ enum Attempt {
 
 /// T2: all of the guest's tests under the first kernel that can be had, and those of the eBPF programs under the
 /// others. In a long run, all tests run under each. The result is empty where T2 was skipped; the report says why.
+///
+/// Calls `beside` once: when the first processor has no guest left, or at once where T2 was skipped.
 pub(super) fn run(
     options: &Options,
     artifacts: &[Artifact],
     folder: &Path,
     report: &mut Report,
     timing: &Mutex<Timing>,
+    beside: &(dyn Fn() + Sync),
 ) -> anyhow::Result<Vec<Guest>> {
     let binaries = vm::choose(artifacts);
     let reason = if options.quick {
@@ -96,6 +99,7 @@ pub(super) fn run(
     };
     if let Some(reason) = reason {
         report.skip(Skip::new("T2 guest", reason, "cargo xtask vm"));
+        beside();
         return Ok(Vec::new());
     }
     let guests: Vec<Guest> = usable_series(report)
@@ -111,7 +115,7 @@ pub(super) fn run(
         timing,
     };
     let mut runs: Vec<Option<Run>> = guests.iter().map(|_| None).collect();
-    for (part, attempt, of_part) in run_parts(&context, &guests, parts)? {
+    for (part, attempt, of_part) in run_parts(&context, &guests, parts, beside)? {
         report.merge(of_part);
         if let Attempt::Ran(run) = attempt {
             match &mut runs[part.guest] {
@@ -190,14 +194,18 @@ struct ShardContext<'a> {
 }
 
 /// Runs the parts, one for each processor at once: a machine whose processors are emulated takes turns in one thread.
+/// The first processor without a part calls `beside`.
 fn run_parts(
     context: &ShardContext<'_>,
     guests: &[Guest],
     parts: Vec<GuestShard>,
+    beside: &(dyn Fn() + Sync),
 ) -> anyhow::Result<Vec<(GuestShard, Attempt, Report)>> {
-    let workers = std::thread::available_parallelism()?.get().min(parts.len());
+    let processors = std::thread::available_parallelism()?.get();
+    let workers = processors.min(parts.len()).max(1);
     let queue = Mutex::new(VecDeque::from(parts));
     let finished = Mutex::new(Vec::new());
+    let beside_once = Once::new();
     let cpu = std::thread::scope(|scope| {
         let work = || {
             while let Some(part) = pop(&queue) {
@@ -205,7 +213,9 @@ fn run_parts(
                 let attempt = attempt(context, &guests[part.guest], &part, &mut report)?;
                 lock(&finished).push((part, attempt, report));
             }
-            anyhow::Ok(usage::cpu_time())
+            let cpu = usage::cpu_time();
+            beside_once.call_once(beside);
+            anyhow::Ok(cpu)
         };
         let workers: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
         workers
@@ -337,4 +347,29 @@ fn boot(
         output.line(line);
     });
     (outcome, stood_still)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn work_beside_guests_runs_once() {
+        let calls = AtomicUsize::new(0);
+        let context = ShardContext {
+            options: &Options::default(),
+            artifacts: &[],
+            folder: Path::new("/"),
+            timing: &Mutex::default(),
+        };
+
+        let finished = run_parts(&context, &[], Vec::new(), &|| {
+            calls.fetch_add(1, Ordering::Relaxed);
+        });
+
+        assert!(finished.unwrap().is_empty());
+        assert_eq!(calls.into_inner(), 1);
+    }
 }
