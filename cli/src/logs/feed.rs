@@ -14,12 +14,12 @@ use crate::exit::{CliError, Exit};
 use crate::output;
 
 /// How long a log that broke off is looked for: an agent that is started again, a server that is elected.
-const SEARCH_WAIT: Duration = Duration::from_mins(2);
+pub(super) const SEARCH_WAIT: Duration = Duration::from_mins(2);
 /// How long a log that is said to have begun and is not there yet is asked for: what was reported may be ahead of
 /// what the server that is asked knows.
 const BEGIN_WAIT: Duration = Duration::from_secs(15);
 /// Pause between two tries.
-const SEARCH_PAUSE: Duration = Duration::from_millis(250);
+pub(super) const SEARCH_PAUSE: Duration = Duration::from_millis(250);
 
 /// The next part of a log.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::Builder;
+use std::time::Instant;
 
-use super::feed::{Item, LogFeed};
+use super::feed::{Item, LogFeed, SEARCH_PAUSE, SEARCH_WAIT};
 use super::lines::{Lines, Style};
 use super::{LogEnds, LogsArgs, Source, enough};
 use crate::client::Client;
@@ -60,7 +61,7 @@ pub(crate) fn follow(
     let looker = client.twin();
     start("looks for more", move || {
         loop {
-            let found = look(&looker);
+            let found = retry(&looker, &mut look);
             let last = found.as_ref().map_or(true, |found| found.complete);
             if events.send(Event::Found(found)).is_err() || last {
                 return;
@@ -68,6 +69,26 @@ pub(crate) fn follow(
         }
     })?;
     print(&mut crew, &queue)
+}
+
+/// Calls `look` until it succeeds, for as long as a log that broke off is looked for. The logs say that they broke off.
+fn retry(
+    client: &Client,
+    look: &mut impl FnMut(&Client) -> Result<LogSources, CliError>,
+) -> Result<LogSources, CliError> {
+    let since = Instant::now();
+    loop {
+        match look(client) {
+            Err(error)
+                if !matches!(error.exit, Exit::NotFound | Exit::Usage)
+                    && since.elapsed() < SEARCH_WAIT =>
+            {
+                std::thread::sleep(SEARCH_PAUSE);
+                client.turn();
+            }
+            result => return result,
+        }
+    }
 }
 
 fn print(crew: &mut FollowThreads<'_>, queue: &Receiver<Event>) -> CliResult {
@@ -203,4 +224,43 @@ fn start(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), CliErro
         .map_err(|error| {
             CliError::new(Exit::Failed, format!("start a thread that {name}: {error}"))
         })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn absent_server_is_asked_again() {
+        let mut failures = vec![
+            CliError::new(Exit::TimedOut, "no answer"),
+            CliError::new(Exit::Unreachable, "no server"),
+        ];
+
+        let found = retry(&Client::new("http://127.0.0.1:1"), &mut |_| {
+            failures.pop().map_or(
+                Ok(LogSources {
+                    sources: Vec::new(),
+                    complete: true,
+                }),
+                Err,
+            )
+        });
+
+        assert!(found.unwrap().complete);
+        assert!(failures.is_empty());
+    }
+
+    #[test]
+    fn unknown_job_is_not_asked_again() {
+        let mut calls = 0;
+
+        let found = retry(&Client::new("http://127.0.0.1:1"), &mut |_| {
+            calls += 1;
+            Err(CliError::new(Exit::NotFound, "no job"))
+        });
+
+        assert!(found.is_err());
+        assert_eq!(calls, 1);
+    }
 }
