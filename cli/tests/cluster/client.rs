@@ -1,5 +1,6 @@
 //! Clients of the HTTP API that write and read a few jobs for as long as they are let.
 
+use std::io::{BufRead as _, BufReader};
 use std::mem;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -59,6 +60,15 @@ impl Http {
     pub(crate) fn get(&self, path: &str) -> Option<Answer> {
         let response = self.agent.get(self.url(path)).call().ok()?;
         read(response)
+    }
+
+    /// The first line of the event stream of `topic` that `wanted` accepts. The stream begins with the oldest event
+    /// that the server still has.
+    pub(crate) fn event(&self, topic: &str, wanted: impl Fn(&str) -> bool) -> Option<String> {
+        let url = self.url(&format!("/v1/event/stream?topic={topic}&index=1"));
+        let response = self.agent.get(url).call().ok()?;
+        let lines = BufReader::new(response.into_body().into_reader()).lines();
+        lines.map_while(Result::ok).find(|line| wanted(line))
     }
 
     /// `None` if nothing came back: whether it was done is not known.

@@ -7,8 +7,9 @@ use muster_driver::fixture::skipped;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::client::Clients;
-use crate::cluster::{ClusterOptions, SERVERS, fill, http, until};
+use crate::client::{Clients, Http};
+use crate::cluster::{self, ClusterOptions, SERVERS, fill, http, until};
+use crate::limits;
 use crate::shared::TestCluster;
 
 /// strace that does something to every `fdatasync` of a process; it lets go when dropped.
@@ -124,6 +125,12 @@ fn a_full_disk_hands_over_and_comes_back() {
         cluster.log(full).contains("the disk under the log is full"),
         "{}",
         cluster.log(full)
+    );
+    let server = Http::patient(cluster::address(leader), limits::PATIENCE);
+    let event = server.event("Server", |line| line.contains("is full"));
+    assert!(
+        event.is_some_and(|line| line.contains("\"Healthy\":false")),
+        "no event of a full disk"
     );
     let pid = cluster.pid(full);
     fs::remove_file(&hog).unwrap();
