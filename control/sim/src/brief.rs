@@ -1,11 +1,13 @@
 //! Commands and answers in a few words, for the trace.
 
 use muster_control_core::fsm::{
-    AllocCommand, Command, DeploymentCommand, EvalCommand, GcCommand, JobCommand, NodeCommand,
-    OneOffCommand, Response, ServerCommand,
+    AllocCommand, ApplyResult, ChangedRow, Command, DeploymentCommand, EvalCommand, GcCommand,
+    JobCommand, NodeCommand, OneOffCommand, Response, ServerCommand,
 };
-use muster_control_core::state::AllocView;
+use muster_control_core::state::{AllocView, State};
 use muster_domain::alloc::AllocReport;
+use muster_domain::deployment::Deployment;
+use muster_domain::eval::Evaluation;
 use muster_domain::id::NodeId;
 
 use crate::limits;
@@ -160,17 +162,49 @@ pub fn response(response: &Response) -> String {
     }
 }
 
+/// The jobs, evaluations, deployments and allocations that an entry changed, in a few words each.
+pub fn changed(applied: &ApplyResult, state: &State) -> impl Iterator<Item = String> {
+    applied.changed.iter().filter_map(|changed| match changed {
+        ChangedRow::Job(key) => {
+            let job = state.jobs().get(key)?;
+            let (version, status) = (job.current.version, job.status);
+            Some(format!("job {key} v{version} {status:?} stop {}", job.stop))
+        }
+        ChangedRow::Eval(id) => state.evals().get(id).map(|row| eval(row)),
+        ChangedRow::Deployment(id) => state.deployments().get(id).map(|row| deployment(row)),
+        ChangedRow::Alloc(id) => {
+            let row = state.allocs().get(id)?;
+            Some(format!("{} of {}", alloc(row), row.job_key()))
+        }
+        ChangedRow::Node(_) | ChangedRow::OneOff(_) | ChangedRow::AllocGone(_) => None,
+    })
+}
+
+fn eval(eval: &Evaluation) -> String {
+    let (id, job, status) = (eval.id.short(), &eval.job, eval.status.as_str());
+    let (trigger, queued) = (eval.trigger, &eval.queued);
+    let at = eval.wait_until.since(limits::EPOCH);
+    format!("evaluation {id} of {job} {status} {trigger:?} not before {at:?} queued {queued:?}")
+}
+
+fn deployment(row: &Deployment) -> String {
+    let (id, job, version) = (row.id.short(), &row.job, row.job_version);
+    let (status, groups) = (row.status.as_str(), &row.groups);
+    format!("deployment {id} of {job} v{version} {status} {groups:?}")
+}
+
 /// An allocation in a few words.
 #[must_use]
 pub fn alloc(alloc: AllocView<'_>) -> String {
     let at = alloc.modify_time().since(limits::EPOCH);
     format!(
-        "{} [{}] v{} {} {} at {at:?}, {:?} before, {:?} after",
+        "{} [{}] v{} {} {} healthy {:?} at {at:?}, {:?} before, {:?} after",
         alloc.id().short(),
         alloc.name_index(),
         alloc.job().version,
         alloc.desired().as_str(),
         alloc.client_status().as_str(),
+        alloc.healthy(),
         alloc.previous().map(|id| id.short()),
         alloc.next().map(|id| id.short()),
     )

@@ -213,6 +213,8 @@ impl Env {
 #[derive(Debug, Default)]
 pub struct Trace {
     pub text: String,
+    /// The rows that an entry changed have lines, too.
+    pub has_rows: bool,
     digest: u64,
     events: u64,
 }

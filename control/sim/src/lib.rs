@@ -58,6 +58,8 @@ pub struct SimConfig {
     /// Virtual time in which all must come to rest.
     pub calm: Duration,
     pub bug: Option<Bug>,
+    /// The trace also shows the rows that each entry changed.
+    pub has_rows: bool,
 }
 
 impl SimConfig {
@@ -71,6 +73,7 @@ impl SimConfig {
             storm: Duration::from_secs(100),
             calm: Duration::from_mins(20),
             bug: None,
+            has_rows: false,
         }
     }
 

@@ -1,5 +1,5 @@
-//! `muster-control-sim --seed N --seeds M [--servers K] [--long] [--trace] [--bug NAME]`: runs seeds N to
-//! N+M-1, and stops at the first that breaks. One seed alone shows its trace.
+//! `muster-control-sim --seed N --seeds M [--servers K] [--long] [--trace] [--rows] [--bug NAME]`: runs seeds
+//! N to N+M-1, and stops at the first that breaks. One seed alone shows its trace. `--rows` adds the changed rows to it.
 
 #![expect(
     clippy::print_stdout,
@@ -19,6 +19,7 @@ struct Args {
     servers: Option<usize>,
     long: bool,
     trace: bool,
+    rows: bool,
     bug: Option<Bug>,
 }
 
@@ -31,6 +32,7 @@ impl Args {
         };
         config.servers = self.servers.unwrap_or(config.servers);
         config.bug = self.bug;
+        config.has_rows = self.rows;
         config
     }
 }
@@ -100,6 +102,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Args, String> {
         servers: None,
         long: false,
         trace: false,
+        rows: false,
         bug: None,
     };
     while let Some(word) = words.next() {
@@ -109,10 +112,11 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Args, String> {
             "--servers" => args.servers = Some(servers(number(&word, words.next())?)?),
             "--long" => args.long = true,
             "--trace" => args.trace = true,
+            "--rows" => args.rows = true,
             "--bug" => args.bug = Some(bug(&words.next().unwrap_or_default())?),
             other => {
                 return Err(format!(
-                    "`{other}` is unknown: use --seed N, --seeds M, --servers 1|3|5, --long, --trace, --bug NAME"
+                    "`{other}` is unknown: use --seed N, --seeds M, --servers 1|3|5, --long, --trace, --rows, --bug NAME"
                 ));
             }
         }

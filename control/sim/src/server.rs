@@ -328,6 +328,11 @@ impl Server {
                 brief::command(&command.command),
                 brief::response(&applied.response)
             ));
+            if env.trace.has_rows {
+                for row in brief::changed(&applied, &self.machine.state) {
+                    env.trace_line(format_args!("    {row}"));
+                }
+            }
         }
         self.handle_effects(entry.at.term, &applied, env);
         self.answer(entry, &applied, env);

@@ -46,6 +46,7 @@ impl World {
             .map(|at| host(at, &mut dice))
             .collect();
         let mut env = Env::new(dice, limits::EPOCH, config.bug, config.servers);
+        env.trace.has_rows = config.has_rows;
         let servers = (0..config.servers)
             .map(|at| Server::start(at, config.servers, 1, Disk::default(), &mut env))
             .collect();

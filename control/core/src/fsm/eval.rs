@@ -174,7 +174,7 @@ fn cancel(
     }
 }
 
-/// The evaluation that goes on from `eval`; none if the job is gone or stopped.
+/// The evaluation that goes on from `eval`; none if the job is gone.
 fn follow_up(change: &mut Change<'_>, eval: &Evaluation, next: NextEval) -> Option<Evaluation> {
     let previous: EvalId = eval.id;
     let job = change.state.jobs.get(&eval.job).map(Arc::clone)?;

@@ -130,11 +130,14 @@ fn carry_out(change: &mut Change<'_>, plan: &Plan) {
     }
 }
 
-/// The evaluations to come, in the order of the plan; none where the job is gone.
+/// The evaluations to come, in the order of the plan; none where the job is gone or was stopped meanwhile.
+///
+/// The end of a stopped job needs none of them. A one-off task that has ended is forgotten with all below its job.
 fn add_follow_ups(change: &mut Change<'_>, plan: &Plan) -> Vec<Option<EvalId>> {
     let mut eval_ids = Vec::with_capacity(plan.follow_ups.len());
     for follow_up in &plan.follow_ups {
-        let Some(job) = change.state.jobs.get(&plan.job).map(Arc::clone) else {
+        let job = change.state.jobs.get(&plan.job).filter(|job| !job.stop);
+        let Some(job) = job.map(Arc::clone) else {
             eval_ids.push(None);
             continue;
         };

@@ -71,6 +71,9 @@ pub(super) fn schedule(
     let counts = counts.map(|work| DesiredUpdates::from(work.counts));
     let desired = names.iter().map(|name| (*name).to_owned()).zip(counts);
     let desired = desired.collect();
+    if let Some(job) = job {
+        leave_stable_version(job, &names, &work, &mut plan);
+    }
     // Only what was there before can be mended.
     if !is_new {
         apply_all_deviations(state, job, &eval.job, &names, &mut work, &mut plan);
@@ -205,6 +208,27 @@ fn groups<'a>(state: &'a State, job: Option<&'a Job>, eval: &Evaluation) -> Vec<
     groups
 }
 
+/// Begins no deployment of a version that was deployed before, unless it replaces or updates instances.
+///
+/// Nomad begins one whenever it finds no trace of the version. A collection removes a successful deployment and
+/// instances that were lost, while an evaluation waits for room. The deployment would wait for that room as well.
+fn leave_stable_version(job: &Job, names: &[&str], work: &JobWork, plan: &mut Plan) {
+    let Some(new) = &mut plan.new_deployment else {
+        return;
+    };
+    if !job.is_stable(job.current.version) {
+        return;
+    }
+    let is_updated = |name: &str| {
+        let mut groups = names.iter().zip(&work.groups);
+        groups.any(|(of, work)| *of == name && work.is_updating())
+    };
+    new.groups.retain(|group| is_updated(&group.name));
+    if new.groups.is_empty() {
+        plan.new_deployment = None;
+    }
+}
+
 /// Mends the work of every group, and ends the deployment if that was all it waited for.
 fn apply_all_deviations(
     state: &State,
@@ -218,7 +242,7 @@ fn apply_all_deviations(
         place_missing_canaries(state, job, key, name, work);
         let left_out = apply_deviations_from_nomad(state, job, key, name, work);
         work.leave_failed(left_out);
-        shrink_deployment_total(plan, name, left_out);
+        limit_deployment_total(plan, job, name, left_out);
         dedupe_replacement_names(state, key, name, work);
     }
     work.end_deployment();
@@ -303,7 +327,12 @@ fn apply_deviations_from_nomad(
         .map(AllocView::name_index)
         .collect();
     let counts = |place: &&Placement| !place.reschedule && !place.canary;
-    let others = work.place.iter().filter(counts).count();
+    // The replacement of an older instance that has ended takes room, too.
+    let replaced_ended = work.destructive.iter().chain(&work.held_back).filter(|id| {
+        let alloc = state.allocs().get(id);
+        alloc.is_some_and(AllocView::is_terminal)
+    });
+    let others = work.place.iter().filter(counts).count() + replaced_ended.count();
     let mut room = (group.count as usize).saturating_sub(staying.len() + others);
     let last_stable = work.place.iter().any(|place| place.last_stable);
     let lost = work.stop.iter().filter(|stop| {
@@ -357,14 +386,17 @@ fn apply_deviations_from_nomad(
     left_out.len()
 }
 
-/// Has a deployment that begins wait for `number` instances less; without any there is none.
-fn shrink_deployment_total(plan: &mut Plan, name: &str, number: usize) {
-    let Some(new) = plan.new_deployment.as_mut().filter(|_| number > 0) else {
+/// Has a deployment that begins wait for `number` instances less, and for no more than the group wants; without any
+/// there is none. Nomad also counts instances that failed and are not replaced.
+fn limit_deployment_total(plan: &mut Plan, job: Option<&Job>, name: &str, number: usize) {
+    let Some(new) = &mut plan.new_deployment else {
         return;
     };
-    let fewer = number::count(number);
+    let wanted = job.and_then(|job| job.current.spec.group(name));
+    let wanted = wanted.map_or(0, |group| group.count);
     if let Some(group) = new.groups.iter_mut().find(|group| group.name == name) {
-        group.desired_total = group.desired_total.saturating_sub(fewer);
+        let total = group.desired_total.saturating_sub(number::count(number));
+        group.desired_total = total.min(wanted);
     }
     new.groups.retain(|group| group.desired_total > 0);
     if new.groups.is_empty() {

@@ -208,6 +208,11 @@ impl JobWork {
 }
 
 impl GroupWork {
+    /// Whether instances go over to the current version, now or later.
+    pub(super) fn is_updating(&self) -> bool {
+        !(self.destructive.is_empty() && self.held_back.is_empty() && self.in_place.is_empty())
+    }
+
     /// `number` instances fewer are placed than was planned: others may be replaced in their stead.
     pub(super) fn go_on_without(&mut self, number: usize) {
         let paid = number.min(self.overdrawn as usize);

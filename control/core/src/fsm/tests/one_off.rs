@@ -1004,6 +1004,26 @@ fn a_plan_that_comes_late_places_nothing_twice() {
     assert_eq!((outcomes[0].placed, outcomes[0].dropped), (0, 1));
 }
 
+/// The plan was made while the task ran out of reach. A collection by force must not meet an open evaluation.
+#[test]
+fn late_plan_adds_no_evaluation_of_ended_task() {
+    let mut fixture = Fixture::at(Some(OneOffState::Running));
+    let node_id = fixture.node_id;
+    fixture.cluster.node_status(node_id, NodeStatus::Down);
+    let outcome = fixture.cluster.schedule_next().unwrap();
+    assert_eq!(outcome.plan.follow_ups.len(), 1);
+    fixture.report(ClientStatus::Complete, Some(WorkEnd::default()));
+
+    fixture
+        .cluster
+        .commit(vec![outcome], Vec::new(), &mut Vec::new());
+
+    let key = fixture.row().job_key();
+    let state = &fixture.cluster.state;
+    assert_eq!(state.evals().open_of_job(&key).count(), 0);
+    assert_eq!(state.jobs().get(&key).unwrap().status, JobStatus::Dead);
+}
+
 #[test]
 fn a_task_without_room_waits_and_expires() {
     let mut fixture = Fixture::new();

@@ -199,7 +199,9 @@ impl<'a> JobDeployment<'a> {
                 DeploymentStatus::Running | DeploymentStatus::Paused | DeploymentStatus::Failed,
             ) => return None,
             Some(DeploymentStatus::Successful) => false,
-            Some(DeploymentStatus::Cancelled) | None => true,
+            // A collection may have removed the successful one.
+            None => !job.is_stable(job.current.version),
+            Some(DeploymentStatus::Cancelled) => true,
         };
         let deployed = changes
             .iter()

@@ -14,6 +14,7 @@ use crate::fsm::{
     AllocCommand, Command, DeploymentChange, DeploymentCommand, Entry, EvalCommand, EvalUpdate,
     JobCommand, NextEval,
 };
+use crate::gc::Collector;
 use crate::state::waits;
 use crate::watch;
 
@@ -381,4 +382,64 @@ fn a_deployment_without_a_chance_fails_at_once() {
     assert_eq!(status_after_failure(ClientStatus::Running, 0), failed);
     assert_eq!(status_after_failure(ClientStatus::Failed, 1), running);
     assert_eq!(status_after_failure(ClientStatus::Running, 1), running);
+}
+
+/// A collection has removed the deployment and its lost instances while an evaluation waits for room.
+#[test]
+fn collected_deployment_is_not_begun_again() {
+    let mut cluster = Cluster::new();
+    let node_id = cluster.node(node("n1").build());
+    cluster.run(web(2, 100, 0));
+    healthy(&mut cluster);
+    assert_eq!(cluster.state.deployments().active().count(), 0);
+    cluster.node_status(node_id, NodeStatus::Down);
+    cluster.settle();
+    cluster.advance(Duration::from_secs(1));
+    for command in Collector::forced(cluster.now) {
+        cluster.apply(command);
+    }
+    assert_eq!(cluster.state.deployments().iter().count(), 0);
+
+    let key = JobKey::in_default("web");
+    let force_reschedule = false;
+    cluster.apply(
+        JobCommand::Evaluate {
+            key,
+            force_reschedule,
+        }
+        .at(cluster.now),
+    );
+    assert_eq!(cluster.settle(), []);
+
+    cluster.node(node("n1").build());
+    cluster.settle();
+    assert_eq!(numbers(&cluster), [0, 1]);
+    assert_eq!(cluster.state.deployments().iter().count(), 0);
+}
+
+/// Of three instances one is wanted, and all have failed. The first is due, another would be replaced by the version.
+#[test]
+fn one_of_several_failed_instances_is_replaced() {
+    let mut cluster = Cluster::new();
+    cluster.node(node("n1").build());
+    cluster.run(web(3, 100, 0));
+    healthy(&mut cluster);
+    assert_eq!(cluster.state.deployments().active().count(), 0);
+    let mut live = cluster.live("web");
+    let first = live.remove(0);
+    cluster.report(first.id, ClientStatus::Failed);
+    cluster.settle();
+    cluster.advance(Duration::from_secs(30));
+    for alloc in live {
+        cluster.report(alloc.id, ClientStatus::Failed);
+    }
+
+    cluster.run(web(1, 200, 0));
+
+    assert_eq!(cluster.live("web").len(), 1);
+    let active: Vec<_> = cluster.state.deployments().active().collect();
+    assert_eq!(active[0].groups[0].desired_total, 1);
+    assert_eq!(waits::broken(&cluster.state), Vec::<String>::new());
+    healthy(&mut cluster);
+    assert_eq!(cluster.state.deployments().active().count(), 0);
 }

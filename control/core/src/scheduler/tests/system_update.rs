@@ -15,6 +15,7 @@ use muster_domain::resources::{CpuMhz, Mb};
 
 use crate::fixture::Cluster;
 use crate::fsm::{AllocCommand, DeploymentChange, DeploymentCommand, JobCommand, NodeCommand};
+use crate::gc::Collector;
 use crate::state::waits;
 use crate::watch;
 
@@ -462,6 +463,27 @@ fn a_deployment_without_nodes_is_cancelled() {
 
     assert_eq!(deployment(&cluster).status, DeploymentStatus::Successful);
     assert_eq!(stable(&cluster), [0]);
+}
+
+/// A collection has removed the successful deployment, and every node was replaced.
+#[test]
+fn collected_system_deployment_is_not_begun_again() {
+    let mut cluster = running(spec(100, 1));
+    let node_ids: Vec<_> = nodes_at(&cluster, 0).into_iter().collect();
+    for node_id in node_ids {
+        cluster.node_status(node_id, NodeStatus::Down);
+    }
+    settle(&mut cluster);
+    cluster.advance(Duration::from_secs(1));
+    for command in Collector::forced(cluster.now) {
+        cluster.apply(command);
+    }
+
+    cluster.node(node("later").build());
+    settle(&mut cluster);
+
+    assert_eq!(nodes_at(&cluster, 0).len(), 1);
+    assert_eq!(cluster.state.deployments().iter().count(), 0);
 }
 
 #[test]
