@@ -41,7 +41,7 @@ const LATER: Protocol = Protocol {
 async fn soon<T>(what: &str, work: impl Future<Output = T>) -> T {
     match tokio::time::timeout(PATIENCE, work).await {
         Ok(value) => value,
-        Err(_) => panic!("{what}: not within {PATIENCE:?}"),
+        Err(error) => panic!("{what}: not within {PATIENCE:?}: {error}"),
     }
 }
 
@@ -259,7 +259,7 @@ async fn snapshot_with_a_newer_table_changes_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn server_of_a_later_link_is_told_both_versions() {
+async fn later_link_is_told_both_versions() {
     let old = OldServer::start();
     let server = old.joined_by("s2", 2).await;
     let connection = old.connect(&server).await;
