@@ -191,6 +191,8 @@ fn validate(client: &Client, json: bool, file: &std::path::Path, values: &ValueA
 fn stop(client: &Client, json: bool, args: &StopArgs) -> CliResult {
     let id = names::job(client, &args.job, names::Access::Change)?;
     let path = format!("/v1/job/{}?purge={}", escape(&id), args.purge);
+    // Counted before: later, those that had ended by themselves look the same.
+    let stopped = run::count_live(client, &id)?;
     let answer: RegisterResponse = client.delete(&path)?;
     if args.detach {
         if json {
@@ -204,7 +206,7 @@ fn stop(client: &Client, json: bool, args: &StopArgs) -> CliResult {
         }
         return Ok(Exit::Done);
     }
-    let stopped = run::wait_stopped(client, &id, Duration::from_secs(args.timeout))?;
+    run::wait_stopped(client, &id, Duration::from_secs(args.timeout))?;
     if json {
         let (eval_id, freed) = (answer.eval_id, answer.freed);
         output::print_json(

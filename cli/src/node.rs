@@ -3,6 +3,8 @@
 mod drain;
 mod eligibility;
 
+use std::collections::BTreeMap;
+
 use clap::Subcommand;
 use muster_wire::api::alloc::AllocListStub;
 use muster_wire::api::node::{DrainStrategy, Node, NodeListStub};
@@ -97,7 +99,22 @@ fn list(client: &Client, json: bool) -> CliResult {
     } else {
         output::print_table(&table)?;
     }
+    output::warn(&shared_names(&nodes));
     Ok(Exit::Done)
+}
+
+/// A line for each name that several nodes have. A node that is down may be the former self of one that was set up
+/// anew.
+fn shared_names(nodes: &[NodeListStub]) -> String {
+    let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
+    for node in nodes.iter().filter(|node| node.status != "down") {
+        *counts.entry(&node.name).or_default() += 1;
+    }
+    let shared = counts.into_iter().filter(|(_, count)| *count > 1);
+    let lines = shared.map(|(name, count)| {
+        format!("{count} nodes have the name `{name}`: give each agent another `--name`, or use their ids\n")
+    });
+    lines.collect()
 }
 
 fn one(client: &Client, json: bool, name: &str) -> CliResult {
@@ -251,6 +268,28 @@ fn collection(collection: &Collection) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_of_several_nodes_are_warned_of() {
+        let nodes = [
+            ("n1", "ready"),
+            ("n2", "ready"),
+            ("n1", "ready"),
+            ("n2", "down"),
+        ];
+        let nodes = nodes.map(|(name, status)| NodeListStub {
+            name: name.to_owned(),
+            status: status.to_owned(),
+            ..NodeListStub::default()
+        });
+
+        let warnings = shared_names(&nodes);
+
+        assert_eq!(
+            warnings,
+            "2 nodes have the name `n1`: give each agent another `--name`, or use their ids\n"
+        );
+    }
 
     #[test]
     fn node_status_shows_gc_summary_and_stuck_entries() {

@@ -1,5 +1,6 @@
 //! How answers are shown: tables for people, JSON for programs.
 
+use std::fmt::Debug;
 use std::io::Write as _;
 use std::time::Duration;
 
@@ -82,9 +83,13 @@ pub fn clean(text: &str) -> String {
 }
 
 /// A count and what is counted: `1 job`, `2 jobs`.
+///
+/// # Panics
+///
+/// If the count is negative or has more than 64 bits.
 #[must_use]
-pub fn counted(count: impl TryInto<u64>, noun: &str) -> String {
-    let count = count.try_into().unwrap_or(u64::MAX);
+pub fn counted(count: impl TryInto<u64, Error: Debug>, noun: &str) -> String {
+    let count: u64 = count.try_into().expect("a count fits in 64 bits");
     let plural = if count == 1 { "" } else { "s" };
     format!("{count} {noun}{plural}")
 }

@@ -15,7 +15,7 @@ mod collection;
 mod node_collection;
 mod server_health;
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use muster_control_core::fsm::{ApplyResult, ChangedRow, EvalCommand, JobCommand};
@@ -49,7 +49,7 @@ enum EventRow {
     Node(Arc<Node>),
     NodeGone(NodeId),
     Task(Arc<OneOff>),
-    TaskGone(Arc<str>),
+    TaskGone(Arc<RemovedTask>),
     Collection(Arc<Collection>),
     NodeCollection(Arc<NodeCollection>),
     ServerHealth(Arc<ServerHealthNote>),
@@ -82,7 +82,13 @@ impl Batch {
         let reports = reports.into_iter().map(EventRow::from);
         let mut rows = Vec::with_capacity(passed.len() + changed.len() + reports.len());
         rows.extend(passed);
-        rows.extend(changed.filter_map(|changed| EventRow::of(state, &mut allocs, changed)));
+        let domains: HashMap<&str, &str> = applied
+            .removed
+            .iter()
+            .map(|row| (row.guid.as_str(), row.domain.as_str()))
+            .collect();
+        let row = |changed| EventRow::of(state, &mut allocs, &domains, changed);
+        rows.extend(changed.filter_map(row));
         rows.extend(reports);
         // A slice of a collection changes thousands of rows, and hardly any of them becomes an event.
         rows.shrink_to_fit();
@@ -109,7 +115,7 @@ impl Batch {
     pub(crate) fn tasks(&self) -> impl Iterator<Item = TaskChange<'_>> {
         self.rows.iter().filter_map(|row| match row {
             EventRow::Task(row) => Some(TaskChange::Now(row)),
-            EventRow::TaskGone(guid) => Some(TaskChange::Gone(guid)),
+            EventRow::TaskGone(task) => Some(TaskChange::Gone(&task.guid)),
             EventRow::Job(_)
             | EventRow::JobGone(_)
             | EventRow::Eval(_)
@@ -152,6 +158,13 @@ impl From<LoggedReport> for EventRow {
     }
 }
 
+/// A one-off task that was removed.
+#[derive(Debug)]
+struct RemovedTask {
+    guid: String,
+    domain: String,
+}
+
 /// A change of a one-off task.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum TaskChange<'a> {
@@ -161,7 +174,13 @@ pub(crate) enum TaskChange<'a> {
 }
 
 impl EventRow {
-    fn of(state: &State, allocs: &mut AllocFinder<'_>, changed: &ChangedRow) -> Option<Self> {
+    /// `domains` has those of removed tasks by guid.
+    fn of(
+        state: &State,
+        allocs: &mut AllocFinder<'_>,
+        domains: &HashMap<&str, &str>,
+        changed: &ChangedRow,
+    ) -> Option<Self> {
         match changed {
             ChangedRow::Job(key) => Some(match state.jobs().get(key) {
                 Some(job) => Self::Job(Arc::clone(job)),
@@ -178,7 +197,10 @@ impl EventRow {
             }
             ChangedRow::OneOff(guid) => Some(match state.one_offs().get(guid) {
                 Some(row) => Self::Task(Arc::clone(row)),
-                None => Self::TaskGone(Arc::from(&**guid)),
+                None => Self::TaskGone(Arc::new(RemovedTask {
+                    guid: guid.to_string(),
+                    domain: (*domains.get(&**guid)?).to_owned(),
+                })),
             }),
             ChangedRow::Deployment(id) => {
                 let deployment = state.deployments().get(id)?;
@@ -254,7 +276,7 @@ impl EventRow {
             Self::Node(node) => node.spec.id.to_string(),
             Self::NodeGone(node_id) => node_id.to_string(),
             Self::Task(row) => row.guid.clone(),
-            Self::TaskGone(guid) => guid.to_string(),
+            Self::TaskGone(task) => task.guid.clone(),
             Self::Collection(collection) => collection.rule().to_owned(),
             Self::NodeCollection(collection) => collection.node_id().to_string(),
             Self::ServerHealth(note) => note.server_id().to_string(),
@@ -269,11 +291,11 @@ impl EventRow {
             Self::Alloc(alloc, _) | Self::AllocAlone(alloc) => Some(&alloc.job().spec.id),
             // Found by its domain, as an allocation is by its job.
             Self::Task(row) => Some(&row.domain),
+            Self::TaskGone(task) => Some(&task.domain),
             Self::Job(_)
             | Self::JobGone(_)
             | Self::Node(_)
             | Self::NodeGone(_)
-            | Self::TaskGone(_)
             | Self::Collection(_)
             | Self::NodeCollection(_)
             | Self::ServerHealth(_) => None,
@@ -518,7 +540,7 @@ impl EventRing {
 
 #[cfg(test)]
 mod tests {
-    use muster_control_core::fsm;
+    use muster_control_core::fsm::{self, NewOneOff, OneOffChange, OneOffCommand, OneOffStep};
     use muster_domain::id::Timestamp;
 
     use super::*;
@@ -617,6 +639,47 @@ mod tests {
     }
 
     #[test]
+    fn removed_task_is_found_by_its_domain() {
+        let mut state = State::default();
+        let task = NewOneOff {
+            guid: "task-1".to_owned(),
+            domain: "apps".to_owned(),
+            definition: muster_domain::fixture::definition(),
+        };
+        let entry = fsm::Entry::desire_one_offs(vec![task], Timestamp(1));
+        fsm::apply(&mut state, LogIndex(1), entry);
+        let mut step = |index, step| {
+            let change = OneOffChange {
+                guid: "task-1".to_owned(),
+                generation: None,
+                step,
+            };
+            let changes = vec![change];
+            let entry = OneOffCommand::Change { changes }.at(Timestamp(index));
+            let applied = fsm::apply(&mut state, LogIndex(index), entry);
+            Batch::capture(LogIndex(index), "TaskUpdated", &state, &applied, Vec::new()).unwrap()
+        };
+        step(2, OneOffStep::Cancel);
+        let batch = step(3, OneOffStep::Resolve);
+        let events_of = |domain: &str| {
+            batch.events(&Filter {
+                namespace: None,
+                topics: vec![TopicFilter {
+                    topic: Some(Topic::Task),
+                    name: Some(domain.to_owned()),
+                }],
+            })
+        };
+
+        let events = events_of("apps");
+
+        let last = events.last().unwrap();
+        assert_eq!((&*last.event_type, &*last.key), ("TaskDeleted", "task-1"));
+        assert_eq!(last.filter_keys.as_deref().unwrap()[0], "apps");
+        assert!(events_of("others").is_empty());
+    }
+
+    #[test]
     fn full_event_ring_drops_oldest_and_reports_gap() {
         let mut state = State::default();
         // Each registration is two events.
@@ -685,6 +748,7 @@ mod tests {
             effects: Vec::new(),
             changed,
             passed: Vec::new(),
+            removed: Vec::new(),
         };
 
         let batch = Batch::capture(LogIndex(8), "X", &state, &applied, Vec::new()).unwrap();
@@ -700,6 +764,7 @@ mod tests {
             effects: Vec::new(),
             changed: Vec::new(),
             passed: Vec::new(),
+            removed: Vec::new(),
         };
 
         assert!(Batch::capture(LogIndex(1), "X", &state, &applied, Vec::new()).is_none());

@@ -469,6 +469,37 @@ impl Exit {
     pub fn success(self) -> bool {
         self.code == 0 && self.signal == 0 && !self.unknown
     }
+
+    /// A text on how the process ended, for the operator: the exit itself, and then the `detail` if there is one.
+    #[must_use]
+    pub fn message(self, detail: &str) -> String {
+        let mut text = if self.unknown {
+            "ended while nobody watched; its exit code is not known".to_owned()
+        } else if self.signal != 0 {
+            format!("killed by signal {}", self.signal)
+        } else {
+            format!("exit code {}", self.code)
+        };
+        if self.oom_killed {
+            text.push_str(", out of memory");
+        }
+        if !detail.is_empty() {
+            text.push_str(": ");
+            text.push_str(detail);
+        }
+        text
+    }
+
+    /// The part of `message` that the exit itself does not say already: the detail of a text by [`Self::message`], or
+    /// all of another text.
+    #[must_use]
+    pub fn detail_of(self, message: &str) -> &str {
+        match message.strip_prefix(&self.message("")) {
+            Some("") => "",
+            Some(rest) => rest.strip_prefix(": ").unwrap_or(message),
+            None => message,
+        }
+    }
 }
 
 /// One allocation's state as its agent reports it. Only a report newer than the last one is taken.

@@ -158,6 +158,8 @@ const CLONE_CLEAR_SIGHAND: u64 = 0x1_0000_0000;
 const SIGNAL_MAX: c_int = 64;
 /// Size of the kernel's signal set.
 const SIGSET_BYTES: usize = 8;
+/// The set of all signals.
+const ALL_SIGNALS: u64 = u64::MAX;
 /// The child's position, in place of a call, while it has no table of open files of its own.
 const AT_FILES: u32 = u32::MAX;
 /// The child's exit code when it failed; nobody sees it but the parent's reaping.
@@ -260,9 +262,9 @@ static IGNORED: LazyLock<u64> = LazyLock::new(|| {
     let mut lines = status.lines();
     let set = lines.find_map(|line| line.strip_prefix("SigIgn:"));
     let set = set.and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
-    // A signal that has its default already may get it again. The C library does not name those that it keeps to
+    // Without an answer all may be ignored. A signal that has its default already may get it again. The C library does not name those that it keeps to
     // itself.
-    set.unwrap_or(u64::MAX)
+    set.unwrap_or(ALL_SIGNALS)
 });
 
 /// A file that is kept open as long as a task is known, under a number above those of the files that starts need for a

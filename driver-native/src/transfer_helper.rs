@@ -31,7 +31,7 @@ pub(crate) fn sealed_file() -> io::Result<OwnedFd> {
     sealed(NAME, PROGRAM)
 }
 
-/// The direction of a transfer.
+/// The direction of a transfer. Its name is the porter's first argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
     /// From the porter's standard input to a directory of the task.
@@ -40,15 +40,10 @@ pub(crate) enum Direction {
     Out,
 }
 
-impl Direction {
-    /// The porter's first argument.
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::In => "in",
-            Self::Out => "out",
-        }
-    }
-}
+muster_domain::text_enum!(pub(crate) Direction {
+    In => "in",
+    Out => "out",
+});
 
 /// A name beneath a directory: relative, without `..`, in plain form. Empty is the directory itself.
 #[derive(Clone, Debug, PartialEq, Eq)]

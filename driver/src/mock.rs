@@ -89,9 +89,13 @@ impl MockTask {
     }
 
     /// Runs for a time, then exits with `exit_code`.
+    ///
+    /// # Panics
+    ///
+    /// If the time has more than 2^64 milliseconds.
     pub fn exits(after: Duration, exit_code: i32) -> Self {
         Self {
-            run_for_ms: Some(u64::try_from(after.as_millis()).unwrap_or(u64::MAX)),
+            run_for_ms: Some(u64::try_from(after.as_millis()).expect("the time is short")),
             exit_code,
             ..Self::default()
         }

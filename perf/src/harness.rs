@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
+use muster_domain::saturating;
 use nix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
@@ -143,9 +144,8 @@ impl Latencies {
     }
 
     pub(crate) fn add(&mut self, duration: Duration) {
-        let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         self.0
-            .record(nanos)
+            .record(saturating::nanos(duration))
             .expect("the histogram grows with its values");
     }
 

@@ -8,7 +8,7 @@
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
 
-use core::net::{IpAddr, Ipv4Addr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::collections::BTreeMap;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
@@ -129,7 +129,7 @@ pub fn compile(
     };
     let built_in = built_in(node);
     let host = host_rules(group, node, resolvers);
-    let egress = OrderedRules::new(&built_in, pick(|policy| &policy.egress)).before_default(&host);
+    let egress = OrderedRules::new(&built_in, pick(|policy| &policy.egress)).closing(&host);
     Ok(TaskPolicies {
         ingress_rate: rate(|policy| &policy.ingress),
         egress_rate: rate(|policy| &policy.egress),
@@ -162,7 +162,8 @@ fn built_in(node: &NodePolicy) -> Vec<PolicyRule> {
     std::iter::once(metadata).chain(forbidden).collect()
 }
 
-/// The rules that close the node to a task with a network of its own. All other rules come before them.
+/// The rules that close the node to a task with a network of its own. Other rules come before them where they name an
+/// address of the node.
 fn host_rules(group: &TaskGroup, node: &NodePolicy, resolvers: &[IpAddr]) -> Vec<PolicyRule> {
     let groups = match group.network.as_ref().map(|network| &network.mode) {
         // The only other end of a host veth is the node.
@@ -223,8 +224,8 @@ fn own_rule(
 /// Rules in the order in which they are asked, and the default.
 struct OrderedRules<'a> {
     rules: Vec<(String, &'a PolicyRule)>,
-    /// Rules from this number on refuse nothing at ports that allocations hold.
-    unless_held_from: usize,
+    /// Rules from this number on close the node. They refuse nothing at ports that allocations hold.
+    host_from: usize,
     default: PolicyAction,
     open: bool,
 }
@@ -246,20 +247,19 @@ impl<'a> OrderedRules<'a> {
         let open = default == PolicyAction::Allow
             && !rules[built_in.len()..].iter().any(|(_, rule)| denies(rule));
         Self {
-            unless_held_from: rules.len(),
+            host_from: rules.len(),
             rules,
             default,
             open,
         }
     }
 
-    /// Adds `host` behind all rules. Where nothing passes by default, it would only open something.
-    fn before_default(mut self, host: &'a [PolicyRule]) -> Self {
-        if self.default == PolicyAction::Allow {
-            self.rules
-                .extend(host.iter().map(|rule| (rule.name.clone(), rule)));
-            self.open &= host.is_empty();
-        }
+    /// Adds `host`, which decides about the node's addresses: behind all rules where everything else passes by default,
+    /// and in place of each rule that allows the address without naming it.
+    fn closing(mut self, host: &'a [PolicyRule]) -> Self {
+        self.rules
+            .extend(host.iter().map(|rule| (rule.name.clone(), rule)));
+        self.open &= host.is_empty();
         self
     }
 
@@ -267,12 +267,12 @@ impl<'a> OrderedRules<'a> {
         let too_large = PolicyTooLargeError { direction };
         let mut lists = IntervalLists::default();
         let mut layers = 0;
-        let mut seen = |rules: &[usize]| {
+        let mut seen = |net: IpNet, rules: &[usize]| {
             layers += rules.len();
             if layers > LAYERS_MAX {
                 return Err(too_large.clone());
             }
-            let at = lists.number(self.seen_from_above(rules));
+            let at = lists.number(self.seen_from_above(net, rules));
             if lists.intervals > INTERVALS_MAX {
                 return Err(too_large.clone());
             }
@@ -325,21 +325,31 @@ impl<'a> OrderedRules<'a> {
         named
     }
 
-    /// The intervals where `rules` hold, sorted by number.
-    fn seen_from_above(&self, rules: &[usize]) -> Vec<Interval> {
+    /// The intervals where `rules` hold in `net`, sorted by number.
+    fn seen_from_above(&self, net: IpNet, rules: &[usize]) -> Vec<Interval> {
         let mut free = BTreeMap::from([(0, KEYS)]);
         let mut seen = BTreeMap::new();
-        for number in rules {
+        let (others, host) = rules.split_at(rules.partition_point(|it| *it < self.host_from));
+        for number in others {
             let (_, rule) = &self.rules[*number];
-            let mut verdict = verdict(rule.action, rule.log, *number);
-            if *number >= self.unless_held_from && rule.action == PolicyAction::Deny {
-                verdict = Verdict(verdict).unless_held().0;
+            let ranges = ranges(rule);
+            if rule.action == PolicyAction::Allow && !names(rule, net) {
+                for number in host {
+                    self.cover_host(&mut free, &mut seen, *number, &ranges);
+                }
             }
-            for (first, end) in ranges(rule) {
+            let verdict = verdict(rule.action, rule.log, *number);
+            for (first, end) in ranges {
                 cover(&mut free, &mut seen, first, end, verdict);
             }
             if free.is_empty() {
                 break;
+            }
+        }
+        // Where nothing passes by default, these would only open something.
+        if self.default == PolicyAction::Allow {
+            for number in host {
+                self.cover_host(&mut free, &mut seen, *number, &[(0, KEYS)]);
             }
         }
         let verdict = verdict(self.default, false, self.rules.len());
@@ -352,6 +362,52 @@ impl<'a> OrderedRules<'a> {
         }
         intervals
     }
+
+    /// Gives what is still free of `within` to the host rule `number`, as far as the rule matches it.
+    fn cover_host(
+        &self,
+        free: &mut BTreeMap<u32, u32>,
+        seen: &mut BTreeMap<u32, u32>,
+        number: usize,
+        within: &[(u32, u32)],
+    ) {
+        let (_, rule) = &self.rules[number];
+        let mut verdict = verdict(rule.action, rule.log, number);
+        if rule.action == PolicyAction::Deny {
+            verdict = Verdict(verdict).unless_held().0;
+        }
+        for (first, end) in ranges(rule) {
+            for (from, to) in within {
+                let (first, end) = (first.max(*from), end.min(*to));
+                if first < end {
+                    cover(free, seen, first, end, verdict);
+                }
+            }
+        }
+    }
+}
+
+/// Whether `rule` names the single address `net`. A range of addresses does not name those within it. Such a range comes
+/// as prefixes side by side, so a wider prefix beside the address tells it from an address in a list.
+fn names(rule: &PolicyRule, net: IpNet) -> bool {
+    let is_wide = |net: &IpNet| net.prefix_len() < net.max_prefix_len();
+    let is_beside = |peer: &IpNet| {
+        next(peer.broadcast()) == Some(net.addr()) || next(net.addr()) == Some(peer.network())
+    };
+    !is_wide(&net)
+        && rule.peers.contains(&net)
+        && !rule
+            .peers
+            .iter()
+            .any(|peer| is_wide(peer) && is_beside(peer))
+}
+
+/// The address after `address` in its family.
+fn next(address: IpAddr) -> Option<IpAddr> {
+    Some(match address {
+        IpAddr::V4(address) => Ipv4Addr::from(u32::from(address).checked_add(1)?).into(),
+        IpAddr::V6(address) => Ipv6Addr::from(u128::from(address).checked_add(1)?).into(),
+    })
 }
 
 fn verdict(action: PolicyAction, log: bool, number: usize) -> u32 {
@@ -440,10 +496,10 @@ impl IntervalLists {
 }
 
 /// The list of each prefix, without prefixes that have the same one as the next wider prefix.
-fn thinned<N: Ord + Copy>(
+fn thinned<N: Ord + Copy + Into<IpNet>>(
     named: &BTreeMap<N, Vec<usize>>,
     wider: impl Fn(&N) -> Option<N>,
-    seen: &mut impl FnMut(&[usize]) -> Result<usize, PolicyTooLargeError>,
+    seen: &mut impl FnMut(IpNet, &[usize]) -> Result<usize, PolicyTooLargeError>,
 ) -> Result<BTreeMap<N, usize>, PolicyTooLargeError> {
     let mut all: BTreeMap<N, usize> = BTreeMap::new();
     let mut rules = Vec::new();
@@ -453,7 +509,7 @@ fn thinned<N: Ord + Copy>(
         rules.extend(holds.filter_map(|net| named.get(&net)).flatten().copied());
         rules.sort_unstable();
         rules.dedup();
-        all.insert(*net, seen(&rules)?);
+        all.insert(*net, seen((*net).into(), &rules)?);
     }
     let nearest =
         |net: &N| std::iter::successors(wider(net), &wider).find_map(|wider| all.get(&wider));

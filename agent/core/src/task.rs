@@ -771,7 +771,7 @@ impl TaskRunner {
         (self.remote.take, self.remote.running) = (None, None);
         // The clock of the report: a process that was found ended did run once.
         self.state.started_at.get_or_insert(now);
-        let message = exit_message(exit, detail);
+        let message = exit.message(detail);
         self.event(TaskEventKind::Terminated(exit), &message, now);
         if self.policy.once {
             let mut end = end.unwrap_or_else(|| Box::new(end_of(exit, &message, now)));
@@ -1007,26 +1007,6 @@ pub fn end_of(exit: Exit, message: &str, at: Timestamp) -> WorkEnd {
         exit: exit_known,
         ..WorkEnd::failure(message, at)
     }
-}
-
-/// A text on how a process ended, for the operator.
-#[must_use]
-pub fn exit_message(exit: Exit, detail: &str) -> String {
-    let mut text = if exit.unknown {
-        "ended while nobody watched; its exit code is not known".to_owned()
-    } else if exit.signal != 0 {
-        format!("killed by signal {}", exit.signal)
-    } else {
-        format!("exit code {}", exit.code)
-    };
-    if exit.oom_killed {
-        text.push_str(", out of memory");
-    }
-    if !detail.is_empty() {
-        text.push_str(": ");
-        text.push_str(detail);
-    }
-    text
 }
 
 /// `text`, cut at a character's border to what is reported.

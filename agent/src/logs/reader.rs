@@ -516,11 +516,14 @@ impl LogReader {
             }
             length = length.min(open.whole_to);
         }
-        let (position, until_gap) = match open.gaps.place(relative)? {
+        let (position, left) = match open.gaps.place(relative)? {
             OffsetContent::Data {
                 position,
                 until_gap,
-            } => (position, until_gap.unwrap_or(u64::MAX)),
+            } => {
+                let to_end = length.saturating_sub(position);
+                (position, until_gap.map_or(to_end, |gap| to_end.min(gap)))
+            }
             OffsetContent::Gap { left } => {
                 return Ok(Some(Chunk::Gap {
                     offset: self.offset,
@@ -529,7 +532,6 @@ impl LogReader {
                 }));
             }
         };
-        let left = length.saturating_sub(position).min(until_gap);
         let wanted = usize::try_from(left).unwrap_or(limit).min(limit);
         if wanted == 0 {
             return Ok(None);

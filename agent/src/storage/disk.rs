@@ -29,6 +29,7 @@ use muster_domain::alloc::DesiredAlloc;
 use muster_domain::id::{AllocId, Timestamp};
 use muster_domain::job::TaskGroup;
 use muster_domain::one_off;
+use muster_domain::text_enum::TextEnum as _;
 use muster_wire::rpc::AllocDisk;
 use tokio::sync::mpsc;
 
@@ -52,15 +53,16 @@ pub enum DiskEnforcement {
     Off,
 }
 
+muster_domain::text_enum!(pub DiskEnforcement: "disk enforcement" {
+    Auto => "auto",
+    Off => "off",
+});
+
 impl FromStr for DiskEnforcement {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "auto" => Ok(Self::Auto),
-            "off" => Ok(Self::Off),
-            other => Err(format!("`{other}` is neither \"auto\" nor \"off\"")),
-        }
+        Self::from_name(text).ok_or_else(|| Self::unknown(text))
     }
 }
 

@@ -83,8 +83,8 @@ async fn a_walk_finds_what_files_tell() {
     let full = until("the task to have memory, and to be throttled", || {
         let stats = busy.stats().unwrap();
         let memory = stats.memory.map_or(u64::MAX, |memory| memory.current_bytes);
-        let throttled = stats.cpu?.throttled_us.unwrap_or(u64::MAX);
-        (memory > 4 << 20 && throttled > 0).then_some(stats)
+        let is_throttled = stats.cpu?.throttled_us.is_none_or(|time| time > 0);
+        (memory > 4 << 20 && is_throttled).then_some(stats)
     });
     busy.freeze(PATIENCE).await.unwrap();
 

@@ -32,6 +32,8 @@ use terminal::RawMode;
 const INPUT_BYTES: usize = 16 << 10;
 /// Frames that wait in either direction.
 const FRAMES_MAX: usize = 4;
+/// Our exit code for an exit code that is not a byte.
+const OTHER_CODE: u8 = u8::MAX;
 /// Between two signs of life. The server takes a client for gone that is silent for a minute.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 /// How long a server may take to open a session: it asks the node, which asks the driver.
@@ -319,6 +321,6 @@ fn exit(result: ExitResult) -> Exit {
     if let Some(note) = result.note {
         crate::output::eprint(&format!("muster: {note}"));
     }
-    // Codes are a byte on every Linux; any greater code of another driver counts as a failure.
-    Exit::Command(u8::try_from(result.exit_code).unwrap_or(u8::MAX))
+    // Codes are a byte on every Linux. Another driver may have others.
+    Exit::Command(u8::try_from(result.exit_code).unwrap_or(OTHER_CODE))
 }

@@ -93,6 +93,8 @@ pub(super) fn run(client: &Client, json: bool, args: &RunArgs) -> CliResult {
         None
     };
     if json {
+        let elapsed = u64::try_from(started.elapsed().as_nanos());
+        let elapsed = elapsed.expect("a command runs for less than 584 years");
         output::print_json(&json!({
             "JobID": id,
             "EvalID": eval.id,
@@ -101,7 +103,7 @@ pub(super) fn run(client: &Client, json: bool, args: &RunArgs) -> CliResult {
             "Failed": running.failed,
             "Allocations": running.allocs,
             "Deployment": deployment,
-            "Elapsed": u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX),
+            "Elapsed": elapsed,
         }))?;
     }
     if let Some(deployment) = deployment {
@@ -430,13 +432,25 @@ fn one_of(id: &str, allocs: &[AllocListStub]) -> String {
     }
 }
 
-/// Waits until nothing of `job` runs. Returns how many of its allocations have ended.
-pub(super) fn wait_stopped(
-    client: &Client,
-    job: &str,
-    timeout: Duration,
-) -> Result<usize, CliError> {
-    let path = format!("/v1/job/{}/allocations", escape(job));
+/// How many allocations of `job` have not ended.
+pub(super) fn count_live(client: &Client, job: &str) -> Result<usize, CliError> {
+    let allocs: Vec<AllocListStub> = client.get(&allocations(job))?;
+    Ok(live(&allocs).len())
+}
+
+fn allocations(job: &str) -> String {
+    format!("/v1/job/{}/allocations", escape(job))
+}
+
+fn live(allocs: &[AllocListStub]) -> Vec<&AllocListStub> {
+    let is_live =
+        |alloc: &&AllocListStub| matches!(alloc.client_status.as_str(), "pending" | "running");
+    allocs.iter().filter(is_live).collect()
+}
+
+/// Waits until nothing of `job` runs.
+pub(super) fn wait_stopped(client: &Client, job: &str, timeout: Duration) -> Result<(), CliError> {
+    let path = allocations(job);
     let deadline = Instant::now() + timeout;
     let mut index = 0;
     let mut said = Instant::now();
@@ -444,16 +458,12 @@ pub(super) fn wait_stopped(
         let answer = match client.get_after::<Vec<AllocListStub>>(&path, index, POLL) {
             Ok(answer) => answer,
             // Purged, and its allocations with it.
-            Err(error) if error.exit == Exit::NotFound => return Ok(0),
+            Err(error) if error.exit == Exit::NotFound => return Ok(()),
             Err(error) => return Err(error),
         };
-        let live: Vec<&AllocListStub> = answer
-            .value
-            .iter()
-            .filter(|alloc| matches!(alloc.client_status.as_str(), "pending" | "running"))
-            .collect();
+        let live = live(&answer.value);
         if live.is_empty() {
-            return Ok(answer.value.len());
+            return Ok(());
         }
         if Instant::now() >= deadline {
             return Err(CliError::new(
@@ -474,5 +484,24 @@ pub(super) fn wait_stopped(
             said = Instant::now();
         }
         index = answer.index;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn allocations_that_ended_are_not_live() {
+        let allocs = ["complete", "running", "failed", "pending", "lost"];
+        let allocs = allocs.map(|status| AllocListStub {
+            client_status: status.to_owned(),
+            ..AllocListStub::default()
+        });
+
+        let found = live(&allocs).into_iter();
+
+        let statuses: Vec<&str> = found.map(|alloc| alloc.client_status.as_str()).collect();
+        assert_eq!(statuses, ["running", "pending"]);
     }
 }

@@ -15,7 +15,7 @@ use crate::output;
 
 const DAY: Duration = Duration::from_hours(24);
 /// Longest life of a certificate: the authority's own.
-const DAYS_MAX: u64 = 3_650;
+const DAYS_MAX: i64 = 3_650;
 
 /// A command of `muster operator tls`.
 #[derive(Debug, Subcommand)]
@@ -63,8 +63,8 @@ pub struct CertArgs {
     #[arg(long, value_name = "FILE")]
     pub key: Option<PathBuf>,
     /// Days until the certificate expires.
-    #[arg(long, default_value_t = 365, value_name = "DAYS", value_parser = clap::value_parser!(u64).range(1..=DAYS_MAX))]
-    pub days: u64,
+    #[arg(long, default_value_t = 365, value_name = "DAYS", value_parser = clap::value_parser!(u32).range(1..=DAYS_MAX))]
+    pub days: u32,
 }
 
 /// Roles that certificates are made for.
@@ -121,7 +121,7 @@ fn cert(json: bool, args: &CertArgs) -> CliResult {
     refuse_to_overwrite(&args.out, &[&files[0], &files[1]])?;
     let authority = Authority::load(&args.ca).map_err(failed)?;
     check_authority(args)?;
-    let life = DAY * u32::try_from(args.days).unwrap_or(u32::MAX);
+    let life = DAY * args.days;
     match &args.key {
         Some(key) => authority.issue_for_key(&args.out, subject, life, key),
         None => authority.issue(&args.out, subject, life),

@@ -164,13 +164,16 @@ impl Recorder {
     }
 }
 
+/// The time of an answer that did not come.
+const NEVER: u64 = u64::MAX;
+
 /// Calls and answers in the order of time, each operation by a process of its own.
 fn actions(operations: &[TimedOperation]) -> Vec<(usize, Action<Operation>)> {
     let mut events = Vec::new();
     for (process, one) in operations.iter().enumerate() {
         events.push((one.called, process, Action::Call(one.operation)));
         events.push((
-            one.answered.unwrap_or(u64::MAX),
+            one.answered.unwrap_or(NEVER),
             process,
             Action::Response(one.operation),
         ));

@@ -94,6 +94,7 @@ impl Cluster {
             effects,
             changed: _,
             passed,
+            removed: _,
         } = fsm::apply(&mut self.state, index, entry);
         if let Some(before) = before {
             assert_steps(&before, &passed, &self.state);

@@ -372,6 +372,8 @@ pub struct ApplyResult {
     /// One-off tasks as they were in between, where the command moved one by two states. Followers of tasks see each
     /// state.
     pub passed: Vec<Arc<OneOff>>,
+    /// One-off tasks that were removed, as they were last.
+    pub removed: Vec<Arc<OneOff>>,
 }
 
 impl ApplyResult {
@@ -381,6 +383,7 @@ impl ApplyResult {
             effects: Vec::new(),
             changed: Vec::new(),
             passed: Vec::new(),
+            removed: Vec::new(),
         }
     }
 }

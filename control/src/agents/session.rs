@@ -255,6 +255,13 @@ async fn register(spec: &NodeSpec, control: &Control) -> Result<(), SessionError
         }
         .at(control.now());
         refuse_rejection(control.propose(command).await?.1)?;
+        let is_named_before = known.is_some_and(|known| known.spec.name == spec.name);
+        if !is_named_before && let Some(other) = namesake(&control.state(), spec) {
+            tracing::warn!(
+                node_id = %spec.id, %other, name = spec.name,
+                "two nodes have the same name: give each agent another --name"
+            );
+        }
     }
     if !is_ready(spec.id, control) {
         let command = NodeCommand::SetStatus {
@@ -265,6 +272,14 @@ async fn register(spec: &NodeSpec, control: &Control) -> Result<(), SessionError
         refuse_rejection(control.propose(command).await?.1)?;
     }
     Ok(())
+}
+
+/// Another node with the name of `spec`. One that is down may be the former self of a node that was set up anew.
+fn namesake(state: &State, spec: &NodeSpec) -> Option<NodeId> {
+    let others = state.nodes().named(&spec.name).into_iter();
+    let mut others =
+        others.filter(|node| node.spec.id != spec.id && node.status != NodeStatus::Down);
+    others.next().map(|node| node.spec.id)
 }
 
 fn is_ready(node_id: NodeId, control: &Control) -> bool {
@@ -548,9 +563,38 @@ impl Session<'_> {
 
 #[cfg(test)]
 mod tests {
+    use muster_control_core::fsm;
+    use muster_domain::fixture::node;
     use muster_domain::id::Timestamp;
 
     use super::*;
+
+    #[test]
+    fn namesake_is_another_node_that_is_up() {
+        let mut state = State::default();
+        let mut apply = |index, command: NodeCommand| {
+            fsm::apply(&mut state, LogIndex(index), command.at(Timestamp(index)));
+            state.clone()
+        };
+        let first = node("n1").build();
+        let second = NodeSpec {
+            id: NodeId([9; 16]),
+            ..first.clone()
+        };
+        let register = |spec: &NodeSpec| NodeCommand::Register {
+            spec: Box::new(spec.clone()),
+        };
+        let set = |node_id, status| NodeCommand::SetStatus { node_id, status };
+        let alone = apply(1, register(&second));
+        apply(2, register(&first));
+        let both = apply(3, set(first.id, NodeStatus::Ready));
+        let down = apply(4, set(first.id, NodeStatus::Down));
+
+        assert_eq!(namesake(&alone, &second), None);
+        assert_eq!(namesake(&both, &second), Some(first.id));
+        assert_eq!(namesake(&down, &second), None);
+        assert_eq!(namesake(&both, &node("n2").build()), None);
+    }
 
     /// Two agents try in turn, from two addresses.
     #[test]

@@ -380,7 +380,8 @@ impl Drop for WaitGuard<'_> {
 /// One page of a list.
 #[derive(Debug)]
 pub(super) struct Page<T> {
-    rows_max: usize,
+    /// `None`: no bound.
+    rows_max: Option<usize>,
     from: String,
     rows: Vec<T>,
     next: Option<String>,
@@ -388,9 +389,8 @@ pub(super) struct Page<T> {
 
 impl<T> Page<T> {
     fn new(per_page: Option<usize>, from: &str) -> Self {
-        let rows_max = per_page.filter(|rows| *rows > 0).unwrap_or(usize::MAX);
         Self {
-            rows_max,
+            rows_max: per_page.filter(|rows| *rows > 0),
             from: from.to_owned(),
             rows: Vec::new(),
             next: None,
@@ -402,7 +402,7 @@ impl<T> Page<T> {
         if self.next.is_some() || key < self.from.as_str() {
             return;
         }
-        if self.rows.len() == self.rows_max {
+        if Some(self.rows.len()) == self.rows_max {
             self.next = Some(key.to_owned());
         } else {
             self.rows.push(row());

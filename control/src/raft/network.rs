@@ -315,3 +315,6 @@ fn encoded<T: Serialize, E: std::fmt::Display>(answer: Result<T, E>) -> Result<V
         Err(error) => Err(error.to_string()),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -51,6 +51,22 @@ pub(super) fn register(name: &str) -> Entry {
     .at(Timestamp(1))
 }
 
+/// The version and the bytes of each line of this `name` in a recording.
+pub(super) fn recorded(recording: &str, name: &str) -> Vec<(u32, Vec<u8>)> {
+    let of_name = recording
+        .lines()
+        .filter(|line| line.split(' ').next() == Some(name));
+    let mut found = Vec::new();
+    for line in of_name {
+        let words: Vec<&str> = line.split(' ').collect();
+        let digits = words[2].as_bytes().chunks(2);
+        let bytes = digits.map(|pair| u8::from_str_radix(str::from_utf8(pair).unwrap(), 16));
+        let version = words[1].trim_start_matches('v').parse().unwrap();
+        found.push((version, bytes.collect::<Result<_, _>>().unwrap()));
+    }
+    found
+}
+
 #[tokio::test]
 async fn a_write_is_seen_once_it_is_acknowledged() {
     let dir = tempfile::tempdir().unwrap();

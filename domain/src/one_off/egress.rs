@@ -6,7 +6,7 @@ use ipnet::{IpNet, Ipv4Subnets, Ipv6Subnets};
 use serde::{Deserialize, Serialize};
 
 use crate::job::{self, DirectionPolicy, NetworkPolicy, PolicyAction, PolicyProtocol, PolicyRule};
-use crate::limits;
+use crate::{limits, saturating};
 
 /// Ports from `start` to `end`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -241,7 +241,8 @@ impl EgressRule {
             log,
             annotations: _,
         } = self;
-        let port = |port: u32| u16::try_from(port).unwrap_or(u16::MAX);
+        // [`Self::fault`] refuses a greater port before anything is stored.
+        let port = |port: u32| saturating::to_u16(port);
         let single = ports.iter().map(|each| job::PortRange {
             first: port(*each),
             last: port(*each),

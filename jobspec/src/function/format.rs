@@ -106,7 +106,11 @@ fn digits(text: &str) -> (Option<usize>, &str) {
     if digits.is_empty() {
         return (None, rest);
     }
-    (Some(digits.parse().unwrap_or(usize::MAX)), rest)
+    let number = digits.bytes().fold(0_usize, |number, digit| {
+        let digit = usize::from(digit - b'0');
+        number.saturating_mul(10).saturating_add(digit)
+    });
+    (Some(number), rest)
 }
 
 impl Verb {
@@ -171,10 +175,10 @@ impl Verb {
             's' | 'q' => {
                 let text = convert::text(value).ok_or_else(|| wrong("a text"))?;
                 let most = self.precision.filter(|most| *most > 0);
-                let text: String = text
-                    .graphemes(true)
-                    .take(most.unwrap_or(usize::MAX))
-                    .collect();
+                let text = match most {
+                    Some(most) => text.graphemes(true).take(most).collect(),
+                    None => text,
+                };
                 Ok(self.padded(if self.kind == 'q' {
                     quoted(&text)
                 } else {

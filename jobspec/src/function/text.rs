@@ -197,9 +197,10 @@ fn substr(args: &Args<'_>) -> Outcome {
     let start = usize::try_from(offset).unwrap_or(0);
     let rest = text.graphemes(true).skip(start);
     // A negative length is the rest, and so is 0 after a negative offset.
-    let length = usize::try_from(length).unwrap_or(usize::MAX);
-    let length = if length == 0 { usize::MAX } else { length };
-    text_answer(rest.take(length).collect::<String>())
+    text_answer(match usize::try_from(length) {
+        Err(_) | Ok(0) => rest.collect::<String>(),
+        Ok(length) => rest.take(length).collect(),
+    })
 }
 
 /// Each word with a capital.

@@ -34,6 +34,7 @@ use muster_control::server::{Server, ServerConfig};
 use muster_control_core::state::{AllocView, State};
 use muster_domain::alloc::{ClientStatus, TaskEventKind};
 use muster_domain::id::JobKey;
+use muster_domain::number;
 use nix::sys::resource::{Resource, getrlimit};
 use tokio::runtime::{Builder, Runtime};
 
@@ -112,7 +113,7 @@ impl TaskLoad {
     /// Instances of the job of each node, `count` in all.
     fn counts(&self, count: u32) -> impl Iterator<Item = (&JobKey, u32)> {
         let mut left = count;
-        let mut nodes = u32::try_from(self.jobs.len()).unwrap_or(u32::MAX);
+        let mut nodes = number::count(self.jobs.len());
         self.jobs.iter().map(move |job| {
             let count = left.div_ceil(nodes);
             left -= count;

@@ -12,6 +12,8 @@ use super::*;
 const RULES_MAX: usize = 24;
 /// Addresses and details that one input asks about. Each is combined with each.
 const ASKED_MAX: usize = 16;
+/// A code for rules that match every code.
+const ANY_CODE: u8 = u8::MAX;
 const CLASSES: [Class; 5] = [
     Class::Tcp,
     Class::Udp,
@@ -158,7 +160,7 @@ fn details(rules: &[&PolicyRule]) -> BTreeSet<u16> {
         [first.wrapping_sub(1), first, last, last.wrapping_add(1)]
     });
     let icmp = rules.iter().filter_map(|rule| {
-        let (kind, code) = (rule.icmp_type?, rule.icmp_code.unwrap_or(u8::MAX));
+        let (kind, code) = (rule.icmp_type?, rule.icmp_code.unwrap_or(ANY_CODE));
         Some(u16::from_be_bytes([kind, code]))
     });
     let others = [0, u16::MAX];

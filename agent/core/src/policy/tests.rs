@@ -434,7 +434,7 @@ fn explicit_rules_and_defaults_precede_closed_host() {
     let mut group = group_in(NetworkMode::Bridge);
     let task = group.tasks[0].name.clone();
     let mut node = closed_host();
-    node.cluster.egress = direction(None, &[("open", PolicyAction::Allow)]);
+    node.cluster.egress = allowing(None, &[HOST]);
     let policies = compile(&group, &task, &node, &[]).unwrap();
     assert_eq!(decides(&policies, HOST), "allow by cluster/open");
 
@@ -465,4 +465,76 @@ fn resolver_on_host_answers_dns_alone() {
     );
     let elsewhere = decides_about(&policies, "192.0.2.53", (Class::Udp, 53));
     assert_eq!(elsewhere, "allow by default");
+}
+
+/// A direction with the rule `open` to `peers`.
+fn allowing(default: Option<PolicyAction>, peers: &[&str]) -> DirectionPolicy {
+    let mut direction = direction(default, &[("open", PolicyAction::Allow)]);
+    direction.rules[0].peers = peers.iter().map(|peer| read_peer(peer).unwrap()).collect();
+    direction
+}
+
+#[test]
+fn rule_opens_the_host_only_by_address() {
+    let mut group = group_in(NetworkMode::Bridge);
+    let task = group.tasks[0].name.clone();
+    let resolvers = [HOST.parse().unwrap()];
+    let mut compiled = |default, peers: &[&str]| {
+        group.tasks[0].policy = Some(NetworkPolicy {
+            egress: allowing(default, peers),
+            ..NetworkPolicy::default()
+        });
+        compile(&group, &task, &closed_host(), &resolvers).unwrap()
+    };
+    let closed = "deny by built-in/host unless held";
+    // A range of addresses comes as prefixes side by side.
+    let range: &[&str] = &["10.9.0.1", "10.9.0.2/31", "10.9.0.4/30"];
+    for default in [None, Some(PolicyAction::Deny)] {
+        for peers in [&[][..], &["0.0.0.0/0"], &["10.9.0.0/31"], range] {
+            let policies = compiled(default, peers);
+
+            assert_eq!(decides(&policies, HOST), closed, "{default:?} {peers:?}");
+            let dns = decides_about(&policies, HOST, (Class::Udp, 53));
+            assert_eq!(dns, "allow by built-in/resolver", "{default:?} {peers:?}");
+            let echo = decides_about(&policies, HOST, (Class::Icmp, icmp_detail(8, 0)));
+            assert_eq!(echo, "allow by open", "{default:?} {peers:?}");
+        }
+        for peers in [&[HOST][..], &["10.0.0.0/8", HOST], &["10.9.0.2", HOST]] {
+            let policies = compiled(default, peers);
+
+            assert_eq!(decides(&policies, HOST), "allow by open", "{peers:?}");
+        }
+    }
+    let elsewhere = compiled(Some(PolicyAction::Deny), &["10.9.0.0/24"]);
+    assert_eq!(decides(&elsewhere, "10.9.0.7"), "allow by open");
+    // Where nothing else passes, the node's rules open nothing.
+    let others = compiled(Some(PolicyAction::Deny), &["192.0.2.0/24"]);
+    assert_eq!(decides(&others, HOST), "deny by default");
+}
+
+#[test]
+fn ports_of_a_wide_rule_close_alone() {
+    let mut group = group_in(NetworkMode::Bridge);
+    let task = group.tasks[0].name.clone();
+    let mut egress = allowing(Some(PolicyAction::Deny), &["10.0.0.0/8"]);
+    egress.rules[0].protocol = PolicyProtocol::Tcp;
+    egress.rules[0].ports = vec![PortRange {
+        first: 80,
+        last: 90,
+    }];
+    group.tasks[0].policy = Some(NetworkPolicy {
+        egress,
+        ..NetworkPolicy::default()
+    });
+
+    let policies = compile(&group, &task, &closed_host(), &[HOST.parse().unwrap()]).unwrap();
+
+    assert_eq!(
+        decides(&policies, HOST),
+        "deny by built-in/host unless held"
+    );
+    for other in [(Class::Tcp, 91), (Class::Udp, 80), (Class::Udp, 53)] {
+        let said = decides_about(&policies, HOST, other);
+        assert_eq!(said, "deny by default", "{other:?}");
+    }
 }

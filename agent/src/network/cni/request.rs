@@ -33,16 +33,12 @@ pub(super) enum Command {
     Collect,
 }
 
-impl Command {
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Add => "ADD",
-            Self::Del => "DEL",
-            Self::Check => "CHECK",
-            Self::Collect => "GC",
-        }
-    }
-}
+muster_domain::text_enum!(Command {
+    Add => "ADD",
+    Del => "DEL",
+    Check => "CHECK",
+    Collect => "GC",
+});
 
 /// A request to all plugins of a network.
 #[derive(Debug)]

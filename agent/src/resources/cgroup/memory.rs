@@ -105,8 +105,12 @@ fn apply_v1(
             })
         };
         // The kernel holds memory <= memory and swap at each step.
-        let current = setter.number(swap_file)?.unwrap_or(u64::MAX);
-        if max.unwrap_or(u64::MAX) > current {
+        let rises = match (max, setter.number(swap_file)?) {
+            (_, None) => false,
+            (None, Some(_)) => true,
+            (Some(max), Some(current)) => max > current,
+        };
+        if rises {
             set_both()?;
             set_max()?;
         } else {

@@ -22,9 +22,11 @@ use crate::resources::cgroup::limits::{FILES_HELD_FOR, FILES_HELD_MAX, FILES_HEL
 
 /// The process's descriptors are counted for the process.
 static ROOM: LazyLock<OpenFileBudget> = LazyLock::new(|| {
-    let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    let part = number::index(descriptors / FILES_HELD_PART);
-    OpenFileBudget::new(part.min(FILES_HELD_MAX))
+    let descriptors = getrlimit(Resource::Nofile).current;
+    let room = descriptors.map_or(FILES_HELD_MAX, |descriptors| {
+        number::index(descriptors / FILES_HELD_PART).min(FILES_HELD_MAX)
+    });
+    OpenFileBudget::new(room)
 });
 
 /// How many files may be held.

@@ -3,7 +3,7 @@
 //! The driver knows the actions, the eBPF programs and the cgroup count what was used, and the former name the victim
 //! of an out-of-memory kill. What nobody knows stays empty.
 
-use muster_agent_core::task::{end_of, exit_message};
+use muster_agent_core::task::end_of;
 use muster_domain::alloc::Exit;
 use muster_domain::id::Timestamp;
 use muster_domain::one_off::{BlockBytes, Oom, TaskUsageTotals, Usage, WorkEnd, reason};
@@ -49,7 +49,7 @@ pub(super) fn end(
 ) -> WorkEnd {
     let end = match seen.actions {
         Some(actions) => of_actions(*actions, exit),
-        None if seen.by_driver => end_of(exit, &exit_message(exit, ""), at),
+        None if seen.by_driver => end_of(exit, &exit.message(""), at),
         // The ledger saw the process that actions run beside, which says nothing of them.
         None => WorkEnd::failure(DRIVER_DIED, at),
     };

@@ -295,7 +295,7 @@ impl AgentFile {
             "gc_max_allocs" => self.gc.limits.allocs_max = count(0)?,
             "node_max_allocs" => {
                 let max = number(&name, attribute, 0, COUNT_MAX)?;
-                self.node_max_allocs = u32::try_from(max).unwrap_or(u32::MAX);
+                self.node_max_allocs = u32::try_from(max).expect("`COUNT_MAX` fits in 32 bits");
             }
             "oom_score_adj" => self.oom_score_adj = Some(oom_score(&name, attribute)?),
             "gc_parallel_destroys" => self.gc.parallel_destroys = count(1)?,

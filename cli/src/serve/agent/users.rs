@@ -54,5 +54,5 @@ pub(super) fn read(
 
 fn user(name: &str, attribute: &Attribute) -> Result<u32, JobFileFault> {
     let user = number(name, attribute, 1, USER_MAX)?;
-    Ok(u32::try_from(user).unwrap_or(u32::MAX))
+    Ok(u32::try_from(user).expect("`USER_MAX` fits in 32 bits"))
 }

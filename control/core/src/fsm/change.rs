@@ -46,6 +46,8 @@ pub(super) struct Change<'a> {
     ends: BTreeMap<u64, WorkEnd>,
     /// One-off tasks in states that they leave again in this command.
     passed: Vec<Arc<OneOff>>,
+    /// One-off tasks that were removed, as they were last.
+    removed: Vec<Arc<OneOff>>,
     written: WrittenRows,
 }
 
@@ -82,6 +84,7 @@ impl<'a> Change<'a> {
             placed: BTreeSet::new(),
             ends: BTreeMap::new(),
             passed: Vec::new(),
+            removed: Vec::new(),
             written: WrittenRows::default(),
         }
     }
@@ -370,7 +373,8 @@ impl<'a> Change<'a> {
 
     /// Forgets a one-off task.
     pub(super) fn remove_one_off(&mut self, guid: &str) {
-        if self.state.one_offs.remove(guid, self.index).is_some() {
+        if let Some(row) = self.state.one_offs.remove(guid, self.index) {
+            self.removed.push(row);
             self.wrote(ChangedRow::OneOff(Arc::from(guid)));
         }
     }
@@ -453,6 +457,7 @@ impl<'a> Change<'a> {
                 .written
                 .list(self.state.cluster(), self.index, self.next_alloc),
             passed: self.passed,
+            removed: self.removed,
         }
     }
 

@@ -128,10 +128,12 @@ impl PendingHeaders {
                 b"path" => self.name = Some(value.to_vec()),
                 b"linkpath" => self.link = Some(value.to_vec()),
                 b"size" => {
-                    let size = str::from_utf8(value)
-                        .ok()
-                        .and_then(|text| text.parse().ok());
-                    self.size = Some(size.unwrap_or(u64::MAX));
+                    let size = str::from_utf8(value).ok();
+                    let size = size.and_then(|text| text.parse().ok());
+                    let size = size.ok_or_else(|| {
+                        UnpackError::Content("the attribute `size` is not a number".to_owned())
+                    });
+                    self.size = Some(size?);
                 }
                 key if key.starts_with(b"GNU.sparse.") => {
                     return Err(UnpackError::Kind {

@@ -34,7 +34,7 @@ fn topology_to_proto(topology: &Topology) -> base::ClientTopology {
 fn distances_to_proto(rows: &[Vec<u32>]) -> Option<base::ClientTopologySlit> {
     let is_square = !rows.is_empty() && rows.iter().all(|row| row.len() == rows.len());
     is_square.then(|| base::ClientTopologySlit {
-        dimension: u32::try_from(rows.len()).unwrap_or(u32::MAX),
+        dimension: u32::try_from(rows.len()).expect("a machine has fewer than 2^32 NUMA nodes"),
         values: rows.concat(),
     })
 }

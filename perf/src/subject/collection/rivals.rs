@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, ensure};
 use muster_agent::resources::cgroup::TaskCgroup;
+use muster_domain::number;
 use rustix::process::{Resource, getrlimit};
 
 /// The files of a task that are read: CPU time, memory, its kinds, disks. Each is read in the first hierarchy that has
@@ -33,6 +34,8 @@ const FILE_BYTES: usize = 16 << 10;
 const OTHER_DESCRIPTORS: u64 = 1_000;
 /// The part of all that the agent may hold files of groups with.
 const AGENTS_PART: u64 = 4;
+/// The number of descriptors without a limit.
+const UNLIMITED: u64 = u64::MAX;
 
 /// The directories of a task's groups.
 pub(super) struct TaskGroupDirs(Vec<PathBuf>);
@@ -60,12 +63,12 @@ pub(super) struct OpenFiles(Vec<Vec<File>>);
 impl OpenFiles {
     /// A file of each kind that is `wanted`.
     pub(super) fn open(tasks: &[TaskGroupDirs], wanted: &[&[&str]]) -> anyhow::Result<Self> {
-        let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(UNLIMITED);
         // Two of these live at a time.
         let descriptors = descriptors - descriptors / AGENTS_PART;
         let room =
             descriptors.saturating_sub(OTHER_DESCRIPTORS) / (FILES.len() + STEP.len()) as u64;
-        let room = usize::try_from(room).unwrap_or(usize::MAX);
+        let room = number::index(room);
         let open = |dirs: &TaskGroupDirs| dirs.files(wanted).iter().map(File::open).collect();
         let held = tasks.iter().take(room).map(open);
         Ok(Self(held.collect::<Result<_, _>>()?))

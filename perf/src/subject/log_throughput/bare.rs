@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use muster_agent::logs::{Fifo, RotateLimits};
+use muster_domain::number;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use rustix::pipe::SpliceFlags;
 
@@ -78,7 +79,7 @@ impl RotatedLog {
             limits,
             file,
             index: 0,
-            room: usize::try_from(limits.max_file_bytes).unwrap_or(usize::MAX),
+            room: number::index(limits.max_file_bytes),
         })
     }
 
@@ -111,7 +112,7 @@ impl RotatedLog {
             fs::remove_file(numbered(&self.name, oldest))?;
         }
         self.file = File::create(numbered(&self.name, self.index))?;
-        self.room = usize::try_from(self.limits.max_file_bytes).unwrap_or(usize::MAX);
+        self.room = number::index(self.limits.max_file_bytes);
         Ok(())
     }
 }

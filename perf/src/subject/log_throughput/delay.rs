@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use muster_domain::saturating;
+
 use super::lines;
 use super::load::WriterLoad;
 use crate::harness::Latencies;
@@ -53,7 +55,7 @@ impl WriteTimes {
     /// The line `line` of the stream `stream` is about to be written.
     pub(super) fn note(&self, stream: u64, line: u64) {
         if let Ok(watched) = self.streams.binary_search(&stream) {
-            let nanos = u64::try_from(self.begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            let nanos = saturating::nanos(self.begun.elapsed());
             self.slot(watched, line).store(nanos, Ordering::Release);
         }
     }

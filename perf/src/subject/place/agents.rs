@@ -19,6 +19,7 @@ use muster_domain::alloc::{
 use muster_domain::id::{LogIndex, Timestamp};
 use muster_domain::node::{NodeSecret, NodeSpec};
 use muster_domain::one_off::WorkEnd;
+use muster_domain::saturating;
 use muster_link::endpoint;
 use muster_link::frames::{FrameReceiver, FrameSender};
 use muster_link::tls::{DEFAULT_CLUSTER, Identity, Role};
@@ -265,7 +266,5 @@ fn completed(alloc: &DesiredAlloc) -> AllocReport {
 
 fn now() -> Timestamp {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    Timestamp(since.map_or(0, |since| {
-        u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
-    }))
+    Timestamp(since.map_or(0, saturating::nanos))
 }

@@ -140,10 +140,13 @@ impl From<&domain::TaskEvent> for TaskEvent {
             }
         };
         shape.display_message = match kind {
+            // The agent's text begins with the exit, which is told already.
+            TaskEventKind::Terminated(exit) => match exit.detail_of(message) {
+                "" => told,
+                detail => format!("{told} ({detail})"),
+            },
             // What happened is more than the agent's words about it.
-            TaskEventKind::Terminated(_) | TaskEventKind::Restarting { .. }
-                if !message.is_empty() =>
-            {
+            TaskEventKind::Restarting { .. } if !message.is_empty() => {
                 format!("{told} ({message})")
             }
             _ if message.is_empty() => told,
@@ -216,6 +219,27 @@ mod tests {
         assert_eq!(event["Details"].get("signal"), None);
         let told = event["DisplayMessage"].as_str().unwrap();
         assert!(told.starts_with("Exit code unknown"), "{told}");
+    }
+
+    #[test]
+    fn display_message_tells_the_exit_once() {
+        let displayed = |message: &str| {
+            let exit = domain::Exit {
+                code: 3,
+                ..domain::Exit::default()
+            };
+            let event = domain::TaskEvent {
+                at: Timestamp(7),
+                kind: TaskEventKind::Terminated(exit),
+                message: message.to_owned(),
+            };
+            TaskEvent::from(&event).display_message
+        };
+
+        assert_eq!(displayed("exit code 3"), "Exit Code: 3");
+        assert_eq!(displayed("exit code 3: a word"), "Exit Code: 3 (a word)");
+        assert_eq!(displayed("exit code 31"), "Exit Code: 3 (exit code 31)");
+        assert_eq!(displayed("its words"), "Exit Code: 3 (its words)");
     }
 
     #[test]

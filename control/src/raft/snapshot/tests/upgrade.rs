@@ -4,30 +4,15 @@
 
 use super::*;
 use crate::raft::machine;
+use crate::raft::tests::recorded;
 use crate::raft::types::EncodedCommand;
 
 const RECORDED: &str = include_str!("../../../../testdata/upgrade.v1.txt");
 
-/// The version and the bytes of each recorded line of this name.
-fn recorded(name: &str) -> Vec<(u32, Vec<u8>)> {
-    let of_name = RECORDED
-        .lines()
-        .filter(|line| line.split(' ').next() == Some(name));
-    let mut found = Vec::new();
-    for line in of_name {
-        let words: Vec<&str> = line.split(' ').collect();
-        let digits = words[2].as_bytes().chunks(2);
-        let bytes = digits.map(|pair| u8::from_str_radix(str::from_utf8(pair).unwrap(), 16));
-        let version = words[1].trim_start_matches('v').parse().unwrap();
-        found.push((version, bytes.collect::<Result<_, _>>().unwrap()));
-    }
-    found
-}
-
 /// The state that this server has after the recorded entries.
 fn applied() -> State {
     let mut state = State::default();
-    for ((format, body), index) in recorded("entry").into_iter().zip(1..) {
+    for ((format, body), index) in recorded(RECORDED, "entry").into_iter().zip(1..) {
         let body = body.into();
         let command = machine::decode(LogIndex(index), &EncodedCommand { format, body }).unwrap();
         fsm::apply(&mut state, LogIndex(index), command);
@@ -39,7 +24,7 @@ fn applied() -> State {
 /// entries go on from the same state.
 #[test]
 fn version_1_entries_give_the_old_servers_state() {
-    let (_, bytes) = recorded("snapshot").remove(0);
+    let (_, bytes) = recorded(RECORDED, "snapshot").remove(0);
     let size = bytes.len() as u64;
 
     let restored = read_from(bytes.as_slice(), size, Path::new("recorded")).unwrap();
@@ -56,7 +41,7 @@ fn version_1_entries_give_the_old_servers_state() {
 /// An old server has the same check of its own version: it stops before it applies what it does not know.
 #[test]
 fn an_entry_of_a_newer_version_is_refused() {
-    let (_, body) = recorded("entry").remove(0);
+    let (_, body) = recorded(RECORDED, "entry").remove(0);
     let logged = EncodedCommand {
         format: fsm::VERSION + 1,
         body: body.into(),

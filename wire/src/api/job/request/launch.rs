@@ -64,16 +64,17 @@ pub(super) fn read_scaling(group: &mut Block<'_>, count: Option<u32>) -> Option<
             format!("`{other}` is not supported: use `horizontal`"),
         ),
     }
-    let max = block.number("Max", u32::MAX);
-    if max.is_none() {
+    let max = block.number("Max", u32::MAX).unwrap_or_else(|| {
         block.fault("Max", "is missing");
-    }
+        // The greatest number adds no second fault about a count above it.
+        u32::MAX
+    });
     let read = Scaling {
         min: block
             .number("Min", u32::MAX)
             .or(count)
             .unwrap_or(TaskGroup::DEFAULT_COUNT),
-        max: max.unwrap_or(u32::MAX),
+        max,
         enabled: block.boolean("Enabled").unwrap_or(true),
         policy_json: block
             .value("Policy")
