@@ -10,6 +10,7 @@ pub mod defaults;
 mod launch;
 mod plan;
 pub mod request;
+pub mod schema;
 mod steps;
 mod summary;
 pub mod unsupported;
