@@ -129,6 +129,32 @@ pub struct JobSpec {
     pub as_written: BTreeMap<String, String>,
 }
 
+/// The values of fields that are left out. Id, name and groups have no default and are empty.
+impl Default for JobSpec {
+    fn default() -> Self {
+        Self {
+            namespace: DEFAULT_NAMESPACE.to_owned(),
+            id: String::new(),
+            name: String::new(),
+            job_type: JobType::Service,
+            priority: DEFAULT_PRIORITY,
+            datacenters: vec!["*".to_owned()],
+            node_pool: DEFAULT_NODE_POOL.to_owned(),
+            all_at_once: false,
+            constraints: Vec::new(),
+            affinities: Vec::new(),
+            spreads: Vec::new(),
+            periodic: None,
+            parameterized: None,
+            launched: None,
+            meta: BTreeMap::new(),
+            groups: Vec::new(),
+            stop: false,
+            as_written: BTreeMap::new(),
+        }
+    }
+}
+
 impl JobSpec {
     /// The job's key.
     #[must_use]

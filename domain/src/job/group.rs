@@ -100,6 +100,32 @@ impl TaskGroup {
     }
 }
 
+/// The values of fields that are left out. Some depend on the type of the job; these are for a service without an
+/// update. The name has no default and is empty.
+impl Default for TaskGroup {
+    fn default() -> Self {
+        Self {
+            name: String::new(),
+            count: Self::DEFAULT_COUNT,
+            constraints: Vec::new(),
+            affinities: Vec::new(),
+            spreads: Vec::new(),
+            restart: RestartPolicy::default_for(JobType::Service),
+            reschedule: ReschedulePolicy::default_for(JobType::Service),
+            update: None,
+            migrate: None,
+            disconnect: Disconnect::default(),
+            scaling: None,
+            volumes: BTreeMap::new(),
+            shutdown_delay: Duration::ZERO,
+            ephemeral_disk: EphemeralDisk::default(),
+            network: None,
+            meta: BTreeMap::new(),
+            tasks: Vec::new(),
+        }
+    }
+}
+
 /// Disk shared by a group's tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EphemeralDisk {

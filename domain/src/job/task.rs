@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Affinity, Constraint, NetworkPolicy, RestartPolicy, VolumeMount, rate};
+use super::{Affinity, Constraint, JobType, NetworkPolicy, RestartPolicy, VolumeMount, rate};
 use crate::resources::{Mb, TaskResources};
 
 /// Variables that the agent sets for every task. A task's `env` cannot set them.
@@ -76,6 +76,33 @@ impl Task {
     pub const DEFAULT_KILL_TIMEOUT: Duration = Duration::from_secs(5);
     /// The kill signal of a task that names none.
     pub const DEFAULT_KILL_SIGNAL: &'static str = "";
+}
+
+/// The values of fields that are left out, in a service. Name and driver have no default and are empty.
+impl Default for Task {
+    fn default() -> Self {
+        Self {
+            name: String::new(),
+            driver: String::new(),
+            config_json: "{}".to_owned(),
+            user: String::new(),
+            env: BTreeMap::new(),
+            resources: TaskResources::default(),
+            constraints: Vec::new(),
+            affinities: Vec::new(),
+            restart: RestartPolicy::default_for(JobType::Service),
+            lifecycle: None,
+            leader: false,
+            payload_file: String::new(),
+            volume_mounts: Vec::new(),
+            shutdown_delay: Duration::ZERO,
+            kill_timeout: Self::DEFAULT_KILL_TIMEOUT,
+            kill_signal: Self::DEFAULT_KILL_SIGNAL.to_owned(),
+            logs: LogConfig::default(),
+            meta: BTreeMap::new(),
+            policy: None,
+        }
+    }
 }
 
 /// The handling of a task's output. Each of stdout and stderr has its own files and its own rate. Without a file to

@@ -1,12 +1,15 @@
 //! The schema of a job: one table a block.
 //!
 //! A row is a field: its name in the API, its name in job files, its kind, and how `muster job plan` compares it. Job
-//! files are read by these tables and versions are compared by them. Names of Nomad that
+//! files are read by these tables and versions are compared by them. The
+//! tables of groups and tasks are in `group` and `task`. Names of Nomad that
 //! have no effect here are in [`unsupported`](super::unsupported).
 
-use self::BlockShape::{Alone, Conditions, Free, Many, ManyByName, Named, One, Ports};
+use self::BlockShape::{Alone, Conditions, Free, Many, ManyByName, One, Ports};
 use self::FieldKind::{Block, Value};
 use self::ValueKind::{Bool, Duration, Int, Text, TextMap, Texts, Word};
+pub use super::group::GROUP;
+pub use super::task::TASK;
 
 /// The kind of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +68,15 @@ pub enum Compared {
     Hidden,
 }
 
+/// The effect that a plan says a changed field of a task has on its instances.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    Replace,
+    InPlace,
+    /// As [`Self::InPlace`], unless the field of this name in the block differs.
+    InPlaceUnless(&'static str),
+}
+
 /// One field of a block.
 #[derive(Clone, Copy, Debug)]
 pub struct Field {
@@ -74,6 +86,8 @@ pub struct Field {
     pub file: &'static str,
     pub kind: FieldKind,
     pub compared: Compared,
+    /// `None` where no plan says it.
+    pub effect: Option<Effect>,
 }
 
 /// A field of this name in the API, in job files, and of this kind.
@@ -83,6 +97,7 @@ pub(super) const fn field(json: &'static str, file: &'static str, kind: FieldKin
         file,
         kind,
         compared: Compared::Plain,
+        effect: None,
     }
 }
 
@@ -100,6 +115,22 @@ impl Field {
     /// The field, not compared.
     pub(super) const fn hidden(self) -> Self {
         self.compared(Compared::Hidden)
+    }
+
+    /// The field, of which a plan says this effect.
+    pub(super) const fn plan_says(self, effect: Effect) -> Self {
+        Self {
+            effect: Some(effect),
+            ..self
+        }
+    }
+
+    /// The field, of which a plan says this effect if nothing else was named.
+    pub(super) const fn on_change(self, effect: Effect) -> Self {
+        match self.effect {
+            None => self.plan_says(effect),
+            Some(_) => self,
+        }
     }
 }
 
@@ -137,6 +168,15 @@ impl Schema {
     #[must_use]
     pub fn in_api(&self, name: &str) -> Option<&'static Field> {
         self.fields.iter().find(|field| field.json == name)
+    }
+
+    /// The field that a plan lists as `name`.
+    #[must_use]
+    pub fn in_plan(&self, name: &str) -> Option<&'static Field> {
+        self.fields.iter().find(|field| match field.compared {
+            Compared::Object(object) | Compared::ObjectInContext(object) => object == name,
+            Compared::Plain | Compared::InBoth | Compared::Hidden => field.json == name,
+        })
     }
 }
 
@@ -187,74 +227,6 @@ pub static JOB: Schema = Schema {
         field("Multiregion", "", Block(One, &MULTIREGION)).plan("Multiregion"),
     ],
     plan_order: &["Datacenters", "Constraint", "Affinity", "Spread", "Periodic", "ParameterizedJob", "Multiregion"],
-    ..Schema::EMPTY
-};
-
-/// A group of tasks.
-#[rustfmt::skip]
-pub static GROUP: Schema = Schema {
-    label: &["Name"],
-    fields: &[
-        field("Count", "count", Value(Int)),
-        field("MaxClientDisconnect", "max_client_disconnect", Value(Duration)),
-        field("Meta", "meta", Value(TextMap)),
-        field("PreventRescheduleOnLost", "prevent_reschedule_on_lost", Value(Bool)),
-        field("ShutdownDelay", "shutdown_delay", Value(Duration)).compared(Compared::InBoth),
-        field("StopAfterClientDisconnect", "stop_after_client_disconnect", Value(Duration)).compared(Compared::InBoth),
-        field("Affinities", "affinity", Block(Conditions, &AFFINITY)).plan("Affinity"),
-        field("Constraints", "constraint", Block(Conditions, &CONSTRAINT)).plan("Constraint"),
-        field("Disconnect", "disconnect", Block(One, &DISCONNECT)).plan("Disconnect"),
-        field("EphemeralDisk", "ephemeral_disk", Block(One, &EPHEMERAL_DISK)).plan("EphemeralDisk"),
-        field("Migrate", "migrate", Block(One, &MIGRATE)).plan("Migrate"),
-        field("Networks", "network", Block(Many, &NETWORK)).plan("Network"),
-        field("ReschedulePolicy", "reschedule", Block(One, &RESCHEDULE)).plan("ReschedulePolicy"),
-        field("RestartPolicy", "restart", Block(One, &RESTART)).plan("RestartPolicy"),
-        field("Scaling", "scaling", Block(One, &SCALING)).plan("Scaling"),
-        field("Spreads", "spread", Block(Many, &SPREAD)).plan("Spread"),
-        field("Tasks", "task", Block(Many, &TASK)),
-        field("Update", "update", Block(One, &UPDATE)).plan("Update"),
-        field("Volumes", "volume", Block(Named, &VOLUME)).plan("Volume"),
-        field("Name", "", Value(Text)).hidden(),
-        field("Consul", "", Block(One, &EMPTY)).plan("Consul"),
-        field("Services", "", Block(ManyByName, &SERVICE)).plan("Service"),
-    ],
-    plan_order: &["Constraint", "Affinity", "Spread", "RestartPolicy", "ReschedulePolicy", "EphemeralDisk", "Update", "Migrate", "Disconnect", "Scaling", "Network", "Service", "Volume"],
-    ..Schema::EMPTY
-};
-
-/// A task.
-#[rustfmt::skip]
-pub static TASK: Schema = Schema {
-    label: &["Name"],
-    fields: &[
-        field("Driver", "driver", Value(Text)),
-        field("Env", "env", Value(TextMap)),
-        field("KillSignal", "kill_signal", Value(Text)),
-        field("KillTimeout", "kill_timeout", Value(Duration)),
-        field("Leader", "leader", Value(Bool)),
-        field("Meta", "meta", Value(TextMap)),
-        field("ShutdownDelay", "shutdown_delay", Value(Duration)),
-        field("User", "user", Value(Text)),
-        field("Affinities", "affinity", Block(Conditions, &AFFINITY)).plan("Affinity"),
-        field("Config", "config", Block(Free, &EMPTY)).plan("Config"),
-        field("Constraints", "constraint", Block(Conditions, &CONSTRAINT)).plan("Constraint"),
-        field("DispatchPayload", "dispatch_payload", Block(One, &DISPATCH_PAYLOAD)).plan("DispatchPayload"),
-        field("Identities", "identity", Block(Many, &IDENTITY)),
-        field("Lifecycle", "lifecycle", Block(One, &LIFECYCLE)).plan("Lifecycle"),
-        field("LogConfig", "logs", Block(One, &LOGS)).plan("LogConfig"),
-        field("Policy", "policy", Block(One, &POLICY)).plan("Policy"),
-        field("Resources", "resources", Block(One, &RESOURCES)).plan("Resources"),
-        field("RestartPolicy", "restart", Block(One, &RESTART)).plan("RestartPolicy"),
-        field("ScalingPolicies", "scaling", Block(Many, &TASK_SCALING)),
-        field("VolumeMounts", "volume_mount", Block(Many, &VOLUME_MOUNT)).plan("VolumeMount"),
-        field("Name", "", Value(Text)).hidden(),
-        field("Kind", "", Value(Text)).hidden(),
-        field("Artifacts", "", Block(Many, &ARTIFACT)).plan("Artifact"),
-        field("Services", "", Block(ManyByName, &SERVICE)).plan("Service"),
-        field("Templates", "", Block(Many, &EMPTY)).plan("Template"),
-        field("Vault", "", Block(One, &VAULT)).plan("Vault"),
-    ],
-    plan_order: &["Constraint", "Affinity", "Config", "Resources", "LogConfig", "DispatchPayload", "Artifact", "Service", "Vault", "Template", "Lifecycle", "RestartPolicy", "VolumeMount", "Policy"],
     ..Schema::EMPTY
 };
 

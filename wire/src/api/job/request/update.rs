@@ -10,15 +10,15 @@ use serde_json::{Value, json};
 use super::PLAIN;
 use crate::api::block::Block;
 use crate::api::duration::nanos;
+use crate::api::job::table::{JsonForm, json_form};
 use crate::api::job::{self, Update};
 
 /// The defaults that the job has for all its groups.
 #[derive(Debug)]
 pub(super) struct JobSteps {
-    job_type: JobType,
-    update: Option<UpdateStrategy>,
-    migrate: Option<MigrateStrategy>,
-    reschedule: ReschedulePolicy,
+    pub(super) update: Option<UpdateStrategy>,
+    pub(super) migrate: Option<MigrateStrategy>,
+    pub(super) reschedule: ReschedulePolicy,
 }
 
 impl JobSteps {
@@ -38,29 +38,10 @@ impl JobSteps {
             .filter(|asked| !is_blank(asked));
         let policy = ReschedulePolicy::default_for(job_type);
         Self {
-            job_type,
             update: asked.or(update),
             migrate: read_migrate(job, migrate),
             reschedule: read_reschedule(job, "Reschedule", policy, job_type),
         }
-    }
-
-    /// How a new version of the group replaces an older one.
-    pub(super) fn update(&self, group: &mut Block<'_>) -> Option<UpdateStrategy> {
-        let asked = group
-            .block("Update")
-            .map(|block| read_update(block, self.update.unwrap_or_default()));
-        asked.or(self.update)
-    }
-
-    /// How the group leaves a node.
-    pub(super) fn migrate(&self, group: &mut Block<'_>) -> Option<MigrateStrategy> {
-        read_migrate(group, self.migrate)
-    }
-
-    /// The policy for a group that has failed on its node.
-    pub(super) fn reschedule(&self, group: &mut Block<'_>) -> ReschedulePolicy {
-        read_reschedule(group, "ReschedulePolicy", self.reschedule, self.job_type)
     }
 
     /// The job's own pace, if it is not the one that the updates of `groups` tell.
@@ -70,6 +51,39 @@ impl JobSteps {
         let stagger = nanos(own.stagger);
         let differs = told.stagger != stagger || told.max_parallel != own.max_parallel;
         differs.then(|| json!({ "Stagger": stagger, "MaxParallel": own.max_parallel }))
+    }
+}
+
+json_form! {
+    Option<Update>, of Option<UpdateStrategy>:
+        |block: &mut Block<'_>, name, default: &Option<UpdateStrategy>| {
+            let own = block.block(name);
+            let own = own.map(|block| read_update(block, default.unwrap_or_default()));
+            own.or(*default)
+        },
+        |value: &Option<UpdateStrategy>| value.as_ref().map(Update::from);
+    Option<job::Migrate>, of Option<MigrateStrategy>:
+        |block: &mut Block<'_>, _, default: &Option<MigrateStrategy>| read_migrate(block, *default),
+        |value: &Option<MigrateStrategy>| value.as_ref().map(job::Migrate::from);
+    Option<job::Disconnect>, of Disconnect:
+        |block: &mut Block<'_>, _, _: &Disconnect| read_disconnect(block),
+        |value: &Disconnect| {
+            (*value != Disconnect::default()).then(|| job::Disconnect::from(value))
+        };
+}
+
+impl JsonForm<ReschedulePolicy> for Option<job::Reschedule> {
+    fn read(
+        group: &mut Block<'_>,
+        name: &'static str,
+        default: &ReschedulePolicy,
+        job_type: JobType,
+    ) -> ReschedulePolicy {
+        read_reschedule(group, name, *default, job_type)
+    }
+
+    fn write(policy: &ReschedulePolicy, job_type: JobType) -> Self {
+        (!job_type.is_on_every_node()).then(|| job::Reschedule::from(policy))
     }
 }
 
@@ -162,7 +176,7 @@ fn read_reschedule(
 }
 
 /// The `disconnect` block, or the two fields that came before it.
-pub(super) fn read_disconnect(group: &mut Block<'_>) -> Disconnect {
+fn read_disconnect(group: &mut Block<'_>) -> Disconnect {
     let default = Disconnect {
         lost_after: group.duration("MaxClientDisconnect"),
         stop_on_client_after: group.duration("StopAfterClientDisconnect"),

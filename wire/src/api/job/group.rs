@@ -1,0 +1,108 @@
+//! Task groups: the table of their fields. `table` says what a row means.
+
+use std::collections::BTreeMap;
+
+use muster_domain::job as domain;
+
+use super::schema::BlockShape::{Conditions, Many, ManyByName, Named, One};
+use super::schema::Compared::InBoth;
+use super::schema::FieldKind::{Block, Value};
+use super::schema::ValueKind::{Bool, Duration, Int, Text, TextMap};
+use super::schema::{
+    AFFINITY, CONSTRAINT, DISCONNECT, EMPTY, EPHEMERAL_DISK, MIGRATE, NETWORK, RESCHEDULE, RESTART,
+    SCALING, SERVICE, SPREAD, TASK, UPDATE, VOLUME,
+};
+use super::table::job_block;
+use super::{
+    Affinity, Constraint, Disconnect, EphemeralDisk, Migrate, Reschedule, RestartPolicy, Scaling,
+    Spread, Task, Update, Volume,
+};
+use crate::api::null::{self, Null};
+use crate::api::resources::Network;
+
+job_block! {
+    /// Tasks that are placed together.
+    TaskGroup of domain::TaskGroup;
+    /// A group of tasks.
+    GROUP {
+        label: &["Name"],
+        plan_order: &[
+            "Constraint", "Affinity", "Spread", "RestartPolicy", "ReschedulePolicy", "EphemeralDisk", "Update", "Migrate",
+            "Disconnect", "Scaling", "Network", "Service", "Volume",
+        ],
+    }
+
+    name: String = field("Name", "", Value(Text)).hidden() => name, InPlace;
+    count: u32 = field("Count", "count", Value(Int)) => count, InPlace;
+    update: Option<Update> = field("Update", "update", Block(One, &UPDATE)).plan("Update") => update, InPlace;
+    migrate: Option<Migrate> = field("Migrate", "migrate", Block(One, &MIGRATE)).plan("Migrate") => migrate, InPlace;
+    // Whether the node still meets the constraints is checked elsewhere.
+    #[serde(with = "null")]
+    constraints: Vec<Constraint> = field("Constraints", "constraint", Block(Conditions, &CONSTRAINT)).plan("Constraint")
+        => constraints, InPlace;
+    scaling: Option<Scaling> = field("Scaling", "scaling", Block(One, &SCALING)).plan("Scaling") => scaling, InPlace;
+    restart_policy: Option<RestartPolicy> = field("RestartPolicy", "restart", Block(One, &RESTART)).plan("RestartPolicy")
+        => restart, InPlace;
+    #[serde(with = "null")]
+    tasks: Vec<Task> = field("Tasks", "task", Block(Many, &TASK)) => tasks, SameIf(same_tasks);
+    ephemeral_disk: Option<EphemeralDisk> =
+        field("EphemeralDisk", "ephemeral_disk", Block(One, &EPHEMERAL_DISK)).plan("EphemeralDisk")
+        => ephemeral_disk, Replace;
+    #[serde(with = "null")]
+    meta: BTreeMap<String, String> = field("Meta", "meta", Value(TextMap)) => meta, Replace;
+    reschedule_policy: Option<Reschedule> =
+        field("ReschedulePolicy", "reschedule", Block(One, &RESCHEDULE)).plan("ReschedulePolicy")
+        => reschedule, InPlace;
+    #[serde(with = "null")]
+    affinities: Vec<Affinity> = field("Affinities", "affinity", Block(Conditions, &AFFINITY)).plan("Affinity")
+        => affinities, Replace;
+    #[serde(with = "null")]
+    spreads: Vec<Spread> = field("Spreads", "spread", Block(Many, &SPREAD)).plan("Spread") => spreads, Replace;
+    #[serde(with = "null")]
+    networks: Vec<Network> = field("Networks", "network", Block(Many, &NETWORK)).plan("Network")
+        => network, SameIf(same_network);
+    consul: Null = field("Consul", "", Block(One, &EMPTY)).plan("Consul");
+    services: Null = field("Services", "", Block(ManyByName, &SERVICE)).plan("Service");
+    #[serde(with = "null")]
+    volumes: BTreeMap<String, Volume> = field("Volumes", "volume", Block(Named, &VOLUME)).plan("Volume")
+        => volumes, Replace;
+    /// Nanoseconds.
+    shutdown_delay: Option<i64> = field("ShutdownDelay", "shutdown_delay", Value(Duration)).compared(InBoth)
+        => shutdown_delay, InPlace;
+    // The next two are other words for fields of `disconnect`, whose reader reads them.
+    /// Nanoseconds.
+    stop_after_client_disconnect: Option<i64> =
+        field("StopAfterClientDisconnect", "stop_after_client_disconnect", Value(Duration)).compared(InBoth);
+    /// Nanoseconds.
+    max_client_disconnect: Option<i64> = field("MaxClientDisconnect", "max_client_disconnect", Value(Duration));
+    disconnect: Option<Disconnect> = field("Disconnect", "disconnect", Block(One, &DISCONNECT)).plan("Disconnect")
+        => disconnect, InPlace;
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    prevent_reschedule_on_lost: bool = field("PreventRescheduleOnLost", "prevent_reschedule_on_lost", Value(Bool));
+}
+
+fn same_tasks(old: &[domain::Task], new: &[domain::Task]) -> bool {
+    let twin = |old: &domain::Task| new.iter().find(|new| new.name == old.name);
+    old.len() == new.len()
+        && old
+            .iter()
+            .all(|old| twin(old).is_some_and(|new| Task::updates_in_place(old, new)))
+}
+
+/// A policy takes effect on tasks that run.
+fn same_network(old: &Option<domain::GroupNetwork>, new: &Option<domain::GroupNetwork>) -> bool {
+    match (old, new) {
+        (Some(old), Some(new)) => {
+            let domain::GroupNetwork {
+                mode,
+                ports,
+                policy: _,
+                dns,
+                hostname,
+            } = old;
+            *mode == new.mode && *ports == new.ports && *dns == new.dns && *hostname == new.hostname
+        }
+        (None, None) => true,
+        (None, Some(_)) | (Some(_), None) => false,
+    }
+}

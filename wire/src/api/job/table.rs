@@ -1,0 +1,191 @@
+//! Tables of the fields of a block, from which everything that knows the block's fields is made.
+//!
+//! A row of [`job_block`] is one field:
+//!
+//! ```text
+//! json_field: JsonType = field("Json", "file", kind) => domain_field, InPlace;
+//! ```
+//!
+//! - `json_field: JsonType` is the field of the API's struct. [`JsonForm`] reads and writes it.
+//! - `field("Json", "file", kind)` is its name in the API, its name in job files (empty if files do not have it) and its
+//!   kind. `.plan("Name")` and `.hidden()` say how `job plan` compares it, see [`Compared`](super::schema::Compared).
+//! - `domain_field` is the field of the domain's struct. A row without it is a field of Nomad that has no effect here.
+//! - `InPlace` or `Replace` says whether an instance takes a change while it runs, or is replaced. `SameIf(function)` asks
+//!   a function. `job plan` says so as well. `.plan_says(…)` is for a field of which Nomad's plan says something else.
+//!
+//! The default of a field is the one of `Default` of the domain's struct.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use muster_domain::job::JobType;
+
+use crate::api::block::Block;
+use crate::api::duration::nanos;
+
+/// The JSON form of a value of the type `D` of the domain.
+pub(super) trait JsonForm<D>: Sized {
+    /// Reads the field `name` of `block`, which is `default` if it is left out.
+    fn read(block: &mut Block<'_>, name: &'static str, default: &D, job_type: JobType) -> D;
+
+    /// Writes the field of a job of type `job_type`.
+    fn write(value: &D, job_type: JobType) -> Self;
+}
+
+/// Implements [`JsonForm`] by a function that reads and one that writes.
+macro_rules! json_form {
+    ($($json:ty, of $of:ty: $read:expr, $write:expr;)+) => {$(
+        impl crate::api::job::table::JsonForm<$of> for $json {
+            fn read(
+                block: &mut crate::api::block::Block<'_>,
+                name: &'static str,
+                default: &$of,
+                _: muster_domain::job::JobType,
+            ) -> $of {
+                ($read)(block, name, default)
+            }
+
+            fn write(value: &$of, _: muster_domain::job::JobType) -> Self {
+                ($write)(value)
+            }
+        }
+    )+};
+}
+
+/// Whether a value changes nothing for an instance that runs.
+macro_rules! is_same {
+    (InPlace, $old:expr, $new:expr) => {{
+        let _ = ($old, $new);
+        true
+    }};
+    (Replace, $old:expr, $new:expr) => {
+        $old == $new
+    };
+    (SameIf($same:path), $old:expr, $new:expr) => {
+        $same($old, $new)
+    };
+}
+
+/// The part of the rule for changes that a plan repeats.
+macro_rules! planned_effect {
+    (InPlace) => {
+        crate::api::job::schema::Effect::InPlace
+    };
+    (Replace) => {
+        crate::api::job::schema::Effect::Replace
+    };
+    (SameIf) => {
+        crate::api::job::schema::Effect::Replace
+    };
+}
+
+/// Makes the API's struct of a block, its reader, its writer, its schema and its rule for changes.
+macro_rules! job_block {
+    (
+        $(#[$block_attr:meta])*
+        $json_type:ident of domain::$domain_type:ident;
+        $(#[$table_attr:meta])*
+        $table:ident { $($setting:ident: $value:expr),+ $(,)? }
+        $(
+            $(#[$attr:meta])*
+            $json_field:ident: $field_type:ty =
+                field($json:literal, $file:literal, $kind:expr) $(.$method:ident($($arg:expr)?))*
+                $(=> $field:ident, $change:ident $(($rule:path))?)?;
+        )+
+    ) => {
+        $(#[$block_attr])*
+        #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
+        #[serde(default)]
+        pub struct $json_type {
+            $(
+                $(#[$attr])*
+                #[serde(rename = $json)]
+                pub $json_field: $field_type,
+            )+
+        }
+
+        $(#[$table_attr])*
+        pub static $table: crate::api::job::schema::Schema = crate::api::job::schema::Schema {
+            fields: &[$(
+                crate::api::job::schema::field($json, $file, $kind)
+                    $(.$method($($arg)?))*
+                    $(.on_change(crate::api::job::table::planned_effect!($change)))?,
+            )+],
+            $($setting: $value,)+
+            ..crate::api::job::schema::Schema::EMPTY
+        };
+
+        impl $json_type {
+            /// The block in a job of type `job_type`.
+            #[must_use]
+            pub fn of(block: &domain::$domain_type, job_type: domain::JobType) -> Self {
+                use crate::api::job::table::JsonForm;
+                let domain::$domain_type { $($($field,)?)+ } = block;
+                Self {
+                    $($($json_field: <$field_type as JsonForm<_>>::write($field, job_type),)?)+
+                    ..Self::default()
+                }
+            }
+
+            /// Reads the fields of a block in a job of type `job_type`. Those left out are as in `default`.
+            pub(super) fn read_fields(
+                block: &mut crate::api::block::Block<'_>,
+                default: &domain::$domain_type,
+                job_type: domain::JobType,
+            ) -> domain::$domain_type {
+                use crate::api::job::table::JsonForm;
+                domain::$domain_type {
+                    $($(
+                        $field: <$field_type as JsonForm<_>>::read(
+                            block, $json, &default.$field, job_type,
+                        ),
+                    )?)+
+                }
+            }
+
+            /// Whether an instance that runs with `old` can go on with `new`.
+            #[must_use]
+            pub fn updates_in_place(old: &domain::$domain_type, new: &domain::$domain_type) -> bool {
+                $($(
+                    if !crate::api::job::table::is_same!(
+                        $change $(($rule))?, &old.$field, &new.$field
+                    ) {
+                        return false;
+                    }
+                )?)+
+                true
+            }
+        }
+    };
+}
+
+pub(super) use {is_same, job_block, json_form, planned_effect};
+
+json_form! {
+    String, of String:
+        |block: &mut Block<'_>, name, default: &String| {
+            block.word(name).unwrap_or_else(|| default.clone())
+        },
+        |value: &String| value.clone();
+    bool, of bool:
+        |block: &mut Block<'_>, name, default: &bool| block.boolean(name).unwrap_or(*default),
+        |value: &bool| *value;
+    u32, of u32:
+        |block: &mut Block<'_>, name, default: &u32| {
+            block.number(name, u32::MAX).unwrap_or(*default)
+        },
+        |value: &u32| *value;
+    // 0 is Go's way to leave a duration out.
+    i64, of Duration: read_duration, |value: &Duration| nanos(*value);
+    Option<i64>, of Duration:
+        read_duration,
+        |value: &Duration| (!value.is_zero()).then(|| nanos(*value));
+    BTreeMap<String, String>, of BTreeMap<String, String>:
+        |block: &mut Block<'_>, name, _: &BTreeMap<String, String>| block.texts(name),
+        |value: &BTreeMap<String, String>| value.clone();
+}
+
+fn read_duration(block: &mut Block<'_>, name: &'static str, default: &Duration) -> Duration {
+    let given = block.duration(name).filter(|given| !given.is_zero());
+    given.unwrap_or(*default)
+}
