@@ -38,7 +38,7 @@ pub use change::{
     DispatchResponse, EvalOptions, EvaluateRequest, GroupScaleStatus, RevertRequest, ScaleRequest,
     ScaleStatus, ScalingEvent, StableRequest, StableResponse, TagRequest, TagResponse,
 };
-pub use group::TaskGroup;
+pub use group::{EphemeralDisk, TaskGroup};
 pub use launch::{
     DispatchPayload, DispatchRequest, Lifecycle, Parameterized, Periodic, Scaling, Volume,
     VolumeMount,
@@ -288,16 +288,6 @@ impl From<&domain::RestartPolicy> for RestartPolicy {
             render_templates: false,
         }
     }
-}
-
-/// Disk shared by a group's tasks.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-pub struct EphemeralDisk {
-    pub sticky: bool,
-    #[serde(rename = "SizeMB")]
-    pub size_mb: u32,
-    pub migrate: bool,
 }
 
 /// How a task's output is taken.

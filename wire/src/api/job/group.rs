@@ -9,13 +9,14 @@ use super::schema::Compared::InBoth;
 use super::schema::FieldKind::{Block, Value};
 use super::schema::ValueKind::{Bool, Duration, Int, Text, TextMap};
 use super::schema::{
-    AFFINITY, CONSTRAINT, DISCONNECT, EMPTY, EPHEMERAL_DISK, MIGRATE, NETWORK, RESCHEDULE, RESTART,
-    SCALING, SERVICE, SPREAD, TASK, UPDATE, VOLUME,
+    AFFINITY, CONSTRAINT, DISCONNECT, EMPTY, NETWORK, RESTART, SCALING, SERVICE, SPREAD, TASK,
+    VOLUME,
 };
+use super::steps::{MIGRATE, RESCHEDULE, UPDATE};
 use super::table::job_block;
 use super::{
-    Affinity, Constraint, Disconnect, EphemeralDisk, Migrate, Reschedule, RestartPolicy, Scaling,
-    Spread, Task, Update, Volume,
+    Affinity, Constraint, Disconnect, Migrate, Reschedule, RestartPolicy, Scaling, Spread, Task,
+    Update, Volume,
 };
 use crate::api::null::{self, Null};
 use crate::api::resources::Network;
@@ -24,7 +25,7 @@ job_block! {
     /// Tasks that are placed together.
     TaskGroup of domain::TaskGroup;
     /// A group of tasks.
-    GROUP {
+    pub GROUP {
         label: &["Name"],
         plan_order: &[
             "Constraint", "Affinity", "Spread", "RestartPolicy", "ReschedulePolicy", "EphemeralDisk", "Update", "Migrate",
@@ -79,6 +80,29 @@ job_block! {
         => disconnect, InPlace;
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     prevent_reschedule_on_lost: bool = field("PreventRescheduleOnLost", "prevent_reschedule_on_lost", Value(Bool));
+}
+
+impl TaskGroup {
+    /// A group of a job of type `job_type`.
+    #[must_use]
+    pub fn of(group: &domain::TaskGroup, job_type: domain::JobType) -> Self {
+        let mut json = Self::from(group);
+        if job_type.is_on_every_node() {
+            json.reschedule_policy = None;
+        }
+        json
+    }
+}
+
+job_block! {
+    /// Disk shared by a group's tasks.
+    #[derive(Eq)]
+    EphemeralDisk of domain::EphemeralDisk;
+    EPHEMERAL_DISK {}
+
+    sticky: bool = field("Sticky", "sticky", Value(Bool)) => sticky;
+    size_mb: u32 = field("SizeMB", "size", Value(Int)) => size;
+    migrate: bool = field("Migrate", "migrate", Value(Bool)) => migrate;
 }
 
 fn same_tasks(old: &[domain::Task], new: &[domain::Task]) -> bool {

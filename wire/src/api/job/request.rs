@@ -21,7 +21,7 @@ use muster_domain::resources::{CpuMhz, DeviceAsk, IoLimits, Mb, TaskResources};
 use serde_json::Value;
 
 use crate::api::block::{self, Block, FieldNames, ParseFindings};
-use crate::api::job::table::{JsonForm, json_form};
+use crate::api::job::table::json_form;
 use crate::api::job::{unsupported, written};
 use crate::api::resources::{Network, Resources};
 use crate::limits::FAULTS_MAX;
@@ -241,11 +241,10 @@ fn read_group(mut group: Block<'_>, job_type: JobType, steps: &update::JobSteps)
         migrate: steps.migrate,
         ..TaskGroup::default()
     };
-    let mut read = super::TaskGroup::read_fields(&mut group, &default, job_type);
+    let mut read = super::TaskGroup::read_fields(&mut group, &default);
+    steps.check_reschedule(&mut group, "ReschedulePolicy", read.reschedule);
     let tasks = group.blocks("Tasks", limits::TASKS_MAX).into_iter();
-    read.tasks = tasks
-        .map(|task| read_task(task, read.restart, job_type))
-        .collect();
+    read.tasks = tasks.map(|task| read_task(task, read.restart)).collect();
     if read.name.is_empty() {
         group.fault("Name", "is missing");
     }
@@ -258,19 +257,11 @@ fn instances(value: &Value) -> Option<u32> {
     u32::try_from(value.as_u64()?).ok()
 }
 
-/// The restart policy of a task is the group's by default, so tasks are read after their group.
-impl JsonForm<Vec<Task>> for Vec<super::Task> {
-    fn read(_: &mut Block<'_>, _: &'static str, default: &Vec<Task>, _: JobType) -> Vec<Task> {
-        default.clone()
-    }
-
-    fn write(tasks: &Vec<Task>, job_type: JobType) -> Self {
-        let tasks = tasks.iter();
-        tasks.map(|task| super::Task::of(task, job_type)).collect()
-    }
-}
-
 json_form! {
+    // The restart policy of a task is the group's by default, so tasks are read after their group.
+    Vec<super::Task>, of Vec<Task>:
+        |_: &mut Block<'_>, _, default: &Vec<Task>| default.clone(),
+        |value: &Vec<Task>| value.iter().map(super::Task::from).collect();
     Option<super::Scaling>, of Option<Scaling>:
         |block: &mut Block<'_>, _, _: &Option<Scaling>| {
             let count = block.value("Count").and_then(instances);
@@ -278,12 +269,8 @@ json_form! {
         },
         |value: &Option<Scaling>| value.as_ref().map(super::Scaling::from);
     Option<super::EphemeralDisk>, of EphemeralDisk:
-        |block: &mut Block<'_>, _, _: &EphemeralDisk| read_disk(block),
-        |value: &EphemeralDisk| Some(super::EphemeralDisk {
-            sticky: value.sticky,
-            size_mb: value.size.0,
-            migrate: value.migrate,
-        });
+        read_disk,
+        |value: &EphemeralDisk| Some(super::EphemeralDisk::from(value));
     Vec<super::Spread>, of Vec<Spread>:
         |block: &mut Block<'_>, _, _: &Vec<Spread>| read_spreads(block),
         |value: &Vec<Spread>| value.iter().map(super::Spread::from).collect();
@@ -316,18 +303,11 @@ fn read_restart(parent: &mut Block<'_>, default: RestartPolicy) -> RestartPolicy
     read
 }
 
-fn read_disk(group: &mut Block<'_>) -> EphemeralDisk {
-    let Some(mut disk) = group.block("EphemeralDisk") else {
-        return EphemeralDisk::default();
+fn read_disk(group: &mut Block<'_>, name: &'static str, default: &EphemeralDisk) -> EphemeralDisk {
+    let Some(mut disk) = group.block(name) else {
+        return *default;
     };
-    let size = disk
-        .number("SizeMB", u32::MAX)
-        .map_or(EphemeralDisk::default().size, Mb);
-    let read = EphemeralDisk {
-        size,
-        sticky: disk.boolean("Sticky").unwrap_or(false),
-        migrate: disk.boolean("Migrate").unwrap_or(false),
-    };
+    let read = super::EphemeralDisk::read_fields(&mut disk, default);
     disk.finish(&PLAIN);
     read
 }
@@ -559,12 +539,16 @@ fn read_spreads(parent: &mut Block<'_>) -> Vec<Spread> {
     spreads
 }
 
-fn read_task(mut task: Block<'_>, group_restart: RestartPolicy, job_type: JobType) -> Task {
+fn read_task(mut task: Block<'_>, group_restart: RestartPolicy) -> Task {
     let default = Task {
         restart: group_restart,
         ..Task::default()
     };
-    let read = super::Task::read_fields(&mut task, &default, job_type);
+    let mut read = super::Task::read_fields(&mut task, &default);
+    // 0 is Go's way to leave it out.
+    if read.kill_timeout.is_zero() {
+        read.kill_timeout = default.kill_timeout;
+    }
     if read.name.is_empty() {
         task.fault("Name", "is missing");
     }

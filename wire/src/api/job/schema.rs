@@ -2,13 +2,14 @@
 //!
 //! A row is a field: its name in the API, its name in job files, its kind, and how `muster job plan` compares it. Job
 //! files are read by these tables and versions are compared by them. The
-//! tables of groups and tasks are in `group` and `task`. Names of Nomad that
+//! tables of groups, tasks and some blocks within are in `group`, `task` and `steps`. Names of Nomad that
 //! have no effect here are in [`unsupported`](super::unsupported).
 
 use self::BlockShape::{Alone, Conditions, Free, Many, ManyByName, One, Ports};
 use self::FieldKind::{Block, Value};
 use self::ValueKind::{Bool, Duration, Int, Text, TextMap, Texts, Word};
 pub use super::group::GROUP;
+use super::steps::{MIGRATE, RESCHEDULE, UPDATE};
 pub use super::task::TASK;
 
 /// The kind of a value.
@@ -286,43 +287,6 @@ static TARGET: Schema = Schema {
     ..Schema::EMPTY
 };
 
-pub(super) static UPDATE: Schema = Schema {
-    fields: &[
-        field("AutoPromote", "auto_promote", Value(Bool)),
-        field("AutoRevert", "auto_revert", Value(Bool)),
-        field("Canary", "canary", Value(Int)),
-        field("HealthCheck", "health_check", Value(Text)),
-        field("HealthyDeadline", "healthy_deadline", Value(Duration)),
-        field("MaxParallel", "max_parallel", Value(Int)),
-        field("MinHealthyTime", "min_healthy_time", Value(Duration)),
-        field("ProgressDeadline", "progress_deadline", Value(Duration)),
-        field("Stagger", "stagger", Value(Duration)).hidden(),
-    ],
-    ..Schema::EMPTY
-};
-
-pub(super) static MIGRATE: Schema = Schema {
-    fields: &[
-        field("HealthCheck", "health_check", Value(Text)),
-        field("HealthyDeadline", "healthy_deadline", Value(Duration)),
-        field("MaxParallel", "max_parallel", Value(Int)),
-        field("MinHealthyTime", "min_healthy_time", Value(Duration)),
-    ],
-    ..Schema::EMPTY
-};
-
-pub(super) static RESCHEDULE: Schema = Schema {
-    fields: &[
-        field("Attempts", "attempts", Value(Int)),
-        field("Delay", "delay", Value(Duration)),
-        field("DelayFunction", "delay_function", Value(Text)),
-        field("Interval", "interval", Value(Duration)),
-        field("MaxDelay", "max_delay", Value(Duration)),
-        field("Unlimited", "unlimited", Value(Bool)),
-    ],
-    ..Schema::EMPTY
-};
-
 static PERIODIC: Schema = Schema {
     fields: &[
         field("Spec", "cron", Value(Text)),
@@ -448,15 +412,6 @@ pub(super) static VOLUME_MOUNT: Schema = Schema {
         field("ReadOnly", "read_only", Value(Bool)),
         field("SELinuxLabel", "selinux_label", Value(Text)),
         field("Volume", "volume", Value(Text)),
-    ],
-    ..Schema::EMPTY
-};
-
-pub(super) static EPHEMERAL_DISK: Schema = Schema {
-    fields: &[
-        field("Migrate", "migrate", Value(Bool)),
-        field("SizeMB", "size", Value(Int)),
-        field("Sticky", "sticky", Value(Bool)),
     ],
     ..Schema::EMPTY
 };

@@ -10,7 +10,7 @@
 //! - `field("Json", "file", kind)` is its name in the API, its name in job files (empty if files do not have it) and its
 //!   kind. `.plan("Name")` and `.hidden()` say how `job plan` compares it, see [`Compared`](super::schema::Compared).
 //! - `domain_field` is the field of the domain's struct. A row without it is a field of Nomad that has no effect here.
-//! - `InPlace` or `Replace` says whether an instance takes a change while it runs, or is replaced. `SameIf(function)` asks
+//! - `InPlace` or `Replace`, of groups and tasks, says whether an instance takes a change while it runs, or is replaced. `SameIf(function)` asks
 //!   a function. `job plan` says so as well. `.plan_says(…)` is for a field of which Nomad's plan says something else.
 //!
 //! The default of a field is the one of `Default` of the domain's struct.
@@ -18,7 +18,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use muster_domain::job::JobType;
+use muster_domain::job::{DelayFunction, HealthCheck};
+use muster_domain::resources::Mb;
 
 use crate::api::block::Block;
 use crate::api::duration::nanos;
@@ -26,10 +27,10 @@ use crate::api::duration::nanos;
 /// The JSON form of a value of the type `D` of the domain.
 pub(super) trait JsonForm<D>: Sized {
     /// Reads the field `name` of `block`, which is `default` if it is left out.
-    fn read(block: &mut Block<'_>, name: &'static str, default: &D, job_type: JobType) -> D;
+    fn read(block: &mut Block<'_>, name: &'static str, default: &D) -> D;
 
-    /// Writes the field of a job of type `job_type`.
-    fn write(value: &D, job_type: JobType) -> Self;
+    /// Writes the field.
+    fn write(value: &D) -> Self;
 }
 
 /// Implements [`JsonForm`] by a function that reads and one that writes.
@@ -40,16 +41,28 @@ macro_rules! json_form {
                 block: &mut crate::api::block::Block<'_>,
                 name: &'static str,
                 default: &$of,
-                _: muster_domain::job::JobType,
             ) -> $of {
                 ($read)(block, name, default)
             }
 
-            fn write(value: &$of, _: muster_domain::job::JobType) -> Self {
+            fn write(value: &$of) -> Self {
                 ($write)(value)
             }
         }
     )+};
+}
+
+/// Implements [`JsonForm`] for enums that have names.
+macro_rules! named_forms {
+    ($($of:ty),+ $(,)?) => {
+        crate::api::job::table::json_form! {$(
+            String, of $of:
+                |block: &mut crate::api::block::Block<'_>, name, default: &$of| {
+                    block.choice(name).unwrap_or(*default)
+                },
+                |value: &$of| value.as_str().to_owned();
+        )+}
+    };
 }
 
 /// Whether a value changes nothing for an instance that runs.
@@ -85,12 +98,12 @@ macro_rules! job_block {
         $(#[$block_attr:meta])*
         $json_type:ident of domain::$domain_type:ident;
         $(#[$table_attr:meta])*
-        $table:ident { $($setting:ident: $value:expr),+ $(,)? }
+        $vis:vis $table:ident { $($setting:ident: $value:expr),* $(,)? }
         $(
             $(#[$attr:meta])*
             $json_field:ident: $field_type:ty =
                 field($json:literal, $file:literal, $kind:expr) $(.$method:ident($($arg:expr)?))*
-                $(=> $field:ident, $change:ident $(($rule:path))?)?;
+                $(=> $field:ident $(, $change:ident $(($rule:path))?)?)?;
         )+
     ) => {
         $(#[$block_attr])*
@@ -105,61 +118,69 @@ macro_rules! job_block {
         }
 
         $(#[$table_attr])*
-        pub static $table: crate::api::job::schema::Schema = crate::api::job::schema::Schema {
+        $vis static $table: crate::api::job::schema::Schema = crate::api::job::schema::Schema {
             fields: &[$(
                 crate::api::job::schema::field($json, $file, $kind)
                     $(.$method($($arg)?))*
-                    $(.on_change(crate::api::job::table::planned_effect!($change)))?,
+                    $($(.on_change(crate::api::job::table::planned_effect!($change)))?)?,
             )+],
-            $($setting: $value,)+
+            $($setting: $value,)*
             ..crate::api::job::schema::Schema::EMPTY
         };
 
-        impl $json_type {
-            /// The block in a job of type `job_type`.
-            #[must_use]
-            pub fn of(block: &domain::$domain_type, job_type: domain::JobType) -> Self {
+        impl From<&domain::$domain_type> for $json_type {
+            fn from(block: &domain::$domain_type) -> Self {
                 use crate::api::job::table::JsonForm;
                 let domain::$domain_type { $($($field,)?)+ } = block;
+                #[allow(clippy::needless_update, reason = "a block may have no field without a value")]
                 Self {
-                    $($($json_field: <$field_type as JsonForm<_>>::write($field, job_type),)?)+
+                    $($($json_field: <$field_type as JsonForm<_>>::write($field),)?)+
                     ..Self::default()
                 }
             }
+        }
 
-            /// Reads the fields of a block in a job of type `job_type`. Those left out are as in `default`.
+        impl $json_type {
+            /// Reads the fields of a block. Those left out are as in `default`.
             pub(super) fn read_fields(
                 block: &mut crate::api::block::Block<'_>,
                 default: &domain::$domain_type,
-                job_type: domain::JobType,
             ) -> domain::$domain_type {
                 use crate::api::job::table::JsonForm;
                 domain::$domain_type {
-                    $($(
-                        $field: <$field_type as JsonForm<_>>::read(
-                            block, $json, &default.$field, job_type,
-                        ),
-                    )?)+
+                    $($($field: <$field_type as JsonForm<_>>::read(block, $json, &default.$field),)?)+
                 }
             }
+        }
 
+        crate::api::job::table::change_rule! {
+            $json_type $domain_type $($($($field $change $(($rule))?,)?)?)+
+        }
+    };
+}
+
+/// Makes the rule for changes of a block. A block without one changes as a whole.
+macro_rules! change_rule {
+    ($json_type:ident $domain_type:ident) => {};
+    ($json_type:ident $domain_type:ident $($field:ident $change:ident $(($rule:path))?,)+) => {
+        impl $json_type {
             /// Whether an instance that runs with `old` can go on with `new`.
             #[must_use]
             pub fn updates_in_place(old: &domain::$domain_type, new: &domain::$domain_type) -> bool {
-                $($(
+                $(
                     if !crate::api::job::table::is_same!(
                         $change $(($rule))?, &old.$field, &new.$field
                     ) {
                         return false;
                     }
-                )?)+
+                )+
                 true
             }
         }
     };
 }
 
-pub(super) use {is_same, job_block, json_form, planned_effect};
+pub(super) use {change_rule, is_same, job_block, json_form, planned_effect};
 
 json_form! {
     String, of String:
@@ -175,17 +196,19 @@ json_form! {
             block.number(name, u32::MAX).unwrap_or(*default)
         },
         |value: &u32| *value;
-    // 0 is Go's way to leave a duration out.
-    i64, of Duration: read_duration, |value: &Duration| nanos(*value);
+    i64, of Duration:
+        |block: &mut Block<'_>, name, default: &Duration| block.duration(name).unwrap_or(*default),
+        |value: &Duration| nanos(*value);
+    // Absent if it is 0.
     Option<i64>, of Duration:
-        read_duration,
+        |block: &mut Block<'_>, name, default: &Duration| block.duration(name).unwrap_or(*default),
         |value: &Duration| (!value.is_zero()).then(|| nanos(*value));
+    u32, of Mb:
+        |block: &mut Block<'_>, name, default: &Mb| block.number(name, u32::MAX).map_or(*default, Mb),
+        |value: &Mb| value.0;
     BTreeMap<String, String>, of BTreeMap<String, String>:
         |block: &mut Block<'_>, name, _: &BTreeMap<String, String>| block.texts(name),
         |value: &BTreeMap<String, String>| value.clone();
 }
 
-fn read_duration(block: &mut Block<'_>, name: &'static str, default: &Duration) -> Duration {
-    let given = block.duration(name).filter(|given| !given.is_zero());
-    given.unwrap_or(*default)
-}
+named_forms!(DelayFunction, HealthCheck);

@@ -26,7 +26,7 @@ job_block! {
     /// One process tree.
     Task of domain::Task;
     /// A task.
-    TASK {
+    pub TASK {
         label: &["Name"],
         plan_order: &[
             "Constraint", "Affinity", "Config", "Resources", "LogConfig", "DispatchPayload", "Artifact", "Service",
