@@ -3,6 +3,7 @@
 //! A [`JobSpec`] is the submitted job, with defaults filled in. A [`JobVersion`] is a spec that was accepted, and never
 //! changes. A [`Job`] is the row of the state table: the current version and its status.
 
+mod block;
 mod constraint;
 mod group;
 mod launch;

@@ -1,8 +1,7 @@
 //! Whether a new version of a group can go on in the instances of an old one. The tables of groups and tasks in
-//! `wire/src/api/job` have the rule of each field.
+//! `domain/src/job` have the rule of each field.
 
 use muster_domain::job::{JobSpec, TaskGroup};
-use muster_wire::api;
 
 /// The change that a new version asks of an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +32,7 @@ pub(super) fn change<'a>(
         && old.0.name == new.0.name
         && old.0.affinities == new.0.affinities
         && old.0.spreads == new.0.spreads
-        && api::job::TaskGroup::updates_in_place(old.1, new.1);
+        && TaskGroup::updates_in_place(old.1, new.1);
     if !same {
         return (Change::Destructive, Vec::new());
     }

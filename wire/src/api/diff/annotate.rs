@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use muster_domain::job::Task;
+
 use super::{DiffType, FieldDiff, GroupDiff, JobDiff, TaskDiff};
 use crate::api::job::schema::{self, Effect};
 
@@ -71,10 +73,14 @@ fn of_task(group: DiffType, task: &TaskDiff) -> Option<&'static str> {
     let objects = task.objects.iter();
     let objects = objects.map(|object| (object.name.as_str(), &object.fields[..]));
     let in_place = fields.chain(objects).all(|(name, inner)| {
-        match schema::TASK.in_plan(name).and_then(|field| field.effect) {
+        let Some(field) = schema::TASK.in_plan(name) else {
+            return false;
+        };
+        match field.effect {
             Some(Effect::InPlace) => true,
             Some(Effect::InPlaceUnless(but)) => !inner.iter().any(|field| field.name == but),
-            Some(Effect::Replace) | None => false,
+            Some(Effect::Replace) => false,
+            None => Task::is_in_place(field.domain),
         }
     });
     Some(if in_place { IN_PLACE } else { DESTRUCTIVE })

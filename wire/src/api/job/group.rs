@@ -33,43 +33,42 @@ job_block! {
         ],
     }
 
-    name: String = field("Name", "", Value(Text)).hidden() => name, InPlace;
-    count: u32 = field("Count", "count", Value(Int)) => count, InPlace;
-    update: Option<Update> = field("Update", "update", Block(One, &UPDATE)).plan("Update") => update, InPlace;
-    migrate: Option<Migrate> = field("Migrate", "migrate", Block(One, &MIGRATE)).plan("Migrate") => migrate, InPlace;
-    // Whether the node still meets the constraints is checked elsewhere.
+    name: String = field("Name", "", Value(Text)).hidden() => name;
+    count: u32 = field("Count", "count", Value(Int)) => count;
+    update: Option<Update> = field("Update", "update", Block(One, &UPDATE)).plan("Update") => update;
+    migrate: Option<Migrate> = field("Migrate", "migrate", Block(One, &MIGRATE)).plan("Migrate") => migrate;
     #[serde(with = "null")]
     constraints: Vec<Constraint> = field("Constraints", "constraint", Block(Conditions, &CONSTRAINT)).plan("Constraint")
-        => constraints, InPlace;
-    scaling: Option<Scaling> = field("Scaling", "scaling", Block(One, &SCALING)).plan("Scaling") => scaling, InPlace;
+        => constraints;
+    scaling: Option<Scaling> = field("Scaling", "scaling", Block(One, &SCALING)).plan("Scaling") => scaling;
     restart_policy: Option<RestartPolicy> = field("RestartPolicy", "restart", Block(One, &RESTART)).plan("RestartPolicy")
-        => restart, InPlace;
+        => restart;
     #[serde(with = "null")]
-    tasks: Vec<Task> = field("Tasks", "task", Block(Many, &TASK)) => tasks, SameIf(same_tasks);
+    tasks: Vec<Task> = field("Tasks", "task", Block(Many, &TASK)) => tasks;
     ephemeral_disk: Option<EphemeralDisk> =
         field("EphemeralDisk", "ephemeral_disk", Block(One, &EPHEMERAL_DISK)).plan("EphemeralDisk")
-        => ephemeral_disk, Replace;
+        => ephemeral_disk;
     #[serde(with = "null")]
-    meta: BTreeMap<String, String> = field("Meta", "meta", Value(TextMap)) => meta, Replace;
+    meta: BTreeMap<String, String> = field("Meta", "meta", Value(TextMap)) => meta;
     reschedule_policy: Option<Reschedule> =
         field("ReschedulePolicy", "reschedule", Block(One, &RESCHEDULE)).plan("ReschedulePolicy")
-        => reschedule, InPlace;
+        => reschedule;
     #[serde(with = "null")]
     affinities: Vec<Affinity> = field("Affinities", "affinity", Block(Conditions, &AFFINITY)).plan("Affinity")
-        => affinities, Replace;
+        => affinities;
     #[serde(with = "null")]
-    spreads: Vec<Spread> = field("Spreads", "spread", Block(Many, &SPREAD)).plan("Spread") => spreads, Replace;
+    spreads: Vec<Spread> = field("Spreads", "spread", Block(Many, &SPREAD)).plan("Spread") => spreads;
     #[serde(with = "null")]
     networks: Vec<Network> = field("Networks", "network", Block(Many, &NETWORK)).plan("Network")
-        => network, SameIf(same_network);
+        => network;
     consul: Null = field("Consul", "", Block(One, &EMPTY)).plan("Consul");
     services: Null = field("Services", "", Block(ManyByName, &SERVICE)).plan("Service");
     #[serde(with = "null")]
     volumes: BTreeMap<String, Volume> = field("Volumes", "volume", Block(Named, &VOLUME)).plan("Volume")
-        => volumes, Replace;
+        => volumes;
     /// Nanoseconds.
     shutdown_delay: Option<i64> = field("ShutdownDelay", "shutdown_delay", Value(Duration)).compared(InBoth)
-        => shutdown_delay, InPlace;
+        => shutdown_delay;
     // The next two are other words for fields of `disconnect`, whose reader reads them.
     /// Nanoseconds.
     stop_after_client_disconnect: Option<i64> =
@@ -77,7 +76,7 @@ job_block! {
     /// Nanoseconds.
     max_client_disconnect: Option<i64> = field("MaxClientDisconnect", "max_client_disconnect", Value(Duration));
     disconnect: Option<Disconnect> = field("Disconnect", "disconnect", Block(One, &DISCONNECT)).plan("Disconnect")
-        => disconnect, InPlace;
+        => disconnect;
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     prevent_reschedule_on_lost: bool = field("PreventRescheduleOnLost", "prevent_reschedule_on_lost", Value(Bool));
 }
@@ -103,30 +102,4 @@ job_block! {
     sticky: bool = field("Sticky", "sticky", Value(Bool)) => sticky;
     size_mb: u32 = field("SizeMB", "size", Value(Int)) => size;
     migrate: bool = field("Migrate", "migrate", Value(Bool)) => migrate;
-}
-
-fn same_tasks(old: &[domain::Task], new: &[domain::Task]) -> bool {
-    let twin = |old: &domain::Task| new.iter().find(|new| new.name == old.name);
-    old.len() == new.len()
-        && old
-            .iter()
-            .all(|old| twin(old).is_some_and(|new| Task::updates_in_place(old, new)))
-}
-
-/// A policy takes effect on tasks that run.
-fn same_network(old: &Option<domain::GroupNetwork>, new: &Option<domain::GroupNetwork>) -> bool {
-    match (old, new) {
-        (Some(old), Some(new)) => {
-            let domain::GroupNetwork {
-                mode,
-                ports,
-                policy: _,
-                dns,
-                hostname,
-            } = old;
-            *mode == new.mode && *ports == new.ports && *dns == new.dns && *hostname == new.hostname
-        }
-        (None, None) => true,
-        (None, Some(_)) | (Some(_), None) => false,
-    }
 }

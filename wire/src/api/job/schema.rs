@@ -87,8 +87,10 @@ pub struct Field {
     pub file: &'static str,
     pub kind: FieldKind,
     pub compared: Compared,
-    /// `None` where no plan says it.
+    /// The effect, if it is not the one of the domain's struct.
     pub effect: Option<Effect>,
+    /// Its name in the domain's struct; empty if that has no such field.
+    pub domain: &'static str,
 }
 
 /// A field of this name in the API, in job files, and of this kind.
@@ -99,6 +101,7 @@ pub(super) const fn field(json: &'static str, file: &'static str, kind: FieldKin
         kind,
         compared: Compared::Plain,
         effect: None,
+        domain: "",
     }
 }
 
@@ -126,12 +129,9 @@ impl Field {
         }
     }
 
-    /// The field, of which a plan says this effect if nothing else was named.
-    pub(super) const fn on_change(self, effect: Effect) -> Self {
-        match self.effect {
-            None => self.plan_says(effect),
-            Some(_) => self,
-        }
+    /// The field, which holds this field of the domain's struct.
+    pub(super) const fn of(self, domain: &'static str) -> Self {
+        Self { domain, ..self }
     }
 }
 

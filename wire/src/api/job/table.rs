@@ -3,17 +3,16 @@
 //! A row of [`job_block`] is one field:
 //!
 //! ```text
-//! json_field: JsonType = field("Json", "file", kind) => domain_field, InPlace;
+//! json_field: JsonType = field("Json", "file", kind) => domain_field;
 //! ```
 //!
 //! - `json_field: JsonType` is the field of the API's struct. [`JsonForm`] reads and writes it.
 //! - `field("Json", "file", kind)` is its name in the API, its name in job files (empty if files do not have it) and its
 //!   kind. `.plan("Name")` and `.hidden()` say how `job plan` compares it, see [`Compared`](super::schema::Compared).
 //! - `domain_field` is the field of the domain's struct. A row without it is a field of Nomad that has no effect here.
-//! - `InPlace` or `Replace`, of groups and tasks, says whether an instance takes a change while it runs, or is replaced. `SameIf(function)` asks
-//!   a function. `job plan` says so as well. `.plan_says(…)` is for a field of which Nomad's plan says something else.
 //!
-//! The default of a field is the one of `Default` of the domain's struct.
+//! The table in `domain/src/job` has the default of each field, and whether an instance takes a change in place. A plan
+//! says so as well. `.plan_says(…)` is for a field of which Nomad's plan says something else.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -65,34 +64,7 @@ macro_rules! named_forms {
     };
 }
 
-/// Whether a value changes nothing for an instance that runs.
-macro_rules! is_same {
-    (InPlace, $old:expr, $new:expr) => {{
-        let _ = ($old, $new);
-        true
-    }};
-    (Replace, $old:expr, $new:expr) => {
-        $old == $new
-    };
-    (SameIf($same:path), $old:expr, $new:expr) => {
-        $same($old, $new)
-    };
-}
-
-/// The part of the rule for changes that a plan repeats.
-macro_rules! planned_effect {
-    (InPlace) => {
-        crate::api::job::schema::Effect::InPlace
-    };
-    (Replace) => {
-        crate::api::job::schema::Effect::Replace
-    };
-    (SameIf) => {
-        crate::api::job::schema::Effect::Replace
-    };
-}
-
-/// Makes the API's struct of a block, its reader, its writer, its schema and its rule for changes.
+/// Makes the API's struct of a block, its reader, its writer and its schema.
 macro_rules! job_block {
     (
         $(#[$block_attr:meta])*
@@ -103,7 +75,7 @@ macro_rules! job_block {
             $(#[$attr:meta])*
             $json_field:ident: $field_type:ty =
                 field($json:literal, $file:literal, $kind:expr) $(.$method:ident($($arg:expr)?))*
-                $(=> $field:ident $(, $change:ident $(($rule:path))?)?)?;
+                $(=> $field:ident)?;
         )+
     ) => {
         $(#[$block_attr])*
@@ -122,7 +94,7 @@ macro_rules! job_block {
             fields: &[$(
                 crate::api::job::schema::field($json, $file, $kind)
                     $(.$method($($arg)?))*
-                    $($(.on_change(crate::api::job::table::planned_effect!($change)))?)?,
+                    $(.of(stringify!($field)))?,
             )+],
             $($setting: $value,)*
             ..crate::api::job::schema::Schema::EMPTY
@@ -152,35 +124,10 @@ macro_rules! job_block {
                 }
             }
         }
-
-        crate::api::job::table::change_rule! {
-            $json_type $domain_type $($($($field $change $(($rule))?,)?)?)+
-        }
     };
 }
 
-/// Makes the rule for changes of a block. A block without one changes as a whole.
-macro_rules! change_rule {
-    ($json_type:ident $domain_type:ident) => {};
-    ($json_type:ident $domain_type:ident $($field:ident $change:ident $(($rule:path))?,)+) => {
-        impl $json_type {
-            /// Whether an instance that runs with `old` can go on with `new`.
-            #[must_use]
-            pub fn updates_in_place(old: &domain::$domain_type, new: &domain::$domain_type) -> bool {
-                $(
-                    if !crate::api::job::table::is_same!(
-                        $change $(($rule))?, &old.$field, &new.$field
-                    ) {
-                        return false;
-                    }
-                )+
-                true
-            }
-        }
-    };
-}
-
-pub(super) use {change_rule, is_same, job_block, json_form, planned_effect};
+pub(super) use {job_block, json_form};
 
 json_form! {
     String, of String:

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use muster_domain::job as domain;
-use muster_domain::resources::TaskResources;
 use serde_json::Value as Json;
 
 use super::schema::BlockShape::{Conditions, Free, Many, ManyByName, One};
@@ -34,79 +33,54 @@ job_block! {
         ],
     }
 
-    name: String = field("Name", "", Value(Text)).hidden() => name, InPlace;
-    driver: String = field("Driver", "driver", Value(Text)) => driver, Replace;
-    user: String = field("User", "user", Value(Text)) => user, Replace;
-    config: Json = field("Config", "config", Block(Free, &EMPTY)).plan("Config") => config_json, Replace;
+    name: String = field("Name", "", Value(Text)).hidden() => name;
+    driver: String = field("Driver", "driver", Value(Text)) => driver;
+    user: String = field("User", "user", Value(Text)) => user;
+    config: Json = field("Config", "config", Block(Free, &EMPTY)).plan("Config") => config_json;
     #[serde(with = "null")]
-    env: BTreeMap<String, String> = field("Env", "env", Value(TextMap)) => env, Replace;
+    env: BTreeMap<String, String> = field("Env", "env", Value(TextMap)) => env;
     services: Null = field("Services", "", Block(ManyByName, &SERVICE)).plan("Service").plan_says(InPlace);
     vault: Null = field("Vault", "", Block(One, &VAULT)).plan("Vault");
     templates: Null = field("Templates", "", Block(Many, &EMPTY)).plan("Template");
     #[serde(with = "null")]
     constraints: Vec<Constraint> = field("Constraints", "constraint", Block(Conditions, &CONSTRAINT)).plan("Constraint")
-        => constraints, InPlace;
+        => constraints;
     #[serde(with = "null")]
     affinities: Vec<Affinity> = field("Affinities", "affinity", Block(Conditions, &AFFINITY)).plan("Affinity")
-        => affinities, Replace;
+        => affinities;
     resources: Option<Resources> = field("Resources", "resources", Block(One, &RESOURCES)).plan("Resources")
-        => resources, SameIf(same_resources);
+        => resources;
     restart_policy: Option<RestartPolicy> = field("RestartPolicy", "restart", Block(One, &RESTART)).plan("RestartPolicy")
-        => restart, InPlace;
+        => restart;
     dispatch_payload: Option<DispatchPayload> =
         field("DispatchPayload", "dispatch_payload", Block(One, &DISPATCH_PAYLOAD)).plan("DispatchPayload")
-        => payload_file, Replace;
-    // The hook decides when a task starts. Nomad 1.1.2 changes it in place, and a task that has ended stays so.
+        => payload_file;
     lifecycle: Option<Lifecycle> =
         field("Lifecycle", "lifecycle", Block(One, &LIFECYCLE)).plan("Lifecycle").plan_says(InPlace)
-        => lifecycle, Replace;
+        => lifecycle;
     #[serde(with = "null")]
-    meta: BTreeMap<String, String> = field("Meta", "meta", Value(TextMap)) => meta, Replace;
+    meta: BTreeMap<String, String> = field("Meta", "meta", Value(TextMap)) => meta;
     /// Nanoseconds.
-    kill_timeout: i64 = field("KillTimeout", "kill_timeout", Value(Duration)) => kill_timeout, InPlace;
+    kill_timeout: i64 = field("KillTimeout", "kill_timeout", Value(Duration)) => kill_timeout;
     log_config: Option<LogConfig> =
         field("LogConfig", "logs", Block(One, &LOGS)).plan("LogConfig").plan_says(InPlaceUnless("Disabled"))
-        => logs, SameIf(same_logs);
+        => logs;
     artifacts: Null = field("Artifacts", "", Block(Many, &ARTIFACT)).plan("Artifact");
-    leader: bool = field("Leader", "leader", Value(Bool)).plan_says(Replace) => leader, InPlace;
+    leader: bool = field("Leader", "leader", Value(Bool)).plan_says(Replace) => leader;
     shutdown_delay: i64 = field("ShutdownDelay", "shutdown_delay", Value(Duration)).plan_says(Replace)
-        => shutdown_delay, InPlace;
+        => shutdown_delay;
     #[serde(with = "null")]
     volume_mounts: Vec<VolumeMount> = field("VolumeMounts", "volume_mount", Block(Many, &VOLUME_MOUNT)).plan("VolumeMount")
-        => volume_mounts, Replace;
+        => volume_mounts;
     scaling_policies: Option<Json> = field("ScalingPolicies", "scaling", Block(Many, &TASK_SCALING));
     #[serde(skip_serializing_if = "Option::is_none")]
     identity: Option<Json> = field("Identity", "", Block(One, &EMPTY));
     #[serde(skip_serializing_if = "Option::is_none")]
     identities: Option<Json> = field("Identities", "identity", Block(Many, &IDENTITY));
-    kill_signal: String = field("KillSignal", "kill_signal", Value(Text)).plan_says(Replace) => kill_signal, InPlace;
+    kill_signal: String = field("KillSignal", "kill_signal", Value(Text)).plan_says(Replace) => kill_signal;
     kind: String = field("Kind", "", Value(Text)).hidden();
     csi_plugin_config: Null = field("CSIPluginConfig", "", Block(One, &EMPTY));
-    // Nomad has no such field. A policy takes effect on tasks that run.
+    /// The network policy of the task. Nomad has no such field.
     #[serde(skip_serializing_if = "Option::is_none")]
-    policy: Option<NetworkPolicy> = field("Policy", "policy", Block(One, &POLICY)).plan("Policy") => policy, InPlace;
-}
-
-/// Whether the resources are the same for a task that runs. A lower limit of memory takes no effect on it. One that
-/// has more would be killed, and how much it has is known on its node alone. Cores of its own are chosen with a place.
-fn same_resources(old: &TaskResources, new: &TaskResources) -> bool {
-    let TaskResources {
-        cpu: _,
-        cores,
-        memory,
-        memory_max,
-        devices,
-        cpu_hard_limit: _,
-        io: _,
-        ports,
-    } = old;
-    *cores == new.cores
-        && *ports == new.ports
-        && memory_max.unwrap_or(*memory) <= new.memory_max.unwrap_or(new.memory)
-        && *devices == new.devices
-}
-
-/// Where a task writes to is decided at its start.
-fn same_logs(old: &domain::LogConfig, new: &domain::LogConfig) -> bool {
-    old.is_disabled() == new.is_disabled()
+    policy: Option<NetworkPolicy> = field("Policy", "policy", Block(One, &POLICY)).plan("Policy") => policy;
 }
