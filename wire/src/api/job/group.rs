@@ -24,7 +24,7 @@ use crate::api::resources::Network;
 job_block! {
     /// Tasks that are placed together.
     TaskGroup of domain::TaskGroup;
-    /// A group of tasks.
+    /// The fields of a group in the API and in job files.
     pub GROUP {
         label: &["Name"],
         plan_order: &[

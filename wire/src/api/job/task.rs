@@ -24,7 +24,7 @@ use crate::api::resources::Resources;
 job_block! {
     /// One process tree.
     Task of domain::Task;
-    /// A task.
+    /// The fields of a task in the API and in job files.
     pub TASK {
         label: &["Name"],
         plan_order: &[
