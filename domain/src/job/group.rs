@@ -112,6 +112,7 @@ fn same_tasks(old: &[Task], new: &[Task]) -> bool {
 }
 
 /// A policy takes effect on tasks that run.
+#[expect(clippy::ref_option, reason = "the rule of a row takes the field")]
 fn same_network(old: &Option<GroupNetwork>, new: &Option<GroupNetwork>) -> bool {
     match (old, new) {
         (Some(old), Some(new)) => {

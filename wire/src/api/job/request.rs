@@ -269,7 +269,7 @@ json_form! {
         },
         |value: &Option<Scaling>| value.as_ref().map(super::Scaling::from);
     Option<super::EphemeralDisk>, of EphemeralDisk:
-        read_disk,
+        |block: &mut Block<'_>, name, default: &EphemeralDisk| read_disk(block, name, *default),
         |value: &EphemeralDisk| Some(super::EphemeralDisk::from(value));
     Vec<super::Spread>, of Vec<Spread>:
         |block: &mut Block<'_>, _, _: &Vec<Spread>| read_spreads(block),
@@ -303,11 +303,11 @@ fn read_restart(parent: &mut Block<'_>, default: RestartPolicy) -> RestartPolicy
     read
 }
 
-fn read_disk(group: &mut Block<'_>, name: &'static str, default: &EphemeralDisk) -> EphemeralDisk {
+fn read_disk(group: &mut Block<'_>, name: &'static str, default: EphemeralDisk) -> EphemeralDisk {
     let Some(mut disk) = group.block(name) else {
-        return *default;
+        return default;
     };
-    let read = super::EphemeralDisk::read_fields(&mut disk, default);
+    let read = super::EphemeralDisk::read_fields(&mut disk, &default);
     disk.finish(&PLAIN);
     read
 }
