@@ -11,16 +11,15 @@ pub mod submission;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::alloc::{ClientStatus, DesiredAlloc, DesiredStatus};
 use crate::id::{AllocId, LogIndex, NodeId, Timestamp};
 use crate::job::{
-    BitRate, Constraint, DEFAULT_HOST_NETWORK, DEFAULT_NAMESPACE, DEFAULT_NODE_POOL,
-    DEFAULT_PRIORITY, DirectionPolicy, Disconnect, EphemeralDisk, GroupNetwork, JobSpec, JobType,
-    JobVersion, LogConfig, MigrateStrategy, NetworkMode, NetworkPolicy, Operand, PolicyAction,
-    PolicyProtocol, PolicyRule, PortAsk, PortRange, ReschedulePolicy, RestartPolicy, Task,
-    TaskGroup, UpdateStrategy, read_peer,
+    BitRate, Constraint, DEFAULT_HOST_NETWORK, DEFAULT_NODE_POOL, DEFAULT_PRIORITY,
+    DirectionPolicy, EphemeralDisk, GroupNetwork, JobSpec, JobType, JobVersion, LogConfig,
+    MigrateStrategy, NetworkMode, NetworkPolicy, Operand, PolicyAction, PolicyProtocol, PolicyRule,
+    PortAsk, PortRange, ReschedulePolicy, RestartPolicy, Task, TaskGroup, UpdateStrategy,
+    read_peer,
 };
 use crate::node::{DriverInfo, HostAddress, NodeResources, NodeSecret, NodeSpec};
 use crate::one_off::{Action, Definition, HOST_ROOT, Run};
@@ -36,24 +35,10 @@ pub fn long() -> bool {
 #[must_use]
 pub fn job(id: &str) -> JobBuilder {
     JobBuilder(JobSpec {
-        namespace: DEFAULT_NAMESPACE.to_owned(),
         id: id.to_owned(),
         name: id.to_owned(),
-        job_type: JobType::Service,
-        priority: 50,
-        datacenters: vec!["*".to_owned()],
-        node_pool: DEFAULT_NODE_POOL.to_owned(),
-        all_at_once: false,
-        constraints: Vec::new(),
-        affinities: Vec::new(),
-        spreads: Vec::new(),
-        periodic: None,
-        parameterized: None,
-        launched: None,
-        meta: BTreeMap::new(),
         groups: vec![group("main")],
-        stop: false,
-        as_written: BTreeMap::new(),
+        ..JobSpec::default()
     })
 }
 
@@ -101,29 +86,18 @@ pub fn definition() -> Definition {
 pub fn group(name: &str) -> TaskGroup {
     TaskGroup {
         name: name.to_owned(),
-        count: 1,
-        constraints: Vec::new(),
-        affinities: Vec::new(),
-        spreads: Vec::new(),
-        restart: RestartPolicy::default_for(JobType::Service),
-        reschedule: ReschedulePolicy::default_for(JobType::Service),
         // All at once: what the job is tested for comes without a deployment.
         update: Some(UpdateStrategy {
             max_parallel: 0,
             ..UpdateStrategy::default()
         }),
         migrate: Some(MigrateStrategy::default()),
-        disconnect: Disconnect::default(),
-        scaling: None,
-        volumes: BTreeMap::new(),
-        shutdown_delay: Duration::ZERO,
         ephemeral_disk: EphemeralDisk {
             size: Mb(10),
             ..EphemeralDisk::default()
         },
-        network: None,
-        meta: BTreeMap::new(),
         tasks: vec![task("main")],
+        ..TaskGroup::default()
     }
 }
 
@@ -133,23 +107,11 @@ pub fn task(name: &str) -> Task {
     Task {
         name: name.to_owned(),
         driver: "mock".to_owned(),
-        config_json: "{}".to_owned(),
-        user: String::new(),
-        env: BTreeMap::new(),
         resources: TaskResources {
             cpu: CpuMhz(100),
             memory: Mb(64),
             ..TaskResources::default()
         },
-        constraints: Vec::new(),
-        affinities: Vec::new(),
-        restart: RestartPolicy::default_for(JobType::Service),
-        lifecycle: None,
-        leader: false,
-        payload_file: String::new(),
-        volume_mounts: Vec::new(),
-        shutdown_delay: Duration::ZERO,
-        kill_timeout: Task::DEFAULT_KILL_TIMEOUT,
         kill_signal: "SIGTERM".to_owned(),
         // Less than the group's disk.
         logs: LogConfig {
@@ -157,8 +119,7 @@ pub fn task(name: &str) -> Task {
             max_file_size: Mb(9),
             ..LogConfig::default()
         },
-        meta: BTreeMap::new(),
-        policy: None,
+        ..Task::default()
     }
 }
 

@@ -3,6 +3,7 @@
 //! A [`JobSpec`] is the submitted job, with defaults filled in. A [`JobVersion`] is a spec that was accepted, and never
 //! changes. A [`Job`] is the row of the state table: the current version and its status.
 
+mod block;
 mod constraint;
 mod group;
 mod launch;
@@ -127,6 +128,32 @@ pub struct JobSpec {
     /// Parts of the submitted JSON that have no effect here, or that say the same in other words. JSON text by JSON
     /// pointer; answers show it as it was written.
     pub as_written: BTreeMap<String, String>,
+}
+
+/// The values of fields that are left out. Id, name and groups have no default and are empty.
+impl Default for JobSpec {
+    fn default() -> Self {
+        Self {
+            namespace: DEFAULT_NAMESPACE.to_owned(),
+            id: String::new(),
+            name: String::new(),
+            job_type: JobType::Service,
+            priority: DEFAULT_PRIORITY,
+            datacenters: vec!["*".to_owned()],
+            node_pool: DEFAULT_NODE_POOL.to_owned(),
+            all_at_once: false,
+            constraints: Vec::new(),
+            affinities: Vec::new(),
+            spreads: Vec::new(),
+            periodic: None,
+            parameterized: None,
+            launched: None,
+            meta: BTreeMap::new(),
+            groups: Vec::new(),
+            stop: false,
+            as_written: BTreeMap::new(),
+        }
+    }
 }
 
 impl JobSpec {

@@ -65,6 +65,25 @@ impl TaskResources {
             allocs: 0,
         }
     }
+
+    /// Whether a task that runs with `old` takes `new`. A lower limit of memory takes no effect on it. One that has more
+    /// would be killed, and how much it has is known on its node alone. Cores of its own are chosen with a place.
+    pub(crate) fn is_same_for_running(old: &Self, new: &Self) -> bool {
+        let Self {
+            cpu: _,
+            cores,
+            memory,
+            memory_max,
+            devices,
+            cpu_hard_limit: _,
+            io: _,
+            ports,
+        } = old;
+        *cores == new.cores
+            && *ports == new.ports
+            && memory_max.unwrap_or(*memory) <= new.memory_max.unwrap_or(new.memory)
+            && *devices == new.devices
+    }
 }
 
 /// Devices of one kind that a task asks for.

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use muster_wire::api::job::schema::{ALONE, BlockShape, Field, FieldKind, JOB, Schema, ValueKind};
 use muster_wire::api::job::unsupported::{self, FieldTreatment, Row};
 use serde_json::{Map, Value};
 
@@ -12,7 +13,6 @@ use crate::fault::{JobFileFault, ReadJobFileError, nearest};
 use crate::field;
 use crate::free;
 use crate::locals;
-use crate::schema::{ALONE, Attr, Block, BlockShape, JOB, Nested, ValueKind};
 use crate::scope::Scope;
 use crate::syntax::{Attribute, Block as HclBlock, Body, Structure};
 use crate::variable::{Inputs, Variables};
@@ -132,7 +132,7 @@ struct Decoder<'a> {
 
 impl Decoder<'_> {
     /// `block` as an object, by `schema`.
-    fn object(&mut self, block: &ExpandedBlock<'_>, schema: &Block) -> Map<String, Value> {
+    fn object(&mut self, block: &ExpandedBlock<'_>, schema: &Schema) -> Map<String, Value> {
         let mut object = Map::new();
         self.label(block, schema, &mut object);
         for item in block.items(self.evaluator, &mut self.faults) {
@@ -144,8 +144,8 @@ impl Decoder<'_> {
             }
         }
         for name in schema.required {
-            let json = schema.attrs.iter().find(|attr| attr.name == *name);
-            if json.is_some_and(|attr| !object.contains_key(attr.json)) {
+            let field = schema.in_file(name);
+            if field.is_some_and(|field| !object.contains_key(field.json)) {
                 let message = format!("`{}` needs `{name}`", block.name);
                 self.fault(block.place.clone(), message);
             }
@@ -165,7 +165,7 @@ impl Decoder<'_> {
     fn label(
         &mut self,
         block: &ExpandedBlock<'_>,
-        schema: &Block,
+        schema: &Schema,
         object: &mut Map<String, Value>,
     ) {
         let name = block.name;
@@ -194,20 +194,30 @@ impl Decoder<'_> {
     fn attribute(
         &mut self,
         block: &ExpandedBlock<'_>,
-        schema: &Block,
+        schema: &Schema,
         attribute: &Attribute,
         object: &mut Map<String, Value>,
     ) {
         let name = attribute.key.as_str();
-        let Some(attr) = schema.attrs.iter().find(|attr| attr.name == name) else {
-            self.block_as_value(block, schema, attribute, object);
-            return;
+        let (attr, kind) = match schema.in_file(name) {
+            Some(field) => match field.kind {
+                FieldKind::Value(kind) => (field, kind),
+                FieldKind::Block(shape, _) => {
+                    self.block_as_value(block, field, shape, attribute, object);
+                    return;
+                }
+            },
+            None => {
+                let key = attribute.key.span.clone();
+                self.faults.push(unknown(block, schema, name, key));
+                return;
+            }
         };
         let value = self
             .evaluator
             .eval(&attribute.value, &block.scope)
             .map_err(|fault| fault.about(name))
-            .and_then(|found| field::of_kind(name, attr.kind, &found, &attribute.value));
+            .and_then(|found| field::of_kind(name, kind, &found, &attribute.value));
         match value {
             Ok(Value::Null) => {}
             Ok(value) => {
@@ -217,21 +227,18 @@ impl Decoder<'_> {
         }
     }
 
-    /// An attribute that no row of the table names. Nomad also takes `config = { … }`.
+    /// An attribute with the name of a block. Nomad also takes `config = { … }`.
     fn block_as_value(
         &mut self,
         block: &ExpandedBlock<'_>,
-        schema: &Block,
+        field: &Field,
+        shape: BlockShape,
         attribute: &Attribute,
         object: &mut Map<String, Value>,
     ) {
         let name = attribute.key.as_str();
-        let key = attribute.key.span.clone();
-        let Some(nested) = schema.blocks.iter().find(|nested| nested.name == name) else {
-            self.faults.push(unknown(block, schema, name, key));
-            return;
-        };
-        if nested.shape != BlockShape::Free {
+        if shape != BlockShape::Free {
+            let key = attribute.key.span.clone();
             self.faults.push(
                 JobFileFault::at(key, format!("`{name}` is a block, not a value"))
                     .help(format!("write {name} {{ … }} without `=`")),
@@ -243,7 +250,7 @@ impl Decoder<'_> {
             Ok(found) if found.entries().is_some() => {
                 match field::to_json(&found, &attribute.value) {
                     Ok(map) => {
-                        object.insert(nested.json.to_owned(), map);
+                        object.insert(field.json.to_owned(), map);
                     }
                     Err(fault) => self.faults.push(fault.about(name)),
                 }
@@ -259,33 +266,36 @@ impl Decoder<'_> {
     fn block(
         &mut self,
         block: &ExpandedBlock<'_>,
-        schema: &Block,
+        schema: &Schema,
         inner: &ExpandedBlock<'_>,
         object: &mut Map<String, Value>,
     ) {
         let name = inner.name;
-        if let Some(attr) = schema.attrs.iter().find(|attr| attr.name == name) {
-            if attr.kind == ValueKind::TextMap {
-                self.text_map(inner, attr, object);
-            } else {
+        let Some(nested) = schema.in_file(name) else {
+            let place = inner.place.clone();
+            self.faults.push(unknown(block, schema, name, place));
+            return;
+        };
+        let (shape, inner_schema) = match nested.kind {
+            FieldKind::Block(shape, inner_schema) => (shape, inner_schema),
+            FieldKind::Value(ValueKind::TextMap) => {
+                self.text_map(inner, nested, object);
+                return;
+            }
+            FieldKind::Value(kind) => {
                 self.faults.push(
                     JobFileFault::at(
                         inner.place.clone(),
                         format!("`{name}` is a value, not a block"),
                     )
-                    .help(format!("write {name} = … ({})", attr.kind.describe())),
+                    .help(format!("write {name} = … ({})", field::describe(kind))),
                 );
+                return;
             }
-            return;
-        }
-        let Some(nested) = schema.blocks.iter().find(|nested| nested.name == name) else {
-            let place = inner.place.clone();
-            self.faults.push(unknown(block, schema, name, place));
-            return;
         };
-        match nested.shape {
+        match shape {
             BlockShape::One => {
-                let value = self.object(inner, nested.block);
+                let value = self.object(inner, inner_schema);
                 self.once(inner, nested, value, object);
             }
             BlockShape::Free => {
@@ -294,8 +304,8 @@ impl Decoder<'_> {
                 self.faults.append(&mut faults);
                 self.once(inner, nested, map, object);
             }
-            BlockShape::Many => {
-                let mut value = self.object(inner, nested.block);
+            BlockShape::Many | BlockShape::ManyByName => {
+                let mut value = self.object(inner, inner_schema);
                 if nested.json == "ScalingPolicies" {
                     self.task_scaling(inner, &mut value);
                 }
@@ -309,9 +319,9 @@ impl Decoder<'_> {
                 }
                 push(object, nested.json, Value::Object(value));
             }
-            BlockShape::Named => self.named(inner, nested, object),
+            BlockShape::Named => self.named(inner, nested, inner_schema, object),
             BlockShape::Ports => {
-                let port = self.object(inner, nested.block);
+                let port = self.object(inner, inner_schema);
                 let list = if port.contains_key("Value") {
                     "ReservedPorts"
                 } else {
@@ -319,8 +329,8 @@ impl Decoder<'_> {
                 };
                 push(object, list, Value::Object(port));
             }
-            BlockShape::Conditions => self.condition(inner, nested, object),
-            BlockShape::Alone => self.alone(inner, nested, object),
+            BlockShape::Conditions => self.condition(inner, nested, inner_schema, object),
+            BlockShape::Alone => self.alone(inner, nested, inner_schema, object),
         }
     }
 
@@ -352,7 +362,7 @@ impl Decoder<'_> {
     fn once(
         &mut self,
         inner: &ExpandedBlock<'_>,
-        nested: &Nested,
+        nested: &Field,
         value: Map<String, Value>,
         object: &mut Map<String, Value>,
     ) {
@@ -366,10 +376,11 @@ impl Decoder<'_> {
     fn named(
         &mut self,
         inner: &ExpandedBlock<'_>,
-        nested: &Nested,
+        nested: &Field,
+        inner_schema: &Schema,
         object: &mut Map<String, Value>,
     ) {
-        let value = self.object(inner, nested.block);
+        let value = self.object(inner, inner_schema);
         let Some(label) = inner.labels.first() else {
             return;
         };
@@ -388,13 +399,13 @@ impl Decoder<'_> {
     fn condition(
         &mut self,
         inner: &ExpandedBlock<'_>,
-        nested: &Nested,
+        nested: &Field,
+        inner_schema: &Schema,
         object: &mut Map<String, Value>,
     ) {
-        let mut condition = self.object(inner, nested.block);
-        let short: Vec<&str> = nested
-            .block
-            .attrs
+        let mut condition = self.object(inner, inner_schema);
+        let short: Vec<&str> = inner_schema
+            .fields
             .iter()
             .map(|attr| attr.json)
             .filter(|json| SHORT_FORMS.iter().any(|(short, _)| short == json))
@@ -432,10 +443,11 @@ impl Decoder<'_> {
     fn alone(
         &mut self,
         inner: &ExpandedBlock<'_>,
-        nested: &Nested,
+        nested: &Field,
+        inner_schema: &Schema,
         object: &mut Map<String, Value>,
     ) {
-        let task = self.object(inner, nested.block);
+        let task = self.object(inner, inner_schema);
         let mut group = Map::new();
         group.insert(
             "Name".to_owned(),
@@ -448,7 +460,7 @@ impl Decoder<'_> {
     fn text_map(
         &mut self,
         block: &ExpandedBlock<'_>,
-        attr: &Attr,
+        attr: &Field,
         object: &mut Map<String, Value>,
     ) {
         let mut map = Map::new();
@@ -456,13 +468,13 @@ impl Decoder<'_> {
             let attribute = match item {
                 Item::Attribute(attribute) => attribute,
                 Item::Block(inner) => {
-                    let message = format!("`{}` holds keys with texts, not blocks", attr.name);
+                    let message = format!("`{}` holds keys with texts, not blocks", attr.file);
                     self.fault(inner.place, message);
                     continue;
                 }
             };
             let key = attribute.key.as_str();
-            let field = format!("{}.{key}", attr.name);
+            let field = format!("{}.{key}", attr.file);
             let value = self.evaluator.eval(&attribute.value, &block.scope);
             match value.map_err(|fault| fault.about(&field)) {
                 Ok(value) => match convert::text(&value) {
@@ -481,7 +493,7 @@ impl Decoder<'_> {
             .insert(attr.json.to_owned(), Value::Object(map))
             .is_some()
         {
-            let message = format!("a second `{}`", attr.name);
+            let message = format!("a second `{}`", attr.file);
             self.fault(block.place.clone(), message);
         }
     }
@@ -523,7 +535,7 @@ fn push(object: &mut Map<String, Value>, name: &str, value: Value) {
 
 fn unknown(
     block: &ExpandedBlock<'_>,
-    schema: &Block,
+    schema: &Schema,
     name: &str,
     span: Range<usize>,
 ) -> JobFileFault {
@@ -536,8 +548,8 @@ fn unknown(
         return JobFileFault::at(span, format!("`{name}` in `{owner}` is not supported"))
             .help(*instead);
     }
-    let attrs = schema.attrs.iter().map(|attr| attr.name);
-    let known = attrs.chain(schema.blocks.iter().map(|nested| nested.name));
+    let names = schema.fields.iter().map(|field| field.file);
+    let known = names.filter(|name| !name.is_empty());
     let fault = JobFileFault::at(span, format!("unknown field `{name}` in `{owner}`"));
     nearest(fault, name, known)
 }

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use muster_wire::api::duration;
+use muster_wire::api::job::schema::ValueKind;
 use serde_json::{Map, Value as Json};
 
 use crate::convert;
 use crate::eval::{Evaluator, span};
 use crate::fault::JobFileFault;
-use crate::schema::ValueKind;
 use crate::scope::Scope;
 use crate::syntax::Expression;
 use crate::value::Value;
@@ -49,7 +49,7 @@ pub(crate) fn of_kind(
             }
             Some(_) | None => value.describe().to_owned(),
         };
-        let message = format!("`{field}` must be {}, not {found}", kind.describe());
+        let message = format!("`{field}` must be {}, not {found}", describe(kind));
         JobFileFault::at(span(expression), message)
     };
     if value.is_null() {
@@ -103,4 +103,19 @@ fn text_map(map: &BTreeMap<String, Value>) -> Option<Json> {
         .iter()
         .map(|(name, value)| Some((name.clone(), Json::String(convert::text(value)?))));
     texts.collect::<Option<Map<_, _>>>().map(Json::Object)
+}
+
+/// Describes the kind in messages.
+pub(crate) fn describe(kind: ValueKind) -> String {
+    match kind {
+        ValueKind::Text => "a text in quotes".to_owned(),
+        ValueKind::Word(words) => format!("one of {}", words.join(", ")),
+        ValueKind::Int => "a whole number".to_owned(),
+        ValueKind::Bool => "true or false".to_owned(),
+        ValueKind::Duration => {
+            "a duration such as \"30s\" or \"1h15m\", or whole nanoseconds".to_owned()
+        }
+        ValueKind::Texts => "a list of texts, such as [\"a\", \"b\"]".to_owned(),
+        ValueKind::TextMap => "keys with texts, such as { KEY = \"value\" }".to_owned(),
+    }
 }

@@ -5,9 +5,10 @@
 
 use std::collections::BTreeSet;
 
+use muster_wire::api::job::schema::{BlockShape, FieldKind, JOB, Schema};
+
 use crate::fault::{JobFileFault, from_parser};
 use crate::number::Number;
-use crate::schema::{Block as Schema, BlockShape, JOB};
 use crate::syntax::json::{Key, Node, NodeKind};
 use crate::syntax::{self, Attribute, Block, Body, ExprKind, Expression, Ident, Structure};
 
@@ -64,21 +65,21 @@ impl BodyForm {
         if name == "dynamic" {
             return Item::Blocks(1, Self::Schema(schema));
         }
-        match schema.blocks.iter().find(|nested| nested.name == name) {
-            Some(nested) if nested.shape == BlockShape::Free => Item::Blocks(0, Self::Values(true)),
-            Some(nested) => {
-                let labels = usize::from(!nested.block.label.is_empty());
-                Item::Blocks(labels, Self::Schema(nested.block))
+        match schema.in_file(name).map(|field| field.kind) {
+            Some(FieldKind::Block(BlockShape::Free, _)) => Item::Blocks(0, Self::Values(true)),
+            Some(FieldKind::Block(_, inner)) => {
+                let labels = usize::from(!inner.label.is_empty());
+                Item::Blocks(labels, Self::Schema(inner))
             }
-            None => Item::Attribute,
+            Some(FieldKind::Value(_)) | None => Item::Attribute,
         }
     }
 
     /// The form of the blocks that `dynamic` makes by the name `name`.
     fn of_dynamic(schema: &'static Schema, name: &str) -> Self {
-        match schema.blocks.iter().find(|nested| nested.name == name) {
-            Some(nested) => Self::Dynamic(nested.block, nested.shape == BlockShape::Free),
-            None => Self::Values(true),
+        match schema.in_file(name).map(|field| field.kind) {
+            Some(FieldKind::Block(shape, inner)) => Self::Dynamic(inner, shape == BlockShape::Free),
+            Some(FieldKind::Value(_)) | None => Self::Values(true),
         }
     }
 

@@ -27,7 +27,6 @@ mod locals;
 mod locate;
 mod number;
 mod quote;
-mod schema;
 mod scope;
 pub mod syntax;
 mod value;

@@ -6,47 +6,50 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::block::job_block;
 use super::{
     Affinity, Constraint, Disconnect, JobType, Lifecycle, LifecycleHook, MigrateStrategy,
     NetworkPolicy, ReschedulePolicy, Scaling, Spread, Task, UpdateStrategy, VolumeAsks,
 };
 use crate::resources::{Amount, Mb};
 
-/// Tasks that share a node, an allocation directory and a network.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TaskGroup {
-    /// Unique within the job.
-    pub name: String,
-    /// Number of instances; default 1.
-    pub count: u32,
-    /// Conditions on the node, besides the job's.
-    pub constraints: Vec<Constraint>,
-    /// Preferences about the node, besides the job's affinities.
-    pub affinities: Vec<Affinity>,
-    /// The spread of the instances, besides the job's spreads.
-    pub spreads: Vec<Spread>,
-    /// Restarts when a task of the group ends by itself.
-    pub restart: RestartPolicy,
-    /// Replacements when the group has failed on its node.
-    pub reschedule: ReschedulePolicy,
-    /// The way a new version replaces an older one. `None` for batch jobs, and where it was not asked for: everything
-    /// at once, without a deployment.
-    pub update: Option<UpdateStrategy>,
-    /// The way the group leaves a node that is drained. `None` for jobs that are not services.
-    pub migrate: Option<MigrateStrategy>,
-    /// Handling of instances whose node is out of reach.
-    pub disconnect: Disconnect,
-    pub scaling: Option<Scaling>,
-    /// Host volumes by their name in the job.
-    pub volumes: VolumeAsks,
-    /// Time between the end of its services' announcement and the kill of its tasks.
-    pub shutdown_delay: Duration,
-    /// Disk shared by the group's tasks.
-    pub ephemeral_disk: EphemeralDisk,
-    /// Network and ports; `None` means the host's network and no ports.
-    pub network: Option<GroupNetwork>,
-    pub meta: BTreeMap<String, String>,
-    pub tasks: Vec<Task>,
+job_block! {
+    /// Tasks that share a node, an allocation directory and a network.
+    pub struct TaskGroup {
+        /// Unique within the job.
+        pub name: String = String::new() => InPlace;
+        /// Number of instances; default 1.
+        pub count: u32 = TaskGroup::DEFAULT_COUNT => InPlace;
+        /// Conditions on the node, besides the job's.
+        // Whether the node still meets the constraints is checked elsewhere.
+        pub constraints: Vec<Constraint> = Vec::new() => InPlace;
+        /// Preferences about the node, besides the job's affinities.
+        pub affinities: Vec<Affinity> = Vec::new() => Replace;
+        /// The spread of the instances, besides the job's spreads.
+        pub spreads: Vec<Spread> = Vec::new() => Replace;
+        /// Restarts when a task of the group ends by itself.
+        pub restart: RestartPolicy = RestartPolicy::default_for(JobType::Service) => InPlace;
+        /// Replacements when the group has failed on its node.
+        pub reschedule: ReschedulePolicy = ReschedulePolicy::default_for(JobType::Service) => InPlace;
+        /// The way a new version replaces an older one. `None` for batch jobs, and where it was not asked for: everything
+        /// at once, without a deployment.
+        pub update: Option<UpdateStrategy> = None => InPlace;
+        /// The way the group leaves a node that is drained. `None` for jobs that are not services.
+        pub migrate: Option<MigrateStrategy> = None => InPlace;
+        /// Handling of instances whose node is out of reach.
+        pub disconnect: Disconnect = Disconnect::default() => InPlace;
+        pub scaling: Option<Scaling> = None => InPlace;
+        /// Host volumes by their name in the job.
+        pub volumes: VolumeAsks = BTreeMap::new() => Replace;
+        /// Time between the end of its services' announcement and the kill of its tasks.
+        pub shutdown_delay: Duration = Duration::ZERO => InPlace;
+        /// Disk shared by the group's tasks.
+        pub ephemeral_disk: EphemeralDisk = EphemeralDisk::default() => Replace;
+        /// Network and ports; `None` means the host's network and no ports.
+        pub network: Option<GroupNetwork> = None => SameIf(same_network);
+        pub meta: BTreeMap<String, String> = BTreeMap::new() => Replace;
+        pub tasks: Vec<Task> = Vec::new() => SameIf(same_tasks);
+    }
 }
 
 impl TaskGroup {
@@ -97,6 +100,33 @@ impl TaskGroup {
     #[must_use]
     pub fn task(&self, name: &str) -> Option<&Task> {
         self.tasks.iter().find(|task| task.name == name)
+    }
+}
+
+fn same_tasks(old: &[Task], new: &[Task]) -> bool {
+    let twin = |old: &Task| new.iter().find(|new| new.name == old.name);
+    old.len() == new.len()
+        && old
+            .iter()
+            .all(|old| twin(old).is_some_and(|new| Task::updates_in_place(old, new)))
+}
+
+/// A policy takes effect on tasks that run.
+#[expect(clippy::ref_option, reason = "the rule of a row takes the field")]
+fn same_network(old: &Option<GroupNetwork>, new: &Option<GroupNetwork>) -> bool {
+    match (old, new) {
+        (Some(old), Some(new)) => {
+            let GroupNetwork {
+                mode,
+                ports,
+                policy: _,
+                dns,
+                hostname,
+            } = old;
+            *mode == new.mode && *ports == new.ports && *dns == new.dns && *hostname == new.hostname
+        }
+        (None, None) => true,
+        (None, Some(_)) | (Some(_), None) => false,
     }
 }
 

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Affinity, Constraint, NetworkPolicy, RestartPolicy, VolumeMount, rate};
+use super::block::job_block;
+use super::{Affinity, Constraint, JobType, NetworkPolicy, RestartPolicy, VolumeMount, rate};
 use crate::resources::{Mb, TaskResources};
 
 /// Variables that the agent sets for every task. A task's `env` cannot set them.
@@ -28,47 +29,49 @@ pub const NODE_VARIABLES: [&str; 16] = [
     "NOMAD_TASK_NAME",
 ];
 
-/// One process tree, run by a driver.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Task {
-    /// Unique within the group.
-    pub name: String,
-    /// The driver's name, such as `native`.
-    pub driver: String,
-    /// The driver's configuration: a JSON object, kept as text so that no recursive value is ever
-    /// decoded from the log.
-    pub config_json: String,
-    /// User to run as, by name or number; empty means the driver's default.
-    pub user: String,
-    /// Environment, besides what the agent adds.
-    pub env: BTreeMap<String, String>,
-    /// Resources that the task asks for.
-    pub resources: TaskResources,
-    /// Conditions on the node, besides the job's and the group's.
-    pub constraints: Vec<Constraint>,
-    /// Preferences about the node, besides the job's and the group's affinities.
-    pub affinities: Vec<Affinity>,
-    /// Restarts when the task ends by itself; default is the group's policy.
-    pub restart: RestartPolicy,
-    /// Lifecycle hook of the task; `None` for a main task.
-    pub lifecycle: Option<Lifecycle>,
-    /// Whether the other main tasks are stopped when it ends.
-    pub leader: bool,
-    /// The file in the task's `local` directory that gets the payload of a dispatch; empty for none.
-    pub payload_file: String,
-    /// Volumes of the group.
-    pub volume_mounts: Vec<VolumeMount>,
-    /// Time between the end of its services' announcement and its kill.
-    pub shutdown_delay: Duration,
-    /// Time from the kill signal to force; default 5 s.
-    pub kill_timeout: Duration,
-    /// The signal that asks it to stop. Empty: the driver chooses; the native one sends `SIGINT`, as Nomad does.
-    pub kill_signal: String,
-    /// Rotation of its output.
-    pub logs: LogConfig,
-    pub meta: BTreeMap<String, String>,
-    /// Rules for the traffic of the task.
-    pub policy: Option<NetworkPolicy>,
+job_block! {
+    /// One process tree, run by a driver.
+    pub struct Task {
+        /// Unique within the group.
+        pub name: String = String::new() => InPlace;
+        /// The driver's name, such as `native`.
+        pub driver: String = String::new() => Replace;
+        /// The driver's configuration: a JSON object, kept as text so that no recursive value is ever
+        /// decoded from the log.
+        pub config_json: String = "{}".to_owned() => Replace;
+        /// User to run as, by name or number; empty means the driver's default.
+        pub user: String = String::new() => Replace;
+        /// Environment, besides what the agent adds.
+        pub env: BTreeMap<String, String> = BTreeMap::new() => Replace;
+        /// Resources that the task asks for.
+        pub resources: TaskResources = TaskResources::default() => SameIf(TaskResources::is_same_for_running);
+        /// Conditions on the node, besides the job's and the group's.
+        pub constraints: Vec<Constraint> = Vec::new() => InPlace;
+        /// Preferences about the node, besides the job's and the group's affinities.
+        pub affinities: Vec<Affinity> = Vec::new() => Replace;
+        /// Restarts when the task ends by itself; default is the group's policy.
+        pub restart: RestartPolicy = RestartPolicy::default_for(JobType::Service) => InPlace;
+        /// Lifecycle hook of the task; `None` for a main task.
+        // The hook decides when a task starts. Nomad 1.1.2 changes it in place, and a task that has ended stays so.
+        pub lifecycle: Option<Lifecycle> = None => Replace;
+        /// Whether the other main tasks are stopped when it ends.
+        pub leader: bool = false => InPlace;
+        /// The file in the task's `local` directory that gets the payload of a dispatch; empty for none.
+        pub payload_file: String = String::new() => Replace;
+        /// Volumes of the group.
+        pub volume_mounts: Vec<VolumeMount> = Vec::new() => Replace;
+        /// Time between the end of its services' announcement and its kill.
+        pub shutdown_delay: Duration = Duration::ZERO => InPlace;
+        /// Time from the kill signal to force; default 5 s.
+        pub kill_timeout: Duration = Task::DEFAULT_KILL_TIMEOUT => InPlace;
+        /// The signal that asks it to stop. Empty: the driver chooses; the native one sends `SIGINT`, as Nomad does.
+        pub kill_signal: String = Task::DEFAULT_KILL_SIGNAL.to_owned() => InPlace;
+        /// Rotation of its output.
+        pub logs: LogConfig = LogConfig::default() => SameIf(LogConfig::is_same_for_running);
+        pub meta: BTreeMap<String, String> = BTreeMap::new() => Replace;
+        /// Rules for the traffic of the task.
+        pub policy: Option<NetworkPolicy> = None => InPlace;
+    }
 }
 
 impl Task {
@@ -108,6 +111,11 @@ impl LogConfig {
     #[must_use]
     pub fn is_disabled(&self) -> bool {
         *self == Self::DISABLED
+    }
+
+    /// Whether a task that runs with `old` takes `new`. Where a task writes to is decided at its start.
+    fn is_same_for_running(old: &Self, new: &Self) -> bool {
+        old.is_disabled() == new.is_disabled()
     }
 }
 

@@ -12,7 +12,7 @@ use serde_json::json;
 use super::{Definition, EgressRule, OneOffTimings, Reach};
 use crate::job::{
     Constraint, DEFAULT_NODE_POOL, Disconnect, EphemeralDisk, GroupNetwork, JobSpec, JobType,
-    LogConfig, NetworkMode, Operand, ReschedulePolicy, RestartMode, RestartPolicy, Task, TaskGroup,
+    NetworkMode, Operand, ReschedulePolicy, RestartMode, RestartPolicy, Task, TaskGroup,
 };
 use crate::limits::MEMORY_MB_MIN;
 use crate::resources::{CpuMhz, Mb, TaskResources};
@@ -88,17 +88,10 @@ pub fn job(guid: &str, domain: &str, definition: &Definition, times: OneOffTimin
             "" => DEFAULT_NODE_POOL.to_owned(),
             pool => pool.to_owned(),
         },
-        all_at_once: false,
         constraints: constraints(definition),
-        affinities: Vec::new(),
-        spreads: Vec::new(),
-        periodic: None,
-        parameterized: None,
-        launched: None,
         meta: meta(domain, definition),
         groups: vec![group(definition, times)],
-        stop: false,
-        as_written: BTreeMap::new(),
+        ..JobSpec::default()
     }
 }
 
@@ -129,27 +122,18 @@ fn meta(domain: &str, definition: &Definition) -> BTreeMap<String, String> {
 fn group(definition: &Definition, times: OneOffTimings) -> TaskGroup {
     TaskGroup {
         name: GROUP.to_owned(),
-        count: 1,
-        constraints: Vec::new(),
-        affinities: Vec::new(),
-        spreads: Vec::new(),
         restart: no_restart(),
         reschedule: ReschedulePolicy {
             attempts: 0,
             unlimited: false,
             ..ReschedulePolicy::default_for(JobType::Batch)
         },
-        update: None,
-        migrate: None,
         disconnect: Disconnect {
             lost_after: Some(times.lost_after),
             stop_on_client_after: Some(times.stop_after()),
             replace: false,
             ..Disconnect::default()
         },
-        scaling: None,
-        volumes: BTreeMap::new(),
-        shutdown_delay: Duration::ZERO,
         ephemeral_disk: EphemeralDisk {
             size: Mb(definition.disk_mb.unsigned_abs().max(DISK_MB_MIN)),
             ..EphemeralDisk::default()
@@ -165,8 +149,8 @@ fn group(definition: &Definition, times: OneOffTimings) -> TaskGroup {
             dns: None,
             hostname: String::new(),
         }),
-        meta: BTreeMap::new(),
         tasks: vec![task(definition)],
+        ..TaskGroup::default()
     }
 }
 
@@ -185,7 +169,6 @@ fn task(definition: &Definition) -> Task {
         name: TASK.to_owned(),
         driver: "native".to_owned(),
         config_json: config(definition).to_string(),
-        user: String::new(),
         env: env
             .map(|var| (var.name.clone(), var.value.clone()))
             .collect(),
@@ -198,20 +181,11 @@ fn task(definition: &Definition) -> Task {
             memory_max: (definition.memory_mb == 0).then_some(Mb::UNLIMITED),
             ..TaskResources::default()
         },
-        constraints: Vec::new(),
-        affinities: Vec::new(),
         restart: no_restart(),
-        lifecycle: None,
-        leader: false,
-        payload_file: String::new(),
-        volume_mounts: Vec::new(),
-        shutdown_delay: Duration::ZERO,
         kill_timeout: GRACE,
         // Diego's signal, independent of the default of jobs.
         kill_signal: "SIGTERM".to_owned(),
-        logs: LogConfig::default(),
-        meta: BTreeMap::new(),
-        policy: None,
+        ..Task::default()
     }
 }
 

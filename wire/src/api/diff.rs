@@ -1,20 +1,19 @@
 //! Differences between two jobs, in the form that `PUT /v1/job/:id/plan` answers.
 //!
-//! Jobs are compared in their JSON form, by the table in `diff/schema.rs`. So a field that this version only passes on
+//! Jobs are compared in their JSON form, by the tables in `job/schema.rs`. So a field that this version only passes on
 //! is compared like any other. Form and words are Nomad's. Nomad marks some blocks as edited without listing the edits:
 //! `migrate`, `spread`, `scaling`, `lifecycle`, `volume_mount`, a task's `restart`. Their edits are listed here.
 
 #![expect(missing_docs, reason = "fields carry Nomad's names and meaning")]
 
 mod annotate;
-mod schema;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use self::schema::{Kind, ListItems};
+use crate::api::job::schema::{self, BlockShape, Compared, FieldKind, Schema, ValueKind};
 use crate::api::null;
 
 pub use annotate::{annotate, annotate_updates};
@@ -168,12 +167,7 @@ pub fn jobs(
 
 fn group(name: String, old: Option<&Value>, new: Option<&Value>, context: bool) -> GroupDiff {
     let (old_map, new_map) = (object(old), object(new));
-    let mut body = schema::GROUP.compare(old_map, new_map, false, context);
-    if old.is_none() || new.is_none() {
-        // As Nomad has it: what a group that comes or goes has optionally is not told.
-        body.fields
-            .retain(|field| !schema::GROUP_OPTIONAL.contains(&field.name.as_str()));
-    }
+    let body = schema::GROUP.compare(old_map, new_map, false, context);
     GroupDiff {
         diff_type: DiffType::of(old.is_some(), new.is_some(), old == new),
         name,
@@ -222,53 +216,47 @@ impl Body {
 
 type Object = Map<String, Value>;
 
-impl Kind {
-    /// Compares two blocks of this kind. `own` is whether fields that stayed are told, `below` the same
+impl Schema {
+    /// Compares two blocks of this schema. `own` is whether fields that stayed are told, `below` the same
     /// for the blocks within.
     fn compare(&self, old: Option<&Object>, new: Option<&Object>, own: bool, below: bool) -> Body {
+        let is_in_both = old.is_some() && new.is_some();
         let mut body = Body {
-            fields: fields(&self.values(old), &self.values(new), own),
+            fields: fields(
+                &self.values(old, is_in_both),
+                &self.values(new, is_in_both),
+                own,
+            ),
             objects: Vec::new(),
         };
-        for (key, name, kind) in self.blocks {
-            let value = |of: Option<&'_ Object>| {
-                of.and_then(|of| of.get(*key))
-                    .filter(|it| it.is_object())
-                    .cloned()
+        for field in self.fields {
+            let name = match field.compared {
+                Compared::Object(name) | Compared::ObjectInContext(name) => name,
+                Compared::Plain | Compared::InBoth | Compared::Hidden => continue,
             };
-            let (old, new) = (value(old), value(new));
-            if old != new {
-                body.objects
-                    .push(kind.block(name, old.as_ref(), new.as_ref(), below));
-            }
-        }
-        for (key, name, items) in self.lists {
-            items.compare(
-                name,
-                list(old, key),
-                list(new, key),
-                below,
-                &mut body.objects,
-            );
-        }
-        for (key, name, kind) in self.maps_of_blocks {
-            let names: BTreeSet<&String> = [old, new]
-                .into_iter()
-                .flatten()
-                .filter_map(|of| of.get(*key)?.as_object())
-                .flat_map(Map::keys)
-                .collect();
-            for entry in names {
-                let value = |of: Option<&'_ Object>| of?.get(*key)?.get(entry.as_str()).cloned();
-                let (old, new) = (value(old), value(new));
-                if old != new {
-                    body.objects
-                        .push(kind.block(name, old.as_ref(), new.as_ref(), below));
+            let (old, new) = (value(old, field.json), value(new, field.json));
+            match field.kind {
+                FieldKind::Value(_) => {
+                    let is_listed = field.compared == Compared::ObjectInContext(name);
+                    body.objects.extend(
+                        texts(name, list(old), list(new), below)
+                            .filter(|diff| is_listed || diff.diff_type != DiffType::None),
+                    );
+                }
+                FieldKind::Block(shape, inner) => {
+                    for (old, new) in pairs(shape, old, new) {
+                        if old != new {
+                            body.objects.push(inner.block(shape, name, old, new, below));
+                        }
+                    }
                 }
             }
         }
         // Names in the order of the table, objects of one name by what they say.
-        let rank = |object: &ObjectDiff| self.order.iter().position(|name| *name == object.name);
+        let rank = |object: &ObjectDiff| {
+            let mut order = self.plan_order.iter();
+            order.position(|name| *name == object.name)
+        };
         body.objects
             .sort_by(|left, right| rank(left).cmp(&rank(right)).then_with(|| left.cmp(right)));
         body
@@ -276,32 +264,47 @@ impl Kind {
 
     fn block(
         &self,
+        shape: BlockShape,
         name: &str,
         old: Option<&Value>,
         new: Option<&Value>,
         context: bool,
     ) -> ObjectDiff {
         let diff_type = DiffType::of(old.is_some(), new.is_some(), old == new);
-        self.compare(object(old), object(new), context, context)
-            .named(name, diff_type)
+        let body = if shape == BlockShape::Free {
+            Body {
+                fields: fields(&free_values(old), &free_values(new), context),
+                objects: Vec::new(),
+            }
+        } else {
+            self.compare(object(old), object(new), context, context)
+        };
+        body.named(name, diff_type)
     }
 
-    /// Its values by name, maps laid out as `Name[key]`.
-    fn values(&self, of: Option<&Object>) -> BTreeMap<String, String> {
+    /// Its values by name, maps laid out as `Name[key]`. A field that the table does not have is a value, too.
+    fn values(&self, of: Option<&Object>, is_in_both: bool) -> BTreeMap<String, String> {
         let mut values = BTreeMap::new();
         for (key, value) in of.into_iter().flatten() {
-            if self.hidden.contains(&key.as_str()) {
-                continue;
+            let field = self.in_api(key);
+            match field.map_or(Compared::Plain, |field| field.compared) {
+                Compared::Hidden => continue,
+                Compared::InBoth if !is_in_both => continue,
+                Compared::InBoth
+                | Compared::Plain
+                | Compared::Object(_)
+                | Compared::ObjectInContext(_) => {}
             }
+            let is_map = field.is_some_and(|field| {
+                field.compared == Compared::Plain
+                    && matches!(
+                        field.kind,
+                        FieldKind::Value(ValueKind::TextMap)
+                            | FieldKind::Block(BlockShape::Free, _)
+                    )
+            });
             match value {
-                Value::Object(map) if self.maps.contains(&key.as_str()) => {
-                    for (entry, value) in map {
-                        lay_out(&format!("{key}[{entry}]"), value, &mut values);
-                    }
-                }
-                Value::Object(_) | Value::Array(_) if self.is_free => {
-                    lay_out(key, value, &mut values);
-                }
+                Value::Object(_) if is_map => lay_out(key, value, &mut values),
                 Value::Null | Value::Object(_) | Value::Array(_) => {}
                 value => {
                     values.insert(key.clone(), text(value));
@@ -312,55 +315,61 @@ impl Kind {
     }
 }
 
-impl ListItems {
-    fn compare(
-        &self,
-        name: &str,
-        old: &[Value],
-        new: &[Value],
-        context: bool,
-        objects: &mut Vec<ObjectDiff>,
-    ) {
-        match self {
-            Self::Texts => objects.extend(
-                texts(name, old, new, context).filter(|diff| diff.diff_type != DiffType::None),
-            ),
-            Self::TextsInContext => objects.extend(texts(name, old, new, context)),
-            Self::Set(kind) => {
-                for (list, other, is_new) in [(old, new, false), (new, old, true)] {
-                    for (at, item) in list.iter().enumerate() {
-                        let is_first = !list[..at].contains(item);
-                        if is_first && !other.contains(item) {
-                            let (old, new) = if is_new {
-                                (None, Some(item))
-                            } else {
-                                (Some(item), None)
-                            };
-                            objects.push(kind.block(name, old, new, context));
-                        }
-                    }
-                }
-            }
-            Self::ByName(kind) => {
-                let of = |list: &[Value], wanted: &str| {
-                    list.iter()
-                        .rfind(|item| text(&item["Name"]) == wanted)
-                        .cloned()
-                };
-                let names: BTreeSet<String> = old
-                    .iter()
-                    .chain(new)
-                    .map(|item| text(&item["Name"]))
-                    .collect();
-                for entry in names {
-                    let (old, new) = (of(old, &entry), of(new, &entry));
-                    if old != new {
-                        objects.push(kind.block(name, old.as_ref(), new.as_ref(), context));
-                    }
-                }
-            }
+/// All values of a free-form block.
+fn free_values(of: Option<&Value>) -> BTreeMap<String, String> {
+    let mut values = BTreeMap::new();
+    for (key, value) in object(of).into_iter().flatten() {
+        lay_out(key, value, &mut values);
+    }
+    values
+}
+
+type Pair<'a> = (Option<&'a Value>, Option<&'a Value>);
+
+/// The blocks of a field that are compared with each other.
+fn pairs<'a>(shape: BlockShape, old: Option<&'a Value>, new: Option<&'a Value>) -> Vec<Pair<'a>> {
+    match shape {
+        BlockShape::One | BlockShape::Free => {
+            let block = |of: Option<&'a Value>| of.filter(|it| it.is_object());
+            vec![(block(old), block(new))]
+        }
+        BlockShape::Many | BlockShape::Conditions | BlockShape::Ports | BlockShape::Alone => {
+            let (old, new) = (list(old), list(new));
+            let went = only_in(old, new).map(|item| (Some(item), None));
+            went.chain(only_in(new, old).map(|item| (None, Some(item))))
+                .collect()
+        }
+        BlockShape::ManyByName => {
+            let (old, new) = (list(old), list(new));
+            let of = |list: &'a [Value], wanted: &str| {
+                list.iter().rfind(|item| text(&item["Name"]) == wanted)
+            };
+            let all = old.iter().chain(new);
+            let names: BTreeSet<String> = all.map(|item| text(&item["Name"])).collect();
+            names
+                .iter()
+                .map(|name| (of(old, name), of(new, name)))
+                .collect()
+        }
+        BlockShape::Named => {
+            let (old, new) = (object(old), object(new));
+            let all = [old, new].into_iter().flatten().flat_map(Map::keys);
+            let names: BTreeSet<&String> = all.collect();
+            names
+                .into_iter()
+                .map(|name| (value(old, name), value(new, name)))
+                .collect()
         }
     }
+}
+
+/// The items of `list` that `other` does not have, each once.
+fn only_in<'a>(list: &'a [Value], other: &'a [Value]) -> impl Iterator<Item = &'a Value> {
+    let is_first = |at: usize, item: &Value| !list[..at].contains(item);
+    let items = list.iter().enumerate();
+    items
+        .filter(move |(at, item)| is_first(*at, item) && !other.contains(item))
+        .map(|(_, item)| item)
 }
 
 /// A list of texts, compared as a set.
@@ -469,9 +478,12 @@ fn object(value: Option<&Value>) -> Option<&Object> {
     value.and_then(Value::as_object)
 }
 
-fn list<'a>(of: Option<&'a Object>, key: &str) -> &'a [Value] {
-    of.and_then(|of| of.get(key)?.as_array())
-        .map_or(&[], Vec::as_slice)
+fn value<'a>(of: Option<&'a Object>, key: &str) -> Option<&'a Value> {
+    of?.get(key)
+}
+
+fn list(value: Option<&Value>) -> &[Value] {
+    value.and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
 /// The items of both lists by name, in the order of the names.
@@ -481,10 +493,10 @@ fn named<'a>(
     key: &str,
 ) -> Vec<(String, Option<&'a Value>, Option<&'a Value>)> {
     let mut items: BTreeMap<String, (Option<&Value>, Option<&Value>)> = BTreeMap::new();
-    for item in list(old, key) {
+    for item in list(value(old, key)) {
         items.entry(text(&item["Name"])).or_default().0 = Some(item);
     }
-    for item in list(new, key) {
+    for item in list(value(new, key)) {
         items.entry(text(&item["Name"])).or_default().1 = Some(item);
     }
     items

@@ -7,11 +7,15 @@
 
 mod change;
 pub mod defaults;
+mod group;
 mod launch;
 mod plan;
 pub mod request;
+pub mod schema;
 mod steps;
 mod summary;
+mod table;
+mod task;
 pub mod unsupported;
 mod written;
 
@@ -28,12 +32,13 @@ use crate::api::diff::JobDiff;
 use crate::api::duration::nanos;
 use crate::api::null::{self, Null};
 use crate::api::policy::NetworkPolicy;
-use crate::api::resources::{Cni, Dns, Network, Resources, asked_ports};
+use crate::api::resources::{Cni, Dns, Network, asked_ports};
 
 pub use change::{
     DispatchResponse, EvalOptions, EvaluateRequest, GroupScaleStatus, RevertRequest, ScaleRequest,
     ScaleStatus, ScalingEvent, StableRequest, StableResponse, TagRequest, TagResponse,
 };
+pub use group::{EphemeralDisk, TaskGroup};
 pub use launch::{
     DispatchPayload, DispatchRequest, Lifecycle, Parameterized, Periodic, Scaling, Volume,
     VolumeMount,
@@ -41,6 +46,7 @@ pub use launch::{
 pub use plan::{DesiredUpdates, PlanAnnotations, PlanResponse};
 pub use steps::{Affinity, Disconnect, Migrate, Reschedule, Spread, SpreadTarget, Update};
 pub use summary::{Children, GroupSummary, JobListStub, JobSummary};
+pub use task::Task;
 
 /// A job as `GET /v1/job/:id` answers and `PUT /v1/jobs` takes it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -238,99 +244,6 @@ impl From<&domain::Constraint> for Constraint {
     }
 }
 
-/// Tasks that are placed together.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-pub struct TaskGroup {
-    pub name: String,
-    pub count: u32,
-    pub update: Option<Update>,
-    pub migrate: Option<Migrate>,
-    #[serde(with = "null")]
-    pub constraints: Vec<Constraint>,
-    pub scaling: Option<Scaling>,
-    pub restart_policy: Option<RestartPolicy>,
-    #[serde(with = "null")]
-    pub tasks: Vec<Task>,
-    pub ephemeral_disk: Option<EphemeralDisk>,
-    #[serde(with = "null")]
-    pub meta: BTreeMap<String, String>,
-    pub reschedule_policy: Option<Reschedule>,
-    #[serde(with = "null")]
-    pub affinities: Vec<Affinity>,
-    #[serde(with = "null")]
-    pub spreads: Vec<Spread>,
-    #[serde(with = "null")]
-    pub networks: Vec<Network>,
-    pub consul: Null,
-    pub services: Null,
-    #[serde(with = "null")]
-    pub volumes: BTreeMap<String, Volume>,
-    /// Nanoseconds.
-    pub shutdown_delay: Option<i64>,
-    /// Nanoseconds.
-    pub stop_after_client_disconnect: Option<i64>,
-    /// Nanoseconds.
-    pub max_client_disconnect: Option<i64>,
-    pub disconnect: Option<Disconnect>,
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub prevent_reschedule_on_lost: bool,
-}
-
-impl TaskGroup {
-    /// A group of a job of type `job_type`.
-    #[must_use]
-    pub fn of(group: &domain::TaskGroup, job_type: domain::JobType) -> Self {
-        let domain::TaskGroup {
-            name,
-            count,
-            constraints,
-            affinities,
-            spreads,
-            restart,
-            reschedule,
-            update,
-            migrate,
-            disconnect,
-            scaling,
-            volumes,
-            shutdown_delay,
-            ephemeral_disk,
-            network,
-            meta,
-            tasks,
-        } = group;
-        Self {
-            name: name.clone(),
-            count: *count,
-            constraints: constraints.iter().map(Constraint::from).collect(),
-            affinities: affinities.iter().map(Affinity::from).collect(),
-            spreads: spreads.iter().map(Spread::from).collect(),
-            tasks: tasks.iter().map(Task::from).collect(),
-            restart_policy: Some(RestartPolicy::from(restart)),
-            reschedule_policy: (!job_type.is_on_every_node()).then(|| Reschedule::from(reschedule)),
-            update: update.as_ref().map(Update::from),
-            migrate: migrate.as_ref().map(Migrate::from),
-            disconnect: (*disconnect != domain::Disconnect::default())
-                .then(|| Disconnect::from(disconnect)),
-            scaling: scaling.as_ref().map(Scaling::from),
-            volumes: volumes
-                .iter()
-                .map(|(name, volume)| (name.clone(), Volume::new(name, volume)))
-                .collect(),
-            shutdown_delay: (!shutdown_delay.is_zero()).then(|| nanos(*shutdown_delay)),
-            ephemeral_disk: Some(EphemeralDisk {
-                sticky: ephemeral_disk.sticky,
-                size_mb: ephemeral_disk.size.0,
-                migrate: ephemeral_disk.migrate,
-            }),
-            meta: meta.clone(),
-            networks: network.iter().map(asked_network).collect(),
-            ..Self::default()
-        }
-    }
-}
-
 fn asked_network(network: &domain::GroupNetwork) -> Network {
     let domain::GroupNetwork {
         mode,
@@ -373,111 +286,6 @@ impl From<&domain::RestartPolicy> for RestartPolicy {
             delay: nanos(policy.delay),
             mode: policy.mode.as_str().to_owned(),
             render_templates: false,
-        }
-    }
-}
-
-/// Disk shared by a group's tasks.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-pub struct EphemeralDisk {
-    pub sticky: bool,
-    #[serde(rename = "SizeMB")]
-    pub size_mb: u32,
-    pub migrate: bool,
-}
-
-/// One process tree.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-pub struct Task {
-    pub name: String,
-    pub driver: String,
-    pub user: String,
-    pub config: Value,
-    #[serde(with = "null")]
-    pub env: BTreeMap<String, String>,
-    pub services: Null,
-    pub vault: Null,
-    pub templates: Null,
-    #[serde(with = "null")]
-    pub constraints: Vec<Constraint>,
-    #[serde(with = "null")]
-    pub affinities: Vec<Affinity>,
-    pub resources: Option<Resources>,
-    pub restart_policy: Option<RestartPolicy>,
-    pub dispatch_payload: Option<DispatchPayload>,
-    pub lifecycle: Option<Lifecycle>,
-    #[serde(with = "null")]
-    pub meta: BTreeMap<String, String>,
-    /// Nanoseconds.
-    pub kill_timeout: i64,
-    pub log_config: Option<LogConfig>,
-    pub artifacts: Null,
-    pub leader: bool,
-    pub shutdown_delay: i64,
-    #[serde(with = "null")]
-    pub volume_mounts: Vec<VolumeMount>,
-    pub scaling_policies: Option<Value>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub identity: Option<Value>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub identities: Option<Value>,
-    pub kill_signal: String,
-    pub kind: String,
-    #[serde(rename = "CSIPluginConfig")]
-    pub csi_plugin_config: Null,
-    /// The network policy of the task. Nomad has no such field.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub policy: Option<NetworkPolicy>,
-}
-
-impl From<&domain::Task> for Task {
-    fn from(task: &domain::Task) -> Self {
-        let domain::Task {
-            name,
-            driver,
-            config_json,
-            user,
-            env,
-            resources,
-            constraints,
-            affinities,
-            restart,
-            lifecycle,
-            leader,
-            payload_file,
-            volume_mounts,
-            shutdown_delay,
-            kill_timeout,
-            kill_signal,
-            logs,
-            meta,
-            policy,
-        } = task;
-        Self {
-            name: name.clone(),
-            driver: driver.clone(),
-            user: user.clone(),
-            config: serde_json::from_str(config_json).unwrap_or_default(),
-            env: env.clone(),
-            constraints: constraints.iter().map(Constraint::from).collect(),
-            affinities: affinities.iter().map(Affinity::from).collect(),
-            resources: Some(Resources::from(resources)),
-            restart_policy: Some(RestartPolicy::from(restart)),
-            lifecycle: lifecycle.map(Lifecycle::from),
-            leader: *leader,
-            dispatch_payload: (!payload_file.is_empty()).then(|| DispatchPayload {
-                file: payload_file.clone(),
-            }),
-            volume_mounts: volume_mounts.iter().map(VolumeMount::from).collect(),
-            shutdown_delay: nanos(*shutdown_delay),
-            meta: meta.clone(),
-            kill_timeout: nanos(*kill_timeout),
-            log_config: Some(LogConfig::from(*logs)),
-            policy: policy.as_ref().map(NetworkPolicy::from),
-            kill_signal: kill_signal.clone(),
-            ..Self::default()
         }
     }
 }

@@ -1,7 +1,7 @@
-//! Whether a new version of a group can go on in the instances of an old one.
+//! Whether a new version of a group can go on in the instances of an old one. The tables of groups and tasks in
+//! `domain/src/job` have the rule of each field.
 
-use muster_domain::job::{GroupNetwork, JobSpec, Task, TaskGroup};
-use muster_domain::resources::TaskResources;
+use muster_domain::job::{JobSpec, TaskGroup};
 
 /// The change that a new version asks of an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,46 +28,16 @@ pub(super) fn change<'a>(
     old: (&JobSpec, &TaskGroup),
     new: (&JobSpec, &'a TaskGroup),
 ) -> (Change, Vec<&'a str>) {
-    let TaskGroup {
-        name: _,
-        count: _,
-        constraints: _,
-        affinities,
-        spreads,
-        restart: _,
-        reschedule: _,
-        update: _,
-        migrate: _,
-        disconnect: _,
-        scaling: _,
-        volumes,
-        shutdown_delay: _,
-        ephemeral_disk,
-        network,
-        meta,
-        tasks,
-    } = old.1;
     let same = old.0.meta == new.0.meta
         && old.0.name == new.0.name
         && old.0.affinities == new.0.affinities
         && old.0.spreads == new.0.spreads
-        && *affinities == new.1.affinities
-        && *spreads == new.1.spreads
-        && *volumes == new.1.volumes
-        && *ephemeral_disk == new.1.ephemeral_disk
-        && same_network(network.as_ref(), new.1.network.as_ref())
-        && *meta == new.1.meta
-        && tasks.len() == new.1.tasks.len()
-        && tasks.iter().all(|old| {
-            new.1
-                .task(&old.name)
-                .is_some_and(|new| same_process(old, new))
-        });
+        && TaskGroup::updates_in_place(old.1, new.1);
     if !same {
         return (Change::Destructive, Vec::new());
     }
     let pairs = new.1.tasks.iter().filter_map(|new| {
-        let old = tasks.iter().find(|old| old.name == new.name)?;
+        let old = old.1.task(&new.name)?;
         Some((old, new))
     });
     let limited = pairs.filter(|(old, new)| old.resources != new.resources);
@@ -75,85 +45,11 @@ pub(super) fn change<'a>(
     (Change::InPlace, drivers)
 }
 
-/// A policy takes effect on tasks that run.
-fn same_network(old: Option<&GroupNetwork>, new: Option<&GroupNetwork>) -> bool {
-    match (old, new) {
-        (Some(old), Some(new)) => {
-            let GroupNetwork {
-                mode,
-                ports,
-                policy: _,
-                dns,
-                hostname,
-            } = old;
-            *mode == new.mode && *ports == new.ports && *dns == new.dns && *hostname == new.hostname
-        }
-        (None, None) => true,
-        (None, Some(_)) | (Some(_), None) => false,
-    }
-}
-
-fn same_process(old: &Task, new: &Task) -> bool {
-    let Task {
-        name: _,
-        driver,
-        config_json,
-        user,
-        env,
-        resources,
-        constraints: _,
-        affinities,
-        restart: _,
-        lifecycle,
-        leader: _,
-        payload_file,
-        volume_mounts,
-        shutdown_delay: _,
-        kill_timeout: _,
-        kill_signal: _,
-        logs,
-        meta,
-        policy: _,
-    } = old;
-    *driver == new.driver
-        && *config_json == new.config_json
-        && *user == new.user
-        && *env == new.env
-        && same_resources(resources, &new.resources)
-        && *affinities == new.affinities
-        // The hook decides when a task starts. Nomad 1.1.2 changes it in place, and a task that has ended stays so.
-        && *lifecycle == new.lifecycle
-        && *payload_file == new.payload_file
-        && *volume_mounts == new.volume_mounts
-        // Where a task writes to is decided at its start.
-        && logs.is_disabled() == new.logs.is_disabled()
-        && *meta == new.meta
-}
-
-/// Whether the resources are the same for a task that runs. A lower limit of memory takes no effect on it. One that
-/// has more would be killed, and how much it has is known on its node alone. Cores of its own are chosen with a place.
-fn same_resources(old: &TaskResources, new: &TaskResources) -> bool {
-    let TaskResources {
-        cpu: _,
-        cores,
-        memory,
-        memory_max,
-        devices,
-        cpu_hard_limit: _,
-        io: _,
-        ports,
-    } = old;
-    *cores == new.cores
-        && *ports == new.ports
-        && memory_max.unwrap_or(*memory) <= new.memory_max.unwrap_or(new.memory)
-        && *devices == new.devices
-}
-
 #[cfg(test)]
 mod tests {
     use muster_domain::fixture::job;
-    use muster_domain::job::{ByteRate, Lifecycle, LifecycleHook, LogConfig};
-    use muster_domain::resources::{CpuMhz, Mb};
+    use muster_domain::job::{ByteRate, Lifecycle, LifecycleHook, LogConfig, Task};
+    use muster_domain::resources::{CpuMhz, Mb, TaskResources};
 
     use super::*;
 

@@ -2,25 +2,15 @@
 
 use std::collections::BTreeMap;
 
+use muster_domain::job::Task;
+
 use super::{DiffType, FieldDiff, GroupDiff, JobDiff, TaskDiff};
+use crate::api::job::schema::{self, Effect};
 
 const CREATE: &str = "forces create";
 const DESTROY: &str = "forces destroy";
 const IN_PLACE: &str = "forces in-place update";
 const DESTRUCTIVE: &str = "forces create/destroy update";
-
-/// Fields of a task that its instances need not be replaced for.
-const IN_PLACE_FIELDS: [&str; 1] = ["KillTimeout"];
-/// Blocks of a task that its instances need not be replaced for. How often it is restarted and when it
-/// runs concern its next start; a network policy takes effect on what runs.
-const IN_PLACE_BLOCKS: [&str; 6] = [
-    "Constraint",
-    "Lifecycle",
-    "LogConfig",
-    "Policy",
-    "RestartPolicy",
-    "Service",
-];
 
 /// Adds to `diff` what its changes mean.
 pub fn annotate(diff: &mut JobDiff) {
@@ -76,16 +66,22 @@ fn of_task(group: DiffType, task: &TaskDiff) -> Option<&'static str> {
         (DiffType::Deleted, DiffType::Deleted) => return Some(DESTROY),
         _ => {}
     }
-    let in_place = task
+    let fields = task
         .fields
         .iter()
-        .all(|field| IN_PLACE_FIELDS.contains(&field.name.as_str()))
-        && task.objects.iter().all(|object| {
-            // Where a task writes to is decided at its start.
-            let mut fields = object.fields.iter();
-            let turns_logs =
-                object.name == "LogConfig" && fields.any(|field| field.name == "Disabled");
-            IN_PLACE_BLOCKS.contains(&object.name.as_str()) && !turns_logs
-        });
+        .map(|field| (field.name.as_str(), &[][..]));
+    let objects = task.objects.iter();
+    let objects = objects.map(|object| (object.name.as_str(), &object.fields[..]));
+    let in_place = fields.chain(objects).all(|(name, inner)| {
+        let Some(field) = schema::TASK.in_plan(name) else {
+            return false;
+        };
+        match field.effect {
+            Some(Effect::InPlace) => true,
+            Some(Effect::InPlaceUnless(but)) => !inner.iter().any(|field| field.name == but),
+            Some(Effect::Replace) => false,
+            None => Task::is_in_place(field.domain),
+        }
+    });
     Some(if in_place { IN_PLACE } else { DESTRUCTIVE })
 }

@@ -11,8 +11,9 @@ use muster_domain::fault::Fault;
 use muster_domain::job::{
     Affinity, ByteRate, CniNetwork, Constraint, DEFAULT_HOST_NETWORK, DEFAULT_NAMESPACE,
     DEFAULT_NODE_POOL, DEFAULT_PRIORITY, DnsConfig, EphemeralDisk, GroupNetwork, JobSpec, JobType,
-    Lifecycle, LifecycleHook, LogConfig, LogOverflow, NetworkMode, Operand, PortAsk, Propagation,
-    RestartPolicy, Spread, SpreadTarget, Task, TaskGroup, VolumeAsk, VolumeAsks, VolumeMount,
+    Lifecycle, LifecycleHook, LogConfig, LogOverflow, NetworkMode, NetworkPolicy, Operand, PortAsk,
+    Propagation, RestartPolicy, Scaling, Spread, SpreadTarget, Task, TaskGroup, VolumeAsk,
+    VolumeAsks, VolumeMount,
 };
 use muster_domain::limits;
 use muster_domain::region;
@@ -20,7 +21,9 @@ use muster_domain::resources::{CpuMhz, DeviceAsk, IoLimits, Mb, TaskResources};
 use serde_json::Value;
 
 use crate::api::block::{self, Block, FieldNames, ParseFindings};
+use crate::api::job::table::json_form;
 use crate::api::job::{unsupported, written};
+use crate::api::resources::{Network, Resources};
 use crate::limits::FAULTS_MAX;
 
 mod launch;
@@ -228,38 +231,58 @@ fn read_job(mut job: Block<'_>) -> JobSpec {
 }
 
 fn read_group(mut group: Block<'_>, job_type: JobType, steps: &update::JobSteps) -> TaskGroup {
-    let restart = read_restart(&mut group, RestartPolicy::default_for(job_type));
-    let count = group.number("Count", u32::MAX);
-    let scaling = launch::read_scaling(&mut group, count);
-    let least = scaling.as_ref().map(|scaling| scaling.min);
-    let read = TaskGroup {
-        name: group.word("Name").unwrap_or_default(),
-        count: count.or(least).unwrap_or(TaskGroup::DEFAULT_COUNT),
-        constraints: read_constraints(&mut group),
-        affinities: read_affinities(&mut group),
-        spreads: read_spreads(&mut group),
-        restart,
-        reschedule: steps.reschedule(&mut group),
-        update: steps.update(&mut group),
-        migrate: steps.migrate(&mut group),
-        disconnect: update::read_disconnect(&mut group),
-        scaling,
-        volumes: read_volumes(&mut group),
-        shutdown_delay: group.duration("ShutdownDelay").unwrap_or_default(),
-        ephemeral_disk: read_disk(&mut group),
-        network: read_network(&mut group),
-        meta: group.texts("Meta"),
-        tasks: group
-            .blocks("Tasks", limits::TASKS_MAX)
-            .into_iter()
-            .map(|task| read_task(task, restart))
-            .collect(),
+    let scaling = group.value("Scaling");
+    let least = scaling.and_then(|scaling| instances(scaling.get("Min")?));
+    let default = TaskGroup {
+        count: least.unwrap_or(TaskGroup::DEFAULT_COUNT),
+        restart: RestartPolicy::default_for(job_type),
+        reschedule: steps.reschedule,
+        update: steps.update,
+        migrate: steps.migrate,
+        ..TaskGroup::default()
     };
+    let mut read = super::TaskGroup::read_fields(&mut group, &default);
+    steps.check_reschedule(&mut group, "ReschedulePolicy", read.reschedule);
+    let tasks = group.blocks("Tasks", limits::TASKS_MAX).into_iter();
+    read.tasks = tasks.map(|task| read_task(task, read.restart)).collect();
     if read.name.is_empty() {
         group.fault("Name", "is missing");
     }
     group.finish(&GROUP);
     read
+}
+
+/// The number of instances in `value`. What is none is reported where the field is read.
+fn instances(value: &Value) -> Option<u32> {
+    u32::try_from(value.as_u64()?).ok()
+}
+
+json_form! {
+    // The restart policy of a task is the group's by default, so tasks are read after their group.
+    Vec<super::Task>, of Vec<Task>:
+        |_: &mut Block<'_>, _, default: &Vec<Task>| default.clone(),
+        |value: &Vec<Task>| value.iter().map(super::Task::from).collect();
+    Option<super::Scaling>, of Option<Scaling>:
+        |block: &mut Block<'_>, _, _: &Option<Scaling>| {
+            let count = block.value("Count").and_then(instances);
+            launch::read_scaling(block, count)
+        },
+        |value: &Option<Scaling>| value.as_ref().map(super::Scaling::from);
+    Option<super::EphemeralDisk>, of EphemeralDisk:
+        |block: &mut Block<'_>, name, default: &EphemeralDisk| read_disk(block, name, *default),
+        |value: &EphemeralDisk| Some(super::EphemeralDisk::from(value));
+    Vec<super::Spread>, of Vec<Spread>:
+        |block: &mut Block<'_>, _, _: &Vec<Spread>| read_spreads(block),
+        |value: &Vec<Spread>| value.iter().map(super::Spread::from).collect();
+    Vec<Network>, of Option<GroupNetwork>:
+        |block: &mut Block<'_>, _, _: &Option<GroupNetwork>| read_network(block),
+        |value: &Option<GroupNetwork>| value.iter().map(super::asked_network).collect();
+    BTreeMap<String, super::Volume>, of VolumeAsks:
+        |block: &mut Block<'_>, _, _: &VolumeAsks| read_volumes(block),
+        |value: &VolumeAsks| {
+            let asks = value.iter();
+            asks.map(|(name, ask)| (name.clone(), super::Volume::new(name, ask))).collect()
+        };
 }
 
 /// The restart policy of a group or task; fields that are not given are those of `default`.
@@ -280,18 +303,11 @@ fn read_restart(parent: &mut Block<'_>, default: RestartPolicy) -> RestartPolicy
     read
 }
 
-fn read_disk(group: &mut Block<'_>) -> EphemeralDisk {
-    let Some(mut disk) = group.block("EphemeralDisk") else {
-        return EphemeralDisk::default();
+fn read_disk(group: &mut Block<'_>, name: &'static str, default: EphemeralDisk) -> EphemeralDisk {
+    let Some(mut disk) = group.block(name) else {
+        return default;
     };
-    let size = disk
-        .number("SizeMB", u32::MAX)
-        .map_or(EphemeralDisk::default().size, Mb);
-    let read = EphemeralDisk {
-        size,
-        sticky: disk.boolean("Sticky").unwrap_or(false),
-        migrate: disk.boolean("Migrate").unwrap_or(false),
-    };
+    let read = super::EphemeralDisk::read_fields(&mut disk, &default);
     disk.finish(&PLAIN);
     read
 }
@@ -524,38 +540,55 @@ fn read_spreads(parent: &mut Block<'_>) -> Vec<Spread> {
 }
 
 fn read_task(mut task: Block<'_>, group_restart: RestartPolicy) -> Task {
-    let restart = read_restart(&mut task, group_restart);
-    let read = Task {
-        name: task.word("Name").unwrap_or_default(),
-        driver: task.word("Driver").unwrap_or_default(),
-        config_json: read_config(&mut task),
-        user: task.string("User").unwrap_or_default(),
-        env: task.texts("Env"),
-        resources: read_resources(&mut task),
-        constraints: read_constraints(&mut task),
-        affinities: read_affinities(&mut task),
-        restart,
-        lifecycle: read_lifecycle(&mut task),
-        leader: task.boolean("Leader").unwrap_or(false),
-        payload_file: read_payload_file(&mut task),
-        volume_mounts: read_mounts(&mut task),
-        shutdown_delay: task.duration("ShutdownDelay").unwrap_or_default(),
-        kill_timeout: task
-            .duration("KillTimeout")
-            .filter(|timeout| !timeout.is_zero())
-            .unwrap_or(Task::DEFAULT_KILL_TIMEOUT),
-        kill_signal: task
-            .word("KillSignal")
-            .unwrap_or_else(|| Task::DEFAULT_KILL_SIGNAL.to_owned()),
-        logs: read_logs(&mut task),
-        meta: task.texts("Meta"),
-        policy: policy::read_policy(&mut task),
+    let default = Task {
+        restart: group_restart,
+        ..Task::default()
     };
+    let mut read = super::Task::read_fields(&mut task, &default);
+    // 0 is Go's way to leave it out.
+    if read.kill_timeout.is_zero() {
+        read.kill_timeout = default.kill_timeout;
+    }
     if read.name.is_empty() {
         task.fault("Name", "is missing");
     }
     task.finish(&TASK);
     read
+}
+
+json_form! {
+    Vec<super::Constraint>, of Vec<Constraint>:
+        |block: &mut Block<'_>, _, _: &Vec<Constraint>| read_constraints(block),
+        |value: &Vec<Constraint>| value.iter().map(super::Constraint::from).collect();
+    Vec<super::Affinity>, of Vec<Affinity>:
+        |block: &mut Block<'_>, _, _: &Vec<Affinity>| read_affinities(block),
+        |value: &Vec<Affinity>| value.iter().map(super::Affinity::from).collect();
+    Value, of String:
+        |block: &mut Block<'_>, name, _: &String| read_config(block, name),
+        |value: &String| serde_json::from_str(value).unwrap_or_default();
+    Option<Resources>, of TaskResources:
+        |block: &mut Block<'_>, _, _: &TaskResources| read_resources(block),
+        |value: &TaskResources| Some(Resources::from(value));
+    Option<super::RestartPolicy>, of RestartPolicy:
+        |block: &mut Block<'_>, _, default: &RestartPolicy| read_restart(block, *default),
+        |value: &RestartPolicy| Some(super::RestartPolicy::from(value));
+    Option<super::DispatchPayload>, of String:
+        |block: &mut Block<'_>, _, _: &String| read_payload_file(block),
+        |value: &String| {
+            (!value.is_empty()).then(|| super::DispatchPayload { file: value.clone() })
+        };
+    Option<super::Lifecycle>, of Option<Lifecycle>:
+        |block: &mut Block<'_>, _, _: &Option<Lifecycle>| read_lifecycle(block),
+        |value: &Option<Lifecycle>| value.map(super::Lifecycle::from);
+    Option<super::LogConfig>, of LogConfig:
+        |block: &mut Block<'_>, _, _: &LogConfig| read_logs(block),
+        |value: &LogConfig| Some(super::LogConfig::from(*value));
+    Vec<super::VolumeMount>, of Vec<VolumeMount>:
+        |block: &mut Block<'_>, _, _: &Vec<VolumeMount>| read_mounts(block),
+        |value: &Vec<VolumeMount>| value.iter().map(super::VolumeMount::from).collect();
+    Option<super::NetworkPolicy>, of Option<NetworkPolicy>:
+        |block: &mut Block<'_>, _, _: &Option<NetworkPolicy>| policy::read_policy(block),
+        |value: &Option<NetworkPolicy>| value.as_ref().map(super::NetworkPolicy::from);
 }
 
 fn read_lifecycle(task: &mut Block<'_>) -> Option<Lifecycle> {
@@ -602,13 +635,13 @@ fn read_mounts(task: &mut Block<'_>) -> Vec<VolumeMount> {
     mounts
 }
 
-fn read_config(task: &mut Block<'_>) -> String {
-    match task.value("Config") {
+fn read_config(task: &mut Block<'_>, name: &'static str) -> String {
+    match task.value(name) {
         None => "{}".to_owned(),
         Some(config @ Value::Object(_)) => config.to_string(),
         Some(_) => {
             // Reported by `block` with what was expected and what came.
-            drop(task.block("Config"));
+            drop(task.block(name));
             "{}".to_owned()
         }
     }

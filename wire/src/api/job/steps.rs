@@ -3,6 +3,9 @@
 use muster_domain::job as domain;
 use serde::{Deserialize, Serialize};
 
+use super::schema::FieldKind::Value;
+use super::schema::ValueKind::{Bool, Duration, Int, Text};
+use super::table::job_block;
 use crate::api::duration::nanos;
 use crate::api::null;
 
@@ -61,19 +64,21 @@ impl From<&domain::Spread> for Spread {
     }
 }
 
-/// How a new version replaces an older one. Durations are nanoseconds.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-pub struct Update {
-    pub stagger: i64,
-    pub max_parallel: u32,
-    pub health_check: String,
-    pub min_healthy_time: i64,
-    pub healthy_deadline: i64,
-    pub progress_deadline: i64,
-    pub auto_revert: bool,
-    pub auto_promote: bool,
-    pub canary: u32,
+job_block! {
+    /// How a new version replaces an older one. Durations are nanoseconds.
+    #[derive(Eq)]
+    Update of domain::UpdateStrategy;
+    pub(super) UPDATE {}
+
+    stagger: i64 = field("Stagger", "stagger", Value(Duration)).hidden() => stagger;
+    max_parallel: u32 = field("MaxParallel", "max_parallel", Value(Int)) => max_parallel;
+    health_check: String = field("HealthCheck", "health_check", Value(Text)) => health_check;
+    min_healthy_time: i64 = field("MinHealthyTime", "min_healthy_time", Value(Duration)) => min_healthy_time;
+    healthy_deadline: i64 = field("HealthyDeadline", "healthy_deadline", Value(Duration)) => healthy_deadline;
+    progress_deadline: i64 = field("ProgressDeadline", "progress_deadline", Value(Duration)) => progress_deadline;
+    auto_revert: bool = field("AutoRevert", "auto_revert", Value(Bool)) => auto_revert;
+    auto_promote: bool = field("AutoPromote", "auto_promote", Value(Bool)) => auto_promote;
+    canary: u32 = field("Canary", "canary", Value(Int)) => canary;
 }
 
 impl Update {
@@ -100,66 +105,30 @@ impl Update {
     }
 }
 
-impl From<&domain::UpdateStrategy> for Update {
-    fn from(update: &domain::UpdateStrategy) -> Self {
-        Self {
-            stagger: nanos(update.stagger),
-            max_parallel: update.max_parallel,
-            health_check: update.health_check.as_str().to_owned(),
-            min_healthy_time: nanos(update.min_healthy_time),
-            healthy_deadline: nanos(update.healthy_deadline),
-            progress_deadline: nanos(update.progress_deadline),
-            auto_revert: update.auto_revert,
-            auto_promote: update.auto_promote,
-            canary: update.canary,
-        }
-    }
+job_block! {
+    /// How instances leave a node. Durations are nanoseconds.
+    #[derive(Eq)]
+    Migrate of domain::MigrateStrategy;
+    pub(super) MIGRATE {}
+
+    max_parallel: u32 = field("MaxParallel", "max_parallel", Value(Int)) => max_parallel;
+    health_check: String = field("HealthCheck", "health_check", Value(Text)) => health_check;
+    min_healthy_time: i64 = field("MinHealthyTime", "min_healthy_time", Value(Duration)) => min_healthy_time;
+    healthy_deadline: i64 = field("HealthyDeadline", "healthy_deadline", Value(Duration)) => healthy_deadline;
 }
 
-/// How instances leave a node. Durations are nanoseconds.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-pub struct Migrate {
-    pub max_parallel: u32,
-    pub health_check: String,
-    pub min_healthy_time: i64,
-    pub healthy_deadline: i64,
-}
+job_block! {
+    /// The policy after failures. Durations are nanoseconds.
+    #[derive(Eq)]
+    Reschedule of domain::ReschedulePolicy;
+    pub(super) RESCHEDULE {}
 
-impl From<&domain::MigrateStrategy> for Migrate {
-    fn from(migrate: &domain::MigrateStrategy) -> Self {
-        Self {
-            max_parallel: migrate.max_parallel,
-            health_check: migrate.health_check.as_str().to_owned(),
-            min_healthy_time: nanos(migrate.min_healthy_time),
-            healthy_deadline: nanos(migrate.healthy_deadline),
-        }
-    }
-}
-
-/// The policy after failures. Durations are nanoseconds.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-pub struct Reschedule {
-    pub attempts: u32,
-    pub interval: i64,
-    pub delay: i64,
-    pub delay_function: String,
-    pub max_delay: i64,
-    pub unlimited: bool,
-}
-
-impl From<&domain::ReschedulePolicy> for Reschedule {
-    fn from(policy: &domain::ReschedulePolicy) -> Self {
-        Self {
-            attempts: policy.attempts,
-            interval: nanos(policy.interval),
-            delay: nanos(policy.delay),
-            delay_function: policy.delay_function.as_str().to_owned(),
-            max_delay: nanos(policy.max_delay),
-            unlimited: policy.unlimited,
-        }
-    }
+    attempts: u32 = field("Attempts", "attempts", Value(Int)) => attempts;
+    interval: i64 = field("Interval", "interval", Value(Duration)) => interval;
+    delay: i64 = field("Delay", "delay", Value(Duration)) => delay;
+    delay_function: String = field("DelayFunction", "delay_function", Value(Text)) => delay_function;
+    max_delay: i64 = field("MaxDelay", "max_delay", Value(Duration)) => max_delay;
+    unlimited: bool = field("Unlimited", "unlimited", Value(Bool)) => unlimited;
 }
 
 /// The policy for nodes out of reach. Durations are nanoseconds.

@@ -2,7 +2,7 @@
 //! Nomad's default for the type of job.
 
 use muster_domain::job::{
-    Disconnect, HealthCheck, JobType, MigrateStrategy, ReschedulePolicy, TaskGroup, UpdateStrategy,
+    Disconnect, JobType, MigrateStrategy, ReschedulePolicy, TaskGroup, UpdateStrategy,
 };
 
 use serde_json::{Value, json};
@@ -10,15 +10,16 @@ use serde_json::{Value, json};
 use super::PLAIN;
 use crate::api::block::Block;
 use crate::api::duration::nanos;
+use crate::api::job::table::json_form;
 use crate::api::job::{self, Update};
 
 /// The defaults that the job has for all its groups.
 #[derive(Debug)]
 pub(super) struct JobSteps {
     job_type: JobType,
-    update: Option<UpdateStrategy>,
-    migrate: Option<MigrateStrategy>,
-    reschedule: ReschedulePolicy,
+    pub(super) update: Option<UpdateStrategy>,
+    pub(super) migrate: Option<MigrateStrategy>,
+    pub(super) reschedule: ReschedulePolicy,
 }
 
 impl JobSteps {
@@ -37,30 +38,38 @@ impl JobSteps {
             .map(|block| read_update(block, update.unwrap_or_default()))
             .filter(|asked| !is_blank(asked));
         let policy = ReschedulePolicy::default_for(job_type);
-        Self {
+        let steps = Self {
             job_type,
             update: asked.or(update),
             migrate: read_migrate(job, migrate),
-            reschedule: read_reschedule(job, "Reschedule", policy, job_type),
+            reschedule: policy,
+        };
+        let reschedule = read_reschedule(job, "Reschedule", &policy);
+        steps.check_reschedule(job, "Reschedule", reschedule);
+        Self {
+            reschedule,
+            ..steps
         }
     }
 
-    /// How a new version of the group replaces an older one.
-    pub(super) fn update(&self, group: &mut Block<'_>) -> Option<UpdateStrategy> {
-        let asked = group
-            .block("Update")
-            .map(|block| read_update(block, self.update.unwrap_or_default()));
-        asked.or(self.update)
-    }
-
-    /// How the group leaves a node.
-    pub(super) fn migrate(&self, group: &mut Block<'_>) -> Option<MigrateStrategy> {
-        read_migrate(group, self.migrate)
-    }
-
-    /// The policy for a group that has failed on its node.
-    pub(super) fn reschedule(&self, group: &mut Block<'_>) -> ReschedulePolicy {
-        read_reschedule(group, "ReschedulePolicy", self.reschedule, self.job_type)
+    /// Refuses a policy in the block `name` of `parent` that is not the default, if no instance can go to another node.
+    pub(super) fn check_reschedule(
+        &self,
+        parent: &mut Block<'_>,
+        name: &'static str,
+        read: ReschedulePolicy,
+    ) {
+        let job_type = self.job_type;
+        if !job_type.is_on_every_node() || read == self.reschedule {
+            return;
+        }
+        // Earlier versions answered with a policy of zeros.
+        if parent.block(name).is_some_and(|block| !block.is_blank()) {
+            parent.fault(
+                name,
+                format!("a `{job_type}` job has an instance on every node, so none goes to another: leave it out"),
+            );
+        }
     }
 
     /// The job's own pace, if it is not the one that the updates of `groups` tell.
@@ -73,37 +82,36 @@ impl JobSteps {
     }
 }
 
+json_form! {
+    Option<Update>, of Option<UpdateStrategy>:
+        |block: &mut Block<'_>, name, default: &Option<UpdateStrategy>| {
+            let own = block.block(name);
+            let own = own.map(|block| read_update(block, default.unwrap_or_default()));
+            own.or(*default)
+        },
+        |value: &Option<UpdateStrategy>| value.as_ref().map(Update::from);
+    Option<job::Migrate>, of Option<MigrateStrategy>:
+        |block: &mut Block<'_>, _, default: &Option<MigrateStrategy>| read_migrate(block, *default),
+        |value: &Option<MigrateStrategy>| value.as_ref().map(job::Migrate::from);
+    Option<job::Reschedule>, of ReschedulePolicy:
+        read_reschedule,
+        |value: &ReschedulePolicy| Some(job::Reschedule::from(value));
+    Option<job::Disconnect>, of Disconnect:
+        |block: &mut Block<'_>, _, _: &Disconnect| read_disconnect(block),
+        |value: &Disconnect| {
+            (*value != Disconnect::default()).then(|| job::Disconnect::from(value))
+        };
+}
+
 /// Nomad answers with such an update for a job that has none.
 fn is_blank(update: &UpdateStrategy) -> bool {
     update.max_parallel == 0 && update.min_healthy_time.is_zero() && update.stagger.is_zero()
 }
 
 fn read_update(mut block: Block<'_>, default: UpdateStrategy) -> UpdateStrategy {
-    let read = UpdateStrategy {
-        stagger: block.duration("Stagger").unwrap_or(default.stagger),
-        max_parallel: block
-            .number("MaxParallel", u32::MAX)
-            .unwrap_or(default.max_parallel),
-        health_check: read_health(&mut block, default.health_check),
-        min_healthy_time: block
-            .duration("MinHealthyTime")
-            .unwrap_or(default.min_healthy_time),
-        healthy_deadline: block
-            .duration("HealthyDeadline")
-            .unwrap_or(default.healthy_deadline),
-        progress_deadline: block
-            .duration("ProgressDeadline")
-            .unwrap_or(default.progress_deadline),
-        auto_revert: block.boolean("AutoRevert").unwrap_or(default.auto_revert),
-        auto_promote: block.boolean("AutoPromote").unwrap_or(default.auto_promote),
-        canary: block.number("Canary", u32::MAX).unwrap_or(default.canary),
-    };
+    let read = Update::read_fields(&mut block, &default);
     block.finish(&PLAIN);
     read
-}
-
-fn read_health(block: &mut Block<'_>, default: HealthCheck) -> HealthCheck {
-    block.choice("HealthCheck").unwrap_or(default)
 }
 
 fn read_migrate(
@@ -113,19 +121,7 @@ fn read_migrate(
     let Some(mut block) = parent.block("Migrate") else {
         return default;
     };
-    let default = default.unwrap_or_default();
-    let read = MigrateStrategy {
-        max_parallel: block
-            .number("MaxParallel", u32::MAX)
-            .unwrap_or(default.max_parallel),
-        health_check: read_health(&mut block, default.health_check),
-        min_healthy_time: block
-            .duration("MinHealthyTime")
-            .unwrap_or(default.min_healthy_time),
-        healthy_deadline: block
-            .duration("HealthyDeadline")
-            .unwrap_or(default.healthy_deadline),
-    };
+    let read = job::Migrate::read_fields(&mut block, &default.unwrap_or_default());
     block.finish(&PLAIN);
     Some(read)
 }
@@ -133,36 +129,18 @@ fn read_migrate(
 fn read_reschedule(
     parent: &mut Block<'_>,
     name: &'static str,
-    default: ReschedulePolicy,
-    job_type: JobType,
+    default: &ReschedulePolicy,
 ) -> ReschedulePolicy {
     let Some(mut block) = parent.block(name) else {
-        return default;
+        return *default;
     };
-    let function = block.choice("DelayFunction");
-    let read = ReschedulePolicy {
-        attempts: block
-            .number("Attempts", u32::MAX)
-            .unwrap_or(default.attempts),
-        interval: block.duration("Interval").unwrap_or(default.interval),
-        delay: block.duration("Delay").unwrap_or(default.delay),
-        delay_function: function.unwrap_or(default.delay_function),
-        max_delay: block.duration("MaxDelay").unwrap_or(default.max_delay),
-        unlimited: block.boolean("Unlimited").unwrap_or(default.unlimited),
-    };
-    // Earlier versions answered with a policy of zeros.
-    if job_type.is_on_every_node() && read != default && !block.is_blank() {
-        parent.fault(
-            name,
-            format!("a `{job_type}` job has an instance on every node, so none goes to another: leave it out"),
-        );
-    }
+    let read = job::Reschedule::read_fields(&mut block, default);
     block.finish(&PLAIN);
     read
 }
 
 /// The `disconnect` block, or the two fields that came before it.
-pub(super) fn read_disconnect(group: &mut Block<'_>) -> Disconnect {
+fn read_disconnect(group: &mut Block<'_>) -> Disconnect {
     let default = Disconnect {
         lost_after: group.duration("MaxClientDisconnect"),
         stop_on_client_after: group.duration("StopAfterClientDisconnect"),

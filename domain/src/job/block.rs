@@ -1,0 +1,76 @@
+//! Blocks of a job as a table: one row a field.
+//!
+//! ```text
+//! pub field: Type = default => InPlace;
+//! ```
+//!
+//! `default` is the value of a field that is left out. `InPlace` or `Replace` says whether an instance takes a change of the
+//! field while it runs, or is replaced. `SameIf(function)` asks a function whether the old value is as good as the new one.
+
+/// Makes the struct of a block, its `Default`, and its rule for changes.
+macro_rules! job_block {
+    (
+        $(#[$attr:meta])*
+        pub struct $name:ident {
+            $(
+                $(#[$field_attr:meta])*
+                pub $field:ident: $type:ty = $default:expr => $change:ident $(($rule:path))?;
+            )+
+        }
+    ) => {
+        $(#[$attr])*
+        #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+        pub struct $name {
+            $(
+                $(#[$field_attr])*
+                pub $field: $type,
+            )+
+        }
+
+        /// The values of fields that are left out, in a service.
+        impl Default for $name {
+            fn default() -> Self {
+                Self { $($field: $default,)+ }
+            }
+        }
+
+        impl $name {
+            /// Whether an instance that runs with `old` can go on with `new`.
+            #[must_use]
+            pub fn updates_in_place(old: &Self, new: &Self) -> bool {
+                $(
+                    if !crate::job::block::is_same!($change $(($rule))?, &old.$field, &new.$field) {
+                        return false;
+                    }
+                )+
+                true
+            }
+
+            /// Whether an instance takes any change of the field `name` while it runs.
+            #[must_use]
+            pub fn is_in_place(name: &str) -> bool {
+                $(
+                    if name == stringify!($field) {
+                        return stringify!($change) == "InPlace";
+                    }
+                )+
+                false
+            }
+        }
+    };
+}
+
+/// Whether a change of a value changes nothing for an instance that runs.
+macro_rules! is_same {
+    (InPlace, $old:expr, $new:expr) => {
+        true
+    };
+    (Replace, $old:expr, $new:expr) => {
+        $old == $new
+    };
+    (SameIf($same:path), $old:expr, $new:expr) => {
+        $same($old, $new)
+    };
+}
+
+pub(super) use {is_same, job_block};
