@@ -26,6 +26,7 @@ fn seeds_of_mended_faults_pass() {
         3_838_720_416,
         3_838_720_445,
         3_838_721_602,
+        4_084_413_378,
     ] {
         well(SimConfig::new(seed), &format!("seed {seed}"));
     }

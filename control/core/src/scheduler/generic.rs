@@ -438,29 +438,47 @@ fn link_to_lost(state: &State, key: &JobKey, name: &str, work: &mut GroupWork) {
     }
 }
 
-/// Gives new instances names that nobody has: where canaries wait, Nomad may give one twice.
+/// Gives instances that are placed names of their own. Where canaries wait, Nomad may give a name twice.
+///
+/// A promoted canary can share its name with an older instance. When both fail, one replacement gets another name.
 fn dedupe_names(state: &State, key: &JobKey, name: &str, work: &mut GroupWork) {
-    let is_fresh = |place: &&mut Placement| place.previous.is_none() && !place.canary;
     let stopped: BTreeSet<AllocId> = work.stop.iter().map(|stop| stop.alloc_id).collect();
-    let staying = state
-        .allocs()
-        .of_job(key)
-        .filter(|alloc| alloc.group().name == name && !alloc.is_terminal() && !alloc.canary());
-    let mut taken: BTreeSet<u32> = staying
-        .filter(|alloc| !stopped.contains(&alloc.id()))
-        .map(AllocView::name_index)
-        .collect();
-    let replacing = work.place.iter().filter(|place| place.previous.is_some());
-    taken.extend(replacing.map(|place| place.name_index));
+    let of_group = || {
+        let allocs = state.allocs().of_job(key);
+        allocs.filter(|alloc| alloc.group().name == name && !alloc.canary())
+    };
+    let staying = of_group().filter(|alloc| !alloc.is_terminal() && !stopped.contains(&alloc.id()));
+    let mut taken = BTreeSet::new();
+    // The replacement of an instance out of reach shares its name.
+    let mut unshared = BTreeSet::new();
+    let replaced: BTreeSet<AllocId> = work.place.iter().filter_map(|it| it.previous).collect();
+    for alloc in staying {
+        taken.insert(alloc.name_index());
+        if !is_away(alloc) && alloc.next().is_none() && !replaced.contains(&alloc.id()) {
+            unshared.insert(alloc.name_index());
+        }
+    }
+    let mut nameless: Vec<&mut u32> = Vec::new();
+    let placed = work.place.iter_mut().filter(|place| !place.canary);
+    let (replacing, fresh): (Vec<_>, Vec<_>) = placed.partition(|place| place.previous.is_some());
+    for place in replacing {
+        if unshared.insert(place.name_index) {
+            taken.insert(place.name_index);
+        } else {
+            nameless.push(&mut place.name_index);
+        }
+    }
     if taken.is_empty() {
         return;
     }
-    for place in work.place.iter_mut().filter(is_fresh) {
+    for place in fresh {
         if !taken.insert(place.name_index) {
-            let free = (0..u32::MAX).find(|index| !taken.contains(index));
-            place.name_index = free.unwrap_or(place.name_index);
-            taken.insert(place.name_index);
+            nameless.push(&mut place.name_index);
         }
+    }
+    let mut free = (0..u32::MAX).filter(|index| !taken.contains(index));
+    for name_index in nameless {
+        *name_index = free.next().unwrap_or(*name_index);
     }
 }
 
@@ -1084,7 +1102,7 @@ impl GroupPlacer<'_, '_, '_> {
                     client_status: None,
                     follow_up: None,
                 };
-                self.place_instead(stop, None, detail, &avoid, plan);
+                self.place_instead(stop, Some(place.name_index), detail, &avoid, plan);
             }
             Some(_) | None => {
                 self.place_one(place.name_index, detail, &avoid);

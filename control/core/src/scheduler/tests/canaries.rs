@@ -443,3 +443,35 @@ fn one_of_several_failed_instances_is_replaced() {
     healthy(&mut cluster);
     assert_eq!(cluster.state.deployments().active().count(), 0);
 }
+
+/// A promoted canary has the name of an older instance. Both fail while the canary of the next version waits.
+#[test]
+fn replacements_of_namesakes_get_own_names() {
+    let mut cluster = Cluster::new();
+    cluster.node(node("n1").build());
+    cluster.run(web(2, 100, 0));
+    healthy(&mut cluster);
+    healthy(&mut cluster);
+    cluster.run(web(3, 200, 1));
+    healthy(&mut cluster);
+    let id = cluster.state.deployments().active().next().unwrap().id;
+    for change in [DeploymentChange::Promote(None), DeploymentChange::Fail] {
+        cluster.apply(DeploymentCommand::Change { id, change }.at(cluster.now));
+    }
+    cluster.settle();
+    assert_eq!(numbers(&cluster), [0, 0, 1]);
+    let namesakes = cluster.live("web");
+
+    cluster.run(web(3, 300, 1));
+    for alloc in namesakes.iter().filter(|alloc| alloc.name_index == 0) {
+        cluster.report(alloc.id, ClientStatus::Failed);
+    }
+    cluster.advance(Duration::from_mins(1));
+    cluster.settle();
+
+    let live = cluster.live("web");
+    let settled = live.iter().filter(|alloc| !alloc.canary);
+    let mut numbers: Vec<u32> = settled.map(|alloc| alloc.name_index).collect();
+    numbers.sort_unstable();
+    assert_eq!(numbers, [0, 1, 2]);
+}
