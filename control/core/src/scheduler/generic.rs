@@ -69,11 +69,9 @@ pub(super) fn schedule(
     });
     let counts = work.groups.iter();
     let counts = counts.map(|work| DesiredUpdates::from(work.counts));
-    let desired = names.iter().map(|name| (*name).to_owned()).zip(counts);
-    let desired = desired.collect();
-    if let Some(job) = job {
-        leave_stable_version(job, &names, &work, &mut plan);
-    }
+    let owned = names.iter().map(|name| (*name).to_owned());
+    let desired = owned.zip(counts).collect();
+    leave_stable_version(job, &names, &work, &mut plan);
     // Only what was there before can be mended.
     if !is_new {
         apply_all_deviations(state, job, &eval.job, &names, &mut work, &mut plan);
@@ -96,11 +94,7 @@ pub(super) fn schedule(
         take_stops(state, work, &is_forced, &mut plan);
         plan.unreachable.extend(&work.unreachable);
     }
-    let left: Vec<(String, u32)> = work
-        .iter()
-        .filter(|(_, work)| work.left > 0)
-        .map(|(name, work)| ((*name).to_owned(), work.left))
-        .collect();
+    let left = left_out(&work);
     if let Some(job) = job.filter(|job| job.wants_instances()) {
         let wants_room = |work: &GroupWork| !work.place.is_empty() || !work.destructive.is_empty();
         let seed = seed(&eval.id);
@@ -127,6 +121,13 @@ pub(super) fn schedule(
         is_partial,
         desired,
     }
+}
+
+/// The groups with placements that are left to the next plan, and their numbers.
+fn left_out(work: &[(&str, GroupWork)]) -> Vec<(String, u32)> {
+    let left = work.iter().filter(|(_, work)| work.left > 0);
+    left.map(|(name, work)| ((*name).to_owned(), work.left))
+        .collect()
 }
 
 /// Marks the failed instances of a stopped job as stopped. They hold no place then if the job runs again.
@@ -212,11 +213,11 @@ fn groups<'a>(state: &'a State, job: Option<&'a Job>, eval: &Evaluation) -> Vec<
 ///
 /// Nomad begins one whenever it finds no trace of the version. A collection removes a successful deployment and
 /// instances that were lost, while an evaluation waits for room. The deployment would wait for that room as well.
-fn leave_stable_version(job: &Job, names: &[&str], work: &JobWork, plan: &mut Plan) {
+fn leave_stable_version(job: Option<&Job>, names: &[&str], work: &JobWork, plan: &mut Plan) {
     let Some(new) = &mut plan.new_deployment else {
         return;
     };
-    if !job.is_stable(job.current.version) {
+    if !job.is_some_and(|job| job.is_stable(job.current.version)) {
         return;
     }
     let is_updated = |name: &str| {
