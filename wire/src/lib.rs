@@ -20,3 +20,4 @@ pub mod frame;
 pub mod fuzz;
 pub mod limits;
 pub mod rpc;
+pub mod task_stats;

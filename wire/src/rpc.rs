@@ -13,12 +13,13 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use muster_domain::alloc::{AllocReport, DesiredAlloc, RemoteAlloc, TaskNetwork};
+use muster_domain::alloc::{AllocReport, DesiredAlloc, RemoteAlloc};
 use muster_domain::id::{AllocId, LogIndex, Timestamp};
 use muster_domain::job::NetworkPolicy;
 use muster_domain::node::{NodeCollected, NodeSecret, NodeSpec};
 use serde::{Deserialize, Serialize};
 
+pub use crate::task_stats::TaskStats;
 pub use disk::{
     AgentReply, AgentRequest, DiskAck, DiskDir, DiskEntry, DiskPiece, DiskRequest, DiskSum,
     FileMeta,
@@ -547,102 +548,4 @@ pub struct Pressure {
     pub some: Duration,
     /// All that were not idle, at once; `None` where the kernel does not say.
     pub full: Option<Duration>,
-}
-
-/// Resource usage of a task. A value that cannot be had is absent, never zero. For a task in none of the agent's
-/// cgroups, the values are those of its driver. Its CPU time counts from the agent's first question.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct TaskStats {
-    /// CPU time, from eBPF `sched_switch`; from the cgroup where there is no program.
-    pub cpu: Option<Duration>,
-    /// Context switches, from eBPF.
-    pub context_switches: Option<u64>,
-    /// How long threads that could run waited for a CPU, each time they got one; from eBPF.
-    pub run_delay: Option<Histogram>,
-    /// Times the kernel stopped the task for its CPU quota, from the cgroup.
-    pub throttled_periods: Option<u64>,
-    /// Time for which it was stopped, from the cgroup.
-    pub throttled: Option<Duration>,
-    /// Bytes of memory charged, from the cgroup.
-    pub memory_bytes: Option<u64>,
-    /// The most bytes of memory charged so far, from the cgroup.
-    pub memory_peak_bytes: Option<u64>,
-    /// The limit in force, read back from the cgroup.
-    pub memory_limit_bytes: Option<u64>,
-    /// Bytes of anonymous memory, from the cgroup.
-    pub memory_anon_bytes: Option<u64>,
-    /// Bytes of page cache, those of `memory_shmem_bytes` included; from the cgroup.
-    pub memory_file_bytes: Option<u64>,
-    /// Bytes of page cache that no disk has, as in tmpfs; from the cgroup.
-    pub memory_shmem_bytes: Option<u64>,
-    /// Bytes swapped out, from the cgroup.
-    pub memory_swap_bytes: Option<u64>,
-    /// Bytes the kernel needs for the task, from the cgroup.
-    pub memory_kernel_bytes: Option<u64>,
-    /// Times it was held back above `memory.high`, from the cgroup.
-    pub memory_high_events: Option<u64>,
-    /// Times it was about to go above its limit, from the cgroup.
-    pub memory_max_events: Option<u64>,
-    /// Page faults that went to disk, from the cgroup.
-    pub major_faults: Option<u64>,
-    /// Time in which processes waited for a CPU, from the cgroup.
-    pub pressure_cpu: Option<Pressure>,
-    /// Time in which processes waited for memory, from the cgroup.
-    pub pressure_memory: Option<Pressure>,
-    /// Time in which processes waited for I/O, from the cgroup.
-    pub pressure_io: Option<Pressure>,
-    /// Processes and threads, from the cgroup.
-    pub pids: Option<u64>,
-    /// Processes forked, from eBPF.
-    pub forks: Option<u64>,
-    /// Programs executed, from eBPF.
-    pub execs: Option<u64>,
-    /// OOM kills, from the cgroup.
-    pub oom_kills: Option<u64>,
-    /// Bytes received, from eBPF.
-    pub net_rx_bytes: Option<u64>,
-    /// Packets received, from eBPF.
-    pub net_rx_packets: Option<u64>,
-    /// Bytes sent, from eBPF.
-    pub net_tx_bytes: Option<u64>,
-    /// Packets sent, from eBPF.
-    pub net_tx_packets: Option<u64>,
-    /// Packets to the task that its network policy refused, from eBPF; not among those received.
-    pub net_rx_denied: Option<u64>,
-    /// Packets of the task that its network policy refused, from eBPF; not among those sent.
-    pub net_tx_denied: Option<u64>,
-    /// Packets to the task that came faster than it may receive, from eBPF; not among those received.
-    pub net_rx_limited: Option<u64>,
-    /// Packets of the task that it sent faster than it may, from eBPF; not among those sent.
-    pub net_tx_limited: Option<u64>,
-    /// TCP connections that the task opened, and that came about; from eBPF.
-    pub tcp_opened: Option<u64>,
-    /// TCP connections to the task that came about, from eBPF.
-    pub tcp_accepted: Option<u64>,
-    /// TCP segments sent once more because no answer came, from eBPF.
-    pub tcp_retransmits: Option<u64>,
-    /// Bytes read from block devices, from eBPF.
-    pub block_read_bytes: Option<u64>,
-    /// Requests that read, from eBPF.
-    pub block_reads: Option<u64>,
-    /// Bytes written to block devices, from eBPF. Without the `io` controller in v2, later writes by the kernel are not
-    /// included.
-    pub block_write_bytes: Option<u64>,
-    /// Requests that wrote, from eBPF.
-    pub block_writes: Option<u64>,
-    /// From when a device was given a request until it was done with it, from eBPF.
-    pub block_latency: Option<Histogram>,
-    /// Reasons for absent values: name of the value and the reason.
-    pub absent: BTreeMap<String, String>,
-    /// The first process of the task; 0 if none runs.
-    pub pid: u32,
-    /// Bytes of stdout and stderr taken so far.
-    pub log_bytes: u64,
-    /// Bytes of stdout and stderr dropped, because the disk was full or they were more than the task's rate, since
-    /// the agent takes them.
-    pub log_dropped_bytes: u64,
-    /// Time in which there was more of stdout and of stderr than the task's rate, since the agent takes them.
-    pub log_limited: Duration,
-    /// Where its driver says that it is reached, if that put it on a network of its own.
-    pub network: Option<TaskNetwork>,
 }

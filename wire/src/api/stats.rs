@@ -14,6 +14,8 @@ use serde::{Deserialize, Serialize};
 use crate::api::null::Null;
 use crate::rpc;
 
+pub use crate::task_stats::TaskCounters;
+
 /// The answer to `GET /v1/client/stats`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
@@ -272,75 +274,6 @@ pub struct CpuUsage {
     pub measured: Vec<String>,
 }
 
-/// Counters of a task. What is absent is `null`, and `absent` says why.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-pub struct TaskCounters {
-    #[serde(rename = "CPUNanos")]
-    pub cpu_nanos: Option<u64>,
-    pub context_switches: Option<u64>,
-    /// How long threads that could run waited for a CPU.
-    pub run_delay: Option<Histogram>,
-    pub throttled_periods: Option<u64>,
-    pub throttled_nanos: Option<u64>,
-    pub memory_bytes: Option<u64>,
-    pub memory_peak_bytes: Option<u64>,
-    pub memory_limit_bytes: Option<u64>,
-    pub memory_anon_bytes: Option<u64>,
-    /// Page cache, `memory_shmem_bytes` included.
-    pub memory_file_bytes: Option<u64>,
-    /// Page cache that no disk has, as in tmpfs.
-    pub memory_shmem_bytes: Option<u64>,
-    pub memory_swap_bytes: Option<u64>,
-    pub memory_kernel_bytes: Option<u64>,
-    pub memory_high_events: Option<u64>,
-    pub memory_max_events: Option<u64>,
-    pub major_faults: Option<u64>,
-    /// Time in which processes waited for a CPU; the next fields are for memory and for disks.
-    #[serde(rename = "PressureCPU")]
-    pub pressure_cpu: Option<Pressure>,
-    pub pressure_memory: Option<Pressure>,
-    #[serde(rename = "PressureIO")]
-    pub pressure_io: Option<Pressure>,
-    pub pids: Option<u64>,
-    pub forks: Option<u64>,
-    pub execs: Option<u64>,
-    pub oom_kills: Option<u64>,
-    pub net_rx_bytes: Option<u64>,
-    pub net_rx_packets: Option<u64>,
-    pub net_tx_bytes: Option<u64>,
-    pub net_tx_packets: Option<u64>,
-    /// Packets that the task's network policy refused; they are in no other count.
-    pub net_rx_denied: Option<u64>,
-    pub net_tx_denied: Option<u64>,
-    /// Packets above the rate that the task may have; they are in no other count.
-    pub net_rx_limited: Option<u64>,
-    pub net_tx_limited: Option<u64>,
-    /// TCP connections that came about, by who asked for them.
-    #[serde(rename = "TCPOpened")]
-    pub tcp_opened: Option<u64>,
-    #[serde(rename = "TCPAccepted")]
-    pub tcp_accepted: Option<u64>,
-    #[serde(rename = "TCPRetransmits")]
-    pub tcp_retransmits: Option<u64>,
-    pub block_read_bytes: Option<u64>,
-    pub block_reads: Option<u64>,
-    pub block_write_bytes: Option<u64>,
-    pub block_writes: Option<u64>,
-    /// From when a device was given a request until it was done with it.
-    pub block_latency: Option<Histogram>,
-    /// The first process; 0 if none runs.
-    pub pid: u32,
-    pub log_bytes: u64,
-    pub log_dropped_bytes: u64,
-    /// Time in which there was more of the output than the task's rate.
-    pub log_limited_nanos: u64,
-    /// Name of the value and why it is absent.
-    pub absent: BTreeMap<String, String>,
-    /// Where its driver put it, if that was on a network of its own.
-    pub network: Option<TaskNetwork>,
-}
-
 /// Where a task is reached that its driver put on a network of its own.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
@@ -435,109 +368,6 @@ impl From<&rpc::Histogram> for Histogram {
             count: counts.iter().sum(),
             sum_nanos: nanos(*sum),
             buckets: buckets.collect(),
-        }
-    }
-}
-
-impl From<&rpc::TaskStats> for TaskCounters {
-    #[expect(
-        clippy::too_many_lines,
-        reason = "two lines a field, so that none is forgotten"
-    )]
-    fn from(stats: &rpc::TaskStats) -> Self {
-        let rpc::TaskStats {
-            cpu,
-            context_switches,
-            run_delay,
-            throttled_periods,
-            throttled,
-            memory_bytes,
-            memory_peak_bytes,
-            memory_limit_bytes,
-            memory_anon_bytes,
-            memory_file_bytes,
-            memory_shmem_bytes,
-            memory_swap_bytes,
-            memory_kernel_bytes,
-            memory_high_events,
-            memory_max_events,
-            major_faults,
-            pressure_cpu,
-            pressure_memory,
-            pressure_io,
-            pids,
-            forks,
-            execs,
-            oom_kills,
-            net_rx_bytes,
-            net_rx_packets,
-            net_tx_bytes,
-            net_tx_packets,
-            net_rx_denied,
-            net_tx_denied,
-            net_rx_limited,
-            net_tx_limited,
-            tcp_opened,
-            tcp_accepted,
-            tcp_retransmits,
-            block_read_bytes,
-            block_reads,
-            block_write_bytes,
-            block_writes,
-            block_latency,
-            absent,
-            pid,
-            log_bytes,
-            log_dropped_bytes,
-            log_limited,
-            network,
-        } = stats;
-        Self {
-            cpu_nanos: cpu.map(nanos),
-            context_switches: *context_switches,
-            run_delay: run_delay.as_ref().map(Histogram::from),
-            throttled_periods: *throttled_periods,
-            throttled_nanos: throttled.map(nanos),
-            memory_bytes: *memory_bytes,
-            memory_peak_bytes: *memory_peak_bytes,
-            memory_limit_bytes: *memory_limit_bytes,
-            memory_anon_bytes: *memory_anon_bytes,
-            memory_file_bytes: *memory_file_bytes,
-            memory_shmem_bytes: *memory_shmem_bytes,
-            memory_swap_bytes: *memory_swap_bytes,
-            memory_kernel_bytes: *memory_kernel_bytes,
-            memory_high_events: *memory_high_events,
-            memory_max_events: *memory_max_events,
-            major_faults: *major_faults,
-            pressure_cpu: pressure_cpu.map(Pressure::from),
-            pressure_memory: pressure_memory.map(Pressure::from),
-            pressure_io: pressure_io.map(Pressure::from),
-            pids: *pids,
-            forks: *forks,
-            execs: *execs,
-            oom_kills: *oom_kills,
-            net_rx_bytes: *net_rx_bytes,
-            net_rx_packets: *net_rx_packets,
-            net_tx_bytes: *net_tx_bytes,
-            net_tx_packets: *net_tx_packets,
-            net_rx_denied: *net_rx_denied,
-            net_tx_denied: *net_tx_denied,
-            net_rx_limited: *net_rx_limited,
-            net_tx_limited: *net_tx_limited,
-            tcp_opened: *tcp_opened,
-            tcp_accepted: *tcp_accepted,
-            tcp_retransmits: *tcp_retransmits,
-            block_read_bytes: *block_read_bytes,
-            block_reads: *block_reads,
-            block_write_bytes: *block_write_bytes,
-            block_writes: *block_writes,
-            block_latency: block_latency.as_ref().map(Histogram::from),
-            pid: *pid,
-            log_bytes: *log_bytes,
-            log_dropped_bytes: *log_dropped_bytes,
-            log_limited_nanos: nanos(*log_limited),
-            absent: absent.clone(),
-            network: network.as_ref().map(TaskNetwork::from),
         }
     }
 }
