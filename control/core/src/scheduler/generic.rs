@@ -24,7 +24,7 @@ use super::reconciler::{
     self, GroupInput, GroupSpec, GroupWork, Input, Instance, JobWork, MIGRATING, NOT_NEEDED,
     Placement, RESCHEDULED,
 };
-use super::{DesiredUpdates, ScheduleOutcome, empty_plan, outcome, seed, unplaceable};
+use super::{DesiredUpdates, ScheduleOutcome, empty_plan, outcome, seed, unplaceable, update};
 use crate::fsm::is_placed_one_off;
 use crate::state::{AllocView, RemainingCapacity, State};
 
@@ -113,7 +113,7 @@ pub(super) fn schedule(
         plan.stops.extend(input.groups.iter().flat_map(settled));
     }
     plan.stops.sort_by_key(|stop| stop.alloc_id.origin());
-    let is_partial = leave(left, &mut plan);
+    let is_partial = leave(left, &mut plan) || goes_over(state, job, &plan);
     let update = outcome(state, eval, &mut plan);
     ScheduleOutcome {
         plan,
@@ -158,6 +158,28 @@ fn leave(left: Vec<(String, u32)>, plan: &mut Plan) -> bool {
     is_partial
 }
 
+/// Whether `plan` places an instance of an older version that can go over to the current one where it is.
+///
+/// The same evaluation then looks again and moves it. Nomad leaves that to another, which need not come while canaries
+/// find no room.
+fn goes_over(state: &State, job: Option<&Job>, plan: &Plan) -> bool {
+    let Some(current) = job.map(|job| &job.current) else {
+        return false;
+    };
+    let stays = |group: &TaskGroup, run: &PlacementRun| {
+        let older = run.detail.as_ref().and_then(|detail| detail.version)?;
+        let older = state.jobs().version(&plan.job, older)?;
+        let old = (&older.spec, older.spec.group(&group.name)?);
+        let (change, _) = update::change(old, (&current.spec, group));
+        Some(change != update::Change::Destructive)
+    };
+    plan.groups.iter().any(|placed| {
+        let group = current.spec.groups.get(usize::from(placed.group_at));
+        let mut runs = placed.placements.iter();
+        group.is_some_and(|group| runs.any(|run| stays(group, run) == Some(true)))
+    })
+}
+
 /// The groups of the current version, and those that only allocations have.
 fn groups<'a>(state: &'a State, job: Option<&'a Job>, eval: &Evaluation) -> Vec<GroupInput<'a>> {
     let spec_groups: &[TaskGroup] = job.map_or(&[], |job| &job.current.spec.groups);
@@ -200,7 +222,7 @@ fn groups<'a>(state: &'a State, job: Option<&'a Job>, eval: &Evaluation) -> Vec<
         });
         let change = match (job, spec_groups.get(at)) {
             (Some(job), Some(group)) => changes.of(state, job, group, alloc),
-            _ => super::update::Change::None,
+            _ => update::Change::None,
         };
         groups[at]
             .instances
@@ -1076,7 +1098,7 @@ impl GroupPlacer<'_, '_, '_> {
                 self.placer.state,
                 Some(self.placer.job),
                 previous,
-                super::update::Change::None,
+                update::Change::None,
             );
             let policy = &previous.group().reschedule;
             detail.reschedule = Some(reconciler::next_delay(&instance, policy));

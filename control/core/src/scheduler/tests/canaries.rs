@@ -475,3 +475,25 @@ fn replacements_of_namesakes_get_own_names() {
     numbers.sort_unstable();
     assert_eq!(numbers, [0, 1, 2]);
 }
+
+/// The last stable version and the current one differ in the number of canaries alone.
+#[test]
+fn replacement_of_stable_version_goes_over_in_place() {
+    let mut cluster = Cluster::new();
+    cluster.node(node("n1").build());
+    cluster.run(web(2, 100, 0));
+    healthy(&mut cluster);
+    cluster.run(web(2, 200, 0));
+    let mut live = cluster.live("web").into_iter();
+    let updated = live.find(|alloc| alloc.job.version == 1).unwrap();
+    cluster.run(web(2, 100, 1));
+
+    cluster.report(updated.id, ClientStatus::Failed);
+    cluster.advance(Duration::from_mins(1));
+    cluster.settle();
+
+    let live = cluster.live("web");
+    let settled = live.iter().filter(|alloc| !alloc.canary);
+    let versions: Vec<u64> = settled.map(|alloc| alloc.job.version).collect();
+    assert_eq!(versions, [2, 2]);
+}
