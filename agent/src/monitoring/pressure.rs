@@ -3,8 +3,9 @@
 //! The kernel says when (`Documentation/accounting/psi.rst`, "Monitoring for pressure thresholds"): a trigger for each
 //! want, at the root of the node's tree, because one at each task's group would cost a descriptor and a kernel thread a
 //! task. Then all tasks are looked at twice, and those that stood still for the same part of the time between are told,
-//! in an event of the task. A look comes at most once in [`PRESSURE_PAUSE`] for each want, and an event once in
-//! [`PRESSURE_TOLD_PAUSE`] for each want of a task. Where the kernel keeps no pressure, nobody is told.
+//! in an event of the task. A look that finds a task is the last for [`PRESSURE_PAUSE`]. One that finds none is repeated
+//! sooner, because a task may stand still while it starts. An event comes once in [`PRESSURE_TOLD_PAUSE`] for each want
+//! of a task. Where the kernel keeps no pressure, nobody is told.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -67,20 +68,53 @@ async fn follow_want(
     )]
     let trigger = AsyncFd::with_interest(trigger, Interest::PRIORITY)?;
     let mut told: BTreeMap<TaskKey, Instant> = BTreeMap::new();
+    let mut pauses = Pauses::new();
     loop {
+        let waited_since = Instant::now();
         wait(&trigger).await?;
+        pauses.handle_trigger(waited_since.elapsed());
         told.retain(|_, at| at.elapsed() < PRESSURE_TOLD_PAUSE);
         let (before, begun) = (stalls(context, want), Instant::now());
         tokio::time::sleep(PRESSURE_WINDOW).await;
         let (after, window) = (stalls(context, want), begun.elapsed());
-        for (key, stood) in stuck(&before, &after, part(window, percent)) {
+        let found = stuck(&before, &after, part(window, percent));
+        let pause = pauses.next(!found.is_empty());
+        for (key, stood) in found {
             if told.contains_key(&key) {
                 continue;
             }
             told.insert(key.clone(), Instant::now());
             send_event(context, &key, want, stood, window).await;
         }
-        tokio::time::sleep(PRESSURE_PAUSE).await;
+        tokio::time::sleep(pause).await;
+    }
+}
+
+/// The pauses between looks: doubled after each look that finds no task, up to [`PRESSURE_PAUSE`].
+#[derive(Debug)]
+struct Pauses {
+    next: Duration,
+}
+
+impl Pauses {
+    fn new() -> Self {
+        Self {
+            next: PRESSURE_WINDOW,
+        }
+    }
+
+    /// The kernel told of pressure after `waited`.
+    fn handle_trigger(&mut self, waited: Duration) {
+        if waited >= PRESSURE_PAUSE {
+            *self = Self::new();
+        }
+    }
+
+    /// The pause after a look.
+    fn next(&mut self, found: bool) -> Duration {
+        let pause = if found { PRESSURE_PAUSE } else { self.next };
+        self.next = (pause * 2).min(PRESSURE_PAUSE);
+        pause
     }
 }
 
@@ -150,6 +184,20 @@ mod tests {
     use muster_domain::id::LogIndex;
 
     use super::*;
+
+    #[test]
+    fn looks_that_find_no_task_become_rare() {
+        let mut pauses = Pauses::new();
+
+        let seconds: Vec<u64> = (0..7).map(|_| pauses.next(false).as_secs()).collect();
+
+        assert_eq!(seconds, [2, 4, 8, 16, 32, 50, 50]);
+        pauses.handle_trigger(Duration::from_secs(3));
+        assert_eq!(pauses.next(false), PRESSURE_PAUSE);
+        pauses.handle_trigger(PRESSURE_PAUSE);
+        assert_eq!(pauses.next(false), PRESSURE_WINDOW);
+        assert_eq!(pauses.next(true), PRESSURE_PAUSE);
+    }
 
     #[test]
     fn tasks_that_stood_still_long_enough_are_found() {
