@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::time::Duration;
 
-use muster_control::handle::{Consistency, Control};
+use muster_control::handle::{Consistency, Control, ProposeError};
 use muster_control::server::{Server, ServerConfig, StartServerError};
 use muster_control_core::fsm::{Entry, JobCommand, Response};
 use muster_control_core::state::State;
@@ -155,14 +155,19 @@ impl Member {
         .await;
     }
 
-    /// Registers a job through this server.
+    /// Registers a job through this server. Another leader may be elected meanwhile: then it tries again, because
+    /// nobody knows whether the job was registered, and to register it twice is the same.
     async fn register(&self, name: &str) -> LogIndex {
-        let (index, response) = soon(
-            "a write",
-            self.control().propose(registration(self.control(), name)),
-        )
-        .await
-        .unwrap();
+        let (index, response) = soon("a write", async {
+            loop {
+                let registration = registration(self.control(), name);
+                match self.control().propose(registration).await {
+                    Err(ProposeError::Timeout { .. }) => {}
+                    result => return result.unwrap(),
+                }
+            }
+        })
+        .await;
         assert!(
             matches!(response, Response::JobRegistered { .. }),
             "{response:?}"
