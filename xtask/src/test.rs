@@ -268,10 +268,11 @@ impl GateRun<'_> {
         let unit_run = Mutex::new(None);
         let guests = self.guests(artifacts, &|| {
             self.demo(artifacts);
-            let run = self.host_tests("T0 tests", &unit);
+            let beside_guest = !self.options.quick && !self.options.no_vm;
+            let run = self.host_tests("T0 tests", &unit, beside_guest);
             *unit_run.lock().unwrap_or_else(PoisonError::into_inner) = Some(run);
         });
-        let host = self.host_tests("T1 tests", &other);
+        let host = self.host_tests("T1 tests", &other, false);
         let (mut host, guests, simulator) = (host?, guests?, simulator?);
         let unit_run = unit_run.into_inner();
         if let Some(run) = unit_run.unwrap_or_else(PoisonError::into_inner) {
@@ -295,9 +296,18 @@ impl GateRun<'_> {
     }
 
     /// The tests among `artifacts` on this machine.
-    fn host_tests(&self, step: &str, artifacts: &[Artifact]) -> anyhow::Result<Run> {
+    fn host_tests(
+        &self,
+        step: &str,
+        artifacts: &[Artifact],
+        beside_guest: bool,
+    ) -> anyhow::Result<Run> {
+        let options = host::RunOptions {
+            long: self.options.long,
+            beside_guest,
+        };
         self.step(step, || {
-            host::run(artifacts, self.folder, &self.timing, self.options.long)
+            host::run(artifacts, self.folder, &self.timing, options)
         })
     }
 
@@ -343,9 +353,7 @@ impl GateRun<'_> {
             }
         };
         let long = self.options.long;
-        let run = self.step("simulator, tests", || {
-            host::run(&artifacts, self.folder, &self.timing, long)
-        })?;
+        let run = self.host_tests("simulator, tests", &artifacts, false)?;
         let program = artifacts.iter().find(|artifact| sim::is_program(artifact));
         let program = program.context("cargo did not name the simulator's program")?;
         let started = Instant::now();
