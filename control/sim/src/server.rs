@@ -422,7 +422,10 @@ impl Server {
             return;
         };
         let state = &self.machine.state;
-        while let Some((delivery, outcome)) = duties.next_work(state, env.now, at) {
+        // A full disk refuses what a worker plans, and each refusal gives all work out again.
+        while !self.raft.disk.full
+            && let Some((delivery, outcome)) = duties.next_work(state, env.now, at)
+        {
             if env.trouble(2) {
                 duties.lose_worker();
                 continue;

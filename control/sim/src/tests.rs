@@ -10,7 +10,7 @@ fn well(config: SimConfig, name: &str) -> Report {
     report
 }
 
-/// Each of these found a fault of the scheduler or of the state machine.
+/// Each of these found a fault of the scheduler, the state machine or the simulator.
 #[test]
 fn seeds_of_mended_faults_pass() {
     for seed in [
@@ -21,6 +21,7 @@ fn seeds_of_mended_faults_pass() {
         739_455_447,
         847_542_155,
         1_246_361_755,
+        1_313_895_241,
         1_346_681_546,
         1_346_682_128,
         2_026_587_766,
