@@ -268,11 +268,10 @@ impl GateRun<'_> {
         let unit_run = Mutex::new(None);
         let guests = self.guests(artifacts, &|| {
             self.demo(artifacts);
-            let beside_guest = !self.options.quick && !self.options.no_vm;
-            let run = self.host_tests("T0 tests", &unit, beside_guest);
+            let run = self.host_tests("T0 tests", &unit);
             *unit_run.lock().unwrap_or_else(PoisonError::into_inner) = Some(run);
         });
-        let host = self.host_tests("T1 tests", &other, false);
+        let host = self.host_tests("T1 tests", &other);
         let (mut host, guests, simulator) = (host?, guests?, simulator?);
         let unit_run = unit_run.into_inner();
         if let Some(run) = unit_run.unwrap_or_else(PoisonError::into_inner) {
@@ -296,18 +295,9 @@ impl GateRun<'_> {
     }
 
     /// The tests among `artifacts` on this machine.
-    fn host_tests(
-        &self,
-        step: &str,
-        artifacts: &[Artifact],
-        beside_guest: bool,
-    ) -> anyhow::Result<Run> {
-        let options = host::RunOptions {
-            long: self.options.long,
-            beside_guest,
-        };
+    fn host_tests(&self, step: &str, artifacts: &[Artifact]) -> anyhow::Result<Run> {
         self.step(step, || {
-            host::run(artifacts, self.folder, &self.timing, options)
+            host::run(artifacts, self.folder, &self.timing, self.options.long)
         })
     }
 
@@ -353,7 +343,9 @@ impl GateRun<'_> {
             }
         };
         let long = self.options.long;
-        let run = self.host_tests("simulator, tests", &artifacts, false)?;
+        let run = self.step("simulator, tests", || {
+            host::run(&artifacts, self.folder, &self.timing, long)
+        })?;
         let program = artifacts.iter().find(|artifact| sim::is_program(artifact));
         let program = program.context("cargo did not name the simulator's program")?;
         let started = Instant::now();

@@ -58,15 +58,6 @@ const LONGEST: [LongBinary; 7] = [
     long_binary("muster-agent", "vm", THREADS),
 ];
 
-/// How the tests run.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct RunOptions {
-    /// With all repetitions.
-    pub(super) long: bool,
-    /// A guest runs at the same time. It needs one processor of two, so the tests have one thread.
-    pub(super) beside_guest: bool,
-}
-
 /// Runs the test binaries among `artifacts`, writes a log for each into `folder` and returns what they did.
 ///
 /// # Errors
@@ -76,7 +67,7 @@ pub(super) fn run(
     artifacts: &[Artifact],
     folder: &Path,
     timing: &Mutex<Timing>,
-    options: RunOptions,
+    long: bool,
 ) -> anyhow::Result<Run> {
     // Unique: the tests of the simulator are a run of their own.
     let skips = tempfile::NamedTempFile::new_in(folder)?;
@@ -94,8 +85,7 @@ pub(super) fn run(
             .map(|_| {
                 scope.spawn(|| {
                     while let Some(artifact) = pop(&queue) {
-                        let run =
-                            run_binary(artifact, artifacts, &logs, &skip_file, timing, options)?;
+                        let run = run_binary(artifact, artifacts, &logs, &skip_file, timing, long)?;
                         let mut merged = merged.lock().unwrap_or_else(PoisonError::into_inner);
                         merged.merge(run);
                     }
@@ -140,13 +130,13 @@ fn run_binary(
     logs: &Path,
     skip_file: &Path,
     timing: &Mutex<Timing>,
-    options: RunOptions,
+    long: bool,
 ) -> anyhow::Result<Run> {
     let name = format!("{}-{}-{}", artifact.package, artifact.kind, artifact.target);
     let mut output = Output::new(logs.join(format!("{name}.log")), artifacts)?;
     output.line(&format!("     Running {}", artifact.executable.display()));
     let (started, cpu_before) = (Instant::now(), usage::cpu_time());
-    let mut command = command(artifact, skip_file, options);
+    let mut command = command(artifact, skip_file, long);
     let status = shell::lines(&mut command, &mut |line| output.line(line))?;
     let run = output.finish(status.success())?;
     let times = run.binaries.iter().flat_map(|binary| binary.times.clone());
@@ -161,15 +151,11 @@ fn run_binary(
 }
 
 /// The command that runs the tests of `artifact`, in the folder and with the variables that cargo gives them.
-fn command(artifact: &Artifact, skip_file: &Path, options: RunOptions) -> Command {
-    let threads = match position(artifact) {
-        _ if options.beside_guest => 1,
-        Some(at) => LONGEST[at].threads,
-        None => THREADS,
-    };
+fn command(artifact: &Artifact, skip_file: &Path, long: bool) -> Command {
+    let threads = position(artifact).map_or(THREADS, |long| LONGEST[long].threads);
     let threads = format!("--test-threads={threads}");
-    let mut command = bounded(artifact, options.long);
-    if options.long {
+    let mut command = bounded(artifact, long);
+    if long {
         command.env(LONG_VARIABLE, "1");
     }
     command
