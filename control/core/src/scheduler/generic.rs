@@ -526,7 +526,11 @@ fn dedupe_replacement_names(state: &State, key: &JobKey, name: &str, work: &mut 
         .collect();
     taken.extend(work.place.iter().map(|place| place.name_index));
     let mut nameless = Vec::new();
-    for alloc_id in &work.destructive {
+    // One that lives keeps its name for its replacement. The node of that may be gone when the plan is carried out, and
+    // then it lives on under this name.
+    let mut in_order: Vec<AllocId> = work.destructive.clone();
+    in_order.sort_by_key(|id| state.allocs().get(id).is_none_or(AllocView::is_terminal));
+    for alloc_id in &in_order {
         let alloc = state.allocs().get(alloc_id);
         if alloc.is_some_and(|alloc| !taken.insert(alloc.name_index())) {
             nameless.push(*alloc_id);
