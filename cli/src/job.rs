@@ -192,9 +192,10 @@ fn stop(client: &Client, json: bool, args: &StopArgs) -> CliResult {
     let id = names::job(client, &args.job, names::Access::Change)?;
     let path = format!("/v1/job/{}?purge={}", escape(&id), args.purge);
     // Counted before: later, those that had ended by themselves look the same.
-    let stopped = run::count_live(client, &id)?;
+    let counted = (!args.detach).then(|| run::count_live(client, &id));
+    let counted = counted.transpose()?;
     let answer: RegisterResponse = client.delete(&path)?;
-    if args.detach {
+    let Some(stopped) = counted else {
         if json {
             output::print_json(&answer)?;
         } else {
@@ -205,7 +206,7 @@ fn stop(client: &Client, json: bool, args: &StopArgs) -> CliResult {
             ))?;
         }
         return Ok(Exit::Done);
-    }
+    };
     run::wait_stopped(client, &id, Duration::from_secs(args.timeout))?;
     if json {
         let (eval_id, freed) = (answer.eval_id, answer.freed);
