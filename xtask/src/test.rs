@@ -1,8 +1,8 @@
 //! `cargo xtask test`: every test that this machine can run, and the name of each it cannot.
 //!
 //! Four tiers: T0 in process, T1 on this machine (real sockets, files, processes), T2 in a guest
-//! with its own kernel, T3 the demo as a black box. T0 and T1 are one run of `cargo test`, told
-//! apart by what kind of target a test is in. [`guest`] runs T2, [`output`] reads what the tests print, [`report`]
+//! with its own kernel, T3 the demo as a black box. The kind of its target tells whether a test is
+//! of T0 or T1: libraries and programs have T0. [`guest`] runs T2, [`output`] reads what the tests print, [`report`]
 //! counts and prints the summary, [`required`] names the tests without which no run is good.
 //!
 //! A test that cannot run says so by a line in the file that `MUSTER_SKIP_FILE` names: libtest
