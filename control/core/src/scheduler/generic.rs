@@ -466,11 +466,10 @@ fn link_to_lost(state: &State, key: &JobKey, name: &str, work: &mut GroupWork) {
 /// A promoted canary can share its name with an older instance. When both fail, one replacement gets another name.
 fn dedupe_names(state: &State, key: &JobKey, name: &str, work: &mut GroupWork) {
     let stopped: BTreeSet<AllocId> = work.stop.iter().map(|stop| stop.alloc_id).collect();
-    let of_group = || {
-        let allocs = state.allocs().of_job(key);
-        allocs.filter(|alloc| alloc.group().name == name && !alloc.canary())
-    };
-    let staying = of_group().filter(|alloc| !alloc.is_terminal() && !stopped.contains(&alloc.id()));
+    let staying = state.allocs().of_job(key).filter(|alloc| {
+        let is_of_group = alloc.group().name == name && !alloc.canary();
+        is_of_group && !alloc.is_terminal() && !stopped.contains(&alloc.id())
+    });
     let mut taken = BTreeSet::new();
     // The replacement of an instance out of reach shares its name.
     let mut unshared = BTreeSet::new();
