@@ -1,5 +1,6 @@
 //! Disks that are slow, and disks that are full.
 
+use std::cell::Cell;
 use std::fs;
 use std::process::{Child, Command, Stdio};
 
@@ -88,6 +89,44 @@ fn a_slow_disk_only_makes_it_slower() {
     drop(tracer);
     clients.wait_for_writes(30);
 
+    clients.finish();
+    cluster.assert_well(&[]);
+}
+
+/// A follower whose disk hangs acknowledges nothing. One event says so, and a later one that it is healthy again.
+#[test]
+fn a_hung_disk_of_a_follower_becomes_an_event() {
+    let Some(cluster) = TestCluster::shared("a_hung_disk_of_a_follower_becomes_an_event") else {
+        return;
+    };
+    let clients = Clients::at_work();
+    clients.wait_for_writes(20);
+    let leader = cluster.leader();
+    let follower = (leader + 1) % SERVERS.len();
+
+    let Some(tracer) = FsyncTracer::start(cluster.pid(follower), "delay_enter=60000000") else {
+        skipped(
+            "a_hung_disk_of_a_follower_becomes_an_event",
+            "strace cannot trace here: cargo xtask setup",
+        );
+        clients.finish();
+        return;
+    };
+    let server = Http::patient(cluster::address(leader), limits::PATIENCE);
+    let name = format!("\"Name\":\"{}\"", SERVERS[follower]);
+    // Events of earlier tests of this cluster come first.
+    let is_fault = |line: &str| line.contains(&name) && line.contains("has not heard from it");
+    let fault = server.event("Server", is_fault);
+    drop(tracer);
+    let has_failed = Cell::new(false);
+    let healthy = server.event("Server", |line| {
+        has_failed.set(has_failed.get() || is_fault(line));
+        has_failed.get() && line.contains(&name) && line.contains("\"Healthy\":true")
+    });
+
+    let fault = fault.expect("no event of the hung disk");
+    assert!(fault.contains("\"Healthy\":false"), "{fault}");
+    assert!(healthy.is_some(), "no event of a healthy follower");
     clients.finish();
     cluster.assert_well(&[]);
 }
