@@ -7,6 +7,7 @@ mod collection;
 mod driver_process;
 mod gc;
 mod gc_node;
+mod largest_job;
 mod log_throughput;
 mod net_setup;
 mod node_spec;
@@ -35,6 +36,7 @@ pub(crate) const ALL: &[(&str, Run)] = &[
     ("schedule", schedule::run),
     ("place", place::run),
     ("state_memory", state_memory::run),
+    ("largest_job", largest_job::run),
     ("raft_commit", raft_commit::run),
     ("raft_cluster", raft_cluster::run),
     ("task_start", task_start::run),
@@ -69,6 +71,7 @@ pub(crate) fn run_child() -> anyhow::Result<ExitCode> {
         }
         (task_fleet::CHILD, args) => task_fleet::child(args)?,
         (state_memory::CHILD, args) => state_memory::child(args)?,
+        (largest_job::CHILD, args) => largest_job::child(args)?,
         (place::CHILD, args) => place::child(args)?,
         (bpf_cost::CHILD, args) => bpf_cost::child(args)?,
         (gc::CHILD, args) => gc::child(args)?,

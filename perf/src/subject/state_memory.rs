@@ -345,7 +345,8 @@ pub(super) fn resident() -> anyhow::Result<u64> {
     status("VmRSS:")
 }
 
-fn peak() -> anyhow::Result<u64> {
+/// The most bytes of this process in memory since the peak was reset.
+pub(super) fn peak() -> anyhow::Result<u64> {
     status("VmHWM:")
 }
 
