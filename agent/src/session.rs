@@ -5,12 +5,14 @@
 //! | `clock` | time of deadlines and events |
 //! | `contact` | time at which a leader last heard of the node; it survives the agent |
 //! | `control` | the connection, its requests and their answers |
+//! | `failure` | replies to requests that could not be served |
 //! | `status` | state of the connection |
 //! | `reports` | states of allocations on their way to a server |
 
 pub(crate) mod clock;
 pub(crate) mod contact;
 pub(crate) mod control;
+pub(crate) mod failure;
 pub(crate) mod reports;
 pub(crate) mod status;
 

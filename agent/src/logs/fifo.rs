@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::pipe::{fcntl_getpipe_size, fcntl_setpipe_size};
 
-use crate::logs::LogDir;
+use crate::logs::dir::LogDir;
 use crate::logs::limits::{PIPE_BYTES, PIPE_BYTES_MIN};
 
 /// The user a FIFO belongs to.

@@ -17,7 +17,7 @@ use std::path::Path;
 
 use rustix::fs::{FallocateFlags, OFlags};
 
-use crate::logs::LogDir;
+use crate::logs::dir::LogDir;
 use crate::logs::limits::{GAPS_RESERVE_BYTES, TIME_RECORDS_MAX};
 
 /// Bytes of a record.

@@ -10,7 +10,7 @@ use std::io::{self, Read as _, Write as _};
 
 use rustix::fs::OFlags;
 
-use crate::logs::LogDir;
+use crate::logs::dir::LogDir;
 use crate::logs::limits::OFFSETS_BYTES_MAX;
 
 /// Index of a log file → offset of its first byte.

@@ -17,8 +17,7 @@ use muster_domain::number;
 use rustix::fs::OFlags;
 use tokio::time::Instant;
 
-use crate::logs::LogDir;
-use crate::logs::dir::OpenLogDirError;
+use crate::logs::dir::{LogDir, OpenLogDirError};
 use crate::logs::gaps::{Gaps, OffsetContent};
 use crate::logs::limits::{FOLLOW_PAUSE_MAX, FOLLOW_PAUSE_MIN, READ_BYTES_MAX, RELIST_MAX};
 use crate::logs::offsets::{self, Offsets};

@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use muster_domain::id::Timestamp;
 use rustix::fs::OFlags;
 
-use crate::logs::LogDir;
+use crate::logs::dir::LogDir;
 use crate::logs::gaps::{self, Gaps, GapsWriter};
 use crate::logs::limits::FILES_MAX;
 use crate::logs::offsets::{self, Offsets};

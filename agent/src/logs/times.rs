@@ -23,7 +23,7 @@ use muster_domain::id::Timestamp;
 use muster_domain::{number, saturating};
 use rustix::fs::OFlags;
 
-use crate::logs::LogDir;
+use crate::logs::dir::LogDir;
 use crate::logs::limits::{
     TIME_BYTES_OF_LOG, TIME_INTERVAL, TIME_RECORDS_HELD_MAX, TIME_RECORDS_MAX, TIME_RECORDS_MIN,
 };

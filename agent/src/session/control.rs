@@ -35,8 +35,6 @@ use crate::node::event::Event;
 use crate::storage::store::Write;
 use crate::tasks::drivers::wait;
 
-pub(crate) use requests::fail;
-
 /// Why a session ended.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SessionError {

@@ -18,11 +18,11 @@ use muster_wire::rpc::{
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 
-use super::requests::fail;
 use crate::context::AgentContext;
 use crate::limits::{
     EXEC_DRIVER_INPUTS_MAX, EXEC_INPUTS_MAX, EXEC_SESSIONS_MAX, EXEC_TAKEN_BYTES, EXEC_WORDS_MAX,
 };
+use crate::session::failure::{fail, failed};
 
 /// The number added to a signal's number in an exit code, as shells do.
 const SIGNAL_EXIT_BASE: i32 = 128;
@@ -197,13 +197,6 @@ async fn pass_output(
         sender.finish();
         sender.stopped().await;
         return Ok(());
-    }
-}
-
-fn failed(reason: String) -> NodeReply {
-    NodeReply::Failed {
-        reason,
-        kind: FailureKind::Other,
     }
 }
 

@@ -9,10 +9,10 @@ use muster_link::frames::{FrameReceiver, FrameSender, SendFrameError};
 use muster_wire::limits::LOG_CHUNK_BYTES_MAX;
 use muster_wire::rpc::{FailureKind, LogAck, LogOrigin, LogPiece, LogsRequest, NodeReply};
 
-use super::requests::fail;
 use crate::context::AgentContext;
 use crate::limits::{IDLE_INTERVAL, LOG_WINDOW_BYTES_MAX, LOG_WINDOW_BYTES_MIN, LOG_WINDOWS_BYTES};
 use crate::logs::{Chunk, GapCause, LogReader, ReadLogError};
+use crate::session::failure::fail;
 use crate::tasks::task::{stream_name, why_untaken};
 
 /// Sends what the task wrote. A follower that is slow or gone costs the task nothing: only what it

@@ -17,6 +17,7 @@ use super::{exec, logs};
 use crate::context::AgentContext;
 use crate::limits::{IDLE_INTERVAL, LOG_READERS_MAX, REQUESTS_MAX, SESSION_DEADLINE, STREAMS_MAX};
 use crate::monitoring::{history, stats};
+use crate::session::failure::{fail, failed};
 use crate::storage::gc;
 use crate::storage::gc_outcome::GcOutcome;
 use crate::storage::migrate;
@@ -57,24 +58,6 @@ async fn read_log(
     };
     drop(place);
     logs::stream(context, request, &mut sender, taken).await
-}
-
-/// Says why a question is not answered, and nothing more.
-pub(crate) async fn fail(
-    sender: &mut FrameSender,
-    reason: String,
-    kind: FailureKind,
-) -> Result<(), SendFrameError> {
-    sender.send(&NodeReply::Failed { reason, kind }).await?;
-    sender.finish();
-    Ok(())
-}
-
-fn failed(reason: String) -> NodeReply {
-    NodeReply::Failed {
-        reason,
-        kind: FailureKind::Other,
-    }
 }
 
 async fn answer(
@@ -128,21 +111,14 @@ async fn answer(
             )
         }
         Ok(Ok(Some(NodeRequest::AllocNetwork { alloc_id, after }))) => {
-            super::verdicts::alloc(context, alloc_id, after).map_or_else(
-                |reason| NodeReply::Failed {
-                    reason,
-                    kind: FailureKind::Other,
-                },
-                |network| NodeReply::AllocNetwork(Box::new(network)),
-            )
+            super::verdicts::alloc(context, alloc_id, after).map_or_else(failed, |network| {
+                NodeReply::AllocNetwork(Box::new(network))
+            })
         }
         Ok(Ok(Some(NodeRequest::CollectGarbage { dry_run }))) => {
             collect(context, dry_run, &mut sender).await?
         }
-        Ok(Err(error)) => NodeReply::Failed {
-            reason: error.to_string(),
-            kind: FailureKind::Other,
-        },
+        Ok(Err(error)) => failed(error.to_string()),
         Ok(Ok(None)) | Err(_) => return Ok(()),
     };
     sender.send(&reply).await?;
@@ -166,10 +142,8 @@ async fn signal_tasks(
         // It may end by the signal, and its history is to say why.
         let runner = context.tasks.live.runner(alloc_id, &name, task_id);
         if let Err(error) = live.slot.driver.signal_task(task_id, signal).await {
-            return NodeReply::Failed {
-                reason: format!("task `{name}` was not sent {signal}: {}", chain(&error)),
-                kind: FailureKind::Other,
-            };
+            let reason = format!("task `{name}` was not sent {signal}: {}", chain(&error));
+            return failed(reason);
         }
         if let Some(runner) = runner {
             let message = format!("{signal} was sent to the task, as somebody asked");

@@ -16,7 +16,7 @@ use super::dir_leases::DirLease;
 use super::pack::{self, PackError};
 use crate::context::AgentContext;
 use crate::limits::{IDLE_INTERVAL, LENDING_PIECES_MAX, LENDING_STALL_MAX, LENDINGS_WAITING_MAX};
-use crate::session::control;
+use crate::session::failure;
 
 /// Answers one request. That may take long: questions that are answered at once do not wait for it.
 ///
@@ -166,7 +166,7 @@ async fn fail(
     reason: String,
     kind: FailureKind,
 ) -> Result<(), SendFrameError> {
-    control::fail(sender, reason, kind).await?;
+    failure::fail(sender, reason, kind).await?;
     // Else the end of this stream would be taken for its break.
     sender.stopped().await;
     Ok(())
