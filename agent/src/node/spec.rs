@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use crate::bpf::{Adoption, Bpf};
 use crate::limits::FINGERPRINT_INTERVAL;
 use crate::monitoring::conditions::Conditions;
-use crate::monitoring::fingerprint::{Facts, address_towards};
+use crate::monitoring::fingerprint::{self, Facts, address_towards};
 use crate::monitoring::start_health;
 use crate::network::cni::CniNetworks;
 use crate::node::config::AgentConfig;
@@ -166,7 +166,7 @@ impl Publisher {
     }
 
     fn publish(&self) {
-        let facts = Facts::gather(self.data.root());
+        let facts = fingerprint::gather(self.data.root());
         self.spec.send_if_modified(|known| {
             let wanted = self.describe(facts, known);
             let changed = **known != wanted;

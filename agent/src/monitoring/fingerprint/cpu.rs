@@ -4,7 +4,7 @@ use std::path::Path;
 
 use muster_domain::number;
 
-use super::{Facts, read};
+use super::facts::{Facts, read};
 use crate::limits::CORE_MHZ_UNKNOWN;
 
 pub(super) fn add(facts: &mut Facts) {

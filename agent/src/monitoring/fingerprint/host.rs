@@ -1,6 +1,6 @@
 //! Kernel, operating system, names.
 
-use super::{Facts, read};
+use super::facts::{Facts, read};
 
 pub(super) fn add(facts: &mut Facts) {
     facts.attribute("kernel.name", "linux");

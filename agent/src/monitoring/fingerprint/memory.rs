@@ -1,6 +1,6 @@
 //! Memory.
 
-use super::{Facts, read};
+use super::facts::{Facts, read};
 
 /// The lines of `/proc/meminfo` that are used, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use muster_domain::saturating;
 
-use super::{Facts, read};
+use super::facts::{Facts, read};
 
 /// The size and the use of a file system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

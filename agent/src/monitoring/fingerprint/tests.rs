@@ -52,7 +52,7 @@ fn percent_of_nothing_is_none_used() {
 
 #[test]
 fn this_machine_has_what_jobs_ask_for() {
-    let facts = Facts::gather(Path::new("/"));
+    let facts = gather(Path::new("/"));
 
     assert!(facts.total.cpu_mhz > 0 && facts.total.memory_mb > 0 && facts.cores > 0);
     for name in [

@@ -6,7 +6,8 @@ use std::path::Path;
 
 use muster_driver::{Core, Topology};
 
-use super::{cpu, read};
+use super::cpu;
+use super::facts::read;
 
 /// Where the kernel says which cores and memory are near each other.
 const NUMA: &str = "/sys/devices/system/node";
@@ -146,7 +147,7 @@ mod tests {
     /// The sum is what placement counts with.
     #[test]
     fn this_machine_is_what_its_facts_say() {
-        let facts = super::super::Facts::gather(Path::new("/"));
+        let facts = super::super::gather(Path::new("/"));
 
         let topology = topology(&[0], 100);
 
