@@ -12,7 +12,8 @@ use super::source::{SourceFile, is_word};
 const CIRCLE_FILES_MAX: usize = 6;
 
 /// Crates that the rule checks.
-const CHECKED_CRATES: [&str; 9] = [
+const CHECKED_CRATES: [&str; 10] = [
+    "agent",
     "agent/core",
     "cli",
     "control",
