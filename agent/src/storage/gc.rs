@@ -20,6 +20,7 @@ use crate::limits::{COLLECT_ASKS_MAX, DESTROY_TASK_DEADLINE};
 use crate::node::event::Event;
 use crate::resources::cgroup::{RemoveCgroupError, TaskCgroup};
 use crate::session::clock::now;
+use crate::storage::StorageContext;
 use crate::storage::gc_outcome::GcOutcome;
 use crate::storage::leftovers::Leftover;
 use crate::storage::store::Write;
@@ -86,7 +87,7 @@ pub(crate) async fn destroy_task(
 /// Remembers what could not be released when a task ended: it is tried again before the allocation is
 /// destroyed.
 pub(crate) async fn keep(
-    context: &AgentContext,
+    storage: &StorageContext,
     alloc_id: AllocId,
     leftover: Leftover,
     error: &(dyn std::error::Error + Send + Sync),
@@ -95,10 +96,10 @@ pub(crate) async fn keep(
         %alloc_id, task = leftover.task, error = chain(error),
         "something of a task that ended is left; it is released when the allocation is destroyed"
     );
-    context.storage.leftovers.insert(alloc_id, leftover.clone());
+    storage.leftovers.insert(alloc_id, leftover.clone());
     let write = Write::Leftover(alloc_id, Box::new(leftover));
     // The store's thread tells the operator.
-    drop(context.storage.store.write(vec![write]).await);
+    drop(storage.store.write(vec![write]).await);
 }
 
 /// Releases what is left of the allocation's tasks. All are tried; the first error is told.
@@ -193,7 +194,7 @@ pub(crate) async fn release_kernel(
 /// Destroys an allocation of which nothing runs. Tries until it succeeds, and reports each failure to the node.
 pub(crate) async fn destroy(context: &AgentContext, alloc_id: AllocId) {
     let mut pause = DESTROY_PAUSE_MIN;
-    while !(let_go(context, alloc_id).await && discard(context, alloc_id).await) {
+    while !(let_go(context, alloc_id).await && discard(&context.storage, alloc_id).await) {
         drop(context.node.send(Event::Refused { alloc_id }).await);
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(DESTROY_PAUSE_MAX);
@@ -215,11 +216,11 @@ async fn let_go(context: &AgentContext, alloc_id: AllocId) -> bool {
 
 /// Moves directories and logs to the trash; a few allocations at a time, so that nobody who starts one
 /// waits for a thread.
-async fn discard(context: &AgentContext, alloc_id: AllocId) -> bool {
+async fn discard(storage: &StorageContext, alloc_id: AllocId) -> bool {
     // Not in its turn: the way to another node may be long.
-    context.storage.dir_leases.leave(alloc_id).await;
-    let turn = context.storage.destroys.acquire().await;
-    let discarded = context.storage.discard(alloc_id).await;
+    storage.dir_leases.leave(alloc_id).await;
+    let turn = storage.destroys.acquire().await;
+    let discarded = storage.discard(alloc_id).await;
     drop(turn);
     discarded
         .inspect_err(|error| {

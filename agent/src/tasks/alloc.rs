@@ -448,7 +448,7 @@ impl Preparation {
         } = self;
         self.send_event(format!("waiting for the data of allocation {previous}"))
             .await;
-        let fetched = migrate::fetch(context, desired, previous).await;
+        let fetched = migrate::fetch(&context.storage, &context.session, desired, previous).await;
         let settled = self.on_a_thread(|it| settle(&it.context, &it.desired));
         settled.await?;
         self.send_event(fetched.unwrap_or_else(|reason| reason))

@@ -16,11 +16,12 @@ use tokio::sync::mpsc;
 
 use super::import;
 use super::unpack::{UnpackError, Unpacker};
-use crate::context::AgentContext;
 use crate::limits::{
     FETCH_ALONE_MAX, FETCH_PAUSE_MAX, FETCH_PAUSE_MIN, FETCH_PIECES_MAX, FETCH_SILENCE_MAX,
     FETCH_TRIES_MAX,
 };
+use crate::session::SessionContext;
+use crate::storage::StorageContext;
 use crate::storage::disk::DiskLimit;
 
 /// Why data did not come.
@@ -87,19 +88,20 @@ impl FetchError {
 ///
 /// The reason why the allocation begins without them.
 pub(crate) async fn fetch(
-    context: &AgentContext,
+    storage: &StorageContext,
+    session: &SessionContext,
     desired: &DesiredAlloc,
     previous: AllocId,
 ) -> Result<String, String> {
-    let most_for = |group| context.storage.disks.most_for(group);
+    let most_for = |group| storage.disks.most_for(group);
     let limit = desired.group().map(most_for).unwrap_or_default();
-    let alloc = context.storage.data.alloc(desired.alloc_id).alloc;
+    let alloc = storage.data.alloc(desired.alloc_id).alloc;
     // The places are never closed.
-    let _place = context.storage.fetches.acquire().await;
+    let _place = storage.fetches.acquire().await;
     let mut pause = FETCH_PAUSE_MIN;
     let mut tries = 1;
     loop {
-        let tried = try_once(context, (desired.alloc_id, previous), &alloc, limit).await;
+        let tried = try_once(session, (desired.alloc_id, previous), &alloc, limit).await;
         let error = match tried {
             Ok(sum) => return Ok(describe_transfer(previous, sum)),
             Err(error) if error.is_passing() && tries < FETCH_TRIES_MAX => error,
@@ -143,12 +145,12 @@ fn refused(previous: AllocId, error: &FetchError, tries: u32) -> String {
 }
 
 async fn try_once(
-    context: &AgentContext,
+    session: &SessionContext,
     (alloc_id, previous): (AllocId, AllocId),
     alloc: &Path,
     limit: DiskLimit,
 ) -> Result<DiskSum, FetchError> {
-    let connection = connection(context).await?;
+    let connection = connection(session).await?;
     let (send, receive) = connection.open_bi().await?;
     let mut sender = FrameSender::new(send);
     sender
@@ -158,8 +160,8 @@ async fn try_once(
 }
 
 /// The connection of the session with a server, once there is one.
-async fn connection(context: &AgentContext) -> Result<Connection, FetchError> {
-    let mut server = context.session.standing.server();
+async fn connection(session: &SessionContext) -> Result<Connection, FetchError> {
+    let mut server = session.standing.server();
     let connected = server.wait_for(Option::is_some);
     match tokio::time::timeout(FETCH_ALONE_MAX, connected).await {
         Ok(Ok(connection)) => connection.clone().ok_or(FetchError::Alone),

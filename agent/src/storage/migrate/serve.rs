@@ -16,7 +16,9 @@ use super::dir_leases::DirLease;
 use super::pack::{self, PackError};
 use crate::context::AgentContext;
 use crate::limits::{IDLE_INTERVAL, LENDING_PIECES_MAX, LENDING_STALL_MAX, LENDINGS_WAITING_MAX};
-use crate::session::failure;
+use crate::session::{SessionContext, failure};
+use crate::storage::StorageContext;
+use crate::tasks::live::LiveTasks;
 
 /// Answers one request. That may take long: questions that are answered at once do not wait for it.
 ///
@@ -47,13 +49,13 @@ pub(crate) async fn send_alloc_dir(
         )
         .await;
     };
-    if may_write(context, alloc_id) {
+    if may_write(&context.session, &context.tasks.live, alloc_id) {
         let reason = format!("allocation {alloc_id} has not ended on its node");
         return fail(&mut sender, reason, FailureKind::Other).await;
     }
     let window = Window::new(DISK_WINDOW_BYTES);
     let sending = async {
-        let turn = wait_for_turn(context, &mut sender).await?;
+        let turn = wait_for_turn(&context.storage, &mut sender).await?;
         let alloc = context.storage.data.alloc(alloc_id).alloc;
         send(request, alloc, (lease, turn), &mut sender, &window).await
     };
@@ -64,9 +66,8 @@ pub(crate) async fn send_alloc_dir(
 }
 
 /// Whether a task of it has a process, or may get one.
-fn may_write(context: &AgentContext, alloc_id: AllocId) -> bool {
-    context.session.outbox.is_unfinished(alloc_id)
-        || !context.tasks.live.of(Some(alloc_id)).is_empty()
+fn may_write(session: &SessionContext, tasks: &LiveTasks, alloc_id: AllocId) -> bool {
+    session.outbox.is_unfinished(alloc_id) || !tasks.of(Some(alloc_id)).is_empty()
 }
 
 /// Hears what was unpacked until the asking node has gone.
@@ -78,10 +79,10 @@ async fn take_words(mut receiver: FrameReceiver, window: &Window) {
 
 /// Waits until few enough are read.
 async fn wait_for_turn(
-    context: &AgentContext,
+    storage: &StorageContext,
     sender: &mut FrameSender,
 ) -> Result<Option<OwnedSemaphorePermit>, SendFrameError> {
-    let turn = Arc::clone(&context.storage.dir_leases.places).acquire_owned();
+    let turn = Arc::clone(&storage.dir_leases.places).acquire_owned();
     tokio::pin!(turn);
     loop {
         match tokio::time::timeout(IDLE_INTERVAL, &mut turn).await {

@@ -335,7 +335,7 @@ async fn start(
             };
             // The driver may make the task yet: it is asked to destroy it with the allocation.
             let error = std::io::Error::other(reason.clone());
-            gc::keep(context, task.alloc_id(), leftover, &error).await;
+            gc::keep(&context.storage, task.alloc_id(), leftover, &error).await;
             Err(StartFailure::retryable(reason))
         }
     };
@@ -432,7 +432,7 @@ async fn with_driver(
             boot_id: context.boot_id.clone(),
             left_at: Some(now()),
         };
-        gc::keep(context, task.alloc_id(), leftover, &error).await;
+        gc::keep(&context.storage, task.alloc_id(), leftover, &error).await;
     }
     match error {
         StartTaskError::Fatal { message } => Err(StartFailure::fatal(message)),

@@ -77,6 +77,6 @@ pub(crate) async fn clean_up(
     remove_fifos(&context.storage.data.alloc(task.alloc_id()), task.name());
     let released = gc::release_kernel(context, &leftover, cgroup).await;
     if let Err(error) = destroyed.and(released) {
-        gc::keep(context, task.alloc_id(), leftover, &error).await;
+        gc::keep(&context.storage, task.alloc_id(), leftover, &error).await;
     }
 }
