@@ -699,7 +699,7 @@ async fn end_stray(context: &AgentContext, alloc: &str, task: &str) {
             }
         }
     }
-    crate::tasks::task::clean_up_stray(context, &cgroup).await;
+    crate::tasks::task::clean_up_stray(context.bpf(), &cgroup).await;
 }
 
 fn malformed(alloc_id: AllocId, error: &MalformedAllocError) -> AllocReport {

@@ -21,9 +21,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::context::AgentContext;
 use crate::logs::FifoOwner;
+use crate::resources::users::WorkloadUsers;
 use crate::session::clock::now;
 use crate::storage::StorageContext;
-use crate::storage::allocdir::{DirError, owner_of};
+use crate::storage::allocdir::{DataDir, DirError, owner_of};
 use crate::storage::disk::DiskLimit;
 use crate::storage::store::{PendingWrite, TaskRecord, Write};
 use crate::storage::{gc, migrate};
@@ -165,7 +166,8 @@ impl AllocTask {
     async fn watch_disk(&self, inbox: &mpsc::Sender<Input>) {
         let (context, desired) = (Arc::clone(&self.context), Arc::clone(&self.desired));
         let inbox = inbox.clone();
-        let watched = tokio::task::spawn_blocking(move || watch_disk(&context, &desired, &inbox));
+        let watched =
+            tokio::task::spawn_blocking(move || watch_disk(&context.storage, &desired, &inbox));
         if let Err(error) = watched.await {
             tracing::error!(alloc_id = %self.runner.alloc_id(), %error, "an ephemeral disk is not watched");
         }
@@ -211,7 +213,8 @@ impl AllocTask {
                 continue;
             };
             let desired = Arc::clone(&self.desired);
-            let told = task::limit_again(&context, &TaskRef { desired, at }, &live);
+            let task = TaskRef { desired, at };
+            let told = task::limit_again(&context.resources, &context.session, &task, &live);
             self.send_event(at, told);
         }
     }
@@ -424,8 +427,9 @@ impl Preparation {
 
     async fn make(&self) -> Result<(), String> {
         let prepared = self.on_a_thread(|it| {
-            let _start = it.context.storage.trash.start_of();
-            prepare(&it.context, &it.desired)
+            let (storage, users) = (&it.context.storage, &it.context.resources.users);
+            let _start = storage.trash.start_of();
+            prepare(storage, users, &it.desired)
         });
         if let PreviousData::Not = prepared.await?
             && !self.has_begun
@@ -435,7 +439,7 @@ impl Preparation {
             stopped.await.unwrap_or(Ok(()))?;
         }
         let watched = self.on_a_thread(|it| {
-            watch_disk(&it.context, &it.desired, &it.inbox);
+            watch_disk(&it.context.storage, &it.desired, &it.inbox);
             Ok(())
         });
         watched.await
@@ -449,7 +453,10 @@ impl Preparation {
         self.send_event(format!("waiting for the data of allocation {previous}"))
             .await;
         let fetched = migrate::fetch(&context.storage, &context.session, desired, previous).await;
-        let settled = self.on_a_thread(|it| settle(&it.context, &it.desired));
+        let settled = self.on_a_thread(|it| {
+            let (data, users) = (&it.context.storage.data, &it.context.resources.users);
+            settle(data, users, &it.desired)
+        });
         settled.await?;
         self.send_event(fetched.unwrap_or_else(|reason| reason))
             .await;
@@ -479,12 +486,12 @@ enum PreviousData {
 
 /// The group's tasks and who they run as.
 fn owners(
-    context: &AgentContext,
+    users: &WorkloadUsers,
     desired: &DesiredAlloc,
 ) -> Result<Vec<(String, Option<FifoOwner>)>, String> {
     let group = desired.group().ok_or("the job has no such group")?;
     let owner = |task: &Task| {
-        let owner = owner_of(&context.resources.users, desired.alloc_id, task);
+        let owner = owner_of(users, desired.alloc_id, task);
         let owner = owner.map_err(|error| error.to_string())?;
         Ok((task.name.clone(), owner))
     };
@@ -496,17 +503,21 @@ fn dir_failed(error: DirError) -> String {
 }
 
 /// Makes the allocation's directories, with what is on this node of the one that it replaces.
-fn prepare(context: &AgentContext, desired: &DesiredAlloc) -> Result<PreviousData, String> {
+fn prepare(
+    storage: &StorageContext,
+    users: &WorkloadUsers,
+    desired: &DesiredAlloc,
+) -> Result<PreviousData, String> {
     let limit = DiskLimit::of_alloc(desired).ok_or("the job has no such group")?;
-    let tasks = owners(context, desired)?;
-    let StorageContext { data, disks, .. } = &context.storage;
+    let tasks = owners(users, desired)?;
+    let StorageContext { data, disks, .. } = storage;
     let root = data.make_alloc_root(desired.alloc_id).map_err(dir_failed)?;
     disks
         .limit(&root, limit)
         .map_err(|error| format!("the quota of the ephemeral disk cannot be set: {error}"))?;
     data.make_alloc(desired.alloc_id, &tasks)
         .map_err(dir_failed)?;
-    if settle(context, desired)? {
+    if settle(data, users, desired)? {
         return Ok(PreviousData::Here);
     }
     let Some(previous) = desired.inherits_from() else {
@@ -531,9 +542,8 @@ fn prepare(context: &AgentContext, desired: &DesiredAlloc) -> Result<PreviousDat
 }
 
 /// Moves what came from another node to its places, and throws away what came in part. Returns whether all came.
-fn settle(context: &AgentContext, desired: &DesiredAlloc) -> Result<bool, String> {
-    let tasks = owners(context, desired)?;
-    let data = &context.storage.data;
+fn settle(data: &DataDir, users: &WorkloadUsers, desired: &DesiredAlloc) -> Result<bool, String> {
+    let tasks = owners(users, desired)?;
     let names = tasks.iter().map(|(name, _)| name.clone());
     let came = migrate::settle(data, desired.alloc_id, names).map_err(dir_failed)?;
     if came {
@@ -547,8 +557,8 @@ fn settle(context: &AgentContext, desired: &DesiredAlloc) -> Result<bool, String
 }
 
 /// Has an allocation's disk looked at, if it has directories.
-fn watch_disk(context: &AgentContext, desired: &DesiredAlloc, inbox: &mpsc::Sender<Input>) {
-    let StorageContext { data, disks, .. } = &context.storage;
+fn watch_disk(storage: &StorageContext, desired: &DesiredAlloc, inbox: &mpsc::Sender<Input>) {
+    let StorageContext { data, disks, .. } = storage;
     let dir = data.alloc(desired.alloc_id).alloc;
     if let Some(limit) = DiskLimit::of_alloc(desired)
         && dir.is_dir()

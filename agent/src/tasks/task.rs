@@ -64,7 +64,7 @@ pub(crate) async fn run(
     let begun = {
         // On the heap, and gone once the task runs: what a start takes would be most of what a task keeps.
         let beginning = Box::pin(beginning);
-        let reported = Box::pin(waiting::report(&context, &task, &inputs));
+        let reported = Box::pin(waiting::report(&context.session, &task, &inputs));
         tokio::select! {
             biased;
             begun = beginning => begun,
@@ -170,7 +170,8 @@ pub(crate) async fn find(
             let known = if runs {
                 // There is a process, whatever becomes of its driver.
                 inputs.send(TaskInput::Recovered).await;
-                let repaired = recover::repair_limits(&context, &task, &live);
+                let repaired =
+                    recover::repair_limits(&context.resources, &context.session, &task, &live);
                 for message in told.into_iter().chain(repaired) {
                     inputs.send(TaskInput::Message { message }).await;
                 }

@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::{DriverSlot, wait};
 use crate::context::AgentContext;
 use crate::limits::{DRIVER_PAUSE_MAX, DRIVER_PAUSE_MIN};
+use crate::tasks::live::LiveTasks;
 
 /// Follows the events of one driver until the agent stops.
 pub(crate) async fn follow_events(
@@ -28,7 +29,7 @@ pub(crate) async fn follow_events(
             Some(Ok(mut events)) => {
                 while let Some(Some(event)) = stop.run_until_cancelled(events.next()).await {
                     pause = DRIVER_PAUSE_MIN;
-                    deliver(&name, event, &context).await;
+                    deliver(&name, event, &context.tasks.live).await;
                 }
             }
             Some(Err(error)) => {
@@ -42,7 +43,7 @@ pub(crate) async fn follow_events(
 }
 
 /// An event of a start that is over, or of a task of somebody else, is nobody's.
-async fn deliver(driver: &str, event: TaskEvent, context: &AgentContext) {
+async fn deliver(driver: &str, event: TaskEvent, tasks: &LiveTasks) {
     let TaskEvent {
         task_id,
         alloc_id,
@@ -54,7 +55,7 @@ async fn deliver(driver: &str, event: TaskEvent, context: &AgentContext) {
     let runner = alloc_id
         .parse()
         .ok()
-        .and_then(|alloc_id| context.tasks.live.runner(alloc_id, &task_name, &task_id));
+        .and_then(|alloc_id| tasks.runner(alloc_id, &task_name, &task_id));
     let Some(runner) = runner else {
         tracing::debug!(
             driver,

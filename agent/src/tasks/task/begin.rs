@@ -20,19 +20,21 @@ use crate::logs::FifoOwner;
 use crate::network::alloc_network::AllocNetwork;
 use crate::network::bridge;
 use crate::network::cni;
+use crate::resources::ResourceContext;
 use crate::resources::cgroup::{
     Controller, CreateTaskCgroupError, PERIOD_US, TaskCgroup, core_list,
 };
 use crate::resources::teardown::kill;
+use crate::session::SessionContext;
 use crate::session::clock::now;
-use crate::storage::allocdir::{AllocDirs, owner_of};
+use crate::storage::allocdir::{AllocDirs, DataDir, owner_of};
 use crate::storage::gc;
 use crate::storage::leftovers::Leftover;
 use crate::storage::payload;
 use crate::storage::store::{self, TaskRecord};
 use crate::storage::volumes;
 use crate::tasks::drivers::usage::DriverUsage;
-use crate::tasks::drivers::{DriverSlot, native};
+use crate::tasks::drivers::{DriverSlot, Drivers, native};
 use crate::tasks::live::LiveTask;
 use crate::tasks::task::driver_calls::{
     decoded, encoded, fs_isolation, learned, let_users_pass, ready, sees_host, task_id,
@@ -63,11 +65,11 @@ pub(crate) async fn begin(
     }
     let room = context.monitoring.start_health.take();
     room.map_err(StartFailure::retryable)?;
-    let slot = driver(context, task)?;
+    let slot = driver(&context.tasks.drivers, task)?;
     let isolation = fs_isolation(&slot, task).await?;
     let begun = begin_isolated(context, task, slot, isolation, attempt, (take, stopped)).await;
     if begun.is_err() && isolation == FsIsolation::Chroot {
-        root::remove(context, task).await;
+        root::remove(&context.storage.data, task).await;
     }
     begun
 }
@@ -80,18 +82,21 @@ async fn begin_isolated(
     attempt: u32,
     (take, stopped): (Option<Vec<u8>>, &CancellationToken),
 ) -> Result<(LiveTask, String), StartFailure> {
+    let (storage, resources) = (&context.storage, &context.resources);
+    let session = &context.session;
     let network = context.ensure_network(&task.desired, stopped).await;
     let network = network.map_err(StartFailure::retryable)?;
-    let mut config = task_config(context, task, attempt, network.as_deref(), isolation)?;
+    let (data, own) = (&storage.data, network.as_deref());
+    let mut config = task_config(session, data, task, attempt, own, isolation)?;
     if sees_host(task, isolation, &config.config) {
-        let_users_pass(context, task).await?;
+        let_users_pass(data, task).await?;
     }
-    user::give(context, task, &slot, &mut config).await?;
+    user::give(storage, &resources.users, task, &slot, &mut config).await?;
     let mut notes = Vec::new();
     if isolation == FsIsolation::Chroot {
-        notes.extend(root::make(context, task, &slot, &mut config).await?);
+        notes.extend(root::make(storage, task, &slot, &mut config).await?);
     }
-    let cgroup = make_cgroup(context, task, &slot).await?;
+    let cgroup = make_cgroup(resources, session, task, &slot).await?;
     notes.extend(cgroup.unenforced().map(|limit| limit.reason.clone()));
     let in_part = cgroup.kept_in_part(&task.task().resources.io);
     notes.extend(in_part.map(str::to_owned));
@@ -137,7 +142,7 @@ async fn begin_isolated(
                 ended: None,
             };
             note_record(&cgroup, &record);
-            store_record(context, task, &record).await;
+            store_record(&storage.store, task, &record).await;
             let live = LiveTask {
                 slot,
                 record,
@@ -165,8 +170,8 @@ async fn attach_task_policy(
     config: &TaskConfig,
     cgroup_id: u64,
 ) -> Result<(TaskReach, Option<String>), StartFailure> {
-    network_policy::check_holds(context, task, slot).await?;
-    let reach = network_policy::reach(context, slot, config).await?;
+    network_policy::check_holds(&context.network, context.bpf(), task, slot).await?;
+    let reach = network_policy::reach(context.bpf(), slot, config).await?;
     let note = network_policy::attach_policy(context, task, cgroup_id, reach);
     Ok((reach, note.map_err(StartFailure::fatal)?))
 }
@@ -195,16 +200,17 @@ fn reached_at(network: &NetworkOverride) -> Option<String> {
     ))
 }
 
-fn driver(context: &AgentContext, task: &TaskRef) -> Result<DriverSlot, StartFailure> {
+fn driver(drivers: &Drivers, task: &TaskRef) -> Result<DriverSlot, StartFailure> {
     let name = &task.task().driver;
-    context.tasks.drivers.named(name).cloned().ok_or_else(|| {
-        let known = context.tasks.drivers.names();
+    drivers.named(name).cloned().ok_or_else(|| {
+        let known = drivers.names();
         StartFailure::fatal(format!("this node has no driver `{name}`; it has {known}"))
     })
 }
 
 async fn make_cgroup(
-    context: &AgentContext,
+    resources: &ResourceContext,
+    session: &SessionContext,
     task: &TaskRef,
     slot: &DriverSlot,
 ) -> Result<TaskCgroup, StartFailure> {
@@ -214,33 +220,33 @@ async fn make_cgroup(
         let driver = &task.task().driver;
         return Err(StartFailure::fatal(resources::unkept(field, driver)));
     }
-    task.hold_cores(&context.resources);
-    let made = match create_cgroup(context, task) {
+    task.hold_cores(resources);
+    let made = match create_cgroup(resources, session, task) {
         // A process that an earlier start could not account for: nothing of ours may live there.
         Err(CreateTaskCgroupError::Occupied { .. }) => {
-            empty(context, task).await;
-            create_cgroup(context, task)
+            empty(resources, task).await;
+            create_cgroup(resources, session, task)
         }
         other => other,
     };
     if made.is_err() {
-        task.release_cores(&context.resources);
+        task.release_cores(resources);
     }
     let cgroup = made.map_err(|error| match error {
         CreateTaskCgroupError::Limit(_) => StartFailure::fatal(chain(&error)),
         other => StartFailure::retryable(chain(&other)),
     })?;
-    let resources = &task.task().resources;
+    let asked = &task.task().resources;
     // What a job asks for by name is kept, or the task does not run.
     let unlimited = cgroup.unenforced().find(|limit| match limit.controller {
-        Controller::Memory | Controller::Pids => context.resources.strict_limits,
-        Controller::Cpu => resources.cpu_hard_limit,
-        Controller::Io => !resources.io.is_none(),
+        Controller::Memory | Controller::Pids => resources.strict_limits,
+        Controller::Cpu => asked.cpu_hard_limit,
+        Controller::Io => !asked.io.is_none(),
         Controller::Cpuacct | Controller::Cpuset => false,
     });
     if let Some(limit) = unlimited {
         let reason = limit.reason.clone();
-        task.release_cores(&context.resources);
+        task.release_cores(resources);
         remove(&cgroup).await;
         return Err(StartFailure::fatal(reason));
     }
@@ -248,19 +254,20 @@ async fn make_cgroup(
 }
 
 fn create_cgroup(
-    context: &AgentContext,
+    resources: &ResourceContext,
+    session: &SessionContext,
     task: &TaskRef,
 ) -> Result<TaskCgroup, CreateTaskCgroupError> {
     let alloc = task.alloc_id().to_string();
-    resources::with_limits(context, task, |limits| {
-        TaskCgroup::create(&context.resources.tree, &alloc, task.name(), limits)
+    resources::with_limits(resources, session, task, |limits| {
+        TaskCgroup::create(&resources.tree, &alloc, task.name(), limits)
     })
 }
 
 /// Kills what is in the cgroup of a task that should have no process.
-async fn empty(context: &AgentContext, task: &TaskRef) {
+async fn empty(resources: &ResourceContext, task: &TaskRef) {
     let alloc = task.alloc_id().to_string();
-    if let Ok(cgroup) = TaskCgroup::open(&context.resources.tree, &alloc, task.name()) {
+    if let Ok(cgroup) = TaskCgroup::open(&resources.tree, &alloc, task.name()) {
         kill(&cgroup).await;
     }
 }
@@ -466,14 +473,15 @@ async fn undo(context: &AgentContext, task: &TaskRef, cgroup: &TaskCgroup) {
 }
 
 fn task_config(
-    context: &AgentContext,
+    session: &SessionContext,
+    data: &DataDir,
     task: &TaskRef,
     attempt: u32,
     own_network: Option<&AllocNetwork>,
     isolation: FsIsolation,
 ) -> Result<TaskConfig, StartFailure> {
-    let spec = context.session.spec();
-    let dirs = context.storage.data.alloc(task.alloc_id());
+    let spec = session.spec();
+    let dirs = data.alloc(task.alloc_id());
     let TaskRef { desired, .. } = task;
     let (group, description) = (task.group(), task.task());
     let address = own_network.map(|network| network.address);

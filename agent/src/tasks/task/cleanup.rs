@@ -1,5 +1,6 @@
 //! Removal of what a task that ended has left.
 
+use crate::bpf::Bpf;
 use crate::context::AgentContext;
 use crate::resources::cgroup::TaskCgroup;
 use crate::resources::teardown::kill;
@@ -31,14 +32,14 @@ pub(crate) async fn clean_up_ended(
 }
 
 /// Removes a cgroup of which nothing else is known.
-pub(crate) async fn clean_up_stray(context: &AgentContext, cgroup: &TaskCgroup) {
+pub(crate) async fn clean_up_stray(bpf: Option<&Bpf>, cgroup: &TaskCgroup) {
     kill(cgroup).await;
-    forget_counters(context, cgroup.id());
+    forget_counters(bpf, cgroup.id());
     remove_cgroup(cgroup).await;
 }
 
-pub(crate) fn forget_counters(context: &AgentContext, cgroup_id: u64) {
-    if let Some(bpf) = context.bpf()
+pub(crate) fn forget_counters(bpf: Option<&Bpf>, cgroup_id: u64) {
+    if let Some(bpf) = bpf
         && let Err(error) = bpf.forget(cgroup_id)
     {
         tracing::warn!(%error, "counters of a task that ended are left");
@@ -71,7 +72,7 @@ pub(crate) async fn clean_up(
     };
     let destroyed = gc::destroy_task(slot, &leftover.driver, &leftover.task_id).await;
     if destroyed.is_ok() && record.driver != native::NAME {
-        root::remove(context, task).await;
+        root::remove(&context.storage.data, task).await;
     }
     task.release_cores(&context.resources);
     remove_fifos(&context.storage.data.alloc(task.alloc_id()), task.name());

@@ -6,8 +6,8 @@ use std::time::Duration;
 use muster_domain::error_chain::chain;
 use muster_driver::{FsIsolation, TaskConfig, TaskHandle};
 
-use crate::context::AgentContext;
 use crate::limits::DRIVER_START_DEADLINE;
+use crate::storage::allocdir::DataDir;
 use crate::tasks::drivers::{DriverFacts, DriverSlot, TaskConfigError, native, unserved};
 use crate::tasks::task::start_failure::StartFailure;
 use crate::tasks::task_ref::TaskRef;
@@ -70,11 +70,8 @@ pub(crate) fn sees_host(
 }
 
 /// Opens the way to the task's directories.
-pub(crate) async fn let_users_pass(
-    context: &AgentContext,
-    task: &TaskRef,
-) -> Result<(), StartFailure> {
-    let (data, alloc_id) = (context.storage.data.clone(), task.alloc_id());
+pub(crate) async fn let_users_pass(data: &DataDir, task: &TaskRef) -> Result<(), StartFailure> {
+    let (data, alloc_id) = (data.clone(), task.alloc_id());
     let opened = tokio::task::spawn_blocking(move || data.let_users_pass(alloc_id)).await;
     let opened = opened.map_err(StartFailure::retryable)?;
     opened.map_err(|error| StartFailure::retryable(chain(&error)))

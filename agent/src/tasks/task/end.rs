@@ -14,7 +14,7 @@ use muster_driver::{ExitResult, RecoverTaskError};
 
 use super::one_off::{self, ObservedExit};
 use super::remote;
-use crate::bpf::OomRecord;
+use crate::bpf::{Bpf, OomRecord};
 use crate::context::AgentContext;
 use crate::limits::{CGROUP_EMPTY_INTERVAL, DRIVER_PAUSE_MAX, DRIVER_SETTLED, LEDGER_DEADLINE};
 use crate::resources::cgroup::OomCount;
@@ -53,7 +53,7 @@ pub(super) async fn end(
             inputs.send(TaskInput::Detached { note }).await;
             return;
         }
-        seen = wait(context, live, known, inputs) => seen,
+        seen = wait(context.bpf(), live, known, inputs) => seen,
     };
     let seen = match seen {
         Ok(seen) => seen,
@@ -69,7 +69,7 @@ pub(super) async fn end(
         mut detail,
         oom,
         peak_bytes,
-    } = with_memory(context, task, live, seen.exit);
+    } = with_memory(context.bpf(), task, live, seen.exit);
     if let Some(why) = &seen.stopped {
         push_detail(&mut detail, why);
     }
@@ -88,7 +88,7 @@ pub(super) async fn end(
         detail: detail.clone(),
         end: end.clone(),
     });
-    store_record(context, task, &record).await;
+    store_record(&context.storage.store, task, &record).await;
 
     if let Some(cgroup) = &live.cgroup {
         kill(cgroup).await;
@@ -113,7 +113,7 @@ struct UnreachableTask {
 
 /// Waits until the task has ended, through any number of deaths of its driver.
 async fn wait(
-    context: &AgentContext,
+    bpf: Option<&Bpf>,
     live: &LiveTask,
     mut known: StartKnowledge,
     inputs: &TaskInputSender,
@@ -140,7 +140,7 @@ async fn wait(
                     }
                 }
                 Err(RecoverTaskError::Gone { .. }) => {
-                    return Ok(from_ledger(context, live).await);
+                    return Ok(from_ledger(bpf, live).await);
                 }
                 Err(
                     error @ (RecoverTaskError::HandleVersion { .. }
@@ -156,7 +156,7 @@ async fn wait(
                         error = chain(&error),
                         "the driver cannot take the task back, so it is ended"
                     );
-                    return Ok(from_ledger(context, live).await);
+                    return Ok(from_ledger(bpf, live).await);
                 }
                 Err(RecoverTaskError::Driver(_)) => {
                     tokio::time::sleep(pause).await;
@@ -171,7 +171,7 @@ async fn wait(
             Ok(unknown) => {
                 return Ok(ObservedExit {
                     stopped: unknown.stopped,
-                    ..from_ledger(context, live).await
+                    ..from_ledger(bpf, live).await
                 });
             }
             Err(error) => {
@@ -203,16 +203,16 @@ fn seen_by_driver(result: ExitResult) -> ObservedExit {
 }
 
 /// Returns the kernel's record of a task whose end its driver did not see.
-async fn from_ledger(context: &AgentContext, live: &LiveTask) -> ObservedExit {
+async fn from_ledger(bpf: Option<&Bpf>, live: &LiveTask) -> ObservedExit {
     ObservedExit {
-        exit: exit_in_ledger(context, live).await,
+        exit: exit_in_ledger(bpf, live).await,
         actions: None,
         by_driver: false,
         stopped: None,
     }
 }
 
-async fn exit_in_ledger(context: &AgentContext, live: &LiveTask) -> Exit {
+async fn exit_in_ledger(bpf: Option<&Bpf>, live: &LiveTask) -> Exit {
     if let Some(cgroup) = &live.cgroup {
         // Children that outlived the main process; with it the driver would have ended them.
         kill(cgroup).await;
@@ -221,7 +221,7 @@ async fn exit_in_ledger(context: &AgentContext, live: &LiveTask) -> Exit {
         unknown: true,
         ..Exit::default()
     };
-    let Some(bpf) = context.bpf() else {
+    let Some(bpf) = bpf else {
         return unknown;
     };
     let deadline = Instant::now() + LEDGER_DEADLINE;
@@ -265,17 +265,12 @@ struct MemoryOutcome {
 
 /// Adds what is known of memory: the cgroup's own count decides, and the eBPF programs name the
 /// process. Where the cgroup can no longer be read, the programs decide too.
-fn with_memory(
-    context: &AgentContext,
-    task: &TaskRef,
-    live: &LiveTask,
-    exit: Exit,
-) -> MemoryOutcome {
+fn with_memory(bpf: Option<&Bpf>, task: &TaskRef, live: &LiveTask, exit: Exit) -> MemoryOutcome {
     let count = live
         .cgroup
         .as_ref()
         .and_then(|cgroup| cgroup.oom().ok().flatten());
-    let record = context.bpf().and_then(|bpf| {
+    let record = bpf.and_then(|bpf| {
         bpf.oom_of(live.record.cgroup_id)
             .inspect_err(|error| tracing::error!(%error, "the record of victims cannot be read"))
             .ok()

@@ -11,7 +11,7 @@ use muster_driver::{DriverError, Retry, TaskConfig, TaskReach};
 use crate::bpf::{Bpf, TaskPorts};
 use crate::context::AgentContext;
 use crate::network::names::inside_port;
-use crate::network::{bridge, cni};
+use crate::network::{NetworkContext, bridge, cni};
 use crate::storage::allocdir::DataDir;
 use crate::storage::store::StoreContents;
 use crate::tasks::drivers::DriverSlot;
@@ -36,7 +36,7 @@ pub(crate) fn attach_policy(
     let rules = context.network.rules.current();
     let bpf = match &context.bpf {
         Ok(bpf) => bpf,
-        Err(reason) => return without_policy(context, task, &rules, reach, reason),
+        Err(reason) => return without_policy(&context.network, task, &rules, reach, reason),
     };
     attach_policy_with(bpf, task, &rules, &context.storage.data, cgroup_id)?;
     Ok(None)
@@ -121,7 +121,7 @@ pub(crate) fn attach_recorded_policy(
 
 /// Decides about a task on a node without eBPF programs; `reason` says why there are none.
 fn without_policy(
-    context: &AgentContext,
+    network: &NetworkContext,
     task: &TaskRef,
     rules: &NodePolicy,
     reach: TaskReach,
@@ -131,8 +131,7 @@ fn without_policy(
     match reach {
         TaskReach::Itself => Ok(None),
         _ if asked
-            || (reach == TaskReach::Network
-                && !context.network.allow_tasks_without_network_policy) =>
+            || (reach == TaskReach::Network && !network.allow_tasks_without_network_policy) =>
         {
             let what = if asked {
                 "the task's network policy cannot be enforced"
@@ -166,11 +165,11 @@ fn without_policy(
 ///
 /// The driver cannot be asked, or takes no such configuration.
 pub(super) async fn reach(
-    context: &AgentContext,
+    bpf: Option<&Bpf>,
     slot: &DriverSlot,
     config: &TaskConfig,
 ) -> Result<TaskReach, StartFailure> {
-    if context.bpf.is_ok() {
+    if bpf.is_some() {
         return Ok(TaskReach::default());
     }
     ready(slot).await?;
@@ -183,11 +182,11 @@ pub(super) async fn reach(
 
 /// The same of one that runs, whose driver was given `config`.
 pub(super) async fn reach_of_running(
-    context: &AgentContext,
+    bpf: Option<&Bpf>,
     slot: &DriverSlot,
     config: TaskConfig,
 ) -> Result<TaskReach, StartFailure> {
-    if context.bpf.is_ok() {
+    if bpf.is_some() {
         return Ok(TaskReach::default());
     }
     ready(slot).await?;
@@ -212,12 +211,13 @@ async fn said_by(slot: &DriverSlot, config: TaskConfig) -> Result<TaskReach, Sta
 ///
 /// Its driver puts it elsewhere, or cannot be asked.
 pub(super) async fn check_holds(
-    context: &AgentContext,
+    network: &NetworkContext,
+    bpf: Option<&Bpf>,
     task: &TaskRef,
     slot: &DriverSlot,
 ) -> Result<(), StartFailure> {
-    let asked = has_policy(task.group(), task, &context.network.rules.current());
-    if context.bpf.is_err() || !asked || learned(slot).await?.capabilities.joins_cgroup {
+    let asked = has_policy(task.group(), task, &network.rules.current());
+    if bpf.is_none() || !asked || learned(slot).await?.capabilities.joins_cgroup {
         return Ok(());
     }
     Err(StartFailure::fatal(unenforced_message(task)))

@@ -2,9 +2,8 @@
 
 use muster_wire::codec;
 
-use crate::context::AgentContext;
 use crate::resources::cgroup::TaskCgroup;
-use crate::storage::store::{TaskRecord, Write};
+use crate::storage::store::{Store, TaskRecord, Write};
 use crate::tasks::task_ref::TaskRef;
 
 /// Writes the record on the group too, where it outlives the store and the driver.
@@ -18,12 +17,12 @@ pub(crate) fn note_record(cgroup: &TaskCgroup, record: &TaskRecord) {
     }
 }
 
-pub(crate) async fn store_record(context: &AgentContext, task: &TaskRef, record: &TaskRecord) {
+pub(crate) async fn store_record(store: &Store, task: &TaskRef, record: &TaskRecord) {
     let write = Write::Task(
         task.alloc_id(),
         task.name().to_owned(),
         Box::new(record.clone()),
     );
     // The store's thread tells the operator. The task goes on: it is found by its cgroup.
-    drop(context.storage.store.write(vec![write]).await);
+    drop(store.write(vec![write]).await);
 }

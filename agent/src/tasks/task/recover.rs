@@ -13,9 +13,12 @@ use super::network_policy::{self, reattach_policy};
 use super::resources::with_limits;
 use super::streams::{Streams, remove_fifos, why_untaken};
 use super::user;
+use crate::bpf::Bpf;
 use crate::context::AgentContext;
+use crate::resources::ResourceContext;
 use crate::resources::cgroup::{CorrectedLimit, CreateTaskCgroupError, TaskCgroup};
-use crate::storage::allocdir::owner_of;
+use crate::session::SessionContext;
+use crate::storage::allocdir::{DataDir, owner_of};
 use crate::storage::store::{Ended, TaskRecord};
 use crate::tasks::drivers::DriverSlot;
 use crate::tasks::drivers::usage::DriverUsage;
@@ -106,7 +109,7 @@ async fn unrecorded_task(
     };
     let Some(handle) = found else {
         // A process without a handle cannot be waited for: it is ended.
-        clean_up_stray(context, &cgroup).await;
+        clean_up_stray(context.bpf(), &cgroup).await;
         return RecoveredTask::Nothing(missing(unrecorded));
     };
     let record = TaskRecord {
@@ -119,7 +122,7 @@ async fn unrecorded_task(
         ended: None,
     };
     note_record(&cgroup, &record);
-    store_record(context, task, &record).await;
+    store_record(&context.storage.store, task, &record).await;
     live(context, task, slot, record).await
 }
 
@@ -204,15 +207,21 @@ async fn live(
         }
     };
     task.hold_cores(&context.resources);
-    user::claim(context, task, &record).await;
-    let_pass_again(context, task, &slot, &record).await;
+    user::claim(
+        &context.storage.store,
+        &context.resources.users,
+        task,
+        &record,
+    )
+    .await;
+    let_pass_again(&context.storage.data, task, &slot, &record).await;
     let streams = reopen_streams(context, task).await;
-    let reach = reach(context, &slot, &record).await;
+    let reach = reach(context.bpf(), &slot, &record).await;
     // After a reboot the number may be another group's.
     let mut told = Vec::new();
     if record.boot_id == context.boot_id {
         told.extend(reattach_policy(context, task, record.cgroup_id, reach));
-        told.extend(watch_again(context, cgroup.as_ref()));
+        told.extend(watch_again(context.bpf(), cgroup.as_ref()));
     }
     let live = LiveTask {
         slot,
@@ -228,18 +237,13 @@ async fn live(
 }
 
 /// Opens the way to the directories of a task that found them by the host's paths when an earlier version started it.
-async fn let_pass_again(
-    context: &AgentContext,
-    task: &TaskRef,
-    slot: &DriverSlot,
-    record: &TaskRecord,
-) {
+async fn let_pass_again(data: &DataDir, task: &TaskRef, slot: &DriverSlot, record: &TaskRecord) {
     let Ok(isolation) = fs_isolation(slot, task).await else {
         return;
     };
     let passes = TaskHandle::decode(&record.handle)
         .is_ok_and(|handle| sees_host(task, isolation, &handle.config.config));
-    if passes && let Err(failure) = let_users_pass(context, task).await {
+    if passes && let Err(failure) = let_users_pass(data, task).await {
         tracing::warn!(
             task_id = record.task_id,
             reason = failure.reason,
@@ -249,15 +253,10 @@ async fn let_pass_again(
 }
 
 /// Returns how far a task that runs gets without a policy. Where its driver does not say, the worst is assumed.
-async fn reach(context: &AgentContext, slot: &DriverSlot, record: &TaskRecord) -> TaskReach {
+async fn reach(bpf: Option<&Bpf>, slot: &DriverSlot, record: &TaskRecord) -> TaskReach {
     // On the heap: hardly any node has to ask.
     let handle = TaskHandle::decode(&record.handle).unwrap_or_default();
-    let asked = Box::pin(network_policy::reach_of_running(
-        context,
-        slot,
-        handle.config,
-    ))
-    .await;
+    let asked = Box::pin(network_policy::reach_of_running(bpf, slot, handle.config)).await;
     asked.unwrap_or_else(|failure| {
         tracing::warn!(
             task_id = record.task_id,
@@ -269,8 +268,8 @@ async fn reach(context: &AgentContext, slot: &DriverSlot, record: &TaskRecord) -
 }
 
 /// Has eBPF count a task that it does not know, and says what an operator should know of that.
-fn watch_again(context: &AgentContext, cgroup: Option<&TaskCgroup>) -> Option<String> {
-    match context.bpf()?.watch_running(cgroup?.id()) {
+fn watch_again(bpf: Option<&Bpf>, cgroup: Option<&TaskCgroup>) -> Option<String> {
+    match bpf?.watch_running(cgroup?.id()) {
         Ok(false) => None,
         Ok(true) => Some(
             "the task is counted by eBPF from here on: the programs did not know it".to_owned(),
@@ -285,17 +284,17 @@ fn watch_again(context: &AgentContext, cgroup: Option<&TaskCgroup>) -> Option<St
 /// Sets the limits of a task that runs again, in case they were changed meanwhile. Returns what an operator should know
 /// of that.
 pub(super) fn repair_limits(
-    context: &AgentContext,
+    resources: &ResourceContext,
+    session: &SessionContext,
     task: &TaskRef,
     live: &LiveTask,
 ) -> Option<String> {
     let cgroup = live.cgroup.as_ref()?;
-    let told = match with_limits(context, task, |limits| cgroup.repair(limits)) {
+    let told = match with_limits(resources, session, task, |limits| cgroup.repair(limits)) {
         Ok(drift) if drift.is_empty() => return None,
         Ok(drift) => {
             let count = drift.len() as u64;
-            context
-                .resources
+            resources
                 .limits_repaired
                 .fetch_add(count, Ordering::Relaxed);
             let drift: Vec<String> = drift.iter().map(ToString::to_string).collect();
@@ -309,12 +308,13 @@ pub(super) fn repair_limits(
 
 /// Sets the limits of a running task whose job changed in place, and says what an operator should know of that.
 pub(crate) fn limit_again(
-    context: &AgentContext,
+    resources: &ResourceContext,
+    session: &SessionContext,
     task: &TaskRef,
     live: &LiveTask,
 ) -> Option<String> {
     let cgroup = live.cgroup.as_ref()?;
-    let set = with_limits(context, task, |limits| {
+    let set = with_limits(resources, session, task, |limits| {
         (cgroup.repair(limits), cgroup.missing(limits))
     });
     let in_part = cgroup.kept_in_part(&task.task().resources.io);

@@ -138,7 +138,7 @@ pub(super) async fn let_go(context: &AgentContext, task: &TaskRef, live: &LiveTa
     }
     task.release_cores(&context.resources);
     remove_fifos(&context.storage.data.alloc(task.alloc_id()), task.name());
-    forget_counters(context, live.record.cgroup_id);
+    forget_counters(context.bpf(), live.record.cgroup_id);
     if let Some(cgroup) = &live.cgroup {
         remove_cgroup(cgroup).await;
     }

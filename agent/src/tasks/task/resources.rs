@@ -5,18 +5,20 @@ use muster_domain::node::NodeResources;
 use muster_domain::resources::{Mb, TaskResources};
 use muster_domain::saturating;
 
-use crate::context::AgentContext;
 use crate::limits::{CORE_MHZ_UNKNOWN, MEMORY_SLOW_BYTES_MAX, TASK_PIDS_MAX};
+use crate::resources::ResourceContext;
 use crate::resources::cgroup::Limits;
+use crate::session::SessionContext;
 use crate::tasks::task_ref::TaskRef;
 
 /// Has `set` set the task's limits, with the cores it may run on. Nobody takes cores meanwhile.
 pub(super) fn with_limits<T>(
-    context: &AgentContext,
+    resources: &ResourceContext,
+    session: &SessionContext,
     task: &TaskRef,
     set: impl FnOnce(&Limits) -> T,
 ) -> T {
-    let resources = &task.task().resources;
+    let asked = &task.task().resources;
     let TaskResources {
         cpu: _,
         cores: _,
@@ -26,9 +28,9 @@ pub(super) fn with_limits<T>(
         cpu_hard_limit,
         io,
         ports: _,
-    } = *resources;
-    let limit = resources.memory_limit();
-    let cores_max = || cores_of(task.cpu_mhz(), &context.session.spec().resources);
+    } = *asked;
+    let limit = asked.memory_limit();
+    let cores_max = || cores_of(task.cpu_mhz(), &session.spec().resources);
     let limits = Limits {
         cpu_mhz: task.cpu_mhz(),
         cpu_cores_max: cpu_hard_limit.then(cores_max),
@@ -43,7 +45,7 @@ pub(super) fn with_limits<T>(
     let set = |cores| set(&Limits { cores, ..limits });
     match task.cores() {
         Some(own) => set(own.ids.clone()),
-        None => context.resources.cores.shared(&context.resources.tree, set),
+        None => resources.cores.shared(&resources.tree, set),
     }
 }
 

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use muster_domain::error_chain::chain;
 use muster_driver::TaskConfig;
 
-use crate::context::AgentContext;
+use crate::storage::StorageContext;
+use crate::storage::allocdir::DataDir;
 use crate::storage::roots::{self, RootSources};
 use crate::tasks::drivers::DriverSlot;
 use crate::tasks::task::start_failure::StartFailure;
@@ -14,13 +15,13 @@ use crate::tasks::task_ref::TaskRef;
 /// Makes the root and tells the driver of it in place of the task's directory. Answers with what an operator should
 /// know.
 pub(super) async fn make(
-    context: &AgentContext,
+    storage: &StorageContext,
     task: &TaskRef,
     slot: &DriverSlot,
     config: &mut TaskConfig,
 ) -> Result<Option<String>, StartFailure> {
-    let env = Arc::clone(&context.storage.chroot_env);
-    let (data, alloc_id) = (context.storage.data.clone(), task.alloc_id());
+    let env = Arc::clone(&storage.chroot_env);
+    let (data, alloc_id) = (storage.data.clone(), task.alloc_id());
     let (name, is_configured) = (task.name().to_owned(), env.is_configured());
     let driver = slot.process();
     let made = tokio::task::spawn_blocking(move || {
@@ -56,12 +57,8 @@ pub(super) async fn make(
 }
 
 /// Takes the root away, if the task has one.
-pub(super) async fn remove(context: &AgentContext, task: &TaskRef) {
-    let root = context
-        .storage
-        .data
-        .roots_of(task.alloc_id())
-        .join(task.name());
+pub(super) async fn remove(data: &DataDir, task: &TaskRef) {
+    let root = data.roots_of(task.alloc_id()).join(task.name());
     let removed = tokio::task::spawn_blocking(move || roots::remove(&root)).await;
     let failed = match removed {
         Ok(Ok(())) => return,

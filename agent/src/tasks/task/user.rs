@@ -3,9 +3,10 @@
 use muster_domain::error_chain::chain;
 use muster_driver::{TaskConfig, TaskHandle};
 
-use crate::context::AgentContext;
 use crate::resources::users;
-use crate::storage::store::{TaskRecord, Write};
+use crate::resources::users::WorkloadUsers;
+use crate::storage::StorageContext;
+use crate::storage::store::{Store, TaskRecord, Write};
 use crate::tasks::drivers::{DriverSlot, native};
 use crate::tasks::task::driver_calls::learned;
 use crate::tasks::task::start_failure::StartFailure;
@@ -13,7 +14,8 @@ use crate::tasks::task_ref::TaskRef;
 
 /// Gives the task a user and the directories that are its own, and tells its driver.
 pub(super) async fn give(
-    context: &AgentContext,
+    storage: &StorageContext,
+    users: &WorkloadUsers,
     task: &TaskRef,
     slot: &DriverSlot,
     config: &mut TaskConfig,
@@ -26,13 +28,13 @@ pub(super) async fn give(
         return Ok(());
     }
     let alloc_id = task.alloc_id();
-    let number = context.resources.users.take(alloc_id, task.name());
+    let number = users.take(alloc_id, task.name());
     let number = number.map_err(StartFailure::retryable)?;
-    let write = Write::Users(alloc_id, context.resources.users.of_alloc(alloc_id));
+    let write = Write::Users(alloc_id, users.of_alloc(alloc_id));
     // The store's thread tells the operator. A task that runs is found with its user all the same.
-    drop(context.storage.store.write(vec![write]).await);
+    drop(storage.store.write(vec![write]).await);
 
-    let data = context.storage.data.clone();
+    let data = storage.data.clone();
     let owned = [(task.name().to_owned(), Some(users::owner(number)))];
     let made = tokio::task::spawn_blocking(move || data.make_alloc(alloc_id, &owned)).await;
     let made = made.map_err(StartFailure::retryable)?;
@@ -42,7 +44,12 @@ pub(super) async fn give(
 }
 
 /// Takes the user of a running task for given, whatever the store says.
-pub(super) async fn claim(context: &AgentContext, task: &TaskRef, record: &TaskRecord) {
+pub(super) async fn claim(
+    store: &Store,
+    users: &WorkloadUsers,
+    task: &TaskRef,
+    record: &TaskRecord,
+) {
     if !task.task().user.is_empty() || record.driver == native::NAME {
         return;
     }
@@ -52,9 +59,9 @@ pub(super) async fn claim(context: &AgentContext, task: &TaskRef, record: &TaskR
     };
     if let Some(number) = users::number_in(&handle.config.user) {
         let alloc_id = task.alloc_id();
-        if context.resources.users.claim(alloc_id, task.name(), number) {
-            let write = Write::Users(alloc_id, context.resources.users.of_alloc(alloc_id));
-            drop(context.storage.store.write(vec![write]).await);
+        if users.claim(alloc_id, task.name(), number) {
+            let write = Write::Users(alloc_id, users.of_alloc(alloc_id));
+            drop(store.write(vec![write]).await);
         }
     }
 }

@@ -7,21 +7,21 @@ use std::convert::Infallible;
 
 use muster_agent_core::task::TaskInput;
 
-use crate::context::AgentContext;
 use crate::limits::{START_REPORT_DELAY, START_SLOW};
+use crate::session::SessionContext;
 use crate::tasks::live::TaskInputSender;
 use crate::tasks::task_ref::TaskRef;
 
 /// Reports once if the driver is unhealthy, and once if the start is slow. Never returns.
 pub(super) async fn report(
-    context: &AgentContext,
+    session: &SessionContext,
     task: &TaskRef,
     inputs: &TaskInputSender,
 ) -> Infallible {
     // Most starts take milliseconds, and a driver that has just been started is not yet healthy.
     tokio::time::sleep(START_REPORT_DELAY).await;
     let driver = &task.task().driver;
-    let mut spec = context.session.spec.clone();
+    let mut spec = session.spec.clone();
     let slow = async {
         tokio::time::sleep(START_SLOW).await;
         let message = format!("the driver `{driver}` has not started the task for {START_SLOW:?}");
