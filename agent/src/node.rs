@@ -33,7 +33,7 @@ use crate::context::AgentContext;
 use crate::limits::{CLOSE_INTERVAL, LAST_REPORTS_DEADLINE, REPORT_DELAY, SHUTDOWN_GRACE};
 use crate::resources::oom_score;
 use crate::ring::StartRingError;
-use crate::session::control;
+use crate::session::{SessionContext, control};
 use crate::storage::StorageContext;
 use crate::storage::allocdir::{DataDir, DirError};
 use crate::storage::store::{DataDirLock, LockDataDirError, OpenStoreError};
@@ -228,7 +228,7 @@ impl Agent {
         } = self;
         if leave == ShutdownPolicy::StopTasks {
             stop_tasks(&events).await;
-            tell_server(&context).await;
+            tell_server(&context.session).await;
             context.network.bridge.undo().await;
         }
         stop.cancel();
@@ -270,9 +270,9 @@ async fn close(context: Arc<AgentContext>) {
 }
 
 /// Gives the last reports a moment to be committed.
-async fn tell_server(context: &AgentContext) {
+async fn tell_server(session: &SessionContext) {
     let told = async {
-        while !context.session.outbox.is_empty() {
+        while !session.outbox.is_empty() {
             tokio::time::sleep(REPORT_DELAY / 10).await;
         }
     };

@@ -22,7 +22,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::context::AgentContext;
 use crate::limits::{PRESSURE_PAUSE, PRESSURE_TOLD_PAUSE, PRESSURE_WINDOW};
-use crate::resources::cgroup::PressureResource;
+use crate::resources::cgroup::{NodeTree, PressureResource};
+use crate::tasks::live::LiveTasks;
 
 /// A task, whatever start of it.
 type TaskKey = (AllocId, String);
@@ -40,8 +41,9 @@ pub(crate) async fn follow(context: Arc<AgentContext>, stop: CancellationToken) 
     let followed = WANTS.map(|(want, percent)| {
         let (context, stop) = (Arc::clone(&context), stop.clone());
         async move {
+            let (tree, tasks) = (&context.resources.tree, &context.tasks.live);
             tokio::select! {
-                ended = follow_want(&context, want, percent) => if let Err(error) = ended {
+                ended = follow_want(tree, tasks, want, percent) => if let Err(error) = ended {
                     tracing::info!(%error, want = want.name(), "nobody is told of tasks that wait");
                 },
                 () = stop.cancelled() => {}
@@ -53,15 +55,12 @@ pub(crate) async fn follow(context: Arc<AgentContext>, stop: CancellationToken) 
 }
 
 async fn follow_want(
-    context: &AgentContext,
+    tree: &NodeTree,
+    tasks: &LiveTasks,
     want: PressureResource,
     percent: u32,
 ) -> io::Result<()> {
-    let trigger = context.resources.tree.pressure_trigger(
-        want,
-        part(PRESSURE_WINDOW, percent),
-        PRESSURE_WINDOW,
-    )?;
+    let trigger = tree.pressure_trigger(want, part(PRESSURE_WINDOW, percent), PRESSURE_WINDOW)?;
     #[expect(
         deprecated,
         reason = "the other constructor is unsafe; a File stays open and the same while it is registered"
@@ -74,9 +73,9 @@ async fn follow_want(
         wait(&trigger).await?;
         pauses.handle_trigger(waited_since.elapsed());
         told.retain(|_, at| at.elapsed() < PRESSURE_TOLD_PAUSE);
-        let (before, begun) = (stalls(context, want), Instant::now());
+        let (before, begun) = (stalls(tasks, want), Instant::now());
         tokio::time::sleep(PRESSURE_WINDOW).await;
-        let (after, window) = (stalls(context, want), begun.elapsed());
+        let (after, window) = (stalls(tasks, want), begun.elapsed());
         let found = stuck(&before, &after, part(window, percent));
         let pause = pauses.next(!found.is_empty());
         for (key, stood) in found {
@@ -84,7 +83,7 @@ async fn follow_want(
                 continue;
             }
             told.insert(key.clone(), Instant::now());
-            send_event(context, &key, want, stood, window).await;
+            send_event(tasks, &key, want, stood, window).await;
         }
         tokio::time::sleep(pause).await;
     }
@@ -131,8 +130,8 @@ fn part(window: Duration, percent: u32) -> Duration {
 }
 
 /// How long each task has stood still since it began.
-fn stalls(context: &AgentContext, want: PressureResource) -> BTreeMap<TaskKey, Duration> {
-    let live = context.tasks.live.of(None).into_iter();
+fn stalls(tasks: &LiveTasks, want: PressureResource) -> BTreeMap<TaskKey, Duration> {
+    let live = tasks.of(None).into_iter();
     live.filter_map(|(alloc_id, task, live)| {
         let stood = live.cgroup.as_ref()?.stalled(want)?;
         Some(((alloc_id, task), stood))
@@ -154,18 +153,18 @@ fn stuck(
 }
 
 async fn send_event(
-    context: &AgentContext,
+    tasks: &LiveTasks,
     key: &TaskKey,
     want: PressureResource,
     stood: Duration,
     window: Duration,
 ) {
     let (alloc_id, task) = key;
-    let Some(live) = context.tasks.live.get(*alloc_id, task) else {
+    let Some(live) = tasks.get(*alloc_id, task) else {
         return;
     };
     let id = &live.record.task_id;
-    let Some(inputs) = context.tasks.live.runner(*alloc_id, task, id) else {
+    let Some(inputs) = tasks.runner(*alloc_id, task, id) else {
         return;
     };
     let message = format!(

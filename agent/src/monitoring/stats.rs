@@ -22,6 +22,7 @@ use crate::monitoring::fingerprint::{disk_usage, meminfo};
 use crate::resources::cgroup::{self, CgroupRows, Controller, MemoryStats};
 use crate::ring::StreamStats;
 use crate::session::clock::now;
+use crate::storage::StorageContext;
 use crate::tasks::drivers::usage::{ReportedUsage, is_hidden};
 use crate::tasks::live::LiveTask;
 
@@ -60,7 +61,7 @@ pub(crate) async fn node(context: &Arc<AgentContext>) -> Result<NodeStats, Strin
             ebpf_lost: context.bpf().and_then(|bpf| bpf.lost().ok()),
             agent_cpu: own_cpu(&own),
             agent_resident_bytes: own_resident_bytes(&own),
-            collection: collection(context),
+            collection: collection(&context.storage),
             limits_repaired: context.resources.limits_repaired.load(Ordering::Relaxed),
             conditions: context.monitoring.conditions.all(),
             ebpf_stale_removed: context
@@ -91,9 +92,9 @@ async fn inspect_running<T: Send + 'static>(
     looked.map_err(|error| format!("what tasks use could not be read: {error}"))
 }
 
-fn collection(context: &AgentContext) -> NodeCollection {
-    let state = context.storage.collection.borrow().clone();
-    let trash = context.storage.trash.state();
+fn collection(storage: &StorageContext) -> NodeCollection {
+    let state = storage.collection.borrow().clone();
+    let trash = storage.trash.state();
     let destroyed = state.destroyed.into_iter();
     NodeCollection {
         finished: state.finished as u64,

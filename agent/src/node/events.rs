@@ -33,6 +33,7 @@ use crate::resources::ResourceContext;
 use crate::resources::cgroup::TaskCgroup;
 use crate::session::clock::now;
 use crate::session::contact::ContactClock;
+use crate::storage::StorageContext;
 use crate::storage::gc::{self, GcRequests};
 use crate::storage::gc_outcome::GcOutcome;
 use crate::storage::store::{StoreContents, TaskRecord, Write};
@@ -520,7 +521,7 @@ impl Node {
         let allocs = self.allocs.len();
         let limits = self.collector.limits();
         let space = || {
-            let space = space(&context);
+            let space = space(&context.storage);
             if limits.exceeded(&space).is_some() {
                 context.storage.trash.raise_priority();
             }
@@ -562,7 +563,7 @@ impl Node {
         };
         let context = &self.context;
         let kept = |alloc_id| kept(context, &self.heirs, alloc_id);
-        let space = space(context);
+        let space = space(&context.storage);
         context.session.outbox.put_collected(NodeCollected {
             kept: self.collector.kept(self.allocs.len(), kept),
             thresholds: self.collector.limits().into(),
@@ -738,12 +739,12 @@ fn kept(
 }
 
 /// How full the file system of the allocations is.
-fn space(context: &AgentContext) -> GcSpace {
-    let usage = disk_usage(&context.storage.data.allocs());
+fn space(storage: &StorageContext) -> GcSpace {
+    let usage = disk_usage(&storage.data.allocs());
     GcSpace {
         disk_percent: usage.percent,
         inode_percent: usage.inode_percent,
-        deleting: !context.storage.trash.is_idle(),
+        deleting: !storage.trash.is_idle(),
     }
 }
 

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::context::AgentContext;
 use crate::limits::DISKS_LOOK_INTERVAL;
 use crate::resources::cgroup::disks;
+use crate::tasks::live::LiveTasks;
 
 /// A task, with what was last said of it that could not be done.
 type LastFailures = BTreeMap<(AllocId, String), String>;
@@ -25,17 +26,17 @@ pub(crate) async fn follow(context: Arc<AgentContext>, stop: CancellationToken) 
     let mut failures = LastFailures::new();
     loop {
         tokio::select! {
-            _ = looks.tick() => failures = reconcile(&context, &failures).await,
+            _ = looks.tick() => failures = reconcile(&context.tasks.live, &failures).await,
             () = stop.cancelled() => return,
         }
     }
 }
 
 /// Limits every task's new disks, and returns what failed; what failed like `before` is not said again.
-async fn reconcile(context: &AgentContext, before: &LastFailures) -> LastFailures {
+async fn reconcile(tasks: &LiveTasks, before: &LastFailures) -> LastFailures {
     let disks = disks();
     let mut failures = LastFailures::new();
-    for (alloc_id, task, live) in context.tasks.live.of(None) {
+    for (alloc_id, task, live) in tasks.of(None) {
         let Some(cgroup) = &live.cgroup else {
             continue;
         };
@@ -58,11 +59,7 @@ async fn reconcile(context: &AgentContext, before: &LastFailures) -> LastFailure
             }
         };
         tracing::info!(%alloc_id, task, message, "disks came");
-        if let Some(inputs) = context
-            .tasks
-            .live
-            .runner(alloc_id, &task, &live.record.task_id)
-        {
+        if let Some(inputs) = tasks.runner(alloc_id, &task, &live.record.task_id) {
             inputs.send(TaskInput::Message { message }).await;
         }
     }

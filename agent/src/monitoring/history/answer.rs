@@ -22,7 +22,7 @@ pub(crate) fn alloc(context: &AgentContext, alloc_id: AllocId) -> Option<AllocHi
     for (name, series) in kept.of(alloc_id) {
         let mut told = TaskHistory {
             points: series.points(oldest),
-            absent: absent(context, series),
+            absent: absent(context.bpf(), series),
         };
         if told.points.is_empty() {
             told.absent.insert("history".to_owned(), no_history(false));
@@ -58,14 +58,14 @@ fn no_history(is_full: bool) -> String {
 }
 
 /// Why values of a task are absent.
-fn absent(context: &AgentContext, series: &Series) -> BTreeMap<String, String> {
+fn absent(bpf: Option<&Bpf>, series: &Series) -> BTreeMap<String, String> {
     let AbsenceReasons {
         memory,
         counts,
         throttled,
         pressure,
     } = &series.absent;
-    let parts = context.bpf().map(Bpf::absent);
+    let parts = bpf.map(Bpf::absent);
     let values = EBPF_VALUES.into_iter().filter_map(|(value, part)| {
         let of_part = || Some(parts?.get(part?)?.as_str());
         let reason = counts.as_deref().or_else(of_part)?;

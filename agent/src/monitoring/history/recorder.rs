@@ -8,7 +8,7 @@ use muster_domain::saturating::{micros, nanos};
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
-use crate::bpf::TotalsByCgroup;
+use crate::bpf::{Bpf, TotalsByCgroup};
 use crate::context::AgentContext;
 use crate::limits::HISTORY_STEP;
 use crate::monitoring::history::sample::Sample;
@@ -120,8 +120,8 @@ fn waits_or(
 }
 
 /// When the first process of a start began, since boot.
-fn began(context: &AgentContext, cgroup_id: u64) -> Option<Duration> {
-    let main = context.bpf()?.main_of(cgroup_id).ok()??;
+fn began(bpf: Option<&Bpf>, cgroup_id: u64) -> Option<Duration> {
+    let main = bpf?.main_of(cgroup_id).ok()??;
     Some(Duration::from_nanos(main.start_boottime_ns))
 }
 
@@ -187,7 +187,9 @@ fn step(context: &AgentContext) {
             Sample {
                 cgroup_id,
                 counts: counts.with_waits(waits),
-                began: (!is_known).then(|| began(context, cgroup_id)).flatten(),
+                began: (!is_known)
+                    .then(|| began(context.bpf(), cgroup_id))
+                    .flatten(),
                 memory_bytes,
                 absent,
             }

@@ -15,14 +15,14 @@ use muster_wire::limits::{EXEC_CHUNK_BYTES_MAX, EXEC_WINDOW_BYTES};
 use muster_wire::rpc::{
     ExecExit, ExecInput, ExecPiece, ExecSession, FailureKind, LogStream, NodeReply,
 };
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
 
-use crate::context::AgentContext;
 use crate::limits::{
     EXEC_DRIVER_INPUTS_MAX, EXEC_INPUTS_MAX, EXEC_SESSIONS_MAX, EXEC_TAKEN_BYTES, EXEC_WORDS_MAX,
 };
 use crate::session::failure::{fail, failed};
+use crate::tasks::live::LiveTasks;
 
 /// The number added to a signal's number in an exit code, as shells do.
 const SIGNAL_EXIT_BASE: i32 = 128;
@@ -33,20 +33,21 @@ const UNKNOWN_EXIT_CODE: i32 = -1;
 /// Runs a session to its end. That may be long: it has a place of its own, and questions that are answered at once do
 /// not wait for it.
 pub(super) async fn run(
-    context: &AgentContext,
+    sessions: &Semaphore,
+    tasks: &LiveTasks,
     session: ExecSession,
     mut sender: FrameSender,
     receiver: FrameReceiver,
     place: OwnedSemaphorePermit,
 ) -> Result<(), SendFrameError> {
-    let Ok(_session) = context.session.sessions.try_acquire() else {
+    let Ok(_session) = sessions.try_acquire() else {
         let reason = format!(
             "this node has {EXEC_SESSIONS_MAX} sessions with commands, the most it takes; end one, or try again later"
         );
         return fail(&mut sender, reason, FailureKind::TooMany).await;
     };
     drop(place);
-    let Some(live) = context.tasks.live.get(session.alloc_id, &session.task) else {
+    let Some(live) = tasks.get(session.alloc_id, &session.task) else {
         let reason = format!(
             "task `{}` of allocation {} does not run: see `muster alloc status {}`",
             session.task, session.alloc_id, session.alloc_id

@@ -12,7 +12,10 @@ use muster_wire::rpc::{FailureKind, LogAck, LogOrigin, LogPiece, LogsRequest, No
 use crate::context::AgentContext;
 use crate::limits::{IDLE_INTERVAL, LOG_WINDOW_BYTES_MAX, LOG_WINDOW_BYTES_MIN, LOG_WINDOWS_BYTES};
 use crate::logs::{Chunk, GapCause, LogReader, ReadLogError};
+use crate::session::SessionContext;
 use crate::session::failure::fail;
+use crate::storage::allocdir::DataDir;
+use crate::tasks::live::LiveTasks;
 use crate::tasks::task::{stream_name, why_untaken};
 
 /// Sends what the task wrote. A follower that is slow or gone costs the task nothing: only what it
@@ -27,10 +30,13 @@ pub(super) async fn stream(
     let name = stream_name(&request.task, request.stream);
     let dir = context.storage.data.alloc(request.alloc_id).logs;
     let mut reader = match open(&dir, &name, request.from) {
-        Ok(reader) if let Some(why) = why_absent(&reader, context, request) => {
+        Ok(reader) if let Some(why) = why_absent(&reader, &context.storage.data, request) => {
             return fail(sender, why, FailureKind::NotFound).await;
         }
-        Ok(reader) if !dir.is_dir() || !has_task(&reader, context, request) => {
+        Ok(reader)
+            if !dir.is_dir()
+                || !has_task(&reader, &context.session, &context.tasks.live, request) =>
+        {
             let reason = format!(
                 "allocation {} has no task `{}` here",
                 request.alloc_id, request.task
@@ -90,26 +96,23 @@ fn open(dir: &std::path::Path, name: &str, from: LogOrigin) -> Result<LogReader,
 }
 
 /// Why a task without files has none, if nothing of its output is taken.
-fn why_absent(reader: &LogReader, context: &AgentContext, request: &LogsRequest) -> Option<String> {
+fn why_absent(reader: &LogReader, data: &DataDir, request: &LogsRequest) -> Option<String> {
     let is_empty = reader.files().is_ok_and(|files| files.is_empty());
-    let why =
-        is_empty.then(|| why_untaken(&context.storage.data.alloc(request.alloc_id), &request.task));
+    let why = is_empty.then(|| why_untaken(&data.alloc(request.alloc_id), &request.task));
     why.flatten()
 }
 
 /// A task has files once it wrote something; of one that did not it is known whether it ever ran.
-fn has_task(reader: &LogReader, context: &AgentContext, request: &LogsRequest) -> bool {
+fn has_task(
+    reader: &LogReader,
+    session: &SessionContext,
+    tasks: &LiveTasks,
+    request: &LogsRequest,
+) -> bool {
     let written = reader.files().is_ok_and(|files| !files.is_empty());
     written
-        || context
-            .tasks
-            .live
-            .get(request.alloc_id, &request.task)
-            .is_some()
-        || context
-            .session
-            .outbox
-            .was_begun(request.alloc_id, &request.task)
+        || tasks.get(request.alloc_id, &request.task).is_some()
+        || session.outbox.was_begun(request.alloc_id, &request.task)
 }
 
 /// Sends until the end, or as long as the task lives and one more time if it is followed.
@@ -132,7 +135,7 @@ async fn send(
             Ok(None) if ending => return Ok(Ok(())),
             Ok(None) => {
                 // What the task wrote at last is in the files before it ceases to live.
-                ending = !lives(context, request);
+                ending = !lives(&context.session, &context.tasks.live, request);
                 sender.send(&NodeReply::Idle).await?;
             }
             Err(error) => return Ok(Err(error)),
@@ -223,7 +226,7 @@ async fn send_pieces(
             }
             Ok(None) => {
                 // What the task wrote at last is in the files before it ceases to live.
-                ending = !lives(context, request);
+                ending = !lives(&context.session, &context.tasks.live, request);
                 NodeReply::Idle
             }
             Err(error) => return Ok(Err(error)),
@@ -257,13 +260,9 @@ fn piece(reader: &LogReader, name: &str, chunk: Chunk, at: Option<Timestamp>) ->
 }
 
 /// Whether the task may still write: it has a process, or its allocation has not finished.
-fn lives(context: &AgentContext, request: &LogsRequest) -> bool {
-    context
-        .tasks
-        .live
-        .get(request.alloc_id, &request.task)
-        .is_some()
-        || context.session.outbox.is_unfinished(request.alloc_id)
+fn lives(session: &SessionContext, tasks: &LiveTasks, request: &LogsRequest) -> bool {
+    tasks.get(request.alloc_id, &request.task).is_some()
+        || session.outbox.is_unfinished(request.alloc_id)
 }
 
 fn reply(reader: &LogReader, name: &str, chunk: Chunk) -> NodeReply {

@@ -21,6 +21,7 @@ use crate::session::failure::{fail, failed};
 use crate::storage::gc;
 use crate::storage::gc_outcome::GcOutcome;
 use crate::storage::migrate;
+use crate::tasks::live::LiveTasks;
 
 /// Answers questions until the connection ends.
 pub(super) async fn serve(context: Arc<AgentContext>, connection: Connection) {
@@ -75,7 +76,8 @@ async fn answer(
             return read_log(context, &request, sender, Some(receiver), place).await;
         }
         Ok(Ok(Some(NodeRequest::Exec(session)))) => {
-            return exec::run(context, session, sender, receiver, place).await;
+            let (sessions, tasks) = (&context.session.sessions, &context.tasks.live);
+            return exec::run(sessions, tasks, session, sender, receiver, place).await;
         }
         Ok(Ok(Some(NodeRequest::ReadDisk(request)))) => {
             return migrate::send_alloc_dir(context, request, sender, receiver, place).await;
@@ -84,7 +86,7 @@ async fn answer(
             alloc_id,
             task,
             signal,
-        }))) => signal_tasks(context, alloc_id, task.as_deref(), &signal).await,
+        }))) => signal_tasks(&context.tasks.live, alloc_id, task.as_deref(), &signal).await,
         Ok(Ok(Some(NodeRequest::NodeStats))) => match stats::node(context).await {
             Ok(stats) => NodeReply::NodeStats(Box::new(stats)),
             Err(reason) => failed(reason),
@@ -111,9 +113,8 @@ async fn answer(
             )
         }
         Ok(Ok(Some(NodeRequest::AllocNetwork { alloc_id, after }))) => {
-            super::verdicts::alloc(context, alloc_id, after).map_or_else(failed, |network| {
-                NodeReply::AllocNetwork(Box::new(network))
-            })
+            super::verdicts::alloc(context, alloc_id, after)
+                .map_or_else(failed, |network| NodeReply::AllocNetwork(Box::new(network)))
         }
         Ok(Ok(Some(NodeRequest::CollectGarbage { dry_run }))) => {
             collect(context, dry_run, &mut sender).await?
@@ -128,19 +129,19 @@ async fn answer(
 
 /// Sends a signal to a task, or to every one of an allocation that runs.
 async fn signal_tasks(
-    context: &AgentContext,
+    tasks: &LiveTasks,
     alloc_id: AllocId,
     task: Option<&str>,
     signal: &str,
 ) -> NodeReply {
     let mut signaled = Vec::new();
-    for (_, name, live) in context.tasks.live.of(Some(alloc_id)) {
+    for (_, name, live) in tasks.of(Some(alloc_id)) {
         if task.is_some_and(|task| task != name) {
             continue;
         }
         let task_id = &live.record.task_id;
         // It may end by the signal, and its history is to say why.
-        let runner = context.tasks.live.runner(alloc_id, &name, task_id);
+        let runner = tasks.runner(alloc_id, &name, task_id);
         if let Err(error) = live.slot.driver.signal_task(task_id, signal).await {
             let reason = format!("task `{name}` was not sent {signal}: {}", chain(&error));
             return failed(reason);
