@@ -13,7 +13,7 @@ use muster_control_core::converge;
 use muster_control_core::fsm::{
     Effect, Entry, NodeCommand, OneOffChange, OneOffCommand, OneOffStep, Response,
 };
-use muster_control_core::gc::{Collector, GcConfig};
+use muster_control_core::gc::Collector;
 use muster_control_core::heartbeat::{HeartbeatConfig, HeartbeatOutcome, Heartbeats};
 use muster_control_core::scheduler::{self, ScheduleOutcome};
 use muster_control_core::state::State;
@@ -26,7 +26,7 @@ use muster_domain::one_off::{OneOff, Phase};
 use crate::bug::Bug;
 use crate::env::Env;
 use crate::limits;
-use crate::server::Waiter;
+use crate::server::waiter::Waiter;
 
 /// The purpose of a proposal of the duties.
 #[derive(Debug)]
@@ -107,22 +107,6 @@ pub struct Duties {
     looked_at: Timestamp,
 }
 
-/// Short, so that what is over is forgotten in the middle of a storm.
-pub fn gc() -> GcConfig {
-    let interval = Duration::from_secs(15);
-    GcConfig {
-        eval_interval: interval,
-        job_interval: interval,
-        deployment_interval: interval,
-        node_interval: interval,
-        eval_threshold: Duration::from_secs(20),
-        batch_eval_threshold: Duration::from_secs(30),
-        job_threshold: Duration::from_secs(30),
-        node_threshold: Duration::from_secs(25),
-        deployment_threshold: Duration::from_secs(20),
-    }
-}
-
 impl Duties {
     /// Begins with what the state says.
     #[must_use]
@@ -131,7 +115,7 @@ impl Duties {
             reign,
             broker: Broker::new(BrokerConfig::default()),
             heartbeats: Heartbeats::new(HeartbeatConfig::default()),
-            collector: Collector::new(gc(), env.now),
+            collector: Collector::new(limits::gc_config(), env.now),
             waiting: Vec::new(),
             applying: false,
             busy: 0,

@@ -9,7 +9,7 @@ use muster_control_core::scheduler::ScheduleOutcome;
 use muster_domain::id::Timestamp;
 
 use crate::bug::Bug;
-use crate::host::HostEvent;
+use crate::host::event::HostEvent;
 use crate::limits;
 use crate::message::{Endpoint, Message};
 use crate::network::Network;

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use muster_control_core::fsm::GcBounds;
+use muster_control_core::gc::GcConfig;
 use muster_domain::id::Timestamp;
 
 /// Wall-clock time at which every run begins.
@@ -88,3 +89,19 @@ pub const CRASH_IN_COLLECTION_PERCENT: u32 = 1;
 pub const CALLBACK_WAIT: Duration = Duration::from_secs(10);
 /// Callbacks claimed in one entry: few, so that there are several.
 pub const CALLBACKS_MAX: usize = 3;
+
+/// Ages at which finished objects are collected: short, so that a storm has collections.
+pub fn gc_config() -> GcConfig {
+    let interval = Duration::from_secs(15);
+    GcConfig {
+        eval_interval: interval,
+        job_interval: interval,
+        deployment_interval: interval,
+        node_interval: interval,
+        eval_threshold: Duration::from_secs(20),
+        batch_eval_threshold: Duration::from_secs(30),
+        job_threshold: Duration::from_secs(30),
+        node_threshold: Duration::from_secs(25),
+        deployment_threshold: Duration::from_secs(20),
+    }
+}

@@ -6,6 +6,7 @@
 mod collect;
 mod request;
 mod session;
+pub mod waiter;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,7 +28,6 @@ use crate::message::{Endpoint, ForwardedHeartbeat, Message};
 use crate::raft::Raft;
 
 use collect::ForwardedRequest;
-pub use collect::Waiter;
 use request::{Read, Request};
 pub use request::{SessionWrite, WriteOrigin};
 use session::Session;

@@ -19,7 +19,7 @@ use muster_domain::node::{Node, NodeStatus};
 use muster_domain::one_off::{OneOff, OneOffState};
 
 use super::Oracle;
-use crate::{InterruptedCollections, duties};
+use crate::{InterruptedCollections, limits};
 
 /// Knowledge of collections.
 #[derive(Debug, Default)]
@@ -207,7 +207,7 @@ impl Oracle {
 
 /// Objects that a slice collected by age: each with the time of its end and the age it must have.
 fn aged(rule: GcRule, before: &State, after: &State) -> Vec<(String, Timestamp, Duration)> {
-    let config = duties::gc();
+    let config = limits::gc_config();
     let mut gone = Vec::new();
     let of_evals = |is_batch: bool| match rule {
         GcRule::Jobs => config.job_threshold,

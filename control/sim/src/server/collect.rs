@@ -7,27 +7,12 @@ use muster_control_core::fsm::{Command, Entry, JobCommand, Response};
 use muster_control_core::gc::Collector;
 use muster_domain::id::Timestamp;
 
+use super::waiter::Waiter;
 use super::{Server, WriteOrigin};
 use crate::duties::Duties;
 use crate::env::Env;
 use crate::limits;
 use crate::message::{Answer, Endpoint, Message};
-
-/// The party that waits for the end of a collection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Waiter {
-    /// A client of the leader.
-    Client {
-        client: usize,
-        /// The client's number of the request.
-        request: u64,
-    },
-    Server {
-        server: usize,
-        /// The server's number of the wish.
-        request: u64,
-    },
-}
 
 /// A client's wish that was passed to the leader.
 #[derive(Debug)]
