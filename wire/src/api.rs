@@ -26,6 +26,7 @@ pub mod node;
 pub mod null;
 pub mod operator;
 pub mod policy;
+mod read_error;
 pub mod resources;
 pub mod route;
 pub mod search;

@@ -16,8 +16,8 @@ use serde::de::{DeserializeSeed, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
 use crate::api::duration;
-use crate::api::job::request::ReadJobError;
 use crate::api::job::unsupported::{FieldTreatment, Row};
+use crate::api::read_error::{ReadJobError, SyntaxError};
 use crate::limits;
 
 /// A suggestion is made for names at least this alike (Jaro-Winkler, 0 to 1). At 0.8 `Prioritee` still finds
@@ -74,23 +74,6 @@ impl ParseFindings {
         }
         (faults, warnings)
     }
-}
-
-/// A body is not JSON.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SyntaxError {
-    /// The body is empty.
-    #[error("Request body is empty")]
-    Empty,
-    /// The body is malformed.
-    #[error("request body: line {line}, column {column}: {reason}")]
-    Malformed {
-        /// Its position, counted from 1.
-        line: usize,
-        /// Its position, counted from 1.
-        column: usize,
-        reason: String,
-    },
 }
 
 /// Reads the block in `body` with `fields`; a `None` from `fields` comes with a fault. Fields that are neither read nor

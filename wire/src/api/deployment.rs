@@ -9,8 +9,8 @@ use muster_domain::id::AllocId;
 use serde::{Deserialize, Serialize};
 
 use crate::api::block::{self, Block, FieldNames};
-use crate::api::job::request::ReadJobError;
 use crate::api::null;
+use crate::api::read_error::ReadJobError;
 use crate::api::time::Rfc3339;
 
 /// A deployment.

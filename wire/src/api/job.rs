@@ -6,13 +6,16 @@
 #![expect(missing_docs, reason = "fields carry Nomad's names and meaning")]
 
 mod change;
+pub(super) mod constraint;
 pub mod defaults;
 mod group;
 mod launch;
+mod logs;
 mod plan;
 pub mod request;
+mod restart;
 pub mod schema;
-mod steps;
+pub(super) mod steps;
 mod summary;
 mod table;
 mod task;
@@ -29,7 +32,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::api::diff::JobDiff;
-use crate::api::duration::nanos;
 use crate::api::null::{self, Null};
 use crate::api::policy::NetworkPolicy;
 use crate::api::resources::{Cni, Dns, Network, asked_ports};
@@ -38,12 +40,15 @@ pub use change::{
     DispatchResponse, EvalOptions, EvaluateRequest, GroupScaleStatus, RevertRequest, ScaleRequest,
     ScaleStatus, ScalingEvent, StableRequest, StableResponse, TagRequest, TagResponse,
 };
+pub use constraint::Constraint;
 pub use group::{EphemeralDisk, TaskGroup};
 pub use launch::{
     DispatchPayload, DispatchRequest, Lifecycle, Parameterized, Periodic, Scaling, Volume,
     VolumeMount,
 };
+pub use logs::LogConfig;
 pub use plan::{DesiredUpdates, PlanAnnotations, PlanResponse};
+pub use restart::RestartPolicy;
 pub use steps::{Affinity, Disconnect, Migrate, Reschedule, Spread, SpreadTarget, Update};
 pub use summary::{Children, GroupSummary, JobListStub, JobSummary};
 pub use task::Task;
@@ -223,27 +228,6 @@ impl From<&domain::VersionTag> for VersionTag {
     }
 }
 
-/// A condition on a node.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-pub struct Constraint {
-    #[serde(rename = "LTarget")]
-    pub left: String,
-    #[serde(rename = "RTarget")]
-    pub right: String,
-    pub operand: String,
-}
-
-impl From<&domain::Constraint> for Constraint {
-    fn from(constraint: &domain::Constraint) -> Self {
-        Self {
-            left: constraint.left.clone(),
-            right: constraint.right.clone(),
-            operand: constraint.operand.as_str().to_owned(),
-        }
-    }
-}
-
 fn asked_network(network: &domain::GroupNetwork) -> Network {
     let domain::GroupNetwork {
         mode,
@@ -262,82 +246,6 @@ fn asked_network(network: &domain::GroupNetwork) -> Network {
         policy: policy.as_ref().map(NetworkPolicy::from),
         dns: dns.as_ref().map(Dns::from),
         ..Network::default()
-    }
-}
-
-/// The policy for a task that ends by itself.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-pub struct RestartPolicy {
-    pub attempts: u32,
-    /// Nanoseconds.
-    pub interval: i64,
-    /// Nanoseconds.
-    pub delay: i64,
-    pub mode: String,
-    pub render_templates: bool,
-}
-
-impl From<&domain::RestartPolicy> for RestartPolicy {
-    fn from(policy: &domain::RestartPolicy) -> Self {
-        Self {
-            attempts: policy.attempts,
-            interval: nanos(policy.interval),
-            delay: nanos(policy.delay),
-            mode: policy.mode.as_str().to_owned(),
-            render_templates: false,
-        }
-    }
-}
-
-/// How a task's output is taken.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-pub struct LogConfig {
-    /// Nothing of it is taken.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub disabled: bool,
-    pub max_files: u32,
-    #[serde(rename = "MaxFileSizeMB")]
-    pub max_file_size_mb: u32,
-    /// The most output that is taken in a second, such as `1mb`: a number and kb, mb or gb (1 024, 1 024² and 1 024³
-    /// bytes). Absent if there is no limit.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub rate: Option<String>,
-    /// The treatment of output above `rate`: `drop`; absent for `block`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub on_limit: Option<String>,
-    /// The treatment of output while the disk is full: `drop`; absent for `block`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub on_full: Option<String>,
-}
-
-impl From<domain::LogConfig> for LogConfig {
-    fn from(logs: domain::LogConfig) -> Self {
-        if logs.is_disabled() {
-            return Self {
-                disabled: true,
-                ..Self::from(domain::LogConfig::default())
-            };
-        }
-        let domain::LogConfig {
-            max_files,
-            max_file_size,
-            rate,
-            on_limit,
-            on_full,
-        } = logs;
-        let said = |overflow: domain::LogOverflow| {
-            (overflow != domain::LogOverflow::default()).then(|| overflow.as_str().to_owned())
-        };
-        Self {
-            disabled: false,
-            max_files,
-            max_file_size_mb: max_file_size.0,
-            rate: rate.map(|rate| rate.to_string()),
-            on_limit: said(on_limit),
-            on_full: said(on_full),
-        }
     }
 }
 

@@ -14,8 +14,8 @@ use serde::{Deserialize, Serialize};
 use crate::api::alloc::NodeRef;
 use crate::api::block::{self, FieldNames};
 use crate::api::duration;
-use crate::api::job::request::ReadJobError;
 use crate::api::null::{self, Null};
+use crate::api::read_error::ReadJobError;
 use crate::api::resources::{Network, Resources};
 use crate::api::time::Rfc3339;
 

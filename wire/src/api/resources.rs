@@ -10,7 +10,8 @@ use muster_domain::resources::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::api::job::{Affinity, Constraint};
+use crate::api::job::constraint::Constraint;
+use crate::api::job::steps::Affinity;
 use crate::api::null::{self, Null};
 use crate::api::policy::NetworkPolicy;
 

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::api::block::{self, FieldNames};
-use crate::api::job::request::ReadJobError;
+use crate::api::read_error::ReadJobError;
 
 /// The body of `PUT /v1/search`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::api::block::{self, FieldNames};
-use crate::api::job::request::ReadJobError;
+use crate::api::read_error::ReadJobError;
 
 /// The body of `PUT /v1/client/allocation/:id/signal`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -4,6 +4,9 @@ use std::collections::BTreeMap;
 
 use muster_domain::job as domain;
 
+use super::constraint::Constraint;
+use super::launch::{Scaling, Volume};
+use super::restart::RestartPolicy;
 use super::schema::BlockShape::{Conditions, Many, ManyByName, Named, One};
 use super::schema::Compared::InBoth;
 use super::schema::FieldKind::{Block, Value};
@@ -12,12 +15,11 @@ use super::schema::{
     AFFINITY, CONSTRAINT, DISCONNECT, EMPTY, NETWORK, RESTART, SCALING, SERVICE, SPREAD, TASK,
     VOLUME,
 };
-use super::steps::{MIGRATE, RESCHEDULE, UPDATE};
-use super::table::job_block;
-use super::{
-    Affinity, Constraint, Disconnect, Migrate, Reschedule, RestartPolicy, Scaling, Spread, Task,
-    Update, Volume,
+use super::steps::{
+    Affinity, Disconnect, MIGRATE, Migrate, RESCHEDULE, Reschedule, Spread, UPDATE, Update,
 };
+use super::table::job_block;
+use super::task::Task;
 use crate::api::null::{self, Null};
 use crate::api::resources::Network;
 

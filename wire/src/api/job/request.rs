@@ -7,7 +7,6 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-use muster_domain::fault::Fault;
 use muster_domain::job::{
     Affinity, ByteRate, CniNetwork, Constraint, DEFAULT_HOST_NETWORK, DEFAULT_NAMESPACE,
     DEFAULT_NODE_POOL, DEFAULT_PRIORITY, DnsConfig, EphemeralDisk, GroupNetwork, JobSpec, JobType,
@@ -24,13 +23,12 @@ use crate::api::block::{self, Block, FieldNames, ParseFindings};
 use crate::api::job::table::json_form;
 use crate::api::job::{unsupported, written};
 use crate::api::resources::{Network, Resources};
-use crate::limits::FAULTS_MAX;
 
 mod launch;
 mod policy;
 mod update;
 
-pub use crate::api::block::SyntaxError;
+pub use crate::api::read_error::{ReadJobError, SyntaxError, lines};
 
 const BODY: FieldNames = FieldNames {
     derived: &["Submission", "SecretID", "AuthToken", "Namespace"],
@@ -81,9 +79,6 @@ const PLAIN: FieldNames = FieldNames::NONE;
 
 pub use policy::read as read_policy;
 
-/// One more than a reader keeps: its last says how many it has dropped.
-const LINES_MAX: usize = FAULTS_MAX + 1;
-
 /// A job that could be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadJob {
@@ -99,26 +94,6 @@ pub struct ReadJob {
     pub preserve_counts: bool,
     /// Whether tasks that the registered job has keep its resources.
     pub preserve_resources: bool,
-}
-
-/// The reason why a job could not be read.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ReadJobError {
-    /// It is not JSON.
-    #[error(transparent)]
-    Syntax(#[from] SyntaxError),
-    /// It is JSON, but not a job.
-    #[error("{}", lines(.0))]
-    Faults(Vec<Fault>),
-}
-
-/// `faults`, one a line; at most [`FAULTS_MAX`] or so, and how many more.
-#[must_use]
-pub fn lines(faults: &[Fault]) -> String {
-    let told = faults.iter().take(LINES_MAX).map(Fault::to_string);
-    let more = faults.len().saturating_sub(LINES_MAX);
-    let more = (more > 0).then(|| format!("and {more} more"));
-    told.chain(more).collect::<Vec<_>>().join("\n")
 }
 
 /// The job in the body of `PUT /v1/jobs` or `PUT /v1/validate/job`: `{"Job": {…}}`.

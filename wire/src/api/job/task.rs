@@ -5,6 +5,10 @@ use std::collections::BTreeMap;
 use muster_domain::job as domain;
 use serde_json::Value as Json;
 
+use super::constraint::Constraint;
+use super::launch::{DispatchPayload, Lifecycle, VolumeMount};
+use super::logs::LogConfig;
+use super::restart::RestartPolicy;
 use super::schema::BlockShape::{Conditions, Free, Many, ManyByName, One};
 use super::schema::Effect::{InPlace, InPlaceUnless, Replace};
 use super::schema::FieldKind::{Block, Value};
@@ -13,10 +17,8 @@ use super::schema::{
     AFFINITY, ARTIFACT, CONSTRAINT, DISPATCH_PAYLOAD, EMPTY, IDENTITY, LIFECYCLE, LOGS, POLICY,
     RESOURCES, RESTART, SERVICE, TASK_SCALING, VAULT, VOLUME_MOUNT,
 };
+use super::steps::Affinity;
 use super::table::job_block;
-use super::{
-    Affinity, Constraint, DispatchPayload, Lifecycle, LogConfig, RestartPolicy, VolumeMount,
-};
 use crate::api::null::{self, Null};
 use crate::api::policy::NetworkPolicy;
 use crate::api::resources::Resources;

@@ -5,8 +5,9 @@ use muster_domain::job as domain;
 use serde::{Deserialize, Serialize};
 
 use crate::api::block;
-use crate::api::job::request::{ReadJobError, read_policy};
+use crate::api::job::request::read_policy;
 use crate::api::policy::NetworkPolicy;
+use crate::api::read_error::ReadJobError;
 
 /// The answer to `GET /v1/operator/network/policy`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -6,7 +6,7 @@ use muster_domain::scheduling::Algorithm;
 use serde::{Deserialize, Serialize};
 
 use crate::api::block::{self, Block, FieldNames};
-use crate::api::job::request::ReadJobError;
+use crate::api::read_error::ReadJobError;
 
 /// The answer to `GET /v1/operator/scheduler/configuration`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

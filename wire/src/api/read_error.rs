@@ -1,0 +1,45 @@
+//! Reasons for which a body could not be read.
+
+use muster_domain::fault::Fault;
+
+use crate::limits::FAULTS_MAX;
+
+/// One more than a reader keeps: its last says how many it has dropped.
+const LINES_MAX: usize = FAULTS_MAX + 1;
+
+/// A body is not JSON.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SyntaxError {
+    /// The body is empty.
+    #[error("Request body is empty")]
+    Empty,
+    /// The body is malformed.
+    #[error("request body: line {line}, column {column}: {reason}")]
+    Malformed {
+        /// Its position, counted from 1.
+        line: usize,
+        /// Its position, counted from 1.
+        column: usize,
+        reason: String,
+    },
+}
+
+/// The reason why a job could not be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReadJobError {
+    /// It is not JSON.
+    #[error(transparent)]
+    Syntax(#[from] SyntaxError),
+    /// It is JSON, but not a job.
+    #[error("{}", lines(.0))]
+    Faults(Vec<Fault>),
+}
+
+/// `faults`, one a line; at most [`FAULTS_MAX`] or so, and how many more.
+#[must_use]
+pub fn lines(faults: &[Fault]) -> String {
+    let told = faults.iter().take(LINES_MAX).map(Fault::to_string);
+    let more = faults.len().saturating_sub(LINES_MAX);
+    let more = (more > 0).then(|| format!("and {more} more"));
+    told.chain(more).collect::<Vec<_>>().join("\n")
+}
