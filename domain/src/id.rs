@@ -8,6 +8,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::namespace::{DEFAULT_NAMESPACE, ONE_OFF_NAMESPACE};
 use crate::pack::{Malformed, Reader, Writer};
 use crate::saturating;
 
@@ -306,13 +307,13 @@ impl JobKey {
     /// Whether it is the key of a job that runs a one-off task.
     #[must_use]
     pub fn is_one_off(&self) -> bool {
-        self.namespace == crate::one_off::NAMESPACE
+        self.namespace == ONE_OFF_NAMESPACE
     }
 
     /// The key of `job_id` in the namespace `default`.
     pub fn in_default(job_id: impl Into<String>) -> Self {
         Self {
-            namespace: crate::job::DEFAULT_NAMESPACE.to_owned(),
+            namespace: DEFAULT_NAMESPACE.to_owned(),
             job_id: job_id.into(),
         }
     }

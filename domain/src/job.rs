@@ -4,12 +4,14 @@
 //! changes. A [`Job`] is the row of the state table: the current version and its status.
 
 mod block;
-mod constraint;
-mod group;
+pub(crate) mod constraint;
+pub(crate) mod group;
+mod job_type;
 mod launch;
 mod policy;
 mod rate;
-mod task;
+mod restart;
+pub(crate) mod task;
 mod update;
 mod validate;
 
@@ -19,12 +21,15 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::id::{EvalId, JobKey, LogIndex, Timestamp};
+use crate::namespace::ONE_OFF_NAMESPACE;
 
+pub use crate::namespace::DEFAULT_NAMESPACE;
 pub use constraint::{Affinity, Constraint, Operand, Spread, SpreadTarget};
 pub use group::{
     CNI_MODE_PREFIX, CniNetwork, DEFAULT_HOST_NETWORK, DnsConfig, EphemeralDisk, GroupNetwork,
-    NetworkMode, PortAsk, RestartMode, RestartPolicy, TaskGroup,
+    NetworkMode, PortAsk, TaskGroup,
 };
+pub use job_type::JobType;
 pub use launch::{
     DISPATCH_LAUNCH_INFIX, LaunchOrigin, PERIODIC_LAUNCH_INFIX, Parameterized, PayloadUse,
     Periodic, Propagation, Scaling, VolumeAsk, VolumeAsks, VolumeMount,
@@ -33,6 +38,7 @@ pub use policy::{
     BitRate, DirectionPolicy, METADATA_ADDRESSES, NetworkPolicy, PolicyAction, PolicyProtocol,
     PolicyRule, PortRange, read_peer,
 };
+pub use restart::{RestartMode, RestartPolicy};
 pub use task::{ByteRate, Lifecycle, LifecycleHook, LogConfig, LogOverflow, NODE_VARIABLES, Task};
 pub use update::{
     DelayFunction, Disconnect, HealthCheck, MigrateStrategy, ReconcileStrategy, ReschedulePolicy,
@@ -42,53 +48,12 @@ pub use validate::{
     ValidJob, check_instances, is_hostname, is_resolver_text, validate, validate_policy,
 };
 
-/// The namespace of a job that names none.
-pub const DEFAULT_NAMESPACE: &str = "default";
 /// The node pool of a job or node that names none.
 pub const DEFAULT_NODE_POOL: &str = "default";
 /// The pool that holds every node.
 pub const ALL_NODE_POOL: &str = "all";
 /// The priority of a job that names none (1 to 100).
 pub const DEFAULT_PRIORITY: u8 = 50;
-
-/// The type of a job, which decides how it runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum JobType {
-    /// Runs for ever; a task that ends is started again.
-    Service,
-    Batch,
-    /// One instance on every feasible node, for ever.
-    System,
-    /// One instance on every feasible node, to completion.
-    SysBatch,
-}
-
-crate::text_enum!(pub JobType: "job type" {
-    Service => "service",
-    Batch => "batch",
-    System => "system",
-    SysBatch => "sysbatch",
-});
-
-impl JobType {
-    /// Whether its instances run to their end, instead of for ever.
-    #[must_use]
-    pub fn is_batch(self) -> bool {
-        match self {
-            Self::Batch | Self::SysBatch => true,
-            Self::Service | Self::System => false,
-        }
-    }
-
-    /// Whether it has one instance on every node that it can use, instead of a count.
-    #[must_use]
-    pub fn is_on_every_node(self) -> bool {
-        match self {
-            Self::System | Self::SysBatch => true,
-            Self::Service | Self::Batch => false,
-        }
-    }
-}
 
 /// A job as submitted, defaults filled in.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -169,7 +134,7 @@ impl JobSpec {
     /// Whether it runs a one-off task.
     #[must_use]
     pub fn is_one_off(&self) -> bool {
-        self.namespace == crate::one_off::NAMESPACE
+        self.namespace == ONE_OFF_NAMESPACE
     }
 
     /// Whether it only makes other jobs and is never placed itself.

@@ -37,6 +37,7 @@ pub mod fixture;
 pub mod id;
 pub mod job;
 pub mod limits;
+mod namespace;
 pub mod node;
 pub mod number;
 pub mod one_off;

@@ -7,8 +7,9 @@
 mod action;
 mod definition;
 mod egress;
-mod end;
+pub(crate) mod end;
 mod job;
+mod reason;
 mod times;
 mod validate;
 
@@ -19,6 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::{AllocId, JobKey, LogIndex, NodeId, Timestamp};
 
+pub use crate::namespace::ONE_OFF_NAMESPACE as NAMESPACE;
 pub use action::{
     Action, Actions, Download, EmitProgress, ResourceLimits, Run, Timeout, Try, Upload, go_duration,
 };
@@ -26,10 +28,11 @@ pub use definition::{Condition, Definition, EnvVar};
 pub use egress::{EgressRule, IcmpInfo, PortRange, Reach};
 pub use end::{BlockBytes, Oom, TaskUsageTotals, Usage, WorkEnd};
 pub use job::{
-    GRACE, GROUP, HOST_ROOT, LOST_AFTER, META_DOMAIN, META_LOG_GUID, META_LOG_SOURCE,
-    META_METRICS_GUID, NAMESPACE, TASK, has_unlimited_disk, job,
+    GRACE, GROUP, HOST_ROOT, META_DOMAIN, META_LOG_GUID, META_LOG_SOURCE, META_METRICS_GUID, TASK,
+    has_unlimited_disk, job,
 };
-pub use times::{LOST_AFTER_MAX, LOST_AFTER_MIN, OneOffTimings};
+pub use reason::{REASON_BYTES_MAX, reason};
+pub use times::{LOST_AFTER, LOST_AFTER_MAX, LOST_AFTER_MIN, OneOffTimings};
 pub use validate::{check, check_domain, is_domain, is_guid};
 
 /// Bytes of the annotation. Diego's bound.
@@ -37,8 +40,6 @@ pub const ANNOTATION_BYTES_MAX: usize = 10 * 1024;
 /// Bytes of a guid or domain: as many as Diego's columns have. A guid names the task's job too, whose id is longer than
 /// users may choose; no file or cgroup is named by it.
 pub const GUID_BYTES_MAX: usize = 255;
-/// Bytes of a failure reason or rejection reason. Diego's bound; longer ones end in `(truncated)`.
-pub const REASON_BYTES_MAX: usize = 1024;
 /// Bytes kept of a result unless the node's operator sets another bound: Diego's documented ten KiB. What is longer is
 /// cut and flagged.
 pub const RESULT_BYTES_MAX: usize = 10 * 1024;
@@ -304,18 +305,6 @@ pub fn job_key(guid: &str) -> JobKey {
         namespace: NAMESPACE.to_owned(),
         job_id: guid.to_owned(),
     }
-}
-
-/// A reason as it is stored: at most [`REASON_BYTES_MAX`], and it says so where it was cut.
-#[must_use]
-pub fn reason(text: &str) -> String {
-    /// The end of a cut text, as in Diego.
-    const CUT: &str = "(truncated)";
-    if text.len() <= REASON_BYTES_MAX {
-        return text.to_owned();
-    }
-    let end = text.floor_char_boundary(REASON_BYTES_MAX - CUT.len());
-    format!("{}{CUT}", &text[..end])
 }
 
 #[cfg(test)]

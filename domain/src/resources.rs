@@ -2,7 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::job::{Affinity, ByteRate, Constraint, PortAsk, TaskGroup};
+use crate::job::constraint::{Affinity, Constraint};
+use crate::job::group::{PortAsk, TaskGroup};
+use crate::job::task::ByteRate;
 
 /// CPU in MHz of one core.
 ///

@@ -6,7 +6,12 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::block::job_block;
-use super::{Affinity, Constraint, JobType, NetworkPolicy, RestartPolicy, VolumeMount, rate};
+use super::constraint::{Affinity, Constraint};
+use super::job_type::JobType;
+use super::launch::VolumeMount;
+use super::policy::NetworkPolicy;
+use super::rate;
+use super::restart::RestartPolicy;
 use crate::resources::{Mb, TaskResources};
 
 /// Variables that the agent sets for every task. A task's `env` cannot set them.

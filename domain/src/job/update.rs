@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::JobType;
+use super::job_type::JobType;
 use crate::id::Timestamp;
 
 /// The condition that makes an allocation healthy.

@@ -16,6 +16,7 @@ use super::{
 use crate::account::{Account, QuotedName};
 use crate::fault::Fault;
 use crate::limits;
+use crate::namespace::ONE_OFF_NAMESPACE;
 use crate::pattern::Pattern;
 use crate::resources::{DeviceAsk, IoLimits, TaskResources};
 use crate::version;
@@ -91,7 +92,7 @@ fn check_job(spec: &JobSpec, faults: &mut Vec<Fault>) {
     check_datacenters(&at, datacenters, faults);
     check_constraint_texts(&at, constraints, faults);
     // The constraints of a one-off task are its placement tags, and an empty tag is one.
-    if namespace != crate::one_off::NAMESPACE {
+    if namespace != ONE_OFF_NAMESPACE {
         check_operands(&at, constraints, faults);
     }
     check_affinities(&at, affinities, faults);
@@ -120,7 +121,7 @@ fn check_job(spec: &JobSpec, faults: &mut Vec<Fault>) {
     for group in groups {
         check_group(*job_type, group, faults);
         // The output of a one-off task has a file of its own.
-        if namespace != crate::one_off::NAMESPACE {
+        if namespace != ONE_OFF_NAMESPACE {
             check_log_storage(group, faults);
         }
         check_kill_timeouts(group, faults);

@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Action, EgressRule};
+use super::action::Action;
+use super::egress::EgressRule;
 use crate::job::DEFAULT_PRIORITY;
 
 /// A variable of a process's environment.

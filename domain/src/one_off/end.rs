@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::alloc::Exit;
+use crate::alloc::exit::Exit;
 use crate::id::Timestamp;
 
 /// The end of a one-off task's work.
@@ -38,7 +38,7 @@ impl WorkEnd {
     pub fn failure(reason: &str, at: Timestamp) -> Self {
         Self {
             failed: true,
-            failure_reason: super::reason(reason),
+            failure_reason: super::reason::reason(reason),
             at,
             ..Self::default()
         }

@@ -9,16 +9,17 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::{Definition, EgressRule, OneOffTimings, Reach};
+use super::definition::Definition;
+use super::egress::{EgressRule, Reach};
+use super::times::OneOffTimings;
 use crate::job::{
     Constraint, DEFAULT_NODE_POOL, Disconnect, EphemeralDisk, GroupNetwork, JobSpec, JobType,
     NetworkMode, Operand, ReschedulePolicy, RestartMode, RestartPolicy, Task, TaskGroup,
 };
 use crate::limits::MEMORY_MB_MIN;
+use crate::namespace::ONE_OFF_NAMESPACE;
 use crate::resources::{CpuMhz, Mb, TaskResources};
 
-/// The namespace of the jobs that run one-off tasks. Nobody else may register a job there.
-pub const NAMESPACE: &str = "one-off-tasks";
 /// The name of such a job's one group.
 pub const GROUP: &str = "task";
 /// The name of that group's one task.
@@ -27,11 +28,6 @@ pub const TASK: &str = "task";
 pub const HOST_ROOT: &str = "preloaded:host";
 /// From the signal that asks a process to end to force. Diego's graceful shutdown interval.
 pub const GRACE: Duration = Duration::from_secs(10);
-/// The control plane takes them for gone so long after it took their node for down, which is a heartbeat's time to
-/// live after the agent's last word, unless its leader is configured otherwise ([`super::OneOffTimings`]). The agent needs
-/// [`super::OneOffTimings::stop_after`] and [`GRACE`] to end them; the rest is for force and for a machine that is busy.
-pub const LOST_AFTER: Duration = Duration::from_mins(1);
-
 /// The source of a task's root.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum RootSource {
@@ -75,7 +71,7 @@ impl RootSource {
 #[must_use]
 pub fn job(guid: &str, domain: &str, definition: &Definition, times: OneOffTimings) -> JobSpec {
     JobSpec {
-        namespace: NAMESPACE.to_owned(),
+        namespace: ONE_OFF_NAMESPACE.to_owned(),
         id: guid.to_owned(),
         name: guid.to_owned(),
         job_type: JobType::Batch,
@@ -203,7 +199,7 @@ const DISK_MB_MIN: u32 = 10;
 /// Whether the job runs a one-off task that may fill its node's disk.
 #[must_use]
 pub fn has_unlimited_disk(job: &JobSpec) -> bool {
-    if job.namespace != NAMESPACE {
+    if job.namespace != ONE_OFF_NAMESPACE {
         return false;
     }
     let tasks = job.groups.iter().flat_map(|group| &group.tasks);

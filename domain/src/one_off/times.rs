@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::job::LOST_AFTER;
-
+/// The time from a node's being found down until its tasks are taken for gone, unless the leader is configured otherwise
+/// ([`OneOffTimings`]). A node is down a heartbeat's time to live after the agent's last word. The agent needs
+/// [`OneOffTimings::stop_after`] and [`super::GRACE`] to end a task; the rest is for force and for a machine that is busy.
+pub const LOST_AFTER: Duration = Duration::from_mins(1);
 /// The shortest [`OneOffTimings::lost_after`]: of less, nothing would be left of an agent's patience for an election.
 pub const LOST_AFTER_MIN: Duration = Duration::from_secs(45);
 /// The longest: nobody learns of the end of a task on a lost node for so long.

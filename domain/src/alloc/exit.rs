@@ -1,0 +1,56 @@
+//! Ends of processes.
+
+use serde::{Deserialize, Serialize};
+
+/// The end of a process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exit {
+    /// Its exit code; 0 if a signal ended it.
+    pub code: i32,
+    /// The signal that ended it; 0 if none.
+    pub signal: i32,
+    /// The kernel killed it, or one of its children, for memory.
+    pub oom_killed: bool,
+    /// Nobody could learn the code: neither the driver nor the exit ledger saw it end.
+    pub unknown: bool,
+}
+
+impl Exit {
+    /// Whether it ended well, by its own word: a main process that outlived a child which the kernel
+    /// killed for memory says for itself whether that mattered.
+    #[must_use]
+    pub fn success(self) -> bool {
+        self.code == 0 && self.signal == 0 && !self.unknown
+    }
+
+    /// A text on how the process ended, for the operator: the exit itself, and then the `detail` if there is one.
+    #[must_use]
+    pub fn message(self, detail: &str) -> String {
+        let mut text = if self.unknown {
+            "ended while nobody watched; its exit code is not known".to_owned()
+        } else if self.signal != 0 {
+            format!("killed by signal {}", self.signal)
+        } else {
+            format!("exit code {}", self.code)
+        };
+        if self.oom_killed {
+            text.push_str(", out of memory");
+        }
+        if !detail.is_empty() {
+            text.push_str(": ");
+            text.push_str(detail);
+        }
+        text
+    }
+
+    /// The part of `message` that the exit itself does not say already: the detail of a text by [`Self::message`], or
+    /// all of another text.
+    #[must_use]
+    pub fn detail_of(self, message: &str) -> &str {
+        match message.strip_prefix(&self.message("")) {
+            Some("") => "",
+            Some(rest) => rest.strip_prefix(": ").unwrap_or(message),
+            None => message,
+        }
+    }
+}
