@@ -14,52 +14,54 @@ mod alloc;
 mod change;
 mod config;
 mod deployment;
+mod effect;
 mod eval;
+pub(crate) mod eval_update;
 mod garbage;
 mod job;
 mod keyed;
 mod launch;
 mod node;
 mod one_off;
+pub(crate) mod one_off_alloc;
 mod plan;
+mod rejection;
 mod remote;
 mod report;
+pub(crate) mod response;
 mod server;
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-
-use muster_domain::id::{
-    AllocId, DeploymentId, EvalId, JobKey, LogIndex, NodeId, Timestamp, WriteKey,
-};
-use muster_domain::one_off::OneOff;
+use muster_domain::id::{LogIndex, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::state::State;
 
 pub(crate) use admit::admit;
-use admit::admit_current;
-pub use alloc::{AllocCommand, AllocRejection};
+pub use alloc::AllocCommand;
 use change::Change;
-pub use config::{ConfigCommand, ConfigRejection};
-pub use deployment::{DeploymentChange, DeploymentCommand, DeploymentRejection};
+pub use config::ConfigCommand;
+pub use deployment::{DeploymentChange, DeploymentCommand};
 pub(crate) use deployment::{is_late, next_deadline};
-pub use eval::{EvalCommand, EvalUpdate, NextEval};
+pub use effect::{ApplyResult, ChangedRow, Effect};
+pub use eval::EvalCommand;
+pub use eval_update::{EvalUpdate, NextEval};
+pub use garbage::cursor::{GcCursor, GcJobStep};
 pub use garbage::dry_run::{Count as GcCount, GcDryRun as GcSurvey, ObjectKind as GcKind};
 pub use garbage::forecast::GcForecast as GcOutlook;
-pub use garbage::{
-    Cutoffs as GcCutoffs, GcCommand, GcCursor, GcJobStep, GcRule, KeepReason as GcKept,
-    SliceLimits as GcBounds,
-};
+pub use garbage::keep_reason::KeepReason as GcKept;
+pub use garbage::rule::Cutoffs as GcCutoffs;
+pub use garbage::slice_limits::SliceLimits as GcBounds;
+pub use garbage::{GcCommand, GcRule};
 pub(crate) use job::is_unknown;
-pub use job::{GroupScaling, JobCommand, JobPlacement, JobRejection, TagAssignment};
+pub use job::{GroupScaling, JobCommand, JobPlacement, TagAssignment};
 pub use keyed::{UnkeyedCommand, WriteDedup};
-pub use node::{NodeCommand, NodeRejection};
-pub(crate) use one_off::is_placed as is_placed_one_off;
-pub use one_off::{
-    DesiredOneOff, NewOneOff, OneOffChange, OneOffCommand, OneOffPlacement, OneOffRefusal,
-    OneOffStep,
+pub use node::NodeCommand;
+pub use one_off::{NewOneOff, OneOffChange, OneOffCommand, OneOffPlacement, OneOffStep};
+pub use rejection::{
+    AllocRejection, ConfigRejection, DeploymentRejection, JobRejection, NodeRejection,
+    OneOffRefusal, Rejection, RejectionKind,
 };
+pub use response::{DesiredOneOff, PlanOutcome, Response};
 pub use server::ServerCommand;
 
 /// The newest format of commands that this build understands.
@@ -164,230 +166,6 @@ impl Command {
     }
 }
 
-/// The result of a command.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Response {
-    /// It is done; the response has no details.
-    Done,
-    /// The node is registered.
-    NodeRegistered,
-    /// The job is registered.
-    JobRegistered {
-        /// The evaluation that will place it; none for a job that only makes others.
-        eval_id: Option<EvalId>,
-        version: u64,
-        /// The entry that registered that version.
-        job_modify_index: LogIndex,
-    },
-    /// The job will be stopped.
-    JobDeregistered {
-        /// The evaluation that will stop it; none for a job that only made others.
-        eval_id: Option<EvalId>,
-    },
-    /// The job will be looked at.
-    EvalCreated { eval_id: EvalId },
-    /// A job was made from another one.
-    JobLaunched {
-        job_id: String,
-        /// The evaluation that will place it; none if nothing was launched, because an earlier launch
-        /// runs or because it was launched before.
-        eval_id: Option<EvalId>,
-    },
-    /// The deployment is changed.
-    DeploymentChanged {
-        /// The evaluation that goes on with it.
-        eval_id: Option<EvalId>,
-        /// The version that the job goes back to.
-        reverted_to: Option<u64>,
-    },
-    /// The evaluations that will look at what was asked for.
-    EvalsCreated {
-        /// One for each job.
-        eval_ids: Vec<EvalId>,
-    },
-    /// Plans were carried out as far as they fit.
-    PlansApplied {
-        /// One for each plan, in order.
-        outcomes: Vec<PlanOutcome>,
-    },
-    Collected {
-        evals: u32,
-        allocs: u32,
-        jobs: u32,
-        nodes: u32,
-        deployments: u32,
-        /// Where the next slice begins, if there is more to look at.
-        next: Option<GcCursor>,
-        one_offs: u32,
-        /// Objects that were looked at and stay, by reason.
-        kept: BTreeMap<GcKept, u32>,
-        /// Size of the forgotten objects, in bytes as they are hashed, without the parts that rows share. An
-        /// allocation's part of its job is the job's.
-        bytes: u64,
-    },
-    /// The reports of nodes are recorded.
-    NodesReported {
-        /// Nodes that are not registered; their reports are not recorded.
-        unknown: Vec<NodeId>,
-    },
-    /// The command is refused; nothing changed.
-    Rejected(Rejection),
-    /// One-off tasks are recorded.
-    OneOffsDesired {
-        /// The outcome for each task, in the order of the command.
-        outcomes: Vec<Result<DesiredOneOff, Rejection>>,
-    },
-    /// One-off tasks are moved on.
-    OneOffsChanged {
-        /// Why each was refused, in the order of the changes; `None` if it was not.
-        outcomes: Vec<Option<OneOffRefusal>>,
-    },
-    /// The job is forgotten, and what ran of it will be stopped.
-    JobPurged {
-        /// The evaluation that will stop it; none for a job that only made others.
-        eval_id: Option<EvalId>,
-        /// Deployments that went with it.
-        deployments: u32,
-    },
-}
-
-/// The outcome of a plan.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PlanOutcome {
-    pub eval_id: EvalId,
-    pub placed: u32,
-    /// Instances refused. If any, the evaluation is still open and must be looked at again.
-    pub dropped: u32,
-}
-
-/// Why a command is refused, by noun. The file of the noun defines its rejections.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-pub enum Rejection {
-    #[error(transparent)]
-    Node(NodeRejection),
-    #[error(transparent)]
-    Job(JobRejection),
-    #[error(transparent)]
-    Alloc(AllocRejection),
-    #[error(transparent)]
-    Deployment(DeploymentRejection),
-    #[error(transparent)]
-    OneOff(OneOffRefusal),
-    #[error(transparent)]
-    Config(ConfigRejection),
-    /// The key was used for another write.
-    #[error(
-        "the idempotency key `{key}` was used for a different write, applied at index {}: choose a new key for each write", index.0
-    )]
-    KeyReused {
-        key: WriteKey,
-        /// The entry of that write.
-        index: LogIndex,
-    },
-}
-
-/// The part that the client of a rejected command has to correct.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RejectionKind {
-    /// The object does not exist.
-    NotFound,
-    /// The object has another state than the client expects.
-    Conflict,
-    /// Settings or a secret forbid it.
-    Forbidden,
-    /// The request itself is invalid.
-    Invalid,
-}
-
-impl Rejection {
-    /// The part that the client has to correct.
-    #[must_use]
-    pub fn kind(&self) -> RejectionKind {
-        match self {
-            Self::Node(rejection) => rejection.kind(),
-            Self::Job(rejection) => rejection.kind(),
-            Self::Alloc(rejection) => rejection.kind(),
-            Self::Deployment(rejection) => rejection.kind(),
-            Self::OneOff(rejection) => rejection.kind(),
-            Self::Config(rejection) => rejection.kind(),
-            Self::KeyReused { .. } => RejectionKind::Conflict,
-        }
-    }
-}
-
-/// Something the leader's shell must do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Effect {
-    /// Give this evaluation to the broker.
-    EnqueueEval(EvalId),
-    /// Let this evaluation wait for room.
-    BlockEval(EvalId),
-    /// Drop this evaluation: it has ended.
-    ForgetEval(EvalId),
-    /// Wake blocked evaluations that this node could help.
-    CapacityFreed { node_id: NodeId },
-    /// Wake every blocked evaluation: more is allowed than before.
-    RulesEased,
-    /// Push desired allocations to this node's agent. For every server, not only the leader.
-    NodeChanged(NodeId),
-    /// Tell this node's agent some time that allocations of it were forgotten: nobody waits for it. For every server,
-    /// not only the leader.
-    NodeForgot(NodeId),
-    /// Tell every node's agent the cluster's network policy. For every server, not only the leader.
-    ClusterPolicyChanged,
-    /// Expect heartbeats from this node.
-    NodeReady(NodeId),
-    /// Expect no heartbeats from this node.
-    NodeGone(NodeId),
-    /// Deployments, drains, periodic jobs or one-off tasks changed: their duties look again.
-    DutiesDue,
-    /// The one-off task of this allocation has ended, and the leader of the entry's term holds the claim on its
-    /// callback. Make the callback; if nobody does, the claim ends by itself.
-    CallbackClaimed(AllocId),
-}
-
-/// A row that was written or removed: look it up in the state to see which.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum ChangedRow {
-    Node(NodeId),
-    /// A job. Its versions, its status, whether it is stopped; not the counts of its allocations.
-    Job(Arc<JobKey>),
-    Eval(EvalId),
-    Deployment(DeploymentId),
-    OneOff(Arc<str>),
-    Alloc(AllocId),
-    /// An allocation that was removed: there is nothing to look up.
-    AllocGone(AllocId),
-}
-
-/// The result of applying a command.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ApplyResult {
-    /// For the proposer of the command.
-    pub response: Response,
-    /// For the leader's shell.
-    pub effects: Vec<Effect>,
-    /// Rows written or removed, each once: nodes, jobs, evaluations, allocations.
-    pub changed: Vec<ChangedRow>,
-    /// One-off tasks as they were in between, where the command moved one by two states. Followers of tasks see each
-    /// state.
-    pub passed: Vec<Arc<OneOff>>,
-    /// One-off tasks that were removed, as they were last.
-    pub removed: Vec<Arc<OneOff>>,
-}
-
-impl ApplyResult {
-    fn without_change(response: Response) -> Self {
-        Self {
-            response,
-            effects: Vec::new(),
-            changed: Vec::new(),
-            passed: Vec::new(),
-            removed: Vec::new(),
-        }
-    }
-}
-
 /// Applies the entry at `index`.
 pub fn apply(state: &mut State, index: LogIndex, entry: Entry) -> ApplyResult {
     apply_within(state, index, entry, GcBounds::default())
@@ -417,6 +195,7 @@ pub fn apply_within(
             return keyed::apply(state, (index, at), once, command);
         }
     };
+    one_off::follow_all(&mut change);
     let finished = change.finish();
     ApplyResult {
         response: result.unwrap_or_else(Response::Rejected),

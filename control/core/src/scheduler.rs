@@ -33,7 +33,7 @@ use muster_domain::job::{Job, JobType, TaskGroup};
 use muster_domain::plan::Plan;
 use muster_domain::resources::Amount;
 
-use crate::fsm::{EvalUpdate, NextEval};
+use crate::fsm::eval_update::{EvalUpdate, NextEval};
 use crate::limits;
 use crate::state::{AllocView, State};
 use in_flight::InFlightPlans;

@@ -10,6 +10,7 @@ use muster_domain::number;
 use muster_domain::plan::{PlacementRun, Plan};
 use muster_domain::resources::Amount;
 
+use super::one_off_alloc::is_placed;
 use crate::state::{AllocView, RemainingCapacity, State};
 
 /// The part of a plan that holds.
@@ -59,7 +60,7 @@ pub(super) fn admit_current(
         }
     }
     let seen = plan.snapshot_index;
-    let placements_max = if super::is_placed_one_off(state, &plan.job) {
+    let placements_max = if is_placed(state, &plan.job) {
         0
     } else {
         placements_max

@@ -8,7 +8,10 @@ use muster_domain::eval::Trigger;
 use muster_domain::id::{AllocId, EvalId, JobKey, NodeId};
 use serde::{Deserialize, Serialize};
 
-use super::{Change, Rejection, RejectionKind, Response, report};
+use super::change::Change;
+use super::rejection::{AllocRejection, Rejection};
+use super::report;
+use super::response::Response;
 
 /// A change of allocations.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,22 +34,6 @@ impl AllocCommand {
         match self {
             Self::Report { .. } => "AllocationUpdated",
             Self::Migrate { .. } => "AllocationUpdateDesiredStatus",
-        }
-    }
-}
-
-/// Why a change of allocations is refused.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-pub enum AllocRejection {
-    /// There is no such allocation.
-    #[error("allocation {0} does not exist")]
-    Unknown(AllocId),
-}
-
-impl AllocRejection {
-    pub(super) fn kind(&self) -> RejectionKind {
-        match self {
-            Self::Unknown(_) => RejectionKind::NotFound,
         }
     }
 }

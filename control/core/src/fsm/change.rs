@@ -16,7 +16,10 @@ use muster_domain::number;
 use muster_domain::one_off::{OneOff, WorkEnd};
 use muster_domain::plan::PlacementRun;
 
-use super::{ApplyResult, ChangedRow, Effect, GcBounds, Response, one_off, remote};
+use super::effect::{ApplyResult, ChangedRow, Effect};
+use super::garbage::slice_limits::SliceLimits;
+use super::remote;
+use super::response::Response;
 use crate::limits;
 use crate::state::{JobRow, ORDINALS, PlanShared, RemovedAllocs, Row, State, Tasks, id_of, key_at};
 
@@ -27,7 +30,7 @@ pub(super) struct Change<'a> {
     pub(super) index: LogIndex,
     pub(super) at: Timestamp,
     /// Bounds for a slice of a collection.
-    pub(super) bounds: GcBounds,
+    pub(super) bounds: SliceLimits,
     next_alloc: u32,
     next_eval: u32,
     next_deployment: u32,
@@ -66,7 +69,7 @@ impl<'a> Change<'a> {
         state: &'a mut State,
         index: LogIndex,
         at: Timestamp,
-        bounds: GcBounds,
+        bounds: SliceLimits,
     ) -> Self {
         Self {
             state,
@@ -419,13 +422,20 @@ impl<'a> Change<'a> {
         eval_id
     }
 
+    /// Jobs of one-off tasks whose allocations this command changed.
+    pub(super) fn touched_one_offs(&self) -> Vec<Arc<JobKey>> {
+        let one_offs = self.touched.iter().filter(|key| key.is_one_off());
+        one_offs.cloned().collect()
+    }
+
+    /// Takes the end of a one-off task that its node reported in this command.
+    pub(super) fn take_end(&mut self, key: &JobKey) -> Option<WorkEnd> {
+        let alloc = self.state.allocs.of_job(key).next();
+        alloc.and_then(|alloc| self.ends.remove(&alloc.key()))
+    }
+
     /// Brings the status of every touched job up to date and hands out what came of the command, without its answer.
     pub(super) fn finish(mut self) -> ApplyResult {
-        let one_offs = self.touched.iter().filter(|key| key.is_one_off());
-        let one_offs: Vec<_> = one_offs.cloned().collect();
-        for key in one_offs {
-            self.follow_one_off(&key);
-        }
         for key in std::mem::take(&mut self.touched) {
             self.refresh_status(&key);
         }
@@ -459,12 +469,6 @@ impl<'a> Change<'a> {
             passed: self.passed,
             removed: self.removed,
         }
-    }
-
-    fn follow_one_off(&mut self, key: &JobKey) {
-        let alloc = self.state.allocs.of_job(key).next();
-        let end = alloc.and_then(|alloc| self.ends.remove(&alloc.key()));
-        one_off::follow(self, key, end);
     }
 
     /// The status of a job, as its allocations and evaluations are.

@@ -7,7 +7,10 @@ use muster_domain::job::NetworkPolicy;
 use muster_domain::scheduling::SchedulerConfig;
 use serde::{Deserialize, Serialize};
 
-use super::{Change, Effect, Rejection, RejectionKind, Response};
+use super::change::Change;
+use super::effect::Effect;
+use super::rejection::{ConfigRejection, Rejection};
+use super::response::Response;
 
 /// A change of the cluster's settings.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,29 +35,6 @@ impl ConfigCommand {
         match self {
             Self::SetScheduler { .. } => "SchedulerConfigUpdated",
             Self::SetClusterPolicy { .. } => "NetworkPolicyUpdated",
-        }
-    }
-}
-
-/// Why a change of the settings is refused.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-pub enum ConfigRejection {
-    /// The settings moved since the operator looked.
-    #[error(
-        "the settings were last changed at index {}, not {}: look at them again before changing them",
-        actual.0, expected.0
-    )]
-    Index {
-        /// The index that the operator saw.
-        expected: LogIndex,
-        actual: LogIndex,
-    },
-}
-
-impl ConfigRejection {
-    pub(super) fn kind(&self) -> RejectionKind {
-        match self {
-            Self::Index { .. } => RejectionKind::Conflict,
         }
     }
 }

@@ -16,7 +16,10 @@ use muster_domain::plan::{DeploymentUpdate, NewDeployment};
 use muster_domain::{number, saturating};
 use serde::{Deserialize, Serialize};
 
-use super::{Change, Rejection, RejectionKind, Response, job};
+use super::change::Change;
+use super::job;
+use super::rejection::{DeploymentRejection, Rejection};
+use super::response::Response;
 use crate::scheduler;
 use crate::state::waits::healthy_canaries;
 use crate::state::{AllocView, JobRow, State};
@@ -68,26 +71,6 @@ impl DeploymentCommand {
                 | DeploymentChange::Pause
                 | DeploymentChange::Resume => "DeploymentStatusUpdate",
             },
-        }
-    }
-}
-
-/// Why a change of a deployment is refused.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-pub enum DeploymentRejection {
-    /// There is no such deployment.
-    #[error("deployment {0} does not exist")]
-    Unknown(DeploymentId),
-    /// The deployment is over, or the request does not fit it.
-    #[error("deployment {}: {why}", id.short())]
-    Request { id: DeploymentId, why: String },
-}
-
-impl DeploymentRejection {
-    pub(super) fn kind(&self) -> RejectionKind {
-        match self {
-            Self::Unknown(_) => RejectionKind::NotFound,
-            Self::Request { .. } => RejectionKind::Invalid,
         }
     }
 }

@@ -2,12 +2,15 @@
 
 use std::sync::Arc;
 
-use muster_domain::eval::{EvalStatus, Evaluation, FailedGroup, Trigger};
-use muster_domain::id::{EvalId, JobKey, LogIndex, Timestamp};
+use muster_domain::eval::{EvalStatus, Evaluation, Trigger};
+use muster_domain::id::{EvalId, JobKey, LogIndex};
 use muster_domain::plan::Plan;
 use serde::{Deserialize, Serialize};
 
-use super::{Change, Response, one_off, plan};
+use super::change::Change;
+use super::eval_update::{EvalUpdate, NextEval};
+use super::response::Response;
+use super::{one_off, plan};
 
 /// The outcome of evaluations.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,37 +27,6 @@ pub enum EvalCommand {
     },
     /// Updates of evaluations that have no plan.
     Update { evals: Vec<EvalUpdate> },
-}
-
-/// A change of an evaluation.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct EvalUpdate {
-    pub eval_id: EvalId,
-    /// Its status from here on.
-    pub status: EvalStatus,
-    /// The reason for the status, as a sentence for the user.
-    pub description: String,
-    /// The snapshot its plan was made from; 0 keeps what is there.
-    pub snapshot_index: LogIndex,
-    /// The groups that could not be placed, each with the reason.
-    pub failed_groups: Vec<FailedGroup>,
-    /// Instances that wait, by group.
-    pub queued: Vec<(String, u32)>,
-    /// The evaluation that goes on from here.
-    pub next: NextEval,
-}
-
-/// The evaluation that goes on where one ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum NextEval {
-    Nothing,
-    /// A blocked one, for what could not be placed.
-    Blocked,
-    /// A delayed one, because this failed too often.
-    FailedFollowUp {
-        /// Not to be looked at before.
-        wait_until: Timestamp,
-    },
 }
 
 impl EvalCommand {

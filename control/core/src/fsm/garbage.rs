@@ -14,9 +14,12 @@
 //! The allocations of a slice go together at its end, so that each index is touched once for all siblings. Until then a
 //! slice asks the state at its beginning about them.
 
+pub(super) mod cursor;
 pub(super) mod dry_run;
 pub(super) mod forecast;
-mod rule;
+pub(super) mod keep_reason;
+pub(super) mod rule;
+pub(super) mod slice_limits;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,11 +30,15 @@ use muster_domain::number;
 use muster_domain::one_off::OneOff;
 use serde::{Deserialize, Serialize};
 
-use super::{Change, Effect, Response};
+use super::change::Change;
+use super::effect::Effect;
+use super::response::Response;
 use crate::limits;
 use crate::state::{Digest, JobRow, State};
 
-pub use rule::{Cutoffs, KeepReason};
+use cursor::{GcCursor, GcJobStep};
+use keep_reason::KeepReason;
+use slice_limits::SliceLimits;
 
 /// A collection of objects that have ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -81,80 +88,6 @@ pub enum GcRule {
     Deployments,
     /// One-off tasks that are completed, with all that ran them.
     OneOffs,
-}
-
-/// How much one slice does at most. Every server must apply with the same.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SliceLimits {
-    /// Largest number of freed objects, counted in allocations by their cost.
-    pub freed_max: usize,
-    /// Objects looked at. With less than three a slice may not come to an allocation below a job, and never ends.
-    pub looked_at_max: usize,
-}
-
-impl Default for SliceLimits {
-    fn default() -> Self {
-        Self {
-            freed_max: limits::GC_SLICE_MAX,
-            looked_at_max: limits::GC_LOOKED_AT_MAX,
-        }
-    }
-}
-
-/// Where a slice ended.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum GcCursor {
-    /// After this deployment, in the order of their end.
-    Deployment { at: Timestamp, id: DeploymentId },
-    /// At an evaluation of no batch job, in the order of their end.
-    Eval {
-        at: Timestamp,
-        eval_id: EvalId,
-        /// Before its allocation of this key.
-        alloc: u64,
-    },
-    /// At a job, in the order of submission.
-    Job {
-        /// When it was submitted.
-        at: Timestamp,
-        key: JobKey,
-        /// How far it is.
-        step: GcJobStep,
-    },
-    /// At this node, in the order of their going down.
-    Node {
-        /// When it went down.
-        at: Timestamp,
-        node_id: NodeId,
-    },
-    /// At this one-off task, in the order in which time changes them.
-    OneOff { due: Timestamp, guid: String },
-    /// At an evaluation of a batch job, in the order of jobs' keys and of their end.
-    BatchEval {
-        key: JobKey,
-        at: Timestamp,
-        eval_id: EvalId,
-        /// Before its allocation of this key.
-        alloc: u64,
-    },
-}
-
-/// How far a job is.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum GcJobStep {
-    /// To be looked at.
-    Begin,
-    /// Everything below it may go, before this evaluation and its allocation of this key.
-    Look {
-        eval_id: EvalId,
-        alloc: u64,
-        /// The job had not changed since when this was begun.
-        index: LogIndex,
-    },
-    /// Its row is gone; what was below it is not, yet. Not written any more.
-    Remove,
-    /// Its row is gone; what was below it is not, yet, from this evaluation and its allocation of this key on.
-    RemoveFrom { eval_id: EvalId, alloc: u64 },
 }
 
 /// At the first thing below a job.

@@ -12,8 +12,12 @@ use muster_domain::limits::{COUNT_MAX, NAMESPACE_INSTANCES_MAX};
 use muster_domain::plan::Plan;
 use serde::{Deserialize, Serialize};
 
+use super::change::Change;
+use super::eval_update::EvalUpdate;
 use super::launch::Dispatch;
-use super::{Change, EvalUpdate, Rejection, RejectionKind, Response, eval, garbage, launch, plan};
+use super::rejection::{JobRejection, Rejection};
+use super::response::Response;
+use super::{eval, garbage, launch, plan};
 use crate::limits;
 use crate::state::{self, AllocView, JobRow, State};
 
@@ -180,64 +184,6 @@ impl JobCommand {
             *due = Timestamp(0);
         }
         Some(plain)
-    }
-}
-
-/// Why a change of a job is refused.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-pub enum JobRejection {
-    /// There is no such job.
-    #[error("job {0} is not registered")]
-    Unknown(JobKey),
-    /// The job moved since the user looked.
-    #[error(
-        "job {key} was last registered at index {}, not {}: look at it again before changing it",
-        actual.0, expected.0
-    )]
-    CheckIndex {
-        key: JobKey,
-        /// The index that the user saw.
-        expected: LogIndex,
-        /// The current index; 0 if there is no such job.
-        actual: LogIndex,
-    },
-    /// A job cannot change its type.
-    #[error(
-        "job {key} is of type {from} and cannot become {to}: purge it first or choose another id"
-    )]
-    TypeChanged {
-        key: JobKey,
-        from: JobType,
-        /// The type asked for.
-        to: JobType,
-    },
-    /// The request does not fit the job.
-    #[error("job {key}: {why}")]
-    Request { key: JobKey, why: String },
-    /// An operator keeps new jobs out.
-    #[error("job registration is switched off: see `muster operator scheduler get-config`")]
-    RegistrationOff,
-    /// The job was not validated.
-    #[error("job {0} has no task group")]
-    NoGroups(JobKey),
-    /// The job runs a one-off task.
-    #[error(
-        "job {0} runs a one-off task and is not changed by itself: see `muster task cancel` and `muster task delete`"
-    )]
-    OfOneOff(JobKey),
-}
-
-impl JobRejection {
-    pub(super) fn kind(&self) -> RejectionKind {
-        match self {
-            Self::Unknown(_) => RejectionKind::NotFound,
-            Self::CheckIndex { .. } => RejectionKind::Conflict,
-            Self::RegistrationOff => RejectionKind::Forbidden,
-            Self::TypeChanged { .. }
-            | Self::Request { .. }
-            | Self::NoGroups(_)
-            | Self::OfOneOff(_) => RejectionKind::Invalid,
-        }
     }
 }
 

@@ -11,7 +11,10 @@ use muster_domain::id::{LogIndex, Timestamp, WriteKey};
 use muster_domain::saturating;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::{ApplyResult, Command, Entry, Rejection, Response};
+use super::effect::ApplyResult;
+use super::rejection::Rejection;
+use super::response::Response;
+use super::{Command, Entry};
 use crate::limits;
 use crate::state::{Answer, Digest, State};
 

@@ -11,7 +11,10 @@ use muster_domain::job::{
 };
 use muster_domain::limits::{PAYLOAD_BYTES_MAX, PRIORITY_MAX};
 
-use super::{Change, JobRejection, Rejection, Response, job};
+use super::change::Change;
+use super::job;
+use super::rejection::{JobRejection, Rejection};
+use super::response::Response;
 use crate::limits;
 use crate::state::JobRow;
 

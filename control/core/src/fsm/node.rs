@@ -9,7 +9,6 @@ use std::sync::Arc;
 
 use muster_domain::alloc::ClientStatus;
 use muster_domain::eval::Trigger;
-use muster_domain::fault::Fault;
 use muster_domain::id::{JobKey, NodeId};
 use muster_domain::node::{
     Drain, DrainSpec, Eligibility, NODE_EVENT_BYTES_MAX, Node, NodeCollected, NodeEvent, NodeSpec,
@@ -18,7 +17,11 @@ use muster_domain::node::{
 
 use serde::{Deserialize, Serialize};
 
-use super::{Change, Effect, Rejection, RejectionKind, Response, report};
+use super::change::Change;
+use super::effect::Effect;
+use super::rejection::{NodeRejection, Rejection};
+use super::report;
+use super::response::Response;
 use crate::state::AllocView;
 
 /// A change of a node.
@@ -97,38 +100,6 @@ impl NodeCommand {
             | Self::CompleteDrain { .. }
             | Self::NoteCollections { .. }
             | Self::AddEventV1 { .. } => 1,
-        }
-    }
-}
-
-/// Why a change of a node is refused.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-pub enum NodeRejection {
-    /// There is no such node.
-    #[error("node {0} is not registered")]
-    Unknown(NodeId),
-    /// The agent does not know the secret of the node.
-    #[error(
-        "node {0} was registered with another secret, so another agent has its id: restore node-secret in this agent's data directory, or delete node-id and node-secret to become a new node"
-    )]
-    Secret(NodeId),
-    /// The fingerprint is unusable.
-    #[error("the node's fingerprint is refused: {}", .0.first().map_or("", |fault| fault.reason.as_str()))]
-    Invalid(Vec<Fault>),
-    /// The node is being emptied.
-    #[error(
-        "node {0} is being drained and takes no work meanwhile: end that with `muster node drain --disable`, or wait until it is empty"
-    )]
-    Draining(NodeId),
-}
-
-impl NodeRejection {
-    pub(super) fn kind(&self) -> RejectionKind {
-        match self {
-            Self::Unknown(_) => RejectionKind::NotFound,
-            Self::Secret(_) => RejectionKind::Forbidden,
-            Self::Invalid(_) => RejectionKind::Invalid,
-            Self::Draining(_) => RejectionKind::Conflict,
         }
     }
 }

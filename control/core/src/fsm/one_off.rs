@@ -9,7 +9,7 @@
 //! task is desired with its place where the leader found one ([`OneOffPlacement`]). Its end claims its callback, and a
 //! claim may delete the task at once. The states in between are still passed on ([`Change::pass_one_off`]).
 
-mod rejection;
+mod no_room;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +26,12 @@ use muster_domain::plan::{PlacementDetail, PlacementRun};
 use muster_domain::resources::Holding;
 use serde::{Deserialize, Serialize};
 
-use super::{Change, Effect, JobRejection, Rejection, RejectionKind, Response, job};
+use super::change::Change;
+use super::effect::Effect;
+use super::job;
+use super::one_off_alloc::the_alloc;
+use super::rejection::{JobRejection, OneOffRefusal, Rejection};
+use super::response::{DesiredOneOff, Response};
 use crate::limits;
 use crate::state::{AllocView, JobRow, PlanShared, RemainingCapacity, State, due_at};
 
@@ -134,17 +139,6 @@ pub struct OneOffPlacement {
     pub metrics: Arc<PlacementMetrics>,
 }
 
-/// A task that is recorded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DesiredOneOff {
-    /// Whether it was not there before.
-    pub created: bool,
-    /// The entry that made it.
-    pub generation: LogIndex,
-    /// The evaluation that places it, or has placed it in the same entry; none if it was there before.
-    pub eval_id: Option<EvalId>,
-}
-
 /// A change of one task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OneOffChange {
@@ -209,49 +203,6 @@ impl OneOffStep {
             | Self::Delete { .. }
             | Self::CallbackFailed { .. }
             | Self::FailUnplaced => self,
-        }
-    }
-}
-
-/// The reason why a change of a task is refused.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-pub enum OneOffRefusal {
-    /// There is another task of that guid.
-    #[error("task {0} exists already, with another definition or domain")]
-    Exists(String),
-    /// No task has this guid.
-    #[error("task {0} does not exist")]
-    Unknown(String),
-    /// It is not in a state from which that goes.
-    #[error("Cannot transition from {from} to {to}")]
-    Transition {
-        from: OneOffState,
-        /// The state that was asked for.
-        to: OneOffState,
-    },
-    /// Its claim is not the one that was named, or is its callback's.
-    #[error("task {guid} is claimed {}", if *by_callback { "by its callback, which is being made" } else { "by another client" })]
-    Claimed {
-        guid: String,
-        /// Its callback is being made.
-        by_callback: bool,
-    },
-    /// There is no room for another fresh domain.
-    #[error(
-        "{} domains are fresh already: let some end by their ttl",
-        limits::DOMAINS_MAX
-    )]
-    Domains,
-}
-
-impl OneOffRefusal {
-    pub(super) fn kind(&self) -> RejectionKind {
-        match self {
-            Self::Unknown(_) => RejectionKind::NotFound,
-            Self::Exists(_) | Self::Transition { .. } | Self::Claimed { .. } => {
-                RejectionKind::Conflict
-            }
-            Self::Domains => RejectionKind::Invalid,
         }
     }
 }
@@ -660,10 +611,6 @@ fn stop_job(change: &mut Change<'_>, key: &JobKey) {
     }
 }
 
-fn the_alloc<'a>(state: &'a State, key: &JobKey) -> Option<AllocView<'a>> {
-    state.allocs.of_job(key).next()
-}
-
 /// Counts a rejection of the task of `key`, for which no node has room, and records the reason in Diego's words.
 pub(super) fn rejected(change: &mut Change<'_>, key: &JobKey, failed: &[FailedGroup]) {
     let Some(row) = change.state.one_offs.get(&key.job_id).map(Arc::clone) else {
@@ -673,9 +620,7 @@ pub(super) fn rejected(change: &mut Change<'_>, key: &JobKey, failed: &[FailedGr
         return;
     }
     let tags = &row.definition.placement_tags;
-    let why = failed
-        .first()
-        .map(|it| rejection::reason(&it.metrics, tags));
+    let why = failed.first().map(|it| no_room::reason(&it.metrics, tags));
     change.put_one_off(OneOff {
         phase: Phase::Queued,
         rejections: row.rejections.saturating_add(1),
@@ -709,13 +654,16 @@ fn set_times(change: &mut Change<'_>, times: OneOffTimings) {
     change.state.one_offs.set_index(change.index);
 }
 
-/// Whether a job is a one-off task's and has been placed: nothing places it again.
-pub(crate) fn is_placed(state: &State, key: &JobKey) -> bool {
-    key.is_one_off() && the_alloc(state, key).is_some()
+/// Brings the tasks whose allocations the command changed in line with them.
+pub(super) fn follow_all(change: &mut Change<'_>) {
+    for key in change.touched_one_offs() {
+        let end = change.take_end(&key);
+        follow(change, &key, end);
+    }
 }
 
 /// Brings a task in line with its allocation. `end` is what the node said of its end, in this command.
-pub(super) fn follow(change: &mut Change<'_>, key: &JobKey, end: Option<WorkEnd>) {
+fn follow(change: &mut Change<'_>, key: &JobKey, end: Option<WorkEnd>) {
     let Some(row) = change.state.one_offs.get(&key.job_id).map(Arc::clone) else {
         return;
     };

@@ -11,10 +11,12 @@ use muster_domain::id::{AllocId, DeploymentId, EvalId, JobKey, Timestamp};
 use muster_domain::job::JobVersion;
 use muster_domain::plan::{GroupPlacements, PlacementRun, Plan};
 
-use super::{
-    Change, EvalUpdate, JobPlacement, PlanOutcome, Response, admit, admit_current, deployment,
-    eval, remote,
-};
+use super::admit::{admit, admit_current};
+use super::change::Change;
+use super::eval_update::EvalUpdate;
+use super::job::JobPlacement;
+use super::response::{PlanOutcome, Response};
+use super::{deployment, eval, remote};
 use crate::state::{AllocView, PlanShared, RemainingCapacity};
 
 /// Carries out what still holds of each plan, then the updates of evaluations whose plan held whole.

@@ -11,7 +11,7 @@ use muster_domain::job::TaskGroup;
 use muster_domain::node::NodeStatus;
 use muster_domain::plan::Plan;
 
-use super::Change;
+use super::change::Change;
 use crate::state::{AllocView, PlanShared, State};
 
 /// The reason why another allocation takes the place of one.

@@ -8,7 +8,10 @@ use muster_domain::eval::Trigger;
 use muster_domain::id::{JobKey, NodeId, Timestamp};
 use muster_domain::node::NodeCollected;
 
-use super::{Change, NodeRejection, Rejection, Response, deployment};
+use super::change::Change;
+use super::deployment;
+use super::rejection::{NodeRejection, Rejection};
+use super::response::Response;
 use crate::scheduler;
 use crate::state::{AllocView, State};
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Response;
+use super::response::Response;
 
 /// A note about a server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -7,12 +7,13 @@ mod numbers;
 mod one_off;
 mod placed;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use muster_domain::alloc::{AllocReport, ClientStatus, DesiredStatus};
 use muster_domain::eval::{EvalStatus, Trigger};
 use muster_domain::fixture::{job, node};
-use muster_domain::id::JobKey;
+use muster_domain::id::{AllocId, JobKey, NodeId};
 use muster_domain::job::{JobSpec, JobStatus, JobType, UpdateStrategy};
 use muster_domain::node::{Eligibility, NODE_EVENTS_MAX, NodeSecret, NodeStatus, NodeSubsystem};
 use muster_domain::plan::Plan;

@@ -25,7 +25,7 @@ use super::reconciler::{
     Placement, RESCHEDULED,
 };
 use super::{DesiredUpdates, ScheduleOutcome, empty_plan, outcome, seed, unplaceable, update};
-use crate::fsm::is_placed_one_off;
+use crate::fsm::one_off_alloc::is_placed;
 use crate::state::{AllocView, RemainingCapacity, State};
 
 /// The earliest start of a pending evaluation of the job of `eval` besides `eval`.
@@ -87,7 +87,7 @@ pub(super) fn schedule(
     let mut work: Vec<(&str, GroupWork)> = names.into_iter().zip(work.groups).collect();
     let is_forced = |alloc: AllocView<'_>| migrates_at_any_cost(state, alloc, now);
     for (_, work) in &mut work {
-        if is_placed_one_off(state, &eval.job) {
+        if is_placed(state, &eval.job) {
             work.place.clear();
             work.destructive.clear();
         }

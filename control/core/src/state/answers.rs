@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::digest::Digest;
 use super::table::{Indexes, MapTable, RowChange};
-use crate::fsm::Response;
+use crate::fsm::response::Response;
 use crate::limits;
 
 /// The first answer that a key was given.

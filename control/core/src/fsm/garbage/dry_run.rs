@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use muster_domain::eval::Evaluation;
 use muster_domain::id::{JobKey, Timestamp};
 
-use super::rule::{self, Cutoffs, KeepReason};
+use super::keep_reason::KeepReason;
+use super::rule::{self, Cutoffs};
 use crate::state::State;
 
 /// A kind of object.

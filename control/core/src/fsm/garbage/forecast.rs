@@ -6,7 +6,8 @@
 use muster_domain::id::Timestamp;
 use muster_domain::job::Job;
 
-use super::rule::{self, KeepReason};
+use super::keep_reason::KeepReason;
+use super::rule;
 use crate::gc::GcConfig;
 use crate::limits;
 use crate::state::{AllocView, State};

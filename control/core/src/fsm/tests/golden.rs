@@ -15,7 +15,7 @@ use muster_domain::alloc::{
 };
 
 use muster_domain::deployment::DeploymentStatus;
-use muster_domain::id::{AllocId, NodeId, NodeNumber};
+use muster_domain::id::{AllocId, DeploymentId, EvalId, NodeId, NodeNumber, WriteKey};
 use muster_domain::node::{
     DrainSpec, GcReason, KeptReason, NodeCollected, NodeSubsystem, Thresholds,
 };

@@ -7,12 +7,14 @@
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::time::Duration;
 
 use muster_domain::alloc::{
     AllocReport, Allocation, Exit, RemoteHandle, TaskEvent, TaskEventKind, TaskPhase, TaskState,
 };
 use muster_domain::fixture::definition;
+use muster_domain::id::WriteKey;
 use proptest::prelude::*;
 
 use super::*;

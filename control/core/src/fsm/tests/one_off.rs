@@ -1,7 +1,7 @@
 //! One-off tasks: every transition and refusal, and that nothing runs twice.
 
 use muster_domain::fixture::definition;
-use muster_domain::id::AllocId;
+use muster_domain::id::{AllocId, WriteKey};
 use muster_domain::one_off::{
     CANCELLED, Definition, NODE_GONE, NOT_STARTED, OneOff, OneOffState, OneOffTimings, Phase,
     WorkEnd,

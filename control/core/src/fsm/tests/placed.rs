@@ -1,6 +1,7 @@
 //! Jobs that are recorded with places for their instances.
 
 use muster_domain::deployment::DeploymentStatus;
+use muster_domain::id::WriteKey;
 use muster_domain::job::{JobSpec, UpdateStrategy};
 
 use super::*;

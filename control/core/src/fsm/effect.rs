@@ -1,0 +1,81 @@
+//! Effects of applied commands, and the rows that they changed.
+
+use std::sync::Arc;
+
+use muster_domain::id::{AllocId, DeploymentId, EvalId, JobKey, NodeId};
+use muster_domain::one_off::OneOff;
+
+use super::response::Response;
+
+/// Something the leader's shell must do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Give this evaluation to the broker.
+    EnqueueEval(EvalId),
+    /// Let this evaluation wait for room.
+    BlockEval(EvalId),
+    /// Drop this evaluation: it has ended.
+    ForgetEval(EvalId),
+    /// Wake blocked evaluations that this node could help.
+    CapacityFreed { node_id: NodeId },
+    /// Wake every blocked evaluation: more is allowed than before.
+    RulesEased,
+    /// Push desired allocations to this node's agent. For every server, not only the leader.
+    NodeChanged(NodeId),
+    /// Tell this node's agent some time that allocations of it were forgotten: nobody waits for it. For every server,
+    /// not only the leader.
+    NodeForgot(NodeId),
+    /// Tell every node's agent the cluster's network policy. For every server, not only the leader.
+    ClusterPolicyChanged,
+    /// Expect heartbeats from this node.
+    NodeReady(NodeId),
+    /// Expect no heartbeats from this node.
+    NodeGone(NodeId),
+    /// Deployments, drains, periodic jobs or one-off tasks changed: their duties look again.
+    DutiesDue,
+    /// The one-off task of this allocation has ended, and the leader of the entry's term holds the claim on its
+    /// callback. Make the callback; if nobody does, the claim ends by itself.
+    CallbackClaimed(AllocId),
+}
+
+/// A row that was written or removed: look it up in the state to see which.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ChangedRow {
+    Node(NodeId),
+    /// A job. Its versions, its status, whether it is stopped; not the counts of its allocations.
+    Job(Arc<JobKey>),
+    Eval(EvalId),
+    Deployment(DeploymentId),
+    OneOff(Arc<str>),
+    Alloc(AllocId),
+    /// An allocation that was removed: there is nothing to look up.
+    AllocGone(AllocId),
+}
+
+/// The result of applying a command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ApplyResult {
+    /// For the proposer of the command.
+    pub response: Response,
+    /// For the leader's shell.
+    pub effects: Vec<Effect>,
+    /// Rows written or removed, each once: nodes, jobs, evaluations, allocations.
+    pub changed: Vec<ChangedRow>,
+    /// One-off tasks as they were in between, where the command moved one by two states. Followers of tasks see each
+    /// state.
+    pub passed: Vec<Arc<OneOff>>,
+    /// One-off tasks that were removed, as they were last.
+    pub removed: Vec<Arc<OneOff>>,
+}
+
+impl ApplyResult {
+    pub(super) fn without_change(response: Response) -> Self {
+        Self {
+            response,
+            effects: Vec::new(),
+            changed: Vec::new(),
+            passed: Vec::new(),
+            removed: Vec::new(),
+        }
+    }
+}
