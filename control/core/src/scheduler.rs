@@ -11,12 +11,14 @@
 //! Deliberately absent: writing. A plan is checked against the newest state by `applier` and again when
 //! its entry is applied.
 
+mod affinities;
 mod feasible;
 mod fleet;
 mod generic;
 mod in_flight;
 mod instances;
 mod node_shapes;
+mod obstacle;
 mod preempt;
 mod preplace;
 mod rank;
@@ -38,10 +40,11 @@ use crate::limits;
 use crate::state::{AllocView, State};
 use in_flight::InFlightPlans;
 use node_shapes::NodeShapes;
+pub use obstacle::Obstacle;
 use reconciler::Instance;
 pub(crate) use system::awaited_nodes;
 pub use unplaceable::is_unplaceable;
-pub use why::{Obstacle, Why, WhyNode, why};
+pub use why::{Why, WhyNode, why};
 
 /// The result of looking at a job.
 #[derive(Clone, Debug, PartialEq, Eq)]

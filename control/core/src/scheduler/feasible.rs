@@ -4,9 +4,11 @@
 //! common, so a verdict holds for the class; only constraints that speak of one node by name
 //! (`${node.unique.id}`, `${attr.unique.…}`) are judged node by node.
 
+mod check;
 mod constraint;
 mod device;
 mod driver;
+mod group_constraints;
 mod implied;
 mod network;
 mod scope;
@@ -14,171 +16,16 @@ mod volume;
 
 use std::collections::BTreeMap;
 
-use muster_domain::job::{Constraint, DEFAULT_HOST_NETWORK, JobSpec, NetworkMode, TaskGroup};
 use muster_domain::node::NodeSpec;
 
-use super::why::Obstacle;
+use super::obstacle::Obstacle;
 use crate::state::NodeClass;
+use check::FeasibilityRule;
 
+pub(super) use check::FeasibilityCheck;
 pub(super) use constraint::{Condition, names_one_node, value_of};
 pub(super) use device::matches as device_matches;
-
-/// Everything of a group that the rules look at. Groups that ask for the same get the same verdicts.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct GroupConstraints {
-    node_pool: String,
-    datacenters: Vec<String>,
-    /// Constraints of the job, the group and its tasks, each once.
-    constraints: Vec<Constraint>,
-    drivers: Vec<String>,
-    volumes: Vec<VolumeAsk>,
-    /// Named ones, of the group's ports.
-    host_networks: Vec<String>,
-    /// The group has mode `bridge`.
-    bridge: bool,
-    /// The CNI network of the group.
-    cni: Option<String>,
-    /// Devices by name and conditions; their number is asked when a place is chosen.
-    devices: Vec<(String, Vec<Constraint>)>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct VolumeAsk {
-    source: String,
-    read_only: bool,
-}
-
-impl GroupConstraints {
-    pub(super) fn of(job: &JobSpec, group: &TaskGroup) -> Self {
-        Self {
-            node_pool: job.node_pool.clone(),
-            datacenters: job.datacenters.clone(),
-            constraints: constraints(job, group).cloned().collect(),
-            drivers: drivers(group).cloned().collect(),
-            volumes: volumes(group)
-                .map(|(source, read_only)| VolumeAsk {
-                    source: source.clone(),
-                    read_only,
-                })
-                .collect(),
-            host_networks: host_networks(group).cloned().collect(),
-            bridge: wants_bridge(group),
-            cni: cni_network(group).map(str::to_owned),
-            devices: devices(group)
-                .map(|(name, constraints)| (name.clone(), constraints.clone()))
-                .collect(),
-        }
-    }
-
-    /// Whether it is what the group asks for: as [`Self::of`], without making it.
-    pub(super) fn is_of(&self, job: &JobSpec, group: &TaskGroup) -> bool {
-        let Self {
-            node_pool,
-            datacenters: own_datacenters,
-            constraints: own_constraints,
-            drivers: own_drivers,
-            volumes: own_volumes,
-            host_networks: own_networks,
-            bridge,
-            cni,
-            devices: own_devices,
-        } = self;
-        *node_pool == job.node_pool
-            && *own_datacenters == job.datacenters
-            && own_constraints.iter().eq(constraints(job, group))
-            && own_drivers.iter().eq(drivers(group))
-            && own_volumes
-                .iter()
-                .map(|ask| (&ask.source, ask.read_only))
-                .eq(volumes(group))
-            && own_networks.iter().eq(host_networks(group))
-            && *bridge == wants_bridge(group)
-            && cni.as_deref() == cni_network(group)
-            && own_devices
-                .iter()
-                .map(|(name, constraints)| (name, constraints))
-                .eq(devices(group))
-    }
-}
-
-/// Each of `all` once, where it comes first.
-fn each_once<'a, T: PartialEq + 'a>(
-    all: impl Iterator<Item = &'a T> + Clone,
-) -> impl Iterator<Item = &'a T> {
-    let earlier = all.clone();
-    let new = move |(at, one): &(usize, &T)| !earlier.clone().take(*at).any(|it| it == *one);
-    all.enumerate().filter(new).map(|(_, one)| one)
-}
-
-fn constraints<'a>(job: &'a JobSpec, group: &'a TaskGroup) -> impl Iterator<Item = &'a Constraint> {
-    let of_tasks = group.tasks.iter().flat_map(|task| &task.constraints);
-    each_once(
-        job.constraints
-            .iter()
-            .chain(&group.constraints)
-            .chain(of_tasks)
-            .filter(|constraint| !implied::is_implied(constraint, group)),
-    )
-}
-
-fn drivers(group: &TaskGroup) -> impl Iterator<Item = &String> {
-    each_once(group.tasks.iter().map(|task| &task.driver))
-}
-
-/// Sources, and whether no more than reading is asked for.
-fn volumes(group: &TaskGroup) -> impl Iterator<Item = (&String, bool)> {
-    let asks = group.volumes.values();
-    asks.map(|ask| (&ask.source, ask.read_only))
-}
-
-fn host_networks(group: &TaskGroup) -> impl Iterator<Item = &String> {
-    let ports = group.ports();
-    ports.map(|(_, port)| &port.host_network).filter(|name| {
-        // A node that names no address has the default one all the same.
-        !name.is_empty() && *name != DEFAULT_HOST_NETWORK
-    })
-}
-
-fn wants_bridge(group: &TaskGroup) -> bool {
-    let network = group.network.as_ref();
-    network.is_some_and(|network| network.mode == NetworkMode::Bridge)
-}
-
-fn cni_network(group: &TaskGroup) -> Option<&str> {
-    let network = group.network.as_ref()?;
-    network.mode.cni().map(|cni| cni.name.as_str())
-}
-
-/// Names and conditions.
-fn devices(group: &TaskGroup) -> impl Iterator<Item = (&String, &Vec<Constraint>)> {
-    let devices = group.tasks.iter().flat_map(|task| &task.resources.devices);
-    devices.map(|ask| (&ask.name, &ask.constraints))
-}
-
-/// The needs of a group on a node, prepared once.
-#[derive(Debug)]
-pub(super) struct FeasibilityCheck {
-    asks: GroupConstraints,
-    conditions: Vec<Condition<'static>>,
-    /// Verdicts differ within a class.
-    by_node: bool,
-}
-
-impl FeasibilityCheck {
-    pub(super) fn new(asks: GroupConstraints) -> Self {
-        Self {
-            conditions: asks.constraints.iter().map(Condition::owned).collect(),
-            by_node: asks.constraints.iter().any(constraint::is_about_one_node),
-            asks,
-        }
-    }
-}
-
-/// A rule of feasibility.
-struct FeasibilityRule {
-    /// Returns the reason why a node is refused, if it is.
-    refuses: fn(&FeasibilityCheck, &NodeSpec) -> Option<String>,
-}
+pub(super) use group_constraints::GroupConstraints;
 
 /// Every rule, in the order in which they are asked. Constraints come first: [`obstacles`] tells of each.
 const RULES: [FeasibilityRule; 5] = [

@@ -24,10 +24,10 @@ use muster_domain::node::NodeSpec;
 use muster_domain::number;
 use muster_domain::resources::Amount;
 
+use super::affinities::affinities;
 use super::feasible::{
     ClassFeasibility, ClassIndex, Feasibility, FeasibilityCheck, GroupConstraints,
 };
-use super::rank::affinities;
 use crate::limits;
 use crate::state::{Column, Columns, NodeClass, State};
 pub(super) use ask::{RequestFactors, ScaledRequest, fit, sum};

@@ -47,7 +47,6 @@ use super::feasible::{
 use super::fleet::{ExclusiveRequests, HoldingOffer, ProjectedNodes, numbered};
 use crate::limits;
 use crate::state::AllocView;
-pub(super) use affinity::affinities;
 use by_class::ByClass;
 use distinct::{HostRule, PropertyRule};
 use evict::Evictions;

@@ -14,7 +14,7 @@ use muster_domain::node::{DeviceGroup, NodeSpec};
 use muster_domain::pattern::Pattern;
 use muster_domain::version;
 
-use super::{FeasibilityCheck, FeasibilityRule};
+use super::check::{FeasibilityCheck, FeasibilityRule};
 
 pub(super) const RULE: FeasibilityRule = FeasibilityRule { refuses };
 

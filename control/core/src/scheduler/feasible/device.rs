@@ -5,7 +5,8 @@ use muster_domain::job::Constraint;
 use muster_domain::node::{DeviceGroup, NodeSpec};
 use muster_domain::resources::DeviceAsk;
 
-use super::{Condition, FeasibilityCheck, FeasibilityRule};
+use super::check::{FeasibilityCheck, FeasibilityRule};
+use super::constraint::Condition;
 
 pub(super) const RULE: FeasibilityRule = FeasibilityRule { refuses };
 

@@ -2,7 +2,7 @@
 
 use muster_domain::node::{NETWORK_BRIDGE, NodeSpec, cni_network_attribute};
 
-use super::{FeasibilityCheck, FeasibilityRule};
+use super::check::{FeasibilityCheck, FeasibilityRule};
 
 pub(super) const RULE: FeasibilityRule = FeasibilityRule { refuses };
 

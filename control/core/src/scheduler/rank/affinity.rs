@@ -1,10 +1,11 @@
 //! Node affinity: what a node had better be.
 
 use muster_domain::alloc::Component;
-use muster_domain::job::{Affinity, JobSpec, TaskGroup};
+use muster_domain::job::{JobSpec, TaskGroup};
 use muster_domain::node::NodeSpec;
 
 use super::rule::{NodeScorer, Rule, ScanSupport};
+use crate::scheduler::affinities::affinities;
 use crate::scheduler::feasible::Condition;
 
 pub(super) const RULE: Rule = Rule {
@@ -31,18 +32,6 @@ pub(in crate::scheduler) fn score(met: impl Iterator<Item = (i8, bool)>) -> Opti
         }
     }
     (sum != 0.0).then(|| sum / all)
-}
-
-/// The affinities of job, group and tasks.
-pub(in crate::scheduler) fn affinities<'a>(
-    job: &'a JobSpec,
-    group: &'a TaskGroup,
-) -> impl Iterator<Item = &'a Affinity> {
-    let of_tasks = group.tasks.iter().flat_map(|task| &task.affinities);
-    job.affinities
-        .iter()
-        .chain(&group.affinities)
-        .chain(of_tasks)
 }
 
 /// The affinities of job, group and tasks, prepared.
