@@ -11,39 +11,32 @@ use super::source::{SourceFile, is_word};
 /// The most files that may import each other in a circle.
 const CIRCLE_FILES_MAX: usize = 6;
 
-/// Crates that the rule checks.
-const CHECKED_CRATES: [&str; 10] = [
-    "agent",
-    "agent/core",
-    "cli",
-    "control",
-    "driver",
-    "driver-native",
-    "jobspec",
-    "link",
-    "perf",
-    "xtask",
-];
-
 /// The names of a module's path from the crate's root.
 type ModulePath = Vec<String>;
 
 /// Finds circles of more than [`CIRCLE_FILES_MAX`] files.
 pub(crate) fn check(files: &[SourceFile]) -> Vec<Finding> {
-    CHECKED_CRATES
-        .iter()
-        .flat_map(|name| check_crate(&format!("{name}/src/"), files))
-        .collect()
+    let roots: BTreeSet<&str> = files.iter().filter_map(|file| root(&file.path)).collect();
+    let findings = roots.into_iter().flat_map(|root| check_crate(root, files));
+    findings.collect()
+}
+
+/// The folder of the crate's modules; `None` if the file is not in one.
+fn root(path: &str) -> Option<&str> {
+    const SRC: &str = "/src/";
+    let at = path.find(SRC)?;
+    Some(&path[..at + SRC.len()])
 }
 
 fn check_crate(root: &str, files: &[SourceFile]) -> Vec<Finding> {
     let modules: BTreeMap<ModulePath, &SourceFile> = files
         .iter()
-        .filter(|file| file.is_rust() && file.tests_from > 1)
+        .filter(|file| file.is_rust())
         .filter_map(|file| Some((module_path(file.path.strip_prefix(root)?)?, file)))
         .collect();
     let imports: BTreeMap<&ModulePath, BTreeSet<&ModulePath>> = modules
         .iter()
+        .filter(|(_, file)| !is_test(file))
         .map(|(module, file)| (module, imports(module, file, &modules)))
         .collect();
     let mut findings = Vec::new();
@@ -70,6 +63,10 @@ fn check_crate(root: &str, files: &[SourceFile]) -> Vec<Finding> {
     findings
 }
 
+fn is_test(file: &SourceFile) -> bool {
+    file.tests_from == 1
+}
+
 /// The module of a file in `src`; `None` is the root.
 fn module_path(path: &str) -> Option<ModulePath> {
     match path.strip_suffix(".rs")? {
@@ -91,8 +88,8 @@ fn imports<'a>(
         };
         // The last names are those of items.
         while !named.is_empty() {
-            if let Some((found, _)) = modules.get_key_value(&named) {
-                if found != module {
+            if let Some((found, file)) = modules.get_key_value(&named) {
+                if found != module && !is_test(file) {
                     imported.insert(found);
                 }
                 break;
@@ -282,7 +279,7 @@ mod tests {
     }
 
     fn imported(path: &str, content: &str) -> Vec<String> {
-        let names = ["a", "a/b", "a/b/c", "a/d", "e", "e/f"];
+        let names = ["a", "a/b", "a/b/c", "a/d", "a/tests", "e", "e/f"];
         let files: Vec<SourceFile> = names
             .iter()
             .map(|name| {
@@ -333,6 +330,7 @@ mod tests {
             "// crate::a::X\nconst X: &str = \"crate::a\";",
             "pub(in crate::a) fn x() {}",
             "use crate::ROOT;",
+            "#[cfg(test)]\nuse crate::a::tests::X;",
             "use self::Own;",
             "#[cfg(test)]\nmod tests {\n    use crate::a::X;\n}\n",
         ] {
@@ -363,6 +361,20 @@ mod tests {
         files.push(file("cli/src/used.rs", ""));
 
         assert_eq!(check(&files), []);
+    }
+
+    #[test]
+    fn each_crate_is_checked_by_itself() {
+        let mut files = ring(CIRCLE_FILES_MAX + 1);
+        let half = files.split_off(2);
+        files.extend(half.into_iter().map(|of_cli| {
+            let path = of_cli.path.replace("cli/", "agent/core/");
+            file(&path, &of_cli.raw)
+        }));
+
+        assert_eq!(check(&files), []);
+        assert_eq!(root("agent/core/src/a/b.rs"), Some("agent/core/src/"));
+        assert_eq!(root("agent/tests/it.rs"), None);
     }
 
     #[test]
