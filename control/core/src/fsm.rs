@@ -53,10 +53,11 @@ pub use garbage::rule::Cutoffs as GcCutoffs;
 pub use garbage::slice_limits::SliceLimits as GcBounds;
 pub use garbage::{GcCommand, GcRule};
 pub(crate) use job::is_unknown;
-pub use job::{GroupScaling, JobCommand, JobPlacement, TagAssignment};
+pub use job::{GroupScaling, JobCommand, TagAssignment};
 pub use keyed::{UnkeyedCommand, WriteDedup};
 pub use node::NodeCommand;
 pub use one_off::{NewOneOff, OneOffChange, OneOffCommand, OneOffPlacement, OneOffStep};
+pub use plan::JobPlacement;
 pub use rejection::{
     AllocRejection, ConfigRejection, DeploymentRejection, JobRejection, NodeRejection,
     OneOffRefusal, Rejection, RejectionKind,

@@ -404,6 +404,21 @@ impl<'a> Change<'a> {
         Evaluation::of_job(id, job, trigger, self.index, self.at)
     }
 
+    /// Adds an evaluation of a job. A template of other jobs needs none, unless instances run from a time when it was not
+    /// one: those are stopped.
+    pub(super) fn look_at(&mut self, job: &Job, trigger: Trigger) -> Option<EvalId> {
+        let has_instances = || {
+            let mut allocs = self.state.allocs.of_job(&job.key());
+            allocs.any(|alloc| !alloc.is_terminal())
+        };
+        if job.current.spec.is_template() && !has_instances() {
+            self.touch(&job.key());
+            None
+        } else {
+            Some(self.add_eval(job, trigger))
+        }
+    }
+
     /// Writes an evaluation and tells the leader what to do with it.
     pub(super) fn put_eval(&mut self, mut eval: Evaluation) -> EvalId {
         eval.modify_index = self.index;

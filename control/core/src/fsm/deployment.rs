@@ -17,7 +17,7 @@ use muster_domain::{number, saturating};
 use serde::{Deserialize, Serialize};
 
 use super::change::Change;
-use super::job;
+use super::job::version;
 use super::rejection::{DeploymentRejection, Rejection};
 use super::response::Response;
 use crate::scheduler;
@@ -144,7 +144,7 @@ pub(super) fn update(change: &mut Change<'_>, update: &DeploymentUpdate) {
         ..(*old).clone()
     });
     if update.status == DeploymentStatus::Successful {
-        job::mark_stable(change, &old.job, old.job_version, true);
+        version::mark_stable(change, &old.job, old.job_version, true);
         if has_failed_since(change.state, &old) {
             look_at(change, &old);
         }
@@ -455,7 +455,7 @@ fn fail(
     });
     let reverted_to = back_to.as_ref().map(|version| version.version);
     if let (Some(version), Some(row)) = (back_to, &row) {
-        job::go_back(change, row, &version);
+        version::go_back(change, row, &version);
     }
     Response::DeploymentChanged {
         eval_id: look_at(change, deployment),

@@ -1,5 +1,8 @@
 //! Commands that change a job: registered, stopped, looked at again.
 
+pub(super) mod check;
+pub(super) mod version;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -7,19 +10,21 @@ use muster_domain::alloc::{ClientStatus, Transition};
 use muster_domain::deployment::{Deployment, DeploymentStatus};
 use muster_domain::eval::Trigger;
 use muster_domain::id::{EvalId, JobKey, LogIndex, Timestamp};
-use muster_domain::job::{Job, JobSpec, JobStatus, JobType, JobVersion, ScalingEvent, VersionTag};
-use muster_domain::limits::{COUNT_MAX, NAMESPACE_INSTANCES_MAX};
-use muster_domain::plan::Plan;
+use muster_domain::job::{Job, JobSpec, JobType, ScalingEvent, VersionTag};
+use muster_domain::limits::COUNT_MAX;
 use serde::{Deserialize, Serialize};
 
 use super::change::Change;
-use super::eval_update::EvalUpdate;
+use super::eval_update;
 use super::launch::Dispatch;
+use super::plan::{self, JobPlacement};
 use super::rejection::{JobRejection, Rejection};
 use super::response::Response;
-use super::{eval, garbage, launch, plan};
+use super::{garbage, launch};
 use crate::limits;
-use crate::state::{self, AllocView, JobRow, State};
+use crate::state::{AllocView, JobRow, State};
+use check::{admissible, check_instances, known};
+use version::{first_version, go_back, keep_some, kept_stable, mark_stable, next_version};
 
 /// A change of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -94,15 +99,6 @@ pub enum JobCommand {
         /// By a user: overlap is allowed.
         forced: bool,
     },
-}
-
-/// Places for all instances of a job that is not recorded yet.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct JobPlacement {
-    /// A plan that does nothing but place them. Its evaluation is whichever the entry makes.
-    pub plan: Plan,
-    /// The update of that evaluation.
-    pub update: EvalUpdate,
 }
 
 /// A scaling action on a group, or an event of it.
@@ -272,7 +268,7 @@ fn record(
     };
     let job = Arc::clone(&row.job);
     change.put_job(row);
-    let eval_id = look_at(change, &job, Trigger::JobRegister);
+    let eval_id = change.look_at(&job, Trigger::JobRegister);
     Ok(Response::JobRegistered {
         eval_id,
         version: job.current.version,
@@ -309,177 +305,6 @@ pub(crate) fn is_unknown(state: &State, key: &JobKey) -> bool {
         && state.allocs.summary(key).is_none()
         && state.deployments.latest(key).is_none()
         && state.evals.of_job(key).next().is_none()
-}
-
-/// A job that was not there.
-pub(super) fn first_version(change: &Change<'_>, spec: JobSpec) -> JobRow {
-    JobRow {
-        job: Arc::new(Job {
-            current: Arc::new(JobVersion {
-                spec,
-                version: 0,
-                submit_time: change.at,
-                create_index: change.index,
-                job_modify_index: change.index,
-            }),
-            stop: false,
-            status: JobStatus::Pending,
-            stable: Vec::new(),
-            tags: Vec::new(),
-            scaling_events: Arc::default(),
-            launched_at: None,
-            modify_index: change.index,
-        }),
-        older: Vec::new(),
-        plan_index: LogIndex(0),
-    }
-}
-
-/// Adds an evaluation of a job. A template of other jobs needs none, unless instances run from a time when it was not
-/// one: those are stopped.
-pub(super) fn look_at(change: &mut Change<'_>, job: &Job, trigger: Trigger) -> Option<EvalId> {
-    let has_instances = || {
-        let mut allocs = change.state.allocs.of_job(&job.key());
-        allocs.any(|alloc| !alloc.is_terminal())
-    };
-    if job.current.spec.is_template() && !has_instances() {
-        change.touch(&job.key());
-        None
-    } else {
-        Some(change.add_eval(job, trigger))
-    }
-}
-
-fn admissible(
-    spec: &JobSpec,
-    old: Option<&JobRow>,
-    check_index: Option<LogIndex>,
-) -> Result<(), Rejection> {
-    let key = spec.key();
-    let actual = old.map_or(LogIndex(0), |row| row.job.current.job_modify_index);
-    if let Some(expected) = check_index.filter(|expected| *expected != actual) {
-        return Err(Rejection::Job(JobRejection::CheckIndex {
-            key,
-            expected,
-            actual,
-        }));
-    }
-    if spec.groups.is_empty() {
-        return Err(Rejection::Job(JobRejection::NoGroups(key)));
-    }
-    match old.map(|row| row.job.current.spec.job_type) {
-        Some(from) if from != spec.job_type => Err(Rejection::Job(JobRejection::TypeChanged {
-            key,
-            from,
-            to: spec.job_type,
-        })),
-        Some(_) | None => Ok(()),
-    }
-}
-
-/// Checks that neither the job nor its namespace has too many instances with `spec`.
-pub(super) fn check_instances(state: &State, spec: &JobSpec) -> Result<(), Rejection> {
-    let key = spec.key();
-    let refuse = |why| {
-        Err(Rejection::Job(JobRejection::Request {
-            key: key.clone(),
-            why,
-        }))
-    };
-    if let Err(why) = muster_domain::job::check_instances(spec) {
-        return refuse(why);
-    }
-    if spec.is_template() || key.is_one_off() {
-        return Ok(());
-    }
-    let before = state.jobs.get(&key).map_or(0, |job| state::instances(job));
-    let wanted = spec.instances();
-    let others = state.jobs.instances_in(&key.namespace) - before;
-    if wanted > before && others + wanted > NAMESPACE_INSTANCES_MAX {
-        return refuse(format!(
-            "it wants {wanted} instances, and the other jobs of namespace {} want {others}: a namespace has at most {}; \
-             lower the counts, stop other jobs, or use another namespace",
-            key.namespace, NAMESPACE_INSTANCES_MAX
-        ));
-    }
-    Ok(())
-}
-
-fn next_version(change: &Change<'_>, row: &JobRow, spec: JobSpec) -> JobRow {
-    let current = &row.job.current;
-    let mut older = vec![Arc::clone(current)];
-    older.extend(row.older.iter().map(Arc::clone));
-    keep_some(&row.job, &mut older);
-    let version = JobVersion {
-        spec,
-        version: current.version + 1,
-        submit_time: change.at,
-        create_index: current.create_index,
-        job_modify_index: change.index,
-    };
-    let job = Job {
-        current: Arc::new(version),
-        stop: false,
-        status: row.job.status,
-        stable: kept_stable(&row.job, &older),
-        tags: row.job.tags.clone(),
-        scaling_events: Arc::clone(&row.job.scaling_events),
-        launched_at: row.job.launched_at,
-        modify_index: change.index,
-    };
-    JobRow {
-        job: Arc::new(job),
-        older,
-        plan_index: row.plan_index,
-    }
-}
-
-/// Leaves those that are kept beside a new version: all that have a name, and as many others as there is room for.
-fn keep_some(job: &Job, older: &mut Vec<Arc<JobVersion>>) {
-    let mut nameless = 0;
-    older.retain(|version| {
-        let has_name = job.tag_of(version.version).is_some();
-        nameless += usize::from(!has_name);
-        has_name || nameless < limits::JOB_VERSIONS_MAX
-    });
-}
-
-/// Stable versions that are kept.
-fn kept_stable(job: &Job, older: &[Arc<JobVersion>]) -> Vec<u64> {
-    let kept = |number: &&u64| {
-        let mut versions = std::iter::once(&job.current).chain(older);
-        versions.any(|version| version.version == **number)
-    };
-    job.stable.iter().filter(kept).copied().collect()
-}
-
-/// Makes `version`, which is an older one, the specification of a new version.
-pub(super) fn go_back(change: &mut Change<'_>, row: &JobRow, version: &JobVersion) -> Arc<Job> {
-    let next = next_version(change, row, version.spec.clone());
-    let job = Arc::clone(&next.job);
-    change.put_job(next);
-    job
-}
-
-/// Records whether `version` is known to work.
-pub(super) fn mark_stable(change: &mut Change<'_>, key: &JobKey, version: u64, stable: bool) {
-    let Some(row) = change.state.jobs.row(key).map(Arc::clone) else {
-        return;
-    };
-    if row.job.is_stable(version) == stable || row.version(version).is_none() {
-        return;
-    }
-    let mut job = (*row.job).clone();
-    job.stable.retain(|known| *known != version);
-    if stable {
-        job.stable.push(version);
-        job.stable.sort_unstable();
-    }
-    job.modify_index = change.index;
-    change.put_job(JobRow {
-        job: Arc::new(job),
-        ..(*row).clone()
-    });
 }
 
 /// Says whether a version of a job is known to work.
@@ -561,12 +386,6 @@ fn tag(
     Ok(Response::Done)
 }
 
-/// The job, or the refusal of whatever was asked of it.
-pub(super) fn known(change: &Change<'_>, key: &JobKey) -> Result<Arc<JobRow>, Rejection> {
-    let row = change.state.jobs.row(key).map(Arc::clone);
-    row.ok_or_else(|| Rejection::Job(JobRejection::Unknown(key.clone())))
-}
-
 fn no_version(row: &JobRow, key: JobKey, version: u64) -> Rejection {
     let kept: Vec<String> = std::iter::once(&row.job.current)
         .chain(&row.older)
@@ -604,7 +423,7 @@ fn revert(
     check_instances(change.state, &target.spec)?;
     let job = go_back(change, &row, &target);
     Ok(Response::JobRegistered {
-        eval_id: look_at(change, &job, Trigger::JobRegister),
+        eval_id: change.look_at(&job, Trigger::JobRegister),
         version: job.current.version,
         job_modify_index: job.current.job_modify_index,
     })
@@ -672,7 +491,7 @@ pub(super) fn scale(
         job
     };
     Ok(Response::JobRegistered {
-        eval_id: look_at(change, &job, Trigger::JobScale),
+        eval_id: change.look_at(&job, Trigger::JobScale),
         version: job.current.version,
         job_modify_index: job.current.job_modify_index,
     })
@@ -777,7 +596,7 @@ fn deregister(change: &mut Change<'_>, key: JobKey) -> Result<Response, Rejectio
             ..(*row).clone()
         });
     }
-    let eval_id = look_at(change, &row.job, Trigger::JobDeregister);
+    let eval_id = change.look_at(&row.job, Trigger::JobDeregister);
     Ok(Response::JobDeregistered { eval_id })
 }
 
@@ -797,9 +616,9 @@ fn forget(change: &mut Change<'_>, key: JobKey) -> Result<(Option<EvalId>, u32),
         return Err(Rejection::Job(JobRejection::Unknown(key)));
     };
     let deployments = garbage::purge(change, &row);
-    eval::cancel_waiting(change, &key);
+    eval_update::cancel_waiting(change, &key);
     Ok((
-        look_at(change, &row.job, Trigger::JobDeregister),
+        change.look_at(&row.job, Trigger::JobDeregister),
         deployments,
     ))
 }

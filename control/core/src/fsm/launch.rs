@@ -12,7 +12,7 @@ use muster_domain::job::{
 use muster_domain::limits::{PAYLOAD_BYTES_MAX, PRIORITY_MAX};
 
 use super::change::Change;
-use super::job;
+use super::job::{check, version};
 use super::rejection::{JobRejection, Rejection};
 use super::response::Response;
 use crate::limits;
@@ -45,7 +45,7 @@ pub(super) fn dispatch(
         idempotency_token,
         priority,
     } = dispatch;
-    let row = job::known(change, &key)?;
+    let row = check::known(change, &key)?;
     let refuse = |why: String| {
         Err(Rejection::Job(JobRejection::Request {
             key: key.clone(),
@@ -97,7 +97,7 @@ pub(super) fn dispatch(
     for key in &parameterized.meta_optional {
         child.meta.entry(key.clone()).or_default();
     }
-    job::check_instances(change.state, &child)?;
+    check::check_instances(change.state, &child)?;
     Ok(launch(change, child))
 }
 
@@ -178,7 +178,7 @@ pub(super) fn periodic(
     due: Timestamp,
     forced: bool,
 ) -> Result<Response, Rejection> {
-    let row = job::known(change, &key)?;
+    let row = check::known(change, &key)?;
     let refuse = |why: &str| {
         Err(Rejection::Job(JobRejection::Request {
             key: key.clone(),
@@ -235,7 +235,7 @@ pub(super) fn periodic(
         }),
         ..spec.clone()
     };
-    match job::check_instances(change.state, &child) {
+    match check::check_instances(change.state, &child) {
         Err(rejection) if forced => Err(rejection),
         // Left out as one that would overlap: the next time comes.
         Err(_) => Ok(nothing),
@@ -266,10 +266,10 @@ fn launch(change: &mut Change<'_>, spec: JobSpec) -> Response {
             eval_id: None,
         };
     }
-    let row = job::first_version(change, spec);
+    let row = version::first_version(change, spec);
     let job = Arc::clone(&row.job);
     change.put_job(row);
-    let eval_id = job::look_at(change, &job, trigger);
+    let eval_id = change.look_at(&job, trigger);
     Response::JobLaunched { job_id, eval_id }
 }
 

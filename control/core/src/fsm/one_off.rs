@@ -28,7 +28,7 @@ use serde::{Deserialize, Serialize};
 
 use super::change::Change;
 use super::effect::Effect;
-use super::job;
+use super::job::version;
 use super::one_off_alloc::the_alloc;
 use super::rejection::{JobRejection, OneOffRefusal, Rejection};
 use super::response::{DesiredOneOff, Response};
@@ -251,7 +251,7 @@ fn desire(
     // No object of an earlier task of that name may be left.
     forget_job(change, &key);
     let spec = one_off::job(&guid, &domain, &definition, change.state.one_offs.times());
-    let row = job::first_version(change, spec);
+    let row = version::first_version(change, spec);
     let (index, at) = (change.index, change.at);
     let task = OneOff::new(guid, domain, Arc::new(definition), index, at);
     let eval = change.new_eval(&row.job, Trigger::JobRegister);

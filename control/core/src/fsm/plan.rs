@@ -10,14 +10,23 @@ use muster_domain::eval::Trigger;
 use muster_domain::id::{AllocId, DeploymentId, EvalId, JobKey, Timestamp};
 use muster_domain::job::JobVersion;
 use muster_domain::plan::{GroupPlacements, PlacementRun, Plan};
+use serde::{Deserialize, Serialize};
 
 use super::admit::{admit, admit_current};
 use super::change::Change;
-use super::eval_update::EvalUpdate;
-use super::job::JobPlacement;
+use super::eval_update::{self, EvalUpdate};
 use super::response::{PlanOutcome, Response};
-use super::{deployment, eval, remote};
+use super::{deployment, remote};
 use crate::state::{AllocView, PlanShared, RemainingCapacity};
+
+/// Places for all instances of a job that is not recorded yet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobPlacement {
+    /// A plan that does nothing but place them. Its evaluation is whichever the entry makes.
+    pub plan: Plan,
+    /// The update of that evaluation.
+    pub update: EvalUpdate,
+}
 
 /// Carries out what still holds of each plan, then the updates of evaluations whose plan held whole.
 pub(super) fn apply(change: &mut Change<'_>, plans: Vec<Plan>, evals: Vec<EvalUpdate>) -> Response {
@@ -39,7 +48,7 @@ pub(super) fn apply(change: &mut Change<'_>, plans: Vec<Plan>, evals: Vec<EvalUp
     }
     for update in evals {
         if !unfinished.contains(&update.eval_id) {
-            eval::update(change, update);
+            eval_update::update(change, update);
         }
     }
     Response::PlansApplied { outcomes }
@@ -67,7 +76,7 @@ pub(super) fn place_new(
     let admission = admit_current(change.state, room, plan, change.placements_left());
     if admission.dropped == 0 {
         carry_out(change, &admission.plan);
-        eval::update(change, update);
+        eval_update::update(change, update);
     }
 }
 
