@@ -7,7 +7,8 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `rank/rule.rs` | the list of rules that a node's properties decide |
+//! | `rank/rules.rs` | the list of rules that a node's properties decide |
+//! | `rank/score_terms.rs` | the terms of a node's own part of the score |
 //! | `rank/scan.rs` | the common case: nothing but the node itself decides, and nodes are looked at by kind |
 //! | `rank/tournament.rs` | the best of many scores, kept up as single ones change |
 //! | `rank/grouped.rs` | the same where a part of the score is shared |
@@ -20,67 +21,52 @@ mod affinity;
 mod anti_affinity;
 mod binpack;
 mod by_class;
+mod candidate;
 mod distinct;
 mod evict;
+mod filter_counts;
 mod grouped;
+mod own_score;
 mod reschedule_penalty;
 mod rule;
+mod rules;
 mod scan;
+mod score_terms;
 mod spread;
 mod tournament;
 mod values;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
-use muster_domain::alloc::{Component, NodeScore, PlacementMetrics, Score};
-use muster_domain::id::{AllocId, JobKey, NodeId, NodeNumber};
+use muster_domain::alloc::{NodeScore, PlacementMetrics, Score};
+use muster_domain::id::{AllocId, JobKey, NodeId};
 use muster_domain::job::{JobSpec, TaskGroup};
 use muster_domain::number;
-use muster_domain::resources::{Amount, Holding};
+use muster_domain::resources::Amount;
 use muster_domain::scheduling::Algorithm;
 
-use super::feasible::{
-    ClassFeasibility, Feasibility, FeasibilityCheck, FeasibilityCounts, GroupConstraints, value_of,
-};
+use super::feasible::{FeasibilityCheck, GroupConstraints, value_of};
 use super::fleet::{ExclusiveRequests, HoldingOffer, ProjectedNodes, numbered};
 use crate::limits;
 use crate::state::AllocView;
 use by_class::ByClass;
+use candidate::Candidate;
+pub(super) use candidate::RankedNode;
 use distinct::{HostRule, PropertyRule};
 use evict::Evictions;
-use grouped::{GroupedCandidates, OwnScore};
-use rule::{NodeScores, RULES, UNSCORED};
+use filter_counts::FilterCounts;
+use grouped::GroupedCandidates;
+use own_score::OwnScore;
+use rules::{NodeScores, RULES, UNSCORED};
 pub(super) use scan::{Scan, ScanOutcome};
+use score_terms::{FULL, ScoreTerms, has_capacity, node_score};
 use spread::NumberedSpread;
 use tournament::Tournament;
 use values::Values;
 
-/// A chosen place.
-#[derive(Debug)]
-pub(super) struct RankedNode {
-    pub(super) node: NodeNumber,
-    pub(super) score: Score,
-    pub(super) holding: Holding,
-    /// Allocations that are evicted for it.
-    pub(super) preempted: Vec<AllocId>,
-}
-
 /// No position among the candidates.
 const NOWHERE: u32 = u32::MAX;
-
-/// A feasible node.
-#[derive(Clone, Copy, Debug)]
-struct Candidate {
-    number: usize,
-    /// Its class, as a number; they are given in order.
-    class: usize,
-    /// Instances of the group that are on it, or planned there.
-    collisions: u32,
-    /// Instances of the job.
-    of_job: u32,
-}
 
 /// A spread and the value that each candidate has for it.
 #[derive(Debug)]
@@ -128,11 +114,6 @@ pub(super) struct Ranking<'a> {
     filtered: PlacementMetrics,
     evictions: Option<Evictions>,
 }
-
-const FULL: OwnScore = OwnScore {
-    sum: f64::NEG_INFINITY,
-    components: 1,
-};
 
 impl<'a> Ranking<'a> {
     /// Scores every feasible node of `fleet` for an instance of `group`.
@@ -376,7 +357,7 @@ impl<'a> Ranking<'a> {
         fleet: &ProjectedNodes<'_>,
         job: &JobKey,
         priority: u8,
-    ) -> Option<(NodeNumber, Score, Vec<AllocId>)> {
+    ) -> Option<(muster_domain::id::NodeNumber, Score, Vec<AllocId>)> {
         let (at, score, victims) = evict::best_of_all(self, fleet, job, priority)?;
         let number = self.candidates[at].number;
         Some((numbered(number), Score::new(score), victims))
@@ -658,88 +639,6 @@ impl<'a> Ranking<'a> {
     }
 }
 
-/// Components of the terms: binpack, anti-affinity, penalty, the rules and devices.
-const COMPONENTS: usize = 4 + RULES.len();
-
-/// Each component by name, where it applies.
-type Components = [Option<(&'static str, f64)>; COMPONENTS];
-
-/// The terms of a node's own part of the score.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct ScoreTerms {
-    total: Amount,
-    used: Amount,
-    /// Instances of the group that are on it.
-    collisions: u32,
-    /// The instance failed there before.
-    avoided: bool,
-    by_rules: NodeScores,
-    device_score: Option<f64>,
-}
-
-impl ScoreTerms {
-    /// Bin-packing always applies.
-    fn components(self, algorithm: Algorithm, count: u32) -> Components {
-        let fit = match algorithm {
-            Algorithm::Binpack => binpack::score(self.total, self.used),
-            Algorithm::Spread => binpack::spread_score(self.total, self.used),
-        };
-        let mut components = [None; COMPONENTS];
-        components[0] = Some((Component::BINPACK, fit));
-        components[1] = anti_affinity::score(self.collisions, count)
-            .map(|score| (Component::ANTI_AFFINITY, score));
-        components[2] = self
-            .avoided
-            .then_some((Component::RESCHEDULE_PENALTY, reschedule_penalty::SCORE));
-        let by_rules = RULES.iter().zip(self.by_rules);
-        for (component, (rule, score)) in components[3..].iter_mut().zip(by_rules) {
-            *component = score.map(|score| (rule.name, score));
-        }
-        components[COMPONENTS - 1] = self.device_score.map(|score| (Component::DEVICES, score));
-        components
-    }
-
-    fn own(self, algorithm: Algorithm, count: u32) -> OwnScore {
-        together(self.components(algorithm, count))
-    }
-}
-
-fn together(components: Components) -> OwnScore {
-    OwnScore::of(components.into_iter().flatten().map(|(_, score)| score))
-}
-
-fn node_score(node_id: NodeId, own: Components, shared: f64, score: f64) -> NodeScore {
-    NodeScore {
-        node_id,
-        components: named(own, shared),
-        normalised: Score::new(score),
-    }
-}
-
-/// The components of a score, as they are shown.
-type NamedScores = Arc<[(Component, Score)]>;
-
-fn named(own: Components, shared: f64) -> NamedScores {
-    let shared = Some(shared)
-        .filter(|shared| *shared != 0.0)
-        .map(|shared| (Component::SPREAD, shared));
-    let components = own.into_iter().chain([shared]).flatten();
-    let mut named: Vec<(Component, Score)> = Vec::with_capacity(own.len() + 1);
-    named.extend(components.map(|(name, score)| (name.into(), Score::new(score))));
-    named.into()
-}
-
-/// A node without cpu or memory has no score: Nomad would divide by zero.
-fn has_capacity(total: Amount) -> Result<(), &'static str> {
-    if total.cpu_mhz == 0 {
-        return Err("cpu");
-    }
-    if total.memory_mb == 0 {
-        return Err("memory");
-    }
-    Ok(())
-}
-
 /// Computes the score that spreads give each group of candidates.
 fn share(
     spreads: &[CandidateSpread],
@@ -778,84 +677,6 @@ fn scores_by_rules(
         }
     }
     scores
-}
-
-/// Counts nodes by their verdict.
-#[derive(Debug, Default)]
-struct FilterCounts {
-    evaluated: u32,
-    /// Refused nodes by reason, in order.
-    filtered: Vec<(String, u32)>,
-    available: Vec<(String, u32)>,
-}
-
-impl FilterCounts {
-    /// The feasible nodes that take work.
-    fn take(&mut self, fleet: &ProjectedNodes<'_>, needs: FeasibilityCheck) -> Vec<Candidate> {
-        let nodes = fleet.state().nodes();
-        let mut verdicts = ClassFeasibility::new(needs);
-        let mut candidates = Vec::with_capacity(fleet.columns().len());
-        let mut counts = FeasibilityCounts::default();
-        for (number, column) in fleet.columns().iter().enumerate() {
-            if !column.takes_work {
-                continue;
-            }
-            let (judgement, verdict) = verdicts.of(column.class, || {
-                nodes.get(&column.node_id).map(|node| &*node.spec)
-            });
-            counts.add(judgement.at, 1);
-            if *verdict == Feasibility::Feasible {
-                candidates.push(Candidate {
-                    number,
-                    class: judgement.class,
-                    collisions: 0,
-                    of_job: 0,
-                });
-            }
-        }
-        self.count_all(&verdicts, &counts);
-        candidates
-    }
-
-    /// Counts nodes by the verdict on them.
-    fn count_all(&mut self, verdicts: &ClassFeasibility, counts: &FeasibilityCounts) {
-        for (class_at, count) in counts.iter() {
-            let datacenter = verdicts.datacenter(class_at);
-            self.count(verdicts.verdict(class_at), datacenter, count);
-        }
-    }
-
-    fn count(&mut self, verdict: &Feasibility, datacenter: &str, nodes: u32) {
-        if *verdict == Feasibility::OtherPool {
-            return;
-        }
-        add(&mut self.available, datacenter, nodes);
-        match verdict {
-            Feasibility::OtherPool | Feasibility::OtherDatacenter => {}
-            Feasibility::Feasible => self.evaluated += nodes,
-            Feasibility::Filtered(reason) => {
-                self.evaluated += nodes;
-                add(&mut self.filtered, reason, nodes);
-            }
-        }
-    }
-
-    fn into_metrics(self) -> PlacementMetrics {
-        PlacementMetrics {
-            nodes_evaluated: self.evaluated,
-            nodes_filtered: self.filtered.iter().map(|(_, nodes)| nodes).sum(),
-            nodes_available: self.available,
-            constraint_filtered: self.filtered,
-            ..PlacementMetrics::default()
-        }
-    }
-}
-
-fn add(counts: &mut Vec<(String, u32)>, key: &str, more: u32) {
-    match counts.binary_search_by(|(other, _)| other.as_str().cmp(key)) {
-        Ok(at) => counts[at].1 += more,
-        Err(at) => counts.insert(at, (key.to_owned(), more)),
-    }
 }
 
 fn owned(counts: BTreeMap<&str, u32>) -> Vec<(String, u32)> {

@@ -16,8 +16,10 @@ use muster_domain::node::{DeviceGroup, NodeSpec};
 use muster_domain::resources::{AllocatedPort, Amount, HeldDevices, Holding};
 use muster_domain::scheduling::{Algorithm, may_evict};
 
-use super::grouped::{GroupedCandidates, OwnScore};
-use super::{FULL, Ranking, ScoreTerms, has_capacity};
+use super::Ranking;
+use super::grouped::GroupedCandidates;
+use super::own_score::OwnScore;
+use super::score_terms::{FULL, ScoreTerms, has_capacity};
 use crate::scheduler::feasible::device_matches;
 use crate::scheduler::fleet::{self, ExclusiveRequests, ProjectedNodes};
 use crate::scheduler::preempt::{self, Candidate, NodeUsage, PreemptionCost};

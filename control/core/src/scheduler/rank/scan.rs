@@ -16,15 +16,16 @@ use muster_domain::resources::Amount;
 use muster_domain::scheduling::Algorithm;
 
 use super::affinity::Affinities;
+use super::candidate::RankedNode;
 use super::distinct::{self, HostRule};
-use super::rule::{self, NodeScorer as _};
-use super::{
-    FULL, FilterCounts, NamedScores, OwnScore, RankedNode, ScoreTerms, has_capacity, named,
-    numbered, together,
-};
+use super::filter_counts::FilterCounts;
+use super::own_score::OwnScore;
+use super::rule::NodeScorer as _;
+use super::rules;
+use super::score_terms::{FULL, NamedScores, ScoreTerms, has_capacity, named, together};
 use crate::limits;
 use crate::scheduler::feasible::FeasibilityCounts;
-use crate::scheduler::fleet::{ExclusiveRequests, HoldingOffer, ProjectedNodes};
+use crate::scheduler::fleet::{ExclusiveRequests, HoldingOffer, ProjectedNodes, numbered};
 use crate::scheduler::node_shapes::{
     self, ClassView, FeasibilityCache, GroupRequirements, NEAR, NodeShape, RequestFactors,
     ScaledRequest, ShortfallCounts,
@@ -201,7 +202,7 @@ impl<'a> Scan<'a> {
             || !group.spreads.is_empty()
             || !extras.only_ports()
             || affinities.names_one_node()
-            || rule::declines_scan(job, group)
+            || rules::declines_scan(job, group)
             || !distinct::properties(job, group).is_empty()
         {
             return None;
@@ -516,7 +517,7 @@ impl<'a> Scan<'a> {
             used: column.used.plus(self.ask),
             collisions: aside.collisions,
             avoided: aside.avoided,
-            by_rules: rule::of_affinity(affinity),
+            by_rules: rules::of_affinity(affinity),
             device_score: None,
         }
     }
