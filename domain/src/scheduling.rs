@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::job::JobType;
+
 /// Which of two nodes with room is better.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Algorithm {
@@ -38,6 +40,17 @@ pub struct PreemptionConfig {
 }
 
 impl PreemptionConfig {
+    /// Whether jobs of this type may take the place of less important ones.
+    #[must_use]
+    pub fn allows(self, job_type: JobType) -> bool {
+        match job_type {
+            JobType::System => self.system,
+            JobType::SysBatch => self.sysbatch,
+            JobType::Batch => self.batch,
+            JobType::Service => self.service,
+        }
+    }
+
     /// Whether `next` lets jobs of a type take the place of others that may not now.
     #[must_use]
     pub fn is_eased_by(&self, next: &Self) -> bool {

@@ -19,96 +19,32 @@ mod in_flight;
 mod instances;
 mod node_shapes;
 mod obstacle;
+mod outcome;
 mod preempt;
 mod preplace;
 mod rank;
 mod reconciler;
+mod replacement;
 mod system;
 mod unplaceable;
 mod update;
 mod why;
 
-use muster_domain::alloc::{ClientStatus, DesiredStatus};
-use muster_domain::eval::{EvalStatus, Evaluation};
-use muster_domain::id::{EvalId, LogIndex, NodeId, Timestamp};
-use muster_domain::job::{Job, JobType, TaskGroup};
-use muster_domain::plan::Plan;
+use muster_domain::eval::Evaluation;
+use muster_domain::id::{NodeId, Timestamp};
+use muster_domain::job::{JobType, TaskGroup};
 use muster_domain::resources::Amount;
 
-use crate::fsm::eval_update::{EvalUpdate, NextEval};
-use crate::limits;
-use crate::state::{AllocView, State};
+use crate::state::State;
 use in_flight::InFlightPlans;
+use instances::job_type;
 use node_shapes::NodeShapes;
 pub use obstacle::Obstacle;
-use reconciler::Instance;
+pub use outcome::{DesiredUpdates, ScheduleOutcome};
+pub(crate) use replacement::{may_be_replaced, replaced_at};
 pub(crate) use system::awaited_nodes;
 pub use unplaceable::is_unplaceable;
 pub use why::{Why, WhyNode, why};
-
-/// The result of looking at a job.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ScheduleOutcome {
-    /// The changes to make; may be empty.
-    pub plan: Plan,
-    /// The update of the evaluation. `None`: it was blocked and still is, and nothing need be written.
-    pub update: Option<EvalUpdate>,
-    /// The plan is a slice of what is to be done: the evaluation is looked at again when it is carried out.
-    pub is_partial: bool,
-    /// The number of instances of each group by action, for display.
-    pub desired: Vec<(String, DesiredUpdates)>,
-}
-
-impl ScheduleOutcome {
-    /// Whether there was no room for somebody, or only at the cost of others.
-    fn lacks_room(&self) -> bool {
-        let failed = self.update.as_ref();
-        let failed = failed.is_none_or(|update| !update.failed_groups.is_empty());
-        let groups = self.plan.groups.iter();
-        let mut runs = groups.flat_map(|group| &group.placements);
-        failed || runs.any(|run| !run.preempted().is_empty())
-    }
-}
-
-/// The number of instances of a group by action. A placement counts whether or not there is room for it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DesiredUpdates {
-    /// Left as they are.
-    pub ignore: u32,
-    pub place: u32,
-    /// Moved to another node.
-    pub migrate: u32,
-    pub stop: u32,
-    /// Taken over by the new version as they are.
-    pub in_place: u32,
-    /// Replaced by the new version.
-    pub destructive: u32,
-    /// Placed beside the older ones until somebody promotes them.
-    pub canary: u32,
-}
-
-impl From<reconciler::Counts> for DesiredUpdates {
-    fn from(counts: reconciler::Counts) -> Self {
-        let reconciler::Counts {
-            ignore,
-            place,
-            migrate,
-            stop,
-            in_place,
-            destructive,
-            canary,
-        } = counts;
-        Self {
-            ignore,
-            place,
-            migrate,
-            stop,
-            in_place,
-            destructive,
-            canary,
-        }
-    }
-}
 
 /// Looks at jobs one after the other, and keeps its knowledge of the nodes and of its plans under way.
 ///
@@ -165,12 +101,6 @@ impl Scheduler {
     }
 }
 
-/// The type of the job that is to be looked at. An evaluation may be older than its job: one that was removed
-/// can come again as another type before anybody has looked.
-fn job_type(job: Option<&Job>, eval: &Evaluation) -> JobType {
-    job.map_or(eval.job_type, |job| job.current.spec.job_type)
-}
-
 /// Looks at the job of `eval` in `state` at the time `now`, alone.
 #[must_use]
 pub fn schedule(state: &State, eval: &Evaluation, now: Timestamp) -> ScheduleOutcome {
@@ -198,7 +128,7 @@ pub(crate) fn needs_room(state: &State, eval: &Evaluation) -> Option<Amount> {
 
 /// Whether one-off tasks may take the place of less important work.
 pub(crate) fn may_evict_for_one_offs(state: &State) -> bool {
-    may_preempt(state, JobType::Batch)
+    state.config().scheduler.preemption.allows(JobType::Batch)
 }
 
 /// Returns the most that all waiting instances of `eval` take of a node.
@@ -211,62 +141,6 @@ pub fn waits_for(state: &State, eval: &Evaluation) -> Amount {
         Some(group.ask().times(*count))
     });
     asks.fold(Amount::default(), Amount::plus)
-}
-
-/// Whether an allocation that ended well counts as one that failed, because its job runs for ever.
-pub(crate) fn runs_for_ever(alloc: AllocView<'_>) -> bool {
-    instances::runs_for_ever(alloc.job().spec.job_type)
-}
-
-/// Returns the time at which an allocation that has ended by itself is replaced; `None`: it is not.
-pub(crate) fn replaced_at(alloc: AllocView<'_>) -> Option<Timestamp> {
-    let is_system = alloc.job().spec.job_type == JobType::System;
-    let is_over = match alloc.client_status() {
-        ClientStatus::Failed => true,
-        ClientStatus::Complete => is_system || runs_for_ever(alloc),
-        ClientStatus::Lost
-        | ClientStatus::Pending
-        | ClientStatus::Running
-        | ClientStatus::Unknown => false,
-    };
-    if !is_over || alloc.desired() != DesiredStatus::Run || alloc.next().is_some() {
-        return None;
-    }
-    if is_system {
-        return Some(instances::ended_at(alloc).plus(limits::SYSTEM_RESTART_DELAY));
-    }
-    let policy = &alloc.group().reschedule;
-    reconciler::next_time(&Instance::ended(alloc), Some(policy))
-}
-
-/// Whether an unhealthy instance may still be replaced by one that becomes healthy.
-pub(crate) fn may_be_replaced(alloc: AllocView<'_>) -> bool {
-    match alloc.client_status() {
-        ClientStatus::Failed | ClientStatus::Complete if alloc.desired() == DesiredStatus::Run => {
-            alloc.next().is_some() || replaced_at(alloc).is_some()
-        }
-        // It runs, and may still fail and be replaced then.
-        ClientStatus::Pending | ClientStatus::Running => {
-            let policy = &alloc.group().reschedule;
-            let is_system = alloc.job().spec.job_type.is_on_every_node();
-            is_system || policy.unlimited || policy.attempts > 0
-        }
-        ClientStatus::Failed
-        | ClientStatus::Complete
-        | ClientStatus::Lost
-        | ClientStatus::Unknown => true,
-    }
-}
-
-/// Whether jobs of this type may take the place of less important ones.
-fn may_preempt(state: &State, job_type: JobType) -> bool {
-    let preemption = state.config().scheduler.preemption;
-    match job_type {
-        JobType::System => preemption.system,
-        JobType::SysBatch => preemption.sysbatch,
-        JobType::Batch => preemption.batch,
-        JobType::Service => preemption.service,
-    }
 }
 
 /// Whether the scheduler could choose `node_id` for one more instance of `group`, at nobody's cost.
@@ -284,66 +158,6 @@ fn fits_on(
     let mut ranking = rank::Ranking::new(&fleet, spec, group, live, std::iter::empty());
     let number = fleet.number(node_id);
     number.is_some_and(|number| ranking.place_at(&mut fleet, number, None).is_ok())
-}
-
-/// Returns the seed that says which of equal nodes goes first, from the evaluation's id.
-fn seed(eval_id: &EvalId) -> u64 {
-    let mut bytes = [0; 8];
-    bytes.copy_from_slice(&eval_id.0[8..]);
-    u64::from_be_bytes(bytes)
-}
-
-/// A plan that changes nothing.
-fn empty_plan(state: &State, job: Option<&Job>, eval: &Evaluation) -> Plan {
-    let version = job.map_or(0, |job| job.current.version);
-    Plan::empty(eval.id, eval.job.clone(), version, state.applied())
-}
-
-/// Returns the update of the evaluation. The failed groups move from the plan to it.
-fn outcome(state: &State, eval: &Evaluation, plan: &mut Plan) -> Option<EvalUpdate> {
-    let failed = std::mem::take(&mut plan.failed);
-    let snapshot = state.applied();
-    if failed.is_empty() {
-        return Some(ended(eval, EvalStatus::Complete, "", snapshot));
-    }
-    let queued: Vec<(String, u32)> = failed
-        .iter()
-        .map(|group| (group.group.clone(), group.count))
-        .collect();
-    let was_blocked = eval.status == EvalStatus::Blocked;
-    if was_blocked && plan.is_empty() && queued == eval.queued {
-        return None;
-    }
-    let (status, description, next) = if was_blocked {
-        (EvalStatus::Blocked, "waits for room", NextEval::Nothing)
-    } else {
-        (EvalStatus::Complete, "", NextEval::Blocked)
-    };
-    let update = ended(eval, status, description, snapshot);
-    Some(EvalUpdate {
-        failed_groups: failed,
-        queued,
-        next,
-        ..update
-    })
-}
-
-/// An end of `eval` without more to say.
-fn ended(
-    eval: &Evaluation,
-    status: EvalStatus,
-    description: &str,
-    snapshot: LogIndex,
-) -> EvalUpdate {
-    EvalUpdate {
-        eval_id: eval.id,
-        status,
-        description: description.to_owned(),
-        snapshot_index: snapshot,
-        failed_groups: Vec::new(),
-        queued: Vec::new(),
-        next: NextEval::Nothing,
-    }
 }
 
 #[cfg(test)]

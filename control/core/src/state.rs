@@ -46,8 +46,8 @@ pub use evals::Evals;
 pub use holdings::NodeHoldings;
 pub use jobs::Jobs;
 pub use network::ClusterPolicy;
-pub(crate) use nodes::Columns;
 pub use nodes::{Column, ColumnPage, NodeClass, Nodes, PAGE_COLUMNS};
+pub(crate) use nodes::{Columns, numbered};
 pub use one_offs::{OneOffs, due_at, place_of};
 
 #[cfg(test)]

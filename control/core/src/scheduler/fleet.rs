@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use muster_domain::id::{JobKey, NodeId, NodeNumber};
+use muster_domain::id::{EvalId, JobKey, NodeId, NodeNumber};
 use muster_domain::job::{DEFAULT_HOST_NETWORK, PortAsk, TaskGroup};
 use muster_domain::node::NodeSpec;
 use muster_domain::resources::{AllocatedPort, Amount, DeviceAsk, HeldCores, HeldDevices, Holding};
@@ -12,7 +12,7 @@ use super::feasible::{Condition, device_matches};
 use super::in_flight::{InFlightPlans, NodeOverlay, PlacedInstance};
 use super::node_shapes::NodeShapes;
 use crate::limits::{DYNAMIC_PORT_MAX, DYNAMIC_PORT_MIN};
-use crate::state::{AllocView, Column, Columns, NodeHoldings, State};
+use crate::state::{AllocView, Column, Columns, NodeHoldings, State, numbered};
 
 /// Room is made for so many instances before there is a place for any of them.
 const EXPECTED_MAX: usize = 10_000;
@@ -512,9 +512,11 @@ fn assign_devices(
     Ok((given, score))
 }
 
-/// The number of a column.
-pub(super) fn numbered(at: usize) -> NodeNumber {
-    NodeNumber(u32::try_from(at).expect("numbers have 32 bits"))
+/// Returns the seed that says which of equal nodes goes first, from the evaluation's id.
+pub(super) fn seed(eval_id: &EvalId) -> u64 {
+    let mut bytes = [0; 8];
+    bytes.copy_from_slice(&eval_id.0[8..]);
+    u64::from_be_bytes(bytes)
 }
 
 /// Every dynamic port once, from a place that the seed decides, so that a port that was just given back

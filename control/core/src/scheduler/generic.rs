@@ -15,16 +15,17 @@ use muster_domain::plan::{
 };
 
 use super::feasible::{self, Feasibility, FeasibilityCheck, GroupConstraints};
-use super::fleet::{ExclusiveRequests, ProjectedNodes};
+use super::fleet::{ExclusiveRequests, ProjectedNodes, seed};
 use super::in_flight::InFlightPlans;
-use super::instances::{InstanceChanges, kill_timeout};
+use super::instances::{InstanceChanges, job_type, kill_timeout};
 use super::node_shapes::NodeShapes;
+use super::outcome::{DesiredUpdates, ScheduleOutcome, empty_plan, outcome};
 use super::rank::{RankedNode, Ranking, Scan, ScanOutcome};
 use super::reconciler::{
     self, GroupInput, GroupSpec, GroupWork, Input, Instance, JobWork, MIGRATING, NOT_NEEDED,
     Placement, RESCHEDULED,
 };
-use super::{DesiredUpdates, ScheduleOutcome, empty_plan, outcome, seed, unplaceable, update};
+use super::{unplaceable, update};
 use crate::fsm::one_off_alloc::is_placed;
 use crate::state::{AllocView, RemainingCapacity, State};
 
@@ -50,7 +51,7 @@ pub(super) fn schedule(
     let groups = groups(state, job, eval);
     let is_new = groups.iter().all(|group| group.instances.is_empty());
     let input = Input {
-        batch: super::job_type(job, eval) == JobType::Batch,
+        batch: job_type(job, eval) == JobType::Batch,
         stopped: job.is_none_or(|job| !job.wants_instances()),
         deployment,
         deployment_is_current: job
@@ -617,6 +618,7 @@ impl<'s> Placer<'s> {
         is_new: bool,
         fleet: ProjectedNodes<'s>,
     ) -> Self {
+        let preemption = state.config().scheduler.preemption;
         Self {
             state,
             job,
@@ -624,7 +626,7 @@ impl<'s> Placer<'s> {
             is_new,
             fleet,
             planned: Vec::new(),
-            may_preempt: super::may_preempt(state, job.current.spec.job_type),
+            may_preempt: preemption.allows(job.current.spec.job_type),
         }
     }
 
@@ -1225,7 +1227,7 @@ pub(super) fn could_help(state: &State, eval: &Evaluation, node_id: &NodeId) -> 
                 room.take(number, state.applied(), group.ask(), None)
                     .is_ok()
             };
-            (super::may_preempt(state, spec.job_type) || has_room())
+            (state.config().scheduler.preemption.allows(spec.job_type) || has_room())
                 && feasible::judge(
                     &FeasibilityCheck::new(GroupConstraints::of(spec, group)),
                     &node.spec,

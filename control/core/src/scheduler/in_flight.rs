@@ -13,8 +13,7 @@ use imbl::OrdMap;
 use muster_domain::id::{EvalId, JobKey, LogIndex, Timestamp};
 use muster_domain::resources::{Amount, Holding};
 
-use super::fleet::numbered;
-use crate::state::{Columns, NodeHoldings, State};
+use crate::state::{Columns, NodeHoldings, State, numbered};
 
 /// One instance that was placed: on which node, and what it takes of it.
 pub(super) type PlacedInstance = (usize, Amount, Holding);

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use muster_domain::alloc::{ClientStatus, DesiredStatus, TaskEventKind, TaskState};
+use muster_domain::eval::Evaluation;
 use muster_domain::id::{EvalId, Timestamp};
 use muster_domain::job::{Job, JobType, TaskGroup};
 use muster_domain::node::{NodeStatus, limits_in_place};
@@ -40,6 +41,12 @@ pub(super) fn taint(state: &State, alloc: AllocView<'_>) -> Taint {
             NodeStatus::Ready | NodeStatus::Initializing => Taint::Healthy,
         },
     }
+}
+
+/// The type of the job that is to be looked at. An evaluation may be older than its job: one that was removed
+/// can come again as another type before anybody has looked.
+pub(super) fn job_type(job: Option<&Job>, eval: &Evaluation) -> JobType {
+    job.map_or(eval.job_type, |job| job.current.spec.job_type)
 }
 
 /// Whether `alloc` is an instance of a job of the type that `job` has. One that was removed may come again as

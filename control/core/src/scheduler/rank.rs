@@ -47,9 +47,9 @@ use muster_domain::resources::Amount;
 use muster_domain::scheduling::Algorithm;
 
 use super::feasible::{FeasibilityCheck, GroupConstraints, value_of};
-use super::fleet::{ExclusiveRequests, HoldingOffer, ProjectedNodes, numbered};
+use super::fleet::{ExclusiveRequests, HoldingOffer, ProjectedNodes};
 use crate::limits;
-use crate::state::AllocView;
+use crate::state::{AllocView, numbered};
 use by_class::ByClass;
 use candidate::Candidate;
 pub(super) use candidate::RankedNode;

@@ -14,12 +14,13 @@ use muster_domain::plan::{
 };
 
 use self::deployment::{GroupChange, GroupProgress, JobDeployment};
-use super::fleet::ProjectedNodes;
+use super::fleet::{ProjectedNodes, seed};
 use super::instances::{InstanceChanges, is_of_type, taint};
+use super::outcome::{DesiredUpdates, ScheduleOutcome, empty_plan, outcome};
 use super::rank::{RankedNode, Ranking};
 use super::reconciler::{LOST, MIGRATING, NOT_NEEDED, Taint, UPDATING};
+use super::replacement::replaced_at;
 use super::update::Change;
-use super::{DesiredUpdates, ScheduleOutcome, empty_plan, outcome, seed};
 use crate::state::{AllocView, State};
 pub(crate) use deployment::awaited_nodes;
 
@@ -182,7 +183,7 @@ impl<'a> SystemReconciler<'a, '_> {
     /// Whether an instance that ended by itself is started anew later. The evaluation for that was made when its end
     /// was reported.
     fn waits(&self, alloc: AllocView<'_>) -> bool {
-        super::replaced_at(alloc).is_some_and(|at| at > self.now)
+        replaced_at(alloc).is_some_and(|at| at > self.now)
     }
 
     /// Whether the instance is gone with its node.
@@ -258,7 +259,8 @@ fn place_group<'j>(
     } = present;
     let key = job.key();
     let spec = &job.current.spec;
-    let may_preempt = super::may_preempt(fleet.state(), spec.job_type);
+    let preemption = fleet.state().config().scheduler.preemption;
+    let may_preempt = preemption.allows(spec.job_type);
     let preempting = may_preempt.then_some((&key, spec.priority));
     // Instances on other nodes do not keep an instance away from one.
     let mut ranking = Ranking::new(fleet, spec, group, std::iter::empty(), std::iter::empty());

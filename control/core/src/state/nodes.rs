@@ -441,6 +441,11 @@ impl Nodes {
     }
 }
 
+/// The number of a column.
+pub(crate) fn numbered(at: usize) -> NodeNumber {
+    NodeNumber(u32::try_from(at).expect("numbers have 32 bits"))
+}
+
 fn row_hash(number: NodeNumber, node: &Node) -> u64 {
     let Node {
         spec,

@@ -25,12 +25,12 @@ use super::rules;
 use super::score_terms::{FULL, NamedScores, ScoreTerms, has_capacity, named, together};
 use crate::limits;
 use crate::scheduler::feasible::FeasibilityCounts;
-use crate::scheduler::fleet::{ExclusiveRequests, HoldingOffer, ProjectedNodes, numbered};
+use crate::scheduler::fleet::{ExclusiveRequests, HoldingOffer, ProjectedNodes};
 use crate::scheduler::node_shapes::{
     self, ClassView, FeasibilityCache, GroupRequirements, NEAR, NodeShape, RequestFactors,
     ScaledRequest, ShortfallCounts,
 };
-use crate::state::AllocView;
+use crate::state::{AllocView, numbered};
 
 /// A scan looks at kinds and a few blocks for each instance, a ranking at every node once and then at one path in a
 /// tree: from about one instance for so many nodes on the ranking is asked.

@@ -13,7 +13,7 @@ use muster_domain::job::{Job, JobType, JobVersion, TaskGroup, UpdateStrategy};
 use muster_domain::plan::{DeploymentUpdate, NewDeployment, Plan};
 use muster_domain::{number, saturating};
 
-use crate::scheduler::replaced_at;
+use crate::scheduler::replacement::replaced_at;
 use crate::state::{AllocView, State};
 
 /// Nodes by group.

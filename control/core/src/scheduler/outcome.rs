@@ -1,0 +1,127 @@
+//! The result of looking at a job: a plan, and an update of its evaluation.
+
+use muster_domain::eval::{EvalStatus, Evaluation};
+use muster_domain::id::LogIndex;
+use muster_domain::job::Job;
+use muster_domain::plan::Plan;
+
+use super::reconciler;
+use crate::fsm::eval_update::{EvalUpdate, NextEval};
+use crate::state::State;
+
+/// The result of looking at a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScheduleOutcome {
+    /// The changes to make; may be empty.
+    pub plan: Plan,
+    /// The update of the evaluation. `None`: it was blocked and still is, and nothing need be written.
+    pub update: Option<EvalUpdate>,
+    /// The plan is a slice of what is to be done: the evaluation is looked at again when it is carried out.
+    pub is_partial: bool,
+    /// The number of instances of each group by action, for display.
+    pub desired: Vec<(String, DesiredUpdates)>,
+}
+
+impl ScheduleOutcome {
+    /// Whether there was no room for somebody, or only at the cost of others.
+    pub(super) fn lacks_room(&self) -> bool {
+        let failed = self.update.as_ref();
+        let failed = failed.is_none_or(|update| !update.failed_groups.is_empty());
+        let groups = self.plan.groups.iter();
+        let mut runs = groups.flat_map(|group| &group.placements);
+        failed || runs.any(|run| !run.preempted().is_empty())
+    }
+}
+
+/// The number of instances of a group by action. A placement counts whether or not there is room for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DesiredUpdates {
+    /// Left as they are.
+    pub ignore: u32,
+    pub place: u32,
+    /// Moved to another node.
+    pub migrate: u32,
+    pub stop: u32,
+    /// Taken over by the new version as they are.
+    pub in_place: u32,
+    /// Replaced by the new version.
+    pub destructive: u32,
+    /// Placed beside the older ones until somebody promotes them.
+    pub canary: u32,
+}
+
+impl From<reconciler::Counts> for DesiredUpdates {
+    fn from(counts: reconciler::Counts) -> Self {
+        let reconciler::Counts {
+            ignore,
+            place,
+            migrate,
+            stop,
+            in_place,
+            destructive,
+            canary,
+        } = counts;
+        Self {
+            ignore,
+            place,
+            migrate,
+            stop,
+            in_place,
+            destructive,
+            canary,
+        }
+    }
+}
+
+/// A plan that changes nothing.
+pub(super) fn empty_plan(state: &State, job: Option<&Job>, eval: &Evaluation) -> Plan {
+    let version = job.map_or(0, |job| job.current.version);
+    Plan::empty(eval.id, eval.job.clone(), version, state.applied())
+}
+
+/// Returns the update of the evaluation. The failed groups move from the plan to it.
+pub(super) fn outcome(state: &State, eval: &Evaluation, plan: &mut Plan) -> Option<EvalUpdate> {
+    let failed = std::mem::take(&mut plan.failed);
+    let snapshot = state.applied();
+    if failed.is_empty() {
+        return Some(ended(eval, EvalStatus::Complete, "", snapshot));
+    }
+    let queued: Vec<(String, u32)> = failed
+        .iter()
+        .map(|group| (group.group.clone(), group.count))
+        .collect();
+    let was_blocked = eval.status == EvalStatus::Blocked;
+    if was_blocked && plan.is_empty() && queued == eval.queued {
+        return None;
+    }
+    let (status, description, next) = if was_blocked {
+        (EvalStatus::Blocked, "waits for room", NextEval::Nothing)
+    } else {
+        (EvalStatus::Complete, "", NextEval::Blocked)
+    };
+    let update = ended(eval, status, description, snapshot);
+    Some(EvalUpdate {
+        failed_groups: failed,
+        queued,
+        next,
+        ..update
+    })
+}
+
+/// An end of `eval` without more to say.
+fn ended(
+    eval: &Evaluation,
+    status: EvalStatus,
+    description: &str,
+    snapshot: LogIndex,
+) -> EvalUpdate {
+    EvalUpdate {
+        eval_id: eval.id,
+        status,
+        description: description.to_owned(),
+        snapshot_index: snapshot,
+        failed_groups: Vec::new(),
+        queued: Vec::new(),
+        next: NextEval::Nothing,
+    }
+}
