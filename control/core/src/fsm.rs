@@ -17,7 +17,7 @@ mod deployment;
 mod effect;
 mod eval;
 pub(crate) mod eval_update;
-mod garbage;
+pub(crate) mod garbage;
 mod job;
 mod keyed;
 mod launch;

@@ -18,7 +18,7 @@ pub(super) mod cursor;
 pub(super) mod dry_run;
 pub(super) mod forecast;
 pub(super) mod keep_reason;
-pub(super) mod rule;
+pub(crate) mod rule;
 pub(super) mod slice_limits;
 
 use std::collections::BTreeMap;

@@ -8,7 +8,7 @@ use muster_domain::job::Job;
 
 use super::keep_reason::KeepReason;
 use super::rule;
-use crate::gc::GcConfig;
+use crate::gc::config::GcConfig;
 use crate::limits;
 use crate::state::{AllocView, State};
 
