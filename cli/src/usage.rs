@@ -4,115 +4,30 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use muster_wire::api::stats::{EphemeralDisk, Histogram, Pressure, TaskCounters, TaskNetwork};
+use muster_wire::task_stats::DisplayValue;
 
 use crate::output;
 
 /// One line a value: its label and text. Reasons for what is absent come last, each once.
 #[must_use]
-#[expect(
-    clippy::too_many_lines,
-    reason = "two lines a value, so that none is forgotten"
-)]
 pub fn lines(counters: &TaskCounters) -> Vec<(&'static str, String)> {
-    let TaskCounters {
-        cpu_nanos,
-        context_switches,
-        run_delay,
-        throttled_periods,
-        throttled_nanos,
-        memory_bytes,
-        memory_peak_bytes,
-        memory_limit_bytes,
-        memory_anon_bytes,
-        memory_file_bytes,
-        memory_shmem_bytes,
-        memory_swap_bytes,
-        memory_kernel_bytes,
-        memory_high_events,
-        memory_max_events,
-        major_faults,
-        pressure_cpu,
-        pressure_memory,
-        pressure_io,
-        pids,
-        forks,
-        execs,
-        oom_kills,
-        net_rx_bytes,
-        net_rx_packets,
-        net_tx_bytes,
-        net_tx_packets,
-        net_rx_denied,
-        net_tx_denied,
-        net_rx_limited,
-        net_tx_limited,
-        tcp_opened,
-        tcp_accepted,
-        tcp_retransmits,
-        block_read_bytes,
-        block_reads,
-        block_write_bytes,
-        block_writes,
-        block_latency,
-        pid,
-        log_bytes,
-        log_dropped_bytes,
-        log_limited_nanos,
-        absent,
-        network,
-    } = counters;
-    let process = u64::from(*pid);
+    let process = u64::from(counters.pid);
     let process = (process != 0).then_some(process);
-    let mut lines = vec![
-        ("process", count(process)),
-        ("cpu time", time(*cpu_nanos)),
-        ("context switches", count(*context_switches)),
-        ("waited for a CPU", histogram(run_delay.as_ref())),
-        ("throttled periods", count(*throttled_periods)),
-        ("throttled time", time(*throttled_nanos)),
-        ("memory", bytes(*memory_bytes)),
-        ("memory peak", bytes(*memory_peak_bytes)),
-        ("memory limit", bytes(*memory_limit_bytes)),
-        ("memory anonymous", bytes(*memory_anon_bytes)),
-        ("memory of files", bytes(*memory_file_bytes)),
-        ("of it on no disk", bytes(*memory_shmem_bytes)),
-        ("memory swapped", bytes(*memory_swap_bytes)),
-        ("memory of the kernel", bytes(*memory_kernel_bytes)),
-        ("times above memory.high", count(*memory_high_events)),
-        ("times at the limit", count(*memory_max_events)),
-        ("major faults", count(*major_faults)),
-        ("stalled for CPU", pressure(*pressure_cpu)),
-        ("stalled for memory", pressure(*pressure_memory)),
-        ("stalled for I/O", pressure(*pressure_io)),
-        ("out-of-memory kills", count(*oom_kills)),
-        ("processes", count(*pids)),
-        ("forks", count(*forks)),
-        ("execs", count(*execs)),
-        ("network received", traffic(*net_rx_bytes, *net_rx_packets)),
-        ("network sent", traffic(*net_tx_bytes, *net_tx_packets)),
-        ("network denied", denied(*net_rx_denied, *net_tx_denied)),
-        (
-            "network above rate",
-            denied(*net_rx_limited, *net_tx_limited),
-        ),
-        ("connections", connections(*tcp_opened, *tcp_accepted)),
-        ("TCP retransmits", count(*tcp_retransmits)),
-        ("read from disk", requests(*block_read_bytes, *block_reads)),
-        (
-            "written to disk",
-            requests(*block_write_bytes, *block_writes),
-        ),
-        ("disk latency", histogram(block_latency.as_ref())),
-        ("log taken", output::bytes(*log_bytes)),
-        ("log dropped", output::bytes(*log_dropped_bytes)),
-        ("log above rate", time(Some(*log_limited_nanos))),
-    ];
+    let mut lines = vec![("process", count(process))];
+    let values = counters.lines().into_iter();
+    lines.extend(values.map(|(label, value)| (label, text(value))));
+    lines.extend([
+        ("log taken", output::bytes(counters.log_bytes)),
+        ("log dropped", output::bytes(counters.log_dropped_bytes)),
+        ("log above rate", time(Some(counters.log_limited_nanos))),
+    ]);
     lines.extend(
-        network
+        counters
+            .network
             .as_ref()
             .map(|network| ("reached at", reached_at(network))),
     );
-    lines.extend(reasons(absent).map(|reason| ("–", reason)));
+    lines.extend(reasons(&counters.absent).map(|reason| ("–", reason)));
     lines
 }
 
@@ -144,6 +59,22 @@ pub fn disk_lines(disk: &EphemeralDisk) -> Vec<(&'static str, String)> {
 }
 
 const DASH: &str = "–";
+
+fn text(value: DisplayValue<'_>) -> String {
+    match value {
+        DisplayValue::Count(value) => count(value.copied()),
+        DisplayValue::Bytes(value) => bytes(value.copied()),
+        DisplayValue::Nanos(value) => time(value.copied()),
+        DisplayValue::Pressure(value) => pressure(value.copied()),
+        DisplayValue::Histogram(value) => histogram(value),
+        DisplayValue::Traffic(amount, packets) => traffic(amount.copied(), packets.copied()),
+        DisplayValue::PacketsInOut(received, sent) => denied(received.copied(), sent.copied()),
+        DisplayValue::Connections(opened, accepted) => {
+            connections(opened.copied(), accepted.copied())
+        }
+        DisplayValue::Requests(amount, count) => requests(amount.copied(), count.copied()),
+    }
+}
 
 fn count(value: Option<u64>) -> String {
     value.map_or_else(|| DASH.to_owned(), |value| value.to_string())

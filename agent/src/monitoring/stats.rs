@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use muster_domain::error_chain::chain;
 use muster_domain::id::AllocId;
 use muster_wire::rpc::{AllocStats, Histogram, NodeCollection, NodeStats, Pressure, TaskStats};
+use muster_wire::task_stats::Source;
 
 use crate::bpf::{self, TaskCounters};
 use crate::context::AgentContext;
@@ -25,8 +26,6 @@ use crate::session::clock::now;
 use crate::storage::StorageContext;
 use crate::tasks::drivers::usage::{ReportedUsage, is_hidden};
 use crate::tasks::live::LiveTask;
-
-use self::values::Source;
 
 /// Why the kernel's files tell nothing of a task.
 pub(crate) const GONE: &str = "the task's cgroup is gone";
@@ -196,7 +195,7 @@ fn task(
         (Source::Ebpf(_), _, Err(reason))
         | (Source::Cgroup(_) | Source::Pressure, Err(reason), _) => reason.clone(),
         (Source::Ebpf(part), _, Ok(_)) => values::of_part(absent, part),
-        (Source::Cgroup(controller), Ok(()), _) => untold(live, controller),
+        (Source::Cgroup(controller), Ok(()), _) => untold(live, controller.into()),
         (Source::Pressure, Ok(()), _) => NO_PRESSURE.to_owned(),
     });
     stats

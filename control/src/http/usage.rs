@@ -14,13 +14,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::time::Duration;
 
 use muster_control_core::state::State;
 use muster_domain::alloc::Allocation;
 use muster_domain::id::LogIndex;
 use muster_domain::one_off::{META_DOMAIN, META_METRICS_GUID};
 use muster_wire::rpc::{AllocDisk, AllocStats, Histogram, NodeCollection, NodeStats, TaskStats};
+use muster_wire::task_stats::{MetricKind, Sample, TASK_METRICS, TaskMetric};
 
 /// One number of each of several things.
 struct MetricFamily<T> {
@@ -145,235 +145,6 @@ const fn gauge<T>(
     }
 }
 
-/// Metrics of a task.
-const FAMILIES: &[MetricFamily<TaskStats>] = &[
-    counter("muster_task_cpu_seconds_total", "CPU time.", |task| {
-        seconds(task.cpu)
-    }),
-    counter(
-        "muster_task_context_switches_total",
-        "Context switches away from a thread.",
-        |task| number(task.context_switches),
-    ),
-    counter(
-        "muster_task_throttled_periods_total",
-        "Periods in which the CPU quota ran out.",
-        |task| number(task.throttled_periods),
-    ),
-    counter(
-        "muster_task_throttled_seconds_total",
-        "Time in which the task was throttled by its CPU quota.",
-        |task| seconds(task.throttled),
-    ),
-    gauge("muster_task_memory_bytes", "Memory charged.", |task| {
-        number(task.memory_bytes)
-    }),
-    gauge(
-        "muster_task_memory_peak_bytes",
-        "Highest memory charged so far.",
-        |task| number(task.memory_peak_bytes),
-    ),
-    gauge(
-        "muster_task_memory_limit_bytes",
-        "Memory limit in force.",
-        |task| number(task.memory_limit_bytes),
-    ),
-    gauge(
-        "muster_task_memory_anon_bytes",
-        "Anonymous memory.",
-        |task| number(task.memory_anon_bytes),
-    ),
-    gauge("muster_task_memory_file_bytes", "Page cache.", |task| {
-        number(task.memory_file_bytes)
-    }),
-    gauge(
-        "muster_task_memory_shmem_bytes",
-        "Page cache without a disk behind it, as of tmpfs.",
-        |task| number(task.memory_shmem_bytes),
-    ),
-    gauge("muster_task_memory_swap_bytes", "Memory in swap.", |task| {
-        number(task.memory_swap_bytes)
-    }),
-    gauge(
-        "muster_task_memory_kernel_bytes",
-        "Memory that the kernel uses for the task.",
-        |task| number(task.memory_kernel_bytes),
-    ),
-    counter(
-        "muster_task_memory_high_total",
-        "Times that the task was throttled above memory.high.",
-        |task| number(task.memory_high_events),
-    ),
-    counter(
-        "muster_task_memory_max_total",
-        "Times that memory was about to exceed the limit.",
-        |task| number(task.memory_max_events),
-    ),
-    counter(
-        "muster_task_major_faults_total",
-        "Page faults that read from a disk.",
-        |task| number(task.major_faults),
-    ),
-    counter(
-        "muster_task_pressure_cpu_some_seconds_total",
-        "Time in which at least one process waited for a CPU (PSI some).",
-        |task| seconds(task.pressure_cpu.map(|it| it.some)),
-    ),
-    counter(
-        "muster_task_pressure_cpu_full_seconds_total",
-        "Time in which all processes waited for a CPU (PSI full).",
-        |task| seconds(task.pressure_cpu.and_then(|it| it.full)),
-    ),
-    counter(
-        "muster_task_pressure_memory_some_seconds_total",
-        "Time in which at least one process waited for memory (PSI some).",
-        |task| seconds(task.pressure_memory.map(|it| it.some)),
-    ),
-    counter(
-        "muster_task_pressure_memory_full_seconds_total",
-        "Time in which all processes waited for memory (PSI full).",
-        |task| seconds(task.pressure_memory.and_then(|it| it.full)),
-    ),
-    counter(
-        "muster_task_pressure_io_some_seconds_total",
-        "Time in which at least one process waited for I/O (PSI some).",
-        |task| seconds(task.pressure_io.map(|it| it.some)),
-    ),
-    counter(
-        "muster_task_pressure_io_full_seconds_total",
-        "Time in which all processes waited for I/O (PSI full).",
-        |task| seconds(task.pressure_io.and_then(|it| it.full)),
-    ),
-    counter(
-        "muster_task_oom_kills_total",
-        "Processes that the out-of-memory killer ended.",
-        |task| number(task.oom_kills),
-    ),
-    gauge("muster_task_processes", "Processes and threads.", |task| {
-        number(task.pids)
-    }),
-    counter("muster_task_forks_total", "Processes forked.", |task| {
-        number(task.forks)
-    }),
-    counter("muster_task_execs_total", "Programs executed.", |task| {
-        number(task.execs)
-    }),
-    counter(
-        "muster_task_network_received_bytes_total",
-        "Bytes of IP packets received.",
-        |task| number(task.net_rx_bytes),
-    ),
-    counter(
-        "muster_task_network_received_packets_total",
-        "IP packets received.",
-        |task| number(task.net_rx_packets),
-    ),
-    counter(
-        "muster_task_network_received_denied_packets_total",
-        "IP packets to the task that its network policy refused.",
-        |task| number(task.net_rx_denied),
-    ),
-    counter(
-        "muster_task_network_sent_bytes_total",
-        "Bytes of IP packets sent.",
-        |task| number(task.net_tx_bytes),
-    ),
-    counter(
-        "muster_task_network_sent_packets_total",
-        "IP packets sent.",
-        |task| number(task.net_tx_packets),
-    ),
-    counter(
-        "muster_task_network_sent_denied_packets_total",
-        "IP packets of the task that its network policy refused.",
-        |task| number(task.net_tx_denied),
-    ),
-    counter(
-        "muster_task_network_received_limited_packets_total",
-        "IP packets to the task that exceeded the ingress rate of its network policy.",
-        |task| number(task.net_rx_limited),
-    ),
-    counter(
-        "muster_task_network_sent_limited_packets_total",
-        "IP packets of the task that exceeded the egress rate of its network policy.",
-        |task| number(task.net_tx_limited),
-    ),
-    counter(
-        "muster_task_tcp_opened_total",
-        "TCP connections opened.",
-        |task| number(task.tcp_opened),
-    ),
-    counter(
-        "muster_task_tcp_accepted_total",
-        "TCP connections accepted.",
-        |task| number(task.tcp_accepted),
-    ),
-    counter(
-        "muster_task_tcp_retransmits_total",
-        "Retransmitted TCP segments.",
-        |task| number(task.tcp_retransmits),
-    ),
-    counter(
-        "muster_task_block_read_bytes_total",
-        "Bytes read from block devices.",
-        |task| number(task.block_read_bytes),
-    ),
-    counter(
-        "muster_task_block_reads_total",
-        "Read requests to block devices.",
-        |task| number(task.block_reads),
-    ),
-    counter(
-        "muster_task_block_written_bytes_total",
-        "Bytes written to block devices.",
-        |task| number(task.block_write_bytes),
-    ),
-    counter(
-        "muster_task_block_writes_total",
-        "Write requests to block devices.",
-        |task| number(task.block_writes),
-    ),
-    counter(
-        "muster_task_log_bytes_total",
-        "Bytes of output read from the task.",
-        |task| number(Some(task.log_bytes)),
-    ),
-    counter(
-        "muster_task_log_dropped_bytes_total",
-        "Bytes of output dropped, because the disk was full or the task exceeded its output rate.",
-        |task| number(Some(task.log_dropped_bytes)),
-    ),
-    counter(
-        "muster_task_log_limited_seconds_total",
-        "Time in which the task's output exceeded its rate.",
-        |task| seconds(Some(task.log_limited)),
-    ),
-];
-
-/// How long things of a task took.
-struct HistogramFamily {
-    name: &'static str,
-    help: &'static str,
-    value: fn(&TaskStats) -> Option<&Histogram>,
-}
-
-const SPREADS: &[HistogramFamily] = &[
-    HistogramFamily {
-        name: "muster_task_run_delay_seconds",
-        help: "How long threads that could run waited for a CPU.",
-        value: |task| task.run_delay.as_ref(),
-    },
-    HistogramFamily {
-        name: "muster_task_block_latency_seconds",
-        help: "From when a block device was given a request until it was done with it.",
-        value: |task| task.block_latency.as_ref(),
-    },
-];
-
-fn seconds(value: Option<Duration>) -> Option<f64> {
-    value.map(|time| time.as_secs_f64())
-}
-
 fn number(value: Option<u64>) -> Option<f64> {
     value.map(|value| value as f64)
 }
@@ -413,24 +184,31 @@ pub(super) fn prometheus(state: &State, stats: &NodeStats) -> String {
     for (place, told) in &tasks {
         line(&mut text, name, &labels(place), f64::from(told.instances));
     }
-    for family in FAMILIES {
-        let samples = tasks.iter().map(|(place, told)| (place, told.stats));
-        add_family(&mut text, family, samples);
-    }
-    for spread in SPREADS {
-        let mut samples = tasks
-            .iter()
-            .filter_map(|(place, told)| Some((place, (spread.value)(told.stats)?)))
-            .peekable();
-        if samples.peek().is_some() {
-            header(&mut text, spread.name, "histogram", spread.help);
-        }
-        for (place, histogram) in samples {
-            buckets(&mut text, spread.name, &labels(place), histogram);
-        }
-    }
+    add_task_metrics(&mut text, &tasks);
     add_disks(&mut text, state, stats);
     text
+}
+
+/// Adds the metrics of tasks, histograms last. A metric without any sample is left out.
+fn add_task_metrics(text: &mut String, tasks: &BTreeMap<TaskLabels, LabelledTask<'_>>) {
+    let is_histogram = |metric: &&TaskMetric| metric.kind == MetricKind::Histogram;
+    let (histograms, numbers): (Vec<&TaskMetric>, Vec<&TaskMetric>) =
+        TASK_METRICS.iter().partition(is_histogram);
+    for metric in numbers.into_iter().chain(histograms) {
+        let samples = tasks
+            .iter()
+            .filter_map(|(place, told)| Some((place, (metric.sample)(told.stats)?)));
+        let mut samples = samples.peekable();
+        if samples.peek().is_some() {
+            header(text, metric.name, metric.kind.as_str(), metric.help);
+        }
+        for (place, sample) in samples {
+            match sample {
+                Sample::Number(value) => line(text, metric.name, &labels(place), value),
+                Sample::Histogram(value) => buckets(text, metric.name, &labels(place), value),
+            }
+        }
+    }
 }
 
 /// Adds the node's garbage collection since its agent's start. Adds the kept allocations too: finished ones
@@ -613,6 +391,8 @@ fn line(text: &mut String, name: &str, labels: &str, value: f64) {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -648,13 +428,14 @@ mod tests {
 
     #[test]
     fn metric_names_are_unique_with_matching_suffix() {
-        let mut names: Vec<&str> = FAMILIES.iter().map(|family| family.name).collect();
-        for family in FAMILIES {
-            let is_total = family.name.ends_with("_total");
-            assert_eq!(is_total, family.kind == "counter", "{}", family.name);
+        let mut names: Vec<&str> = TASK_METRICS.iter().map(|metric| metric.name).collect();
+        for metric in TASK_METRICS {
+            let is_total = metric.name.ends_with("_total");
+            let is_counter = metric.kind == MetricKind::Counter;
+            assert_eq!(is_total, is_counter, "{}", metric.name);
         }
         names.sort_unstable();
         names.dedup();
-        assert_eq!(names.len(), FAMILIES.len());
+        assert_eq!(names.len(), TASK_METRICS.len());
     }
 }
