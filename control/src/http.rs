@@ -58,7 +58,7 @@ use cross_site::SitePolicy;
 use handler::{Http, Table};
 use status::ApiError;
 
-/// Every route. In the order of `wire::api::route::ROUTES`.
+/// Every route, as `wire::api::routes` lists them.
 fn table() -> Table {
     let nouns: [fn(Table) -> Table; 12] = [
         job::routes,
@@ -118,12 +118,12 @@ pub(crate) async fn serve(
 mod tests {
     use std::collections::BTreeSet;
 
-    use muster_wire::api::route::ROUTES;
+    use muster_wire::api;
 
     #[test]
     fn the_table_has_every_path_in_wire() {
         let served: BTreeSet<&str> = super::table().paths.into_iter().collect();
-        let listed: BTreeSet<&str> = ROUTES.iter().map(|route| route.path).collect();
+        let listed: BTreeSet<&str> = api::routes().map(|route| route.path).collect();
 
         assert_eq!(served, listed);
     }

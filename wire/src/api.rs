@@ -34,3 +34,27 @@ pub mod stats;
 pub mod task;
 pub mod time;
 pub mod why;
+
+use route::Route;
+
+/// Every route, by noun.
+pub fn routes() -> impl Iterator<Item = &'static Route> {
+    let nouns = [
+        job::ROUTES,
+        eval::ROUTES,
+        alloc::ROUTES,
+        node::ROUTES,
+        deployment::ROUTES,
+        task::ROUTES,
+        stats::ROUTES,
+        history::ROUTES,
+        network::ROUTES,
+        exec::ROUTES,
+        logs::ROUTES,
+        agent::ROUTES,
+        operator::ROUTES,
+        search::ROUTES,
+        event::ROUTES,
+    ];
+    nouns.into_iter().flatten()
+}

@@ -32,7 +32,7 @@ impl FromRef<Http> for Control {
 #[derive(Debug, Default)]
 pub(super) struct Table {
     pub(super) router: Router<Http>,
-    /// Each path as `wire::api::route` writes it.
+    /// Each path as `wire::api::routes` writes it.
     pub(super) paths: Vec<&'static str>,
 }
 

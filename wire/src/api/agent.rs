@@ -7,6 +7,19 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::api::route::Route;
+
+/// Routes of servers.
+pub const ROUTES: &[Route] = &[
+    Route::read("/v1/agent/self"),
+    Route::read("/v1/agent/members"),
+    Route::read("/v1/agent/servers"),
+    Route::read("/v1/agent/health"),
+    Route::read("/v1/status/leader"),
+    Route::read("/v1/status/peers"),
+    Route::read("/v1/regions"),
+];
+
 /// A server of the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]

@@ -13,10 +13,20 @@ use serde::{Deserialize, Serialize};
 use crate::api::job::Job;
 use crate::api::null;
 use crate::api::resources::{AllocatedResources, Dns, Resources};
+use crate::api::route::Route;
 
 pub use metric::{Metric, NodeScoreMeta};
 pub use signal::{SignalRequest, read_signal, read_stop};
 pub use task::{TaskEvent, TaskState};
+
+/// Routes of allocations.
+pub const ROUTES: &[Route] = &[
+    Route::read("/v1/allocations"),
+    Route::read("/v1/allocation/{alloc_id}"),
+    Route::write("/v1/allocation/{alloc_id}/stop"),
+    Route::read("/v1/client/allocation/{alloc_id}/checks"),
+    Route::write("/v1/client/allocation/{alloc_id}/signal"),
+];
 
 /// The node of an allocation, as an answer shows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

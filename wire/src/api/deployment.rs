@@ -11,7 +11,19 @@ use serde::{Deserialize, Serialize};
 use crate::api::block::{self, Block, FieldNames};
 use crate::api::null;
 use crate::api::read_error::ReadJobError;
+use crate::api::route::Route;
 use crate::api::time::Rfc3339;
+
+/// Routes of deployments.
+pub const ROUTES: &[Route] = &[
+    Route::read("/v1/deployments"),
+    Route::read("/v1/deployment/{deployment_id}"),
+    Route::read("/v1/deployment/allocations/{deployment_id}"),
+    Route::write("/v1/deployment/allocation-health/{deployment_id}"),
+    Route::write("/v1/deployment/fail/{deployment_id}"),
+    Route::write("/v1/deployment/pause/{deployment_id}"),
+    Route::write("/v1/deployment/promote/{deployment_id}"),
+];
 
 /// A deployment.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

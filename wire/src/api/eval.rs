@@ -8,7 +8,15 @@ use muster_domain::eval as domain;
 use serde::{Deserialize, Serialize};
 
 use crate::api::alloc::Metric;
+use crate::api::route::Route;
 use crate::api::time::Rfc3339;
+
+/// Routes of evaluations.
+pub const ROUTES: &[Route] = &[
+    Route::read("/v1/evaluations"),
+    Route::read("/v1/evaluation/{eval_id}"),
+    Route::read("/v1/evaluation/{eval_id}/allocations"),
+];
 
 /// An evaluation. Fields that say nothing are left out, as Nomad does.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -15,7 +15,11 @@ use crate::api::eval::Evaluation;
 use crate::api::job::Job;
 use crate::api::node::Node;
 use crate::api::operator::{GcRound, NodeGcRound};
+use crate::api::route::Route;
 use crate::api::task::Task;
+
+/// Routes of events.
+pub const ROUTES: &[Route] = &[Route::read("/v1/event/stream")];
 
 /// The subject of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

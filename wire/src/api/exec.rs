@@ -4,6 +4,11 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::api::route::Route;
+
+/// Routes of sessions with commands.
+pub const ROUTES: &[Route] = &[Route::read("/v1/client/allocation/{alloc_id}/exec")];
+
 /// A piece of a stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]

@@ -8,7 +8,11 @@ use std::time::Duration;
 use muster_domain::saturating::nanos;
 use serde::{Deserialize, Serialize};
 
+use crate::api::route::Route;
 use crate::rpc;
+
+/// Routes of past resource usage.
+pub const ROUTES: &[Route] = &[Route::read("/v1/client/allocation/{alloc_id}/history")];
 
 /// The answer to `GET /v1/client/allocation/:id/history`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -35,6 +35,7 @@ use crate::api::diff::JobDiff;
 use crate::api::null::{self, Null};
 use crate::api::policy::NetworkPolicy;
 use crate::api::resources::{Cni, Dns, Network, asked_ports};
+use crate::api::route::Route;
 
 pub use change::{
     DispatchResponse, EvalOptions, EvaluateRequest, GroupScaleStatus, RevertRequest, ScaleRequest,
@@ -52,6 +53,42 @@ pub use restart::RestartPolicy;
 pub use steps::{Affinity, Disconnect, Migrate, Reschedule, Spread, SpreadTarget, Update};
 pub use summary::{Children, GroupSummary, JobListStub, JobSummary};
 pub use task::Task;
+
+/// Routes of jobs.
+pub const ROUTES: &[Route] = &[
+    Route {
+        path: "/v1/jobs",
+        methods: &["GET", "PUT", "POST"],
+    },
+    Route {
+        path: "/v1/job/{job_id}",
+        methods: &["GET", "PUT", "POST", "DELETE"],
+    },
+    Route::read("/v1/job/{job_id}/actions"),
+    Route::read("/v1/job/{job_id}/allocations"),
+    Route::read("/v1/job/{job_id}/deployment"),
+    Route::read("/v1/job/{job_id}/deployments"),
+    Route::write("/v1/job/{job_id}/dispatch"),
+    Route::write("/v1/job/{job_id}/evaluate"),
+    Route::read("/v1/job/{job_id}/evaluations"),
+    Route::write("/v1/job/{job_id}/periodic/force"),
+    Route::write("/v1/job/{job_id}/plan"),
+    Route::write("/v1/job/{job_id}/revert"),
+    Route {
+        path: "/v1/job/{job_id}/scale",
+        methods: &["GET", "PUT", "POST"],
+    },
+    Route::read("/v1/job/{job_id}/services"),
+    Route::write("/v1/job/{job_id}/stable"),
+    Route::read("/v1/job/{job_id}/summary"),
+    Route::read("/v1/job/{job_id}/versions"),
+    Route {
+        path: "/v1/job/{job_id}/versions/{tag}/tag",
+        methods: &["PUT", "POST", "DELETE"],
+    },
+    Route::read("/v1/job/{job_id}/why"),
+    Route::write("/v1/validate/job"),
+];
 
 /// A job as `GET /v1/job/:id` answers and `PUT /v1/jobs` takes it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

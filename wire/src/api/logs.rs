@@ -4,6 +4,11 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::api::route::Route;
+
+/// Routes of logs.
+pub const ROUTES: &[Route] = &[Route::read("/v1/client/fs/logs/{alloc_id}")];
+
 /// A piece of a log. One without any field is a heartbeat.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]

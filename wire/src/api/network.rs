@@ -2,7 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::api::route::Route;
 use crate::rpc;
+
+/// Routes of network traffic.
+pub const ROUTES: &[Route] = &[Route::read("/v1/client/allocation/{alloc_id}/network")];
 
 /// The answer to `GET /v1/client/allocation/:id/network`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

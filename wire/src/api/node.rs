@@ -17,7 +17,17 @@ use crate::api::duration;
 use crate::api::null::{self, Null};
 use crate::api::read_error::ReadJobError;
 use crate::api::resources::{Network, Resources};
+use crate::api::route::Route;
 use crate::api::time::Rfc3339;
+
+/// Routes of nodes.
+pub const ROUTES: &[Route] = &[
+    Route::read("/v1/nodes"),
+    Route::read("/v1/node/{node_id}"),
+    Route::read("/v1/node/{node_id}/allocations"),
+    Route::write("/v1/node/{node_id}/drain"),
+    Route::write("/v1/node/{node_id}/eligibility"),
+];
 
 /// Ports that are given to groups which ask for any: 20000 to 32000, as in Nomad.
 const DYNAMIC_PORTS: (u16, u16) = (20_000, 32_000);

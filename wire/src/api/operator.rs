@@ -12,10 +12,43 @@ use muster_domain::node::NodeCollected;
 use muster_domain::saturating;
 use serde::{Deserialize, Serialize};
 
+use crate::api::route::Route;
+
 pub use network::{ClusterPolicy, ClusterPolicySetResponse, read_cluster_policy};
 pub use scheduler::{
     PreemptionConfig, SchedulerConfig, SchedulerResponse, SchedulerSetResponse, read_scheduler,
 };
+
+/// Routes of the whole cluster.
+pub const ROUTES: &[Route] = &[
+    Route::read("/v1/namespaces"),
+    Route::read("/v1/namespace/{name}"),
+    Route::write("/v1/system/gc"),
+    Route::write("/v1/system/reconcile/summaries"),
+    Route::read("/v1/metrics"),
+    Route::read("/v1/operator/raft/configuration"),
+    Route {
+        path: "/v1/operator/raft/peer",
+        methods: &["PUT", "POST", "DELETE"],
+    },
+    Route::write("/v1/operator/raft/init"),
+    Route::write("/v1/operator/raft/transfer-leadership"),
+    Route::read("/v1/operator/autopilot/health"),
+    Route::read("/v1/operator/check"),
+    Route::write("/v1/operator/clock/confirm"),
+    Route {
+        path: "/v1/operator/snapshot",
+        methods: &["GET", "PUT", "POST"],
+    },
+    Route {
+        path: "/v1/operator/network/policy",
+        methods: &["GET", "PUT", "POST"],
+    },
+    Route {
+        path: "/v1/operator/scheduler/configuration",
+        methods: &["GET", "PUT", "POST"],
+    },
+];
 
 /// The answer to `GET /v1/operator/raft/configuration`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -8,6 +8,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::block::{self, FieldNames};
 use crate::api::read_error::ReadJobError;
+use crate::api::route::Route;
+
+/// Routes of searches.
+pub const ROUTES: &[Route] = &[Route::write("/v1/search")];
 
 /// The body of `PUT /v1/search`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

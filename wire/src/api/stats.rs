@@ -12,9 +12,16 @@ use muster_domain::saturating::nanos;
 use serde::{Deserialize, Serialize};
 
 use crate::api::null::Null;
+use crate::api::route::Route;
 use crate::rpc;
 
 pub use crate::task_stats::TaskCounters;
+
+/// Routes of resource usage.
+pub const ROUTES: &[Route] = &[
+    Route::read("/v1/client/stats"),
+    Route::read("/v1/client/allocation/{alloc_id}/stats"),
+];
 
 /// The answer to `GET /v1/client/stats`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -8,6 +8,26 @@ use muster_domain::saturating;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::api::route::Route;
+
+/// Routes of one-off tasks and their domains.
+pub const ROUTES: &[Route] = &[
+    Route {
+        path: "/v1/tasks",
+        methods: &["GET", "PUT", "POST"],
+    },
+    Route {
+        path: "/v1/tasks/{task_guid}",
+        methods: &["GET", "DELETE"],
+    },
+    Route::write("/v1/tasks/{task_guid}/cancel"),
+    Route::write("/v1/tasks/{task_guid}/resolving"),
+    Route {
+        path: "/v1/domains",
+        methods: &["GET", "PUT", "POST"],
+    },
+];
+
 /// The body of `PUT /v1/tasks`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -1,6 +1,6 @@
 //! Requests that a browser sends for a page of another site: refused on every route, by every method.
 
-use muster_wire::api::route::ROUTES;
+use muster_wire::api;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
@@ -44,7 +44,7 @@ async fn every_route_refuses_pages_of_other_sites() {
     let test = fixture::server().await;
     let client = Client::new(&test.server);
 
-    for route in ROUTES {
+    for route in api::routes() {
         let path = path_of(route.path);
         for method in route.methods {
             for (name, value, status) in FOREIGN {

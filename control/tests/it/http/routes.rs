@@ -1,6 +1,6 @@
 //! Every route of the table, with every method.
 
-use muster_wire::api::route::ROUTES;
+use muster_wire::api;
 use serde_json::json;
 
 use super::{Client, until};
@@ -12,7 +12,7 @@ async fn every_route_takes_its_methods_and_no_other() {
     let test = fixture::server().await;
     let client = Client::new(&test.server);
 
-    for route in ROUTES {
+    for route in api::routes() {
         let path = route
             .path
             .replace("{name}", "default")
