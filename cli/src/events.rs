@@ -24,12 +24,7 @@ const SEARCH_PAUSE: Duration = Duration::from_millis(250);
 #[derive(Debug, Args)]
 pub struct EventsArgs {
     /// TOPIC or TOPIC:NAME. May be repeated. Default: all topics.
-    ///
-    /// Topics: Job, Allocation, Evaluation, Node, Deployment, Task, GarbageCollection, Server; Service, which has no events
-    /// yet; `*` for all. NAME is an id, and `*` means every one. Allocations, evaluations and deployments are also found by
-    /// their job, allocations and evaluations by their deployment, tasks by their domain. A collection has the name of its
-    /// rule, on a node the node's id. A server has its number.
-    #[arg(long = "topic", value_name = "TOPIC")]
+    #[arg(long = "topic", value_name = "TOPIC", long_help = topics_help())]
     pub topics: Vec<String>,
     /// The namespace. `*` means all.
     #[arg(long, default_value = "default", value_name = "NAME")]
@@ -37,6 +32,20 @@ pub struct EventsArgs {
     /// Start at this index. 0 means everything that the server still has. Default: only new events.
     #[arg(long, value_name = "INDEX")]
     pub index: Option<u64>,
+}
+
+/// The long help of `--topic`.
+fn topics_help() -> String {
+    let topics = Topic::ALL.into_iter();
+    let topics = topics.filter(|topic| *topic != Topic::Service);
+    let topics: Vec<&str> = topics.map(Topic::as_str).collect();
+    format!(
+        "TOPIC or TOPIC:NAME. May be repeated. Default: all topics.\n\n\
+Topics: {}; Service, which has no events yet; `*` for all. NAME is an id, and `*` means every one. Allocations, evaluations \
+and deployments are also found by their job, allocations and evaluations by their deployment, tasks by their domain. A \
+collection has the name of its rule, on a node the node's id. A server has its number.",
+        topics.join(", ")
+    )
 }
 
 /// How a stream ended.

@@ -1,5 +1,7 @@
 //! HTTP bodies, with Nomad's field names. One file per noun.
 //!
+//! This file registers a noun: its module, its routes in [`routes`], its [`Topic`] of events and the [`Payload`].
+//!
 //! Two directions with two manners. What comes *in* is read field by field by `block`, so that every
 //! unknown, unsupported or mistyped field is named with its path. What goes *out* is a struct per shape;
 //! the same structs read answers back in our own command line and skip what they do not know.
@@ -35,7 +37,17 @@ pub mod task;
 pub mod time;
 pub mod why;
 
+use serde::{Deserialize, Serialize};
+
+use alloc::Allocation;
+use deployment::Deployment;
+use eval::Evaluation;
+use event::ServerHealthChange;
+use job::Job;
+use node::Node;
+use operator::{GcRound, NodeGcRound};
 use route::Route;
+use task::Task;
 
 /// Every route, by noun.
 pub fn routes() -> impl Iterator<Item = &'static Route> {
@@ -57,4 +69,50 @@ pub fn routes() -> impl Iterator<Item = &'static Route> {
         event::ROUTES,
     ];
     nouns.into_iter().flatten()
+}
+
+/// The subject of an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Topic {
+    Job,
+    Allocation,
+    Evaluation,
+    Node,
+    Deployment,
+    /// Reserved: there are no services yet.
+    Service,
+    /// One-off tasks. Nomad has no such topic.
+    Task,
+    /// Collections of garbage: on servers by rule, on nodes by node. Nomad has no such topic.
+    GarbageCollection,
+    /// Health of servers. Nomad has no such topic.
+    Server,
+}
+
+muster_domain::text_enum!(pub Topic: "topic" {
+    Job => "Job",
+    Allocation => "Allocation",
+    Evaluation => "Evaluation",
+    Node => "Node",
+    Deployment => "Deployment",
+    Service => "Service",
+    Task => "Task",
+    GarbageCollection => "GarbageCollection",
+    Server => "Server",
+});
+
+/// The row, under the name of its topic. What is gone is `null`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub enum Payload {
+    Job(Option<Box<Job>>),
+    /// Without its job, which has events of its own.
+    Allocation(Box<Allocation>),
+    Evaluation(Box<Evaluation>),
+    Node(Option<Box<Node>>),
+    Deployment(Box<Deployment>),
+    Task(Option<Box<Task>>),
+    GarbageCollection(Box<GcRound>),
+    /// Of the topic `GarbageCollection`, too, and of type `NodeGarbageCollected`.
+    NodeGarbageCollection(Box<NodeGcRound>),
+    Server(Box<ServerHealthChange>),
 }

@@ -9,47 +9,12 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::api::alloc::Allocation;
-use crate::api::deployment::Deployment;
-use crate::api::eval::Evaluation;
-use crate::api::job::Job;
-use crate::api::node::Node;
-use crate::api::operator::{GcRound, NodeGcRound};
 use crate::api::route::Route;
-use crate::api::task::Task;
+
+pub use crate::api::{Payload, Topic};
 
 /// Routes of events.
 pub const ROUTES: &[Route] = &[Route::read("/v1/event/stream")];
-
-/// The subject of an event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub enum Topic {
-    Job,
-    Allocation,
-    Evaluation,
-    Node,
-    Deployment,
-    /// Reserved: there are no services yet.
-    Service,
-    /// One-off tasks. Nomad has no such topic.
-    Task,
-    /// Collections of garbage: on servers by rule, on nodes by node. Nomad has no such topic.
-    GarbageCollection,
-    /// Health of servers. Nomad has no such topic.
-    Server,
-}
-
-muster_domain::text_enum!(pub Topic: "topic" {
-    Job => "Job",
-    Allocation => "Allocation",
-    Evaluation => "Evaluation",
-    Node => "Node",
-    Deployment => "Deployment",
-    Service => "Service",
-    Task => "Task",
-    GarbageCollection => "GarbageCollection",
-    Server => "Server",
-});
 
 /// The events of one entry of the log. A heartbeat has neither index nor events.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -74,22 +39,6 @@ pub struct Event<P = Value> {
     pub filter_keys: Option<Vec<String>>,
     pub index: u64,
     pub payload: P,
-}
-
-/// The row, under the name of its topic. What is gone is `null`.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub enum Payload {
-    Job(Option<Box<Job>>),
-    /// Without its job, which has events of its own.
-    Allocation(Box<Allocation>),
-    Evaluation(Box<Evaluation>),
-    Node(Option<Box<Node>>),
-    Deployment(Box<Deployment>),
-    Task(Option<Box<Task>>),
-    GarbageCollection(Box<GcRound>),
-    /// Of the topic `GarbageCollection`, too, and of type `NodeGarbageCollected`.
-    NodeGarbageCollection(Box<NodeGcRound>),
-    Server(Box<ServerHealthChange>),
 }
 
 /// A change of a server's health, as the leader noted it. Nomad has no such event.
