@@ -5,8 +5,7 @@
 use std::process::ExitCode;
 
 use clap::Parser as _;
-use muster_cli::args::{Args, run};
-use muster_cli::{output, serve};
+use muster_cli::{Args, output, run, serve};
 
 /// A server has many small rows that one thread makes and another frees: a placement took 3.3 µs of processor time, with
 /// mimalloc 6.3 (`muster-perf place --quick`), and with the C library's allocator more than with that. An agent
