@@ -42,7 +42,7 @@ use change::Change;
 pub use config::ConfigCommand;
 pub use deployment::{DeploymentChange, DeploymentCommand};
 pub(crate) use deployment::{is_late, next_deadline};
-pub use effect::{ApplyResult, ChangedRow, Effect};
+pub use effect::{ApplyResult, Effect};
 pub use eval::EvalCommand;
 pub use eval_update::{EvalUpdate, NextEval};
 pub use garbage::cursor::{GcCursor, GcJobStep};
@@ -64,6 +64,8 @@ pub use rejection::{
 };
 pub use response::{DesiredOneOff, PlanOutcome, Response};
 pub use server::ServerCommand;
+
+pub use crate::state::ChangedRow;
 
 /// The newest format of commands that this build understands.
 pub const VERSION: u32 = 2;
@@ -163,6 +165,23 @@ impl Command {
             Self::Config(command) => command.cause(),
             Self::Keyed { once: _, command } => command.command().cause(),
             Self::Server(command) => command.cause(),
+        }
+    }
+
+    /// The command without the values that a server adds to each try: the end of a dispatched job's id, the time of a
+    /// forced launch, the end of a claim, the places. `None` if it has none of them.
+    fn without_added(&self) -> Option<Self> {
+        match self {
+            Self::Job(command) => command.without_added().map(Self::Job),
+            Self::OneOff(command) => command.without_added().map(Self::OneOff),
+            Self::Node(_)
+            | Self::Alloc(_)
+            | Self::Eval(_)
+            | Self::Deployment(_)
+            | Self::Gc(_)
+            | Self::Config(_)
+            | Self::Keyed { .. }
+            | Self::Server(_) => None,
         }
     }
 }

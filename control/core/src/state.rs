@@ -31,7 +31,7 @@ use std::sync::Arc;
 use muster_domain::deployment::Deployment;
 use muster_domain::eval::Evaluation;
 use muster_domain::id::{
-    ClusterTag, DeploymentId, EvalId, JobKey, LogIndex, NodeId, NodeNumber, Timestamp,
+    AllocId, ClusterTag, DeploymentId, EvalId, JobKey, LogIndex, NodeId, NodeNumber, Timestamp,
 };
 
 use allocs::{AffectedRows, RemovalEffect, UpdateEffect};
@@ -71,6 +71,20 @@ pub struct State {
     pub(crate) network: ClusterPolicy,
     pub(crate) answers: Answers,
     pub(crate) one_offs: OneOffs,
+}
+
+/// A row of a table that a command wrote or removed: look it up in the state to see which.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ChangedRow {
+    Node(NodeId),
+    /// A job. Its versions, its status, whether it is stopped; not the counts of its allocations.
+    Job(Arc<JobKey>),
+    Eval(EvalId),
+    Deployment(DeploymentId),
+    OneOff(Arc<str>),
+    Alloc(AllocId),
+    /// An allocation that was removed: there is nothing to look up.
+    AllocGone(AllocId),
 }
 
 /// Allocations that were forgotten.
@@ -295,6 +309,32 @@ impl State {
         ];
         let differing = same.into_iter().filter(|(_, same)| !same);
         differing.map(|(table, _)| table).collect()
+    }
+
+    /// The last entry that changed each table, by the table's name. The answers have none.
+    pub(crate) fn indexes(&self) -> [(&'static str, LogIndex); 8] {
+        let Self {
+            applied: _,
+            nodes,
+            jobs,
+            allocs,
+            evals,
+            deployments,
+            config,
+            network,
+            answers: _,
+            one_offs,
+        } = self;
+        [
+            ("nodes", nodes.index()),
+            ("jobs", jobs.index()),
+            ("allocations", allocs.index()),
+            ("evaluations", evals.index()),
+            ("deployments", deployments.index()),
+            ("settings", config.modify_index),
+            ("network policy", network.modify_index),
+            ("one-off tasks", one_offs.index()),
+        ]
     }
 
     /// Returns the allocations that are on one node.

@@ -16,12 +16,14 @@ use muster_domain::number;
 use muster_domain::one_off::{OneOff, WorkEnd};
 use muster_domain::plan::PlacementRun;
 
-use super::effect::{ApplyResult, ChangedRow, Effect};
+use super::effect::{ApplyResult, Effect};
 use super::garbage::slice_limits::SliceLimits;
 use super::remote;
 use super::response::Response;
 use crate::limits;
-use crate::state::{JobRow, ORDINALS, PlanShared, RemovedAllocs, Row, State, Tasks, id_of, key_at};
+use crate::state::{
+    ChangedRow, JobRow, ORDINALS, PlanShared, RemovedAllocs, Row, State, Tasks, id_of, key_at,
+};
 
 /// A command under way.
 #[derive(Debug)]

@@ -1,11 +1,12 @@
-//! Effects of applied commands, and the rows that they changed.
+//! Results of applied commands: effects, and the rows that changed.
 
 use std::sync::Arc;
 
-use muster_domain::id::{AllocId, DeploymentId, EvalId, JobKey, NodeId};
+use muster_domain::id::{AllocId, EvalId, NodeId};
 use muster_domain::one_off::OneOff;
 
 use super::response::Response;
+use crate::state::ChangedRow;
 
 /// Something the leader's shell must do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,20 +37,6 @@ pub enum Effect {
     /// The one-off task of this allocation has ended, and the leader of the entry's term holds the claim on its
     /// callback. Make the callback; if nobody does, the claim ends by itself.
     CallbackClaimed(AllocId),
-}
-
-/// A row that was written or removed: look it up in the state to see which.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum ChangedRow {
-    Node(NodeId),
-    /// A job. Its versions, its status, whether it is stopped; not the counts of its allocations.
-    Job(Arc<JobKey>),
-    Eval(EvalId),
-    Deployment(DeploymentId),
-    OneOff(Arc<str>),
-    Alloc(AllocId),
-    /// An allocation that was removed: there is nothing to look up.
-    AllocGone(AllocId),
 }
 
 /// The result of applying a command.

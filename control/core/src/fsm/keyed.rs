@@ -88,26 +88,11 @@ impl Entry {
 }
 
 impl Command {
-    /// Hashes everything that distinguishes two writes. It leaves out the values that a server adds to each try. Those
-    /// are the end of a dispatched job's id, the time of a forced launch, the end of a claim and the places.
+    /// Hashes everything that distinguishes two writes.
     fn fingerprint(&self) -> u64 {
-        match self {
-            Self::Job(command) => match command.without_added() {
-                Some(command) => Digest::of(&Self::Job(command)),
-                None => Digest::of(self),
-            },
-            Self::OneOff(command) => match command.without_added() {
-                Some(command) => Digest::of(&Self::OneOff(command)),
-                None => Digest::of(self),
-            },
-            Self::Node(_)
-            | Self::Alloc(_)
-            | Self::Eval(_)
-            | Self::Deployment(_)
-            | Self::Gc(_)
-            | Self::Config(_)
-            | Self::Keyed { .. }
-            | Self::Server(_) => Digest::of(self),
+        match self.without_added() {
+            Some(plain) => Digest::of(&plain),
+            None => Digest::of(self),
         }
     }
 }

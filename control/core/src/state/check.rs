@@ -342,17 +342,7 @@ fn compare_nodes(anew: &Nodes, state: &Nodes, broken: &mut Vec<String>) {
 }
 
 fn nothing_is_from_the_future(state: &State, broken: &mut Vec<String>) {
-    let tables = [
-        ("nodes", state.nodes.index()),
-        ("jobs", state.jobs.index()),
-        ("allocations", state.allocs.index()),
-        ("evaluations", state.evals.index()),
-        ("deployments", state.deployments.index()),
-        ("settings", state.config.modify_index),
-        ("network policy", state.network.modify_index),
-        ("one-off tasks", state.one_offs.index()),
-    ];
-    for (table, index) in tables {
+    for (table, index) in state.indexes() {
         if index > state.applied {
             broken.push(format!(
                 "{table} changed at {index:?}, after {:?}",
