@@ -26,7 +26,7 @@ use muster_domain::node::{Drain, Eligibility, NodeEvent, NodeSpec, NodeStatus, N
 use muster_domain::one_off::{OneOff, OneOffTimings};
 use serde::{Deserialize, Serialize};
 
-use crate::state::{Answer, ClusterPolicy, Config, RowRecord, StateHash};
+use crate::state::{Answer, ClusterPolicy, Config, RowRecord, State, StateHash};
 
 pub use restore::{RestoreError, StateRestore, restore};
 pub use stream::records;
@@ -35,98 +35,133 @@ pub use stream::records;
 /// versions of their own: [`Record::KINDS`].
 pub const VERSION: u32 = 1;
 
-/// One record of a snapshot.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Record {
-    Header(Header),
+/// Makes the enum of records, and the list of their kinds.
+macro_rules! records {
+    ($($(#[doc = $doc:literal])* $variant:ident $fields:tt = $name:literal, $version:literal;)+) => {
+        /// One record of a snapshot.
+        #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+        pub enum Record {
+            $($(#[doc = $doc])* $variant $fields,)+
+        }
+
+        /// The variants of [`Record`] by number.
+        enum Kind {
+            $($variant,)+
+        }
+
+        impl Record {
+            /// Every kind of record by name, with the newest version of its encoding that this build reads, which is
+            /// the one it writes. In the order of the variants.
+            pub const KINDS: [(&'static str, u32); [$($name),+].len()] = [$(($name, $version)),+];
+
+            /// Its place in [`Self::KINDS`], which is also the first byte of its encoding.
+            #[must_use]
+            pub fn kind(&self) -> usize {
+                match self {
+                    $(Self::$variant { .. } => Kind::$variant as usize,)+
+                }
+            }
+        }
+    };
+}
+
+records! {
+    Header(Header) = "header", 1;
     /// A version of a job. Numbered from 0 in the order of the stream.
-    JobVersion(Arc<JobVersion>),
+    JobVersion(Arc<JobVersion>) = "job versions", 1;
     /// The metrics of the choice of places. Numbered from 0 in the order of the stream.
-    Metrics(Arc<PlacementMetrics>),
+    Metrics(Arc<PlacementMetrics>) = "placement metrics", 1;
     /// The data that some allocations share. Numbered from 0 in the order of the stream.
-    Cohort(CohortRecord),
-    Node(Box<NodeRecord>),
+    Cohort(CohortRecord) = "cohorts", 1;
+    Node(Box<NodeRecord>) = "nodes", 2;
     /// A node that is gone and that allocations still mean by its number.
-    Held(RemovedNodeRecord),
-    Job(JobRecord),
-    Eval(Arc<Evaluation>),
+    Held(RemovedNodeRecord) = "nodes gone", 1;
+    Job(JobRecord) = "jobs", 1;
+    Eval(Arc<Evaluation>) = "evaluations", 1;
     /// An allocation, packed as it lies in the state; its cohort by its place in the stream.
-    Alloc(Box<RowRecord>),
-    Deployment(Arc<Deployment>),
+    Alloc(Box<RowRecord>) = "allocations", 1;
+    Deployment(Arc<Deployment>) = "deployments", 1;
     /// The settings, unless they are the defaults.
-    Config(Config),
+    Config(Config) = "settings", 1;
     /// The answer to a keyed write.
-    Answer(Arc<Answer>),
+    Answer(Arc<Answer>) = "answers", 1;
     End {
         /// Records before this one.
         records: u64,
-    },
-    OneOff(Arc<OneOff>),
+    } = "end", 1;
+    OneOff(Arc<OneOff>) = "one-off tasks", 1;
     /// The times of one-off tasks, unless they are the defaults.
-    OneOffTimes(OneOffTimings),
+    OneOffTimes(OneOffTimings) = "times of one-off tasks", 1;
     /// A domain that is fresh.
-    Domain(DomainRecord),
+    Domain(DomainRecord) = "domains", 1;
     /// The cluster's network policy, unless none was ever written.
-    Network(Box<ClusterPolicy>),
+    Network(Box<ClusterPolicy>) = "network policy", 1;
     /// The tags of a job's versions, after the job; none of a job without any.
-    Tags(TagsRecord),
+    Tags(TagsRecord) = "tags of job versions", 1;
     /// The cluster's part of derived ids, before every row; none if it is 0.
-    Cluster(ClusterTag),
+    Cluster(ClusterTag) = "cluster", 1;
     /// The scaling events of a job, after the job; none of a job without any.
-    Scaling(ScalingRecord),
+    Scaling(ScalingRecord) = "scaling events", 1;
 }
 
-impl Record {
-    /// Every kind of record by name, with the newest version of its encoding that this build reads, which is
-    /// the one it writes. In the order of the variants.
-    pub const KINDS: [(&'static str, u32); 20] = [
-        ("header", 1),
-        ("job versions", 1),
-        ("placement metrics", 1),
-        ("cohorts", 1),
-        ("nodes", 2),
-        ("nodes gone", 1),
-        ("jobs", 1),
-        ("evaluations", 1),
-        ("allocations", 1),
-        ("deployments", 1),
-        ("settings", 1),
-        ("answers", 1),
-        ("end", 1),
-        ("one-off tasks", 1),
-        ("times of one-off tasks", 1),
-        ("domains", 1),
-        ("network policy", 1),
-        ("tags of job versions", 1),
-        ("cluster", 1),
-        ("scaling events", 1),
-    ];
+/// The records of rows that need no other record, in the order of the stream. Evaluations are not among them: they come
+/// before the allocations.
+fn whole_rows(state: &State) -> impl Iterator<Item = Record> {
+    let State {
+        // In the header, and in records that `stream` makes.
+        applied: _,
+        nodes: _,
+        jobs: _,
+        allocs: _,
+        evals: _,
+        deployments,
+        config,
+        network,
+        answers,
+        one_offs,
+    } = state;
+    let times = Some(one_offs.times()).filter(|times| *times != OneOffTimings::default());
+    let domains = one_offs.domains_said().map(|(domain, until)| {
+        let domain = domain.to_owned();
+        Record::Domain(DomainRecord { domain, until })
+    });
+    let deployments = deployments.iter().map(Arc::clone);
+    let is_configured = *config != Config::default();
+    let has_policy = *network != ClusterPolicy::default();
+    deployments
+        .map(Record::Deployment)
+        .chain(is_configured.then_some(Record::Config(*config)))
+        .chain(has_policy.then(|| Record::Network(Box::new(network.clone()))))
+        .chain(answers.iter().map(Arc::clone).map(Record::Answer))
+        .chain(one_offs.iter().map(Arc::clone).map(Record::OneOff))
+        .chain(times.map(Record::OneOffTimes))
+        .chain(domains)
+}
 
-    /// Its place in [`Self::KINDS`], which is also the first byte of its encoding.
-    #[must_use]
-    pub fn kind(&self) -> usize {
-        match self {
-            Self::Header(_) => 0,
-            Self::JobVersion(_) => 1,
-            Self::Metrics(_) => 2,
-            Self::Cohort(_) => 3,
-            Self::Node(_) => 4,
-            Self::Held(_) => 5,
-            Self::Job(_) => 6,
-            Self::Eval(_) => 7,
-            Self::Alloc(_) => 8,
-            Self::Deployment(_) => 9,
-            Self::Config(_) => 10,
-            Self::Answer(_) => 11,
-            Self::End { .. } => 12,
-            Self::OneOff(_) => 13,
-            Self::OneOffTimes(_) => 14,
-            Self::Domain(_) => 15,
-            Self::Network(_) => 16,
-            Self::Tags(_) => 17,
-            Self::Cluster(_) => 18,
-            Self::Scaling(_) => 19,
-        }
+/// Writes a row that needed no other record.
+fn put_whole(state: &mut State, record: Record) {
+    match record {
+        Record::Eval(eval) => state.put_eval(Arc::unwrap_or_clone(eval)),
+        Record::Deployment(row) => state.put_deployment(Arc::unwrap_or_clone(row)),
+        Record::Config(config) => state.config = config,
+        Record::Network(policy) => state.network = *policy,
+        Record::Answer(answer) => state.answers.put(Arc::unwrap_or_clone(answer)),
+        Record::OneOff(row) => state.one_offs.put(Arc::unwrap_or_clone(row)),
+        Record::OneOffTimes(times) => state.one_offs.set_times(times),
+        Record::Domain(DomainRecord { domain, until }) => state.one_offs.freshen(&domain, until),
+        // `restore` carries these out.
+        Record::Header(_)
+        | Record::JobVersion(_)
+        | Record::Metrics(_)
+        | Record::Cohort(_)
+        | Record::Node(_)
+        | Record::Held(_)
+        | Record::Job(_)
+        | Record::Alloc(_)
+        | Record::End { .. }
+        | Record::Tags(_)
+        | Record::Cluster(_)
+        | Record::Scaling(_) => {}
     }
 }
 

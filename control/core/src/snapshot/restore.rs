@@ -9,8 +9,8 @@ use muster_domain::job::{Job, JobVersion};
 use muster_domain::node::Node;
 
 use super::{
-    CohortRecord, DomainRecord, Header, JobRecord, NodeRecord, Record, RemovedNodeRecord,
-    ScalingRecord, TagsRecord, VERSION,
+    CohortRecord, Header, JobRecord, NodeRecord, Record, RemovedNodeRecord, ScalingRecord,
+    TagsRecord, VERSION, put_whole,
 };
 use crate::limits::NODE_NUMBERS_MAX;
 #[cfg(any(test, feature = "fixture"))]
@@ -136,22 +136,11 @@ impl StateRestore {
             Record::Job(job) => self.job(&job)?,
             Record::Tags(record) => self.tags(record)?,
             Record::Scaling(record) => self.scaling(record)?,
-            Record::Eval(eval) => self.state.put_eval(Arc::unwrap_or_clone(eval)),
             Record::Alloc(row) => self.alloc(*row)?,
-            Record::Deployment(row) => {
-                self.state.put_deployment(Arc::unwrap_or_clone(row));
-            }
-            Record::Config(config) => self.state.config = config,
-            Record::Network(policy) => self.state.network = *policy,
-            Record::Answer(answer) => self.state.answers.put(Arc::unwrap_or_clone(answer)),
-            Record::OneOff(row) => self.state.one_offs.put(Arc::unwrap_or_clone(row)),
-            Record::OneOffTimes(times) => self.state.one_offs.set_times(times),
-            Record::Domain(DomainRecord { domain, until }) => {
-                self.state.one_offs.freshen(&domain, until);
-            }
             Record::End { records } => {
                 self.ended = records == self.read;
             }
+            whole => put_whole(&mut self.state, whole),
         }
         self.read += 1;
         Ok(())

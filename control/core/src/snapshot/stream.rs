@@ -4,18 +4,15 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use muster_domain::alloc::PlacementMetrics;
-use muster_domain::deployment::Deployment;
-use muster_domain::eval::Evaluation;
-use muster_domain::id::{ClusterTag, NodeId, NodeNumber, Timestamp};
+use muster_domain::id::{ClusterTag, NodeId, NodeNumber};
 use muster_domain::job::{Job, JobVersion};
 use muster_domain::node::Node;
-use muster_domain::one_off::{OneOff, OneOffTimings};
 
 use super::{
-    CohortRecord, DomainRecord, Header, JobRecord, NodeRecord, Record, RemovedNodeRecord,
-    ScalingRecord, TagsRecord, VERSION,
+    CohortRecord, Header, JobRecord, NodeRecord, Record, RemovedNodeRecord, ScalingRecord,
+    TagsRecord, VERSION, whole_rows,
 };
-use crate::state::{Answer, ClusterPolicy, Config, JobRow, PlanShared, Row, RowRecord, State};
+use crate::state::{JobRow, PlanShared, Row, RowRecord, State};
 
 /// The records of `state`, in order.
 ///
@@ -30,10 +27,9 @@ pub fn records(state: &State) -> impl Iterator<Item = Record> {
         allocs,
         evals,
         deployments,
-        config,
-        network,
-        answers,
         one_offs,
+        // In `whole_rows`.
+        ..
     } = state;
     let header = Header {
         version: VERSION,
@@ -54,19 +50,16 @@ pub fn records(state: &State) -> impl Iterator<Item = Record> {
         .held()
         .map(|(node_id, number)| Item::Held(node_id, number));
     let cluster = Some(state.cluster()).filter(|cluster| *cluster != ClusterTag::default());
-    let times = Some(one_offs.times()).filter(|times| *times != OneOffTimings::default());
     let source = nodes_rows
         .chain(held)
         .chain(jobs.rows().map(|(_, row)| Item::Job(row)))
-        .chain(evals.iter().map(Item::Eval))
+        .chain(
+            evals
+                .iter()
+                .map(|row| Item::Whole(Record::Eval(Arc::clone(row)))),
+        )
         .chain(allocs.rows().map(|(key, row)| Item::Alloc(key, row)))
-        .chain(deployments.iter().map(Item::Deployment))
-        .chain((*config != Config::default()).then_some(Item::Config(*config)))
-        .chain((*network != ClusterPolicy::default()).then_some(Item::Network(network)))
-        .chain(answers.iter().map(Item::Answer))
-        .chain(one_offs.iter().map(Item::OneOff))
-        .chain(times.map(Item::OneOffTimes))
-        .chain(one_offs.domains_said().map(Item::Domain));
+        .chain(whole_rows(state).map(Item::Whole));
     Records {
         source: Some(source),
         shared: SharedIndexes::default(),
@@ -82,15 +75,9 @@ enum Item<'a> {
     Node(NodeNumber, &'a Arc<Node>),
     Held(NodeId, NodeNumber),
     Job(&'a Arc<JobRow>),
-    Eval(&'a Arc<Evaluation>),
     Alloc(u64, &'a Row),
-    Deployment(&'a Arc<Deployment>),
-    Config(Config),
-    Network(&'a ClusterPolicy),
-    Answer(&'a Arc<Answer>),
-    OneOff(&'a Arc<OneOff>),
-    OneOffTimes(OneOffTimings),
-    Domain((&'a str, Option<Timestamp>)),
+    /// A row whose record needs nothing else.
+    Whole(Record),
 }
 
 /// Records under way.
@@ -108,7 +95,7 @@ impl<'a, I: Iterator<Item = Item<'a>>> Iterator for Records<I> {
     fn next(&mut self) -> Option<Record> {
         while self.ready.is_empty() {
             match self.source.as_mut()?.next() {
-                Some(item) => self.take(&item),
+                Some(item) => self.take(item),
                 None => {
                     self.source = None;
                     self.ready.push_back(Record::End {
@@ -123,8 +110,8 @@ impl<'a, I: Iterator<Item = Item<'a>>> Iterator for Records<I> {
 }
 
 impl<I> Records<I> {
-    fn take(&mut self, item: &Item<'_>) {
-        let record = match *item {
+    fn take(&mut self, item: Item<'_>) {
+        let record = match item {
             Item::Alloc(key, row) => {
                 let cohort = self.shared.cohort(row.cohort(), &mut self.ready);
                 Record::Alloc(Box::new(RowRecord::of(key, row, cohort)))
@@ -148,17 +135,7 @@ impl<I> Records<I> {
                     events: Arc::clone(&row.job.scaling_events),
                 })
             }
-            Item::Eval(eval) => Record::Eval(Arc::clone(eval)),
-            Item::Deployment(row) => Record::Deployment(Arc::clone(row)),
-            Item::Config(config) => Record::Config(config),
-            Item::Network(policy) => Record::Network(Box::new(policy.clone())),
-            Item::Answer(answer) => Record::Answer(Arc::clone(answer)),
-            Item::OneOff(row) => Record::OneOff(Arc::clone(row)),
-            Item::OneOffTimes(times) => Record::OneOffTimes(times),
-            Item::Domain((domain, until)) => Record::Domain(DomainRecord {
-                domain: domain.to_owned(),
-                until,
-            }),
+            Item::Whole(record) => record,
         };
         self.ready.push_back(record);
     }
