@@ -176,7 +176,7 @@ pub fn changed(applied: &ApplyResult, state: &State) -> impl Iterator<Item = Str
             let row = state.allocs().get(id)?;
             Some(format!("{} of {}", alloc(row), row.job_key()))
         }
-        ChangedRow::Node(_) | ChangedRow::OneOff(_) | ChangedRow::AllocGone(_) => None,
+        _ => None,
     })
 }
 
