@@ -102,6 +102,10 @@ impl StateRestore {
     /// # Errors
     ///
     /// [`RestoreError`]; the restoring is over then.
+    #[expect(
+        clippy::wildcard_enum_match_arm,
+        reason = "`put_whole` names every kind"
+    )]
     pub fn take<E>(&mut self, record: Record) -> Result<(), RestoreError<E>> {
         // The header is the first record and no other.
         if self.ended || self.header.is_some() == matches!(record, Record::Header(_)) {
