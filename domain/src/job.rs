@@ -3,7 +3,7 @@
 //! A [`JobSpec`] is the submitted job, with defaults filled in. A [`JobVersion`] is a spec that was accepted, and never
 //! changes. A [`Job`] is the row of the state table: the current version and its status.
 
-mod block;
+pub(crate) mod block;
 pub(crate) mod constraint;
 pub(crate) mod group;
 mod job_type;
@@ -23,6 +23,8 @@ use serde::{Deserialize, Serialize};
 use crate::id::{EvalId, JobKey, LogIndex, Timestamp};
 use crate::namespace::ONE_OFF_NAMESPACE;
 
+use self::block::job_block;
+
 pub use crate::namespace::DEFAULT_NAMESPACE;
 pub use constraint::{Affinity, Constraint, Operand, Spread, SpreadTarget};
 pub use group::{
@@ -35,8 +37,8 @@ pub use launch::{
     Periodic, Propagation, Scaling, VolumeAsk, VolumeAsks, VolumeMount,
 };
 pub use policy::{
-    BitRate, DirectionPolicy, METADATA_ADDRESSES, NetworkPolicy, PolicyAction, PolicyProtocol,
-    PolicyRule, PortRange, read_peer,
+    BitRate, DirectionPolicy, METADATA_ADDRESSES, NetworkPolicy, Peer, PolicyAction,
+    PolicyProtocol, PolicyRule, PortRange, read_peer,
 };
 pub use restart::{RestartMode, RestartPolicy};
 pub use task::{ByteRate, Lifecycle, LifecycleHook, LogConfig, LogOverflow, NODE_VARIABLES, Task};
@@ -55,69 +57,47 @@ pub const ALL_NODE_POOL: &str = "all";
 /// The priority of a job that names none (1 to 100).
 pub const DEFAULT_PRIORITY: u8 = 50;
 
-/// A job as submitted, defaults filled in.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct JobSpec {
-    /// The namespace; default [`DEFAULT_NAMESPACE`].
-    pub namespace: String,
-    /// Unique within the namespace.
-    pub id: String,
-    /// The display name; default is the id.
-    pub name: String,
-    /// The type of the job.
-    pub job_type: JobType,
-    /// 1 to 100, higher goes first; default [`DEFAULT_PRIORITY`].
-    pub priority: u8,
-    /// Datacenters the job may run in; `*` matches any run of characters. Default `["*"]`.
-    pub datacenters: Vec<String>,
-    /// The node pool the job is confined to; default [`DEFAULT_NODE_POOL`].
-    pub node_pool: String,
-    /// Place all instances of a plan or none.
-    pub all_at_once: bool,
-    /// Constraints on every group.
-    pub constraints: Vec<Constraint>,
-    /// Affinities of every group.
-    pub affinities: Vec<Affinity>,
-    /// Spreads of every group.
-    pub spreads: Vec<Spread>,
-    pub periodic: Option<Periodic>,
-    /// Run only as what is dispatched from it.
-    pub parameterized: Option<Parameterized>,
-    /// The job that made it, if another one did.
-    pub launched: Option<LaunchOrigin>,
-    /// Free key-value pairs, visible to tasks as `NOMAD_META_<key>`.
-    pub meta: BTreeMap<String, String>,
-    pub groups: Vec<TaskGroup>,
-    /// The job is registered as stopped. Only in what is submitted: a stored version never has it.
-    pub stop: bool,
-    /// Parts of the submitted JSON that have no effect here, or that say the same in other words. JSON text by JSON
-    /// pointer; answers show it as it was written.
-    pub as_written: BTreeMap<String, String>,
-}
-
-/// The values of fields that are left out. Id, name and groups have no default and are empty.
-impl Default for JobSpec {
-    fn default() -> Self {
-        Self {
-            namespace: DEFAULT_NAMESPACE.to_owned(),
-            id: String::new(),
-            name: String::new(),
-            job_type: JobType::Service,
-            priority: DEFAULT_PRIORITY,
-            datacenters: vec!["*".to_owned()],
-            node_pool: DEFAULT_NODE_POOL.to_owned(),
-            all_at_once: false,
-            constraints: Vec::new(),
-            affinities: Vec::new(),
-            spreads: Vec::new(),
-            periodic: None,
-            parameterized: None,
-            launched: None,
-            meta: BTreeMap::new(),
-            groups: Vec::new(),
-            stop: false,
-            as_written: BTreeMap::new(),
-        }
+job_block! {
+    /// A job as submitted, defaults filled in. Id and groups have no default and are empty.
+    pub struct JobSpec {
+        /// The namespace; default [`DEFAULT_NAMESPACE`].
+        pub namespace: String = DEFAULT_NAMESPACE.to_owned() => InPlace;
+        /// Unique within the namespace.
+        pub id: String = String::new() => InPlace;
+        /// The display name; default is the id.
+        pub name: String = String::new() => Replace;
+        /// The type of the job.
+        pub job_type: JobType = JobType::Service => InPlace;
+        /// 1 to 100, higher goes first; default [`DEFAULT_PRIORITY`].
+        pub priority: u8 = DEFAULT_PRIORITY => InPlace;
+        /// Datacenters the job may run in; `*` matches any run of characters. Default `["*"]`.
+        pub datacenters: Vec<String> = vec!["*".to_owned()] => InPlace;
+        /// The node pool the job is confined to; default [`DEFAULT_NODE_POOL`].
+        pub node_pool: String = DEFAULT_NODE_POOL.to_owned() => InPlace;
+        /// Place all instances of a plan or none.
+        pub all_at_once: bool = false => InPlace;
+        /// Constraints on every group.
+        // Whether the node still meets the constraints is checked elsewhere.
+        pub constraints: Vec<Constraint> = Vec::new() => InPlace;
+        /// Affinities of every group.
+        pub affinities: Vec<Affinity> = Vec::new() => Replace;
+        /// Spreads of every group.
+        pub spreads: Vec<Spread> = Vec::new() => Replace;
+        pub periodic: Option<Periodic> = None => InPlace;
+        /// Run only as what is dispatched from it.
+        pub parameterized: Option<Parameterized> = None => InPlace;
+        /// The job that made it, if another one did.
+        pub launched: Option<LaunchOrigin> = None => InPlace;
+        /// Free key-value pairs, visible to tasks as `NOMAD_META_<key>`.
+        // Tasks see them in their environment.
+        pub meta: BTreeMap<String, String> = BTreeMap::new() => Replace;
+        // A group is compared on its own, for its own instances.
+        pub groups: Vec<TaskGroup> = Vec::new() => InPlace;
+        /// The job is registered as stopped. Only in what is submitted: a stored version never has it.
+        pub stop: bool = false => InPlace;
+        /// Parts of the submitted JSON that have no effect here, or that say the same in other words. JSON text by JSON
+        /// pointer; answers show it as it was written.
+        pub as_written: BTreeMap<String, String> = BTreeMap::new() => InPlace;
     }
 }
 

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::job::block::job_block;
 use crate::job::constraint::{Affinity, Constraint};
 use crate::job::group::{PortAsk, TaskGroup};
 use crate::job::task::ByteRate;
@@ -32,24 +33,27 @@ impl Mb {
     }
 }
 
-/// The resources that one task asks for.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TaskResources {
-    /// CPU share in MHz; default 100. With `cores`, placement sets it to the speed of the given cores.
-    pub cpu: CpuMhz,
-    /// Cores for this task alone; 0 means a share of all.
-    pub cores: u16,
-    /// Memory limit in MiB; default 300.
-    pub memory: Mb,
-    /// Hard limit above `memory` where the node oversubscribes; `None` means `memory`, [`Mb::UNLIMITED`] no limit.
-    pub memory_max: Option<Mb>,
-    pub devices: Vec<DeviceAsk>,
-    /// Whether `cpu` is also the most that it gets, where cores are idle too.
-    pub cpu_hard_limit: bool,
-    /// Limits on the task's disk reads and writes.
-    pub io: IoLimits,
-    /// Ports of its own in the host's network, besides those of its group.
-    pub ports: Vec<PortAsk>,
+job_block! {
+    /// The resources that one task asks for.
+    pub struct TaskResources {
+        /// CPU share in MHz; default 100. With `cores`, placement sets it to the speed of the given cores.
+        pub cpu: CpuMhz = CpuMhz(100) => InPlace;
+        /// Cores for this task alone; 0 means a share of all.
+        // They are chosen with a place.
+        pub cores: u16 = 0 => Replace;
+        /// Memory limit in MiB; default 300.
+        // `is_same_for_running` has the rule for both limits of memory.
+        pub memory: Mb = Mb(300) => InPlace;
+        /// Hard limit above `memory` where the node oversubscribes; `None` means `memory`, [`Mb::UNLIMITED`] no limit.
+        pub memory_max: Option<Mb> = None => InPlace;
+        pub devices: Vec<DeviceAsk> = Vec::new() => Replace;
+        /// Whether `cpu` is also the most that it gets, where cores are idle too.
+        pub cpu_hard_limit: bool = false => InPlace;
+        /// Limits on the task's disk reads and writes.
+        pub io: IoLimits = IoLimits::default() => InPlace;
+        /// Ports of its own in the host's network, besides those of its group.
+        pub ports: Vec<PortAsk> = Vec::new() => Replace;
+    }
 }
 
 impl TaskResources {
@@ -69,37 +73,26 @@ impl TaskResources {
     }
 
     /// Whether a task that runs with `old` takes `new`. A lower limit of memory takes no effect on it. One that has more
-    /// would be killed, and how much it has is known on its node alone. Cores of its own are chosen with a place.
+    /// would be killed, and how much it has is known on its node alone.
     pub(crate) fn is_same_for_running(old: &Self, new: &Self) -> bool {
-        let Self {
-            cpu: _,
-            cores,
-            memory,
-            memory_max,
-            devices,
-            cpu_hard_limit: _,
-            io: _,
-            ports,
-        } = old;
-        *cores == new.cores
-            && *ports == new.ports
-            && memory_max.unwrap_or(*memory) <= new.memory_max.unwrap_or(new.memory)
-            && *devices == new.devices
+        let most = |of: &Self| of.memory_max.unwrap_or(of.memory);
+        Self::updates_in_place(old, new) && most(old) <= most(new)
     }
 }
 
-/// Devices of one kind that a task asks for.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DeviceAsk {
-    /// `type`, `vendor/type` or `vendor/type/name`, such as `nvidia/gpu`.
-    pub name: String,
-    /// Number of devices; default 1.
-    pub count: u32,
-    /// Conditions on the device: `${device.attr.NAME}`, `${device.model}`, `${device.vendor}`,
-    /// `${device.type}`, `${device.ids}`.
-    pub constraints: Vec<Constraint>,
-    /// Preferences about the device.
-    pub affinities: Vec<Affinity>,
+job_block! {
+    /// Devices of one kind that a task asks for.
+    pub struct DeviceAsk {
+        /// `type`, `vendor/type` or `vendor/type/name`, such as `nvidia/gpu`.
+        pub name: String = String::new();
+        /// Number of devices; default 1.
+        pub count: u32 = 1;
+        /// Conditions on the device: `${device.attr.NAME}`, `${device.model}`, `${device.vendor}`,
+        /// `${device.type}`, `${device.ids}`.
+        pub constraints: Vec<Constraint> = Vec::new();
+        /// Preferences about the device.
+        pub affinities: Vec<Affinity> = Vec::new();
+    }
 }
 
 impl TaskResources {
@@ -108,21 +101,6 @@ impl TaskResources {
     pub fn memory_limit(&self) -> Option<Mb> {
         let max = self.memory_max.unwrap_or(self.memory);
         (max != Mb::UNLIMITED).then_some(max)
-    }
-}
-
-impl Default for TaskResources {
-    fn default() -> Self {
-        Self {
-            cpu: CpuMhz(100),
-            cores: 0,
-            memory: Mb(300),
-            memory_max: None,
-            devices: Vec::new(),
-            cpu_hard_limit: false,
-            io: IoLimits::default(),
-            ports: Vec::new(),
-        }
     }
 }
 

@@ -6,6 +6,8 @@
 //!
 //! `default` is the value of a field that is left out. `InPlace` or `Replace` says whether an instance takes a change of the
 //! field while it runs, or is replaced. `SameIf(function)` asks a function whether the old value is as good as the new one.
+//! No row of a block has `=>` if the row of the block itself has the rule. A block whose fields are all empty by default
+//! derives `Default` and needs no table.
 
 /// Makes the struct of a block, its `Default`, and its rule for changes.
 macro_rules! job_block {
@@ -14,7 +16,7 @@ macro_rules! job_block {
         pub struct $name:ident {
             $(
                 $(#[$field_attr:meta])*
-                pub $field:ident: $type:ty = $default:expr => $change:ident $(($rule:path))?;
+                pub $field:ident: $type:ty = $default:expr;
             )+
         }
     ) => {
@@ -31,6 +33,25 @@ macro_rules! job_block {
         impl Default for $name {
             fn default() -> Self {
                 Self { $($field: $default,)+ }
+            }
+        }
+    };
+    (
+        $(#[$attr:meta])*
+        pub struct $name:ident {
+            $(
+                $(#[$field_attr:meta])*
+                pub $field:ident: $type:ty = $default:expr => $change:ident $(($rule:path))?;
+            )+
+        }
+    ) => {
+        crate::job::block::job_block! {
+            $(#[$attr])*
+            pub struct $name {
+                $(
+                    $(#[$field_attr])*
+                    pub $field: $type = $default;
+                )+
             }
         }
 
@@ -73,4 +94,4 @@ macro_rules! is_same {
     };
 }
 
-pub(super) use {is_same, job_block};
+pub(crate) use {is_same, job_block};

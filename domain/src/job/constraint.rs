@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::block::job_block;
+
 /// How two sides compare. Words and meaning are Nomad's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Operand {
@@ -57,17 +59,19 @@ crate::text_enum!(pub Operand: "operand" {
     DistinctProperty => "distinct_property",
 });
 
-/// A condition on a node.
-///
-/// Targets are literals or references: `${attr.NAME}`, `${meta.NAME}`, `${node.class}`,
-/// `${node.datacenter}`, `${node.pool}`, `${node.unique.id}`, `${node.unique.name}`.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Constraint {
-    /// Left side, usually a reference.
-    pub left: String,
-    pub operand: Operand,
-    /// Right side, usually a literal.
-    pub right: String,
+job_block! {
+    /// A condition on a node.
+    ///
+    /// Targets are literals or references: `${attr.NAME}`, `${meta.NAME}`, `${node.class}`,
+    /// `${node.datacenter}`, `${node.pool}`, `${node.unique.id}`, `${node.unique.name}`.
+    #[derive(PartialOrd, Ord, Hash)]
+    pub struct Constraint {
+        /// Left side, usually a reference.
+        pub left: String = String::new();
+        pub operand: Operand = Operand::Equal;
+        /// Right side, usually a literal.
+        pub right: String = String::new();
+    }
 }
 
 impl fmt::Display for Constraint {
@@ -76,17 +80,19 @@ impl fmt::Display for Constraint {
     }
 }
 
-/// A condition that a node had better meet, or had better not.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Affinity {
-    /// Left side, usually a reference.
-    pub left: String,
-    /// The comparison; not one of the `distinct_` ones.
-    pub operand: Operand,
-    /// Right side, usually a literal.
-    pub right: String,
-    /// -100 to 100, not 0: below 0 the node had better not meet it. 50 unless said.
-    pub weight: i8,
+job_block! {
+    /// A condition that a node had better meet, or had better not.
+    #[derive(PartialOrd, Ord, Hash)]
+    pub struct Affinity {
+        /// Left side, usually a reference.
+        pub left: String = String::new();
+        /// The comparison; not one of the `distinct_` ones.
+        pub operand: Operand = Operand::Equal;
+        /// Right side, usually a literal.
+        pub right: String = String::new();
+        /// -100 to 100, not 0: below 0 the node had better not meet it. 50 unless said.
+        pub weight: i8 = 50;
+    }
 }
 
 impl Affinity {
@@ -104,16 +110,18 @@ impl fmt::Display for Affinity {
     }
 }
 
-/// How instances are spread over the values of an attribute.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Spread {
-    /// The attribute: a reference.
-    pub attribute: String,
-    /// 1 to 100, against the other spreads; 50 unless said.
-    pub weight: u8,
-    /// How many instances each value should have; empty means the same number for all values. What the
-    /// targets leave of 100 percent is for all other values together.
-    pub targets: Vec<SpreadTarget>,
+job_block! {
+    /// How instances are spread over the values of an attribute.
+    #[derive(PartialOrd, Ord, Hash)]
+    pub struct Spread {
+        /// The attribute: a reference.
+        pub attribute: String = String::new();
+        /// 1 to 100, against the other spreads; 50 unless said.
+        pub weight: u8 = 50;
+        /// How many instances each value should have; empty means the same number for all values. What the
+        /// targets leave of 100 percent is for all other values together.
+        pub targets: Vec<SpreadTarget> = Vec::new();
+    }
 }
 
 impl Spread {
@@ -122,7 +130,7 @@ impl Spread {
 }
 
 /// The part of the instances that one value should have.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SpreadTarget {
     pub value: String,
     /// 0 to 100.

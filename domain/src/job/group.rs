@@ -114,43 +114,25 @@ fn same_tasks(old: &[Task], new: &[Task]) -> bool {
             .all(|old| twin(old).is_some_and(|new| Task::updates_in_place(old, new)))
 }
 
-/// A policy takes effect on tasks that run.
 #[expect(clippy::ref_option, reason = "the rule of a row takes the field")]
 fn same_network(old: &Option<GroupNetwork>, new: &Option<GroupNetwork>) -> bool {
     match (old, new) {
-        (Some(old), Some(new)) => {
-            let GroupNetwork {
-                mode,
-                ports,
-                policy: _,
-                dns,
-                hostname,
-            } = old;
-            *mode == new.mode && *ports == new.ports && *dns == new.dns && *hostname == new.hostname
-        }
+        (Some(old), Some(new)) => GroupNetwork::updates_in_place(old, new),
         (None, None) => true,
         (None, Some(_)) | (Some(_), None) => false,
     }
 }
 
-/// Disk shared by a group's tasks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct EphemeralDisk {
-    /// The size that placement counts, in MiB; default 300.
-    pub size: Mb,
-    /// A replacement had better go to the same node, where it gets the data.
-    pub sticky: bool,
-    /// A replacement on any node gets the data if they can be had.
-    pub migrate: bool,
-}
-
-impl Default for EphemeralDisk {
-    fn default() -> Self {
-        Self {
-            size: Mb(300),
-            sticky: false,
-            migrate: false,
-        }
+job_block! {
+    /// Disk shared by a group's tasks.
+    #[derive(Copy)]
+    pub struct EphemeralDisk {
+        /// The size that placement counts, in MiB; default 300.
+        pub size: Mb = Mb(300);
+        /// A replacement had better go to the same node, where it gets the data.
+        pub sticky: bool = false;
+        /// A replacement on any node gets the data if they can be had.
+        pub migrate: bool = false;
     }
 }
 
@@ -221,18 +203,20 @@ impl NetworkMode {
     }
 }
 
-/// Network and ports of a group.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GroupNetwork {
-    /// The way the group is connected.
-    pub mode: NetworkMode,
-    pub ports: Vec<PortAsk>,
-    /// Rules for the traffic of the group's tasks, applied after the tasks' own rules.
-    pub policy: Option<NetworkPolicy>,
-    /// The resolver configuration of its tasks, in a network of their own; `None` means the machine's.
-    pub dns: Option<DnsConfig>,
-    /// The hostname of the allocation in a network of its own; empty for a name that the agent makes.
-    pub hostname: String,
+job_block! {
+    /// Network and ports of a group.
+    pub struct GroupNetwork {
+        /// The way the group is connected.
+        pub mode: NetworkMode = NetworkMode::Host => Replace;
+        pub ports: Vec<PortAsk> = Vec::new() => Replace;
+        /// Rules for the traffic of the group's tasks, applied after the tasks' own rules.
+        // A policy takes effect on tasks that run.
+        pub policy: Option<NetworkPolicy> = None => InPlace;
+        /// The resolver configuration of its tasks, in a network of their own; `None` means the machine's.
+        pub dns: Option<DnsConfig> = None => Replace;
+        /// The hostname of the allocation in a network of its own; empty for a name that the agent makes.
+        pub hostname: String = String::new() => Replace;
+    }
 }
 
 /// The content of `/etc/resolv.conf`. An empty list keeps the machine's values.
@@ -247,17 +231,18 @@ pub struct DnsConfig {
     pub options: Vec<String>,
 }
 
-/// A port that a group needs on its node.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PortAsk {
-    /// The name by which tasks find it: `NOMAD_PORT_<label>`.
-    pub label: String,
-    /// This host port and no other; `None` means any free one.
-    pub fixed: Option<u16>,
-    /// The port inside the allocation's network; 0 means the same.
-    pub to: u16,
-    /// The name of the node's address that the port is on; default `default`.
-    pub host_network: String,
+job_block! {
+    /// A port that a group needs on its node.
+    pub struct PortAsk {
+        /// The name by which tasks find it: `NOMAD_PORT_<label>`.
+        pub label: String = String::new();
+        /// This host port and no other; `None` means any free one.
+        pub fixed: Option<u16> = None;
+        /// The port inside the allocation's network; 0 means the same.
+        pub to: u16 = 0;
+        /// The name of the node's address that the port is on; default `default`.
+        pub host_network: String = DEFAULT_HOST_NETWORK.to_owned();
+    }
 }
 
 /// The host network of a port that names none.

@@ -4,17 +4,21 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// A job that is launched by time. Each launch is a job of its own, `<id>/periodic-<unix seconds>`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Periodic {
-    /// Whether the job is launched by time; a disabled one can be forced. Default `true`.
-    pub enabled: bool,
-    /// Cron expressions; the earliest next one counts.
-    pub specs: Vec<String>,
-    /// Do not launch while an earlier launch runs.
-    pub prohibit_overlap: bool,
-    /// A name of the IANA time zone database; default `UTC`.
-    pub time_zone: String,
+use super::block::job_block;
+use super::group::TaskGroup;
+
+job_block! {
+    /// A job that is launched by time. Each launch is a job of its own, `<id>/periodic-<unix seconds>`.
+    pub struct Periodic {
+        /// Whether the job is launched by time; a disabled one can be forced. Default `true`.
+        pub enabled: bool = true;
+        /// Cron expressions; the earliest next one counts.
+        pub specs: Vec<String> = Vec::new();
+        /// Do not launch while an earlier launch runs.
+        pub prohibit_overlap: bool = false;
+        /// A name of the IANA time zone database; default `UTC`.
+        pub time_zone: String = "UTC".to_owned();
+    }
 }
 
 /// The text before the time in the id of a launch.
@@ -36,15 +40,16 @@ crate::text_enum!(pub PayloadUse: "payload use" {
     Forbidden => "forbidden",
 });
 
-/// A job that is a template: it runs only as what is dispatched from it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Parameterized {
-    /// Whether a dispatch carries a payload.
-    pub payload: PayloadUse,
-    /// Keys of metadata that a dispatch must carry.
-    pub meta_required: Vec<String>,
-    /// Keys of metadata that a dispatch may carry.
-    pub meta_optional: Vec<String>,
+job_block! {
+    /// A job that is a template: it runs only as what is dispatched from it.
+    pub struct Parameterized {
+        /// Whether a dispatch carries a payload.
+        pub payload: PayloadUse = PayloadUse::Optional;
+        /// Keys of metadata that a dispatch must carry.
+        pub meta_required: Vec<String> = Vec::new();
+        /// Keys of metadata that a dispatch may carry.
+        pub meta_optional: Vec<String> = Vec::new();
+    }
 }
 
 /// The origin of a job that another one made.
@@ -60,19 +65,21 @@ pub struct LaunchOrigin {
     pub idempotency_token: String,
 }
 
-/// Bounds between which a group is scaled, and what a scaler wants to know.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Scaling {
-    pub min: u32,
-    pub max: u32,
-    /// Whether scalers should look at it.
-    pub enabled: bool,
-    /// The scaler's own settings: a JSON object, kept as text.
-    pub policy_json: String,
+job_block! {
+    /// Bounds between which a group is scaled, and what a scaler wants to know.
+    pub struct Scaling {
+        pub min: u32 = TaskGroup::DEFAULT_COUNT;
+        /// A job must name it. The greatest number adds no second fault about a count above it.
+        pub max: u32 = u32::MAX;
+        /// Whether scalers should look at it.
+        pub enabled: bool = true;
+        /// The scaler's own settings: a JSON object, kept as text.
+        pub policy_json: String = "{}".to_owned();
+    }
 }
 
 /// A group's request for a host volume.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeAsk {
     /// The name under which the node offers it.
     pub source: String,
@@ -84,7 +91,7 @@ pub struct VolumeAsk {
 pub type VolumeAsks = BTreeMap<String, VolumeAsk>;
 
 /// A volume of the group at a place of a task.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeMount {
     /// The name in the group.
     pub volume: String,

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
+use super::block::job_block;
 use super::rate;
 
 /// The addresses at which clouds tell their machines secrets. They are link-local IPv4 of nearly all, the one that AWS
@@ -85,26 +86,27 @@ crate::text_enum!(pub PolicyAction: "action" {
     Deny => "deny",
 });
 
-/// One rule.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PolicyRule {
-    /// The name of the rule in counts and events; unique in its direction.
-    pub name: String,
-    /// The decision about a packet that the rule matches.
-    pub action: PolicyAction,
-    /// The protocols that the rule matches.
-    pub protocol: PolicyProtocol,
-    /// The other side: where a packet goes to, or comes from. Empty means anywhere.
-    pub peers: Vec<IpNet>,
-    /// With tcp and udp, the port that is connected to: the other side's for egress, the task's own
-    /// for ingress. Empty means any.
-    pub ports: Vec<PortRange>,
-    /// With icmp and icmpv6, the type; `None` means any.
-    pub icmp_type: Option<u8>,
-    /// With a type, the code; `None` means any.
-    pub icmp_code: Option<u8>,
-    /// Whether packets that it lets pass are told; refused ones always are.
-    pub log: bool,
+job_block! {
+    /// One rule.
+    pub struct PolicyRule {
+        /// The name of the rule in counts and events; unique in its direction.
+        pub name: String = String::new();
+        /// The decision about a packet that the rule matches.
+        pub action: PolicyAction = PolicyAction::Allow;
+        /// The protocols that the rule matches.
+        pub protocol: PolicyProtocol = PolicyProtocol::All;
+        /// The other side: where a packet goes to, or comes from. Empty means anywhere.
+        pub peers: Vec<Peer> = Vec::new();
+        /// With tcp and udp, the port that is connected to: the other side's for egress, the task's own
+        /// for ingress. Empty means any.
+        pub ports: Vec<PortRange> = Vec::new();
+        /// With icmp and icmpv6, the type; `None` means any.
+        pub icmp_type: Option<u8> = None;
+        /// With a type, the code; `None` means any.
+        pub icmp_code: Option<u8> = None;
+        /// Whether packets that it lets pass are told; refused ones always are.
+        pub log: bool = false;
+    }
 }
 
 /// The protocols that a rule matches.
@@ -171,9 +173,12 @@ impl std::fmt::Display for PortRange {
     }
 }
 
+/// An address, or all addresses with a prefix.
+pub type Peer = IpNet;
+
 /// Reads an address, or one with the length of a prefix; bits behind the prefix are cleared.
 #[must_use]
-pub fn read_peer(text: &str) -> Option<IpNet> {
+pub fn read_peer(text: &str) -> Option<Peer> {
     let text = text.trim();
     if let Ok(address) = text.parse::<IpAddr>() {
         return Some(address.into());

@@ -86,20 +86,22 @@ impl Task {
     pub const DEFAULT_KILL_SIGNAL: &'static str = "";
 }
 
-/// The handling of a task's output. Each of stdout and stderr has its own files and its own rate. Without a file to
-/// keep, nothing of it is taken: [`LogConfig::DISABLED`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LogConfig {
-    /// Number of files kept; default 10.
-    pub max_files: u32,
-    /// Size of each file in MiB; default 10.
-    pub max_file_size: Mb,
-    /// The bytes taken in a second; as much may come at once after a pause. `None` means no limit.
-    pub rate: Option<ByteRate>,
-    /// Handling of output above the rate.
-    pub on_limit: LogOverflow,
-    /// Handling of output while the node's disk is full.
-    pub on_full: LogOverflow,
+job_block! {
+    /// The handling of a task's output. Each of stdout and stderr has its own files and its own rate. Without a file to
+    /// keep, nothing of it is taken: [`LogConfig::DISABLED`].
+    #[derive(Copy)]
+    pub struct LogConfig {
+        /// Number of files kept; default 10.
+        pub max_files: u32 = 10;
+        /// Size of each file in MiB; default 10.
+        pub max_file_size: Mb = Mb(10);
+        /// The bytes taken in a second; as much may come at once after a pause. `None` means no limit.
+        pub rate: Option<ByteRate> = None;
+        /// Handling of output above the rate.
+        pub on_limit: LogOverflow = LogOverflow::Block;
+        /// Handling of output while the node's disk is full.
+        pub on_full: LogOverflow = LogOverflow::Block;
+    }
 }
 
 impl LogConfig {
@@ -121,18 +123,6 @@ impl LogConfig {
     /// Whether a task that runs with `old` takes `new`. Where a task writes to is decided at its start.
     fn is_same_for_running(old: &Self, new: &Self) -> bool {
         old.is_disabled() == new.is_disabled()
-    }
-}
-
-impl Default for LogConfig {
-    fn default() -> Self {
-        Self {
-            max_files: 10,
-            max_file_size: Mb(10),
-            rate: None,
-            on_limit: LogOverflow::Block,
-            on_full: LogOverflow::Block,
-        }
     }
 }
 
@@ -198,13 +188,15 @@ crate::text_enum!(pub LifecycleHook: "hook" {
     Poststop => "poststop",
 });
 
-/// The lifecycle of a task that is not a main task.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Lifecycle {
-    /// Hook at which it starts.
-    pub hook: LifecycleHook,
-    /// Whether it runs beside the main tasks from then on. The others run to their end.
-    pub sidecar: bool,
+job_block! {
+    /// The lifecycle of a task that is not a main task.
+    #[derive(Copy)]
+    pub struct Lifecycle {
+        /// Hook at which it starts. A job must name it.
+        pub hook: LifecycleHook = LifecycleHook::Prestart;
+        /// Whether it runs beside the main tasks from then on. The others run to their end.
+        pub sidecar: bool = false;
+    }
 }
 
 impl Lifecycle {

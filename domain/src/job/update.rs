@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::block::job_block;
 use super::job_type::JobType;
 use crate::id::Timestamp;
 
@@ -22,69 +23,44 @@ crate::text_enum!(pub HealthCheck: "health check" {
     Manual => "manual",
 });
 
-/// The way a new version of a job replaces an older one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct UpdateStrategy {
-    /// Nomad's time between two steps of an update without a deployment. It has no effect: steps follow health.
-    pub stagger: Duration,
-    /// Instances replaced at once; 0 means all, without a deployment.
-    pub max_parallel: u32,
-    /// The condition that makes an instance healthy.
-    pub health_check: HealthCheck,
-    /// Time an instance must stay healthy before it counts.
-    pub min_healthy_time: Duration,
-    /// Time an instance has to become healthy.
-    pub healthy_deadline: Duration,
-    /// Time until the next instance must have become healthy; 0 means that one unhealthy instance
-    /// fails the deployment.
-    pub progress_deadline: Duration,
-    /// Go back to the last stable version if the deployment fails.
-    pub auto_revert: bool,
-    /// Promote canaries as soon as all are healthy.
-    pub auto_promote: bool,
-    /// Instances of the new version to start beside the old ones, before any is replaced.
-    pub canary: u32,
-}
-
-impl Default for UpdateStrategy {
-    /// Nomad's defaults.
-    fn default() -> Self {
-        Self {
-            stagger: Duration::from_secs(30),
-            max_parallel: 1,
-            health_check: HealthCheck::Checks,
-            min_healthy_time: Duration::from_secs(10),
-            healthy_deadline: Duration::from_mins(5),
-            progress_deadline: Duration::from_mins(10),
-            auto_revert: false,
-            auto_promote: false,
-            canary: 0,
-        }
+job_block! {
+    /// The way a new version of a job replaces an older one.
+    #[derive(Copy)]
+    pub struct UpdateStrategy {
+        /// Nomad's time between two steps of an update without a deployment. It has no effect: steps follow health.
+        pub stagger: Duration = Duration::from_secs(30);
+        /// Instances replaced at once; 0 means all, without a deployment.
+        pub max_parallel: u32 = 1;
+        /// The condition that makes an instance healthy.
+        pub health_check: HealthCheck = HealthCheck::Checks;
+        /// Time an instance must stay healthy before it counts.
+        pub min_healthy_time: Duration = Duration::from_secs(10);
+        /// Time an instance has to become healthy.
+        pub healthy_deadline: Duration = Duration::from_mins(5);
+        /// Time until the next instance must have become healthy; 0 means that one unhealthy instance
+        /// fails the deployment.
+        pub progress_deadline: Duration = Duration::from_mins(10);
+        /// Go back to the last stable version if the deployment fails.
+        pub auto_revert: bool = false;
+        /// Promote canaries as soon as all are healthy.
+        pub auto_promote: bool = false;
+        /// Instances of the new version to start beside the old ones, before any is replaced.
+        pub canary: u32 = 0;
     }
 }
 
-/// The way instances leave a node that is drained.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MigrateStrategy {
-    /// Instances under way at once.
-    pub max_parallel: u32,
-    /// The condition that makes a replacement healthy.
-    pub health_check: HealthCheck,
-    /// Time it must stay healthy before the next one goes.
-    pub min_healthy_time: Duration,
-    /// Time it has to become healthy.
-    pub healthy_deadline: Duration,
-}
-
-impl Default for MigrateStrategy {
-    /// Nomad's defaults.
-    fn default() -> Self {
-        Self {
-            max_parallel: 1,
-            health_check: HealthCheck::Checks,
-            min_healthy_time: Duration::from_secs(10),
-            healthy_deadline: Duration::from_mins(5),
-        }
+job_block! {
+    /// The way instances leave a node that is drained.
+    #[derive(Copy)]
+    pub struct MigrateStrategy {
+        /// Instances under way at once.
+        pub max_parallel: u32 = 1;
+        /// The condition that makes a replacement healthy.
+        pub health_check: HealthCheck = HealthCheck::Checks;
+        /// Time it must stay healthy before the next one goes.
+        pub min_healthy_time: Duration = Duration::from_secs(10);
+        /// Time it has to become healthy.
+        pub healthy_deadline: Duration = Duration::from_mins(5);
     }
 }
 
@@ -103,6 +79,7 @@ crate::text_enum!(pub DelayFunction: "delay function" {
     Fibonacci => "fibonacci",
 });
 
+// No table: its defaults depend on the type of the job.
 /// Whether and when an instance that failed is replaced, on another node if there is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReschedulePolicy {
@@ -177,18 +154,20 @@ crate::text_enum!(pub ReconcileStrategy: "strategy" {
     KeepReplacement => "keep_replacement",
 });
 
-/// The handling of an instance whose node is out of reach.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Disconnect {
-    /// The instance is `unknown` for this long and may come back; then it is lost. `None`: lost at once if `replace`
-    /// is set, else never.
-    pub lost_after: Option<Duration>,
-    /// The agent stops the instance after this long without a server. `None`: never.
-    pub stop_on_client_after: Option<Duration>,
-    /// Replace the instance while it is unknown; default `true`.
-    pub replace: bool,
-    /// Choice of the instance that goes on when it comes back.
-    pub reconcile: ReconcileStrategy,
+job_block! {
+    /// The handling of an instance whose node is out of reach.
+    #[derive(Copy)]
+    pub struct Disconnect {
+        /// The instance is `unknown` for this long and may come back; then it is lost. `None`: lost at once if `replace`
+        /// is set, else never.
+        pub lost_after: Option<Duration> = None;
+        /// The agent stops the instance after this long without a server. `None`: never.
+        pub stop_on_client_after: Option<Duration> = None;
+        /// Replace the instance while it is unknown; default `true`.
+        pub replace: bool = true;
+        /// Choice of the instance that goes on when it comes back.
+        pub reconcile: ReconcileStrategy = ReconcileStrategy::BestScore;
+    }
 }
 
 impl Disconnect {
@@ -216,16 +195,5 @@ impl Disconnect {
         let patience = self.stop_on_client_after?;
         let left = self.lost_after.map(|lost| lost.saturating_sub(patience));
         Some(left.map_or(patience, |left| left.min(patience)))
-    }
-}
-
-impl Default for Disconnect {
-    fn default() -> Self {
-        Self {
-            lost_after: None,
-            stop_on_client_after: None,
-            replace: true,
-            reconcile: ReconcileStrategy::BestScore,
-        }
     }
 }

@@ -1,5 +1,5 @@
-//! Whether a new version of a group can go on in the instances of an old one. The tables of groups and tasks in
-//! `domain/src/job` have the rule of each field.
+//! Whether a new version of a group can go on in the instances of an old one. The tables of jobs, groups and
+//! tasks in `domain/src/job` have the rule of each field.
 
 use muster_domain::job::{JobSpec, TaskGroup};
 
@@ -28,11 +28,7 @@ pub(super) fn change<'a>(
     old: (&JobSpec, &TaskGroup),
     new: (&JobSpec, &'a TaskGroup),
 ) -> (Change, Vec<&'a str>) {
-    let same = old.0.meta == new.0.meta
-        && old.0.name == new.0.name
-        && old.0.affinities == new.0.affinities
-        && old.0.spreads == new.0.spreads
-        && TaskGroup::updates_in_place(old.1, new.1);
+    let same = JobSpec::updates_in_place(old.0, new.0) && TaskGroup::updates_in_place(old.1, new.1);
     if !same {
         return (Change::Destructive, Vec::new());
     }
