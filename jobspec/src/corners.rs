@@ -2,8 +2,8 @@
 
 use muster_domain::job::validate;
 use muster_wire::api::job::request::{ReadJobError, lines, read};
-use muster_wire::api::job::schema::{FieldKind, JOB, Schema};
-use muster_wire::api::job::{Job, defaults, unsupported};
+use muster_wire::api::job::schema::{FieldKind, Schema};
+use muster_wire::api::job::{JOB, Job, defaults, unsupported};
 use serde_json::{Value, json};
 
 use super::Inputs;

@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use muster_wire::api::job::schema::{ALONE, BlockShape, Field, FieldKind, JOB, Schema, ValueKind};
+use muster_wire::api::job::JOB;
+use muster_wire::api::job::schema::{ALONE, BlockShape, Field, FieldKind, Schema, ValueKind};
 use muster_wire::api::job::unsupported::{self, FieldTreatment, Row};
 use serde_json::{Map, Value};
 

@@ -5,7 +5,8 @@
 
 use std::collections::BTreeSet;
 
-use muster_wire::api::job::schema::{BlockShape, FieldKind, JOB, Schema};
+use muster_wire::api::job::JOB;
+use muster_wire::api::job::schema::{BlockShape, FieldKind, Schema};
 
 use crate::fault::{JobFileFault, from_parser};
 use crate::number::Number;

@@ -95,11 +95,6 @@ job_block! {
     }
 }
 
-impl Affinity {
-    /// The weight of an affinity that names none.
-    pub const DEFAULT_WEIGHT: i8 = 50;
-}
-
 impl fmt::Display for Affinity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
@@ -122,11 +117,6 @@ job_block! {
         /// targets leave of 100 percent is for all other values together.
         pub targets: Vec<SpreadTarget> = Vec::new();
     }
-}
-
-impl Spread {
-    /// The weight of a spread that names none.
-    pub const DEFAULT_WEIGHT: u8 = 50;
 }
 
 /// The part of the instances that one value should have.

@@ -11,6 +11,7 @@ use muster_domain::saturating;
 use serde::{Deserialize, Serialize};
 
 use crate::api::job::Job;
+use crate::api::job::table::BlockForm;
 use crate::api::null;
 use crate::api::resources::{AllocatedResources, Dns, Resources};
 use crate::api::route::Route;
@@ -130,7 +131,7 @@ impl Allocation {
             task_resources: group
                 .tasks
                 .iter()
-                .map(|task| (task.name.clone(), Resources::from(&task.resources)))
+                .map(|task| (task.name.clone(), Resources::write_block(&task.resources)))
                 .collect(),
             allocated_resources: Some(held),
             metrics: Some(Metric::of_alloc(alloc)),
@@ -275,7 +276,7 @@ impl NetworkStatus {
         Some(Self {
             interface_name: "eth0".to_owned(),
             address: networks.next()?.address.clone(),
-            dns: network.dns.as_ref().map(Dns::from),
+            dns: network.dns.as_ref().map(Dns::write_block),
         })
     }
 }

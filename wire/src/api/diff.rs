@@ -13,7 +13,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::api::job::schema::{self, BlockShape, Compared, FieldKind, Schema, ValueKind};
+use crate::api::job::group::GROUP;
+use crate::api::job::schema::{BlockShape, Compared, FieldKind, Schema, ValueKind};
+use crate::api::job::spec::JOB;
+use crate::api::job::task::TASK;
 use crate::api::null;
 
 pub use annotate::{annotate, annotate_updates};
@@ -147,7 +150,7 @@ pub fn jobs(
         });
     }
     let (old_map, new_map) = (object(old), object(new));
-    let body = schema::JOB.compare(old_map, new_map, false, context);
+    let body = JOB.compare(old_map, new_map, false, context);
     let task_groups: Vec<GroupDiff> = named(old_map, new_map, "TaskGroups")
         .into_iter()
         .map(|(name, old, new)| group(name, old, new, context))
@@ -167,7 +170,7 @@ pub fn jobs(
 
 fn group(name: String, old: Option<&Value>, new: Option<&Value>, context: bool) -> GroupDiff {
     let (old_map, new_map) = (object(old), object(new));
-    let body = schema::GROUP.compare(old_map, new_map, false, context);
+    let body = GROUP.compare(old_map, new_map, false, context);
     GroupDiff {
         diff_type: DiffType::of(old.is_some(), new.is_some(), old == new),
         name,
@@ -182,7 +185,7 @@ fn group(name: String, old: Option<&Value>, new: Option<&Value>, context: bool) 
 }
 
 fn task(name: String, old: Option<&Value>, new: Option<&Value>, context: bool) -> TaskDiff {
-    let body = schema::TASK.compare(object(old), object(new), false, context);
+    let body = TASK.compare(object(old), object(new), false, context);
     TaskDiff {
         diff_type: DiffType::of(old.is_some(), new.is_some(), old == new),
         name,

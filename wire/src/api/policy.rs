@@ -1,101 +1,63 @@
-//! Network policies: the traffic that tasks may send and receive. Nomad has nothing like it.
+//! Network policies: the traffic that tasks may send and receive. Nomad has nothing like it. `table` in `job` says what a
+//! row means.
 
 #![expect(missing_docs, reason = "fields carry the names of the job file")]
 
-use muster_domain::job;
-use serde::{Deserialize, Serialize};
+use muster_domain::{job, limits};
 
+use crate::api::job::schema::BlockShape::{ManyByName, One};
+use crate::api::job::schema::FieldKind::{Block, Value};
+use crate::api::job::schema::ValueKind::{Bool, Int, Text, Texts};
+use crate::api::job::table::{BlockForm, job_block};
 use crate::api::null;
 
-/// A network policy: the traffic that tasks may send and receive.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-pub struct NetworkPolicy {
-    pub egress: DirectionPolicy,
-    pub ingress: DirectionPolicy,
-}
+job_block! {
+    /// A network policy: the traffic that tasks may send and receive.
+    #[derive(Eq)]
+    NetworkPolicy of job::NetworkPolicy;
+    pub(super) POLICY {}
 
-/// Rules of one direction.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-pub struct DirectionPolicy {
-    /// `allow`, `deny`, or empty where it is left to the group or node.
-    pub default: String,
-    #[serde(with = "null")]
-    pub rules: Vec<PolicyRule>,
-    /// Such as `100mbit`, or empty where it is left to the group or node.
-    pub rate: String,
-}
-
-/// One rule.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-pub struct PolicyRule {
-    pub name: String,
-    /// `allow` or `deny`.
-    pub action: String,
-    /// `tcp`, `udp`, `icmp`, `icmpv6` or `all`.
-    pub protocol: String,
-    #[serde(with = "null")]
-    pub peers: Vec<String>,
-    /// Ports and ranges such as `8000-9000`.
-    #[serde(with = "null")]
-    pub ports: Vec<String>,
-    #[serde(rename = "ICMPType")]
-    pub icmp_type: Option<u8>,
-    #[serde(rename = "ICMPCode")]
-    pub icmp_code: Option<u8>,
-    pub log: bool,
+    egress: DirectionPolicy = field("Egress", "egress", Block(One, &POLICY_DIRECTION)).plan("Egress") => egress;
+    ingress: DirectionPolicy = field("Ingress", "ingress", Block(One, &POLICY_DIRECTION)).plan("Ingress") => ingress;
 }
 
 impl From<&job::NetworkPolicy> for NetworkPolicy {
     fn from(policy: &job::NetworkPolicy) -> Self {
-        let job::NetworkPolicy { egress, ingress } = policy;
-        Self {
-            egress: egress.into(),
-            ingress: ingress.into(),
-        }
+        Self::write_block(policy)
     }
 }
 
-impl From<&job::DirectionPolicy> for DirectionPolicy {
-    fn from(policy: &job::DirectionPolicy) -> Self {
-        let job::DirectionPolicy {
-            default,
-            rules,
-            rate,
-        } = policy;
-        Self {
-            default: default
-                .map(|action| action.as_str().to_owned())
-                .unwrap_or_default(),
-            rules: rules.iter().map(PolicyRule::from).collect(),
-            rate: rate.map(|rate| rate.to_string()).unwrap_or_default(),
-        }
-    }
+job_block! {
+    /// Rules of one direction.
+    #[derive(Eq)]
+    DirectionPolicy of job::DirectionPolicy;
+    POLICY_DIRECTION {}
+
+    /// `allow`, `deny`, or empty where it is left to the group or node.
+    default: String = field("Default", "default", Value(Text)) => default;
+    #[serde(with = "null")]
+    rules: Vec<PolicyRule> = field("Rules", "rule", Block(ManyByName, &POLICY_RULE)).plan("Rule") => rules;
+    /// Such as `100mbit`, or empty where it is left to the group or node.
+    rate: String = field("Rate", "rate", Value(Text)) => rate;
 }
 
-impl From<&job::PolicyRule> for PolicyRule {
-    fn from(rule: &job::PolicyRule) -> Self {
-        let job::PolicyRule {
-            name,
-            action,
-            protocol,
-            peers,
-            ports,
-            icmp_type,
-            icmp_code,
-            log,
-        } = rule;
-        Self {
-            name: name.clone(),
-            action: action.as_str().to_owned(),
-            protocol: protocol.as_str().to_owned(),
-            peers: peers.iter().map(ToString::to_string).collect(),
-            ports: ports.iter().map(ToString::to_string).collect(),
-            icmp_type: *icmp_type,
-            icmp_code: *icmp_code,
-            log: *log,
-        }
-    }
+job_block! {
+    /// One rule.
+    #[derive(Eq)]
+    PolicyRule of job::PolicyRule;
+    POLICY_RULE { label: &["Name"], required: &["action"], list_max: limits::POLICY_RULES_MAX }
+
+    name: String = field("Name", "", Value(Text)) => name;
+    /// `allow` or `deny`.
+    action: String = field("Action", "action", Value(Text)) => action;
+    /// `tcp`, `udp`, `icmp`, `icmpv6` or `all`.
+    protocol: String = field("Protocol", "protocol", Value(Text)) => protocol;
+    #[serde(with = "null")]
+    peers: Vec<String> = field("Peers", "peers", Value(Texts)).plan("Peers") => peers;
+    /// Ports and ranges such as `8000-9000`.
+    #[serde(with = "null")]
+    ports: Vec<String> = field("Ports", "ports", Value(Texts)).plan("Ports") => ports;
+    icmp_type: Option<u8> = field("ICMPType", "icmp_type", Value(Int)) => icmp_type;
+    icmp_code: Option<u8> = field("ICMPCode", "icmp_code", Value(Int)) => icmp_code;
+    log: bool = field("Log", "log", Value(Bool)) => log;
 }

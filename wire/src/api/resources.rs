@@ -1,136 +1,88 @@
-//! Amounts and ports, as asked for and as allocated.
+//! Amounts and ports, as asked for and as allocated. `table` in `job` says what a row means.
 
 #![expect(missing_docs, reason = "fields carry Nomad's names and meaning")]
 
 use std::collections::BTreeMap;
 
-use muster_domain::job::{self, DnsConfig, PortAsk, TaskGroup};
-use muster_domain::resources::{
-    AllocatedPort, Amount, DeviceAsk, Holding, IoLimits, Mb, TaskResources,
-};
+use muster_domain::job::{self, PortAsk, TaskGroup};
+use muster_domain::limits;
+use muster_domain::resources::{self, AllocatedPort, Amount, Holding, Mb, TaskResources};
 use serde::{Deserialize, Serialize};
 
-use crate::api::job::constraint::Constraint;
-use crate::api::job::steps::Affinity;
+use crate::api::block::FieldNames;
+use crate::api::job::request::resources as read;
+use crate::api::job::schema::BlockShape::{Conditions, Many, One, Ports};
+use crate::api::job::schema::FieldKind::{Block, Value};
+use crate::api::job::schema::ValueKind::{Bool, Int, Text, Texts};
+use crate::api::job::schema::{CNI, DYNAMIC_PORT, field};
+use crate::api::job::steps::{AFFINITY, Affinity, CONSTRAINT, Constraint};
+use crate::api::job::table::{BlockForm, job_block};
+use crate::api::job::unsupported;
 use crate::api::null::{self, Null};
-use crate::api::policy::NetworkPolicy;
+use crate::api::policy::{NetworkPolicy, POLICY};
 
-/// The resources that a task asks for, or a sum of them.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-pub struct Resources {
-    #[serde(rename = "CPU")]
-    pub cpu: u64,
-    pub cores: u32,
-    #[serde(rename = "MemoryMB")]
-    pub memory_mb: u64,
-    #[serde(rename = "MemoryMaxMB")]
-    pub memory_max_mb: i64,
-    #[serde(rename = "DiskMB")]
-    pub disk_mb: u64,
-    #[serde(rename = "IOPS")]
-    pub iops: u32,
+job_block! {
+    /// The resources that a task asks for, or a sum of them.
+    #[derive(Eq)]
+    Resources of resources::TaskResources;
+    pub(super) RESOURCES { names: FieldNames::rows(unsupported::RESOURCES) }
+    @reader read::read_resources;
+
+    cpu: u64 = field("CPU", "cpu", Value(Int)) => cpu;
+    cores: u32 = field("Cores", "cores", Value(Int)) => cores;
+    memory_mb: u64 = field("MemoryMB", "memory", Value(Int)) => memory;
+    memory_max_mb: i64 = field("MemoryMaxMB", "memory_max", Value(Int)) => memory_max;
+    disk_mb: u64 = field("DiskMB", "disk", Value(Int));
+    iops: u32 = field("IOPS", "iops", Value(Int));
     #[serde(with = "null")]
-    pub networks: Vec<Network>,
+    networks: Vec<Network> = field("Networks", "network", Block(Many, &NETWORK)).plan("Network") => ports;
     #[serde(with = "null")]
-    pub devices: Vec<Device>,
+    devices: Vec<Device> = field("Devices", "device", Block(Many, &DEVICE)).plan("Device") => devices;
     /// Whether the task gets no more than `CPU` where cores are idle. Nomad has it in its drivers' blocks.
-    #[serde(rename = "CPUHardLimit", skip_serializing_if = "std::ops::Not::not")]
-    pub cpu_hard_limit: bool,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    cpu_hard_limit: bool = field("CPUHardLimit", "cpu_hard_limit", Value(Bool)) => cpu_hard_limit;
     /// How fast a task may read and write each disk. Nomad has no such field.
-    #[serde(rename = "IO", skip_serializing_if = "Option::is_none")]
-    pub io: Option<Io>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    io: Option<Io> = field("IO", "io", Block(One, &IO)).plan("IO") => io;
 }
 
-/// How fast a task may read and write each disk of its node; absent is as fast as the disk.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-pub struct Io {
+job_block! {
+    /// How fast a task may read and write each disk of its node; absent is as fast as the disk.
+    #[derive(Eq)]
+    Io of resources::IoLimits;
+    IO {}
+
     /// Bytes in a second, such as `10mb`: a number and kb, mb or gb, 1 024, 1 024² and 1 024³ bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub read_rate: Option<String>,
+    read_rate: Option<String> = field("ReadRate", "read_rate", Value(Text)) => read_rate;
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub write_rate: Option<String>,
+    write_rate: Option<String> = field("WriteRate", "write_rate", Value(Text)) => write_rate;
     /// Operations in a second.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub read_ops: Option<u32>,
+    read_ops: Option<u32> = field("ReadOps", "read_ops", Value(Int)) => read_ops;
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub write_ops: Option<u32>,
+    write_ops: Option<u32> = field("WriteOps", "write_ops", Value(Int)) => write_ops;
     /// Its share where a disk is busy, from 1 to 10 000.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub weight: Option<u16>,
+    weight: Option<u16> = field("Weight", "weight", Value(Int)) => weight;
 }
 
-impl From<IoLimits> for Io {
-    fn from(io: IoLimits) -> Self {
-        let IoLimits {
-            read_rate,
-            write_rate,
-            read_ops,
-            write_ops,
-            weight,
-        } = io;
-        Self {
-            read_rate: read_rate.map(|rate| rate.to_string()),
-            write_rate: write_rate.map(|rate| rate.to_string()),
-            read_ops,
-            write_ops,
-            weight,
-        }
-    }
-}
+job_block! {
+    /// Devices that a task asks for.
+    #[derive(Eq)]
+    Device of resources::DeviceAsk;
+    DEVICE { label: &["Name"], list_max: limits::DEVICES_MAX }
 
-/// Devices that a task asks for.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-pub struct Device {
-    pub name: String,
-    pub count: u32,
+    name: String = field("Name", "", Value(Text)) => name;
+    count: u32 = field("Count", "count", Value(Int)) => count;
     #[serde(with = "null")]
-    pub constraints: Vec<Constraint>,
+    constraints: Vec<Constraint> = field("Constraints", "constraint", Block(Conditions, &CONSTRAINT)) => constraints;
     #[serde(with = "null")]
-    pub affinities: Vec<Affinity>,
-}
-
-impl From<&DeviceAsk> for Device {
-    fn from(device: &DeviceAsk) -> Self {
-        Self {
-            name: device.name.clone(),
-            count: device.count,
-            constraints: device.constraints.iter().map(Constraint::from).collect(),
-            affinities: device.affinities.iter().map(Affinity::from).collect(),
-        }
-    }
-}
-
-impl From<&TaskResources> for Resources {
-    fn from(resources: &TaskResources) -> Self {
-        let TaskResources {
-            cpu,
-            cores,
-            memory,
-            memory_max,
-            devices,
-            cpu_hard_limit,
-            io,
-            ports,
-        } = resources;
-        Self {
-            cpu: u64::from(cpu.0),
-            cores: u32::from(*cores),
-            devices: devices.iter().map(Device::from).collect(),
-            memory_mb: u64::from(memory.0),
-            memory_max_mb: memory_max.map_or(0, told_memory_max),
-            networks: asked_network(ports).into_iter().collect(),
-            cpu_hard_limit: *cpu_hard_limit,
-            io: (!io.is_none()).then(|| Io::from(*io)),
-            ..Self::default()
-        }
-    }
+    affinities: Vec<Affinity> = field("Affinities", "affinity", Block(Conditions, &AFFINITY)) => affinities;
 }
 
 /// -1 is Nomad's way to say "no limit".
-fn told_memory_max(max: Mb) -> i64 {
+pub(super) fn told_memory_max(max: Mb) -> i64 {
     if max == Mb::UNLIMITED {
         -1
     } else {
@@ -139,7 +91,7 @@ fn told_memory_max(max: Mb) -> i64 {
 }
 
 /// The network of a task with ports of its own.
-fn asked_network(ports: &[PortAsk]) -> Option<Network> {
+pub(super) fn asked_network(ports: &[PortAsk]) -> Option<Network> {
     let (reserved_ports, dynamic_ports) = asked_ports(ports);
     (!ports.is_empty()).then(|| Network {
         mode: "host".to_owned(),
@@ -150,14 +102,11 @@ fn asked_network(ports: &[PortAsk]) -> Option<Network> {
 }
 
 /// Static ports, and dynamic ones.
-pub(super) fn asked_ports(ports: &[PortAsk]) -> (Vec<Port>, Vec<Port>) {
+fn asked_ports(ports: &[PortAsk]) -> (Vec<Port>, Vec<Port>) {
     let (fixed, dynamic): (Vec<_>, Vec<_>) = ports.iter().partition(|port| port.fixed.is_some());
     let shape = |port: &PortAsk| Port {
-        label: port.label.clone(),
         value: port.fixed.unwrap_or(0),
-        to: i32::from(port.to),
-        host_network: port.host_network.clone(),
-        ..Port::default()
+        ..Port::write_fields(port)
     };
     (
         fixed.into_iter().map(shape).collect(),
@@ -182,33 +131,52 @@ impl From<Amount> for Resources {
     }
 }
 
-/// A network of a group, or of a node.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-pub struct Network {
-    pub mode: String,
-    pub device: String,
-    #[serde(rename = "CIDR")]
-    pub cidr: String,
-    #[serde(rename = "IP")]
-    pub ip: String,
-    #[serde(rename = "MBits")]
-    pub mbits: u32,
-    #[serde(rename = "DNS")]
-    pub dns: Option<Dns>,
-    #[serde(rename = "CNI", skip_serializing_if = "Option::is_none")]
-    pub cni: Option<Cni>,
+job_block! {
+    /// A network of a group, or of a node.
+    #[derive(Eq)]
+    Network of job::GroupNetwork;
+    pub(super) NETWORK {
+        plan_order: &["DNS", "CNIConfig", "Static Port", "Dynamic Port", "Policy"],
+        names: FieldNames { derived: &["IP"], rows: unsupported::NETWORK, ..FieldNames::NONE },
+    }
+    @by_hand [mode, ports]
+    @also [field("", "port", Block(Ports, &PORT))]
+    @reader read::read_group_network;
+    @writer write_network;
+
+    mode: String = field("Mode", "mode", Value(Text));
+    device: String = field("Device", "", Value(Text)).hidden();
+    cidr: String = field("CIDR", "", Value(Text)).hidden();
+    ip: String = field("IP", "", Value(Text)).hidden();
+    mbits: u32 = field("MBits", "mbits", Value(Int));
+    dns: Option<Dns> = field("DNS", "dns", Block(One, &DNS)).plan("DNS") => dns;
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cni: Option<Cni> = field("CNI", "cni", Block(One, &CNI)).plan("CNIConfig");
     #[serde(with = "null")]
-    pub reserved_ports: Vec<Port>,
+    reserved_ports: Vec<Port> = field("ReservedPorts", "", Block(Many, &PORT)).plan("Static Port");
     #[serde(with = "null")]
-    pub dynamic_ports: Vec<Port>,
+    dynamic_ports: Vec<Port> = field("DynamicPorts", "", Block(Many, &DYNAMIC_PORT)).plan("Dynamic Port");
     #[serde(skip_serializing_if = "String::is_empty")]
-    pub hostname: String,
+    hostname: String = field("Hostname", "hostname", Value(Text)) => hostname;
     /// The network policy of a group's tasks. Nomad has no such field.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub policy: Option<NetworkPolicy>,
+    policy: Option<NetworkPolicy> = field("Policy", "policy", Block(One, &POLICY)).plan("Policy") => policy;
 }
 
+fn write_network(network: &job::GroupNetwork) -> Network {
+    let (reserved_ports, dynamic_ports) = asked_ports(&network.ports);
+    Network {
+        mode: network.mode.as_str().into_owned(),
+        cni: network.mode.cni().map(|network| Cni {
+            args: network.args.clone(),
+        }),
+        reserved_ports,
+        dynamic_ports,
+        ..Network::write_fields(network)
+    }
+}
+
+// No table: the domain has them in the mode.
 /// Settings of a CNI network.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
@@ -217,25 +185,35 @@ pub struct Cni {
     pub args: BTreeMap<String, String>,
 }
 
-impl From<&job::CniNetwork> for Cni {
-    fn from(network: &job::CniNetwork) -> Self {
-        let job::CniNetwork { name: _, args } = network;
-        Self { args: args.clone() }
-    }
+job_block! {
+    /// A port of a network.
+    #[derive(Eq)]
+    Port of job::PortAsk;
+    PORT { label: &["Label"], names: FieldNames::rows(unsupported::PORT) }
+    @by_hand [fixed]
+
+    label: String = field("Label", "", Value(Text)) => label;
+    /// The port on the host; 0 where none is decided.
+    value: u16 = field("Value", "static", Value(Int));
+    /// The port inside; 0 or -1 means the same.
+    to: i32 = field("To", "to", Value(Int)) => to;
+    host_network: String = field("HostNetwork", "host_network", Value(Text)) => host_network;
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    ignore_collision: bool = field("IgnoreCollision", "ignore_collision", Value(Bool));
 }
 
-/// A port of a network.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-pub struct Port {
-    pub label: String,
-    /// The port on the host; 0 where none is decided.
-    pub value: u16,
-    /// The port inside; 0 or -1 means the same.
-    pub to: i32,
-    pub host_network: String,
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub ignore_collision: bool,
+job_block! {
+    /// Whom the tasks of a group ask for addresses.
+    #[derive(Eq)]
+    Dns of job::DnsConfig;
+    DNS {}
+
+    #[serde(with = "null")]
+    servers: Vec<String> = field("Servers", "servers", Value(Texts)).plan("Servers") => servers;
+    #[serde(with = "null")]
+    searches: Vec<String> = field("Searches", "searches", Value(Texts)).plan("Searches") => searches;
+    #[serde(with = "null")]
+    options: Vec<String> = field("Options", "options", Value(Texts)).plan("Options") => options;
 }
 
 /// The resources that an allocation holds on its node.
@@ -432,33 +410,6 @@ impl HeldPort {
             } else {
                 port.host_ip.clone()
             },
-        }
-    }
-}
-
-/// Whom the tasks of a group ask for addresses.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-pub struct Dns {
-    #[serde(with = "null")]
-    pub servers: Vec<String>,
-    #[serde(with = "null")]
-    pub searches: Vec<String>,
-    #[serde(with = "null")]
-    pub options: Vec<String>,
-}
-
-impl From<&DnsConfig> for Dns {
-    fn from(dns: &DnsConfig) -> Self {
-        let DnsConfig {
-            servers,
-            searches,
-            options,
-        } = dns;
-        Self {
-            servers: servers.clone(),
-            searches: searches.clone(),
-            options: options.clone(),
         }
     }
 }

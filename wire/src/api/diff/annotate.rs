@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use muster_domain::job::Task;
 
 use super::{DiffType, FieldDiff, GroupDiff, JobDiff, TaskDiff};
-use crate::api::job::schema::{self, Effect};
+use crate::api::job::schema::Effect;
+use crate::api::job::task::TASK;
 
 const CREATE: &str = "forces create";
 const DESTROY: &str = "forces destroy";
@@ -73,7 +74,7 @@ fn of_task(group: DiffType, task: &TaskDiff) -> Option<&'static str> {
     let objects = task.objects.iter();
     let objects = objects.map(|object| (object.name.as_str(), &object.fields[..]));
     let in_place = fields.chain(objects).all(|(name, inner)| {
-        let Some(field) = schema::TASK.in_plan(name) else {
+        let Some(field) = TASK.in_plan(name) else {
             return false;
         };
         match field.effect {

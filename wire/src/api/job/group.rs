@@ -4,24 +4,22 @@ use std::collections::BTreeMap;
 
 use muster_domain::job as domain;
 
-use super::constraint::Constraint;
-use super::launch::{Scaling, Volume};
-use super::restart::RestartPolicy;
+use super::launch::{SCALING, Scaling, VOLUME, Volume};
 use super::schema::BlockShape::{Conditions, Many, ManyByName, Named, One};
 use super::schema::Compared::InBoth;
 use super::schema::FieldKind::{Block, Value};
 use super::schema::ValueKind::{Bool, Duration, Int, Text, TextMap};
-use super::schema::{
-    AFFINITY, CONSTRAINT, DISCONNECT, EMPTY, NETWORK, RESTART, SCALING, SERVICE, SPREAD, TASK,
-    VOLUME,
-};
+use super::schema::{EMPTY, SERVICE};
 use super::steps::{
-    Affinity, Disconnect, MIGRATE, Migrate, RESCHEDULE, Reschedule, Spread, UPDATE, Update,
+    AFFINITY, Affinity, CONSTRAINT, Constraint, DISCONNECT, Disconnect, MIGRATE, Migrate,
+    RESCHEDULE, RESTART, Reschedule, RestartPolicy, SPREAD, Spread, UPDATE, Update,
 };
-use super::table::job_block;
-use super::task::Task;
+use super::table::{job_block, later};
+use super::task::{TASK, Task};
+use super::unsupported;
+use crate::api::block::FieldNames;
 use crate::api::null::{self, Null};
-use crate::api::resources::Network;
+use crate::api::resources::{NETWORK, Network};
 
 job_block! {
     /// Tasks that are placed together.
@@ -33,6 +31,7 @@ job_block! {
             "Constraint", "Affinity", "Spread", "RestartPolicy", "ReschedulePolicy", "EphemeralDisk", "Update", "Migrate",
             "Disconnect", "Scaling", "Network", "Service", "Volume",
         ],
+        names: FieldNames::rows(unsupported::GROUP),
     }
 
     name: String = field("Name", "", Value(Text)).hidden() => name;
@@ -42,11 +41,14 @@ job_block! {
     #[serde(with = "null")]
     constraints: Vec<Constraint> = field("Constraints", "constraint", Block(Conditions, &CONSTRAINT)).plan("Constraint")
         => constraints;
-    scaling: Option<Scaling> = field("Scaling", "scaling", Block(One, &SCALING)).plan("Scaling") => scaling;
+    // The least number of instances is the count by default.
+    scaling: Option<Scaling> = field("Scaling", "scaling", Block(One, &SCALING)).plan("Scaling")
+        => scaling by later;
     restart_policy: Option<RestartPolicy> = field("RestartPolicy", "restart", Block(One, &RESTART)).plan("RestartPolicy")
         => restart;
     #[serde(with = "null")]
-    tasks: Vec<Task> = field("Tasks", "task", Block(Many, &TASK)) => tasks;
+    // The restart policy of a task is the group's by default, so tasks are read after their group.
+    tasks: Vec<Task> = field("Tasks", "task", Block(Many, &TASK)) => tasks by later;
     ephemeral_disk: Option<EphemeralDisk> =
         field("EphemeralDisk", "ephemeral_disk", Block(One, &EPHEMERAL_DISK)).plan("EphemeralDisk")
         => ephemeral_disk;
@@ -81,18 +83,6 @@ job_block! {
         => disconnect;
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     prevent_reschedule_on_lost: bool = field("PreventRescheduleOnLost", "prevent_reschedule_on_lost", Value(Bool));
-}
-
-impl TaskGroup {
-    /// A group of a job of type `job_type`.
-    #[must_use]
-    pub fn of(group: &domain::TaskGroup, job_type: domain::JobType) -> Self {
-        let mut json = Self::from(group);
-        if job_type.is_on_every_node() {
-            json.reschedule_policy = None;
-        }
-        json
-    }
 }
 
 job_block! {

@@ -1,161 +1,153 @@
-//! Jobs that make other jobs, scaling, volumes, and when a task runs.
+//! Jobs that make other jobs, scaling, volumes, and when a task runs. `table` says what a row means.
 
 #![expect(missing_docs, reason = "fields carry Nomad's names and meaning")]
 
 use std::collections::BTreeMap;
 
-use muster_domain::job as domain;
+use muster_domain::{job as domain, limits};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::Value as Json;
 
+use super::request::launch as read;
+use super::schema::BlockShape::{Free, One};
+use super::schema::FieldKind::{Block, Value};
+use super::schema::ValueKind::{Bool, Int, Text, TextMap, Texts, Word};
+use super::schema::{EMPTY, MOUNT_OPTIONS, field};
+use super::table::{BlockForm, job_block};
+use super::unsupported;
+use crate::api::block::FieldNames;
 use crate::api::null::{self, Null};
 
-/// Launched by time.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-pub struct Periodic {
-    pub enabled: bool,
-    pub spec: String,
+job_block! {
+    /// Launched by time.
+    #[derive(Eq)]
+    Periodic of domain::Periodic;
+    pub(super) PERIODIC { defaults: &[("SpecType", "cron")] }
+    @by_hand [specs]
+    @reader read::read_periodic;
+    @writer write_periodic;
+
+    enabled: bool = field("Enabled", "enabled", Value(Bool)) => enabled;
+    spec: String = field("Spec", "cron", Value(Text));
     #[serde(with = "null")]
-    pub specs: Vec<String>,
-    pub spec_type: String,
-    pub prohibit_overlap: bool,
-    pub time_zone: String,
+    specs: Vec<String> = field("Specs", "crons", Value(Texts));
+    spec_type: String = field("SpecType", "", Value(Text));
+    prohibit_overlap: bool = field("ProhibitOverlap", "prohibit_overlap", Value(Bool)) => prohibit_overlap;
+    time_zone: String = field("TimeZone", "time_zone", Value(Text)) => time_zone;
 }
 
-impl From<&domain::Periodic> for Periodic {
-    fn from(periodic: &domain::Periodic) -> Self {
-        // One expression is told where Nomad has always had it, several where it has them since.
-        let (spec, specs) = match periodic.specs.as_slice() {
-            [one] => (one.clone(), Vec::new()),
-            several => (String::new(), several.to_vec()),
-        };
-        Self {
-            enabled: periodic.enabled,
-            spec,
-            specs,
-            spec_type: "cron".to_owned(),
-            prohibit_overlap: periodic.prohibit_overlap,
-            time_zone: periodic.time_zone.clone(),
-        }
+fn write_periodic(periodic: &domain::Periodic) -> Periodic {
+    // One expression is told where Nomad has always had it, several where it has them since.
+    let (spec, specs) = match periodic.specs.as_slice() {
+        [one] => (one.clone(), Vec::new()),
+        several => (String::new(), several.to_vec()),
+    };
+    Periodic {
+        spec,
+        specs,
+        spec_type: "cron".to_owned(),
+        ..Periodic::write_fields(periodic)
     }
 }
 
-/// Run only as what is dispatched.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-pub struct Parameterized {
-    pub payload: String,
+job_block! {
+    /// Run only as what is dispatched.
+    #[derive(Eq)]
+    Parameterized of domain::Parameterized;
+    pub(super) PARAMETERIZED {}
+
+    payload: String = field("Payload", "payload", Value(Text)) => payload;
     #[serde(with = "null")]
-    pub meta_required: Vec<String>,
+    meta_required: Vec<String> = field("MetaRequired", "meta_required", Value(Texts)).plan("MetaRequired") => meta_required;
     #[serde(with = "null")]
-    pub meta_optional: Vec<String>,
+    meta_optional: Vec<String> = field("MetaOptional", "meta_optional", Value(Texts)).plan("MetaOptional") => meta_optional;
 }
 
-impl From<&domain::Parameterized> for Parameterized {
-    fn from(parameterized: &domain::Parameterized) -> Self {
-        Self {
-            payload: parameterized.payload.as_str().to_owned(),
-            meta_required: parameterized.meta_required.clone(),
-            meta_optional: parameterized.meta_optional.clone(),
-        }
+job_block! {
+    /// Bounds for scaling.
+    Scaling of domain::Scaling;
+    pub(super) SCALING {
+        required: &["max"],
+        defaults: &[("Type", "horizontal")],
+        names: FieldNames {
+            derived: &["ID", "Target", "Namespace", "CreateIndex", "ModifyIndex"],
+            ..FieldNames::NONE
+        },
+    }
+    @also [
+        field("ID", "", Value(Text)).hidden(),
+        field("CreateIndex", "", Value(Int)).hidden(),
+        field("ModifyIndex", "", Value(Int)).hidden(),
+        field("Target", "", Value(TextMap)),
+    ]
+    @reader read::read_scaling;
+    @writer write_scaling;
+
+    scaling_type: String = field("Type", "type", Value(Word(&["horizontal"])));
+    min: u32 = field("Min", "min", Value(Int)) => min;
+    max: u32 = field("Max", "max", Value(Int)) => max by read::read_scaling_max;
+    enabled: bool = field("Enabled", "enabled", Value(Bool)) => enabled;
+    policy: Json = field("Policy", "policy", Block(Free, &EMPTY)) => policy_json by read::read_scaling_policy;
+}
+
+fn write_scaling(scaling: &domain::Scaling) -> Scaling {
+    Scaling {
+        scaling_type: "horizontal".to_owned(),
+        ..Scaling::write_fields(scaling)
     }
 }
 
-/// Bounds for scaling.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-pub struct Scaling {
-    #[serde(rename = "Type")]
-    pub scaling_type: String,
-    pub min: u32,
-    pub max: u32,
-    pub enabled: bool,
-    pub policy: Value,
+job_block! {
+    /// A volume that a group asks for.
+    #[derive(Eq)]
+    Volume of domain::VolumeAsk;
+    pub(super) VOLUME { label: &["Name"], names: FieldNames::rows(unsupported::VOLUME) }
+    @also [field("Sticky", "sticky", Value(Bool))]
+    @reader read::read_volume;
+    @writer write_volume;
+
+    name: String = field("Name", "", Value(Text));
+    volume_type: String = field("Type", "type", Value(Text));
+    source: String = field("Source", "source", Value(Text)) => source;
+    read_only: bool = field("ReadOnly", "read_only", Value(Bool)) => read_only;
+    access_mode: String = field("AccessMode", "access_mode", Value(Text));
+    attachment_mode: String = field("AttachmentMode", "attachment_mode", Value(Text));
+    mount_options: Null = field("MountOptions", "", Block(One, &MOUNT_OPTIONS)).plan("MountOptions");
+    per_alloc: bool = field("PerAlloc", "per_alloc", Value(Bool));
 }
 
-impl From<&domain::Scaling> for Scaling {
-    fn from(scaling: &domain::Scaling) -> Self {
-        Self {
-            scaling_type: "horizontal".to_owned(),
-            min: scaling.min,
-            max: scaling.max,
-            enabled: scaling.enabled,
-            policy: serde_json::from_str(&scaling.policy_json).unwrap_or_default(),
-        }
+fn write_volume(volume: &domain::VolumeAsk) -> Volume {
+    Volume {
+        volume_type: "host".to_owned(),
+        ..Volume::write_fields(volume)
     }
 }
 
-/// A volume that a group asks for.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-pub struct Volume {
-    pub name: String,
-    #[serde(rename = "Type")]
-    pub volume_type: String,
-    pub source: String,
-    pub read_only: bool,
-    pub access_mode: String,
-    pub attachment_mode: String,
-    pub mount_options: Null,
-    pub per_alloc: bool,
+job_block! {
+    /// A volume at a place of a task.
+    #[derive(Eq)]
+    VolumeMount of domain::VolumeMount;
+    pub(super) VOLUME_MOUNT { list_max: limits::VOLUMES_MAX }
+    @reader read::read_mount;
+
+    volume: String = field("Volume", "volume", Value(Text)) => volume;
+    destination: String = field("Destination", "destination", Value(Text)) => destination;
+    read_only: bool = field("ReadOnly", "read_only", Value(Bool)) => read_only;
+    propagation_mode: String = field("PropagationMode", "propagation_mode", Value(Text)) => propagation;
+    selinux_label: String = field("SELinuxLabel", "selinux_label", Value(Text)) => selinux_label;
 }
 
-impl Volume {
-    /// The volume called `name` in its group.
-    #[must_use]
-    pub fn new(name: &str, volume: &domain::VolumeAsk) -> Self {
-        Self {
-            name: name.to_owned(),
-            volume_type: "host".to_owned(),
-            source: volume.source.clone(),
-            read_only: volume.read_only,
-            ..Self::default()
-        }
-    }
+job_block! {
+    /// The time in the life of an allocation at which a task runs.
+    #[derive(Eq)]
+    Lifecycle of domain::Lifecycle;
+    pub(super) LIFECYCLE { required: &["hook"] }
+
+    hook: String = field("Hook", "hook", Value(Text)) => hook;
+    sidecar: bool = field("Sidecar", "sidecar", Value(Bool)) => sidecar;
 }
 
-/// A volume at a place of a task.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-pub struct VolumeMount {
-    pub volume: String,
-    pub destination: String,
-    pub read_only: bool,
-    pub propagation_mode: String,
-    #[serde(rename = "SELinuxLabel")]
-    pub selinux_label: String,
-}
-
-impl From<&domain::VolumeMount> for VolumeMount {
-    fn from(mount: &domain::VolumeMount) -> Self {
-        Self {
-            volume: mount.volume.clone(),
-            destination: mount.destination.clone(),
-            read_only: mount.read_only,
-            propagation_mode: mount.propagation.as_str().to_owned(),
-            selinux_label: mount.selinux_label.clone(),
-        }
-    }
-}
-
-/// The time in the life of an allocation at which a task runs.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-pub struct Lifecycle {
-    pub hook: String,
-    pub sidecar: bool,
-}
-
-impl From<domain::Lifecycle> for Lifecycle {
-    fn from(lifecycle: domain::Lifecycle) -> Self {
-        Self {
-            hook: lifecycle.hook.as_str().to_owned(),
-            sidecar: lifecycle.sidecar,
-        }
-    }
-}
-
+// No table: the domain has a text in its place.
 /// Where the payload of a dispatch goes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]

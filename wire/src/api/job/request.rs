@@ -8,62 +8,36 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use muster_domain::job::{
-    Affinity, ByteRate, CniNetwork, Constraint, DEFAULT_HOST_NETWORK, DEFAULT_NAMESPACE,
-    DEFAULT_NODE_POOL, DEFAULT_PRIORITY, DnsConfig, EphemeralDisk, GroupNetwork, JobSpec, JobType,
-    Lifecycle, LifecycleHook, LogConfig, LogOverflow, NetworkMode, NetworkPolicy, Operand, PortAsk,
-    Propagation, RestartPolicy, Scaling, Spread, SpreadTarget, Task, TaskGroup, VolumeAsk,
-    VolumeAsks, VolumeMount,
+    self as domain, GroupNetwork, JobSpec, JobType, LifecycleHook, LogOverflow, Operand, PortAsk,
+    RestartMode, Task, TaskGroup, VolumeAsk, VolumeAsks,
 };
 use muster_domain::limits;
 use muster_domain::region;
-use muster_domain::resources::{CpuMhz, DeviceAsk, IoLimits, Mb, TaskResources};
+use muster_domain::resources::{CpuMhz, IoLimits, Mb, TaskResources};
 use serde_json::Value;
 
+use self::resources::read_ports;
+use super::group::{EphemeralDisk, GROUP};
+use super::launch::{DispatchPayload, Volume};
+use super::spec::JOB;
+use super::steps::RestartPolicy;
+use super::table::{BlockForm, block_forms, json_form, read_one, small_number};
+use super::task::{LogConfig, TASK};
 use crate::api::block::{self, Block, FieldNames, ParseFindings};
-use crate::api::job::table::json_form;
 use crate::api::job::{unsupported, written};
-use crate::api::resources::{Network, Resources};
+use crate::api::resources::{Io, Network, Resources, asked_network, told_memory_max};
 
-mod launch;
+pub(in crate::api) mod launch;
+pub(in crate::api) mod logs;
 mod policy;
-mod update;
+pub(in crate::api) mod resources;
+pub(in crate::api) mod update;
 
 pub use crate::api::read_error::{ReadJobError, SyntaxError, lines};
 
 const BODY: FieldNames = FieldNames {
     derived: &["Submission", "SecretID", "AuthToken", "Namespace"],
     harmless: &["EvalPriority", "PolicyOverride"],
-    ..FieldNames::NONE
-};
-const JOB: FieldNames = FieldNames {
-    derived: &[
-        "ParentID",
-        "Dispatched",
-        "NomadTokenID",
-        "Status",
-        "StatusDescription",
-        "Stable",
-        "Version",
-        "SubmitTime",
-        "CreateIndex",
-        "ModifyIndex",
-        "JobModifyIndex",
-        "VersionTag",
-    ],
-    rows: unsupported::JOB,
-    ..FieldNames::NONE
-};
-const GROUP: FieldNames = FieldNames::rows(unsupported::GROUP);
-const TASK: FieldNames = FieldNames::rows(unsupported::TASK);
-const RESOURCES: FieldNames = FieldNames::rows(unsupported::RESOURCES);
-const RESTART: FieldNames = FieldNames::rows(unsupported::RESTART);
-const LOGS: FieldNames = FieldNames {
-    derived: &["Enabled"],
-    ..FieldNames::NONE
-};
-const NETWORK: FieldNames = FieldNames {
-    derived: &["IP"],
-    rows: unsupported::NETWORK,
     ..FieldNames::NONE
 };
 /// A network in `resources` has ports alone.
@@ -73,9 +47,6 @@ const TASK_NETWORK: FieldNames = FieldNames {
     rows: unsupported::NETWORK,
     ..FieldNames::NONE
 };
-const PORT: FieldNames = FieldNames::rows(unsupported::PORT);
-const VOLUME: FieldNames = FieldNames::rows(unsupported::VOLUME);
-const PLAIN: FieldNames = FieldNames::NONE;
 
 pub use policy::read as read_policy;
 
@@ -156,161 +127,96 @@ fn check_region(block: &mut Block<'_>) {
 
 fn read_job(mut job: Block<'_>) -> JobSpec {
     check_region(&mut job);
-    let id = job.word("ID").unwrap_or_default();
-    if id.is_empty() {
+    let default = JobSpec {
+        job_type: job.filled_choice("Type").unwrap_or(JobType::Service),
+        stop: job.boolean("Stop").unwrap_or(false),
+        ..JobSpec::default()
+    };
+    let job_type = default.job_type;
+    let steps = update::JobSteps::read(&mut job, job_type);
+    let mut spec = super::spec::Job::read_fields(&mut job, &default);
+    if spec.id.is_empty() {
         job.fault("ID", "is missing");
     }
-    let job_type = job.filled_choice("Type").unwrap_or(JobType::Service);
-    let priority = job
-        .number("Priority", u8::MAX)
-        .filter(|priority| *priority > 0);
-    let mut datacenters = job.strings("Datacenters");
-    if datacenters.is_empty() {
-        datacenters.push("*".to_owned());
+    if spec.name.is_empty() {
+        spec.name.clone_from(&spec.id);
     }
-    let steps = update::JobSteps::read(&mut job, job_type);
-    let mut spec = JobSpec {
-        namespace: job
-            .word("Namespace")
-            .unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned()),
-        name: job.filled("Name").unwrap_or_else(|| id.clone()),
-        id,
-        job_type,
-        priority: priority.unwrap_or(DEFAULT_PRIORITY),
-        datacenters,
-        node_pool: job
-            .word("NodePool")
-            .unwrap_or_else(|| DEFAULT_NODE_POOL.to_owned()),
-        all_at_once: job.boolean("AllAtOnce").unwrap_or(false),
-        constraints: read_constraints(&mut job),
-        affinities: read_affinities(&mut job),
-        spreads: read_spreads(&mut job),
-        periodic: launch::read_periodic(&mut job),
-        parameterized: launch::read_parameterized(&mut job),
-        launched: None,
-        meta: job.texts("Meta"),
-        groups: job
-            .blocks("TaskGroups", limits::GROUPS_MAX)
-            .into_iter()
-            .map(|group| read_group(group, job_type, &steps))
-            .collect(),
-        stop: job.boolean("Stop").unwrap_or(false),
-        as_written: BTreeMap::new(),
-    };
+    // 0 is Go's way to leave it out.
+    if spec.priority == 0 {
+        spec.priority = default.priority;
+    }
+    let groups = job.blocks("TaskGroups", limits::GROUPS_MAX).into_iter();
+    spec.groups = groups
+        .map(|group| read_group(group, job_type, &steps))
+        .collect();
     if let Some(pace) = steps.own_pace(&spec.groups) {
         job.keep("Update", &pace);
     }
-    spec.as_written = job.finish_keeping(&JOB);
+    spec.as_written = job.finish_keeping(&JOB.names);
     spec.as_written = written::canonical(&spec);
     spec
 }
 
 fn read_group(mut group: Block<'_>, job_type: JobType, steps: &update::JobSteps) -> TaskGroup {
     let scaling = group.value("Scaling");
-    let least = scaling.and_then(|scaling| instances(scaling.get("Min")?));
+    let least = scaling.and_then(|scaling| small_number(scaling.get("Min")?));
     let default = TaskGroup {
         count: least.unwrap_or(TaskGroup::DEFAULT_COUNT),
-        restart: RestartPolicy::default_for(job_type),
+        restart: domain::RestartPolicy::default_for(job_type),
         reschedule: steps.reschedule,
         update: steps.update,
         migrate: steps.migrate,
         ..TaskGroup::default()
     };
-    let mut read = super::TaskGroup::read_fields(&mut group, &default);
+    let mut read = super::group::TaskGroup::read_fields(&mut group, &default);
+    read.scaling = launch::read_group_scaling(&mut group);
     steps.check_reschedule(&mut group, "ReschedulePolicy", read.reschedule);
     let tasks = group.blocks("Tasks", limits::TASKS_MAX).into_iter();
     read.tasks = tasks.map(|task| read_task(task, read.restart)).collect();
     if read.name.is_empty() {
         group.fault("Name", "is missing");
     }
-    group.finish(&GROUP);
+    group.finish(&GROUP.names);
     read
 }
 
-/// The number of instances in `value`. What is none is reported where the field is read.
-fn instances(value: &Value) -> Option<u32> {
-    u32::try_from(value.as_u64()?).ok()
+block_forms! {
+    EphemeralDisk of domain::EphemeralDisk;
+    LogConfig of domain::LogConfig;
+    Resources of TaskResources;
+    RestartPolicy of domain::RestartPolicy;
 }
 
 json_form! {
-    // The restart policy of a task is the group's by default, so tasks are read after their group.
-    Vec<super::Task>, of Vec<Task>:
-        |_: &mut Block<'_>, _, default: &Vec<Task>| default.clone(),
-        |value: &Vec<Task>| value.iter().map(super::Task::from).collect();
-    Option<super::Scaling>, of Option<Scaling>:
-        |block: &mut Block<'_>, _, _: &Option<Scaling>| {
-            let count = block.value("Count").and_then(instances);
-            launch::read_scaling(block, count)
-        },
-        |value: &Option<Scaling>| value.as_ref().map(super::Scaling::from);
-    Option<super::EphemeralDisk>, of EphemeralDisk:
-        |block: &mut Block<'_>, name, default: &EphemeralDisk| read_disk(block, name, *default),
-        |value: &EphemeralDisk| Some(super::EphemeralDisk::from(value));
-    Vec<super::Spread>, of Vec<Spread>:
-        |block: &mut Block<'_>, _, _: &Vec<Spread>| read_spreads(block),
-        |value: &Vec<Spread>| value.iter().map(super::Spread::from).collect();
-    Vec<Network>, of Option<GroupNetwork>:
-        |block: &mut Block<'_>, _, _: &Option<GroupNetwork>| read_network(block),
-        |value: &Option<GroupNetwork>| value.iter().map(super::asked_network).collect();
-    BTreeMap<String, super::Volume>, of VolumeAsks:
-        |block: &mut Block<'_>, _, _: &VolumeAsks| read_volumes(block),
-        |value: &VolumeAsks| {
-            let asks = value.iter();
-            asks.map(|(name, ask)| (name.clone(), super::Volume::new(name, ask))).collect()
-        };
+    Vec<Network>, of Option<GroupNetwork>: |block, name, _| read_network(block, name),
+        |value| value.iter().map(Network::write_block).collect();
+    BTreeMap<String, Volume>, of VolumeAsks: |block, name, _| read_volumes(block, name), write_volumes;
+    String, of RestartMode: |block, name, default| block.filled_choice(name).unwrap_or(*default),
+        |value| value.as_str().to_owned();
 }
 
-/// The restart policy of a group or task; fields that are not given are those of `default`.
-fn read_restart(parent: &mut Block<'_>, default: RestartPolicy) -> RestartPolicy {
-    let Some(mut policy) = parent.block("RestartPolicy") else {
-        return default;
-    };
-    let mode = policy.filled_choice("Mode").unwrap_or(default.mode);
-    let read = RestartPolicy {
-        attempts: policy
-            .number("Attempts", u32::MAX)
-            .unwrap_or(default.attempts),
-        interval: policy.duration("Interval").unwrap_or(default.interval),
-        delay: policy.duration("Delay").unwrap_or(default.delay),
-        mode,
-    };
-    policy.finish(&RESTART);
-    read
-}
-
-fn read_disk(group: &mut Block<'_>, name: &'static str, default: EphemeralDisk) -> EphemeralDisk {
-    let Some(mut disk) = group.block(name) else {
-        return default;
-    };
-    let read = super::EphemeralDisk::read_fields(&mut disk, &default);
-    disk.finish(&PLAIN);
-    read
-}
-
-fn read_volumes(group: &mut Block<'_>) -> VolumeAsks {
-    let mut volumes = VolumeAsks::new();
-    for (name, mut volume) in group.named_blocks("Volumes", limits::VOLUMES_MAX) {
-        match volume.word("Type").as_deref() {
-            None | Some("host") => {}
-            Some(other) => volume.fault(
-                "Type",
-                format!("`{other}` is not supported: use `host`, a directory that the node offers"),
-            ),
-        }
-        drop(volume.word("Name"));
-        let ask = VolumeAsk {
-            source: volume.word("Source").unwrap_or_default(),
-            read_only: volume.boolean("ReadOnly").unwrap_or(false),
-        };
-        volume.finish(&VOLUME);
-        volumes.insert(name, ask);
-    }
+fn read_volumes(group: &mut Block<'_>, name: &'static str) -> VolumeAsks {
+    let volumes = group.named_blocks(name, limits::VOLUMES_MAX).into_iter();
     volumes
+        .map(|(name, volume)| (name, Volume::read_block(volume, &VolumeAsk::default())))
+        .collect()
 }
 
-fn read_network(group: &mut Block<'_>) -> Option<GroupNetwork> {
-    let mut networks = group.blocks("Networks", limits::PORTS_MAX).into_iter();
-    let network = read_one_network(networks.next()?);
+fn write_volumes(asks: &VolumeAsks) -> BTreeMap<String, Volume> {
+    let volume = |(name, ask): (&String, &VolumeAsk)| {
+        let volume = Volume {
+            name: name.clone(),
+            ..Volume::write_block(ask)
+        };
+        (name.clone(), volume)
+    };
+    asks.iter().map(volume).collect()
+}
+
+fn read_network(group: &mut Block<'_>, name: &'static str) -> Option<GroupNetwork> {
+    let default = GroupNetwork::default();
+    let mut networks = group.blocks(name, limits::PORTS_MAX).into_iter();
+    let network = Network::read_block(networks.next()?, &default);
     for more in networks {
         let at = more.at.clone();
         more.keep_all();
@@ -318,31 +224,15 @@ fn read_network(group: &mut Block<'_>) -> Option<GroupNetwork> {
             &at,
             "is stored and has no effect: the first network of a group is its network; put all ports there",
         );
-        drop(read_one_network(more));
+        Network::read_block(more, &default);
     }
     Some(network)
 }
 
-fn read_one_network(mut network: Block<'_>) -> GroupNetwork {
-    let mode = read_mode(&mut network);
-    let ports = read_ports(&mut network);
-    let policy = policy::read_policy(&mut network);
-    let dns = read_dns(&mut network);
-    let hostname = network.string("Hostname").unwrap_or_default();
-    network.finish(&NETWORK);
-    GroupNetwork {
-        mode,
-        ports,
-        policy,
-        dns,
-        hostname,
-    }
-}
-
 /// The ports of a task's own network. Its address is the node's, whatever the group's network is.
-fn read_task_ports(resources: &mut Block<'_>) -> Vec<PortAsk> {
+fn read_task_ports(resources: &mut Block<'_>, name: &'static str) -> Vec<PortAsk> {
     let mut ports = Vec::new();
-    for mut network in resources.blocks("Networks", limits::PORTS_MAX) {
+    for mut network in resources.blocks(name, limits::PORTS_MAX) {
         match network.word("Mode").as_deref() {
             None => network.keep("Mode", &Value::from("")),
             Some("host") => {}
@@ -363,163 +253,30 @@ fn read_task_ports(resources: &mut Block<'_>) -> Vec<PortAsk> {
     ports
 }
 
-fn read_ports(network: &mut Block<'_>) -> Vec<PortAsk> {
-    let mut ports = Vec::new();
-    for (list, is_fixed) in [("ReservedPorts", true), ("DynamicPorts", false)] {
-        for mut port in network.blocks(list, limits::PORTS_MAX) {
-            let value = port
-                .number("Value", u16::MAX)
-                .filter(|value| *value != 0 || is_fixed);
-            if !is_fixed && value.is_some() {
-                port.fault(
-                    "Value",
-                    "a dynamic port has no value: put it in ReservedPorts",
-                );
-            }
-            let to = read_to(&mut port);
-            ports.push(PortAsk {
-                label: port.word("Label").unwrap_or_default(),
-                fixed: is_fixed.then(|| value.unwrap_or(0)),
-                to,
-                host_network: port
-                    .word("HostNetwork")
-                    .unwrap_or_else(|| DEFAULT_HOST_NETWORK.to_owned()),
-            });
-            port.finish(&PORT);
-        }
-    }
-    ports
-}
-
-fn read_mode(network: &mut Block<'_>) -> NetworkMode {
-    let word = network.word("Mode");
-    if word.is_none() {
-        network.keep("Mode", &Value::from(""));
-    }
-    let args = network.block("CNI").map(|mut cni| {
-        let args = cni.texts("Args");
-        cni.finish(&PLAIN);
-        args
-    });
-    let mode = word
-        .as_deref()
-        .map_or(Some(NetworkMode::Host), NetworkMode::from_name);
-    match (mode, args) {
-        (Some(NetworkMode::Cni(cni)), Some(args)) => NetworkMode::Cni(CniNetwork { args, ..cni }),
-        (Some(mode), args) => {
-            if args.is_some_and(|args| !args.is_empty()) && mode.cni().is_none() {
-                network.fault(
-                    "CNI",
-                    format!(
-                        "unused CNI arguments with mode `{}`, which runs no CNI plugin: use mode `cni/NAME`",
-                        mode.as_str()
-                    ),
-                );
-            }
-            mode
-        }
-        (None, _) => {
-            network.fault(
-                "Mode",
-                format!(
-                    "unknown network mode `{}`: use `host`, `bridge`, `none` or `cni/NAME`",
-                    word.unwrap_or_default()
-                ),
-            );
-            NetworkMode::Host
-        }
-    }
-}
-
-fn read_dns(network: &mut Block<'_>) -> Option<DnsConfig> {
-    let mut dns = network.block("DNS")?;
-    let read = DnsConfig {
-        servers: dns.strings("Servers"),
-        searches: dns.strings("Searches"),
-        options: dns.strings("Options"),
-    };
-    dns.finish(&PLAIN);
-    Some(read)
-}
-
 /// The port inside; -1 is Nomad's way to say "the same".
-fn read_to(port: &mut Block<'_>) -> u16 {
-    if port.value("To").and_then(Value::as_i64) == Some(-1) {
-        port.keep("To", &Value::from(-1));
-        return 0;
+fn read_to(port: &mut Block<'_>, name: &'static str) -> Option<u16> {
+    if port.value(name).and_then(Value::as_i64) == Some(-1) {
+        port.keep(name, &Value::from(-1));
+        return None;
     }
-    port.number("To", u16::MAX).unwrap_or(0)
+    port.number(name, u16::MAX)
 }
 
-fn read_constraints(parent: &mut Block<'_>) -> Vec<Constraint> {
-    let mut constraints = Vec::new();
-    for mut block in parent.blocks("Constraints", limits::CONSTRAINTS_MAX) {
-        let operand = read_operand(&mut block);
-        constraints.push(Constraint {
-            left: block.string("LTarget").unwrap_or_default(),
-            operand,
-            right: block.string("RTarget").unwrap_or_default(),
-        });
-        block.finish(&PLAIN);
-    }
-    constraints
-}
-
-fn read_operand(block: &mut Block<'_>) -> Operand {
-    let word = block.string("Operand").unwrap_or_default();
-    let operand = block.chosen::<Operand>("Operand", &word);
+fn read_operand(block: &mut Block<'_>, name: &'static str) -> Option<Operand> {
+    let word = block.string(name).unwrap_or_default();
+    let operand = block.chosen::<Operand>(name, &word);
     if operand.is_some_and(|operand| operand.as_str() != word) && !word.is_empty() {
-        block.keep("Operand", &Value::from(word.as_str()));
+        block.keep(name, &Value::from(word.as_str()));
     }
-    operand.unwrap_or(Operand::Equal)
+    operand
 }
 
-fn read_affinities(parent: &mut Block<'_>) -> Vec<Affinity> {
-    let mut affinities = Vec::new();
-    for mut block in parent.blocks("Affinities", limits::CONSTRAINTS_MAX) {
-        let operand = read_operand(&mut block);
-        affinities.push(Affinity {
-            left: block.string("LTarget").unwrap_or_default(),
-            operand,
-            right: block.string("RTarget").unwrap_or_default(),
-            weight: block
-                .signed("Weight", -100..=100)
-                .unwrap_or(Affinity::DEFAULT_WEIGHT),
-        });
-        block.finish(&PLAIN);
-    }
-    affinities
-}
-
-fn read_spreads(parent: &mut Block<'_>) -> Vec<Spread> {
-    let mut spreads = Vec::new();
-    for mut block in parent.blocks("Spreads", limits::CONSTRAINTS_MAX) {
-        let mut targets = Vec::new();
-        for mut target in block.blocks("SpreadTarget", limits::CONSTRAINTS_MAX) {
-            targets.push(SpreadTarget {
-                value: target.string("Value").unwrap_or_default(),
-                percent: target.number("Percent", 100).unwrap_or(0),
-            });
-            target.finish(&PLAIN);
-        }
-        spreads.push(Spread {
-            attribute: block.string("Attribute").unwrap_or_default(),
-            weight: block
-                .number("Weight", 100)
-                .unwrap_or(Spread::DEFAULT_WEIGHT),
-            targets,
-        });
-        block.finish(&PLAIN);
-    }
-    spreads
-}
-
-fn read_task(mut task: Block<'_>, group_restart: RestartPolicy) -> Task {
+fn read_task(mut task: Block<'_>, group_restart: domain::RestartPolicy) -> Task {
     let default = Task {
         restart: group_restart,
         ..Task::default()
     };
-    let mut read = super::Task::read_fields(&mut task, &default);
+    let mut read = super::task::Task::read_fields(&mut task, &default);
     // 0 is Go's way to leave it out.
     if read.kill_timeout.is_zero() {
         read.kill_timeout = default.kill_timeout;
@@ -527,209 +284,75 @@ fn read_task(mut task: Block<'_>, group_restart: RestartPolicy) -> Task {
     if read.name.is_empty() {
         task.fault("Name", "is missing");
     }
-    task.finish(&TASK);
+    task.finish(&TASK.names);
     read
 }
 
 json_form! {
-    Vec<super::Constraint>, of Vec<Constraint>:
-        |block: &mut Block<'_>, _, _: &Vec<Constraint>| read_constraints(block),
-        |value: &Vec<Constraint>| value.iter().map(super::Constraint::from).collect();
-    Vec<super::Affinity>, of Vec<Affinity>:
-        |block: &mut Block<'_>, _, _: &Vec<Affinity>| read_affinities(block),
-        |value: &Vec<Affinity>| value.iter().map(super::Affinity::from).collect();
-    Value, of String:
-        |block: &mut Block<'_>, name, _: &String| read_config(block, name),
-        |value: &String| serde_json::from_str(value).unwrap_or_default();
-    Option<Resources>, of TaskResources:
-        |block: &mut Block<'_>, _, _: &TaskResources| read_resources(block),
-        |value: &TaskResources| Some(Resources::from(value));
-    Option<super::RestartPolicy>, of RestartPolicy:
-        |block: &mut Block<'_>, _, default: &RestartPolicy| read_restart(block, *default),
-        |value: &RestartPolicy| Some(super::RestartPolicy::from(value));
-    Option<super::DispatchPayload>, of String:
-        |block: &mut Block<'_>, _, _: &String| read_payload_file(block),
-        |value: &String| {
-            (!value.is_empty()).then(|| super::DispatchPayload { file: value.clone() })
-        };
-    Option<super::Lifecycle>, of Option<Lifecycle>:
-        |block: &mut Block<'_>, _, _: &Option<Lifecycle>| read_lifecycle(block),
-        |value: &Option<Lifecycle>| value.map(super::Lifecycle::from);
-    Option<super::LogConfig>, of LogConfig:
-        |block: &mut Block<'_>, _, _: &LogConfig| read_logs(block),
-        |value: &LogConfig| Some(super::LogConfig::from(*value));
-    Vec<super::VolumeMount>, of Vec<VolumeMount>:
-        |block: &mut Block<'_>, _, _: &Vec<VolumeMount>| read_mounts(block),
-        |value: &Vec<VolumeMount>| value.iter().map(super::VolumeMount::from).collect();
-    Option<super::NetworkPolicy>, of Option<NetworkPolicy>:
-        |block: &mut Block<'_>, _, _: &Option<NetworkPolicy>| policy::read_policy(block),
-        |value: &Option<NetworkPolicy>| value.as_ref().map(super::NetworkPolicy::from);
+    String, of Operand: |block, name, default| read_operand(block, name).unwrap_or(*default),
+        |value| value.as_str().to_owned();
+    i8, of i8: |block, name, default| block.signed(name, -100..=100).unwrap_or(*default),
+        |value| *value;
+    Value, of String: |block, name, default| read_config(block, name, default),
+        |value| serde_json::from_str(value).unwrap_or_default();
+    Option<DispatchPayload>, of String: |block, name, _| read_payload_file(block, name),
+        |value| (!value.is_empty()).then(|| DispatchPayload { file: value.clone() });
+    String, of LifecycleHook:
+        |block, name, default| {
+            let word = block.word(name).unwrap_or_default();
+            block.chosen(name, &word).unwrap_or(*default)
+        },
+        |value| value.as_str().to_owned();
+    // Absent for the default.
+    Option<String>, of LogOverflow: |block, name, default| block.choice(name).unwrap_or(*default),
+        |value| (*value != LogOverflow::default()).then(|| value.as_str().to_owned());
+    u64, of CpuMhz:
+        |block, name, default| block.number(name, u32::MAX).map_or(*default, CpuMhz),
+        |value| u64::from(value.0);
+    u64, of Mb: |block, name, default| block.number(name, u32::MAX).map_or(*default, Mb),
+        |value| u64::from(value.0);
+    i64, of Option<Mb>: |block, name, _| read_memory_max(block, name),
+        |value| value.map_or(0, told_memory_max);
+    u32, of u16: |block, name, default| block.number(name, u16::MAX).unwrap_or(*default),
+        |value| u32::from(*value);
+    i32, of u16: |block, name, default| read_to(block, name).unwrap_or(*default),
+        |value| i32::from(*value);
+    Option<Io>, of IoLimits: read_one::<Io, _>,
+        |value| (!value.is_none()).then(|| Io::write_block(value));
+    Vec<Network>, of Vec<PortAsk>: |block, name, _| read_task_ports(block, name),
+        |value| asked_network(value).into_iter().collect();
 }
 
-fn read_lifecycle(task: &mut Block<'_>) -> Option<Lifecycle> {
-    let mut block = task.block("Lifecycle")?;
-    let word = block.word("Hook").unwrap_or_default();
-    let hook = block.chosen::<LifecycleHook>("Hook", &word);
-    let sidecar = block.boolean("Sidecar").unwrap_or(false);
-    block.finish(&PLAIN);
-    hook.map(|hook| Lifecycle { hook, sidecar })
-}
-
-fn read_payload_file(task: &mut Block<'_>) -> String {
-    let Some(mut block) = task.block("DispatchPayload") else {
+fn read_payload_file(task: &mut Block<'_>, name: &'static str) -> String {
+    let Some(mut block) = task.block(name) else {
         return String::new();
     };
     let file = block.word("File").unwrap_or_default();
     if file.is_empty() {
         block.fault("File", "is missing");
     }
-    block.finish(&PLAIN);
+    block.finish(&FieldNames::NONE);
     file
 }
 
-fn read_mounts(task: &mut Block<'_>) -> Vec<VolumeMount> {
-    let mut mounts = Vec::new();
-    for mut block in task.blocks("VolumeMounts", limits::VOLUMES_MAX) {
-        let propagation: Propagation = block.choice("PropagationMode").unwrap_or_default();
-        if propagation == Propagation::Bidirectional {
-            block.warn_as_listed(unsupported::VOLUME_MOUNT, "PropagationMode");
-        }
-        let selinux_label = block.string("SELinuxLabel").unwrap_or_default();
-        if !selinux_label.is_empty() {
-            block.warn_as_listed(unsupported::VOLUME_MOUNT, "SELinuxLabel");
-        }
-        mounts.push(VolumeMount {
-            volume: block.word("Volume").unwrap_or_default(),
-            destination: block.word("Destination").unwrap_or_default(),
-            read_only: block.boolean("ReadOnly").unwrap_or(false),
-            propagation,
-            selinux_label,
-        });
-        block.finish(&PLAIN);
-    }
-    mounts
-}
-
-fn read_config(task: &mut Block<'_>, name: &'static str) -> String {
+fn read_config(task: &mut Block<'_>, name: &'static str, default: &str) -> String {
     match task.value(name) {
-        None => "{}".to_owned(),
+        None => default.to_owned(),
         Some(config @ Value::Object(_)) => config.to_string(),
         Some(_) => {
             // Reported by `block` with what was expected and what came.
             drop(task.block(name));
-            "{}".to_owned()
+            default.to_owned()
         }
     }
 }
 
-fn read_resources(task: &mut Block<'_>) -> TaskResources {
-    let default = TaskResources::default();
-    let Some(mut block) = task.block("Resources") else {
-        return default;
-    };
-    let cores = block.number("Cores", u16::MAX).unwrap_or(0);
-    let cpu = block.number("CPU", u32::MAX);
-    if cores > 0 && cpu.is_some_and(|mhz| mhz > 0) {
-        block.fault("CPU", "stands beside `Cores`: a task asks for one of them");
-    }
-    let read = TaskResources {
-        cpu: match cpu {
-            // With cores of its own a task names no share.
-            None | Some(0) if cores > 0 => CpuMhz(0),
-            cpu => cpu.map_or(default.cpu, CpuMhz),
-        },
-        cores,
-        memory: block
-            .number("MemoryMB", u32::MAX)
-            .map_or(default.memory, Mb),
-        memory_max: read_memory_max(&mut block),
-        devices: read_devices(&mut block),
-        cpu_hard_limit: block.boolean("CPUHardLimit").unwrap_or(false),
-        io: read_io(&mut block),
-        ports: read_task_ports(&mut block),
-    };
-    block.finish(&RESOURCES);
-    read
-}
-
 /// -1 is Nomad's way to say "no limit".
-fn read_memory_max(resources: &mut Block<'_>) -> Option<Mb> {
-    let max = resources.signed("MemoryMaxMB", -1..=i64::from(u32::MAX - 1))?;
+fn read_memory_max(resources: &mut Block<'_>, name: &'static str) -> Option<Mb> {
+    let max = resources.signed(name, -1..=i64::from(u32::MAX - 1))?;
     match u32::try_from(max) {
         Ok(0) => None,
         Ok(mb) => Some(Mb(mb)),
         Err(_) => Some(Mb::UNLIMITED),
     }
-}
-
-fn read_io(resources: &mut Block<'_>) -> IoLimits {
-    let Some(mut block) = resources.block("IO") else {
-        return IoLimits::default();
-    };
-    let read = IoLimits {
-        read_rate: read_byte_rate(&mut block, "ReadRate"),
-        write_rate: read_byte_rate(&mut block, "WriteRate"),
-        read_ops: block.number("ReadOps", u32::MAX),
-        write_ops: block.number("WriteOps", u32::MAX),
-        weight: block.number("Weight", u16::MAX),
-    };
-    block.finish(&PLAIN);
-    read
-}
-
-fn read_devices(resources: &mut Block<'_>) -> Vec<DeviceAsk> {
-    let mut devices = Vec::new();
-    for mut block in resources.blocks("Devices", limits::DEVICES_MAX) {
-        devices.push(DeviceAsk {
-            name: block.word("Name").unwrap_or_default(),
-            count: block.number("Count", u32::MAX).unwrap_or(1),
-            constraints: read_constraints(&mut block),
-            affinities: read_affinities(&mut block),
-        });
-        block.finish(&PLAIN);
-    }
-    devices
-}
-
-fn read_logs(task: &mut Block<'_>) -> LogConfig {
-    let default = LogConfig::default();
-    let Some(mut block) = task.block("LogConfig") else {
-        return default;
-    };
-    let read = LogConfig {
-        max_files: block
-            .number("MaxFiles", u32::MAX)
-            .unwrap_or(default.max_files),
-        max_file_size: block
-            .number("MaxFileSizeMB", u32::MAX)
-            .map_or(default.max_file_size, Mb),
-        rate: read_byte_rate(&mut block, "Rate"),
-        on_limit: read_overflow(&mut block, "OnLimit"),
-        on_full: read_overflow(&mut block, "OnFull"),
-    };
-    let is_disabled = block.boolean("Disabled").unwrap_or_default();
-    if !is_disabled && read.is_disabled() {
-        let reason = "a task keeps at least 1 file; `Disabled` keeps nothing".to_owned();
-        block.fault("MaxFiles", reason);
-    }
-    block.finish(&LOGS);
-    if is_disabled {
-        // How it would be taken means nothing.
-        return LogConfig::DISABLED;
-    }
-    read
-}
-
-fn read_byte_rate(block: &mut Block<'_>, name: &'static str) -> Option<ByteRate> {
-    let text = block.word(name)?;
-    let rate = ByteRate::read(&text);
-    if rate.is_none() {
-        let reason = format!("`{text}` is not a rate such as 1mb: give a number and kb, mb or gb");
-        block.fault(name, reason);
-    }
-    rate
-}
-
-fn read_overflow(logs: &mut Block<'_>, name: &'static str) -> LogOverflow {
-    logs.choice(name).unwrap_or_default()
 }

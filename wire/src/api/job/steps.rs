@@ -1,67 +1,86 @@
-//! Where instances go, and how they are replaced.
+//! Where instances go, and how they are replaced. `table` says what a row means.
 
-use muster_domain::job as domain;
-use serde::{Deserialize, Serialize};
+use muster_domain::{job as domain, limits};
 
-use super::schema::FieldKind::Value;
+use super::request::update;
+use super::schema::BlockShape::Many;
+use super::schema::FieldKind::{Block, Value};
 use super::schema::ValueKind::{Bool, Duration, Int, Text};
-use super::table::job_block;
+use super::schema::field;
+use super::table::{BlockForm, job_block, read_percent};
+use super::unsupported;
+use crate::api::block::FieldNames;
 use crate::api::duration::nanos;
 use crate::api::null;
 
-/// A condition that a node had better meet.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-pub struct Affinity {
-    #[serde(rename = "LTarget")]
-    pub left: String,
-    #[serde(rename = "RTarget")]
-    pub right: String,
-    pub operand: String,
-    pub weight: i8,
+job_block! {
+    /// A condition on a node.
+    #[derive(Eq)]
+    Constraint of domain::Constraint;
+    /// The attributes of a condition. What a short form becomes is decided where conditions are read; its name in the
+    /// API is its own until then.
+    pub(in crate::api) CONSTRAINT { defaults: &[("Operand", "=")], list_max: limits::CONSTRAINTS_MAX }
+    @also [
+        field("distinct_hosts", "distinct_hosts", Value(Bool)),
+        field("distinct_property", "distinct_property", Value(Text)),
+        field("is_not_set", "is_not_set", Value(Text)),
+        field("is_set", "is_set", Value(Text)),
+        field("regexp", "regexp", Value(Text)),
+        field("semver", "semver", Value(Text)),
+        field("set_contains", "set_contains", Value(Text)),
+        field("set_contains_all", "set_contains_all", Value(Text)),
+        field("set_contains_any", "set_contains_any", Value(Text)),
+        field("version", "version", Value(Text)),
+    ]
+
+    left: String = field("LTarget", "attribute", Value(Text)) => left;
+    right: String = field("RTarget", "value", Value(Text)) => right;
+    operand: String = field("Operand", "operator", Value(Text)) => operand;
 }
 
-impl From<&domain::Affinity> for Affinity {
-    fn from(affinity: &domain::Affinity) -> Self {
-        Self {
-            left: affinity.left.clone(),
-            right: affinity.right.clone(),
-            operand: affinity.operand.as_str().to_owned(),
-            weight: affinity.weight,
-        }
-    }
+job_block! {
+    /// A condition that a node had better meet.
+    #[derive(Eq)]
+    Affinity of domain::Affinity;
+    pub(in crate::api) AFFINITY { defaults: &[("Operand", "=")], list_max: limits::CONSTRAINTS_MAX }
+    @also [
+        field("is_not_set", "is_not_set", Value(Text)),
+        field("is_set", "is_set", Value(Text)),
+        field("regexp", "regexp", Value(Text)),
+        field("semver", "semver", Value(Text)),
+        field("set_contains", "set_contains", Value(Text)),
+        field("set_contains_all", "set_contains_all", Value(Text)),
+        field("set_contains_any", "set_contains_any", Value(Text)),
+        field("version", "version", Value(Text)),
+    ]
+
+    left: String = field("LTarget", "attribute", Value(Text)) => left;
+    right: String = field("RTarget", "value", Value(Text)) => right;
+    operand: String = field("Operand", "operator", Value(Text)) => operand;
+    weight: i8 = field("Weight", "weight", Value(Int)) => weight;
 }
 
-/// How instances are spread.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-pub struct Spread {
-    pub attribute: String,
-    pub weight: u8,
+job_block! {
+    /// How instances are spread.
+    #[derive(Eq)]
+    Spread of domain::Spread;
+    pub(super) SPREAD { list_max: limits::CONSTRAINTS_MAX }
+
+    attribute: String = field("Attribute", "attribute", Value(Text)) => attribute;
+    weight: u8 = field("Weight", "weight", Value(Int)) => weight by read_percent;
     #[serde(with = "null")]
-    pub spread_target: Vec<SpreadTarget>,
+    spread_target: Vec<SpreadTarget> = field("SpreadTarget", "target", Block(Many, &TARGET)).plan("SpreadTarget")
+        => targets;
 }
 
-/// The part of one value.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-pub struct SpreadTarget {
-    pub value: String,
-    pub percent: u8,
-}
+job_block! {
+    /// The part of one value.
+    #[derive(Eq)]
+    SpreadTarget of domain::SpreadTarget;
+    TARGET { label: &["Value"], list_max: limits::CONSTRAINTS_MAX }
 
-impl From<&domain::Spread> for Spread {
-    fn from(spread: &domain::Spread) -> Self {
-        let target = |target: &domain::SpreadTarget| SpreadTarget {
-            value: target.value.clone(),
-            percent: target.percent,
-        };
-        Self {
-            attribute: spread.attribute.clone(),
-            weight: spread.weight,
-            spread_target: spread.targets.iter().map(target).collect(),
-        }
-    }
+    value: String = field("Value", "", Value(Text)) => value;
+    percent: u8 = field("Percent", "percent", Value(Int)) => percent by read_percent;
 }
 
 job_block! {
@@ -131,23 +150,37 @@ job_block! {
     unlimited: bool = field("Unlimited", "unlimited", Value(Bool)) => unlimited;
 }
 
-/// The policy for nodes out of reach. Durations are nanoseconds.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "PascalCase", default)]
-pub struct Disconnect {
-    pub lost_after: Option<i64>,
-    pub stop_on_client_after: Option<i64>,
-    pub replace: Option<bool>,
-    pub reconcile: String,
+job_block! {
+    /// The policy for a task that ends by itself. Durations are nanoseconds.
+    #[derive(Eq)]
+    RestartPolicy of domain::RestartPolicy;
+    pub(super) RESTART { names: FieldNames::rows(unsupported::RESTART) }
+
+    attempts: u32 = field("Attempts", "attempts", Value(Int)) => attempts;
+    interval: i64 = field("Interval", "interval", Value(Duration)) => interval;
+    delay: i64 = field("Delay", "delay", Value(Duration)) => delay;
+    mode: String = field("Mode", "mode", Value(Text)) => mode;
+    render_templates: bool = field("RenderTemplates", "render_templates", Value(Bool));
 }
 
-impl From<&domain::Disconnect> for Disconnect {
-    fn from(disconnect: &domain::Disconnect) -> Self {
-        Self {
-            lost_after: Some(disconnect.lost_after.map_or(0, nanos)),
-            stop_on_client_after: disconnect.stop_on_client_after.map(nanos),
-            replace: Some(disconnect.replace),
-            reconcile: disconnect.reconcile.as_str().to_owned(),
-        }
+job_block! {
+    /// The policy for nodes out of reach. Durations are nanoseconds.
+    #[derive(Eq)]
+    Disconnect of domain::Disconnect;
+    pub(super) DISCONNECT {}
+    @reader update::read_disconnect;
+    @writer write_disconnect;
+
+    lost_after: Option<i64> = field("LostAfter", "lost_after", Value(Duration)) => lost_after;
+    stop_on_client_after: Option<i64> = field("StopOnClientAfter", "stop_on_client_after", Value(Duration))
+        => stop_on_client_after;
+    replace: Option<bool> = field("Replace", "replace", Value(Bool)) => replace;
+    reconcile: String = field("Reconcile", "reconcile", Value(Text)) => reconcile;
+}
+
+fn write_disconnect(disconnect: &domain::Disconnect) -> Disconnect {
+    Disconnect {
+        lost_after: Some(disconnect.lost_after.map_or(0, nanos)),
+        ..Disconnect::write_fields(disconnect)
     }
 }

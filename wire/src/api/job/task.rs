@@ -5,23 +5,22 @@ use std::collections::BTreeMap;
 use muster_domain::job as domain;
 use serde_json::Value as Json;
 
-use super::constraint::Constraint;
-use super::launch::{DispatchPayload, Lifecycle, VolumeMount};
-use super::logs::LogConfig;
-use super::restart::RestartPolicy;
+use super::launch::{DispatchPayload, LIFECYCLE, Lifecycle, VOLUME_MOUNT, VolumeMount};
+use super::request::logs;
 use super::schema::BlockShape::{Conditions, Free, Many, ManyByName, One};
 use super::schema::Effect::{InPlace, InPlaceUnless, Replace};
 use super::schema::FieldKind::{Block, Value};
-use super::schema::ValueKind::{Bool, Duration, Text, TextMap};
+use super::schema::ValueKind::{Bool, Duration, Int, Text, TextMap, Word};
 use super::schema::{
-    AFFINITY, ARTIFACT, CONSTRAINT, DISPATCH_PAYLOAD, EMPTY, IDENTITY, LIFECYCLE, LOGS, POLICY,
-    RESOURCES, RESTART, SERVICE, TASK_SCALING, VAULT, VOLUME_MOUNT,
+    ARTIFACT, DISPATCH_PAYLOAD, EMPTY, IDENTITY, SERVICE, TASK_SCALING, VAULT, field,
 };
-use super::steps::Affinity;
-use super::table::job_block;
+use super::steps::{AFFINITY, Affinity, CONSTRAINT, Constraint, RESTART, RestartPolicy};
+use super::table::{BlockForm, job_block};
+use super::unsupported;
+use crate::api::block::FieldNames;
 use crate::api::null::{self, Null};
-use crate::api::policy::NetworkPolicy;
-use crate::api::resources::Resources;
+use crate::api::policy::{NetworkPolicy, POLICY};
+use crate::api::resources::{RESOURCES, Resources};
 
 job_block! {
     /// One process tree.
@@ -33,6 +32,7 @@ job_block! {
             "Constraint", "Affinity", "Config", "Resources", "LogConfig", "DispatchPayload", "Artifact", "Service",
             "Vault", "Template", "Lifecycle", "RestartPolicy", "VolumeMount", "Policy",
         ],
+        names: FieldNames::rows(unsupported::TASK),
     }
 
     name: String = field("Name", "", Value(Text)).hidden() => name;
@@ -85,4 +85,40 @@ job_block! {
     /// The network policy of the task. Nomad has no such field.
     #[serde(skip_serializing_if = "Option::is_none")]
     policy: Option<NetworkPolicy> = field("Policy", "policy", Block(One, &POLICY)).plan("Policy") => policy;
+}
+
+job_block! {
+    /// How a task's output is taken.
+    #[derive(Eq)]
+    LogConfig of domain::LogConfig;
+    LOGS { names: FieldNames { derived: &["Enabled"], ..FieldNames::NONE } }
+    @also [field("Enabled", "enabled", Value(Bool))]
+    @reader logs::read_logs;
+    @writer write_logs;
+
+    /// Nothing of it is taken.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    disabled: bool = field("Disabled", "disabled", Value(Bool));
+    max_files: u32 = field("MaxFiles", "max_files", Value(Int)) => max_files;
+    max_file_size_mb: u32 = field("MaxFileSizeMB", "max_file_size", Value(Int)) => max_file_size;
+    /// The most output that is taken in a second, such as `1mb`: a number and kb, mb or gb (1 024, 1 024² and 1 024³
+    /// bytes). Absent if there is no limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rate: Option<String> = field("Rate", "rate", Value(Text)) => rate;
+    /// The treatment of output above `rate`: `drop`; absent for `block`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    on_limit: Option<String> = field("OnLimit", "on_limit", Value(Word(&["block", "drop"]))) => on_limit;
+    /// The treatment of output while the disk is full: `drop`; absent for `block`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    on_full: Option<String> = field("OnFull", "on_full", Value(Word(&["block", "drop"]))) => on_full;
+}
+
+fn write_logs(logs: &domain::LogConfig) -> LogConfig {
+    if logs.is_disabled() {
+        return LogConfig {
+            disabled: true,
+            ..LogConfig::write_fields(&domain::LogConfig::default())
+        };
+    }
+    LogConfig::write_fields(logs)
 }

@@ -20,7 +20,9 @@ use muster_domain::resources::{CpuMhz, DeviceAsk, IoLimits, Mb};
 use serde_json::{Value, json};
 
 use super::request::{ReadJob, ReadJobError, read};
+use super::table::BlockForm;
 use super::{Job, RegisterRequest};
+use crate::api::resources::Network;
 
 fn read_value(body: &Value) -> Result<ReadJob, ReadJobError> {
     read(body.to_string().as_bytes())
@@ -297,7 +299,7 @@ fn logs_that_are_disabled_stay_so() {
     };
 
     let read = read_value(&body(json!({"Disabled": true, "MaxFiles": 3}))).unwrap();
-    let written = super::LogConfig::from(read.spec.groups[0].tasks[0].logs);
+    let written = super::LogConfig::write_block(&read.spec.groups[0].tasks[0].logs);
     let again = read_value(&body(serde_json::to_value(&written).unwrap())).unwrap();
     let enabled = read_value(&body(json!({"Disabled": false}))).unwrap();
     let faults = faults(&body(json!({"MaxFiles": 0, "MaxFileSizeMB": 0})));
@@ -592,7 +594,7 @@ fn cni_networks_are_read_and_shown() {
     );
     assert_eq!(mode.as_str(), "cni/lab");
     let network = read.spec.groups[0].network.as_ref().unwrap();
-    let shown = serde_json::to_value(super::asked_network(network)).unwrap();
+    let shown = serde_json::to_value(Network::write_block(network)).unwrap();
     assert_eq!(shown["Mode"], "cni/lab");
     assert_eq!(shown["CNI"], json!({"Args": {"COLOR": "blue"}}));
 }

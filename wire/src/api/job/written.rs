@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use muster_domain::job::JobSpec;
 use serde_json::Value;
 
-use super::Job;
+use super::spec::Job;
 
 /// The fields of `spec.as_written` in the form in which they are answered, without those that the job says anyway. The
 /// answer to a job then reads back as the same job.

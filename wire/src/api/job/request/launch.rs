@@ -1,26 +1,16 @@
 //! Reads how a job makes others, and how a group is scaled.
 
-use muster_domain::job::{Parameterized, PayloadUse, Periodic, Scaling, TaskGroup};
+use muster_domain::job::{Periodic, Propagation, Scaling, TaskGroup, VolumeAsk, VolumeMount};
 use serde_json::Value;
 
-use crate::api::block::{Block, FieldNames};
-
-const PERIODIC: FieldNames = FieldNames::NONE;
-const SCALING: FieldNames = FieldNames {
-    derived: &["ID", "Target", "Namespace", "CreateIndex", "ModifyIndex"],
-    ..FieldNames::NONE
-};
+use crate::api::block::Block;
+use crate::api::job::launch as job;
+use crate::api::job::table::{BlockForm, check_word, small_number};
+use crate::api::job::unsupported;
 
 /// The `Periodic` block.
-pub(super) fn read_periodic(job: &mut Block<'_>) -> Option<Periodic> {
-    let mut block = job.block("Periodic")?;
-    match block.word("SpecType").as_deref() {
-        None | Some("cron") => {}
-        Some(other) => block.fault(
-            "SpecType",
-            format!("`{other}` is not supported: use `cron`"),
-        ),
-    }
+pub(in crate::api) fn read_periodic(block: &mut Block<'_>, default: &Periodic) -> Periodic {
+    check_word(block, "SpecType", "cron", "");
     let mut specs = block.strings("Specs");
     let spec = block.word("Spec");
     if spec.is_some() && !specs.is_empty() {
@@ -31,56 +21,62 @@ pub(super) fn read_periodic(job: &mut Block<'_>) -> Option<Periodic> {
         block.keep("Specs", &Value::from(vec![one.clone()]));
     }
     specs.extend(spec);
-    let read = Periodic {
-        enabled: block.boolean("Enabled").unwrap_or(true),
+    let default = Periodic {
         specs,
-        prohibit_overlap: block.boolean("ProhibitOverlap").unwrap_or(false),
-        time_zone: block.word("TimeZone").unwrap_or_else(|| "UTC".to_owned()),
+        ..default.clone()
     };
-    block.finish(&PERIODIC);
-    Some(read)
+    job::Periodic::read_fields(block, &default)
 }
 
-/// The `ParameterizedJob` block.
-pub(super) fn read_parameterized(job: &mut Block<'_>) -> Option<Parameterized> {
-    let mut block = job.block("ParameterizedJob")?;
-    let payload = block.choice("Payload").unwrap_or(PayloadUse::Optional);
-    let read = Parameterized {
-        payload,
-        meta_required: block.strings("MetaRequired"),
-        meta_optional: block.strings("MetaOptional"),
+/// The `Scaling` block of a group. The least number of instances is its count, if it has one.
+pub(super) fn read_group_scaling(group: &mut Block<'_>) -> Option<Scaling> {
+    let count = group.value("Count").and_then(small_number);
+    let default = Scaling {
+        min: count.unwrap_or(TaskGroup::DEFAULT_COUNT),
+        ..Scaling::default()
     };
-    block.finish(&PERIODIC);
-    Some(read)
+    let block = group.block("Scaling")?;
+    Some(job::Scaling::read_block(block, &default))
 }
 
-/// The `Scaling` block of a group of `count` instances, if that says how many.
-pub(super) fn read_scaling(group: &mut Block<'_>, count: Option<u32>) -> Option<Scaling> {
-    let mut block = group.block("Scaling")?;
-    match block.word("Type").as_deref() {
-        None | Some("horizontal") => {}
-        Some(other) => block.fault(
-            "Type",
-            format!("`{other}` is not supported: use `horizontal`"),
-        ),
+/// The `Scaling` block.
+pub(in crate::api) fn read_scaling(block: &mut Block<'_>, default: &Scaling) -> Scaling {
+    check_word(block, "Type", "horizontal", "");
+    job::Scaling::read_fields(block, default)
+}
+
+/// The most instances, which must be there.
+pub(in crate::api) fn read_scaling_max(block: &mut Block<'_>, name: &'static str) -> Option<u32> {
+    let max = block.number(name, u32::MAX);
+    if max.is_none() {
+        block.fault(name, "is missing");
     }
-    let max = block.number("Max", u32::MAX).unwrap_or_else(|| {
-        block.fault("Max", "is missing");
-        // The greatest number adds no second fault about a count above it.
-        u32::MAX
-    });
-    let read = Scaling {
-        min: block
-            .number("Min", u32::MAX)
-            .or(count)
-            .unwrap_or(TaskGroup::DEFAULT_COUNT),
-        max,
-        enabled: block.boolean("Enabled").unwrap_or(true),
-        policy_json: block
-            .value("Policy")
-            .unwrap_or(&Value::Object(serde_json::Map::new()))
-            .to_string(),
-    };
-    block.finish(&SCALING);
-    Some(read)
+    max
+}
+
+/// The settings of a scaler, of any shape.
+pub(in crate::api) fn read_scaling_policy(
+    block: &mut Block<'_>,
+    name: &'static str,
+) -> Option<String> {
+    block.value(name).map(Value::to_string)
+}
+
+/// A volume of a group.
+pub(in crate::api) fn read_volume(volume: &mut Block<'_>, default: &VolumeAsk) -> VolumeAsk {
+    check_word(volume, "Type", "host", ", a directory that the node offers");
+    drop(volume.word("Name"));
+    job::Volume::read_fields(volume, default)
+}
+
+/// A mount of a volume.
+pub(in crate::api) fn read_mount(block: &mut Block<'_>, default: &VolumeMount) -> VolumeMount {
+    let read = job::VolumeMount::read_fields(block, default);
+    if read.propagation == Propagation::Bidirectional {
+        block.warn_as_listed(unsupported::VOLUME_MOUNT, "PropagationMode");
+    }
+    if !read.selinux_label.is_empty() {
+        block.warn_as_listed(unsupported::VOLUME_MOUNT, "SELinuxLabel");
+    }
+    read
 }

@@ -4,23 +4,24 @@ use std::cell::RefCell;
 
 use muster_domain::fault::Fault;
 use muster_domain::job::{
-    BitRate, DirectionPolicy, NetworkPolicy, PolicyAction, PolicyProtocol, PolicyRule, PortRange,
-    read_peer, validate_policy,
+    self, BitRate, Peer, PolicyAction, PortRange, read_peer, validate_policy,
 };
-use muster_domain::limits;
 use serde_json::Value;
 
-use super::PLAIN;
 use crate::api::block::{Block, ParseFindings};
+use crate::api::job::table::{BlockForm, json_form, read_one};
+use crate::api::policy::{DirectionPolicy, NetworkPolicy};
 
 /// The policy in a value on its own, by the rules for jobs.
 ///
 /// # Errors
 ///
 /// All faults, each with its path in the value.
-pub fn read(value: &Value) -> Result<NetworkPolicy, Vec<Fault>> {
+pub fn read(value: &Value) -> Result<job::NetworkPolicy, Vec<Fault>> {
     let found = RefCell::new(ParseFindings::default());
-    let read = Block::new(String::new(), value, &found).map(read_block);
+    let default = job::NetworkPolicy::default();
+    let read = Block::new(String::new(), value, &found)
+        .map(|block| NetworkPolicy::read_block(block, &default));
     let (mut faults, _warnings) = found.into_inner().into_parts();
     if let Some(policy) = &read {
         faults.extend(validate_policy(policy));
@@ -31,86 +32,52 @@ pub fn read(value: &Value) -> Result<NetworkPolicy, Vec<Fault>> {
     }
 }
 
-/// The block `Policy` of a network or task.
-pub(super) fn read_policy(parent: &mut Block<'_>) -> Option<NetworkPolicy> {
-    parent.block("Policy").map(read_block)
+json_form! {
+    DirectionPolicy, of job::DirectionPolicy: read_one::<DirectionPolicy, _>,
+        DirectionPolicy::write_block;
+    String, of Option<PolicyAction>: |block, name, default| block.choice(name).or(*default),
+        |value| value.map(|action| action.as_str().to_owned()).unwrap_or_default();
+    String, of Option<BitRate>: |block, name, default| read_rate(block, name).or(*default),
+        |value| value.map(|rate| rate.to_string()).unwrap_or_default();
+    Vec<String>, of Vec<Peer>:
+        |block, name, _| {
+            let form = "neither an address such as 10.1.2.3 nor a prefix such as 10.0.0.0/8";
+            read_each(block, name, read_peer, form)
+        },
+        |value| value.iter().map(ToString::to_string).collect();
+    Vec<String>, of Vec<PortRange>:
+        |block, name, _| {
+            let form = "neither a port such as 443 nor a range such as 8000-9000";
+            read_each(block, name, PortRange::read, form)
+        },
+        |value| value.iter().map(ToString::to_string).collect();
 }
 
-fn read_block(mut policy: Block<'_>) -> NetworkPolicy {
-    let read = NetworkPolicy {
-        egress: read_direction(&mut policy, "Egress"),
-        ingress: read_direction(&mut policy, "Ingress"),
-    };
-    policy.finish(&PLAIN);
-    read
-}
-
-fn read_direction(policy: &mut Block<'_>, name: &'static str) -> DirectionPolicy {
-    let Some(mut block) = policy.block(name) else {
-        return DirectionPolicy::default();
-    };
-    let read = DirectionPolicy {
-        default: read_action(&mut block, "Default"),
-        rules: block
-            .blocks("Rules", limits::POLICY_RULES_MAX)
-            .into_iter()
-            .map(read_rule)
-            .collect(),
-        rate: read_rate(&mut block),
-    };
-    block.finish(&PLAIN);
-    read
-}
-
-fn read_rate(block: &mut Block<'_>) -> Option<BitRate> {
-    let text = block.word("Rate")?;
+fn read_rate(block: &mut Block<'_>, name: &'static str) -> Option<BitRate> {
+    let text = block.word(name)?;
     let rate = BitRate::read(&text);
     if rate.is_none() {
         block.fault(
-            "Rate",
+            name,
             format!("`{text}` is not a rate such as 100mbit: give a number and kbit, mbit or gbit"),
         );
     }
     rate
 }
 
-fn read_action(block: &mut Block<'_>, name: &'static str) -> Option<PolicyAction> {
-    block.choice(name)
-}
-
-fn read_rule(mut rule: Block<'_>) -> PolicyRule {
-    let action = read_action(&mut rule, "Action");
-    let protocol = rule.choice("Protocol").unwrap_or(PolicyProtocol::All);
-    let mut peers = Vec::new();
-    for text in rule.strings("Peers") {
-        match read_peer(&text) {
-            Some(peer) => peers.push(peer),
-            None => rule.fault(
-                "Peers",
-                format!("`{text}` is neither an address such as 10.1.2.3 nor a prefix such as 10.0.0.0/8"),
-            ),
+/// A list of texts. A text that `read` does not know is `wrong`.
+fn read_each<T>(
+    rule: &mut Block<'_>,
+    name: &'static str,
+    read: fn(&str) -> Option<T>,
+    wrong: &str,
+) -> Vec<T> {
+    let mut values = Vec::new();
+    for text in rule.strings(name) {
+        match read(&text) {
+            Some(value) => values.push(value),
+            None => rule.fault(name, format!("`{text}` is {wrong}")),
         }
     }
-    let mut ports = Vec::new();
-    for text in rule.strings("Ports") {
-        match PortRange::read(&text) {
-            Some(range) => ports.push(range),
-            None => rule.fault(
-                "Ports",
-                format!("`{text}` is neither a port such as 443 nor a range such as 8000-9000"),
-            ),
-        }
-    }
-    let read = PolicyRule {
-        name: rule.word("Name").unwrap_or_default(),
-        action: action.unwrap_or(PolicyAction::Allow),
-        protocol,
-        peers,
-        ports,
-        icmp_type: rule.number("ICMPType", u8::MAX),
-        icmp_code: rule.number("ICMPCode", u8::MAX),
-        log: rule.boolean("Log").unwrap_or(false),
-    };
-    rule.finish(&PLAIN);
-    read
+    values
 }

@@ -7,11 +7,10 @@ use muster_domain::job::{
 
 use serde_json::{Value, json};
 
-use super::PLAIN;
 use crate::api::block::Block;
 use crate::api::duration::nanos;
-use crate::api::job::table::json_form;
-use crate::api::job::{self, Update};
+use crate::api::job::steps::{self as job, Migrate, Reschedule, Update};
+use crate::api::job::table::{BlockForm, JsonForm, block_forms, json_form, read_one};
 
 /// The defaults that the job has for all its groups.
 #[derive(Debug)]
@@ -35,16 +34,16 @@ impl JobSteps {
         // A job that was sent back as it was read names an update of nothing.
         let asked = job
             .block("Update")
-            .map(|block| read_update(block, update.unwrap_or_default()))
+            .map(|block| Update::read_block(block, &update.unwrap_or_default()))
             .filter(|asked| !is_blank(asked));
         let policy = ReschedulePolicy::default_for(job_type);
         let steps = Self {
             job_type,
             update: asked.or(update),
-            migrate: read_migrate(job, migrate),
+            migrate: <Option<Migrate>>::read(job, "Migrate", &migrate),
             reschedule: policy,
         };
-        let reschedule = read_reschedule(job, "Reschedule", &policy);
+        let reschedule = read_one::<Reschedule, _>(job, "Reschedule", &policy);
         steps.check_reschedule(job, "Reschedule", reschedule);
         Self {
             reschedule,
@@ -82,25 +81,13 @@ impl JobSteps {
     }
 }
 
+block_forms! {
+    Reschedule of ReschedulePolicy;
+}
+
 json_form! {
-    Option<Update>, of Option<UpdateStrategy>:
-        |block: &mut Block<'_>, name, default: &Option<UpdateStrategy>| {
-            let own = block.block(name);
-            let own = own.map(|block| read_update(block, default.unwrap_or_default()));
-            own.or(*default)
-        },
-        |value: &Option<UpdateStrategy>| value.as_ref().map(Update::from);
-    Option<job::Migrate>, of Option<MigrateStrategy>:
-        |block: &mut Block<'_>, _, default: &Option<MigrateStrategy>| read_migrate(block, *default),
-        |value: &Option<MigrateStrategy>| value.as_ref().map(job::Migrate::from);
-    Option<job::Reschedule>, of ReschedulePolicy:
-        read_reschedule,
-        |value: &ReschedulePolicy| Some(job::Reschedule::from(value));
-    Option<job::Disconnect>, of Disconnect:
-        |block: &mut Block<'_>, _, _: &Disconnect| read_disconnect(block),
-        |value: &Disconnect| {
-            (*value != Disconnect::default()).then(|| job::Disconnect::from(value))
-        };
+    Option<job::Disconnect>, of Disconnect: read_group_disconnect,
+        |value| (*value != Disconnect::default()).then(|| job::Disconnect::write_block(value));
 }
 
 /// Nomad answers with such an update for a job that has none.
@@ -108,60 +95,29 @@ fn is_blank(update: &UpdateStrategy) -> bool {
     update.max_parallel == 0 && update.min_healthy_time.is_zero() && update.stagger.is_zero()
 }
 
-fn read_update(mut block: Block<'_>, default: UpdateStrategy) -> UpdateStrategy {
-    let read = Update::read_fields(&mut block, &default);
-    block.finish(&PLAIN);
-    read
-}
-
-fn read_migrate(
-    parent: &mut Block<'_>,
-    default: Option<MigrateStrategy>,
-) -> Option<MigrateStrategy> {
-    let Some(mut block) = parent.block("Migrate") else {
-        return default;
-    };
-    let read = job::Migrate::read_fields(&mut block, &default.unwrap_or_default());
-    block.finish(&PLAIN);
-    Some(read)
-}
-
-fn read_reschedule(
-    parent: &mut Block<'_>,
-    name: &'static str,
-    default: &ReschedulePolicy,
-) -> ReschedulePolicy {
-    let Some(mut block) = parent.block(name) else {
-        return *default;
-    };
-    let read = job::Reschedule::read_fields(&mut block, default);
-    block.finish(&PLAIN);
-    read
-}
-
 /// The `disconnect` block, or the two fields that came before it.
-fn read_disconnect(group: &mut Block<'_>) -> Disconnect {
+fn read_group_disconnect(
+    group: &mut Block<'_>,
+    name: &'static str,
+    default: &Disconnect,
+) -> Disconnect {
     let default = Disconnect {
         lost_after: group.duration("MaxClientDisconnect"),
         stop_on_client_after: group.duration("StopAfterClientDisconnect"),
-        ..Disconnect::default()
+        ..*default
     };
-    let Some(mut block) = group.block("Disconnect") else {
-        return default;
-    };
-    let reconcile = block.choice("Reconcile").unwrap_or(default.reconcile);
-    let lost_after = block.duration("LostAfter").filter(|after| !after.is_zero());
-    let read = Disconnect {
-        lost_after: lost_after.or(default.lost_after),
-        stop_on_client_after: block
-            .duration("StopOnClientAfter")
-            .or(default.stop_on_client_after),
-        replace: block.boolean("Replace").unwrap_or(default.replace),
-        reconcile,
-    };
-    if read == Disconnect::default() {
-        block.keep_as(&json!(job::Disconnect::from(&read)));
+    read_one::<job::Disconnect, _>(group, name, &default)
+}
+
+/// The `disconnect` block.
+pub(in crate::api) fn read_disconnect(block: &mut Block<'_>, default: &Disconnect) -> Disconnect {
+    let mut read = job::Disconnect::read_fields(block, default);
+    // 0 is Go's way to leave it out.
+    if read.lost_after.is_some_and(|after| after.is_zero()) {
+        read.lost_after = default.lost_after;
     }
-    block.finish(&PLAIN);
+    if read == Disconnect::default() {
+        block.keep_as(&json!(job::Disconnect::write_block(&read)));
+    }
     read
 }

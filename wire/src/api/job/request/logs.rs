@@ -1,0 +1,25 @@
+//! Reads how a task's output is taken.
+
+use muster_domain::job as domain;
+
+use crate::api::block::Block;
+use crate::api::job::table::BlockForm;
+use crate::api::job::task::LogConfig;
+
+/// The `LogConfig` block.
+pub(in crate::api) fn read_logs(
+    block: &mut Block<'_>,
+    default: &domain::LogConfig,
+) -> domain::LogConfig {
+    let read = LogConfig::read_fields(block, default);
+    let is_disabled = block.boolean("Disabled").unwrap_or_default();
+    if !is_disabled && read.is_disabled() {
+        let reason = "a task keeps at least 1 file; `Disabled` keeps nothing".to_owned();
+        block.fault("MaxFiles", reason);
+    }
+    if is_disabled {
+        // How it would be taken means nothing.
+        return domain::LogConfig::DISABLED;
+    }
+    read
+}
