@@ -95,8 +95,8 @@ fn a_slow_disk_only_makes_it_slower() {
 
 /// A follower whose disk hangs acknowledges nothing. One event says so, and a later one that it is healthy again.
 #[test]
-fn a_hung_disk_of_a_follower_becomes_an_event() {
-    let Some(cluster) = TestCluster::shared("a_hung_disk_of_a_follower_becomes_an_event") else {
+fn hung_disk_of_a_follower_becomes_an_event() {
+    let Some(cluster) = TestCluster::shared("hung_disk_of_a_follower_becomes_an_event") else {
         return;
     };
     let clients = Clients::at_work();
@@ -106,7 +106,7 @@ fn a_hung_disk_of_a_follower_becomes_an_event() {
 
     let Some(tracer) = FsyncTracer::start(cluster.pid(follower), "delay_enter=60000000") else {
         skipped(
-            "a_hung_disk_of_a_follower_becomes_an_event",
+            "hung_disk_of_a_follower_becomes_an_event",
             "strace cannot trace here: cargo xtask setup",
         );
         clients.finish();
