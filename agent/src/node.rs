@@ -162,7 +162,7 @@ impl Agent {
             found,
             contact.known(),
         );
-        tasks.spawn(contact.follow(context.session.standing.heard(), stop.clone()));
+        tasks.spawn(contact.follow(context.session.standing.last_contact(), stop.clone()));
         tasks.spawn(node.run(loaded, inbox, stop.clone()));
         tasks.spawn(session.run(stop.clone()));
         Ok(Self {
@@ -228,7 +228,7 @@ impl Agent {
         } = self;
         if leave == ShutdownPolicy::StopTasks {
             stop_tasks(&events).await;
-            tell_server(&context.session).await;
+            flush_reports(&context.session).await;
             context.network.bridge.undo().await;
         }
         stop.cancel();
@@ -270,7 +270,7 @@ async fn close(context: Arc<AgentContext>) {
 }
 
 /// Gives the last reports a moment to be committed.
-async fn tell_server(session: &SessionContext) {
+async fn flush_reports(session: &SessionContext) {
     let told = async {
         while !session.outbox.is_empty() {
             tokio::time::sleep(REPORT_DELAY / 10).await;

@@ -112,7 +112,7 @@ fn raise_open_files() -> Option<u64> {
 }
 
 /// Says in one line that this build has no eBPF programs, and which command makes them. The agent's own messages are many.
-fn say_missing_object() {
+fn warn_missing_object() {
     if let Err(error) = muster_agent::bpf::Bpf::object() {
         output::eprint(&missing_object(error));
     }

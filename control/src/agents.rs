@@ -36,7 +36,9 @@ pub(crate) use admission::Admission;
 pub use exec::ExecLine;
 pub use nodes::Nodes;
 pub use request::NodeRequestError;
-pub(crate) use route::{answer_for_server, collect_for_server, count_for_server, heard_ago};
+pub(crate) use route::{
+    answer_for_server, collect_for_server, count_for_server, since_last_contact,
+};
 
 /// Sends on what is gathered from all sessions, until `stop`.
 pub(crate) async fn run(control: Control, stop: CancellationToken) {

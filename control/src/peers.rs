@@ -237,7 +237,7 @@ impl Peers {
     }
 
     /// Notes that Raft has heard of `server_id`.
-    pub(crate) fn heard(&self, server_id: u64) {
+    pub(crate) fn note_contact(&self, server_id: u64) {
         if let Some(entry) = self.book().get_mut(&server_id) {
             entry.heard = Some(Instant::now());
         }
@@ -459,11 +459,11 @@ impl PeersState {
                 addr: node.quic_addr.clone(),
                 dns_name: server_dns_name(&node.name, &self.cluster),
             };
-            let is_told = way == PeerChannel::Control as usize;
+            let is_reported = way == PeerChannel::Control as usize;
             Arc::new(PeerConnection::new(
                 target,
                 Arc::clone(&self.dialer),
-                is_told,
+                is_reported,
             ))
         })
     }

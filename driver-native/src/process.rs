@@ -214,7 +214,7 @@ impl Process {
 }
 
 /// Whether this kernel tells how processes ended that are not children.
-pub(crate) fn tells_exits() -> bool {
+pub(crate) fn has_exit_info() -> bool {
     let own = rustix::process::pidfd_open(rustix::process::getpid(), PidfdFlags::empty());
     own.is_ok_and(|own| exit_info(own.as_fd()) != ExitInfo::Unsupported)
 }

@@ -157,7 +157,7 @@ pub struct AllocRunner {
     /// Something besides the tasks changed and is not yet persisted.
     unsaved: bool,
     /// Something besides the tasks changed and is not yet reported.
-    untold: bool,
+    unreported: bool,
 }
 
 /// Where an allocation begins that waits for those of `before`.
@@ -339,7 +339,7 @@ impl AllocRunner {
             reported: None,
             changes: 0,
             unsaved: false,
-            untold: false,
+            unreported: false,
         }
     }
 
@@ -410,7 +410,7 @@ impl AllocRunner {
         self.shutdown_delay = shutdown_delay(desired);
         let anew = self.health.handle_update(desired, now);
         self.unsaved |= anew;
-        self.untold |= anew;
+        self.unreported |= anew;
         Ok(())
     }
 
@@ -810,9 +810,9 @@ impl AllocRunner {
     fn collect_effects(&mut self, now: Timestamp) {
         let judged = self.health.judge(self.condition(&self.siblings()), now);
         let changes = self.task_changes();
-        let changed = changes != self.changes || judged || self.untold;
+        let changed = changes != self.changes || judged || self.unreported;
         self.changes = changes;
-        self.untold = false;
+        self.unreported = false;
         if changed || self.unsaved {
             self.unsaved = false;
             self.effects.push_back(Effect::Persist);

@@ -175,7 +175,7 @@ fn task(
     let mut stats = TaskStats::default();
     if is_hidden(live) {
         let driver = &live.record.driver;
-        add_told(&mut stats, driver, live.usage.known(driver, Instant::now()));
+        add_reported(&mut stats, driver, live.usage.known(driver, Instant::now()));
         stats.pid = main.unwrap_or_default();
         return stats;
     }
@@ -195,14 +195,14 @@ fn task(
         (Source::Ebpf(_), _, Err(reason))
         | (Source::Cgroup(_) | Source::Pressure, Err(reason), _) => reason.clone(),
         (Source::Ebpf(part), _, Ok(_)) => values::of_part(absent, part),
-        (Source::Cgroup(controller), Ok(()), _) => untold(live, controller.into()),
+        (Source::Cgroup(controller), Ok(()), _) => absent_from_cgroup(live, controller.into()),
         (Source::Pressure, Ok(()), _) => NO_PRESSURE.to_owned(),
     });
     stats
 }
 
 /// Why the group of a task, which is there, does not tell a value of this controller.
-pub(crate) fn untold(live: &LiveTask, controller: Controller) -> String {
+pub(crate) fn absent_from_cgroup(live: &LiveTask, controller: Controller) -> String {
     let cgroup = live.cgroup.as_ref();
     let lacking = cgroup.and_then(|cgroup| {
         let mut all = cgroup.unenforced();
@@ -218,7 +218,7 @@ pub(crate) fn untold(live: &LiveTask, controller: Controller) -> String {
 }
 
 /// Adds what its driver tells of a task that runs in none of our cgroups, whose files would say zero.
-fn add_told(stats: &mut TaskStats, driver: &str, known: Result<ReportedUsage, String>) {
+fn add_reported(stats: &mut TaskStats, driver: &str, known: Result<ReportedUsage, String>) {
     let reason = known.as_ref().err().cloned();
     let ReportedUsage {
         cpu,
@@ -242,12 +242,12 @@ fn add_told(stats: &mut TaskStats, driver: &str, known: Result<ReportedUsage, St
     stats.memory_kernel_bytes = memory_kernel_bytes;
     values::explain(stats, |_| {
         let reason = reason.clone();
-        reason.unwrap_or_else(|| only_told_by(driver))
+        reason.unwrap_or_else(|| absent_from_driver(driver))
     });
 }
 
 /// Why a value that a driver does not tell is absent.
-pub(crate) fn only_told_by(driver: &str) -> String {
+pub(crate) fn absent_from_driver(driver: &str) -> String {
     format!(
         "the task runs in none of the agent's cgroups: what is known of it is what driver `{driver}` tells"
     )

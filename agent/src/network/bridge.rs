@@ -191,7 +191,9 @@ impl Bridge {
         }
         self.close_or_leave(ground.bpf.ok(), alloc_id, Arc::new(network))
             .await
-            .unwrap_or_else(|left| tell_left(alloc_id, &muster_domain::error_chain::chain(&left)));
+            .unwrap_or_else(|left| {
+                warn_network_left(alloc_id, &muster_domain::error_chain::chain(&left))
+            });
         Err(error)
     }
 
@@ -404,7 +406,7 @@ impl Bridge {
 }
 
 /// Says that the network of an allocation that has ended is not wholly gone.
-pub(crate) fn tell_left(alloc_id: AllocId, reason: &str) {
+pub(crate) fn warn_network_left(alloc_id: AllocId, reason: &str) {
     tracing::warn!(%alloc_id, error = reason,
         "something of the network of an allocation is left; it is removed before the allocation is destroyed");
 }

@@ -231,7 +231,7 @@ impl CniNetworks {
 
     async fn undo(&self, alloc_id: AllocId) {
         if let Err(left) = self.tear_down(alloc_id).await {
-            tell_left(alloc_id, &left);
+            warn_network_left(alloc_id, &left);
         }
     }
 
@@ -433,7 +433,7 @@ impl CniNetworks {
     pub(crate) async fn recover(&self, orphans: Vec<AllocId>) {
         for alloc_id in orphans {
             if let Err(error) = self.tear_down(alloc_id).await {
-                tell_left(alloc_id, &error);
+                warn_network_left(alloc_id, &error);
             }
         }
         let dir = self.dir.clone();
@@ -593,8 +593,8 @@ pub(crate) async fn undo(data_dir: &Path) -> Result<usize, CniError> {
     Ok(records.len())
 }
 
-fn tell_left(alloc_id: AllocId, error: &CniError) {
-    crate::network::bridge::tell_left(alloc_id, &chain(error));
+fn warn_network_left(alloc_id: AllocId, error: &CniError) {
+    crate::network::bridge::warn_network_left(alloc_id, &chain(error));
 }
 
 async fn blocking<T: Send + 'static>(

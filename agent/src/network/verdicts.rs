@@ -69,7 +69,7 @@ impl VerdictLog {
     }
 }
 
-pub(crate) fn as_told(task: &str, verdict: PacketVerdict) -> Verdict {
+pub(crate) fn reported_verdict(task: &str, verdict: PacketVerdict) -> Verdict {
     let PacketVerdict {
         at_ns,
         task: _,

@@ -125,7 +125,7 @@ impl Node {
     ) {
         self.restore(loaded);
         let mut look = tokio::time::interval(gc::interval(&self.collector));
-        let mut heard = self.context.session.standing.heard();
+        let mut heard = self.context.session.standing.last_contact();
         let mut emptied = self.context.storage.trash.times_emptied();
         loop {
             let alone = self.contact.poll_timeout(&self.desired);
@@ -287,7 +287,7 @@ impl Node {
                 }
                 self.context.session.standing.knows(self.desired.index());
                 if merged.whole {
-                    self.context.session.outbox.heard_all();
+                    self.context.session.outbox.end_first_reports();
                 }
                 if merged.whole && !self.swept {
                     self.swept = true;
@@ -305,14 +305,14 @@ impl Node {
             }
             Event::Abandoned => self.collector.handle_abandoned(),
             Event::ReportsCommitted => {}
-            Event::RulesChanged => self.tell_awake(|| Input::RulesChanged),
+            Event::RulesChanged => self.notify_awake(|| Input::RulesChanged),
             Event::Finished { alloc_id, at } => {
                 if let Some(known) = self.allocs.get_mut(&alloc_id) {
                     known.finished = true;
                     self.collector.handle_finished(alloc_id, at);
                 }
                 self.ended(alloc_id);
-                self.tell_stopped();
+                self.report_stopped();
             }
             Event::Destroyed { alloc_id } => {
                 self.allocs.remove(&alloc_id);
@@ -320,13 +320,13 @@ impl Node {
                 self.collector.handle_destroyed(alloc_id, now());
                 self.asks.settled(alloc_id, true);
                 self.context.session.outbox.forget(alloc_id);
-                self.tell_stopped();
+                self.report_stopped();
             }
             Event::StopAll { done, longest } => {
                 let _told = longest.send(self.longest_stop());
                 self.stopping = Some(done);
-                self.tell_awake(|| Input::Stop);
-                self.tell_stopped();
+                self.notify_awake(|| Input::Stop);
+                self.report_stopped();
             }
         }
     }
@@ -405,7 +405,7 @@ impl Node {
     }
 
     /// Tells every allocation of which something may run.
-    fn tell_awake(&mut self, input: impl Fn() -> Input) {
+    fn notify_awake(&mut self, input: impl Fn() -> Input) {
         let asleep = |known: &AllocEntry| matches!(known.runner, RunnerState::Asleep(_));
         let all = self.allocs.iter().filter(|(_, known)| !asleep(known));
         let all: Vec<AllocId> = all.map(|(alloc_id, _)| *alloc_id).collect();
@@ -553,11 +553,11 @@ impl Node {
             known.clone_from(&state);
             changed
         });
-        self.tell_collected(gc::seen(state, &context.storage.trash));
+        self.report_collection(gc::seen(state, &context.storage.trash));
     }
 
     /// Tells the servers of the collection that is over, if one is.
-    fn tell_collected(&mut self, seen: GcReading) {
+    fn report_collection(&mut self, seen: GcReading) {
         let Some(report) = self.rounds.handle_seen(seen, now()) else {
             return;
         };
@@ -615,7 +615,7 @@ impl Node {
         longest.unwrap_or_default().min(KILL_TIMEOUT_MAX)
     }
 
-    fn tell_stopped(&mut self) {
+    fn report_stopped(&mut self) {
         if self.allocs.values().all(|known| known.finished)
             && let Some(done) = self.stopping.take()
         {
@@ -729,7 +729,7 @@ fn kept(
     heirs: &BTreeMap<AllocId, AllocId>,
     alloc_id: AllocId,
 ) -> Option<KeptReason> {
-    if !context.session.outbox.is_told(alloc_id) {
+    if !context.session.outbox.is_reported(alloc_id) {
         Some(KeptReason::Untold)
     } else if heirs.contains_key(&alloc_id) || context.storage.dir_leases.has(alloc_id) {
         Some(KeptReason::Inherited)

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use crate::bpf::PacketVerdict;
 use crate::context::AgentContext;
 use crate::limits::{BRIDGE_LOOK_INTERVAL, START_HEALTH_INTERVAL};
-use crate::network::verdicts::as_told;
+use crate::network::verdicts::reported_verdict;
 
 /// Keeps up with the machine's devices until the agent stops.
 pub(super) async fn bridge_devices(context: Arc<AgentContext>, stop: CancellationToken) {
@@ -95,7 +95,7 @@ pub(super) async fn packet_verdicts(context: Arc<AgentContext>, stop: Cancellati
         }
         for verdict in told {
             if let Some((alloc_id, task)) = tasks.get(&verdict.task) {
-                let verdict = as_told(task, verdict);
+                let verdict = reported_verdict(task, verdict);
                 context.network.verdicts.push(*alloc_id, verdict);
             }
         }

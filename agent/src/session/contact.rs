@@ -102,7 +102,7 @@ impl ContactFile {
         mut heard: watch::Receiver<Option<Instant>>,
         stop: CancellationToken,
     ) {
-        let mut is_told = false;
+        let mut is_reported = false;
         let following = async {
             while heard.changed().await.is_ok() {
                 let Some(sent) = *heard.borrow_and_update() else {
@@ -110,11 +110,11 @@ impl ContactFile {
                 };
                 let written = self.write(self.clock.at(sent));
                 if let Err(error) = &written
-                    && !is_told
+                    && !is_reported
                 {
                     tracing::warn!(%error, "it is not stored when a server last heard of the node");
                 }
-                is_told = written.is_err();
+                is_reported = written.is_err();
                 tokio::time::sleep(CONTACT_WRITE_INTERVAL).await;
             }
         };

@@ -113,7 +113,7 @@ impl Outbox {
     }
 
     /// It has said all that it knows: the rest is news.
-    pub(crate) fn heard_all(&self) {
+    pub(crate) fn end_first_reports(&self) {
         {
             let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
             for entry in entries.values_mut() {
@@ -247,7 +247,7 @@ impl Outbox {
     }
 
     /// Whether the newest report of the allocation is committed.
-    pub(crate) fn is_told(&self, alloc_id: AllocId) -> bool {
+    pub(crate) fn is_reported(&self, alloc_id: AllocId) -> bool {
         let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         entries
             .get(&alloc_id)
@@ -370,7 +370,7 @@ mod tests {
         outbox.begin_session();
 
         assert!(outbox.batch(1).is_empty());
-        assert!(outbox.is_told(AllocId::at(LogIndex(1), 1)));
+        assert!(outbox.is_reported(AllocId::at(LogIndex(1), 1)));
     }
 
     /// A start that failed counts, too; a task that waits for others, or that there is none of, does not.
@@ -416,11 +416,11 @@ mod tests {
 
         let heard = [(known, ClientStatus::Complete), (other, ClientStatus::Lost)];
         outbox.acknowledge_known(heard.into_iter());
-        let is_told = [known, other, unheard].map(|alloc_id| outbox.is_told(alloc_id));
-        outbox.heard_all();
+        let is_reported = [known, other, unheard].map(|alloc_id| outbox.is_reported(alloc_id));
+        outbox.end_first_reports();
 
         assert_eq!(waiting, []);
-        assert_eq!(is_told, [true, false, false]);
+        assert_eq!(is_reported, [true, false, false]);
         let told: BTreeSet<AllocId> = outbox.batch(1).iter().map(|told| told.alloc_id).collect();
         assert_eq!(told, BTreeSet::from([other, unheard]));
     }
@@ -450,7 +450,7 @@ mod tests {
 
         outbox.ack(1);
 
-        assert!(!outbox.is_told(AllocId::at(LogIndex(1), 1)));
+        assert!(!outbox.is_reported(AllocId::at(LogIndex(1), 1)));
         assert_eq!(words(&outbox.batch(2)), ["b"]);
     }
 

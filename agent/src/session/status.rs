@@ -49,7 +49,7 @@ impl ControlPlaneStatus {
     }
 
     /// When the newest heartbeat was sent that a leader has counted, and each change of it.
-    pub(crate) fn heard(&self) -> watch::Receiver<Option<Instant>> {
+    pub(crate) fn last_contact(&self) -> watch::Receiver<Option<Instant>> {
         self.heard.subscribe()
     }
 
@@ -94,6 +94,6 @@ mod tests {
         standing.grant(now, Duration::ZERO);
 
         assert_eq!(*standing.lease().borrow(), Some(later));
-        assert_eq!(*standing.heard().borrow(), Some(now));
+        assert_eq!(*standing.last_contact().borrow(), Some(now));
     }
 }

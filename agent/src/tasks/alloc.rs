@@ -84,7 +84,7 @@ impl AllocTask {
             while let Some(effect) = self.runner.poll_effect() {
                 self.carry_out(effect, &inbox, &mut jobs).await;
             }
-            self.tell_node(&mut told).await;
+            self.report_to_node(&mut told).await;
             if self.runner.is_destroyed() {
                 return;
             }
@@ -342,7 +342,7 @@ impl AllocTask {
     }
 
     /// Tells the node once that the allocation has finished, and that it is destroyed.
-    async fn tell_node(&mut self, told: &mut Option<Timestamp>) {
+    async fn report_to_node(&mut self, told: &mut Option<Timestamp>) {
         let alloc_id = self.runner.alloc_id();
         let finished = self.runner.finished_at();
         if finished != *told
@@ -351,7 +351,7 @@ impl AllocTask {
             *told = finished;
             self.context.storage.disks.forget(alloc_id);
             if let Err(reason) = self.context.give_network_back(alloc_id).await {
-                crate::network::bridge::tell_left(alloc_id, &reason);
+                crate::network::bridge::warn_network_left(alloc_id, &reason);
             }
             let finished = crate::node::event::Event::Finished { alloc_id, at };
             drop(self.context.node.send(finished).await);

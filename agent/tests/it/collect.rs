@@ -36,11 +36,11 @@ async fn agent_with(
 async fn reports_committed(agent: &Agent) {
     eventually("reports are committed", async || {
         let outlook = agent.collect_now(true).await.unwrap();
-        let untold = outlook
+        let has_unreported = outlook
             .kept
             .iter()
             .any(|(why, _)| *why == KeptReason::Untold);
-        (!untold).then_some(())
+        (!has_unreported).then_some(())
     })
     .await;
 }

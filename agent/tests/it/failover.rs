@@ -100,7 +100,7 @@ async fn servers_that_were_learned_are_kept() {
     let machine = Machine::new();
     let first = machine.server();
     let second = first.sibling();
-    first.tell_servers(vec![first.addr(), second.addr()]);
+    first.send_servers(vec![first.addr(), second.addr()]);
     let mut config = machine.config(&first);
     config.servers = vec![first.addr()];
     let agent = Agent::start(config).await.unwrap();

@@ -135,8 +135,8 @@ async fn resized(server: &FakeServer, alloc_id: AllocId, from: u32, to: u32) {
     let told = [v2, format!("cpu.shares was \"{from}\" and is \"{to}\"")];
     server
         .reported(alloc_id, "told of its size", |task, _| {
-            let is_told = |message: &str| told.iter().any(|told| message.contains(told));
-            task.events.iter().any(|event| is_told(&event.message))
+            let is_reported = |message: &str| told.iter().any(|told| message.contains(told));
+            task.events.iter().any(|event| is_reported(&event.message))
         })
         .await;
 }
@@ -203,7 +203,7 @@ async fn memory_pressure_becomes_task_event() {
         .memory_mb(10)
         .with(|spec, _| spec.groups[0].tasks[0].resources.memory_max = Some(Mb(64)));
 
-    node.tells_of(greedy, "for want of memory").await;
+    node.assert_waits(greedy, "for want of memory").await;
 }
 
 /// A task that may have a twentieth of a core and wants all of it stands still for the rest.
@@ -220,7 +220,8 @@ async fn cpu_pressure_becomes_task_event() {
         resources.cpu_hard_limit = true;
     });
 
-    node.tells_of(limited, "for want of processor time").await;
+    node.assert_waits(limited, "for want of processor time")
+        .await;
 }
 
 /// A task that may read 64 KiB in a second of a disk, and wants all of it.
@@ -241,7 +242,7 @@ async fn io_pressure_becomes_task_event() {
         io.read_rate = Some(ByteRate(64 << 10));
     });
 
-    node.tells_of(limited, "for want of a disk").await;
+    node.assert_waits(limited, "for want of a disk").await;
 }
 
 fn twentieth_of_a_core(node: &NodeSpec) -> CpuMhz {
@@ -285,14 +286,14 @@ impl PressureNode {
     }
 
     /// A task of this kind says that it stood still, and why.
-    async fn tells_of(self, waits: AllocBuilder, why: &str) {
+    async fn assert_waits(self, waits: AllocBuilder, why: &str) {
         let told = format!("stood still {why}");
         let alloc_id = self.server.place(waits.build()).await;
 
         self.server
             .reported(alloc_id, "told of its waiting", |task, _| {
-                let is_told = |message: &str| message.starts_with(&told);
-                task.events.iter().any(|event| is_told(&event.message))
+                let is_reported = |message: &str| message.starts_with(&told);
+                task.events.iter().any(|event| is_reported(&event.message))
             })
             .await;
         self.server.stop(alloc_id).await;

@@ -402,8 +402,8 @@ async fn a_dry_run_leaves_what_is_lent() {
     assert!(matches!(first, Some(NodeReply::DiskPiece(_))), "{first:?}");
     eventually("reports are committed", async || {
         let (_, kept) = collected(&server, true).await;
-        let untold = kept.iter().any(|(why, _)| why.contains("not yet known"));
-        (!untold).then_some(())
+        let has_unreported = kept.iter().any(|(why, _)| why.contains("not yet known"));
+        (!has_unreported).then_some(())
     })
     .await;
 

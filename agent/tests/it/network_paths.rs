@@ -79,8 +79,8 @@ fn every_egress_path_matches_verdict_table() {
     with_machine(name, |outside| async move {
         let machine = Machine::new();
         let server = machine.server();
-        server.tell_servers(vec![server.addr(), (target(SERVER), PORT).into()]);
-        server.tell_apis(vec![(target(API), PORT).into()]);
+        server.send_servers(vec![server.addr(), (target(SERVER), PORT).into()]);
+        server.send_apis(vec![(target(API), PORT).into()]);
         let agent = Agent::start(config(&machine, &server)).await.unwrap();
         let driver = machine.data().join("drivers/native.sock");
         eventually("the driver to listen", async || {

@@ -260,7 +260,7 @@ async fn cluster_policy_covers_running_tasks_across_agent_restart() {
     let running = server.place(talker(1, address).build()).await;
     assert_eq!(words(&server, running, 1).await, ["passes"]);
 
-    server.say_to_agent(no_datagrams(1_000)).await;
+    server.send_to_agent(no_datagrams(1_000)).await;
 
     let said = words(&server, running, 2).await;
     assert_eq!(said, ["passes", "PermissionDenied"]);
@@ -299,7 +299,7 @@ async fn withdrawn_cluster_policy_is_dropped_by_agent() {
     let peer = UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = peer.local_addr().unwrap();
     // The server's own index is 1 before it wants anything.
-    server.say_to_agent(no_datagrams(1)).await;
+    server.send_to_agent(no_datagrams(1)).await;
     let running = server.place(talker(1, address).build()).await;
     assert_eq!(words(&server, running, 1).await, ["PermissionDenied"]);
 
@@ -395,7 +395,7 @@ async fn unloadable_policy_fails_start_but_keeps_old_policy() {
     let policy = Box::new(too_much());
     let index = LogIndex(1_000);
     server
-        .say_to_agent(ToAgent::ClusterPolicy { index, policy })
+        .send_to_agent(ToAgent::ClusterPolicy { index, policy })
         .await;
     let task = server
         .reported(running, "told of the cluster's policy", told(2))
@@ -658,8 +658,8 @@ async fn tasks_cannot_reach_server_client_port() {
 
     // Wherever the server is whose word it is.
     let apis = vec![at([0, 0, 0, 0])];
-    server.tell_apis(apis.clone());
-    server.say_to_agent(ToAgent::Apis { addrs: apis }).await;
+    server.send_apis(apis.clone());
+    server.send_to_agent(ToAgent::Apis { addrs: apis }).await;
 
     for alloc_id in [first, second] {
         let said = words(&server, alloc_id, 2).await;

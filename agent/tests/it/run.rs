@@ -388,7 +388,7 @@ async fn history_of_a_task_begins_with_it() {
         "{told:?}"
     );
     assert!(point.cpu.is_some_and(|cpu| cpu > Duration::ZERO) || main.absent.contains_key("cpu"));
-    for (value, is_told) in [
+    for (value, is_reported) in [
         ("memory_bytes", point.memory_bytes.is_some()),
         ("context_switches", point.context_switches > Some(0)),
         ("tcp_retransmits", point.tcp_retransmits == Some(0)),
@@ -398,7 +398,7 @@ async fn history_of_a_task_begins_with_it() {
         ("pressure_io", point.pressure_io.is_some()),
     ] {
         assert_ne!(
-            is_told,
+            is_reported,
             main.absent.contains_key(value),
             "{value}: {told:?}"
         );

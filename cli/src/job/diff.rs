@@ -112,12 +112,12 @@ impl Page {
             task.name,
             within(&task.annotations)
         ));
-        let is_told = match task.diff_type {
+        let is_reported = match task.diff_type {
             DiffType::None => false,
             DiffType::Added | DiffType::Deleted => verbose,
             DiffType::Edited => true,
         };
-        if is_told {
+        if is_reported {
             let widths = longest(&task.fields, &task.objects);
             self.body(&task.fields, &task.objects, 2 * STEP, widths);
         }

@@ -122,7 +122,7 @@ pub fn run(args: &AgentArgs) -> CliResult {
 
 fn start(args: &AgentRunArgs) -> CliResult {
     logging::start();
-    super::say_missing_object();
+    super::warn_missing_object();
     let file = match &args.config {
         Some(path) => AgentFile::read(path)?,
         None => AgentFile::default(),

@@ -50,7 +50,7 @@ pub struct DevArgs {
 /// If either cannot start.
 pub fn run(args: &DevArgs) -> CliResult {
     logging::start();
-    super::say_missing_object();
+    super::warn_missing_object();
     region::set(args.region.clone());
     let (dir, ours) = match &args.data_dir {
         Some(dir) => (absolute(dir)?, false),

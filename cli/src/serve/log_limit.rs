@@ -34,7 +34,7 @@ struct CallsiteCounts {
 
 impl LogLimit {
     /// Tells every [`PERIOD`] what was left out, from a thread of its own that lives as long as the process.
-    pub(super) fn tell_from_thread(&self) {
+    pub(super) fn start_summaries(&self) {
         let limit = self.clone();
         let telling = move || {
             loop {

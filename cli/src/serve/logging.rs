@@ -29,6 +29,6 @@ pub(super) fn start() {
         .with(lines);
     // An error means that logging was started before.
     if subscriber.try_init().is_ok() {
-        limit.tell_from_thread();
+        limit.start_summaries();
     }
 }

@@ -55,7 +55,7 @@ pub struct Agent {
 impl Agent {
     /// Whether everything that the agent runs is known to all.
     #[must_use]
-    pub fn is_told(&self) -> bool {
+    pub fn is_reported(&self) -> bool {
         self.outbox.is_empty() && self.link.is_live()
     }
 
@@ -195,13 +195,13 @@ impl Host {
                 } else {
                     AllocEvent::Prepared
                 };
-                self.tell_runner(life, alloc_id, event, env);
+                self.send_to_runner(life, alloc_id, event, env);
             }
             HostEvent::Answered { life, task, input } => {
                 self.store_end(life, task, &input);
                 let (alloc_id, task_at) = task;
                 let event = AllocEvent::Task { task_at, input };
-                self.tell_runner(life, alloc_id, event, env);
+                self.send_to_runner(life, alloc_id, event, env);
             }
             HostEvent::Start {
                 life,
@@ -214,14 +214,14 @@ impl Host {
                 attempt,
             } => self.recover_task(life, task, attempt, env),
             HostEvent::Destroyed { life, alloc_id } => {
-                self.tell_runner(life, alloc_id, AllocEvent::Destroyed, env);
+                self.send_to_runner(life, alloc_id, AllocEvent::Destroyed, env);
             }
             HostEvent::Sweep { life } if life == self.life => self.sweep(),
             HostEvent::Sweep { .. } => {}
         }
     }
 
-    fn tell_runner(&mut self, life: u64, alloc_id: AllocId, event: AllocEvent, env: &mut Env) {
+    fn send_to_runner(&mut self, life: u64, alloc_id: AllocId, event: AllocEvent, env: &mut Env) {
         if life != self.life {
             return;
         }
@@ -309,7 +309,7 @@ impl Host {
             Change::Update(desired) => self.update(*desired, env),
             Change::Gone(alloc_id) => {
                 let life = self.life;
-                self.tell_runner(life, alloc_id, AllocEvent::DestroyAsked, env);
+                self.send_to_runner(life, alloc_id, AllocEvent::DestroyAsked, env);
             }
         }
     }
@@ -352,7 +352,7 @@ impl Host {
             Err(error) => env.oracle.fault(&error.to_string()),
         }
         let event = AllocEvent::DesiredChanged(wanted);
-        self.tell_runner(life, alloc_id, event, env);
+        self.send_to_runner(life, alloc_id, event, env);
     }
 
     fn store_desired(&mut self, desired: &DesiredAlloc, env: &mut Env) {
@@ -391,7 +391,7 @@ impl Host {
             .collect();
         let life = self.life;
         for alloc_id in due {
-            self.tell_runner(life, alloc_id, AllocEvent::TimerFired, env);
+            self.send_to_runner(life, alloc_id, AllocEvent::TimerFired, env);
         }
         self.advance_link(env);
     }

@@ -155,7 +155,7 @@ fn main() -> ExitCode {
             print!("{}", report.trace);
         }
         if !report.faults.is_empty() {
-            tell_faults(&args, seed, &report);
+            print_faults(&args, seed, &report);
             return ExitCode::FAILURE;
         }
     }
@@ -189,7 +189,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn tell_faults(args: &Args, seed: u64, report: &Report) {
+fn print_faults(args: &Args, seed: u64, report: &Report) {
     println!();
     let lines: Vec<&str> = report.trace.lines().collect();
     let shown = if args.seeds == 1 {

@@ -157,7 +157,7 @@ fn agent_agrees(state: &State, host: &Host, unrest: &mut Vec<String>) {
         unrest.push(format!("{name} is well but {status:?}"));
     }
     match &host.agent {
-        Some(agent) if agent.is_told() => {}
+        Some(agent) if agent.is_reported() => {}
         Some(_) => unrest.push(format!("{name} has something to report, or nobody to")),
         None => unrest.push(format!("{name} has no agent")),
     }

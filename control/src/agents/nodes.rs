@@ -48,7 +48,7 @@ impl HeartbeatState {
         }
     }
 
-    fn heard_ago(&self) -> Duration {
+    fn since_last_contact(&self) -> Duration {
         self.heard_at
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -211,7 +211,10 @@ impl Nodes {
     pub(super) fn local(&self, node_id: NodeId) -> Option<(Connection, Duration)> {
         let table = self.lock();
         let session = table.sessions.get(&node_id)?;
-        Some((session.connection.clone(), session.pulse.heard_ago()))
+        Some((
+            session.connection.clone(),
+            session.pulse.since_last_contact(),
+        ))
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {

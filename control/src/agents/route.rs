@@ -109,16 +109,19 @@ async fn find(
     node_id: NodeId,
 ) -> Result<NodeRoute, NodeRequestError> {
     let local = nodes.local(node_id);
-    if let Some((connection, heard_ago)) = &local
-        && *heard_ago <= limits::NODE_FRESH
+    if let Some((connection, since_last_contact)) = &local
+        && *since_last_contact <= limits::NODE_FRESH
     {
         return Ok(NodeRoute::Direct(connection.clone()));
     }
     let elsewhere = locate(peers, node_id).await;
     match (local, elsewhere) {
-        (Some((connection, here)), NodeLocation::At { heard_ago, .. }) if here <= heard_ago => {
-            Ok(NodeRoute::Direct(connection))
-        }
+        (
+            Some((connection, here)),
+            NodeLocation::At {
+                since_last_contact, ..
+            },
+        ) if here <= since_last_contact => Ok(NodeRoute::Direct(connection)),
         (_, NodeLocation::At { server_id, .. }) => Ok(NodeRoute::Through(server_id)),
         (Some((connection, _)), NodeLocation::Nowhere { .. }) => Ok(NodeRoute::Direct(connection)),
         (None, NodeLocation::Nowhere { silent }) => {
@@ -130,7 +133,10 @@ async fn find(
 /// Where a node hangs.
 enum NodeLocation {
     /// On another server, which heard of it so long ago.
-    At { server_id: u64, heard_ago: Duration },
+    At {
+        server_id: u64,
+        since_last_contact: Duration,
+    },
     /// On none that answered.
     Nowhere {
         /// Servers that did not answer.
@@ -172,9 +178,9 @@ async fn locate(peers: &Peers, node_id: NodeId) -> NodeLocation {
         }
     }
     match best {
-        Some((heard_ago, server_id)) => NodeLocation::At {
+        Some((since_last_contact, server_id)) => NodeLocation::At {
             server_id,
-            heard_ago,
+            since_last_contact,
         },
         None => NodeLocation::Nowhere { silent },
     }
@@ -198,7 +204,7 @@ async fn pass(
 }
 
 /// How long ago this server heard of `node_id`, for another server; `None` if it is not connected here.
-pub(crate) fn heard_ago(control: &Control, node_id: NodeId) -> Option<Duration> {
+pub(crate) fn since_last_contact(control: &Control, node_id: NodeId) -> Option<Duration> {
     control.nodes().local(node_id).map(|(_, ago)| ago)
 }
 

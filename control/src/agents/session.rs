@@ -124,7 +124,7 @@ pub(super) async fn run(
     let (node, known) = match begin(first, connection.remote_address(), control, admission).await {
         Ok(begun) => begun,
         Err(error) => {
-            say_farewell(&mut sender, &error).await;
+            send_farewell(&mut sender, &error).await;
             return Err(error);
         }
     };
@@ -152,7 +152,7 @@ pub(super) async fn run(
         never = disk::serve(control, node_id, connection) => match never {},
         ended = send_all(&mut sender, outgoing) => ended,
     };
-    say_farewell(&mut sender, &error).await;
+    send_farewell(&mut sender, &error).await;
     match error {
         SessionError::Closed => Ok(()),
         error => Err(error),
@@ -233,7 +233,7 @@ fn is_recorded(events: &[NodeEvent], message: &str) -> bool {
 
 /// Tells the agent why the session ends, and waits for it to have read that: closing the connection would take it
 /// back.
-async fn say_farewell(sender: &mut FrameSender, error: &SessionError) {
+async fn send_farewell(sender: &mut FrameSender, error: &SessionError) {
     let Some(message) = error.farewell() else {
         return;
     };

@@ -290,8 +290,8 @@ fn buckets(text: &mut String, name: &str, labels: &str, histogram: &Histogram) {
 fn told_of(state: &State, on_node: &AllocStats) -> Option<Allocation> {
     let alloc = state.allocs().get(&on_node.alloc_id)?;
     let job = &alloc.job().spec;
-    let is_told = !job.is_one_off() || job.meta.contains_key(META_METRICS_GUID);
-    is_told.then(|| alloc.unpack())
+    let is_reported = !job.is_one_off() || job.meta.contains_key(META_METRICS_GUID);
+    is_reported.then(|| alloc.unpack())
 }
 
 fn tasks<'a>(state: &State, stats: &'a NodeStats) -> BTreeMap<TaskLabels, LabelledTask<'a>> {

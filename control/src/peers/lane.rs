@@ -66,8 +66,8 @@ struct LastReceived {
 }
 
 impl PeerConnection {
-    /// A connection that is not open yet. `is_told`: the log tells when the server goes out of reach and comes back.
-    pub(super) fn new(target: PeerTarget, dialer: Arc<Dialer>, is_told: bool) -> Self {
+    /// A connection that is not open yet. `is_reported`: the log tells when the server goes out of reach and comes back.
+    pub(super) fn new(target: PeerTarget, dialer: Arc<Dialer>, is_reported: bool) -> Self {
         let state = State::Down {
             failures: Backoff::new(limits::PEER_PAUSE_MIN, limits::PEER_PAUSE_MAX),
             pause: None,
@@ -76,7 +76,7 @@ impl PeerConnection {
             target,
             dialer,
             state: Arc::new(Mutex::new(state)),
-            lost: is_told.then(Arc::default),
+            lost: is_reported.then(Arc::default),
         }
     }
 
@@ -107,7 +107,7 @@ impl PeerConnection {
                 } if connection.close_reason().is_none() => {
                     // One that refuses this server closes the connection sooner.
                     if opened.elapsed() > limits::PEER_SILENCE {
-                        self.tell_reached();
+                        self.log_reached();
                     }
                     return Ok(connection.clone());
                 }
@@ -118,7 +118,7 @@ impl PeerConnection {
                 State::Dialing { ended, .. } => ended.clone(),
                 state => {
                     if let Some(reason) = turned_away(state) {
-                        tell_lost(self.lost.as_deref(), &self.target, &reason);
+                        log_lost(self.lost.as_deref(), &self.target, &reason);
                         return Err(self.unreachable(reason));
                     }
                     self.dial(state)
@@ -160,7 +160,7 @@ impl PeerConnection {
                     connection,
                 },
                 Err(reason) => {
-                    tell_lost(lost.as_deref(), &target, &reason);
+                    log_lost(lost.as_deref(), &target, &reason);
                     State::down(failures, reason)
                 }
             };
@@ -195,7 +195,7 @@ impl PeerConnection {
     }
 
     /// Tells that the server is in reach again, if it was not.
-    fn tell_reached(&self) {
+    fn log_reached(&self) {
         if self
             .lost
             .as_ref()
@@ -223,7 +223,7 @@ impl State {
 }
 
 /// Tells that the server is out of reach: once, however often it is tried.
-fn tell_lost(lost: Option<&AtomicBool>, target: &PeerTarget, reason: &str) {
+fn log_lost(lost: Option<&AtomicBool>, target: &PeerTarget, reason: &str) {
     match lost {
         Some(lost) if !lost.swap(true, Ordering::Relaxed) => {
             tracing::warn!(

@@ -133,7 +133,7 @@ async fn respond(from: u64, to: u64, request: PeerRequest, control: &Control) ->
         },
         PeerRequest::Raft { kind, body } => {
             if kind == RaftCall::Append {
-                peers.heard(from);
+                peers.note_contact(from);
             }
             raft.answer(kind, &body).await
         }
@@ -146,7 +146,7 @@ async fn respond(from: u64, to: u64, request: PeerRequest, control: &Control) ->
             agents::count_for_server(control, from, nodes, left).await
         }
         PeerRequest::NodeHeard { node_id } => PeerReply::NodeHeard {
-            ago: agents::heard_ago(control, node_id),
+            ago: agents::since_last_contact(control, node_id),
         },
         PeerRequest::FindPlaces(wanted) => match control.find_places_here(wanted).await {
             Some(found) => PeerReply::Places(found),

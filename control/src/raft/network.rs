@@ -222,7 +222,7 @@ fn answers(
         let (follower, mut receiver, sending) = state?;
         match receiver.recv::<StreamAppendResult<TypeConfig>>().await {
             Ok(Some(answer)) => {
-                follower.peers.heard(follower.server_id);
+                follower.peers.note_contact(follower.server_id);
                 follower.pace.answered(&answer);
                 Some((Ok(answer), Some((follower, receiver, sending))))
             }
@@ -283,7 +283,7 @@ impl Raft {
             async move {
                 match receiver.recv::<AppendEntriesRequest<TypeConfig>>().await {
                     Ok(Some(request)) => {
-                        heard.heard(from);
+                        heard.note_contact(from);
                         Some((request, receiver))
                     }
                     Ok(None) => None,

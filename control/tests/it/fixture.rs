@@ -343,7 +343,7 @@ impl FakeAgent {
     }
 
     /// Tells what collections of it came to, and waits until that is committed.
-    pub(crate) async fn tell_collected(&mut self, report: NodeCollected) {
+    pub(crate) async fn report_collection(&mut self, report: NodeCollected) {
         self.sequence += 1;
         let message = FromAgent::Collected {
             sequence: self.sequence,

@@ -13,7 +13,7 @@ use std::time::Duration;
 use muster_driver::ExitResult;
 
 use super::progress::{ActionProgress, Progress, boot_milliseconds};
-use crate::process::{Process, ProcessEnd, tells_exits};
+use crate::process::{Process, ProcessEnd, has_exit_info};
 use crate::spawn::watch as watch_pidfd;
 
 /// An action that an earlier driver began.
@@ -73,7 +73,7 @@ impl EarlierActions {
 
 /// The first action that was begun and has not ended, if its tree cannot go on.
 pub(super) fn obstacle(earlier: &Progress) -> Option<&str> {
-    if tells_exits() {
+    if has_exit_info() {
         return None;
     }
     let mut open = earlier.iter().filter(|(_, progress)| {

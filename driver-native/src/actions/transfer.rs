@@ -40,7 +40,8 @@ impl NativeActionExecutor {
         let transfers = &self.work.node.transfers;
         let _turn = self.unless_over(transfers.acquire(), at, stop).await?;
         self.record_begun(at)?;
-        self.tell_of(what, &format!("Downloading {what}...")).await;
+        self.log_artifact(what, &format!("Downloading {what}..."))
+            .await;
         let policy = self.work.node.policy();
         let dir = self.dir();
         let fetching = transfer::fetch(download, &policy, &dir, self.bytes_max());
@@ -54,7 +55,7 @@ impl NativeActionExecutor {
             }
         };
         let size = transfer::size(fetched.bytes);
-        self.tell_of(what, &format!("Downloaded {what} ({size})"))
+        self.log_artifact(what, &format!("Downloaded {what} ({size})"))
             .await;
         let unpacking = self.unpack(download, fetched, stop);
         let unpacked = self.unless_over(unpacking, at, stop).await?;
@@ -86,7 +87,8 @@ impl NativeActionExecutor {
         let transfers = &self.work.node.transfers;
         let _turn = self.unless_over(transfers.acquire(), at, stop).await?;
         self.record_begun(at)?;
-        self.tell_of(what, &format!("Uploading {what}...")).await;
+        self.log_artifact(what, &format!("Uploading {what}..."))
+            .await;
         let policy = self.work.node.policy();
         let sending = async {
             let outgoing = self.collect(upload, stop).await?;
@@ -98,7 +100,7 @@ impl NativeActionExecutor {
             Ok(bytes) => {
                 let size = transfer::size(bytes);
                 self.work.record(at, ActionProgress::Ended(0));
-                self.tell_of(what, &format!("Uploaded {what} ({size})"))
+                self.log_artifact(what, &format!("Uploaded {what} ({size})"))
                     .await;
                 Ok(())
             }
@@ -127,7 +129,7 @@ impl NativeActionExecutor {
     }
 
     /// Writes `line` if the artifact has a name.
-    async fn tell_of(&self, artifact: &str, line: &str) {
+    async fn log_artifact(&self, artifact: &str, line: &str) {
         if !artifact.is_empty() {
             self.write_line(Output::Stdout, line).await;
         }

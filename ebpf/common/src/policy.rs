@@ -110,7 +110,7 @@ impl Verdict {
     /// Whether it is told.
     #[must_use]
     #[inline]
-    pub const fn is_told(self) -> bool {
+    pub const fn is_reported(self) -> bool {
         self.0 & Self::LOG != 0 || !self.allows()
     }
 
@@ -635,13 +635,13 @@ mod tests {
     #[test]
     fn a_verdict_says_what_it_was_made_of() {
         let verdict = Verdict::new(true, true, 7);
-        assert!(verdict.allows() && verdict.is_told());
+        assert!(verdict.allows() && verdict.is_reported());
         assert_eq!(verdict.rule(), 7);
 
         let refused = Verdict::new(false, false, Verdict::PRIVATE_PORT);
-        assert!(!refused.allows() && refused.is_told());
+        assert!(!refused.allows() && refused.is_reported());
         assert_eq!(refused.rule(), Verdict::PRIVATE_PORT);
-        assert!(!Verdict::new(true, false, 0).is_told());
+        assert!(!Verdict::new(true, false, 0).is_reported());
     }
 
     #[test]
@@ -650,7 +650,7 @@ mod tests {
         let unless_held = refused.unless_held();
 
         assert!(unless_held.is_unless_held() && !refused.is_unless_held());
-        assert!(!unless_held.allows() && unless_held.is_told());
+        assert!(!unless_held.allows() && unless_held.is_reported());
         assert_eq!(unless_held.rule(), 7);
     }
 

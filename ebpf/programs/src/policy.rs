@@ -422,7 +422,7 @@ fn tcp(
     };
     // SAFETY: as above.
     if let Some(state) = unsafe { kept.as_mut() } {
-        let settles = connected && !packet.begins && verdict.allows() && !verdict.is_told();
+        let settles = connected && !packet.begins && verdict.allows() && !verdict.is_reported();
         state.known = known & !RATES | rates(policy_ref);
         state.begun = begun as u32;
         state.policy = packet.event.policy;
@@ -499,7 +499,7 @@ fn datagram(
             record(packet, direction as u8);
         }
         // Who is at the other end of loopback, and which ports are declared, may change from one to the next.
-        if !local && !(behind_host_veth && !sends) && !verdict.is_told() {
+        if !local && !(behind_host_veth && !sends) && !verdict.is_reported() {
             keep(skb, policy_ref, packet, direction, verdict.rule(), changes);
         }
     } else if was_recorded(packet, other_way as u8) != 0 {
@@ -658,7 +658,7 @@ fn is_held(key: u32, v4: u32, is_v4: bool) -> bool {
 /// Counts the verdict of the policy of `begun`, and tells the agent of it if it is one that is told.
 #[inline(always)]
 fn count_and_tell(packet: &mut Packet, begun: Direction) {
-    if Verdict(packet.event.verdict).is_told() {
+    if Verdict(packet.event.verdict).is_reported() {
         // SAFETY: the event is alive and nobody else's.
         unsafe { tell_verdict(&raw mut packet.event) };
         return;

@@ -247,11 +247,11 @@ impl<'a> Round<'a> {
             let row = state.one_offs().get(&format!("alone-{number}"))?;
             Some(Duration::from_nanos(row.started_at?.0))
         };
-        let is_told = |state: &State| {
+        let is_reported = |state: &State| {
             let mut numbers = 0..begun_at.len();
             numbers.all(|number| started_at(state, number).is_some())
         };
-        self.until("all tasks say when they started", is_told)?;
+        self.until("all tasks say when they started", is_reported)?;
         let state = self.control.state();
         let mut latencies = Latencies::new()?;
         for (number, begun) in begun_at.iter().enumerate() {

@@ -82,7 +82,7 @@ job_block! {
 }
 
 /// -1 is Nomad's way to say "no limit".
-pub(super) fn told_memory_max(max: Mb) -> i64 {
+pub(super) fn memory_max_json(max: Mb) -> i64 {
     if max == Mb::UNLIMITED {
         -1
     } else {
@@ -264,7 +264,7 @@ impl AllocatedResources {
                     .collect(),
                 memory: AllocatedMemory {
                     memory_mb: u64::from(memory.0),
-                    memory_max_mb: memory_max.map_or(0, told_memory_max),
+                    memory_max_mb: memory_max.map_or(0, memory_max_json),
                 },
                 networks: held_network(group, holding, Some(at), ip)
                     .into_iter()

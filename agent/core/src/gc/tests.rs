@@ -17,7 +17,7 @@ struct Node {
     running: BTreeSet<AllocId>,
     /// Bytes and inodes of each finished allocation, in percent.
     finished: BTreeMap<AllocId, (u8, u8)>,
-    untold: BTreeSet<AllocId>,
+    unreported: BTreeSet<AllocId>,
     /// Their driver does not let go.
     broken: BTreeSet<AllocId>,
     /// In use by somebody else.
@@ -40,7 +40,7 @@ impl Node {
             now: at(1_000),
             running: BTreeSet::new(),
             finished: BTreeMap::new(),
-            untold: BTreeSet::new(),
+            unreported: BTreeSet::new(),
             broken: BTreeSet::new(),
             others: (0, 0),
             trash: Vec::new(),
@@ -67,10 +67,10 @@ impl Node {
                 inode_percent: inodes,
                 deleting: !self.trash.is_empty(),
             };
-            let told = |alloc_id| !self.untold.contains(&alloc_id);
+            let is_reported = |alloc_id| !self.unreported.contains(&alloc_id);
             let choice = self
                 .collector
-                .poll_destroy(allocs, told, || space, self.now);
+                .poll_destroy(allocs, is_reported, || space, self.now);
             let Some((alloc_id, reason)) = choice else {
                 return;
             };
@@ -322,18 +322,18 @@ fn untold_ones_stay() {
     let mut node = Node::new(limits(0));
     node.finish(0, 1, (0, 0));
     node.finish(1, 2, (0, 0));
-    node.untold.insert(id(0));
+    node.unreported.insert(id(0));
     node.collector.handle_forced();
 
     assert_eq!(node.settle(), [(1, GcReason::Forced)]);
     let stays = |alloc_id| {
-        let is_untold = node.untold.contains(&alloc_id);
-        is_untold.then_some(KeptReason::Untold)
+        let is_unreported = node.unreported.contains(&alloc_id);
+        is_unreported.then_some(KeptReason::Untold)
     };
     let kept = BTreeMap::from([(KeptReason::Untold, 1)]);
     assert_eq!(node.collector.outlook(1, stays), (0, kept));
 
-    node.untold.clear();
+    node.unreported.clear();
     assert_eq!(node.settle(), [(0, GcReason::Forced)]);
 }
 

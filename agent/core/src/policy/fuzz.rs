@@ -138,7 +138,7 @@ fn check(
     let allows = action == PolicyAction::Allow;
     assert_eq!(verdict.rule() as usize, number, "{question:?}");
     assert_eq!(verdict.allows(), allows, "{question:?}");
-    assert_eq!(verdict.is_told(), log || !allows, "{question:?}");
+    assert_eq!(verdict.is_reported(), log || !allows, "{question:?}");
     assert_eq!(compiled.rules[number].1, allows, "{question:?}");
 }
 

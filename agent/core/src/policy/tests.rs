@@ -108,7 +108,7 @@ proptest! {
                 .map_or((default, false), |rule| (rule.action, rule.log));
             prop_assert_eq!(verdict.rule() as usize, number, "{:?}", question);
             prop_assert_eq!(verdict.allows(), action == PolicyAction::Allow);
-            prop_assert_eq!(verdict.is_told(), log || action == PolicyAction::Deny);
+            prop_assert_eq!(verdict.is_reported(), log || action == PolicyAction::Deny);
         }
     }
 }

@@ -17,7 +17,9 @@ use crate::monitoring::history::series::{
 };
 use crate::monitoring::history::since_boot;
 use crate::monitoring::history::{BLOCK, NO_MEMORY, RETRANSMITS, RUN_DELAY};
-use crate::monitoring::stats::{GONE, NO_PRESSURE, NOT_REGISTERED, only_told_by, untold};
+use crate::monitoring::stats::{
+    GONE, NO_PRESSURE, NOT_REGISTERED, absent_from_cgroup, absent_from_driver,
+};
 use crate::resources::cgroup::{CgroupFileError, CgroupRows, Controller, StallStats, TaskCgroup};
 use crate::session::clock::now;
 use crate::tasks::drivers::usage::is_hidden;
@@ -49,14 +51,14 @@ fn sample(live: &LiveTask) -> Sample {
     let driver = &live.record.driver;
     let known = live.usage.known(driver, Instant::now());
     let reason = known.as_ref().err().cloned();
-    let reason: Box<str> = reason.unwrap_or_else(|| only_told_by(driver)).into();
+    let reason: Box<str> = reason.unwrap_or_else(|| absent_from_driver(driver)).into();
     let known = known.unwrap_or_default();
     let throttled_us = known.throttled.map(micros);
     let waits = StallStats {
         throttled_us,
         pressure: None,
     };
-    let unless = |is_told: bool| (!is_told).then(|| reason.clone());
+    let unless = |is_reported: bool| (!is_reported).then(|| reason.clone());
     Sample {
         cgroup_id: live.record.cgroup_id,
         counts: TaskCountValues::of_cpu(known.cpu.map(nanos)).with_waits(waits),
@@ -72,7 +74,7 @@ fn sample(live: &LiveTask) -> Sample {
 }
 
 /// Returns the value, or sets `why` to the reason for its absence.
-fn told_or<T>(told: Result<T, Box<str>>, why: &mut Option<Box<str>>) -> Option<T> {
+fn value_or_reason<T>(told: Result<T, Box<str>>, why: &mut Option<Box<str>>) -> Option<T> {
     told.map_err(|reason| *why = Some(reason)).ok()
 }
 
@@ -86,13 +88,13 @@ fn memory_and_stalls(
     if let Some((memory, waits)) = cgroup.and_then(|(cgroup, walked)| cgroup.now_in(walked)) {
         let memory = memory.ok_or_else(|| NO_MEMORY.into());
         return (
-            told_or(memory, &mut absent.memory),
+            value_or_reason(memory, &mut absent.memory),
             waits_or(live, Some(Ok(waits)), absent),
         );
     }
     let waits = live.cgroup.as_ref().map(TaskCgroup::waits_now);
     let waits = waits_or(live, waits, absent);
-    (told_or(memory(live), &mut absent.memory), waits)
+    (value_or_reason(memory(live), &mut absent.memory), waits)
 }
 
 /// Returns the waits of a task, and records the reasons for absent ones.
@@ -104,7 +106,7 @@ fn waits_or(
     let reason = match found {
         Some(Ok(waits)) => {
             if waits.throttled_us.is_none() {
-                absent.throttled = Some(untold(live, Controller::Cpu).into());
+                absent.throttled = Some(absent_from_cgroup(live, Controller::Cpu).into());
             }
             if waits.pressure.is_none() {
                 absent.pressure = Some(NO_PRESSURE.into());

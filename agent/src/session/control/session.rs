@@ -166,7 +166,7 @@ impl<'a> Session<'a> {
                     waited: self.heartbeats.silence_max,
                 }),
                 () = context.session.outbox.due(REPORT_DELAY) => self.report().await?,
-                () = context.session.outbox.collected_due() => self.tell_collected().await?,
+                () = context.session.outbox.collected_due() => self.report_collection().await?,
                 () = &mut repeat, if !repeated => {
                     repeated = true;
                     context.session.outbox.repeat_doubtful();
@@ -227,7 +227,7 @@ impl<'a> Session<'a> {
     }
 
     /// Tells of a collection of allocations, if one is to be told.
-    async fn tell_collected(&mut self) -> Result<(), SessionError> {
+    async fn report_collection(&mut self) -> Result<(), SessionError> {
         let sequence = self.sequence + 1;
         if let Some(report) = self.link.context.session.outbox.collected(sequence) {
             self.sequence = sequence;

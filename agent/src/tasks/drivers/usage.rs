@@ -161,7 +161,7 @@ impl DriverUsage {
             return;
         };
         let mut known = self.network.lock().unwrap_or_else(PoisonError::into_inner);
-        *known = Some(Box::new(told_network(network)));
+        *known = Some(Box::new(reported_network(network)));
     }
 
     /// The task has the network of its allocation, unless its driver put it elsewhere.
@@ -234,7 +234,7 @@ impl UsageHistory {
 }
 
 /// Returns as much of it as is kept. Invalid ports are left out.
-fn told_network(network: &NetworkOverride) -> TaskNetwork {
+fn reported_network(network: &NetworkOverride) -> TaskNetwork {
     let NetworkOverride {
         port_map,
         addr,

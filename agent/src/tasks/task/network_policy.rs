@@ -177,7 +177,7 @@ pub(super) async fn reach(
         config: decoded(slot, config).await?,
         ..config.clone()
     };
-    said_by(slot, config).await
+    driver_reach(slot, config).await
 }
 
 /// The same of one that runs, whose driver was given `config`.
@@ -190,10 +190,10 @@ pub(super) async fn reach_of_running(
         return Ok(TaskReach::default());
     }
     ready(slot).await?;
-    said_by(slot, config).await
+    driver_reach(slot, config).await
 }
 
-async fn said_by(slot: &DriverSlot, config: TaskConfig) -> Result<TaskReach, StartFailure> {
+async fn driver_reach(slot: &DriverSlot, config: TaskConfig) -> Result<TaskReach, StartFailure> {
     match slot.driver.task_reach(config).await {
         Ok(reach) => Ok(reach),
         // It may give a task more than its group says.

@@ -49,8 +49,8 @@ pub(super) async fn make(
         .iter()
         .map(|path| path.display().to_string())
         .collect();
-    let is_told = is_configured && !absent.is_empty();
-    Ok(is_told.then(|| {
+    let is_reported = is_configured && !absent.is_empty();
+    Ok(is_reported.then(|| {
         let absent = absent.join(", ");
         format!("`chroot_env` names what this node does not have: {absent}")
     }))

@@ -204,7 +204,7 @@ async fn column(
     let [server, _] = servers;
     let index = u64::from(at) * 2 + 1_000;
     server
-        .say_to_agent(ingress(index, PolicyAction::Allow))
+        .send_to_agent(ingress(index, PolicyAction::Allow))
         .await;
     let called = server.place(called(at * 10, place.clone()).build()).await;
     let inside = ready(server, called).await;
@@ -214,7 +214,7 @@ async fn column(
     open.insert(OPEN.to_owned(), held_word(&mut held));
 
     server
-        .say_to_agent(ingress(index + 1, PolicyAction::Deny))
+        .send_to_agent(ingress(index + 1, PolicyAction::Deny))
         .await;
     eventually("a policy that lets nothing in", async || {
         (outside.there(|| call(TrafficKind::Udp, published)) != "in").then_some(())

@@ -200,24 +200,24 @@ impl FakeServer {
     }
 
     /// Says that these are the cluster's servers.
-    pub(crate) fn tell_servers(&self, servers: Vec<SocketAddr>) {
+    pub(crate) fn send_servers(&self, servers: Vec<SocketAddr>) {
         self.state.lock().unwrap().servers = servers;
     }
 
     /// Says in the sessions that begin from now on that servers listen there for clients.
-    pub(crate) fn tell_apis(&self, apis: Vec<SocketAddr>) {
+    pub(crate) fn send_apis(&self, apis: Vec<SocketAddr>) {
         self.state.lock().unwrap().apis = apis;
     }
 
     /// Says so to the agent that has a session, too.
     pub(crate) async fn change_servers(&self, servers: Vec<SocketAddr>) {
-        self.tell_servers(servers.clone());
+        self.send_servers(servers.clone());
         let push = self.state.lock().unwrap().push.clone();
         send(push, ToAgent::Servers { servers }).await;
     }
 
     /// Says `message` to the agent that has a session.
-    pub(crate) async fn say_to_agent(&self, message: ToAgent) {
+    pub(crate) async fn send_to_agent(&self, message: ToAgent) {
         let push = self.state.lock().unwrap().push.clone();
         send(push, message).await;
     }

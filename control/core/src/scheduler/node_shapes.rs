@@ -377,7 +377,7 @@ impl NodeShapes {
         if position.kind != NOWHERE.kind {
             let kind = &mut self.kinds[position.kind as usize];
             kind.swap_remove(position.at as usize);
-            self.say_where(position.kind as usize, position.at as usize);
+            self.record_location(position.kind as usize, position.at as usize);
             self.positions[number] = NOWHERE;
         }
         let Some((column, group)) = column.zip(group) else {
@@ -407,11 +407,11 @@ impl NodeShapes {
         let name = number::count(number);
         kinds[at].write(slot, name, column);
         kinds[at].touch(slot);
-        self.say_where(at, slot);
+        self.record_location(at, slot);
     }
 
     /// Says where the node at `slot` of a kind is, if there is one.
-    fn say_where(&mut self, kind: usize, slot: usize) {
+    fn record_location(&mut self, kind: usize, slot: usize) {
         if slot < self.kinds[kind].len {
             let number = self.kinds[kind].number(slot) as usize;
             let bounded = number::count;
@@ -429,7 +429,7 @@ impl NodeShapes {
             if kind.is_out_of_order() {
                 kind.sort();
                 for slot in 0..self.kinds[at].len {
-                    self.say_where(at, slot);
+                    self.record_location(at, slot);
                 }
             }
         }

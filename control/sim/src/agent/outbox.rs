@@ -89,7 +89,7 @@ impl Outbox {
     }
 
     /// Whether the newest report of the allocation is committed.
-    pub(super) fn is_told(&self, alloc_id: AllocId) -> bool {
+    pub(super) fn is_reported(&self, alloc_id: AllocId) -> bool {
         self.0
             .get(&alloc_id)
             .is_none_or(|entry| entry.acked == entry.number)

@@ -52,7 +52,7 @@ impl Host {
             self.flush();
         }
         for next in free {
-            self.tell_runner(self.life, next, AllocEvent::TurnCame, env);
+            self.send_to_runner(self.life, next, AllocEvent::TurnCame, env);
         }
     }
 
@@ -346,7 +346,7 @@ impl Host {
             return;
         };
         for (alloc_id, runner) in &agent.runners {
-            if runner.core.is_terminal() && agent.outbox.is_told(*alloc_id) {
+            if runner.core.is_terminal() && agent.outbox.is_reported(*alloc_id) {
                 self.over.insert(*alloc_id);
             }
         }
@@ -362,12 +362,12 @@ impl Host {
             .runners
             .iter()
             .filter(|(alloc_id, runner)| {
-                runner.core.is_terminal() && agent.outbox.is_told(**alloc_id)
+                runner.core.is_terminal() && agent.outbox.is_reported(**alloc_id)
             })
             .map(|(alloc_id, _)| *alloc_id)
             .collect();
         for alloc_id in over {
-            self.tell_runner(life, alloc_id, AllocEvent::DestroyAsked, env);
+            self.send_to_runner(life, alloc_id, AllocEvent::DestroyAsked, env);
         }
     }
 }

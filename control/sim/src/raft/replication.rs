@@ -56,7 +56,7 @@ impl Raft {
     }
 
     /// Follows `from`, which leads `term`. False: that term is over.
-    fn hear_leader(&mut self, from: usize, term: u64, round: u64, env: &mut Env) -> bool {
+    fn follow_leader(&mut self, from: usize, term: u64, round: u64, env: &mut Env) -> bool {
         if term < self.image.term {
             let reply = RaftMessage::AppendReply {
                 term: self.image.term,
@@ -82,7 +82,7 @@ impl Raft {
         commit: u64,
         env: &mut Env,
     ) {
-        if !self.hear_leader(from, term, round, env) {
+        if !self.follow_leader(from, term, round, env) {
             return;
         }
         let base = self.image.log.base().index;
@@ -147,7 +147,7 @@ impl Raft {
         snapshot: &Arc<Snapshot>,
         env: &mut Env,
     ) {
-        if !self.hear_leader(from, term, round, env) {
+        if !self.follow_leader(from, term, round, env) {
             return;
         }
         if snapshot.at.index > self.commit {

@@ -36,7 +36,7 @@ impl Server {
             return;
         }
         let Some(leader) = self.raft.leader().filter(|leader| *leader != self.at) else {
-            self.tell_client(client, request, Answer::Unavailable, env);
+            self.send_answer(client, request, Answer::Unavailable, env);
             return;
         };
         let id = self.next_number();
@@ -68,7 +68,7 @@ impl Server {
     /// The leader has collected what another server asked it to.
     pub(super) fn handle_collected(&mut self, request: u64, env: &mut Env) {
         if let Some(passed) = self.passed.remove(&request) {
-            self.tell_client(passed.client, passed.request, Answer::Collected, env);
+            self.send_answer(passed.client, passed.request, Answer::Collected, env);
         }
     }
 
@@ -78,7 +78,7 @@ impl Server {
         for waiter in over.into_iter().flatten() {
             match waiter {
                 Waiter::Client { client, request } => {
-                    self.tell_client(client, request, Answer::Collected, env);
+                    self.send_answer(client, request, Answer::Collected, env);
                 }
                 Waiter::Server { server, request } => {
                     let (me, to) = (Endpoint::Server(self.at), Endpoint::Server(server));
@@ -90,7 +90,7 @@ impl Server {
             .passed
             .extract_if(.., |_, passed| passed.until <= env.now);
         for (_, passed) in late.collect::<Vec<_>>() {
-            self.tell_client(passed.client, passed.request, Answer::Unavailable, env);
+            self.send_answer(passed.client, passed.request, Answer::Unavailable, env);
         }
     }
 

@@ -306,7 +306,7 @@ impl Server {
                     Some((index, response)) => Answer::Written { index, response },
                     None => Answer::Unavailable,
                 };
-                self.tell_client(client, request, answer, env);
+                self.send_answer(client, request, answer, env);
             }
             WriteOrigin::Session {
                 host,
@@ -321,7 +321,7 @@ impl Server {
         }
     }
 
-    pub(super) fn tell_client(&self, client: usize, request: u64, answer: Answer, env: &mut Env) {
+    pub(super) fn send_answer(&self, client: usize, request: u64, answer: Answer, env: &mut Env) {
         let (me, to) = (Endpoint::Server(self.at), Endpoint::Client(client));
         env.send(me, to, Message::Answer { request, answer });
     }
@@ -430,13 +430,13 @@ impl Server {
                 } else {
                     Answer::Unavailable
                 };
-                self.tell_client(*client, *request, answer, env);
+                self.send_answer(*client, *request, answer, env);
             }
             Reader::Session { host, session } if seen || late => {
                 self.handle_session_fresh(*host, *session, seen, env);
             }
             Reader::Beats { server, beats } if confirmed.is_some() => {
-                self.tell_counted(*server, beats, env);
+                self.confirm_heartbeats(*server, beats, env);
             }
             Reader::Beats { .. } if late => {}
             Reader::Server { .. }

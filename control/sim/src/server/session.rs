@@ -276,7 +276,7 @@ impl Server {
             heartbeat_ttl: limits::HEARTBEAT_TTL,
             servers: Vec::new(),
         };
-        self.tell_agent(host, message, env);
+        self.send_to_agent(host, message, env);
     }
 
     /// Starts the session if this server's state is fresh, and resets it otherwise.
@@ -329,7 +329,7 @@ impl Server {
             }
             (SessionWrite::Register, Some(_)) => self.make_ready(host, env),
             (SessionWrite::Reports { sequence }, Some(_)) => {
-                self.tell_agent(host, ToAgent::ReportAck { sequence }, env);
+                self.send_to_agent(host, ToAgent::ReportAck { sequence }, env);
             }
         }
     }
@@ -387,11 +387,11 @@ impl Server {
         }
         session.awake = false;
         for message in session.told.catch_up(&self.machine.state) {
-            self.tell_agent(host, message, env);
+            self.send_to_agent(host, message, env);
         }
     }
 
-    fn tell_agent(&self, host: usize, message: ToAgent, env: &mut Env) {
+    fn send_to_agent(&self, host: usize, message: ToAgent, env: &mut Env) {
         let Some(session) = self.sessions.get(&host) else {
             return;
         };
@@ -433,7 +433,12 @@ impl Server {
     }
 
     /// A quorum has confirmed the leader.
-    pub(super) fn tell_counted(&self, server: usize, beats: &[ForwardedHeartbeat], env: &mut Env) {
+    pub(super) fn confirm_heartbeats(
+        &self,
+        server: usize,
+        beats: &[ForwardedHeartbeat],
+        env: &mut Env,
+    ) {
         if server == self.at {
             self.acknowledge_heartbeats(beats, env);
         } else {
@@ -451,7 +456,7 @@ impl Server {
                     number: beat.number,
                     lease: limits::HEARTBEAT_TTL,
                 };
-                self.tell_agent(beat.host, message, env);
+                self.send_to_agent(beat.host, message, env);
             }
         }
     }

@@ -221,7 +221,7 @@ impl Raft {
                 else {
                     return Err(ReceiveSnapshotError::Short { got, bytes });
                 };
-                peers.heard(from);
+                peers.note_contact(from);
                 file.write_all(&chunk.bytes)
                     .await
                     .map_err(|source| file_error(&path, source))?;

@@ -231,8 +231,8 @@ async fn a_collection_on_a_node_is_an_event() {
         inode_percent: 20,
     };
 
-    first.tell_collected(collected(100, 2)).await;
-    second.tell_collected(collected(200, 3)).await;
+    first.report_collection(collected(100, 2)).await;
+    second.report_collection(collected(200, 3)).await;
 
     let mut all = Stream::open(&client.base, "topic=GarbageCollection&index=1");
     let mut told = Vec::new();

@@ -25,7 +25,7 @@ use super::table::{BlockForm, block_forms, json_form, read_one, small_number};
 use super::task::{LogConfig, TASK};
 use crate::api::block::{self, Block, FieldNames, ParseFindings};
 use crate::api::job::{unsupported, written};
-use crate::api::resources::{Io, Network, Resources, asked_network, told_memory_max};
+use crate::api::resources::{Io, Network, Resources, asked_network, memory_max_json};
 
 pub(in crate::api) mod launch;
 pub(in crate::api) mod logs;
@@ -312,7 +312,7 @@ json_form! {
     u64, of Mb: |block, name, default| block.number(name, u32::MAX).map_or(*default, Mb),
         |value| u64::from(value.0);
     i64, of Option<Mb>: |block, name, _| read_memory_max(block, name),
-        |value| value.map_or(0, told_memory_max);
+        |value| value.map_or(0, memory_max_json);
     u32, of u16: |block, name, default| block.number(name, u16::MAX).unwrap_or(*default),
         |value| u32::from(*value);
     i32, of u16: |block, name, default| read_to(block, name).unwrap_or(*default),
