@@ -1,6 +1,7 @@
 //! Rules about Markdown: paths exist, links resolve, sentences are short.
 //!
 //! The rules `doc-path` and `doc-link` hold in [`is_document`]. The rule `doc-sentence` holds in every Markdown file.
+//! The rule `doc-length` holds in the files of [`LINES_MAX`].
 
 use std::collections::BTreeSet;
 
@@ -9,6 +10,9 @@ use super::source::SourceFile;
 
 /// The longest sentence. A longer one is not understood at first reading.
 const SENTENCE_WORDS_MAX: usize = 35;
+
+/// The most lines of the documents that a newcomer reads first.
+const LINES_MAX: [(&str, usize); 2] = [("ARCHITECTURE.md", 400), ("README.md", 130)];
 
 /// Texts with a full stop that end no sentence.
 const ABBREVIATIONS: [&str; 3] = ["e.g.", "i.e.", "vs."];
@@ -100,6 +104,12 @@ fn check_file(file: &SourceFile, tree: &RepositoryTree<'_>) -> Vec<Finding> {
                 add(line, "doc-link", message);
             }
         }
+    }
+    let lines_max = LINES_MAX.iter().find(|(path, _)| *path == file.path);
+    let count = file.raw.lines().count();
+    if let Some((_, max)) = lines_max.filter(|(_, max)| count > *max) {
+        let message = format!("{count} lines, over {max}: move details to docs/design");
+        add(count, "doc-length", message);
     }
     for (line, words) in sentences(&file.raw) {
         if words > SENTENCE_WORDS_MAX {
@@ -419,6 +429,15 @@ mod tests {
         let from_design = "[a](logs.md) [b](../../README.md)\n";
         let found = [("doc-link", 1)];
         assert_eq!(findings("docs/design/a.md", from_design), found);
+    }
+
+    #[test]
+    fn long_first_documents_are_found() {
+        let text = "A line.\n".repeat(131);
+
+        assert_eq!(findings("README.md", &text), [("doc-length", 131)]);
+        assert_eq!(findings("README.md", &text[8..]), []);
+        assert_eq!(findings("docs/guide/a.md", &text), []);
     }
 
     #[test]
