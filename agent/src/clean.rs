@@ -339,7 +339,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn where_no_agent_ran_nothing_is_left() {
+    fn missing_data_dir_needs_no_cleaning() {
         let dir = tempfile::tempdir().unwrap();
 
         let removed = run(&dir.path().join("never"), false).unwrap();

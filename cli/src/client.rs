@@ -575,7 +575,7 @@ mod tests {
     }
 
     #[test]
-    fn when_all_are_gone_all_are_named() {
+    fn unreachable_servers_are_all_named() {
         let error = Client::new("127.0.0.1:1,127.0.0.1:2")
             .get::<serde_json::Value>("/v1/jobs")
             .unwrap_err();

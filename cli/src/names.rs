@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_ambiguous_lists_the_choices() {
+    fn ambiguous_prefix_lists_the_choices() {
         let error = one(
             "job",
             "w",

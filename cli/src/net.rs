@@ -231,7 +231,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_gap_says_how_many_are_missing() {
+    fn gap_counts_missing_verdicts() {
         let alloc = AllocListStub {
             id: "0123456789abcdef".to_owned(),
             ..AllocListStub::default()

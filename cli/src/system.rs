@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_report_says_what_stays_and_why() {
+    fn gc_report_lists_kept_rows_with_reasons() {
         let report = GcReport {
             dry_run: true,
             state: vec![
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_says_what_space_is_free() {
+    fn gc_report_shows_freed_space() {
         let report = GcReport {
             nodes: vec![GcNode {
                 name: "n1".to_owned(),

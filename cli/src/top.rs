@@ -505,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_slow_or_silent_is_named() {
+    fn slow_and_silent_nodes_are_named() {
         let mut collection = Collection::default();
         let at = Instant::now();
         let failed = |exit| Err(CliError::new(exit, "no"));

@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_histogram_is_told_by_its_bounds() {
+    fn histogram_is_shown_by_its_bounds() {
         let bucket = |below_nanos, count| Bucket { below_nanos, count };
         let value = Histogram {
             count: 200,
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_of_the_drivers_is_told() {
+    fn driver_network_is_shown() {
         let ports = [("admin".to_owned(), 8080), ("http".to_owned(), 80)];
         let counters = TaskCounters {
             network: Some(TaskNetwork {

@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_else_reads_the_log() {
+    fn log_is_readable_by_its_owner_only() {
         let dir = tempfile::tempdir().unwrap();
         let _open = DataDir::open(dir.path()).unwrap();
 

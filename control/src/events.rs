@@ -573,7 +573,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_tells_of_every_row_it_wrote() {
+    fn entry_makes_an_event_per_written_row() {
         let mut state = State::default();
 
         let batch = registered(&mut state, 7, "web");

@@ -261,7 +261,7 @@ mod tests {
 
     /// A round's counts leave out what an earlier round kept, also for reasons that only the earlier one had.
     #[test]
-    fn a_round_says_what_its_own_slices_kept() {
+    fn round_counts_rows_kept_by_its_slices() {
         let totals = Totals::default();
         let mut earlier = KeptCounts::default();
         earlier.add(&slice(&[(GcKept::Live, 9), (GcKept::Result, 2)]));

@@ -291,7 +291,7 @@ mod tests {
 
     /// Nobody waits for a slow duty: effects beyond the bound are dropped, and that is said once.
     #[test]
-    fn a_full_channel_of_effects_is_told() {
+    fn full_effects_channel_is_reported_once() {
         let (published, mut effects) = Published::new();
 
         for index in 0..limits::EFFECT_BATCHES_MAX {

@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_tells_which_entry_made_its_row() {
+    fn id_contains_its_log_index_and_ordinal() {
         for (index, ordinal) in [
             (0, 0),
             (1, 0),

@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_or_too_large_is_malformed() {
+    fn cut_or_too_large_values_are_malformed() {
         assert_eq!(Reader::new(&[]).byte(), Err(Malformed));
         assert_eq!(Reader::new(&[0x80]).number(), Err(Malformed));
         assert_eq!(Reader::new(&[0xff; 11]).number(), Err(Malformed));

@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn what_go_refuses_is_refused() {
+    fn patterns_refused_by_go_are_refused() {
         for pattern in [
             "a++", "a**", "a+?+", "a{2}{3}", r"(?-u)\w", "(?x)a", "(?<n>a)", "(?=x)", r"\u{41}",
             "(", "[", "*", "a{1001}", r"(a)\1", r"\",
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn what_go_takes_literally_is_literal() {
+    fn literals_of_go_are_literal() {
         for (pattern, text) in [
             ("a{,5}", "a{,5}"),
             ("{", "{"),
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_ascii_in_go_is_ascii() {
+    fn perl_classes_are_ascii_as_in_go() {
         for (pattern, text) in [
             (r"\d", "\u{664}"),
             (r"\w", "\u{e9}"),

@@ -820,7 +820,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_command_says_where_it_was_looked_for() {
+    fn missing_command_error_lists_searched_dirs() {
         let error = find_command("no-such", Path::new("/t"), Some("/bin:/usr/bin")).unwrap_err();
 
         assert_eq!(

@@ -354,7 +354,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_said_is_nothing_allowed() {
+    fn empty_policy_allows_nothing() {
         for config in [Value::Null, json!({}), json!({"allow_raw": null})] {
             let policy = Policy::read(config).unwrap();
 

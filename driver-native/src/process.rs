@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn pid_of_nobody_is_no_process() {
+    fn unused_pid_is_no_process() {
         let error = Process::find(i32::MAX, 1).unwrap_err();
 
         assert!(matches!(error, FindError::NoProcess { .. }), "{error}");

@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_said_back() {
+    fn unknown_signals_are_refused() {
         for name in ["", "SIGNOTHING", "0", "-9", "DETACH", "99999999999"] {
             let unknown = TaskError::UnknownSignal {
                 signal: name.to_owned(),

@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn strange_reports_say_nothing() {
+    fn invalid_reports_are_ignored() {
         for bytes in [&b""[..], b"f\0\0\0", b"\xff\0\0\0\x01\0\0\0x"] {
             assert_eq!(report(bytes), None);
         }

@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_name_says_what_to_do() {
+    fn unknown_user_error_suggests_a_fix() {
         let error = Identity::of("no-such-user", None).unwrap_err();
 
         assert_eq!(

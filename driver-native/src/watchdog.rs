@@ -116,7 +116,7 @@ mod tests {
 
     /// A driver within its host, and one that is gone.
     #[tokio::test(start_paused = true)]
-    async fn where_nobody_says_nobody_is_missed() {
+    async fn watchdog_never_expires_in_host_or_after_drop() {
         let absence = HostWatchdog::default();
         let mut waiting = tokio::spawn(absence.lasts(MAX));
         let mut longest = tokio::spawn(absence.lasts(Duration::MAX));
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn reasons_say_for_how_long() {
+    fn reasons_contain_the_duration() {
         assert_eq!(reason(MAX), "stopped: no agent for 30 s");
         let short = Duration::from_millis(1_500);
         assert_eq!(reason(short), "stopped: no agent for 1500 ms");

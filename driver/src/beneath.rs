@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_beneath_is_opened() {
+    fn paths_beneath_the_root_are_opened() {
         let (_temp, top) = scene();
 
         for through in ALL {
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_written_through_what_is_there() {
+    fn existing_links_and_files_are_not_overwritten() {
         let (temp, top) = scene();
         let target = temp.path().join("outside/new");
         symlink(&target, temp.path().join("top/link")).unwrap();
@@ -268,7 +268,7 @@ mod tests {
 
     /// The words of openat2(2), in the order of the kernel's structure.
     #[test]
-    fn a_call_of_somebody_else_is_no_laxer() {
+    fn open_how_has_expected_flags_and_resolve() {
         let flags = OFlags::PATH | OFlags::NOFOLLOW;
         let words = |call: OpenCall| {
             let word = |at: usize| {

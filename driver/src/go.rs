@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_link_is_left_and_named() {
+    fn existing_directory_is_not_replaced_by_link() {
         let dir = tempfile::tempdir().unwrap();
         let at = dir.path().join("link");
         fs::create_dir(&at).unwrap();

@@ -87,7 +87,7 @@ fn a_field_of_nomad_is_refused_by_name() {
 }
 
 #[test]
-fn a_wrong_type_says_what_was_expected() {
+fn type_fault_names_the_expected_type() {
     refused(
         "job \"web\" {\n  priority = \"high\"\n}\n",
         expect!["job.hcl:2:14: `priority` must be a whole number, not a text"],
@@ -123,7 +123,7 @@ fn an_undeclared_variable_is_refused_with_advice() {
 }
 
 #[test]
-fn a_file_without_a_job_says_so() {
+fn file_without_a_job_is_refused() {
     refused(
         "\n",
         expect![[r#"job.hcl:1:1: holds no `job` block (start with job "name" { … })"#]],
@@ -373,7 +373,7 @@ job "x" {
 }
 
 #[test]
-fn faults_of_dynamic_blocks_are_told_once() {
+fn faults_of_dynamic_blocks_appear_once() {
     refused(
         "job \"x\" {\n  dynamic \"group\" {\n    for_each = [1, 2]\n    content {}\n  }\n  dynamic \"task\" {\n  }\n}\n",
         expect![[r#"
@@ -624,7 +624,7 @@ const JSON_SYNTAX: &str = r#"{
 }"#;
 
 #[test]
-fn json_syntax_says_the_same() {
+fn json_syntax_gives_the_same_job() {
     let native = r#"
 variable "count" {
   type    = number

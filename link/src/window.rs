@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_was_taken_makes_room() {
+    async fn released_bytes_make_room() {
         let window = Window::new(10);
         window.take(7).await;
         let mut second = std::pin::pin!(window.take(4));

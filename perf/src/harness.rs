@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn latencies_are_told_in_microseconds() {
+    fn latencies_are_reported_in_microseconds() {
         let mut latencies = Latencies::new().unwrap();
         for micros in 1..=100 {
             latencies.add(Duration::from_micros(micros));

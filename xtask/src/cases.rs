@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_run_is_no_failure() {
+    fn cases_not_run_are_no_failure() {
         let report = report(&["not-run\t/c/ports.jsonl\tports\tone address"]);
 
         assert_eq!(report.exit_code(), ExitCode::SUCCESS);

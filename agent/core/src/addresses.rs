@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_given_back_is_given_again_last() {
+    fn returned_addresses_are_assigned_last() {
         let mut pool = pool("10.0.0.0/29");
         let first = pool.take().unwrap();
         pool.take().unwrap();
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_earlier_agent_gave_is_taken() {
+    fn addresses_of_earlier_agents_are_adopted() {
         let mut pool = pool("10.0.0.0/29");
 
         assert!(pool.adopt([10, 0, 0, 2]));

@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_to_stop_anyway_needs_no_timer() {
+    fn stopping_alloc_needs_no_timer() {
         let mut stopped = desired(&[Some(30)]).iter().next().unwrap().clone();
         stopped.desired = DesiredStatus::Stop;
 

@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_names_are_told_apart() {
+    fn missing_field_and_structure_are_distinct_errors() {
         let no_field = kernel().offset_of("thread", "pi").unwrap_err();
         let no_structure = kernel().offset_of("threads", "pid").unwrap_err();
 

@@ -860,7 +860,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_earlier_agent_used_is_not_free() {
+    fn intervals_of_earlier_agents_are_not_free() {
         let room = IntervalAllocator::without([(5, 5), (20, 1), (5, 5)].into_iter());
 
         let expected = BTreeMap::from([(0, 5), (10, 10), (21, INTERVALS_MAX - 21)]);

@@ -86,8 +86,8 @@ fn overlapping_program_loads_count_process_once() {
 
 /// Between two looks at the map the policies change: what was counted before goes on under the next one, and is told once.
 #[test]
-fn who_reads_counts_holds_up_no_change() {
-    let Some(mut node) = Node::set_up("who_reads_counts_holds_up_no_change") else {
+fn reading_counts_delays_no_policy_change() {
+    let Some(mut node) = Node::set_up("reading_counts_delays_no_policy_change") else {
         return;
     };
     let bpf = node.open();

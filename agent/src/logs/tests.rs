@@ -323,7 +323,7 @@ fn lines_of_unknown_time_are_rather_shown() {
 }
 
 #[test]
-fn gaps_say_why() {
+fn gaps_have_reasons() {
     let dir = tempfile::tempdir().unwrap();
     let mut file = writer(dir.path(), limits(2, 10));
     put_at(&mut file, &[(1, "a\n")]);
@@ -572,7 +572,7 @@ fn slow_reader_survives_rotated_gaps() {
 
 /// A kill between removing a log file and what stands beside it.
 #[test]
-fn what_a_killed_rotation_left_is_removed() {
+fn leftovers_of_a_killed_rotation_are_removed() {
     let dir = tempfile::tempdir().unwrap();
     put(&mut writer(dir.path(), limits(1, 4)), b"0123ab");
     fs::write(dir.path().join(".web.stdout.0.gaps"), [1; 16]).unwrap();
@@ -761,7 +761,7 @@ fn descriptors(dir: &Path) -> usize {
 
 /// At work: the log file, its times, its gaps. The directory is not kept open.
 #[test]
-fn nothing_is_open_at_rest() {
+fn writer_at_rest_keeps_no_file_open() {
     let dir = tempfile::tempdir().unwrap();
     let mut file = writer(dir.path(), limits(3, 100));
     file.reserve_gaps().unwrap();

@@ -272,7 +272,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_has_a_fix() {
+    fn missing_requirements_have_a_fix() {
         let all = [
             root(false),
             kernel("5.10.0-27-amd64"),

@@ -469,7 +469,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn busy_and_idle_are_told_apart() {
+    fn cpu_times_separate_busy_and_idle() {
         let hertz = rustix::param::clock_ticks_per_second();
         let text = format!(
             "cpu {hertz} 0 {hertz} {0} 0 0 0 0 0 0\ncpu0 1 2 3\n",

@@ -337,12 +337,12 @@ mod tests {
     }
 
     #[test]
-    fn a_little_less_space_is_no_news() {
+    fn small_loss_of_space_is_not_reported() {
         assert_eq!(steady(1_000, 950), (1_000, "old".to_owned()));
     }
 
     #[test]
-    fn much_less_space_is_news() {
+    fn large_loss_of_space_is_reported() {
         assert_eq!(steady(1_000, 800), (800, "new".to_owned()));
     }
 }

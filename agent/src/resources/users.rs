@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_earlier_agents_gave_is_taken() {
+    fn users_of_earlier_agents_stay_assigned() {
         let known = BTreeMap::from([(FIRST, BTreeMap::from([("a".to_owned(), 11)]))]);
         let users = WorkloadUsers::new(three(), known);
         assert!(users.claim(SECOND, "b", 12));

@@ -209,7 +209,7 @@ fn engine_is_the_one_that_was_asked_for() {
 }
 
 #[tokio::test]
-async fn writer_blocks_while_nobody_drains_and_loses_nothing() {
+async fn writer_blocks_without_a_reader_and_loses_nothing() {
     for config in ALL {
         let place = TestDirs::new();
         let task = place.task_side("web.stdout");

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_contact_says_nothing() {
+    fn invalid_contact_lines_are_ignored() {
         let good = line(Timestamp(7), "boot");
         assert_eq!(parse(&good, "boot"), Some(Timestamp(7)));
 

@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_committed_is_sent_again() {
+    fn uncommitted_report_is_sent_again() {
         let outbox = Outbox::default();
         outbox.put(report(1, "a"), false);
         outbox.batch(1);
@@ -340,7 +340,7 @@ mod tests {
 
     /// The earlier server may write it late, over what the next one wrote.
     #[test]
-    fn what_was_under_way_is_said_once_more() {
+    fn report_under_way_is_repeated_once() {
         let outbox = Outbox::default();
         outbox.put(report(1, "a"), false);
         outbox.put(report(2, "told"), false);
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_committed_is_not_sent_again() {
+    fn committed_report_is_not_sent_again() {
         let outbox = Outbox::default();
         outbox.put(report(1, "a"), false);
         outbox.batch(1);
@@ -427,7 +427,7 @@ mod tests {
 
     /// The control plane knows of the end, and not of what came after it was taken up again.
     #[test]
-    fn what_changes_before_anything_is_heard_is_news() {
+    fn report_changed_before_acknowledgement_is_sent() {
         let outbox = Outbox::default();
         let mut ended = report(1, "ended");
         ended.client_status = ClientStatus::Complete;
@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_words_are_no_news() {
+    fn unchanged_report_is_not_sent_again() {
         let outbox = Outbox::default();
         outbox.put(report(1, "a"), false);
         outbox.batch(1);
@@ -515,7 +515,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn urgent_news_do_not_wait() {
+    async fn urgent_reports_do_not_wait() {
         let outbox = Outbox::default();
         outbox.put(report(1, "a"), false);
         outbox.put(report(1, "b"), true);

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_leads_out_of_the_directory() {
+    fn payload_cannot_leave_the_directory() {
         let task = tempfile::tempdir().unwrap();
         let outside = tempfile::tempdir().unwrap();
         let local = task.path().join("local");

@@ -187,14 +187,14 @@ mod tests {
     }
 
     #[test]
-    fn what_the_node_forbids_is_refused() {
+    fn write_access_to_read_only_volume_is_refused() {
         let error = resolved(false, false, Some(true)).unwrap_err();
 
         assert!(matches!(error, VolumeError::ReadOnly { .. }), "{error}");
     }
 
     #[test]
-    fn what_the_node_lacks_is_refused() {
+    fn missing_volume_is_refused() {
         let error = resolved(true, true, None).unwrap_err();
 
         assert!(matches!(error, VolumeError::NotHere { .. }), "{error}");

@@ -505,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_max_is_told_where_set() {
+    fn memory_max_is_exported_if_set() {
         let max = |memory_max| {
             let env = env(|task| task.resources.memory_max = memory_max);
             env.vars.get("NOMAD_MEMORY_MAX_LIMIT").cloned()
@@ -635,7 +635,7 @@ mod tests {
 
     /// A task finds its own ports by their labels, and those of others by the name of the task as well.
     #[test]
-    fn ports_of_tasks_are_told_to_all_tasks() {
+    fn ports_are_exported_to_all_tasks() {
         let mut spec = fixture::job("web").dynamic_port("http").build();
         let ask = spec.groups[0].network.as_ref().unwrap().ports[0].clone();
         spec.groups[0].tasks[0].resources.ports = vec![ask.clone()];

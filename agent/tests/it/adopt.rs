@@ -251,8 +251,8 @@ async fn many_tasks_survive_both_being_killed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_exit_that_nobody_watched_is_reported() {
-    let name = "an_exit_that_nobody_watched_is_reported";
+async fn unobserved_exit_is_reported() {
+    let name = "unobserved_exit_is_reported";
     if !privileged(name) {
         return;
     }
@@ -405,8 +405,8 @@ async fn a_start_without_its_record_is_found() {
 
 /// The control plane believes it runs, nothing of it is here, and it is not started a second time.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_found_is_reported_lost() {
-    if !privileged("what_cannot_be_found_is_reported_lost") {
+async fn missing_task_fails_without_a_restart() {
+    if !privileged("missing_task_fails_without_a_restart") {
         return;
     }
     let machine = Machine::new();

@@ -237,8 +237,8 @@ async fn server_receives_gc_result() {
 /// The next agent knows a task that a driver did not destroy. An allocation that the server forgets goes without the
 /// driver, and the refusal is counted.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_refused_outlives_the_agent() {
-    if !privileged("what_was_refused_outlives_the_agent") {
+async fn refused_collections_outlive_the_agent() {
+    if !privileged("refused_collections_outlive_the_agent") {
         return;
     }
     let (machine, host) = (Machine::new(), MockHost::new());
@@ -397,9 +397,9 @@ async fn a_new_allocation_waits_for_no_collection() {
 
 /// Allocations that begin while unknown ones are removed one after the other are not taken for unknown.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_begins_during_the_sweep_stays() {
+async fn allocs_begun_during_the_sweep_stay() {
     const STRAYS: u8 = 100;
-    if !privileged("what_begins_during_the_sweep_stays") {
+    if !privileged("allocs_begun_during_the_sweep_stay") {
         return;
     }
     let (machine, host) = (Machine::new(), MockHost::new());

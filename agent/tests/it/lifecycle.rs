@@ -157,8 +157,8 @@ async fn health_is_reported_once_it_is_known() {
 
 /// The server is lost for good; the task of the other allocation may run without it.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_may_not_run_without_a_server_stops() {
-    if !privileged("what_may_not_run_without_a_server_stops") {
+async fn stop_on_client_after_ends_disconnected_task() {
+    if !privileged("stop_on_client_after_ends_disconnected_task") {
         return;
     }
     let machine = Machine::new();

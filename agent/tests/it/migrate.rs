@@ -303,8 +303,8 @@ async fn rest((mut sender, mut receiver): (FrameSender, FrameReceiver)) -> Vec<N
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn data_are_sent_when_nobody_writes_to_them() {
-    if !privileged("data_are_sent_when_nobody_writes_to_them") {
+async fn data_are_sent_after_their_alloc_ended() {
+    if !privileged("data_are_sent_after_their_alloc_ended") {
         return;
     }
     let machine = Machine::new();

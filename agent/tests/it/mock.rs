@@ -313,8 +313,8 @@ async fn driver_with_own_output_directory_gets_no_tasks() {
 
 /// A driver in the agent's process tells in the same way, and its words make a history.
 #[tokio::test(flavor = "multi_thread")]
-async fn shares_that_a_driver_tells_become_time() {
-    if !privileged("shares_that_a_driver_tells_become_time") {
+async fn reported_cpu_percent_becomes_cpu_time() {
+    if !privileged("reported_cpu_percent_becomes_cpu_time") {
         return;
     }
     let (machine, host) = (Machine::new(), MockHost::new());
@@ -408,8 +408,8 @@ fn with_dns(spec: &mut JobSpec, _holding: &mut Holding) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn where_a_driver_put_its_task_is_told() {
-    if !privileged("where_a_driver_put_its_task_is_told") {
+async fn driver_network_of_a_task_is_reported() {
+    if !privileged("driver_network_of_a_task_is_reported") {
         return;
     }
     let (machine, host) = (Machine::new(), MockHost::new());

@@ -185,8 +185,8 @@ async fn a_one_off_task_reports_what_it_used() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn failures_of_one_off_tasks_say_why() {
-    if !privileged("failures_of_one_off_tasks_say_why") {
+async fn one_off_failures_have_reasons() {
+    if !privileged("one_off_failures_have_reasons") {
         return;
     }
     let machine = Machine::new();

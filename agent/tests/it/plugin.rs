@@ -296,8 +296,8 @@ async fn a_plugin_that_dies_gets_its_tasks_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn stopped_plugin_is_unhealthy_and_tasks_say_why() {
-    let Some(with) = PluginMachine::new("stopped_plugin_is_unhealthy_and_tasks_say_why") else {
+async fn stopped_plugin_is_unhealthy_and_delays_tasks() {
+    let Some(with) = PluginMachine::new("stopped_plugin_is_unhealthy_and_delays_tasks") else {
         return;
     };
     let agent = with.agent().await;
@@ -375,8 +375,8 @@ async fn clean_is_refused_while_plugin_task_runs() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_no_plugin_harms_nothing() {
-    let Some(with) = PluginMachine::new("what_is_no_plugin_harms_nothing") else {
+async fn invalid_plugins_do_not_affect_others() {
+    let Some(with) = PluginMachine::new("invalid_plugins_do_not_affect_others") else {
         return;
     };
     with.script(

@@ -192,8 +192,8 @@ async fn inodes_on_ext4() {
 
 /// The node is idle while another process fills its file system: 30 percent are the allocations', 25 its own.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_others_fill_is_found_by_the_interval() {
-    let test = "what_others_fill_is_found_by_the_interval";
+async fn interval_finds_space_used_by_others() {
+    let test = "interval_finds_space_used_by_others";
     if !privileged(test) {
         return;
     }

@@ -28,8 +28,8 @@ async fn the_node_registers_with_its_driver() {
 
 /// A server of another version is told which versions did not fit. It had read the registration.
 #[tokio::test(flavor = "multi_thread")]
-async fn server_of_another_version_is_told_both_versions() {
-    if !privileged("server_of_another_version_is_told_both_versions") {
+async fn other_server_version_is_refused_with_both_versions() {
+    if !privileged("other_server_version_is_refused_with_both_versions") {
         return;
     }
     for version in [AGENT_VERSION - 1, AGENT_VERSION + 1] {
@@ -170,8 +170,8 @@ async fn second_agent_on_same_data_directory_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_that_is_not_root_says_so() {
-    if !privileged("an_agent_that_is_not_root_says_so") {
+async fn agent_without_root_asks_for_sudo() {
+    if !privileged("agent_without_root_asks_for_sudo") {
         return;
     }
     let machine = Machine::new();

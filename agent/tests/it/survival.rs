@@ -164,8 +164,8 @@ fn ended_with(task: &TaskState, wanted: Exit) -> bool {
 
 /// Limits hold while nobody is there, and each end is known exactly afterwards.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_happens_while_nobody_watches_is_reported_exactly() {
-    let name = "what_happens_while_nobody_watches_is_reported_exactly";
+async fn exits_without_an_agent_are_reported_exactly() {
+    let name = "exits_without_an_agent_are_reported_exactly";
     if !privileged(name) {
         return;
     }

@@ -10,8 +10,8 @@ use crate::node::{Node, poll};
 
 /// A mebibyte that is written and synchronised by the task itself.
 #[test]
-fn what_a_task_writes_to_disk_is_counted() {
-    let name = "what_a_task_writes_to_disk_is_counted";
+fn disk_writes_of_a_task_are_counted() {
+    let name = "disk_writes_of_a_task_are_counted";
     let Some(mut node) = Node::set_up(name) else {
         return;
     };

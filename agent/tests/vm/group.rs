@@ -63,8 +63,8 @@ fn by_files(task: &TaskCgroup) -> TaskStats {
 
 /// Two tasks of two allocations, one of which has used its quota up, some memory and groups of its own.
 #[tokio::test]
-async fn a_walk_finds_what_files_tell() {
-    const NAME: &str = "a_walk_finds_what_files_tell";
+async fn walk_matches_cgroup_files() {
+    const NAME: &str = "walk_matches_cgroup_files";
     let Some((tree, programs)) = Programs::with_tree(NAME) else {
         return;
     };

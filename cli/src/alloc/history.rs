@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reason_is_told_once() {
+    fn equal_reasons_are_listed_once() {
         let absent = [
             ("net_rx_bytes", "no eBPF"),
             ("cpu", "no eBPF"),

@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_says_where_its_driver_put_it() {
+    fn task_shows_its_driver_network() {
         let mut network = TaskNetwork {
             address: "10.88.0.3".to_owned(),
             ports: [("http".to_owned(), 80)].into(),
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn it_says_when_it_is_forgotten() {
+    fn alloc_shows_its_garbage_collection_time() {
         let kept = |eligible_at, reason: &str| {
             let collection = GarbageCollection {
                 eligible: false,

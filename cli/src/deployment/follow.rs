@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_says_what_is_waited_for() {
+    fn deployment_line_names_the_next_step() {
         assert_eq!(
             line(&deployment("running")),
             "deployment 18cc7616 waits for `muster deployment promote 18cc7616`; \

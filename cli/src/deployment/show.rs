@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deployment_says_what_can_be_done() {
+    fn next_commands_depend_on_deployment_status() {
         let canary = |healthy_allocs| DeploymentState {
             desired_canaries: 1,
             healthy_allocs,

@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn every_version_is_told() {
+    fn every_version_is_listed() {
         let VersionsResponse {
             versions, diffs, ..
         } = versions();

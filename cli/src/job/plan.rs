@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_room_is_listed() {
+    fn groups_without_room_are_listed() {
         let plan = answer(json!({"FailedTGAllocs": {"api": {
             "NodesEvaluated": 2, "NodesExhausted": 2, "CoalescedFailures": 1,
             "DimensionExhausted": {"memory": 2},
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_to_go_is_listed() {
+    fn preempted_allocs_are_listed() {
         let plan = answer(json!({"Annotations": {"PreemptedAllocs": [
             {"ID": "01234567-89ab", "Name": "low.main[0]", "NodeName": "n1"},
         ]}}));

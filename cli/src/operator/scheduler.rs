@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_named_stays() {
+    fn unnamed_settings_stay() {
         let config = after("--scheduler-algorithm spread --preempt-batch-scheduler=true").unwrap();
 
         assert_eq!(config.scheduler_algorithm, "spread");
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flag_is_true_unless_it_says_false() {
+    fn flag_without_a_value_is_true() {
         assert!(
             after("--memory-oversubscription")
                 .unwrap()

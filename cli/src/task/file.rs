@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_languages_say_the_same() {
+    fn hcl_and_json_give_equal_definitions() {
         let hcl = r#"
             task "report-1" {
               domain      = "apps"
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_definition_is_told() {
+    fn invalid_definitions_are_refused() {
         for text in [
             "job \"x\" {}",
             "",

@@ -355,7 +355,7 @@ mod tests {
 
     /// The first has the most of each alone, the second of both together.
     #[test]
-    fn what_has_parts_is_ordered_by_their_sum() {
+    fn rows_are_ordered_by_the_sum_of_parts() {
         let mut rows = [("a", 5.0, 1.0), ("b", 4.0, 4.0)].map(|(job, read, written)| {
             let mut row = row(job, "g", "t", None, None);
             row.disk_read_bytes_per_s = Some(read);

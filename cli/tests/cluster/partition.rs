@@ -74,8 +74,8 @@ fn a_minority_refuses_and_the_majority_goes_on() {
 
 /// A follower that is cut off disturbs nobody, neither while it is away nor when it comes back.
 #[test]
-fn a_follower_that_comes_back_disturbs_nobody() {
-    let Some(cluster) = TestCluster::shared("a_follower_that_comes_back_disturbs_nobody") else {
+fn returning_follower_disturbs_no_other_server() {
+    let Some(cluster) = TestCluster::shared("returning_follower_disturbs_no_other_server") else {
         return;
     };
     let clients = Clients::at_work();

@@ -69,7 +69,7 @@ impl TestMount {
         let mounted = mount.output().unwrap();
         if !mounted.status.success() {
             let reason = format!("no tmpfs can be mounted: {}", stderr(&mounted));
-            skipped("a_collection_tells_what_goes_and_what_stays", &reason);
+            skipped("collection_reports_freed_and_kept_objects", &reason);
             return None;
         }
         Some(Self(dir.to_owned()))
@@ -114,8 +114,8 @@ fn job(address: &str, dir: &Path, args: &[&str], text: &str) {
 
 /// Of two jobs one is over; of two allocations the node frees one, and servers none.
 #[test]
-fn a_collection_tells_what_goes_and_what_stays() {
-    if !needs_root("a_collection_tells_what_goes_and_what_stays") {
+fn collection_reports_freed_and_kept_objects() {
+    if !needs_root("collection_reports_freed_and_kept_objects") {
         return;
     }
     let dir = tempfile::tempdir().unwrap();

@@ -103,8 +103,8 @@ fn run(dir: &Path, address: &str, job: &str) {
 }
 
 #[test]
-fn nothing_of_ours_is_readable_by_others() {
-    if !needs_root("nothing_of_ours_is_readable_by_others") {
+fn files_are_not_readable_by_others() {
+    if !needs_root("files_are_not_readable_by_others") {
         return;
     }
     let dir = tempfile::tempdir().unwrap();

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_forgotten_leaves_its_position() {
+    fn compacted_log_keeps_its_last_position() {
         let mut log = log(&[1, 1, 2, 2]);
 
         log.compact(Position { term: 2, index: 3 });

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn while_there_is_news_turns_are_fewer() {
+    fn recent_changes_reduce_the_turn_rate() {
         let pace = PushLimiter::of(2);
         at_once(&pace);
         let tick = limits::DESIRED_TICK;
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn whoever_waits_gets_a_turn_in_order() {
+    async fn waiting_sessions_get_turns_in_order() {
         let pace = PushLimiter::of(1);
         at_once(&pace);
         let stop = CancellationToken::new();

@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_changed_is_looked_for_at_once() {
+    async fn changed_state_wakes_the_session_at_once() {
         let wake = Wake::default();
         wake.forgotten.notify_one();
         wake.desired.notify_one();

@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_life_is_told_from_its_beginning() {
+    fn event_stream_covers_the_whole_task_life() {
         let all = [
             "task_created",
             "task_changed",

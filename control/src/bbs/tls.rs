@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_of_another_certificate_is_told() {
+    fn mismatched_key_is_refused() {
         let (dir, other) = (certificates(), certificates());
         std::fs::copy(other.path().join(KEY), dir.path().join(KEY)).unwrap();
 

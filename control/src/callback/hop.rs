@@ -25,7 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_redirect_leads_where_its_location_says() {
+    fn redirect_target_follows_its_location() {
         for (from, location, to) in [
             ("http://a/x/y?z", "http://b/c", Some("http://b/c")),
             ("http://a/x/y?z", "HTTPS://b/c", Some("https://b/c")),

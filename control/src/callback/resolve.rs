@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn private_addresses_are_told_from_others() {
+    fn private_and_link_local_addresses_are_recognised() {
         let private = [
             "127.0.0.1",
             "10.1.2.3",

@@ -93,7 +93,7 @@ fn a_configured_key_signs_it() {
 }
 
 #[test]
-fn what_a_status_says() {
+fn response_status_decides_the_delivery() {
     for status in [200, 201, 204, 400, 401, 404, 410] {
         assert_eq!(judge(status), Delivery::Taken { status }, "{status}");
     }

@@ -41,7 +41,7 @@ fn comparison(states: &[u64]) -> StateHashComparison {
 }
 
 #[test]
-fn what_most_voters_have_is_right() {
+fn hash_of_most_voters_is_right() {
     assert_eq!(comparison(&[1, 1, 2]).right(), Some(hash(1)));
     assert_eq!(comparison(&[2, 1, 1]).right(), Some(hash(1)));
     assert_eq!(comparison(&[1]).right(), Some(hash(1)));
@@ -50,7 +50,7 @@ fn what_most_voters_have_is_right() {
 
 /// Half is not most, and a voter that says nothing counts against.
 #[test]
-fn without_a_majority_nobody_is_right() {
+fn no_hash_is_right_without_a_majority() {
     assert_eq!(comparison(&[1, 2]).right(), None);
     assert_eq!(comparison(&[1, 0, 0]).right(), None);
     assert_eq!(comparison(&[1, 2, 3]).right(), None);

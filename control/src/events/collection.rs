@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_followed_is_bounded() {
+    fn followed_collections_are_bounded() {
         let mut collections = Collections::default();
         for at in 0..2 * limits::COLLECTIONS_FOLLOWED_MAX as u64 {
             let job = JobKey::in_default(format!("job-{at}"));
@@ -313,7 +313,7 @@ mod tests {
 
     /// A round that looks at jobs is under way, and goes on.
     #[test]
-    fn what_a_purge_freed_is_told_for_itself() {
+    fn purge_reports_its_own_collection() {
         let mut collections = Collections::default();
         let key = JobKey::in_default("web");
         let jobs = CollectionSlice {

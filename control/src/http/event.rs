@@ -248,7 +248,7 @@ mod tests {
 
     /// One that comes too late and one that reads too slowly are told apart.
     #[test]
-    fn a_goodbye_says_whose_fault_it_is() {
+    fn stream_end_distinguishes_late_and_slow_readers() {
         let gap = Gap {
             oldest: LogIndex(100),
         };

@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn the_refusal_tells_its_length() {
+    fn refusal_has_its_content_length() {
         let text = std::str::from_utf8(TOO_MANY).unwrap();
         let (head, body) = text.split_once("\r\n\r\n").unwrap();
 

@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_node_collected_and_keeps_is_told() {
+    fn gc_metrics_count_destroyed_and_kept_allocs() {
         let node = NodeCollection {
             finished: 7,
             under_way: 1,

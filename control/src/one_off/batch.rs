@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_waits_for_is_not_written() {
+    fn abandoned_changes_are_not_written() {
         let (gone, receiver) = waiting("gone", 1);
         let (here, _receiver) = waiting("here", 1);
         drop(receiver);

@@ -394,7 +394,7 @@ async fn server_certificate_is_rejected_for_agent_role() {
 }
 
 #[tokio::test]
-async fn a_connection_that_says_nothing_holds_nobody_up() {
+async fn silent_connection_delays_no_shutdown() {
     let server = server().await;
     let (_endpoint, connection) = connect(&server, Role::Agent).await;
     let _silent = connection.unwrap();

@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_go_together_is_told() {
+    fn conflicting_rule_fields_are_faults() {
         use PolicyProtocol::{All, Icmp, Icmpv6, Tcp};
         let ports = vec![PortRange { first: 1, last: 2 }];
         let v4 = read_peer("10.0.0.0/8").unwrap();

@@ -418,7 +418,7 @@ fn the_disk_of_a_task_bounds_its_transfers() {
 }
 
 #[test]
-fn all_faults_are_told() {
+fn all_faults_are_listed() {
     let found = wrong(json!({"rootfs": "", "memory_mb": -1, "privileged": true}));
 
     assert_eq!(found, ["rootfs", "memory_mb", "privileged"]);
@@ -523,7 +523,7 @@ fn egress_rules_choose_the_network() {
 
 /// A rule with a log changes no reach: the policy sets no default, so that everything passes as without a policy.
 #[test]
-fn a_rule_for_everything_can_be_told() {
+fn logged_rule_for_everything_sets_no_default() {
     let policy = |rules: Value| {
         let mut definition = definition();
         definition.egress_rules = serde_json::from_value(rules).unwrap();
@@ -670,7 +670,7 @@ fn durations_read_as_go_prints_them() {
 }
 
 #[test]
-fn a_long_reason_is_cut_and_says_so() {
+fn long_reason_is_cut_and_marked() {
     let cut = reason(&"ä".repeat(600));
 
     assert!(
@@ -682,7 +682,7 @@ fn a_long_reason_is_cut_and_says_so() {
 
 /// The agent may have been without a server for as long as it bears that when it dies: then the driver counts.
 #[test]
-fn nobody_bears_more_than_the_servers_wait() {
+fn disconnect_times_fit_within_lost_after() {
     let definition = definition();
     for lost_after in [LOST_AFTER_MIN, LOST_AFTER, LOST_AFTER_MAX] {
         let times = OneOffTimings {

@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_names_none_is_told_nothing() {
+    fn missing_cgroup_name_gives_no_notes() {
         let named = take(&TaskConfig::default(), None);
 
         assert!(named.dir.is_none() && named.notes.is_empty(), "{named:?}");

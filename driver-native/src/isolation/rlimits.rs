@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_said_back() {
+    fn invalid_limits_are_refused() {
         for value in ["", "x", "5:4", "1:2:3"] {
             let error = one("nofile", value).unwrap_err();
             assert!(matches!(error, LimitError::Value { .. }), "{value}");

@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn what_leads_out_is_refused() {
+    fn dangerous_syscalls_are_refused() {
         for number in [
             libc::SYS_mount,
             libc::SYS_umount2,

@@ -46,7 +46,7 @@ fn raw_needs_the_nodes_word() {
 }
 
 #[test]
-fn nobody_without_capabilities_is_the_default() {
+fn default_user_is_nobody_without_capabilities() {
     if !is_root() {
         return;
     }

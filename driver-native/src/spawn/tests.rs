@@ -182,7 +182,7 @@ fn child_passes_fd_to_parent_and_keeps_none() {
 }
 
 #[test]
-fn what_cannot_be_left_is_done_without() {
+fn unopenable_fd_is_not_passed_to_parent() {
     let null = crate::paths::open_null().unwrap();
     let mut request = Request::new(null);
     request.leaves = Some(crate::paths::open_dir("/dev", Path::new("/dev")).unwrap());

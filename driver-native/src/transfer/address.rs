@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_told_apart() {
+    fn forbidden_and_local_addresses_are_refused() {
         let judged = |ip: &str, allow_local| {
             let address = SocketAddr::new(ip.parse().unwrap(), 80);
             check_address(address, "host", allow_local)

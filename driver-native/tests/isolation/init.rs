@@ -99,7 +99,7 @@ async fn reaper_forwards_signals() {
 }
 
 #[tokio::test]
-async fn reaper_says_that_there_is_no_program() {
+async fn reaper_exits_127_for_a_missing_program() {
     if !is_root() {
         return;
     }

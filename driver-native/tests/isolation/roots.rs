@@ -155,10 +155,10 @@ async fn tree_elsewhere_needs_the_nodes_word() {
 
 /// A read-only mount cannot be written, and a link to the host is not followed.
 #[tokio::test]
-async fn mounts_are_what_the_job_says() {
+async fn mounts_follow_the_job_definition() {
     if !nix::unistd::geteuid().is_root() {
         skipped(
-            "roots::mounts_are_what_the_job_says",
+            "roots::mounts_follow_the_job_definition",
             "only root can contain a task; run the tests as root",
         );
         return;

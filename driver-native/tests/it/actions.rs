@@ -139,7 +139,7 @@ async fn missing_program_fails_its_action() {
 
 /// A process that an action leaves running ends with the tree.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_of_a_tree_outlives_it() {
+async fn processes_end_with_their_action_tree() {
     let tree = json!({"serial": {"actions": [
         run("setsid sleep 600 & echo $! > left"), run("kill -0 $(cat left)"),
     ]}});
@@ -384,7 +384,7 @@ async fn running_action_tree_answers_host_requests() {
 
 /// The first process dies, as by an out-of-memory kill: what runs dies with it, and nothing more begins.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_begins_after_a_kill_from_outside() {
+async fn no_action_begins_after_an_external_kill() {
     let tree = json!({"serial": {"actions": [
         {"try": {"action": run("echo > begun; sleep 600")}}, run("touch no"),
     ]}});

@@ -171,7 +171,7 @@ async fn missing_command_error_names_paths_and_fix() {
 }
 
 #[tokio::test]
-async fn unusable_commands_say_why() {
+async fn unusable_command_errors_have_hints() {
     let script = Task::new(json!({"command": "./script"}));
     fs::write(script.path("script"), "#!/no/such/interpreter\n").unwrap();
     fs::set_permissions(script.path("script"), fs::Permissions::from_mode(0o755)).unwrap();
@@ -197,7 +197,7 @@ async fn unusable_commands_say_why() {
 }
 
 #[tokio::test]
-async fn unusable_configurations_say_why() {
+async fn unusable_configuration_errors_have_hints() {
     let unknown = Task::new(json!({"command": "sh", "arg": []}));
     let mut nul = Task::new(sleep_for_ever());
     nul.config.env.insert("BAD".to_owned(), "a\0b".to_owned());

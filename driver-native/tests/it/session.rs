@@ -237,7 +237,7 @@ async fn session_end_ignores_background_processes() {
 
 /// A command that takes no input does not hold up who types.
 #[tokio::test]
-async fn input_that_nobody_wants_is_thrown_away() {
+async fn unread_input_is_discarded() {
     let task = Task::new(sleep_for_ever());
     let driver = started(&task).await;
     let script = "exec <&-; echo shut; read go < go; exit 4";

@@ -369,7 +369,7 @@ async fn second_driver_on_a_socket_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn driver_told_to_end_leaves_its_tasks() {
+async fn driver_shutdown_leaves_tasks_running() {
     let (_dir, socket) = socket();
     let task = Task::new(sleep_for_ever());
     let driver = DriverProcess::start(&socket).await;

@@ -123,7 +123,7 @@ fn forever(id: &str) -> TaskConfig {
 }
 
 #[tokio::test]
-async fn call_to_nobody_is_unavailable() {
+async fn call_to_a_missing_socket_is_unavailable() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("nobody.sock");
     let client = Client::new("mock", &socket);

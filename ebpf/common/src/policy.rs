@@ -633,7 +633,7 @@ mod tests {
     }
 
     #[test]
-    fn a_verdict_says_what_it_was_made_of() {
+    fn verdict_returns_its_parts() {
         let verdict = Verdict::new(true, true, 7);
         assert!(verdict.allows() && verdict.is_reported());
         assert_eq!(verdict.rule(), 7);
@@ -672,7 +672,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_found_is_refused() {
+    fn missing_rule_is_refused() {
         let nothing = search(Leaf::default(), 0, |_| None);
         assert!(!nothing.allows());
         assert_eq!(nothing.rule(), Verdict::NO_POLICY);

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_slower_than_its_rate_passes_whole() {
+    fn traffic_below_its_rate_passes_whole() {
         assert_eq!(rate(10_000_000, 1_000, 1_000_000, 10), 8_000_000);
     }
 

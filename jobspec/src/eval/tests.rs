@@ -121,7 +121,7 @@ fn references_of_the_agent_stay_text() {
 }
 
 #[test]
-fn what_may_fail_has_another_way() {
+fn fallible_expressions_have_alternatives() {
     is("try(var.none, var.name)", json!("web"));
     is("can(var.none)", json!(false));
     is("can(var.name)", json!(true));
@@ -130,7 +130,7 @@ fn what_may_fail_has_another_way() {
 }
 
 #[test]
-fn faults_say_where_and_why() {
+fn faults_have_places_and_reasons() {
     fails(
         "1 + var.coutn",
         expect!["coutn: unknown variable `coutn` (did you mean `count`?)"],
@@ -188,7 +188,7 @@ fn faults_say_where_and_why() {
 }
 
 #[test]
-fn what_grows_without_end_is_stopped() {
+fn unbounded_values_are_stopped() {
     let each = "for a in range(1000) : ";
     let nested = format!("[{each}[{each}[{each}a]]]");
 

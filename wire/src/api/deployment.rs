@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_or_its_end_is_said() {
+    fn pause_must_be_true_or_false() {
         assert!(read_pause(br#"{"Pause":true}"#, ID).unwrap());
         assert!(!read_pause(br#"{"Pause":false}"#, ID).unwrap());
         assert!(read_pause(b"{}", ID).is_err());

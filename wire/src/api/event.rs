@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_told_apart() {
+    fn line_kinds_are_distinguished() {
         let read = |text: &str| serde_json::from_str::<Line>(text).unwrap();
 
         assert_eq!(read(HEARTBEAT), Line::Heartbeat {});

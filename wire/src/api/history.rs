@@ -177,7 +177,7 @@ mod tests {
 
     /// The task ended after 20 s, and began again at 54; two looks failed before 90, whose point tells of all of that.
     #[test]
-    fn what_nobody_knows_is_a_gap() {
+    fn unsampled_time_is_a_gap() {
         let points = vec![point(10, 10), point(20, 10), point(60, 6), point(90, 30)];
         let task = rpc::TaskHistory {
             points,

@@ -624,7 +624,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_measured_is_not_claimed() {
+    fn unmeasured_values_are_absent() {
         let stats = AllocStats::new(None, &sample(1_000, None), 2_000.0);
 
         assert!(stats.resource_usage.cpu_stats.measured.is_empty());

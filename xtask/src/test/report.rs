@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_under_another_kernel_names_it() {
+    fn guest_failures_name_their_kernel() {
         let run = Run {
             binaries: vec![binary("/tests/muster-agent/vm", 3, &["net::a"])],
             skipped: ["c: no veth".to_owned()].into(),

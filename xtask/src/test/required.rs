@@ -70,7 +70,7 @@ const REQUIRED: &[Required] = &[
         SURVIVAL,
     ),
     here(
-        "survival::what_happens_while_nobody_watches_is_reported_exactly",
+        "survival::exits_without_an_agent_are_reported_exactly",
         SURVIVAL,
     ),
     here(
@@ -124,11 +124,11 @@ const REQUIRED: &[Required] = &[
     here("oci::contained_task_passes_runtimetest", JUDGE),
     here("oci::strict_task_passes_runtimetest", JUDGE),
     here(
-        "introspection::contained_task_is_what_the_golden_answer_says",
+        "introspection::contained_task_matches_the_golden_answer",
         JUDGE,
     ),
     here(
-        "introspection::strict_task_is_what_the_golden_answer_says",
+        "introspection::strict_task_matches_the_golden_answer",
         JUDGE,
     ),
     here(
@@ -145,11 +145,11 @@ const REQUIRED: &[Required] = &[
     guest("oci::contained_task_passes_runtimetest", JUDGE),
     guest("oci::strict_task_passes_runtimetest", JUDGE),
     guest(
-        "introspection::contained_task_is_what_the_golden_answer_says",
+        "introspection::contained_task_matches_the_golden_answer",
         JUDGE,
     ),
     guest(
-        "introspection::strict_task_is_what_the_golden_answer_says",
+        "introspection::strict_task_matches_the_golden_answer",
         JUDGE,
     ),
     guest(
@@ -170,7 +170,7 @@ const REQUIRED: &[Required] = &[
     here("roots::read_only_root_cannot_be_written", BOUNDARY),
     here("roots::links_where_the_driver_mounts_are_refused", BOUNDARY),
     here("roots::tree_elsewhere_needs_the_nodes_word", BOUNDARY),
-    here("roots::mounts_are_what_the_job_says", BOUNDARY),
+    here("roots::mounts_follow_the_job_definition", BOUNDARY),
     here("roots::symlinked_task_directory_is_rejected", BOUNDARY),
     here("boundary::strict_task_has_own_ids_and_network", BOUNDARY),
     here(
@@ -186,7 +186,7 @@ const REQUIRED: &[Required] = &[
     guest("run::memory_limit_is_reported_as_out_of_memory", LIMITS),
     guest("run::oom_killed_child_is_named_in_task_end", LIMITS),
     guest(
-        "survival::what_happens_while_nobody_watches_is_reported_exactly",
+        "survival::exits_without_an_agent_are_reported_exactly",
         SURVIVAL,
     ),
     guest("oom::oom_kill_is_reported_with_the_task", LIMITS),
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ran_is_not_missed() {
+    fn executed_tests_are_not_missed() {
         let host = run(&["a::life::goes_on"], &[], &[]);
 
         assert_eq!(names(&host, None), []);
@@ -418,7 +418,7 @@ mod tests {
 
     /// Filtered out, renamed, or in a binary that crashed.
     #[test]
-    fn a_test_that_nobody_saw_is_named() {
+    fn unseen_test_is_named() {
         let missed = names(&run(&["life::goes_by"], &[], &[]), None);
 
         assert_eq!(missed.len(), 1);

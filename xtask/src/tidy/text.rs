@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn crates_are_told_from_modules_of_their_name() {
+    fn crates_are_distinguished_from_equally_named_modules() {
         assert_eq!(
             rules("agent/src/logs.rs", "use aya::Ebpf;\n"),
             [("aya-room", 1)]

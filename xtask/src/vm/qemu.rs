@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_says_nothing_is_ended() {
+    fn silent_guest_is_ended() {
         let end = end_of_a_silent_one(Duration::MAX, Some(Duration::ZERO));
 
         assert!(matches!(end, GuestEnd::Silent), "{end:?}");

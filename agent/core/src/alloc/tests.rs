@@ -270,7 +270,7 @@ fn batch_is_complete_when_all_ended_well() {
 
 /// `b` still runs when `a` has failed: failed is told only after `b` is gone.
 #[test]
-fn failed_is_told_when_nothing_runs() {
+fn failure_is_reported_after_all_tasks_ended() {
     check(
         &batch(&["a", "b"]),
         "1 prepared\n2 a started\n2 b started\n3 a exit 1\n4 b exit 143",

@@ -108,7 +108,7 @@ mod tests {
 
     /// The second and the third come while the first is under way.
     #[test]
-    fn what_cannot_be_told_yet_is_added_up() {
+    fn unsent_gc_reports_are_added_up() {
         let mut news = GcReportQueue::default();
         let first = collected(1, GcReason::Disk);
         news.handle_collected(first.clone());
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_tells_once_in_a_while() {
+    fn gc_reports_wait_for_the_pause() {
         let mut news = GcReportQueue::default();
         news.handle_collected(collected(1, GcReason::Disk));
         news.poll_report(1, START);
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_asked_for_is_told_at_once() {
+    fn forced_collections_are_reported_at_once() {
         let mut news = GcReportQueue::default();
         news.handle_collected(collected(1, GcReason::Disk));
         news.poll_report(1, START);

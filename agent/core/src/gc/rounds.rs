@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_collection_that_destroyed_nothing_is_not_told() {
+    fn collection_that_destroyed_nothing_is_not_reported() {
         let mut rounds = GcRoundTracker::default();
 
         let told = [
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_told_without_anything_destroyed() {
+    fn refusal_is_reported_without_anything_destroyed() {
         let mut rounds = GcRoundTracker::default();
         let mut refused = seen(0, 0, 0);
         refused.state.refusals = 1;

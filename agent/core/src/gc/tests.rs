@@ -140,7 +140,7 @@ fn exactly_the_maximum_stays() {
 /// inodes), and what goes in which order.
 #[test]
 #[expect(clippy::too_many_lines, reason = "a table of cases")]
-fn what_goes_is_what_the_thresholds_need() {
+fn thresholds_decide_which_allocs_are_collected() {
     use GcReason::{Allocs, Disk, Inodes};
     type Row<'a> = (
         &'a str,
@@ -405,7 +405,7 @@ fn removed_allocs_free_slots_and_count_as_collected() {
 
 /// A removed allocation that runs may take long to stop, and others do not wait for it.
 #[test]
-fn a_removed_one_that_runs_keeps_nobody_waiting() {
+fn removed_running_alloc_delays_no_collection() {
     let mut node = Node::new(limits(50));
     node.others = (85, 0);
     node.running.insert(id(7));
@@ -418,7 +418,7 @@ fn a_removed_one_that_runs_keeps_nobody_waiting() {
 
 /// Space is not measured before the last deletion is over.
 #[test]
-fn nothing_is_chosen_while_something_is_being_deleted() {
+fn allocs_are_chosen_only_after_deletions_end() {
     let mut node = Node::new(limits(50));
     node.others = (74, 0);
     node.finish(0, 1, (5, 0));
@@ -448,7 +448,7 @@ fn disk_usage_is_not_measured_during_destroy() {
 }
 
 #[test]
-fn the_state_says_what_was_done() {
+fn state_counts_collected_allocs() {
     let mut node = Node::new(limits(1));
     for name in 0..3 {
         node.finish(name, u64::from(name), (0, 0));

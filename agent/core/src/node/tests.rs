@@ -56,7 +56,7 @@ fn shown(changes: &[Change]) -> String {
 }
 
 #[test]
-fn a_message_is_news_once() {
+fn repeated_message_changes_nothing() {
     let mut desired = Desired::default();
 
     let first = apply(&mut desired, 5, vec![alloc(1, 5)], &[], None);
@@ -90,7 +90,7 @@ fn a_newer_message_updates() {
 }
 
 #[test]
-fn gone_is_news_once_and_stays() {
+fn gone_alloc_is_removed_once_and_stays_gone() {
     let mut desired = Desired::default();
     apply(&mut desired, 5, vec![alloc(1, 5)], &[], None);
 
@@ -140,7 +140,7 @@ fn complete_without_a_session_takes_nothing_away() {
 
 /// A node that lost its record must not run again what ran.
 #[test]
-fn what_ran_is_never_started_again() {
+fn allocs_that_ran_are_never_started_again() {
     let mut desired = Desired::default();
     let sent = vec![
         with_status(ClientStatus::Pending, 1, 5),
@@ -204,7 +204,7 @@ fn alloc_set_completes_despite_reordered_messages() {
 }
 
 #[test]
-fn what_is_unchanged_stays() {
+fn unchanged_allocs_stay() {
     let mut desired = Desired::restore([alloc(1, 3), alloc(2, 4)]);
     desired.begin_session();
 
@@ -220,7 +220,7 @@ fn what_is_unchanged_stays() {
 }
 
 #[test]
-fn what_is_taken_for_known_is_asked_for() {
+fn unchanged_but_unknown_allocs_are_requested_again() {
     let mut desired = Desired::restore([alloc(1, 3)]);
     desired.begin_session();
 

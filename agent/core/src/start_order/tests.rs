@@ -136,7 +136,7 @@ fn the_younger_one_waits() {
 }
 
 #[test]
-fn what_is_to_stop_waits_for_nobody() {
+fn stopping_alloc_waits_for_no_other() {
     let new = DesiredAlloc {
         previous: Some(id(5)),
         ..leaving(9, 50, DesiredStatus::Stop)
@@ -162,7 +162,7 @@ fn turn_comes_after_last_predecessor_ends() {
 
 /// One that was stopped while it waited does not begin.
 #[test]
-fn who_has_ended_waits_no_more() {
+fn ended_alloc_waits_no_more() {
     let mut turns = StartDependencies::default();
     turns.wait(id(9), BTreeSet::from([id(5)]));
 

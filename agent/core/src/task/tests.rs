@@ -285,7 +285,7 @@ fn no_attempts_means_no_restart() {
 }
 
 #[test]
-fn out_of_memory_is_told() {
+fn out_of_memory_exit_restarts_the_task() {
     check(
         service(),
         "0 timer\n0 started\n1 exit oom",
@@ -474,7 +474,7 @@ fn a_running_task_is_recovered_not_restarted() {
 }
 
 #[test]
-fn an_exit_nobody_watched_is_a_failure() {
+fn unobserved_exit_is_a_failure() {
     check(
         service(),
         "0 timer\n0 started\n5 reload\n6 exit unknown",

@@ -80,7 +80,7 @@ fn a_full_record_takes_no_more_gaps() {
 }
 
 #[test]
-fn what_was_killed_or_damaged_is_cut_off() {
+fn incomplete_or_damaged_gap_records_are_cut_off() {
     let sound = [gap(7, 3), gap(9, 7)];
     for damage in [vec![1, 2, 3], vec![0; 4096], bytes_of(&[gap(8, 9)])] {
         let dir = tempfile::tempdir().unwrap();

@@ -117,7 +117,7 @@ fn time_at(dir: &Path, offset: u64) -> Option<u64> {
 }
 
 #[test]
-fn held_records_are_told_before_they_are_written() {
+fn held_records_are_read_before_being_written() {
     let dir = tempfile::tempdir().unwrap();
     let mut times = TimesWriter::default();
     note(&mut times, dir.path(), 7, 100);

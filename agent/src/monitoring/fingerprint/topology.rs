@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cores_are_where_the_kernel_says() {
+    fn numa_nodes_of_cores_come_from_sysfs() {
         let dir = tempfile::tempdir().unwrap();
         for (node, cores, distance) in [
             ("node0", "0-1,4\n", "10 21\n"),
@@ -146,7 +146,7 @@ mod tests {
 
     /// The sum is what placement counts with.
     #[test]
-    fn this_machine_is_what_its_facts_say() {
+    fn topology_matches_the_gathered_facts() {
         let facts = super::super::gather(Path::new("/"));
 
         let topology = topology(&[0], 100);

@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_value_that_is_absent_says_why() {
+    fn every_absent_value_has_a_reason() {
         let mut stats = TaskStats {
             pids: Some(1),
             ..TaskStats::default()
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_says_why_it_counts_nothing() {
+    fn absent_part_has_a_reason() {
         let absent = BTreeMap::from([("block", "no requests".to_owned())]);
 
         assert_eq!(of_part(&absent, Some("block")), "no requests");

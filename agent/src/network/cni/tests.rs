@@ -389,8 +389,8 @@ fn is_dead(pid: &str) -> bool {
 }
 
 #[tokio::test]
-async fn what_is_missing_is_named() {
-    if !is_root("what_is_missing_is_named") {
+async fn missing_networks_and_plugins_are_named() {
+    if !is_root("missing_networks_and_plugins_are_named") {
         return;
     }
     let place = TestPlugins::new();

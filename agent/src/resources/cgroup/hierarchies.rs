@@ -301,7 +301,7 @@ mod tests {
 ";
 
     #[test]
-    fn hybrid_host_is_told_by_its_mounts() {
+    fn hybrid_host_is_detected_by_its_mounts() {
         let own = "9:name=systemd:/\n4:memory:/pool/a b\n1:cpu,cpuacct:/\n0::/x/agent\n";
 
         let found = Hierarchies::parse(HYBRID, own);

@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_without_the_files_is_told_of() {
+    fn missing_kernel_files_are_reported() {
         let dir = tempfile::tempdir().unwrap();
         let io = IoLimits {
             write_rate: Some(ByteRate(1 << 20)),
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn who_limits_writes_in_v1_is_told_which() {
+    fn write_limits_in_v1_are_reported_as_partial() {
         let reads = IoLimits {
             read_ops: Some(10),
             ..IoLimits::default()

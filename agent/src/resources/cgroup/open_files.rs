@@ -287,7 +287,7 @@ mod tests {
 
     /// A file of the same name put in its place is another: who opened it would see that.
     #[test]
-    fn what_was_read_once_is_opened_no_more() {
+    fn files_are_opened_only_once() {
         let dir = tempfile::tempdir().unwrap();
         let put = |text: &str| {
             fs::write(dir.path().join("next"), text).unwrap();
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_asks_for_is_let_go() {
+    fn unused_files_are_closed() {
         static OTHERS: LazyLock<OpenFileBudget> = LazyLock::new(|| OpenFileBudget::new(10));
         let dir = tempfile::tempdir().unwrap();
         for name in ["kept", "closed"] {

@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_told_as_its_hierarchy_counts_it() {
+    fn memory_stats_follow_the_cgroup_version() {
         let walked = CgroupRows {
             counts_swap: true,
             ..CgroupRows::default()

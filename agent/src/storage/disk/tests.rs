@@ -262,7 +262,7 @@ fn exceeded_message(inputs: &mut mpsc::Receiver<Input>) -> String {
 }
 
 #[test]
-fn a_runner_hears_of_too_many_bytes() {
+fn runner_is_notified_of_too_many_bytes() {
     let temp = tempfile::tempdir().unwrap();
     std::fs::create_dir_all(temp.path().join("web/local")).unwrap();
     std::fs::write(temp.path().join("web/local/large"), vec![1; 11 << 20]).unwrap();
@@ -280,7 +280,7 @@ fn a_runner_hears_of_too_many_bytes() {
 }
 
 #[test]
-fn a_runner_hears_of_too_many_inodes() {
+fn runner_is_notified_of_too_many_inodes() {
     let temp = tempfile::tempdir().unwrap();
     for name in 0..=INODES_MIN {
         std::fs::write(temp.path().join(name.to_string()), "").unwrap();

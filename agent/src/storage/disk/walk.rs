@@ -263,7 +263,7 @@ mod tests {
 
     /// 1 500 levels: the walk says that it does not know the rest, and neither stack nor descriptors grow with them.
     #[test]
-    fn a_tree_that_is_too_deep_says_so() {
+    fn too_deep_tree_is_marked() {
         let temp = tempfile::tempdir().unwrap();
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
         let mut deep = rustix::fs::open(temp.path(), flags, Mode::empty()).unwrap();

@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_about_to_go_is_not_lent() {
+    fn leaving_dir_is_not_leased() {
         let leases = Arc::new(DirLeases::default());
         let lease = leases.lease(ALLOC);
         leases.mark_leaving(ALLOC);

@@ -372,7 +372,7 @@ fn moved_directory_is_reported_absent() {
 }
 
 #[test]
-fn nobody_reads_on_for_nobody() {
+fn packing_stops_without_a_receiver() {
     let scene = scene();
     fs::write(scene.former("alloc/data/large"), vec![1; 1 << 20]).unwrap();
     let mut taken = 0;
@@ -406,7 +406,7 @@ fn names_that_lead_elsewhere_are_refused() {
 
 /// A link is made, then something is to be made through it.
 #[test]
-fn nothing_is_made_through_a_link_that_came() {
+fn received_links_are_not_followed() {
     let outside = tempfile::tempdir().unwrap();
     let target = outside.path().to_str().unwrap();
 
@@ -505,7 +505,7 @@ fn more_than_the_disk_has_is_refused() {
 
 /// The agent died between two of the moves; what a task has written since stays.
 #[test]
-fn what_has_arrived_is_moved_once() {
+fn received_data_are_moved_once() {
     let scene = scene();
     fs::write(scene.former("alloc/data/a"), "").unwrap();
     fs::write(scene.former("web/local/b"), "").unwrap();

@@ -230,8 +230,8 @@ fn chroot_binds_files_and_reports_absent_sources() {
 
 /// The data directory, one that holds it, one in it, and what is no file.
 #[test]
-fn what_cannot_be_shown_is_refused() {
-    let Some(place) = TestAlloc::new("what_cannot_be_shown_is_refused") else {
+fn unusable_mount_sources_are_refused() {
+    let Some(place) = TestAlloc::new("unusable_mount_sources_are_refused") else {
         return;
     };
     let data = place.data.root().to_owned();
@@ -302,7 +302,7 @@ fn cleaning_takes_roots_away() {
 }
 
 #[test]
-fn where_no_root_was_nothing_is_taken_away() {
+fn removing_missing_roots_changes_nothing() {
     let temp = tempfile::tempdir().unwrap();
 
     remove(&temp.path().join("never/web")).unwrap();

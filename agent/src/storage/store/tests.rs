@@ -119,7 +119,7 @@ async fn filled(dir: &Path) -> Vec<Write> {
 }
 
 #[tokio::test]
-async fn what_was_written_is_read_back() {
+async fn stored_records_are_loaded_again() {
     let dir = tempfile::tempdir().unwrap();
     filled(dir.path()).await;
 
@@ -445,7 +445,7 @@ fn a_mangled_node_id_is_refused() {
 }
 
 #[test]
-fn a_second_agent_is_told_of_the_first() {
+fn data_dir_lock_error_names_its_holder() {
     let dir = tempfile::tempdir().unwrap();
     let _first = DataDirLock::take(dir.path()).unwrap();
 

@@ -20,7 +20,7 @@ fn count(dir: &Path) -> usize {
 }
 
 #[tokio::test]
-async fn what_is_thrown_away_is_deleted() {
+async fn discarded_dirs_are_deleted() {
     let temp = tempfile::tempdir().unwrap();
     let (dir, root) = (temp.path().join("dir"), temp.path().join("trash"));
     fill(&dir);
@@ -43,7 +43,7 @@ async fn what_is_thrown_away_is_deleted() {
 
 /// Nothing of tasks waits for a deletion, unless something waits for the room.
 #[tokio::test]
-async fn threads_yield_except_while_somebody_waits() {
+async fn threads_yield_unless_priority_is_raised() {
     let temp = tempfile::tempdir().unwrap();
     let (dir, root) = (temp.path().join("dir"), temp.path().join("trash"));
     let trash = Trash::with_threads(&root, 1).unwrap();
@@ -87,7 +87,7 @@ async fn threads_that_hurry_give_way_to_a_start() {
 
 /// More than are remembered at a time, left by an earlier agent.
 #[tokio::test]
-async fn what_an_earlier_agent_left_is_deleted() {
+async fn entries_of_earlier_agents_are_deleted() {
     let temp = tempfile::tempdir().unwrap();
     for at in 0..NAMES_MAX + 100 {
         fill(&temp.path().join(format!("left-{at}")));
@@ -159,8 +159,8 @@ async fn interrupted_deletion_is_resumed_by_next_agent() {
 
 /// Others go on, and the one in the way is tried again.
 #[tokio::test]
-async fn a_refused_entry_is_told_and_tried_again() {
-    let test = "a_refused_entry_is_told_and_tried_again";
+async fn refused_entry_is_reported_and_retried() {
+    let test = "refused_entry_is_reported_and_retried";
     if !nix::unistd::geteuid().is_root() {
         return skipped(test, "needs root for mounts");
     }

@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nobody_knows_nothing_is_claimed() {
+    fn exit_without_memory_facts_stays_unchanged() {
         let exit = Exit {
             code: 1,
             ..Exit::default()

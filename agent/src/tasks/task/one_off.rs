@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn actions_tell_their_own_end() {
+    fn task_end_contains_the_actions_end() {
         let actions = ActionsEnd {
             failure_reason: "x".repeat(2_000),
             failed_action: "serial[1].run".to_owned(),

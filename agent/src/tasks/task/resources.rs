@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_block_says_how_many_processes() {
+    fn pids_max_of_the_config_limits_processes() {
         let cases = [
             (r#"{"pids_max": 7}"#, 8),
             (r#"{"pids_max": 0}"#, TASK_PIDS_MAX),

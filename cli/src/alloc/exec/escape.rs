@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_looked_for_without_a_character() {
+    fn escapes_need_an_escape_character() {
         let typed = EscapeFilter::new(None).take(b"~.".to_vec());
 
         assert_eq!(typed.bytes, b"~.");

@@ -33,7 +33,7 @@ fn check(old: Option<&Value>, new: &Value, verbose: bool, expected: Expect) {
 
 /// The plan's word on instances replaces the usual consequence of a change.
 #[test]
-fn a_change_that_replaces_nothing_says_so() {
+fn in_place_update_is_annotated() {
     let mut new = job();
     new["TaskGroups"][0]["Tasks"][0]["Resources"]["CPU"] = json!(200);
     let mut diff = jobs(Some(&job()), Some(&new), true).unwrap();
@@ -95,7 +95,7 @@ fn new_task_group_diff_omits_field_lines() {
 }
 
 #[test]
-fn what_is_new_is_listed_if_asked_for() {
+fn verbose_diff_lists_a_new_job() {
     check(
         None,
         &job(),

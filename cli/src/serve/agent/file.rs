@@ -719,7 +719,7 @@ host_volume "certs" {
     }
 
     #[test]
-    fn what_tasks_may_is_allowed_by_name() {
+    fn task_permissions_are_allowed_by_name() {
         let allowed = |text| {
             parse(text).map(|file| {
                 (

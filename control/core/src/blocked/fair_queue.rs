@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_was_not_served_moves_nobody_on() {
+    fn unserved_waiter_does_not_advance_the_turn() {
         let mut fixture = Fixture::new();
         for guid in ["a-1", "a-2", "a-3"] {
             fixture.wait(guid, "a");

@@ -220,7 +220,7 @@ fn an_evaluation_waits_for_its_time() {
 }
 
 #[test]
-fn what_is_set_aside_has_failed_for_good() {
+fn evaluation_set_aside_fails_for_good() {
     let mut cluster = with_jobs(&[("a", 50)]);
     let key = JobKey::in_default("a");
     let eval_id = cluster.state.evals().open_of_job(&key).next().unwrap().id;

@@ -74,7 +74,7 @@ fn failed_placements_are_listed_with_reason() {
 }
 
 #[test]
-fn what_would_be_evicted_is_named() {
+fn preempted_allocs_are_named() {
     let mut cluster = Cluster::new();
     let mut config = SchedulerConfig::default();
     config.preemption.service = true;
@@ -114,7 +114,7 @@ fn a_template_is_planned_without_placements() {
 }
 
 #[test]
-fn a_refusal_is_told() {
+fn refused_spec_returns_its_rejection() {
     let mut cluster = Cluster::new();
     cluster.run(job("web").build());
     let spec = job("web")

@@ -314,7 +314,7 @@ fn a_job_keeps_its_type() {
 }
 
 #[test]
-fn what_is_unknown_is_refused() {
+fn commands_for_unknown_objects_are_refused() {
     let mut cluster = Cluster::new();
     let (key, at) = (JobKey::in_default("web"), cluster.now);
     let node_id = NodeId([7; 16]);
@@ -354,7 +354,7 @@ fn what_is_unknown_is_refused() {
 }
 
 #[test]
-fn a_job_says_what_became_of_it() {
+fn job_status_follows_its_allocs() {
     let mut cluster = Cluster::new();
     register(
         &mut cluster,
@@ -410,7 +410,7 @@ fn purge_cancels_evaluations_that_wait() {
 }
 
 #[test]
-fn a_purge_says_what_went_with_the_job() {
+fn purge_counts_and_removes_its_deployments() {
     let mut cluster = Cluster::new();
     cluster.node(node("n1").build());
     let mut spec = job("web").build();
@@ -763,7 +763,7 @@ fn node_keeps_its_newest_events() {
 }
 
 #[test]
-fn events_tell_what_happened_to_a_node() {
+fn node_events_record_status_and_eligibility() {
     let mut cluster = Cluster::new();
     let node_id = cluster.node(node("n1").build());
     cluster.node_status(node_id, NodeStatus::Down);

@@ -233,7 +233,7 @@ fn a_stopped_job_goes_with_all_below_it() {
 }
 
 #[test]
-fn nothing_goes_before_its_threshold() {
+fn rows_are_kept_until_their_threshold() {
     let mut cluster = stopped(JobType::Service);
     assert_eq!(by_threshold(&mut cluster), [0; 4]);
     cluster.advance(HOUR);
@@ -261,7 +261,7 @@ fn gc_keeps_running_alloc_of_stopped_job() {
 
 /// `web` goes whole; `db` was told to stop and runs; `sums` is not over.
 #[test]
-fn what_is_kept_is_counted_by_reason() {
+fn kept_rows_are_counted_by_reason() {
     let mut cluster = stopped(JobType::Service);
     cluster.run(job("db").build());
     let alloc_id = cluster.live("db")[0].id;
@@ -499,7 +499,7 @@ fn a_job_of_many_instances_goes_in_slices() {
 
 /// A change of the leader forgets where the collection was; another one finishes its work.
 #[test]
-fn what_one_collection_leaves_another_finishes() {
+fn next_collection_finishes_an_unfinished_one() {
     let mut cluster = cluster_with_jobs(1);
     let jobs = jobs_by_force(cluster.now);
     until(&mut cluster, jobs, |state| state.jobs().is_empty());
@@ -530,7 +530,7 @@ fn a_job_registered_meanwhile_keeps_its_own() {
 
 /// All of it but the evaluation that is to stop it, in slices.
 #[test]
-fn what_has_ended_goes_with_a_purge() {
+fn purge_collects_ended_allocs_and_evaluations() {
     let mut cluster = cluster_with_jobs(2);
     let key = JobKey::in_default("sum-0");
     cluster.advance(Duration::from_secs(1));

@@ -146,7 +146,7 @@ fn a_leader_that_stood_still_knows_it() {
 
 /// A late message through the server that a node left does not take it away from its new server.
 #[test]
-fn a_node_hangs_where_it_was_heard_last() {
+fn node_belongs_to_its_latest_server() {
     let mut heartbeats = heartbeats();
     heartbeats.handle_seen(NODE, 1);
     heartbeats.handle_seen(NODE, 2);

@@ -96,7 +96,7 @@ fn data_of_what_failed_are_had_too() {
 
 /// An agent gets only the data of the allocation that one of its own replaces.
 #[test]
-fn nobody_gets_the_data_of_others() {
+fn foreign_allocs_get_no_disk_data() {
     let mut scene = scene();
     scene.cluster.report(scene.former, ClientStatus::Complete);
     let TwoNodes {

@@ -137,7 +137,7 @@ fn a_time_that_comes_twice_is_taken_once() {
 }
 
 #[test]
-fn what_is_wrong_is_said_with_its_place() {
+fn faults_name_their_place() {
     let mut spec = job("nightly").build();
     spec.periodic = Some(cron(&["0 25 * * *", "* * *", "0 3 * * *"], "Europe/Bärlin"));
 

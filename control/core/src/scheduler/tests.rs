@@ -79,7 +79,7 @@ fn identical_instances_become_one_run_per_node() {
 }
 
 #[test]
-fn what_does_not_fit_waits_for_room() {
+fn allocs_without_room_wait() {
     check(
         "node n1 cpu=1000 mem=8192
          job web count=3 cpu=400
@@ -103,7 +103,7 @@ fn what_does_not_fit_waits_for_room() {
 
 /// A few instances are placed by a scan, many by a ranking.
 #[test]
-fn node_takes_as_many_allocs_as_it_says() {
+fn node_takes_at_most_its_alloc_limit() {
     check(
         "node n1 cpu=4000 mem=8192 allocs=2
          node n2 cpu=4000 mem=8192 allocs=1
@@ -288,7 +288,7 @@ fn native_driver_task_resizes_in_place() {
 
 /// There is room for one of two to grow; the other is replaced as soon as there is a place for it.
 #[test]
-fn what_has_no_room_to_grow_is_replaced() {
+fn alloc_without_room_to_grow_is_replaced() {
     check(
         "node n1 cpu=1000
          job web count=2 cpu=400 driver=native

@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_id_has_no_bounds() {
+    fn invalid_id_prefixes_have_no_bounds() {
         assert_eq!(bounds("web"), None);
         assert_eq!(bounds(&"0".repeat(33)), None);
     }

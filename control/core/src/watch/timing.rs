@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_looked_at_while_something_is_written() {
+    fn watcher_waits_while_a_change_is_written() {
         let cluster = begun_deployment();
         let begun = Timestamp(1_000_000_000);
         let late = cluster.now.plus(DEADLINE);

@@ -33,7 +33,7 @@ fn running(count: u32) -> (Cluster, NodeId) {
 }
 
 #[test]
-fn a_node_that_knows_nothing_is_told_everything() {
+fn new_node_receives_all_allocs() {
     let (cluster, node_id) = running(2);
     let mut told = SentDesired::up_to(node_id, LogIndex(0));
 
@@ -42,7 +42,7 @@ fn a_node_that_knows_nothing_is_told_everything() {
 }
 
 #[test]
-fn a_node_without_work_is_told_so() {
+fn node_without_allocs_receives_an_empty_update() {
     let mut cluster = Cluster::new();
     let node_id = cluster.node(node("n1").build());
 
@@ -81,7 +81,7 @@ fn many_unchanged_allocations_are_cut_into_messages() {
 
 /// Three are not there any more, and one is new: those are named, that one is told.
 #[test]
-fn what_vanished_is_gone_wherever_it_stood() {
+fn vanished_allocs_are_gone_at_any_position() {
     let (mut cluster, node_id) = running(1);
     for name in ["a", "b", "c", "d"] {
         cluster.run(job(name).build());

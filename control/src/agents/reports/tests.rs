@@ -177,7 +177,7 @@ async fn an_agent_with_too_much_under_way_waits() {
 
 /// An agent that started again reports all its allocations. Reports of ended allocations are left out.
 #[test]
-fn what_has_ended_is_no_news() {
+fn reports_of_ended_allocs_are_left_out() {
     let mut cluster = Cluster::new();
     cluster.node(node("n1").build());
     cluster.run(job("web").count(2).build());
@@ -203,7 +203,7 @@ fn what_has_ended_is_no_news() {
 }
 
 #[tokio::test]
-async fn a_message_without_news_is_acknowledged() {
+async fn message_without_reports_is_acknowledged() {
     let reports = Reports::default();
     let (first, _first) = outbox();
 

@@ -179,7 +179,7 @@ fn every_action_comes_back_as_it_was_given() {
 
 /// A row in every state of a life that ended badly.
 #[test]
-fn a_task_says_what_became_of_it() {
+fn task_contains_its_state_and_end() {
     let at = Timestamp;
     let pending = OneOff::new(
         "g".to_owned(),

@@ -436,7 +436,7 @@ mod tests {
 
     /// A mebibyte each: four of those that are committed stay, less what they weigh besides, and all others.
     #[test]
-    fn what_is_committed_leaves_memory_first() {
+    fn committed_entries_are_evicted_first() {
         let temp = tempfile::tempdir().unwrap();
         let mut entries = entries(temp.path(), 1 << 20);
         entries.evict_committed();

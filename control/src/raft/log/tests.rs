@@ -554,7 +554,7 @@ fn forget_bytes(dir: &Path, count: usize) {
 
 /// Seven bytes less, and the entry at the end is gone: it was acknowledged, so that is told.
 #[tokio::test]
-async fn an_acknowledged_end_that_is_gone_is_told() {
+async fn lost_acknowledged_end_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     entries_one_by_one(dir.path(), 3).await;
     let end = RaftEntry::log_id(&entry(2));

@@ -259,7 +259,7 @@ async fn snapshot_with_a_newer_table_changes_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn later_link_is_told_both_versions() {
+async fn later_link_is_refused_with_both_versions() {
     let old = OldServer::start();
     let server = old.joined_by("s2", 2).await;
     let connection = old.connect(&server).await;

@@ -177,7 +177,7 @@ async fn follower_registration_places_in_same_entry() {
 
 /// Work that is placed through the leader reaches an agent on a follower, from that server's own state.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_follower_tells_its_agents_what_to_run() {
+async fn follower_sends_placed_allocs_to_its_agents() {
     let cluster = Cluster::found(3).await;
     let follower = cluster.follower().await;
     let mut agent =

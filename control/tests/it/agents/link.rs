@@ -158,7 +158,7 @@ async fn a_heartbeat_is_answered_with_a_lease() {
 
 /// An agent of another version reads no message of this one, but the reason of a close.
 #[tokio::test(flavor = "multi_thread")]
-async fn agent_of_another_version_is_told_both_versions() {
+async fn other_agent_version_is_refused_with_both_versions() {
     let cluster = Cluster::found(1).await;
     for version in [AGENT_VERSION - 1, AGENT_VERSION + 1] {
         let protocol = Protocol {
@@ -181,7 +181,7 @@ async fn agent_of_another_version_is_told_both_versions() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_is_told_of_all_servers() {
+async fn agent_receives_all_server_addresses() {
     let cluster = Cluster::found(3).await;
     let mut wanted: Vec<SocketAddr> = cluster.addrs();
     wanted.sort_unstable();

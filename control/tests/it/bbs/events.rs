@@ -84,7 +84,7 @@ async fn until_removed(stream: &mut Stream) -> Vec<(String, u64, u64)> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_tasks_life_is_told_in_order() {
+async fn task_events_arrive_in_order() {
     let Fixture { test, client, .. } = fixture().await;
     let mut agent = FakeAgent::join(&test, node("n1").build()).await;
     let mut stream = Stream::open(&client, "/v1/events/tasks.r1").await;

@@ -76,7 +76,7 @@ async fn a_group_is_scaled() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn versions_are_told_apart_and_gone_back_to() {
+async fn job_versions_are_compared_and_reverted() {
     let test = fixture::server().await;
     let client = Client::new(&test.server);
     client.register("web").await;

@@ -34,7 +34,7 @@ async fn follower_write_is_readable_at_every_server() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_server_says_who_leads() {
+async fn every_server_names_the_leader() {
     let trio = ThreeServers::start().await;
     trio.all_vote().await;
     let leader = trio.settled().await;

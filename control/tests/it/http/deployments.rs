@@ -223,7 +223,7 @@ async fn canaries_are_promoted_once_they_are_healthy() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_fits_no_deployment_is_refused() {
+async fn invalid_deployment_requests_are_refused() {
     let test = fixture::server().await;
     let client = Client::new(&test.server);
     let none = "00000000-0000-0000-0000-000000000000";

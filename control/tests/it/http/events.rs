@@ -69,7 +69,7 @@ impl Stream {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_registration_is_told_with_its_evaluation() {
+async fn registration_sends_job_and_evaluation_events() {
     let test = servers::server().await;
     let client = Client::new(&test.server);
     let mut stream = Stream::open(&client.base, "");

@@ -105,7 +105,7 @@ fn size(state: &State) -> [usize; 3] {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_dry_run_says_what_a_collection_frees() {
+async fn dry_run_predicts_freed_objects() {
     let test = fixture::server().await;
     let client = Client::new(&test.server);
     let mut agent = FakeAgent::join(&test, node("n1").build()).await;
@@ -260,7 +260,7 @@ async fn a_collection_on_a_node_is_an_event() {
 
 /// Of a batch job of two instances one has ended: the evaluation that placed them stays.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_round_kept_is_counted() {
+async fn kept_rows_of_a_round_are_counted() {
     let test = fixture::server().await;
     let client = Client::new(&test.server);
     let mut agent = FakeAgent::join(&test, node("n1").build()).await;
@@ -477,7 +477,7 @@ async fn a_repeated_purge_is_answered_as_the_first() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_allocation_says_when_it_is_forgotten() {
+async fn alloc_shows_its_collection_time() {
     let test = fixture::server().await;
     let client = Client::new(&test.server);
     let mut agent = FakeAgent::join(&test, node("n1").build()).await;

@@ -127,7 +127,7 @@ async fn one_off_log_response_has_client_labels() {
 
 /// The frames carry the node's knowledge of the bytes: their place, their time, and the missing pieces.
 #[tokio::test(flavor = "multi_thread")]
-async fn pieces_of_a_log_say_where_and_when() {
+async fn log_pieces_have_positions_and_times() {
     let test = fixture::server().await;
     let client = Client::new(&test.server);
     let (agent, path) = running(&test, &client).await;

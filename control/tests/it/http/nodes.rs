@@ -167,7 +167,7 @@ async fn an_allocation_is_stopped_and_replaced() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_allocation_tells_how_it_was_placed() {
+async fn alloc_shows_its_placement() {
     let test = fixture::server().await;
     let client = Client::new(&test.server);
     let agent = agent(&test).await;

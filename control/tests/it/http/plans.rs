@@ -57,7 +57,7 @@ async fn job_plan_reports_changes_without_applying() {
 
 /// A plan is made by the state that is there: no node, no room.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_plan_says_why_there_is_no_room() {
+async fn plan_reports_missing_room() {
     let test = fixture::server().await;
     let client = Client::new(&test.server);
 

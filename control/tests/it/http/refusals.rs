@@ -97,7 +97,7 @@ async fn oversized_body_error_names_limit() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_does_not_exist_is_not_found() {
+async fn missing_objects_are_not_found() {
     let test = fixture::server().await;
     let client = Client::new(&test.server);
     let no_id = "00000000-0000-0000-0000-000000000000";

@@ -46,7 +46,7 @@ async fn every_route_takes_its_methods_and_no_other() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_tells_who_it_is() {
+async fn server_identifies_itself() {
     let test = fixture::server().await;
     let client = Client::new(&test.server);
     let quic = test.server.info().quic_addr.to_string();

@@ -182,7 +182,7 @@ fn counted() -> TaskStats {
 
 /// Known values appear as samples under the task's place. Unknown values have no sample.
 #[tokio::test(flavor = "multi_thread")]
-async fn tasks_of_a_node_are_told_to_prometheus() {
+async fn task_stats_are_exported_to_prometheus() {
     let test = fixture::server().await;
     let client = Client::new(&test.server);
     let mut agent = FakeAgent::join(&test, muster_domain::fixture::node("n1").build()).await;
@@ -263,7 +263,7 @@ async fn tasks_of_a_node_are_told_to_prometheus() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_that_cannot_says_why() {
+async fn failed_node_stats_return_the_reason() {
     let test = fixture::server().await;
     let client = Client::new(&test.server);
     let agent = FakeAgent::join(&test, muster_domain::fixture::node("n1").build()).await;

@@ -534,7 +534,7 @@ async fn callback_is_retried_until_accepted_then_task_removed() {
 
 /// A place that takes calls and never answers holds its own tasks and nobody else's.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_place_that_hangs_delays_nobody_else() {
+async fn hanging_callback_endpoint_delays_no_other_task() {
     let test = fixture::server().await;
     let client = Client::new(&test.server);
     let hanging = TcpListener::bind("127.0.0.1:0").unwrap();

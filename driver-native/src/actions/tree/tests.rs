@@ -204,7 +204,7 @@ async fn a_parallel_waits_for_all() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_timeout_stops_and_says_so() {
+async fn timeout_stops_with_its_own_reason() {
     check([
         (within(2, run("1 ok")), "1 ok"),
         (

@@ -199,7 +199,7 @@ fn zip_files_are_known_by_their_content() {
 }
 
 #[test]
-fn what_is_no_archive_is_a_file() {
+fn unknown_archive_formats_are_plain_files() {
     for content in [&b"text"[..], b"", b"\x1f\x8bno", b"PK", &[0; 2_048]] {
         let found = unpacked(content);
         assert_eq!(found.len(), 2, "{found:?}");
@@ -426,7 +426,7 @@ fn entries_are_cut_at_their_bound() {
 }
 
 #[test]
-fn a_stop_is_heard_between_chunks() {
+fn stop_ends_unpacking_between_chunks() {
     let mut file = tempfile::tempfile().unwrap();
     file.write_all(&tar(&[self::file("f", "x")])).unwrap();
     file.rewind().unwrap();

@@ -94,7 +94,7 @@ async fn answers_are_taken_as_they_are_announced() {
 
 /// A permanent failure is requested once, a temporary one three times.
 #[tokio::test(start_paused = true)]
-async fn endpoints_that_fail_are_told_apart() {
+async fn only_temporary_endpoint_failures_are_retried() {
     let large = format!("HTTP/1.1 200 OK\r\n\r\n{}", "x".repeat(101));
     let head = format!("HTTP/1.1 200 OK\r\nx: {}\r\n\r\n", "x".repeat(1 << 20));
     let table = [
@@ -190,7 +190,7 @@ async fn redirects_are_followed_from_where_they_are() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_waits_for_a_server_that_hangs() {
+async fn hanging_server_times_out() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
 
@@ -232,7 +232,7 @@ async fn slow_drip_server_hits_transfer_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_listens() {
+async fn closed_port_fails_to_connect() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     drop(listener);
@@ -308,7 +308,7 @@ async fn upload_retry_resends_whole_file_with_digests() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_file_that_nobody_takes_is_not_sent() {
+async fn refused_uploads_have_reasons() {
     let table = [
         ("HTTP/1.1 404 No\r\n\r\n", "answered 404", 1),
         (
@@ -343,7 +343,7 @@ async fn a_file_to_send_has_its_bound() {
 
 /// A server with a certificate that its own authority alone knows.
 #[tokio::test]
-async fn https_trusts_the_authorities_it_is_told() {
+async fn https_trusts_the_configured_authorities() {
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let dir = tempfile::tempdir().unwrap();
     let ca_file = dir.path().join("ca.pem");

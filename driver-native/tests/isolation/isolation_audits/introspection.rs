@@ -75,22 +75,22 @@ async fn compare(test: &str, setting: TaskSetting, golden: &str) {
 }
 
 #[tokio::test]
-async fn contained_task_is_what_the_golden_answer_says() {
-    let test = "isolation_audits::introspection::contained_task_is_what_the_golden_answer_says";
+async fn contained_task_matches_the_golden_answer() {
+    let test = "isolation_audits::introspection::contained_task_matches_the_golden_answer";
     let golden = include_str!("../../../testdata/procenv/nobody");
     compare(test, TaskSetting::Nobody, golden).await;
 }
 
 #[tokio::test]
-async fn contained_root_is_what_the_golden_answer_says() {
-    let test = "isolation_audits::introspection::contained_root_is_what_the_golden_answer_says";
+async fn contained_root_matches_the_golden_answer() {
+    let test = "isolation_audits::introspection::contained_root_matches_the_golden_answer";
     let golden = include_str!("../../../testdata/procenv/root");
     compare(test, TaskSetting::Root, golden).await;
 }
 
 #[tokio::test]
-async fn strict_task_is_what_the_golden_answer_says() {
-    let test = "isolation_audits::introspection::strict_task_is_what_the_golden_answer_says";
+async fn strict_task_matches_the_golden_answer() {
+    let test = "isolation_audits::introspection::strict_task_matches_the_golden_answer";
     let golden = include_str!("../../../testdata/procenv/strict");
     compare(test, TaskSetting::Strict, golden).await;
 }

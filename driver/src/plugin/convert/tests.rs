@@ -123,7 +123,7 @@ fn task_directory_is_below_the_allocation_by_default() {
 
 /// A result from a driver that is not ours has no word on its status: it is known.
 #[test]
-fn status_is_known_unless_said_otherwise() {
+fn exit_status_is_known_by_default() {
     let plain = drivers::ExitResult {
         exit_code: 7,
         ..drivers::ExitResult::default()

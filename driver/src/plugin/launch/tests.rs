@@ -69,7 +69,7 @@ async fn silent_plugin_is_given_up() {
 }
 
 #[tokio::test]
-async fn program_that_is_no_plugin_is_told_so() {
+async fn handshake_error_contains_the_program_output() {
     let dir = tempfile::tempdir().unwrap();
     let launch = script(&dir, "echo hello\nexec sleep 60");
 

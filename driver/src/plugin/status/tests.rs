@@ -52,7 +52,7 @@ fn recovery_errors_keep_their_kind() {
 
 /// Nomad's drivers send the text with whatever code their library picks.
 #[test]
-fn foreign_driver_says_not_found_by_text() {
+fn not_found_text_of_foreign_drivers_is_recognised() {
     let status = Status::unknown(TASK_NOT_FOUND);
 
     let error = to_task_error("WaitTask", ID, "", &status);

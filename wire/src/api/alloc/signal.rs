@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_nomads_command_line_sends_is_read() {
+    fn signal_request_of_nomads_cli_is_read() {
         let body = br#"{"AllocID":"a","Signal":"SIGHUP","Task":""}"#;
 
         let asked = read_signal(body, "a").unwrap();

@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn display_message_tells_the_exit_once() {
+    fn display_message_contains_the_exit_once() {
         let displayed = |message: &str| {
             let exit = domain::Exit {
                 code: 3,

@@ -103,7 +103,7 @@ fn recorded_cases_in_named_files() {
 }
 
 #[test]
-fn what_nomad_only_marks_is_listed() {
+fn changed_migrate_fields_are_listed() {
     let job = |stagger: u32| json!({"ID": "a", "TaskGroups": [{"Name": "g", "Migrate": {"MaxParallel": stagger}, "Tasks": []}]});
 
     let diff = jobs(Some(&job(1)), Some(&job(2)), false).unwrap();

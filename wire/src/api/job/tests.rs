@@ -453,7 +453,7 @@ fn unknown_operand_error_lists_valid_operands() {
 }
 
 #[test]
-fn what_is_no_job_is_refused() {
+fn invalid_jobs_are_refused() {
     assert_eq!(read(b"").unwrap_err().to_string(), "Request body is empty");
     assert!(
         read(b"{\"Job\":")

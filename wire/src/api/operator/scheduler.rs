@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_is_off() {
+    fn omitted_settings_are_off() {
         let read = read_scheduler(b"{}").unwrap();
 
         assert_eq!(read.preemption, NO_PREEMPTION);

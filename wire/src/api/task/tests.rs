@@ -31,7 +31,7 @@ fn null_counts_as_left_out() {
 }
 
 #[test]
-fn what_is_unknown_is_named() {
+fn unknown_fields_are_named() {
     for (from, to, named) in [
         (
             "\"domain\"",
@@ -104,7 +104,7 @@ fn a_task_is_flat() {
 }
 
 #[test]
-fn a_callback_tells_what_diego_tells() {
+fn callback_body_matches_diego() {
     let mut row = OneOff::new(
         "a".to_owned(),
         "d".to_owned(),
@@ -123,7 +123,7 @@ fn a_callback_tells_what_diego_tells() {
 }
 
 #[test]
-fn faults_are_told_as_diego_does() {
+fn faults_are_formatted_as_in_diego() {
     let text = invalid_fields(["rootfs", "annotation"].into_iter());
 
     assert_eq!(text, "Invalid field: rootfs, Invalid field: annotation");

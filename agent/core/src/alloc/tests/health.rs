@@ -74,7 +74,7 @@ fn unhealthy_after_the_deadline() {
 
 /// Both moments have passed when somebody looks: 12 s was before 20 s.
 #[test]
-fn what_came_first_counts() {
+fn health_before_the_deadline_counts() {
     check(
         &deployed(&["a"], |update| {
             update.healthy_deadline = Duration::from_secs(20);
@@ -141,7 +141,7 @@ fn a_late_question_is_answered_at_once() {
 }
 
 #[test]
-fn what_comes_first_and_after_counts_too() {
+fn prestart_and_poststart_tasks_count_for_health() {
     check(
         &deployed(
             &[
@@ -229,7 +229,7 @@ fn a_stop_is_no_answer() {
 }
 
 #[test]
-fn nobody_asks_batch_jobs() {
+fn batch_jobs_have_no_health() {
     check(
         &batch(&["a"]),
         "1 prepared\n2 a started\n3 look\n400 timer\n401 a exit 1",

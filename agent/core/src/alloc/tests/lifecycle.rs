@@ -262,7 +262,7 @@ fn the_leader_is_stopped_before_the_others() {
 
 /// A leader that is restarted has not ended.
 #[test]
-fn a_leader_in_a_pause_ends_nobody() {
+fn restarting_leader_ends_no_other_task() {
     check(
         &service(&["lead@leader", "log"]),
         "1 prepared\n2 lead started\n2 log started\n3 lead exit 1\n18 timer",
@@ -387,7 +387,7 @@ fn phases_survive_the_agent() {
 }
 
 #[test]
-fn an_agent_without_servers_says_why_it_stopped() {
+fn stop_without_servers_reports_its_reason() {
     check(
         &service(&["web"]),
         "1 prepared\n2 web started\n3 disconnected\n4 disconnected\n5 web exit 0\n6 reload\n7 look",

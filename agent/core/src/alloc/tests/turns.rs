@@ -70,7 +70,7 @@ fn waiting_alloc_may_start_after_agent_restart() {
 }
 
 #[test]
-fn its_tasks_say_whom_it_waits_for() {
+fn task_event_names_the_awaited_alloc() {
     let runner = waiting(&service(&["web"]));
 
     let task = runner.task_states().next().unwrap();

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn what_runs_already_is_taken_over() {
+fn running_task_is_taken_over() {
     check(
         service(),
         "0 told 1 0\n0 timer\n1 elsewhere 1\n1 started\n2 told 1 0\n9 exit 1\n19 timer\n20 elsewhere 2\n20 started",
@@ -23,7 +23,7 @@ fn what_runs_already_is_taken_over() {
 }
 
 #[test]
-fn what_is_gone_is_started_anew() {
+fn missing_task_is_started_anew() {
     check(
         service(),
         "0 told 1 0\n0 timer\n1 nothing-to-take\n2 elsewhere 2\n2 started",
@@ -71,7 +71,7 @@ fn a_driver_that_is_busy_is_asked_again() {
 }
 
 #[test]
-fn what_is_anothers_is_left() {
+fn task_given_to_another_alloc_is_left() {
     check(
         service(),
         "0 timer\n1 elsewhere 1\n1 started\n5 told 0 1\n5 stop\n6 detached",
@@ -89,7 +89,7 @@ fn what_is_anothers_is_left() {
 
 /// The process that the other allocation was given is not this one any more.
 #[test]
-fn what_was_started_since_is_stopped() {
+fn task_started_after_the_handover_is_stopped() {
     check(
         service(),
         "0 timer\n1 elsewhere 1\n1 started\n2 exit 1\n12 timer\n13 elsewhere 2\n13 started\n14 told 0 1\n14 stop\n15 signal 15",
@@ -244,7 +244,7 @@ fn stopped_task_owned_elsewhere_is_not_adopted() {
 
 /// An allocation that the control plane has forgotten may have been replaced long ago.
 #[test]
-fn what_is_forgotten_is_left() {
+fn task_of_a_forgotten_alloc_is_left() {
     check(
         service(),
         "0 timer\n1 elsewhere 1\n1 started\n5 forgotten\n5 stop\n6 detached",

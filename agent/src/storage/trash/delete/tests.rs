@@ -262,7 +262,7 @@ fn hostile_names_and_modes_are_no_obstacle() {
 }
 
 #[test]
-fn what_was_stopped_is_gone_on_with() {
+fn stopped_deletion_is_resumed() {
     let place = TestTrash::new();
     fs::create_dir(place.entry().join("dir")).unwrap();
     fs::write(place.entry().join("dir/file"), "").unwrap();

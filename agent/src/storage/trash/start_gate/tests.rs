@@ -53,7 +53,7 @@ fn deletion_wait_for_task_starts_is_bounded() {
 }
 
 #[test]
-fn nobody_waits_when_the_deletion_is_to_stop() {
+fn stopping_deletion_does_not_wait() {
     let (way, stop) = (StartGate::new(LONG), AtomicBool::new(true));
     way.enter();
     Deletion::new(&way).give_way(&stop);

@@ -60,7 +60,7 @@ fn restarted_stats_stream_ignores_first_sample() {
 }
 
 #[test]
-fn what_is_not_measured_is_absent() {
+fn unmeasured_usage_is_absent() {
     let (usage, now) = (DriverUsage::default(), Instant::now());
     let cpu = CpuUsage {
         percent: 3.0,
@@ -89,7 +89,7 @@ fn what_is_not_measured_is_absent() {
 }
 
 #[test]
-fn what_cannot_be_a_share_is_absent() {
+fn invalid_cpu_percentages_are_absent() {
     let (usage, start) = (DriverUsage::default(), Instant::now());
     for wrong in [f64::NAN, f64::INFINITY, -1.0, 1e300] {
         usage.take(&percent(wrong), start, false);
@@ -98,7 +98,7 @@ fn what_cannot_be_a_share_is_absent() {
 }
 
 #[test]
-fn words_that_are_old_are_not_told() {
+fn missing_or_old_usage_has_a_reason() {
     let (usage, start) = (DriverUsage::default(), Instant::now());
     let nothing_yet = usage.known(DRIVER, start).unwrap_err();
     usage.take(&percent(1.0), start, true);

@@ -48,7 +48,7 @@ fn repeated_idempotency_key_returns_same_response_without_change() {
 
 /// Each try has another suffix, another time where a launch is forced, and another end of a claim: it is the same write.
 #[test]
-fn what_the_server_adds_tells_no_writes_apart() {
+fn server_added_fields_do_not_change_fingerprints() {
     let dispatch = |suffix: &str| {
         JobCommand::Dispatch {
             key: JobKey::in_default("web"),

@@ -295,7 +295,7 @@ fn changed_task_is_not_taken_over() {
 /// An instance that was out of reach and its replacement manage the same task, and one of them is stopped. It leaves
 /// the task, and the other one goes on with it.
 #[test]
-fn whoever_goes_after_a_comeback_leaves_the_task() {
+fn alloc_stopped_after_reconnect_leaves_the_task() {
     use muster_domain::job::ReconcileStrategy::{KeepOriginal, KeepReplacement};
     for (strategy, is_kept) in [(KeepOriginal, true), (KeepReplacement, false)] {
         let mut scene = TwoNodes::new(|spec| {

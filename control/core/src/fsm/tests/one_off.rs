@@ -1243,7 +1243,7 @@ fn task_is_kept_until_callback_is_abandoned() {
 }
 
 #[test]
-fn the_job_of_a_task_is_nobody_elses() {
+fn job_commands_on_one_off_jobs_are_refused() {
     let mut fixture = Fixture::at(Some(OneOffState::Running));
     let key = fixture.row().job_key();
     let at = fixture.cluster.now;

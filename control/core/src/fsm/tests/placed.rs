@@ -118,7 +118,7 @@ fn purged_job_with_live_allocs_gets_no_placements() {
 }
 
 #[test]
-fn what_does_not_fit_whole_gets_no_places() {
+fn jobs_that_do_not_fit_get_no_places() {
     let mut cluster = cluster();
     cluster.run(spec("web", 5));
 

@@ -109,7 +109,7 @@ fn cases() -> Vec<Case> {
 }
 
 #[test]
-fn an_allocation_says_from_when_on_it_goes() {
+fn alloc_outlook_names_time_or_kept_reason() {
     for (what, kind, change, expected) in cases() {
         let (mut scene, mut put) = ended(kind);
         change(&mut scene, &mut put);

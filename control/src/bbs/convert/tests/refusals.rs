@@ -72,7 +72,7 @@ fn unsupported_fields_are_rejected_by_name() {
 }
 
 #[test]
-fn messages_that_say_nothing_are_no_refusal() {
+fn empty_messages_are_not_refused() {
     check_one(|it| it.network = Some(Network::default()), &[]);
     check_one(
         |it| it.certificate_properties = Some(CertificateProperties::default()),
@@ -127,7 +127,7 @@ fn empty_action_is_rejected_at_any_depth() {
 }
 
 #[test]
-fn all_that_is_wrong_is_told() {
+fn all_invalid_fields_are_listed() {
     check_one(
         |it| {
             it.action = None;
@@ -168,7 +168,7 @@ fn overly_deep_action_tree_is_not_decoded() {
 }
 
 #[test]
-fn what_diego_passes_over_is_passed_over() {
+fn fields_ignored_by_diego_are_ignored() {
     let asked = full();
     let mut message = definition::message(&asked);
     let actions = &mut message

@@ -49,7 +49,7 @@ fn check_row(row: &DefaultRow, job_type: JobType) -> Result<(), String> {
 }
 
 #[test]
-fn every_default_is_stored_as_its_row_says() {
+fn stored_defaults_match_their_rows() {
     let mut wrong = Vec::new();
     for row in ROWS {
         for job_type in row.types {

@@ -346,7 +346,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: config().cases.max(256), max_global_rejects: 100_000, ..config() })]
 
     #[test]
-    fn nobody_goes_whom_nomad_would_not_let_go(
+    fn victims_are_allowed_and_no_worse_than_nomads(
         others in prop::collection::vec(ask(prop_oneof![3 => (1..8_u8).prop_map(|tens| tens * 10), 1 => 1..100_u8]), 0..=8),
         ask in ask(40..=100_u8),
         runs_already in prop::bool::weighted(0.2),

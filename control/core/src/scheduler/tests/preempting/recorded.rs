@@ -160,8 +160,8 @@ fn judge(case: &Value) -> Outcome {
 }
 
 #[test]
-fn who_goes_for_a_port_goes_for_nomads() {
-    let test = "who_goes_for_a_port_goes_for_nomads";
+fn port_preemption_matches_nomad() {
+    let test = "port_preemption_matches_nomad";
     let Some(tally) = recorded::beside(test, "preemption_network.jsonl", &NETWORK) else {
         return;
     };

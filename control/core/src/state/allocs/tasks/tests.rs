@@ -185,7 +185,7 @@ fn any_state() -> impl Strategy<Value = TaskState> {
 
 proptest! {
     #[test]
-    fn whatever_is_packed_is_unpacked(states in proptest::collection::vec(any_state(), 0..4)) {
+    fn packed_tasks_are_unpacked_unchanged(states in proptest::collection::vec(any_state(), 0..4)) {
         let spec = spec();
         let group = &spec.groups[0];
 
