@@ -4,7 +4,7 @@
 //! want, at the root of the node's tree, because one at each task's group would cost a descriptor and a kernel thread a
 //! task. Then all tasks are looked at twice, and those that stood still for the same part of the time between are told,
 //! in an event of the task. A look that finds a task is the last for [`PRESSURE_PAUSE`]. One that finds none is repeated
-//! sooner, because a task may stand still while it starts. An event comes once in [`PRESSURE_TOLD_PAUSE`] for each want
+//! sooner, because a task may stand still while it starts. A start ends a pause of more than [`PRESSURE_START_PAUSE`]. An event comes once in [`PRESSURE_TOLD_PAUSE`] for each want
 //! of a task. Where the kernel keeps no pressure, nobody is told.
 
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::context::AgentContext;
-use crate::limits::{PRESSURE_PAUSE, PRESSURE_TOLD_PAUSE, PRESSURE_WINDOW};
+use crate::limits::{PRESSURE_PAUSE, PRESSURE_START_PAUSE, PRESSURE_TOLD_PAUSE, PRESSURE_WINDOW};
 use crate::resources::cgroup::{NodeTree, PressureResource};
 use crate::tasks::live::LiveTasks;
 
@@ -73,6 +73,7 @@ async fn follow_want(
         wait(&trigger).await?;
         pauses.handle_trigger(waited_since.elapsed());
         told.retain(|_, at| at.elapsed() < PRESSURE_TOLD_PAUSE);
+        let starts = tasks.starts();
         let (before, begun) = (stalls(tasks, want), Instant::now());
         tokio::time::sleep(PRESSURE_WINDOW).await;
         let (after, window) = (stalls(tasks, want), begun.elapsed());
@@ -85,8 +86,24 @@ async fn follow_want(
             told.insert(key.clone(), Instant::now());
             send_event(tasks, &key, want, stood, window).await;
         }
-        tokio::time::sleep(pause).await;
+        if sleep(pause, || tasks.starts() != starts).await {
+            pauses = Pauses::new();
+        }
     }
+}
+
+/// Sleeps for `pause`. Returns early, with true, if tasks have started and [`PRESSURE_START_PAUSE`] is over.
+async fn sleep(pause: Duration, have_started: impl Fn() -> bool) -> bool {
+    let begun = Instant::now();
+    tokio::time::sleep(pause.min(PRESSURE_START_PAUSE)).await;
+    while begun.elapsed() < pause {
+        if have_started() {
+            return true;
+        }
+        let left = pause.saturating_sub(begun.elapsed());
+        tokio::time::sleep(left.min(PRESSURE_WINDOW)).await;
+    }
+    false
 }
 
 /// The pauses between looks: doubled after each look that finds no task, up to [`PRESSURE_PAUSE`].
@@ -196,6 +213,23 @@ mod tests {
         pauses.handle_trigger(PRESSURE_PAUSE);
         assert_eq!(pauses.next(false), PRESSURE_WINDOW);
         assert_eq!(pauses.next(true), PRESSURE_PAUSE);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn starts_end_long_pauses() {
+        let begun = Instant::now();
+
+        let short = sleep(PRESSURE_WINDOW, || true).await;
+        assert_eq!((short, begun.elapsed()), (false, PRESSURE_WINDOW));
+        let cut = sleep(PRESSURE_PAUSE, || true).await;
+        let elapsed = begun.elapsed();
+        let whole = sleep(PRESSURE_PAUSE, || false).await;
+
+        assert_eq!(
+            (cut, elapsed),
+            (true, PRESSURE_WINDOW + PRESSURE_START_PAUSE)
+        );
+        assert_eq!((whole, begun.elapsed()), (false, elapsed + PRESSURE_PAUSE));
     }
 
     #[test]

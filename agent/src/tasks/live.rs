@@ -1,6 +1,7 @@
 //! Tasks that have a process.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -21,6 +22,8 @@ use crate::tasks::task::streams::Streams;
 #[derive(Debug, Default)]
 pub(crate) struct LiveTasks {
     tasks: Mutex<BTreeMap<(AllocId, String), LiveTaskEntry>>,
+    /// Starts so far.
+    starts: AtomicU64,
 }
 
 /// A task that has a process, and the way to its runner.
@@ -37,6 +40,12 @@ impl LiveTasks {
     ) {
         self.locked()
             .insert((alloc_id, task.to_owned()), (live, runner));
+        self.starts.fetch_add(1, Ordering::Release);
+    }
+
+    /// The number of processes that were inserted so far.
+    pub(crate) fn starts(&self) -> u64 {
+        self.starts.load(Ordering::Acquire)
     }
 
     /// It ended.
