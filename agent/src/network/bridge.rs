@@ -192,7 +192,7 @@ impl Bridge {
         self.close_or_leave(ground.bpf.ok(), alloc_id, Arc::new(network))
             .await
             .unwrap_or_else(|left| {
-                warn_network_left(alloc_id, &muster_domain::error_chain::chain(&left))
+                warn_network_left(alloc_id, &muster_domain::error_chain::chain(&left));
             });
         Err(error)
     }
