@@ -41,7 +41,7 @@ type Filter = (&'static str, &'static str);
 /// This machine runs all of them, and so does each guest in a long run.
 macro_rules! ebpf_tests {
     () => {
-        "adoption::this_kernel adoption::counts_and_exits block:: exec:: group::a_walk nat::published \
+        "adoption::this_kernel adoption::counts_and_exits block:: exec:: group::walk_matches nat::published \
          net::connections net::retransmits policy::a_datagram policy::a_new_policy policy::a_socket \
          policy::connections policy::datagrams policy::loopback policy::new_policy policy::restarted_agent \
          policy::server_task policy::task_attached policy::verdicts rates::datagrams rates::egress rates::ingress \
@@ -56,7 +56,7 @@ const GUEST_FILTERS: [Filter; 3] = [
         "it",
         "disk::raw_root_task disk::a_task_cannot disk::job_update disk::enforcement disk::quota limits:: \
          run::memory_limit_is_reported run::oom_killed_child \
-         survival::what_happens_while_nobody_watches",
+         survival::exits_without_an_agent",
     ),
     (
         "isolation",
