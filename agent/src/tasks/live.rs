@@ -22,7 +22,7 @@ use crate::tasks::task::streams::Streams;
 #[derive(Debug, Default)]
 pub(crate) struct LiveTasks {
     tasks: Mutex<BTreeMap<(AllocId, String), LiveTaskEntry>>,
-    /// Starts so far.
+    /// Processes that were inserted since the agent began. Those that ended count, too.
     starts: AtomicU64,
 }
 
