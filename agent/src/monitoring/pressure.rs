@@ -4,8 +4,9 @@
 //! want, at the root of the node's tree, because one at each task's group would cost a descriptor and a kernel thread a
 //! task. Then all tasks are looked at twice, and those that stood still for the same part of the time between are told,
 //! in an event of the task. A look that finds a task is the last for [`PRESSURE_PAUSE`]. One that finds none is repeated
-//! sooner, because a task may stand still while it starts. A start ends a pause of more than [`PRESSURE_START_PAUSE`]. An event comes once in [`PRESSURE_TOLD_PAUSE`] for each want
-//! of a task. Where the kernel keeps no pressure, nobody is told.
+//! sooner, because a task may stand still while it starts. A start ends a pause of more than [`PRESSURE_START_PAUSE`].
+//! An event comes once in [`PRESSURE_TOLD_PAUSE`] for each want of a task. Where the kernel keeps no pressure, nobody is
+//! told.
 
 use std::collections::BTreeMap;
 use std::fs::File;
