@@ -36,6 +36,7 @@ const GATEWAY: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
 /// one that is told `send` sends a datagram.
 const JOB: &str = r#"
 job "web" {
+  update { min_healthy_time = "0s" }
   group "g" {
     count = 2
     network {
@@ -410,6 +411,7 @@ fn answer_datagrams(socket: UdpSocket) -> Arc<AtomicU64> {
 /// A task in the machine's network that serves the port 7070.
 const SERVED: &str = r#"
 job "served" {
+  update { min_healthy_time = "0s" }
   group "g" {
     network {
       mode = "host"
@@ -734,6 +736,7 @@ fn talkative(port: u16) -> String {
     format!(
         r#"
         job "talkative" {{
+          update {{ min_healthy_time = "0s" }}
           group "g" {{
             network {{
               mode = "bridge"

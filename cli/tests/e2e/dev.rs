@@ -9,6 +9,7 @@ use crate::support::{PATIENCE, Process, ask, job_file, muster, needs_root, stder
 
 const JOB: &str = r#"
 job "talk" {
+  update { min_healthy_time = "0s" }
   type = "service"
   group "g" {
     task "t" {

@@ -15,6 +15,7 @@ use crate::support::{Process, ask, job_file, muster, needs_root, skipped, stderr
 /// A task that starts processes all the time.
 const JOB: &str = r#"
 job "busy" {
+  update { min_healthy_time = "0s" }
   group "g" {
     task "t" {
       driver = "native"

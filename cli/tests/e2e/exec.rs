@@ -20,7 +20,9 @@ use crate::tasks::ServerAndAgent;
 
 const JOB: &str = r#"
 job "idle" {
+  update { min_healthy_time = "0s" }
   group "g" {
+    restart { delay = "0s" }
     task "t" {
       driver = "native"
       config {

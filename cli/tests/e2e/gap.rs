@@ -21,6 +21,7 @@ fn job(dir: &Path, port: u16) -> PathBuf {
     let text = format!(
         r#"
         job "tries" {{
+          update {{ min_healthy_time = "0s" }}
           group "g" {{
             network {{
               policy {{

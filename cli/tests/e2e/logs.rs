@@ -13,6 +13,7 @@ use crate::tasks::ServerAndAgent;
 /// rotates at a megabyte.
 const JOB: &str = r#"
 job "count" {
+  update { min_healthy_time = "0s" }
   type = "service"
   group "g" {
     restart {
@@ -183,6 +184,7 @@ fn chatty(dir: &Path, logs: &str) -> std::path::PathBuf {
     let text = format!(
         r#"
         job "chatty" {{
+          update {{ min_healthy_time = "0s" }}
           group "g" {{
             task "t" {{
               driver = "native"

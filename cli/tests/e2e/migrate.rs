@@ -14,6 +14,7 @@ use crate::support::{
 /// Writes who it is where nobody was before, and once more when it is told to end.
 const JOB: &str = r#"
 job "keeper" {
+  update { min_healthy_time = "0s" }
   type = "service"
   group "g" {
     ephemeral_disk {

@@ -16,6 +16,7 @@ fn job(dir: &Path, port: u16, policy: &str) -> PathBuf {
     let text = format!(
         r#"
         job "fenced" {{
+          update {{ min_healthy_time = "0s" }}
           group "g" {{
             network {{
               policy {{
@@ -183,6 +184,7 @@ fn hasty(dir: &Path, port: u16, egress: &str) -> PathBuf {
     let text = format!(
         r#"
         job "hasty" {{
+          update {{ min_healthy_time = "0s" }}
           group "g" {{
             task "t" {{
               driver = "native"
@@ -316,6 +318,7 @@ fn refused_by_many(dir: &Path) -> PathBuf {
     let text = format!(
         r#"
         job "refused" {{
+          update {{ min_healthy_time = "0s" }}
           group "g" {{
             task "t" {{
               driver = "native"

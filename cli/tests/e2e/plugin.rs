@@ -211,6 +211,7 @@ fn job_runs_with_driver_from_config_file() {
 
 const MEASURED: &str = r#"
 job "measured" {
+  update { min_healthy_time = "0s" }
   group "g" {
     task "t" {
       driver = "gotest"

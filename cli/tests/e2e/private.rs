@@ -10,6 +10,7 @@ use crate::support::{Process, ask, job_file, muster, needs_root, stderr, stdout,
 /// A task whose environment is a secret, and one that finds its directory by the host's path, as another user.
 const JOB: &str = r#"
 job "secret" {
+  update { min_healthy_time = "0s" }
   group "g" {
     task "contained" {
       driver = "native"
@@ -25,6 +26,7 @@ job "secret" {
 "#;
 const RAW: &str = r#"
 job "raw" {
+  update { min_healthy_time = "0s" }
   group "g" {
     task "raw" {
       driver = "native"

@@ -112,6 +112,7 @@ fn job(host: &Path) -> String {
     format!(
         r#"
 job "far" {{
+  update {{ min_healthy_time = "0s" }}
   type = "service"
   group "g" {{
     task "t" {{

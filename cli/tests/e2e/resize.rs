@@ -7,6 +7,7 @@ fn job(cpu: u32, memory: u32) -> String {
     format!(
         r#"
 job "grows" {{
+  update {{ min_healthy_time = "0s" }}
   group "g" {{
     task "t" {{
       driver = "native"
