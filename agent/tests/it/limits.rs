@@ -301,6 +301,10 @@ impl PressureNode {
     }
 }
 
+/// Lets one test at a time make loop devices: two could be given the same one, and an agent that knows the device of
+/// another test does not find its own as new.
+static LOOP_DEVICES: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
 /// A loop device over a file, freed on drop.
 struct LoopDevice(String);
 
@@ -402,6 +406,7 @@ async fn a_disk_rate_follows_the_job() {
     if !privileged(name) {
         return;
     }
+    let _one_at_a_time = LOOP_DEVICES.lock().await;
     let machine = Machine::new();
     let server = machine.server();
     let agent = machine.agent(&server).await;
@@ -459,6 +464,7 @@ async fn a_disk_that_comes_later_is_limited() {
     if !privileged(name) {
         return;
     }
+    let _one_at_a_time = LOOP_DEVICES.lock().await;
     let machine = Machine::new();
     let server = machine.server();
     let agent = machine.agent(&server).await;
@@ -500,6 +506,7 @@ async fn a_disk_rate_holds_in_v1() {
     if !privileged(name) {
         return;
     }
+    let _one_at_a_time = LOOP_DEVICES.lock().await;
     let machine = Machine::new();
     let server = machine.server();
     let agent = machine.agent(&server).await;

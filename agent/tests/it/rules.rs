@@ -140,6 +140,8 @@ async fn task_has_policy_and_counts_without_pins() {
     let alloc = talker(1, address).with(|spec, _| spec.groups[0].tasks[0].policy = Some(closed()));
     let alloc_id = server.place(alloc.build()).await;
     assert_eq!(words(&server, alloc_id, 1).await, ["PermissionDenied"]);
+    // The task may speak before the agent has recorded its start.
+    server.status(alloc_id, ClientStatus::Running).await;
     agent.leave().await;
 
     let pins = ensure_bpffs(&machine.data()).unwrap().join("muster");

@@ -49,9 +49,9 @@ const fn long_binary(package: &'static str, target: &'static str, threads: usize
 /// The binaries that take longest, longest first. Of two processors, `it` of the agent used a third with two threads,
 /// and `it` of the servers 40 %.
 const LONGEST: [LongBinary; 7] = [
-    long_binary("muster-cli", "cluster", 3),
-    long_binary("muster-agent", "it", 4),
-    long_binary("muster-control", "it", 8),
+    long_binary("muster-cli", "cluster", 4),
+    long_binary("muster-agent", "it", 6),
+    long_binary("muster-control", "it", 12),
     long_binary("muster-cli", "e2e", 4),
     long_binary("muster-driver-native", "it", THREADS),
     long_binary("muster-driver-native", "isolation", THREADS),

@@ -421,9 +421,19 @@ fn datagram(to: SocketAddr, size: usize) -> io::Result<()> {
     socket.set_read_timeout(Some(SILENCE))?;
     socket.connect(to)?;
     socket.send(&vec![7; size])?;
-    let count = socket.recv(&mut [0; LONG])?;
+    let count = uninterrupted(|| socket.recv(&mut [0; LONG]))?;
     assert_eq!(count, size, "an answer is as long as the question");
     Ok(())
+}
+
+/// Repeats `read` until no signal or freezing of the process interrupts it: the kernel restarts no read with a timeout.
+fn uninterrupted(mut read: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
+    loop {
+        match read() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            other => return other,
+        }
+    }
 }
 
 /// By a raw socket, to which all that comes is shown.
@@ -439,7 +449,7 @@ fn echo(to: SocketAddr) -> io::Result<()> {
         }
         socket.set_read_timeout(Some(left))?;
         let mut packet = [0; 64];
-        let count = socket.read(&mut packet)?;
+        let count = uninterrupted(|| socket.read(&mut packet))?;
         // Not the question, which is shown as well where it is to this machine.
         if count >= 21 && packet[20] == 0 {
             return Ok(());

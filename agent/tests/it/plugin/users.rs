@@ -26,9 +26,9 @@ fn config(with: &PluginMachine) -> AgentConfig {
     config
 }
 
-/// A task that prints who it is and writes into the directories that are its own.
+/// A task that writes into the directories that are its own, then prints its user and group.
 async fn place(with: &PluginMachine, index: u32) -> AllocId {
-    let script = "id -u; id -g; echo x > $NOMAD_TASK_DIR/mine && echo y > $NOMAD_SECRETS_DIR/mine; \
+    let script = "echo x > $NOMAD_TASK_DIR/mine && echo y > $NOMAD_SECRETS_DIR/mine; id -u; id -g; \
         while :; do sleep 0.05; done";
     let alloc = service(index, "").driver("gotest", &shell(script));
     with.server.place(alloc.build()).await
