@@ -233,6 +233,28 @@ pub struct Job {
 }
 
 impl Job {
+    /// The first version of a job, registered at `submit_time` by the entry at `index`.
+    #[must_use]
+    pub fn first_version(spec: JobSpec, submit_time: Timestamp, index: LogIndex) -> Self {
+        let version = JobVersion {
+            spec,
+            version: 0,
+            submit_time,
+            create_index: index,
+            job_modify_index: index,
+        };
+        Self {
+            current: Arc::new(version),
+            stop: false,
+            status: JobStatus::Pending,
+            stable: Vec::new(),
+            tags: Vec::new(),
+            scaling_events: Arc::default(),
+            launched_at: None,
+            modify_index: index,
+        }
+    }
+
     /// Whether it wants instances of its own: it is not stopped, and not a template of other jobs.
     #[must_use]
     pub fn wants_instances(&self) -> bool {

@@ -19,7 +19,7 @@ use super::fleet::{ExclusiveRequests, ProjectedNodes, seed};
 use super::in_flight::InFlightPlans;
 use super::instances::{InstanceChanges, job_type, kill_timeout};
 use super::node_shapes::NodeShapes;
-use super::outcome::{DesiredUpdates, ScheduleOutcome, empty_plan, outcome};
+use super::outcome::{ScheduleOutcome, empty_plan, outcome};
 use super::rank::{RankedNode, Ranking, Scan, ScanOutcome};
 use super::reconciler::{
     self, GroupInput, GroupSpec, GroupWork, Input, Instance, JobWork, MIGRATING, NOT_NEEDED,
@@ -68,8 +68,7 @@ pub(super) fn schedule(
         description: new.description.to_owned(),
         groups: new.groups,
     });
-    let counts = work.groups.iter();
-    let counts = counts.map(|work| DesiredUpdates::from(work.counts));
+    let counts = work.groups.iter().map(|work| work.counts);
     let owned = names.iter().map(|name| (*name).to_owned());
     let desired = owned.zip(counts).collect();
     leave_stable_version(job, &names, &work, &mut plan);

@@ -5,7 +5,7 @@ use muster_domain::id::LogIndex;
 use muster_domain::job::Job;
 use muster_domain::plan::Plan;
 
-use super::reconciler;
+use super::reconciler::DesiredUpdates;
 use crate::fsm::eval_update::{EvalUpdate, NextEval};
 use crate::state::State;
 
@@ -30,46 +30,6 @@ impl ScheduleOutcome {
         let groups = self.plan.groups.iter();
         let mut runs = groups.flat_map(|group| &group.placements);
         failed || runs.any(|run| !run.preempted().is_empty())
-    }
-}
-
-/// The number of instances of a group by action. A placement counts whether or not there is room for it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DesiredUpdates {
-    /// Left as they are.
-    pub ignore: u32,
-    pub place: u32,
-    /// Moved to another node.
-    pub migrate: u32,
-    pub stop: u32,
-    /// Taken over by the new version as they are.
-    pub in_place: u32,
-    /// Replaced by the new version.
-    pub destructive: u32,
-    /// Placed beside the older ones until somebody promotes them.
-    pub canary: u32,
-}
-
-impl From<reconciler::Counts> for DesiredUpdates {
-    fn from(counts: reconciler::Counts) -> Self {
-        let reconciler::Counts {
-            ignore,
-            place,
-            migrate,
-            stop,
-            in_place,
-            destructive,
-            canary,
-        } = counts;
-        Self {
-            ignore,
-            place,
-            migrate,
-            stop,
-            in_place,
-            destructive,
-            canary,
-        }
     }
 }
 

@@ -4,11 +4,10 @@
 //! not get all it asks for, or would cost somebody else a place. It is then recorded and waits its turn. So the caller
 //! that asks for places must see to it that nobody waits already.
 
-use std::sync::Arc;
 
 use muster_domain::eval::{EvalStatus, Evaluation, Trigger};
 use muster_domain::id::{EvalId, LogIndex, Timestamp};
-use muster_domain::job::{Job, JobSpec, JobStatus, JobType, JobVersion};
+use muster_domain::job::{Job, JobSpec, JobType};
 use muster_domain::one_off;
 use muster_domain::plan::{PlacementRun, Plan};
 
@@ -78,7 +77,7 @@ impl Scheduler {
         now: Timestamp,
         pick: impl FnOnce(Plan, EvalUpdate) -> Option<T>,
     ) -> Option<T> {
-        let job = job(state, spec, now);
+        let job = Job::first_version(spec, now, state.applied());
         let eval = Evaluation::of_job(
             self.next_placeholder_id(),
             &job,
@@ -114,27 +113,6 @@ impl Scheduler {
     fn next_placeholder_id(&mut self) -> EvalId {
         self.newcomers += 1;
         EvalId::at(LogIndex(u64::MAX - self.newcomers), 0)
-    }
-}
-
-/// The job of `spec`, as if it were recorded now.
-fn job(state: &State, spec: JobSpec, now: Timestamp) -> Job {
-    let index = state.applied();
-    Job {
-        current: Arc::new(JobVersion {
-            spec,
-            version: 0,
-            submit_time: now,
-            create_index: index,
-            job_modify_index: index,
-        }),
-        stop: false,
-        status: JobStatus::Pending,
-        stable: Vec::new(),
-        tags: Vec::new(),
-        scaling_events: Arc::default(),
-        launched_at: None,
-        modify_index: index,
     }
 }
 

@@ -120,21 +120,26 @@ pub(super) struct GroupWork {
     pub(super) unreachable: Vec<AllocId>,
     /// Evaluations to come, and the allocations that wait for each.
     pub(super) follow_ups: Vec<FollowUp>,
-    pub(super) counts: Counts,
+    pub(super) counts: DesiredUpdates,
     /// Actions after which the deployment can be over; `None`: the group is not healthy yet.
     pub(super) actions_left: Option<usize>,
 }
 
-/// The number of instances of each kind of action, for display.
+/// The number of instances of a group by action. A placement counts whether or not there is room for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Counts {
-    pub(super) ignore: u32,
-    pub(super) place: u32,
-    pub(super) migrate: u32,
-    pub(super) stop: u32,
-    pub(super) in_place: u32,
-    pub(super) destructive: u32,
-    pub(super) canary: u32,
+pub struct DesiredUpdates {
+    /// Left as they are.
+    pub ignore: u32,
+    pub place: u32,
+    /// Moved to another node.
+    pub migrate: u32,
+    pub stop: u32,
+    /// Taken over by the new version as they are.
+    pub in_place: u32,
+    /// Replaced by the new version.
+    pub destructive: u32,
+    /// Placed beside the older ones until somebody promotes them.
+    pub canary: u32,
 }
 
 /// An instance to place.

@@ -16,7 +16,8 @@ use muster_domain::plan::{
 use self::deployment::{GroupChange, GroupProgress, JobDeployment};
 use super::fleet::{ProjectedNodes, seed};
 use super::instances::{InstanceChanges, is_of_type, taint};
-use super::outcome::{DesiredUpdates, ScheduleOutcome, empty_plan, outcome};
+use super::outcome::{ScheduleOutcome, empty_plan, outcome};
+use super::reconciler::DesiredUpdates;
 use super::rank::{RankedNode, Ranking};
 use super::reconciler::{LOST, MIGRATING, NOT_NEEDED, Taint, UPDATING};
 use super::replacement::replaced_at;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use muster_domain::id::{JobKey, LogIndex};
-use muster_domain::job::{Job, JobSpec, JobStatus, JobVersion};
+use muster_domain::job::{Job, JobSpec, JobVersion};
 
 use crate::fsm::change::Change;
 use crate::limits;
@@ -12,22 +12,7 @@ use crate::state::JobRow;
 /// A job that was not there.
 pub(in crate::fsm) fn first_version(change: &Change<'_>, spec: JobSpec) -> JobRow {
     JobRow {
-        job: Arc::new(Job {
-            current: Arc::new(JobVersion {
-                spec,
-                version: 0,
-                submit_time: change.at,
-                create_index: change.index,
-                job_modify_index: change.index,
-            }),
-            stop: false,
-            status: JobStatus::Pending,
-            stable: Vec::new(),
-            tags: Vec::new(),
-            scaling_events: Arc::default(),
-            launched_at: None,
-            modify_index: change.index,
-        }),
+        job: Arc::new(Job::first_version(spec, change.at, change.index)),
         older: Vec::new(),
         plan_index: LogIndex(0),
     }
