@@ -135,7 +135,8 @@ impl AgentContext {
             .resources
             .tree
             .walk(|root, is_v2| bpf.groups_below(root, is_v2));
-        let told = |error: &std::io::Error| tracing::debug!(%error, "groups are read by files");
-        walked.inspect_err(told).ok()
+        let log_error =
+            |error: &std::io::Error| tracing::debug!(%error, "groups are read by files");
+        walked.inspect_err(log_error).ok()
     }
 }

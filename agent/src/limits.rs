@@ -224,7 +224,7 @@ pub(crate) const PRESSURE_START_PAUSE: Duration = Duration::from_secs(10);
 /// look is a file of some 10 µs for each task with rates of disks: 0.3 % of a processor with 5 000 of them.
 pub(crate) const DISKS_LOOK_INTERVAL: Duration = Duration::from_secs(15);
 /// Between two events about the same want of a task: it keeps ten events, and other news are to be among them.
-pub(crate) const PRESSURE_TOLD_PAUSE: Duration = Duration::from_hours(1);
+pub(crate) const PRESSURE_EVENT_INTERVAL: Duration = Duration::from_hours(1);
 /// MHz of a core of which neither sysfs nor `/proc/cpuinfo` knows a frequency, as on some virtual machines.
 pub(crate) const CORE_MHZ_UNKNOWN: u32 = 1_000;
 /// How far below its memory limit a task is slowed down at most. The kernel lets it wait the longer the larger the part
@@ -241,7 +241,7 @@ pub(crate) const DESTROY_TASK_DEADLINE: Duration = Duration::from_secs(30);
 pub(crate) const COLLECT_ASKS_MAX: usize = 16;
 /// Entries of the trash that cannot be deleted and are told with the node's statistics: enough to see what is
 /// wrong, and each is up to half a kilobyte.
-pub(crate) const STUCK_TOLD_MAX: usize = 8;
+pub(crate) const STUCK_REPORTED_MAX: usize = 8;
 /// Shortest time between two looks at the thresholds, whatever is configured: a look asks the file system
 /// how full it is.
 pub(crate) const GC_INTERVAL_MIN: Duration = Duration::from_millis(100);
@@ -264,7 +264,7 @@ pub(crate) const VERDICTS_KEPT: usize = 8_192;
 /// these are looked for once in so many.
 pub(crate) const VERDICT_ALLOCS_MAX: usize = 2 * VERDICTS_KEPT;
 /// Verdicts in one answer. A follower asks every second, when one rule of one task tells at most 200 on two CPUs.
-pub(crate) const VERDICTS_TOLD_MAX: usize = 1_024;
+pub(crate) const VERDICTS_PER_ANSWER_MAX: usize = 1_024;
 /// How long after its start an agent looks once more for policies of tasks that an earlier one had.
 pub(crate) const SWEEP_AFTER: Duration = Duration::from_mins(1);
 

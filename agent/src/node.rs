@@ -271,12 +271,12 @@ async fn close(context: Arc<AgentContext>) {
 
 /// Gives the last reports a moment to be committed.
 async fn flush_reports(session: &SessionContext) {
-    let told = async {
+    let committed = async {
         while !session.outbox.is_empty() {
             tokio::time::sleep(REPORT_DELAY / 10).await;
         }
     };
-    if tokio::time::timeout(LAST_REPORTS_DEADLINE, told)
+    if tokio::time::timeout(LAST_REPORTS_DEADLINE, committed)
         .await
         .is_err()
     {
@@ -286,11 +286,11 @@ async fn flush_reports(session: &SessionContext) {
 
 async fn stop_tasks(events: &mpsc::Sender<Event>) {
     let (done, stopped) = oneshot::channel();
-    let (longest, told) = oneshot::channel();
+    let (longest, longest_stop) = oneshot::channel();
     if events.send(Event::StopAll { done, longest }).await.is_err() {
         return;
     }
-    let deadline = told.await.unwrap_or_default() + STOP_GRACE + SHUTDOWN_GRACE;
+    let deadline = longest_stop.await.unwrap_or_default() + STOP_GRACE + SHUTDOWN_GRACE;
     if tokio::time::timeout(deadline, stopped).await.is_err() {
         tracing::error!("tasks did not stop in time; `muster agent clean --force` ends them");
     }

@@ -307,7 +307,7 @@ mod tests {
 
     #[test]
     fn gc_event_names_node_and_freed_objects() {
-        let told = |key: &str, payload: Value| {
+        let gc_line = |key: &str, payload: Value| {
             let json = serde_json::json!({
                 "Topic": "GarbageCollection", "Type": "X", "Key": key, "Namespace": "",
                 "FilterKeys": null, "Index": 7, "Payload": payload,
@@ -321,11 +321,11 @@ mod tests {
         let servers =
             serde_json::json!({"Freed": {"allocations": 4, "evaluations": 1}, "Bytes": 10});
 
-        let node = told(
+        let node = gc_line(
             "09decd65-4692-7a0b-c775-13ea34bac648",
             serde_json::json!({"NodeGarbageCollection": node}),
         );
-        let servers = told("evals", serde_json::json!({"GarbageCollection": servers}));
+        let servers = gc_line("evals", serde_json::json!({"GarbageCollection": servers}));
 
         assert_eq!(
             node,

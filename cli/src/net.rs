@@ -265,10 +265,10 @@ mod tests {
             remote_port: 80,
             ..Verdict::default()
         };
-        let told = line(&alloc, &verdict);
+        let text = line(&alloc, &verdict);
         assert!(
-            told.ends_with("/web deny tcp to 169.254.169.254:80 connect by built-in/metadata\n"),
-            "{told}"
+            text.ends_with("/web deny tcp to 169.254.169.254:80 connect by built-in/metadata\n"),
+            "{text}"
         );
 
         let verdict = Verdict {
@@ -278,10 +278,10 @@ mod tests {
             bytes: 60,
             ..verdict
         };
-        let told = line(&alloc, &verdict);
+        let text = line(&alloc, &verdict);
         assert!(
-            told.ends_with("/web port 9 deny tcp from [fd00::1]:80 60 B by built-in/metadata\n"),
-            "{told}"
+            text.ends_with("/web port 9 deny tcp from [fd00::1]:80 60 B by built-in/metadata\n"),
+            "{text}"
         );
     }
 }

@@ -135,10 +135,10 @@ pub fn run(client: &Client, json: bool, command: &TaskCommand) -> CliResult {
         TaskCommand::Resolve { guid } => {
             let answer: TaskResponse = client.put(&path(guid, "/resolving"), &json!({}))?;
             let claim = answer.index;
-            let told = format!(
+            let text = format!(
                 "{guid} is claimed; forget it with: muster task delete --claim {claim} {guid}"
             );
-            print_answer(json, &answer, &told)
+            print_answer(json, &answer, &text)
         }
         TaskCommand::Delete {
             guid,

@@ -218,7 +218,7 @@ fn at_once<T: Sync, R: Send>(items: &[T], look: impl Fn(&T) -> R + Sync) -> Vec<
         done.collect()
     });
     done.sort_by_key(|(place, _)| *place);
-    done.into_iter().map(|(_, said)| said).collect()
+    done.into_iter().map(|(_, result)| result).collect()
 }
 
 impl Collection {
@@ -245,8 +245,8 @@ impl Collection {
         for (alloc, tasks) in stats.muster.allocs {
             for (task, counters) in tasks {
                 let node = node.to_owned();
-                let told = TaskSample { node, at, counters };
-                self.tasks.insert((alloc.clone(), task), told);
+                let sample = TaskSample { node, at, counters };
+                self.tasks.insert((alloc.clone(), task), sample);
             }
         }
         Ok(())
@@ -257,19 +257,19 @@ fn rows(client: &Client, before: &Collection, now: &Collection) -> Result<Vec<Ro
     let allocs: Vec<AllocListStub> = client.get("/v1/allocations")?;
     let allocs: BTreeMap<&str, &AllocListStub> =
         allocs.iter().map(|alloc| (&*alloc.id, alloc)).collect();
-    let rows = now.tasks.iter().filter_map(|(key, told)| {
+    let rows = now.tasks.iter().filter_map(|(key, sample)| {
         let alloc = allocs.get(key.0.as_str())?;
-        Some(row(alloc, &key.1, before.tasks.get(key), told))
+        Some(row(alloc, &key.1, before.tasks.get(key), sample))
     });
     Ok(rows.collect())
 }
 
-fn row(alloc: &AllocListStub, task: &str, before: Option<&TaskSample>, told: &TaskSample) -> Row {
-    let counters = &told.counters;
+fn row(alloc: &AllocListStub, task: &str, before: Option<&TaskSample>, sample: &TaskSample) -> Row {
+    let counters = &sample.counters;
     let rate = |value: fn(&TaskCounters) -> Option<u64>| {
         let before = before?;
         let (new, old) = (value(counters)?, value(&before.counters)?);
-        let elapsed = told.at.saturating_duration_since(before.at);
+        let elapsed = sample.at.saturating_duration_since(before.at);
         Some(new.saturating_sub(old) as f64 / elapsed.as_secs_f64())
     };
     let percent = |value| rate(value).map(|nanos| nanos / 1e7);
@@ -278,7 +278,7 @@ fn row(alloc: &AllocListStub, task: &str, before: Option<&TaskSample>, told: &Ta
         job: alloc.job_id.clone(),
         group: alloc.task_group.clone(),
         task: task.to_owned(),
-        node: told.node.clone(),
+        node: sample.node.clone(),
         cpu_percent: percent(|c| c.cpu_nanos),
         wait_percent: percent(|c| Some(c.run_delay.as_ref()?.sum_nanos)),
         switches_per_s: rate(|c| c.context_switches),
@@ -462,7 +462,7 @@ mod tests {
         let items: Vec<usize> = (0..NODES_AT_ONCE * 3).collect();
         let (looking, more) = (Mutex::new((0, 0)), Condvar::new());
 
-        let said = at_once(&items, |item| {
+        let results = at_once(&items, |item| {
             let mut count = looking.lock().unwrap();
             count.0 += 1;
             count.1 = count.1.max(count.0);
@@ -476,7 +476,7 @@ mod tests {
             *item
         });
 
-        assert_eq!(said, items);
+        assert_eq!(results, items);
         assert_eq!(looking.into_inner().unwrap().1, NODES_AT_ONCE);
     }
 
@@ -484,7 +484,7 @@ mod tests {
     #[test]
     fn rates_are_of_the_nodes_own_time() {
         let at = Instant::now();
-        let told = |at, operations, nanos| TaskSample {
+        let sample = |at, operations, nanos| TaskSample {
             node: "n1".to_owned(),
             at,
             counters: TaskCounters {
@@ -494,8 +494,8 @@ mod tests {
                 ..TaskCounters::default()
             },
         };
-        let before = told(at, 10, 0);
-        let now = told(at + Duration::from_secs(2), 30, 500_000_000);
+        let before = sample(at, 10, 0);
+        let now = sample(at + Duration::from_secs(2), 30, 500_000_000);
 
         let row = row(&AllocListStub::default(), "web", Some(&before), &now);
 

@@ -579,12 +579,12 @@ mod tests {
         let batch = registered(&mut state, 7, "web");
         let events = batch.events(&all());
 
-        let told: Vec<(Topic, &str, u64)> = events
+        let summaries: Vec<(Topic, &str, u64)> = events
             .iter()
             .map(|event| (event.topic, event.event_type.as_str(), event.index))
             .collect();
         assert_eq!(
-            told,
+            summaries,
             [
                 (Topic::Job, "JobRegistered", 7),
                 (Topic::Evaluation, "JobRegistered", 7)

@@ -517,11 +517,11 @@ impl Control {
         self.collect_garbage_of_state().await?;
         self.shared.nodes.collect_garbage();
         let servers = self.peers().servers();
-        let told = servers.iter().map(|known| {
+        let calls = servers.iter().map(|known| {
             let request = PeerRequest::CollectOnNodes;
             self.peers().call(known.server_id, request)
         });
-        for answer in futures::future::join_all(told).await {
+        for answer in futures::future::join_all(calls).await {
             if let Err(error) = answer {
                 tracing::warn!(%error, "the nodes of a server were not told to collect garbage");
             }

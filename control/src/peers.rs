@@ -103,7 +103,7 @@ struct PeerEntry {
     /// membership does not say so yet.
     member: Option<ServerNode>,
     /// Time at which Raft last heard of it: as a leader's word, or as a follower's answer.
-    heard: Option<Instant>,
+    last_contact_at: Option<Instant>,
     lanes: [Arc<PeerConnection>; PEER_CHANNELS],
 }
 
@@ -225,21 +225,24 @@ impl Peers {
     pub fn last_contact(&self, server_id: u64) -> Option<Duration> {
         self.book()
             .get(&server_id)
-            .and_then(|entry| entry.heard)
-            .map(|heard| heard.elapsed())
+            .and_then(|entry| entry.last_contact_at)
+            .map(|at| at.elapsed())
     }
 
     /// How long ago Raft heard of any server.
     pub(crate) fn last_contact_of_any(&self) -> Option<Duration> {
         let book = self.book();
-        let newest = book.values().filter_map(|entry| entry.heard).max();
-        newest.map(|heard| heard.elapsed())
+        let newest = book
+            .values()
+            .filter_map(|entry| entry.last_contact_at)
+            .max();
+        newest.map(|at| at.elapsed())
     }
 
     /// Notes that Raft has heard of `server_id`.
     pub(crate) fn note_contact(&self, server_id: u64) {
         if let Some(entry) = self.book().get_mut(&server_id) {
-            entry.heard = Some(Instant::now());
+            entry.last_contact_at = Some(Instant::now());
         }
     }
 
@@ -448,7 +451,7 @@ impl PeersState {
             lanes: self.lanes(&node),
             node,
             member: None,
-            heard: None,
+            last_contact_at: None,
         }
     }
 

@@ -508,7 +508,7 @@ impl Raft {
     pub(crate) fn leader(&self) -> Option<LeaderInfo> {
         let Leadership { leader, since, .. } = self.leadership.borrow().clone();
         let leader = leader?;
-        let heard = if leader.is_self {
+        let is_in_contact = if leader.is_self {
             let metrics = self.raft.metrics();
             // While it borrows one watch, it must not borrow the other: a borrow waits for a writer that
             // waits for its turn.
@@ -530,7 +530,7 @@ impl Raft {
                 .last_contact(leader.server_id)
                 .is_some_and(|silence| silence <= limits::LEADER_SILENT)
         };
-        heard.then_some(leader)
+        is_in_contact.then_some(leader)
     }
 
     /// Changes of leadership.

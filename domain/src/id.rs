@@ -330,7 +330,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn id_reads_back_what_it_prints() {
+    fn id_round_trips() {
         let id = AllocId::at(LogIndex(7), 3);
 
         let read: AllocId = id.to_string().parse().unwrap();

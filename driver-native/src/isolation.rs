@@ -472,8 +472,8 @@ impl PathTranslation {
                 ..Self::default()
             };
         }
-        let told = config.env.get(TASK_DIR_VARIABLE);
-        if told.is_none_or(|told| told != "/local") {
+        let variable = config.env.get(TASK_DIR_VARIABLE);
+        if variable.is_none_or(|path| path != "/local") {
             return Self::default();
         }
         // The host's `/tmp` is there, and may be meant.

@@ -130,11 +130,11 @@ mod tests {
         assert!(!shown.is_dir);
         assert_eq!(std::fs::read_to_string(&other).unwrap(), "kept");
         let text = std::fs::read_to_string(temp.path().join(FILE)).unwrap();
-        let said: Vec<&str> = text.lines().collect();
+        let lines: Vec<&str> = text.lines().collect();
         for line in ["search lab", "nameserver 10.9.0.53", "options rotate"] {
-            assert!(said.contains(&line), "{text}");
+            assert!(lines.contains(&line), "{text}");
         }
-        let servers = said.iter().filter(|line| line.starts_with("nameserver"));
+        let servers = lines.iter().filter(|line| line.starts_with("nameserver"));
         assert_eq!(servers.count(), 1, "{text}");
     }
 }

@@ -358,11 +358,11 @@ mod tests {
         assert_eq!(shell.wait().unwrap().code(), Some(7));
 
         assert_eq!(process.ended().unwrap(), Some(ProcessEnd::Unknown));
-        let told = process.exit_of_other().await;
+        let end = process.exit_of_other().await;
         if exit_info(process.pidfd.as_fd()) == ExitInfo::Unsupported {
-            assert_eq!(told, None);
+            assert_eq!(end, None);
         } else {
-            assert_eq!(told, Some(ProcessEnd::Exited(7)));
+            assert_eq!(end, Some(ProcessEnd::Exited(7)));
         }
     }
 

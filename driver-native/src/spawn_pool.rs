@@ -70,16 +70,17 @@ impl SpawnPool {
         &self,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> io::Result<T> {
-        let (tell, told) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         let runtime = tokio::runtime::Handle::current();
         self.push(Box::new(move || {
             let _entered = runtime.enter();
             if let Ok(done) = catch_unwind(AssertUnwindSafe(work)) {
                 // A caller that has gone away needs no answer.
-                let _gone = tell.send(done);
+                let _gone = sender.send(done);
             }
         }))?;
-        told.await
+        receiver
+            .await
             .map_err(|_dropped| io::Error::other("it panicked"))
     }
 

@@ -483,14 +483,14 @@ impl TaskProcess {
         if result.status_known {
             return result;
         }
-        let told = match self.process.exit_of_other().await {
+        let exit = match self.process.exit_of_other().await {
             Some(ProcessEnd::Exited(code)) => ExitResult::exited(code),
             Some(ProcessEnd::Signaled(signal)) => self.signaled(signal),
             Some(ProcessEnd::Unknown) | None => return result,
         };
         ExitResult {
             oom_killed: result.oom_killed,
-            ..told
+            ..exit
         }
     }
 

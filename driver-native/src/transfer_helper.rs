@@ -271,9 +271,9 @@ mod tests {
         for bytes in [&b""[..], b"f\0\0\0", b"\xff\0\0\0\x01\0\0\0x"] {
             assert_eq!(report(bytes), None);
         }
-        let said = report(b"f\0\0\0\x0d\0\0\0a/\xffb").unwrap();
+        let message = report(b"f\0\0\0\x0d\0\0\0a/\xffb").unwrap();
         assert_eq!(
-            said,
+            message,
             "make the file \"a/\u{fffd}b\": Permission denied (os error 13)"
         );
     }

@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn links_beneath_are_followed_by_who_wants_to() {
+    fn links_beneath_are_followed_on_request() {
         let (temp, top) = scene();
         symlink("inside", temp.path().join("top/link")).unwrap();
 
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn mounts_are_passed_by_who_wants_to() {
+    fn mounts_are_crossed_on_request() {
         let root = open_top("/", OFlags::RDONLY).unwrap();
 
         let passed =

@@ -183,13 +183,13 @@ impl Dns {
             searches,
             options,
         } = self;
-        let is_said = |line: &&str| match line.split_whitespace().next() {
+        let is_replaced = |line: &&str| match line.split_whitespace().next() {
             Some("nameserver") => !servers.is_empty(),
             Some("search" | "domain") => !searches.is_empty(),
             Some("options") => !options.is_empty(),
             Some(_) | None => false,
         };
-        let kept = own.lines().filter(|line| !is_said(line));
+        let kept = own.lines().filter(|line| !is_replaced(line));
         let mut lines: Vec<String> = kept.map(str::to_owned).collect();
         if !searches.is_empty() {
             lines.push(format!("search {}", searches.join(" ")));

@@ -189,8 +189,8 @@ async fn expired_peer_certificate_error_suggests_fix() {
 
     let (dialled, accepted) = connect(&endpoint, addr, &agent).await;
 
-    let told = peer::explain(&dialled.unwrap_err()).unwrap();
-    assert!(told.contains("muster operator tls cert"), "{told}");
+    let message = peer::explain(&dialled.unwrap_err()).unwrap();
+    assert!(message.contains("muster operator tls cert"), "{message}");
     let logged = peer::explain(&accepted.unwrap_err()).unwrap();
     assert!(logged.contains("expired"), "{logged}");
 }

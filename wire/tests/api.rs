@@ -324,7 +324,7 @@ has_every_key! {
 }
 
 #[test]
-fn bodies_are_what_they_were() {
+fn bodies_arrive_unchanged() {
     let job = api::job::Job::from_job(&job());
     let eval = api::eval::Evaluation::from(&eval());
     let node = api::node::Node::from(&node());

@@ -9,7 +9,7 @@
 //! still being deleted: two could free more than was needed. One that was refused counts as there while
 //! it is tried again, because it may be refused again: others are chosen beside it.
 
-mod news;
+mod report_queue;
 mod rounds;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,7 +21,7 @@ use muster_domain::node::Thresholds;
 use crate::limits::{DESTROY_PAUSE_MAX, DESTROY_PAUSE_MIN};
 
 pub use muster_domain::node::{GcReason, KeptReason};
-pub use news::GcReportQueue;
+pub use report_queue::GcReportQueue;
 pub use rounds::{GcReading, GcRoundTracker};
 
 /// Thresholds of a node. Names and defaults are Nomad's.
@@ -321,7 +321,7 @@ impl Collector {
         let (free, mut stay) = self.outlook(allocs, kept);
         let unpressed = free.saturating_sub(going);
         if unpressed > 0 {
-            stay.insert(KeptReason::Unpressed, unpressed);
+            stay.insert(KeptReason::BelowThresholds, unpressed);
         }
         stay
     }

@@ -25,7 +25,7 @@ pub struct HeartbeatLease {
     began: Option<Timestamp>,
     /// Allocations that a server named first since the last contact, with the time. Nothing is placed on a node that is
     /// gone.
-    told: BTreeMap<AllocId, Timestamp>,
+    received_at: BTreeMap<AllocId, Timestamp>,
     /// Allocations that were stopped since the last contact.
     stopped: BTreeSet<AllocId>,
 }
@@ -45,7 +45,7 @@ impl HeartbeatLease {
         Self {
             last: earlier.map_or(now, |earlier| earlier.min(now)),
             began: earlier.map(|_| now),
-            told: BTreeMap::new(),
+            received_at: BTreeMap::new(),
             stopped: BTreeSet::new(),
         }
     }
@@ -55,7 +55,7 @@ impl HeartbeatLease {
         if sent > self.last {
             self.last = sent;
             self.began = None;
-            self.told.clear();
+            self.received_at.clear();
             self.stopped.clear();
         }
     }
@@ -64,7 +64,7 @@ impl HeartbeatLease {
     /// first heartbeat.
     pub fn handle_alloc_update(&mut self, alloc: &DesiredAlloc, now: Timestamp) {
         if patience(alloc).is_some() {
-            self.told.insert(alloc.alloc_id, now);
+            self.received_at.insert(alloc.alloc_id, now);
         }
     }
 
@@ -98,8 +98,8 @@ impl HeartbeatLease {
         let first = |from: Timestamp| from.plus(FIRST_CONTACT);
         let at_start = self.began.map(first);
         let at_start = at_start.map(|at| at.min(due.plus(FIRST_CONTACT_LATE_MAX)));
-        let when_told = self.told.get(&alloc_id).copied().map(first);
-        at_start.max(when_told).unwrap_or(due).max(due)
+        let at_receipt = self.received_at.get(&alloc_id).copied().map(first);
+        at_start.max(at_receipt).unwrap_or(due).max(due)
     }
 }
 

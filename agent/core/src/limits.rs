@@ -63,4 +63,4 @@ pub const GC_ROUND_MAX: Duration = Duration::from_mins(1);
 /// Least time between two reports of a node's collections that nobody asked for. With 5 000 nodes that all collect that is
 /// 83 reports a second, which share two log entries a second of each server; half would only say the same in smaller pieces,
 /// double would tell of a disk that fills up when it is full.
-pub const GC_NEWS_PAUSE: Duration = Duration::from_mins(1);
+pub const GC_REPORT_PAUSE: Duration = Duration::from_mins(1);

@@ -1,4 +1,4 @@
-//! Decides which messages of the control plane are news.
+//! Decides which messages of the control plane change the desired allocations.
 //!
 //! [`Desired`] merges what servers send into what the node should run. An allocation's modify index
 //! decides between two messages about it, and the index of the state a message was made from decides
@@ -108,30 +108,30 @@ impl Desired {
     }
 
     /// Merges a message and says what is new.
-    pub fn apply(&mut self, news: DesiredUpdate) -> MergeOutcome {
+    pub fn apply(&mut self, update: DesiredUpdate) -> MergeOutcome {
         let mut merged = MergeOutcome::default();
         if let Some(sets) = &mut self.sets {
-            let set = sets.entry(news.index).or_default();
+            let set = sets.entry(update.index).or_default();
             set.mentioned
-                .extend(news.allocs.iter().map(|alloc| alloc.alloc_id));
-            set.mentioned.extend(&news.unchanged);
-            set.count = news.complete.map(|count| count as usize).or(set.count);
+                .extend(update.allocs.iter().map(|alloc| alloc.alloc_id));
+            set.mentioned.extend(&update.unchanged);
+            set.count = update.complete.map(|count| count as usize).or(set.count);
         }
-        for alloc in news.allocs {
+        for alloc in update.allocs {
             merged.changes.extend(self.merge(alloc));
         }
-        merged.ask_again = news.unchanged.iter().any(|id| !self.knows(*id));
-        for alloc_id in news.gone {
-            merged.changes.extend(self.forget(alloc_id, news.index));
+        merged.ask_again = update.unchanged.iter().any(|id| !self.knows(*id));
+        for alloc_id in update.gone {
+            merged.changes.extend(self.forget(alloc_id, update.index));
         }
         if merged.ask_again {
             self.index = LogIndex(0);
         } else if self.sets.is_some() {
-            self.end_set(news.index, &mut merged);
-        } else if let Some(count) = news.complete
-            && self.count_at(news.index) == count as usize
+            self.end_set(update.index, &mut merged);
+        } else if let Some(count) = update.complete
+            && self.count_at(update.index) == count as usize
         {
-            self.index = self.index.max(news.index);
+            self.index = self.index.max(update.index);
         }
         merged
     }

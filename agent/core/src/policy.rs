@@ -124,8 +124,8 @@ pub fn compile(
         all.map(|policy| policy.map(direction))
     };
     let rate = |direction| {
-        let mut said = pick(direction).into_iter().flatten();
-        said.find_map(|policy| policy.rate)
+        let mut policies = pick(direction).into_iter().flatten();
+        policies.find_map(|policy| policy.rate)
     };
     let built_in = built_in(node);
     let host = host_rules(group, node, resolvers);
@@ -233,14 +233,14 @@ struct OrderedRules<'a> {
 impl<'a> OrderedRules<'a> {
     fn new(built_in: &'a [PolicyRule], all: [Option<&'a DirectionPolicy>; 4]) -> Self {
         let own = built_in.iter().map(|rule| (rule.name.clone(), rule));
-        let said = all.into_iter().zip(["", "", NODE, CLUSTER]);
-        let named = said.flat_map(|(policy, before)| {
+        let layers = all.into_iter().zip(["", "", NODE, CLUSTER]);
+        let named = layers.flat_map(|(policy, before)| {
             let rules = policy.into_iter().flat_map(|policy| &policy.rules);
             rules.map(move |rule| (format!("{before}{}", rule.name), rule))
         });
         let rules: Vec<_> = own.chain(named).collect();
-        let mut said = all.into_iter().flatten();
-        let default = said
+        let mut policies = all.into_iter().flatten();
+        let default = policies
             .find_map(|policy| policy.default)
             .unwrap_or(PolicyAction::Allow);
         let denies = |rule: &PolicyRule| rule.action == PolicyAction::Deny;

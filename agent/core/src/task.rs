@@ -934,9 +934,9 @@ impl TaskRunner {
 
     /// The message about its allocation's disk, if that was exceeded.
     pub(crate) fn disk_words(&self) -> Option<String> {
-        let told = self.state.events.iter().rev();
-        let mut told = told.filter(|event| event.kind == TaskEventKind::DiskExceeded);
-        told.next().map(|event| event.message.clone())
+        let events = self.state.events.iter().rev();
+        let mut disk_events = events.filter(|event| event.kind == TaskEventKind::DiskExceeded);
+        disk_events.next().map(|event| event.message.clone())
     }
 
     /// It will not be started again. The work of a one-off task of which nothing better is known failed for

@@ -24,11 +24,11 @@ use super::{Bpf, ExecCounters};
 /// Runs on the first thread before `main`: tests have threads of their own.
 #[used]
 #[unsafe(link_section = ".init_array")]
-static BEFORE_MAIN: extern "C" fn() = leave_if_told;
+static BEFORE_MAIN: extern "C" fn() = leave_if_ordered;
 
 /// With the order `leave`, the first thread leaves alone with code 3, then another ends the process
 /// with the code of the order.
-extern "C" fn leave_if_told() {
+extern "C" fn leave_if_ordered() {
     let order = env::var(CHILD_VAR).unwrap_or_default();
     let Some(code) = order
         .strip_prefix("leave ")
@@ -93,10 +93,10 @@ fn reading_counts_delays_no_policy_change() {
     let bpf = node.open();
     let group = fixture::group("g");
     let mut policies = compile(&group, &group.tasks[0].name, &NodePolicy::default(), &[]).unwrap();
-    let heard = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
     bpf.attach_policy(node.task(), &policies, &BTreeSet::new())
         .unwrap();
-    node.start(&format!("send-to {}", heard.local_addr().unwrap()));
+    node.start(&format!("send-to {}", receiver.local_addr().unwrap()));
     assert_eq!(node.wait().code(), Some(0));
     let before = bpf.rule_counts(node.task()).unwrap();
     let [count] = &before[..] else {
@@ -135,8 +135,8 @@ fn reused_policy_ref_lets_nothing_pass() {
     let bpf = node.open();
     let group = fixture::group("g");
     let policies = compile(&group, &group.tasks[0].name, &NodePolicy::default(), &[]).unwrap();
-    let heard = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let send = format!("send-to {}", heard.local_addr().unwrap());
+    let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let send = format!("send-to {}", receiver.local_addr().unwrap());
     bpf.attach_policy(node.task(), &policies, &BTreeSet::new())
         .unwrap();
     node.start(&send);

@@ -660,7 +660,7 @@ fn first_byte_or_drop_creates_log_file() {
 
 /// It was not the first writer after all: it goes on as one that looked at once.
 #[test]
-fn first_byte_goes_behind_what_is_there() {
+fn first_byte_goes_behind_existing_bytes() {
     for before in ["", "0123", "0123456789"] {
         let dir = tempfile::tempdir().unwrap();
         put(&mut writer(dir.path(), limits(2, 4)), before.as_bytes());

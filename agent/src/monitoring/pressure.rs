@@ -5,8 +5,8 @@
 //! task. Then all tasks are looked at twice, and those that stood still for the same part of the time between are told,
 //! in an event of the task. A look that finds a task is the last for [`PRESSURE_PAUSE`]. One that finds none is repeated
 //! sooner, because a task may stand still while it starts. A start ends a pause of more than [`PRESSURE_START_PAUSE`].
-//! An event comes once in [`PRESSURE_TOLD_PAUSE`] for each want of a task. Where the kernel keeps no pressure, nobody is
-//! told.
+//! An event comes once in [`PRESSURE_EVENT_INTERVAL`] for each want of a task. Where the kernel keeps no pressure, nobody
+//! is told.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -22,7 +22,9 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::context::AgentContext;
-use crate::limits::{PRESSURE_PAUSE, PRESSURE_START_PAUSE, PRESSURE_TOLD_PAUSE, PRESSURE_WINDOW};
+use crate::limits::{
+    PRESSURE_EVENT_INTERVAL, PRESSURE_PAUSE, PRESSURE_START_PAUSE, PRESSURE_WINDOW,
+};
 use crate::resources::cgroup::{NodeTree, PressureResource};
 use crate::tasks::live::LiveTasks;
 
@@ -67,13 +69,13 @@ async fn follow_want(
         reason = "the other constructor is unsafe; a File stays open and the same while it is registered"
     )]
     let trigger = AsyncFd::with_interest(trigger, Interest::PRIORITY)?;
-    let mut told: BTreeMap<TaskKey, Instant> = BTreeMap::new();
+    let mut reported: BTreeMap<TaskKey, Instant> = BTreeMap::new();
     let mut pauses = Pauses::new();
     loop {
         let waited_since = Instant::now();
         wait(&trigger).await?;
         pauses.handle_trigger(waited_since.elapsed());
-        told.retain(|_, at| at.elapsed() < PRESSURE_TOLD_PAUSE);
+        reported.retain(|_, at| at.elapsed() < PRESSURE_EVENT_INTERVAL);
         let starts = tasks.starts();
         let (before, begun) = (stalls(tasks, want), Instant::now());
         tokio::time::sleep(PRESSURE_WINDOW).await;
@@ -81,10 +83,10 @@ async fn follow_want(
         let found = stuck(&before, &after, part(window, percent));
         let pause = pauses.next(!found.is_empty());
         for (key, stood) in found {
-            if told.contains_key(&key) {
+            if reported.contains_key(&key) {
                 continue;
             }
-            told.insert(key.clone(), Instant::now());
+            reported.insert(key.clone(), Instant::now());
             send_event(tasks, &key, want, stood, window).await;
         }
         if sleep(pause, || tasks.starts() != starts).await {

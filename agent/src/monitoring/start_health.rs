@@ -105,8 +105,8 @@ impl StartHealth {
         if state.until.is_none() && (is_exhausted || all_fail) {
             state.until = Some(now + state.pause);
             state.pause = (state.pause * 2).min(START_PAUSE_MAX);
-            let told = format!("tasks cannot be started here: {reason}");
-            self.conditions.set(STARTS, &told);
+            let message = format!("tasks cannot be started here: {reason}");
+            self.conditions.set(STARTS, &message);
         }
     }
 

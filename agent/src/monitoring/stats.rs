@@ -18,7 +18,7 @@ use muster_wire::task_stats::Source;
 
 use crate::bpf::{self, TaskCounters};
 use crate::context::AgentContext;
-use crate::limits::STUCK_TOLD_MAX;
+use crate::limits::STUCK_REPORTED_MAX;
 use crate::monitoring::fingerprint::{disk_usage, meminfo};
 use crate::resources::cgroup::{self, CgroupRows, Controller, MemoryStats};
 use crate::ring::StreamStats;
@@ -111,7 +111,7 @@ fn collection(storage: &StorageContext) -> NodeCollection {
         deleted_bytes: trash.deleted.bytes,
         delete_failures: trash.failures,
         delete_busy: trash.busy,
-        stuck: trash.refused.into_iter().take(STUCK_TOLD_MAX).collect(),
+        stuck: trash.refused.into_iter().take(STUCK_REPORTED_MAX).collect(),
     }
 }
 

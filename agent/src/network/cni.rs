@@ -538,11 +538,11 @@ impl CniNetworks {
     /// The configuration with which the plugins ran.
     fn list(alloc_id: AllocId, record: &CniRecord) -> Option<NetworkList> {
         let list = NetworkList::parse(&record.config);
-        let told = |reason: &String| {
+        let log_unreadable = |reason: &String| {
             tracing::error!(%alloc_id, reason,
                 "the recorded CNI configuration cannot be read: its plugins are not run");
         };
-        list.inspect_err(told).ok()
+        list.inspect_err(log_unreadable).ok()
     }
 
     fn find(&self, name: &str) -> Result<(NetworkList, String), CniError> {

@@ -63,13 +63,13 @@ impl NodeRules {
         Arc::clone(&self.locked())
     }
 
-    /// No task reaches `servers`, nor those that the operator named. Says whether that is news.
+    /// No task reaches `servers`, nor those that the operator named. Returns whether the policy changed.
     pub(crate) fn set_servers(&self, servers: &[SocketAddr]) -> bool {
         self.forbid(SERVERS, sockets_of_servers(servers))
     }
 
-    /// Keeps tasks from `apis`, where servers listen for clients, unless the operator allows it. Says whether that is
-    /// news.
+    /// Keeps tasks from `apis`, where servers listen for clients, unless the operator allows it. Returns whether the
+    /// policy changed.
     pub(crate) fn set_apis(&self, apis: &[SocketAddr]) -> bool {
         let apis = if self.allows_apis { &[][..] } else { apis };
         let mut places = sockets(HTTP_API, PolicyProtocol::Tcp, apis);
@@ -94,7 +94,7 @@ impl NodeRules {
     }
 
     /// Covers the addresses that this machine has got since: where servers on it listen, and all that are closed to
-    /// tasks with a network of their own. Says whether that is news.
+    /// tasks with a network of their own. Returns whether the policy changed.
     pub(crate) fn cover_new_addresses(&self) -> bool {
         let gateway = IpNet::from(IpAddr::from(GATEWAY));
         let own = own_addresses();
@@ -125,7 +125,7 @@ impl NodeRules {
         LogIndex(self.cluster_index.load(Ordering::Acquire))
     }
 
-    /// Sets the policy that the entry at `index` wants on all nodes of the cluster. Says whether that is news. An older
+    /// Sets the policy that the entry at `index` wants on all nodes of the cluster. Returns whether the policy changed. An older
     /// entry than the known one comes from a server that is behind.
     pub(crate) fn set_cluster(&self, index: LogIndex, policy: &NetworkPolicy) -> bool {
         if index <= self.cluster_index() {
@@ -140,11 +140,11 @@ impl NodeRules {
         let mut current = self.locked();
         let mut next = (**current).clone();
         change(&mut next);
-        let is_news = next != **current;
-        if is_news {
+        let is_changed = next != **current;
+        if is_changed {
             *current = Arc::new(next);
         }
-        is_news
+        is_changed
     }
 
     fn locked(&self) -> MutexGuard<'_, Arc<NodePolicy>> {

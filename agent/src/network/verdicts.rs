@@ -8,7 +8,7 @@ use muster_wire::rpc::Verdict;
 use nix::time::{ClockId, clock_gettime};
 
 use crate::bpf::{Direction, PacketVerdict};
-use crate::limits::{VERDICT_ALLOCS_MAX, VERDICTS_KEPT, VERDICTS_TOLD_MAX};
+use crate::limits::{VERDICT_ALLOCS_MAX, VERDICTS_KEPT, VERDICTS_PER_ANSWER_MAX};
 use crate::session::clock::now;
 
 /// The newest verdicts of all tasks, each with its number among those of its allocation. A reader that is too slow sees
@@ -38,8 +38,8 @@ impl VerdictLog {
         }
         if kept.newest.len() > VERDICT_ALLOCS_MAX {
             let RecentVerdicts { newest, verdicts } = &mut *kept;
-            let told: HashSet<AllocId> = verdicts.iter().map(|(id, _)| *id).collect();
-            newest.retain(|id, _| told.contains(id));
+            let alloc_ids: HashSet<AllocId> = verdicts.iter().map(|(id, _)| *id).collect();
+            newest.retain(|id, _| alloc_ids.contains(id));
         }
     }
 
@@ -56,7 +56,7 @@ impl VerdictLog {
         let mut found: Vec<Verdict> = newest
             .filter(|(id, _)| *id == alloc_id)
             .take_while(|(_, verdict)| verdict.number > after)
-            .take(VERDICTS_TOLD_MAX)
+            .take(VERDICTS_PER_ANSWER_MAX)
             .map(|(_, verdict)| verdict.clone())
             .collect();
         found.reverse();
@@ -189,7 +189,7 @@ mod tests {
         }
         assert_eq!(log.locked().verdicts.len(), VERDICTS_KEPT);
         let (verdicts, last) = log.of(alloc_id, 0);
-        assert_eq!(verdicts.len(), VERDICTS_TOLD_MAX);
+        assert_eq!(verdicts.len(), VERDICTS_PER_ANSWER_MAX);
         assert_eq!(verdicts.last().unwrap().number, last);
     }
 }

@@ -18,8 +18,8 @@ pub(crate) enum Event {
     SessionBegan,
     /// The control plane says what it wants.
     Desired {
-        /// The news from the control plane.
-        news: DesiredUpdate,
+        /// The update from the control plane.
+        update: DesiredUpdate,
         /// The remote tasks of those allocations, as the control plane has them.
         remote: Vec<RemoteAlloc>,
     },

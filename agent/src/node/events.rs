@@ -125,7 +125,7 @@ impl Node {
     ) {
         self.restore(loaded);
         let mut look = tokio::time::interval(gc::interval(&self.collector));
-        let mut heard = self.context.session.standing.last_contact();
+        let mut last_contact = self.context.session.standing.last_contact();
         let mut emptied = self.context.storage.trash.times_emptied();
         loop {
             let alone = self.contact.poll_timeout(&self.desired);
@@ -139,8 +139,8 @@ impl Node {
                 // There may be more space now.
                 Ok(()) = emptied.changed() => {}
                 () = alloc::until(refused) => {}
-                Ok(()) = heard.changed() => {
-                    if let Some(sent) = *heard.borrow_and_update() {
+                Ok(()) = last_contact.changed() => {
+                    if let Some(sent) = *last_contact.borrow_and_update() {
                         self.contact.handle_heartbeat(self.clock.at(sent));
                     }
                     continue;
@@ -268,11 +268,11 @@ impl Node {
     fn handle(&mut self, event: Event) {
         match event {
             Event::SessionBegan => self.desired.begin_session(),
-            Event::Desired { news, remote } => {
-                let known = news.allocs.iter();
+            Event::Desired { update, remote } => {
+                let known = update.allocs.iter();
                 let known = known.map(|alloc| (alloc.alloc_id, alloc.client_status));
                 self.context.session.outbox.acknowledge_known(known);
-                let merged = self.desired.apply(news);
+                let merged = self.desired.apply(update);
                 let now = self.clock.at(Instant::now());
                 for change in merged.changes {
                     if let Change::Start(alloc) = &change {
@@ -323,7 +323,7 @@ impl Node {
                 self.report_stopped();
             }
             Event::StopAll { done, longest } => {
-                let _told = longest.send(self.longest_stop());
+                let _sent = longest.send(self.longest_stop());
                 self.stopping = Some(done);
                 self.notify_awake(|| Input::Stop);
                 self.report_stopped();
@@ -579,7 +579,7 @@ impl Node {
         self.runners.spawn(async move {
             let event = match gc::release(&context, alloc_id).await {
                 Ok(()) => Event::Released { alloc_id },
-                Err(_told) => Event::Refused { alloc_id },
+                Err(_logged) => Event::Refused { alloc_id },
             };
             drop(events.send(event).await);
         });
@@ -595,7 +595,7 @@ impl Node {
         if dry_run {
             let outlook = gc::outlook(&self.collector, self.allocs.len(), kept);
             // The caller may have stopped waiting.
-            let _told = done.send(outlook);
+            let _sent = done.send(outlook);
         } else {
             // For a server that does not hear, or an heir, nobody need wait.
             waiting.retain(|alloc_id| kept(*alloc_id).is_none());
@@ -620,7 +620,7 @@ impl Node {
             && let Some(done) = self.stopping.take()
         {
             // The caller may have stopped waiting.
-            let _told = done.send(());
+            let _sent = done.send(());
         }
     }
 
@@ -730,9 +730,9 @@ fn kept(
     alloc_id: AllocId,
 ) -> Option<KeptReason> {
     if !context.session.outbox.is_reported(alloc_id) {
-        Some(KeptReason::Untold)
+        Some(KeptReason::Unreported)
     } else if heirs.contains_key(&alloc_id) || context.storage.dir_leases.has(alloc_id) {
-        Some(KeptReason::Inherited)
+        Some(KeptReason::DataAwaited)
     } else {
         None
     }

@@ -75,16 +75,16 @@ pub(super) async fn packet_verdicts(context: Arc<AgentContext>, stop: Cancellati
     // Whose a cgroup is; of a task that ended a moment ago too.
     let mut tasks: HashMap<u64, (AllocId, String)> = HashMap::new();
     loop {
-        let mut told: Vec<PacketVerdict> = Vec::new();
+        let mut batch: Vec<PacketVerdict> = Vec::new();
         let waited = tokio::select! {
-            waited = verdicts.next(bpf, |verdict| told.push(verdict)) => waited,
+            waited = verdicts.next(bpf, |verdict| batch.push(verdict)) => waited,
             () = stop.cancelled() => return,
         };
         if let Err(error) = waited {
             tracing::error!(%error, "refused packets are not told one by one any more");
             return;
         }
-        if told
+        if batch
             .iter()
             .any(|verdict| !tasks.contains_key(&verdict.task))
         {
@@ -93,7 +93,7 @@ pub(super) async fn packet_verdicts(context: Arc<AgentContext>, stop: Cancellati
                 .map(|(id, name, live)| (live.record.cgroup_id, (id, name)))
                 .collect();
         }
-        for verdict in told {
+        for verdict in batch {
             if let Some((alloc_id, task)) = tasks.get(&verdict.task) {
                 let verdict = reported_verdict(task, verdict);
                 context.network.verdicts.push(*alloc_id, verdict);

@@ -55,7 +55,7 @@ use crate::tasks::drivers::native::{self, NativeProcess};
 use crate::tasks::drivers::networks::DriverNetworks;
 use crate::tasks::drivers::nomad::NomadDrivers;
 use crate::tasks::drivers::plugin::{self, SupervisorContext};
-use crate::tasks::drivers::tell::follow_events;
+use crate::tasks::drivers::task_events::follow_events;
 use crate::tasks::drivers::{DriverHealth, DriverSlot, Drivers, follow_fingerprint};
 use crate::tasks::live::LiveTasks;
 use crate::tasks::task;

@@ -42,8 +42,8 @@ impl Cores {
     /// `task` has the cores `ids` from now on.
     pub(crate) fn hold(&self, tree: &NodeTree, task: &TaskName, ids: &[u16]) {
         let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
-        let news = held.insert(task.clone(), ids.to_vec()).as_deref() != Some(ids);
-        if news {
+        let is_new = held.insert(task.clone(), ids.to_vec()).as_deref() != Some(ids);
+        if is_new {
             share(tree, &held);
             // One that runs already, and of which nothing was known, was taken for one of the others.
             tree.share_cores(|other| other == task, ids);
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn others_run_on_what_is_left() {
+    fn others_run_on_the_remaining_cores() {
         assert_eq!(left_of(&[]), [0, 1, 2, 3]);
         assert_eq!(left_of(&[&[1], &[3]]), [0, 2]);
     }

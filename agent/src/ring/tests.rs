@@ -266,7 +266,7 @@ async fn stopped_wait_takes_no_bytes() {
 }
 
 #[tokio::test]
-async fn detach_drains_what_waits_and_keeps_no_descriptor() {
+async fn detach_drains_the_pipe_and_keeps_no_descriptor() {
     for config in ALL {
         let place = TestDirs::new();
         let mut task = place.task_side("web.stdout");

@@ -151,7 +151,7 @@ impl Worker {
     }
 
     fn obey(&mut self, command: Command) {
-        let heard = match command {
+        let is_delivered = match command {
             Command::Attach { spec, answer } => answer.send(self.attach(*spec)).is_ok(),
             Command::Stats { stream_id, answer } => {
                 let stream = self.streams.get(&stream_id);
@@ -173,7 +173,7 @@ impl Worker {
                 answer.send(()).is_ok()
             }
         };
-        if !heard {
+        if !is_delivered {
             tracing::debug!("nobody waits for the log loop's answer");
         }
     }

@@ -96,16 +96,16 @@ impl ContactFile {
         (self.clock, self.earlier)
     }
 
-    /// Writes down what is `heard` until `stop`.
+    /// Writes down each `last_contact` until `stop`.
     pub(crate) async fn follow(
         self,
-        mut heard: watch::Receiver<Option<Instant>>,
+        mut last_contact: watch::Receiver<Option<Instant>>,
         stop: CancellationToken,
     ) {
         let mut is_reported = false;
         let following = async {
-            while heard.changed().await.is_ok() {
-                let Some(sent) = *heard.borrow_and_update() else {
+            while last_contact.changed().await.is_ok() {
+                let Some(sent) = *last_contact.borrow_and_update() else {
                     continue;
                 };
                 let written = self.write(self.clock.at(sent));

@@ -26,7 +26,7 @@ use crate::session::clock::now;
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     entries: Mutex<BTreeMap<AllocId, ReportEntry>>,
-    news: Notify,
+    pending: Notify,
     urgent: Notify,
     collections: Mutex<GcReportQueue>,
     collected: Notify,
@@ -85,7 +85,7 @@ impl Outbox {
         if urgent {
             self.urgent.notify_one();
         } else {
-            self.news.notify_one();
+            self.pending.notify_one();
         }
     }
 
@@ -120,7 +120,7 @@ impl Outbox {
                 entry.may_be_known = false;
             }
         }
-        self.news.notify_one();
+        self.pending.notify_one();
     }
 
     /// Another deployment asks how the allocation is: the control plane has forgotten the answer to the one before,
@@ -136,7 +136,7 @@ impl Outbox {
     pub(crate) async fn due(&self, delay: std::time::Duration) {
         tokio::select! {
             () = self.urgent.notified() => {}
-            () = self.news.notified() => {
+            () = self.pending.notified() => {
                 tokio::select! {
                     () = self.urgent.notified() => {}
                     () = tokio::time::sleep(delay) => {}
@@ -406,7 +406,7 @@ mod tests {
     #[test]
     fn acknowledged_end_is_not_reported_again() {
         let outbox = Outbox::default();
-        let [known, other, unheard] = [1, 2, 3].map(|name| {
+        let [known, other, unknown] = [1, 2, 3].map(|name| {
             let mut ended = report(name, "ended");
             ended.client_status = ClientStatus::Complete;
             outbox.put_ended(ended.clone());
@@ -414,15 +414,19 @@ mod tests {
         });
         let waiting = outbox.batch(1);
 
-        let heard = [(known, ClientStatus::Complete), (other, ClientStatus::Lost)];
-        outbox.acknowledge_known(heard.into_iter());
-        let is_reported = [known, other, unheard].map(|alloc_id| outbox.is_reported(alloc_id));
+        let acknowledged = [(known, ClientStatus::Complete), (other, ClientStatus::Lost)];
+        outbox.acknowledge_known(acknowledged.into_iter());
+        let is_reported = [known, other, unknown].map(|alloc_id| outbox.is_reported(alloc_id));
         outbox.end_first_reports();
 
         assert_eq!(waiting, []);
         assert_eq!(is_reported, [true, false, false]);
-        let told: BTreeSet<AllocId> = outbox.batch(1).iter().map(|told| told.alloc_id).collect();
-        assert_eq!(told, BTreeSet::from([other, unheard]));
+        let reported: BTreeSet<AllocId> = outbox
+            .batch(1)
+            .iter()
+            .map(|report| report.alloc_id)
+            .collect();
+        assert_eq!(reported, BTreeSet::from([other, unknown]));
     }
 
     /// The control plane knows of the end, and not of what came after it was taken up again.
@@ -442,7 +446,7 @@ mod tests {
 
     /// The answer to the first message must not cover a change made after it was sent.
     #[test]
-    fn an_answer_covers_only_what_was_sent() {
+    fn an_acknowledgement_covers_only_sent_changes() {
         let outbox = Outbox::default();
         outbox.put(report(1, "a"), false);
         outbox.batch(1);

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 pub(crate) struct ControlPlaneStatus {
     known: watch::Sender<LogIndex>,
     lease: watch::Sender<Option<Instant>>,
-    heard: watch::Sender<Option<Instant>>,
+    last_contact: watch::Sender<Option<Instant>>,
     server: watch::Sender<Option<Connection>>,
 }
 
@@ -20,7 +20,7 @@ impl Default for ControlPlaneStatus {
         Self {
             known: watch::Sender::new(LogIndex(0)),
             lease: watch::Sender::new(None),
-            heard: watch::Sender::new(None),
+            last_contact: watch::Sender::new(None),
             server: watch::Sender::new(None),
         }
     }
@@ -45,12 +45,12 @@ impl ControlPlaneStatus {
     /// `lease` has passed since. What is earlier changes nothing: what was granted stays granted.
     pub(super) fn grant(&self, sent: Instant, lease: Duration) {
         advance(&self.lease, sent + lease);
-        advance(&self.heard, sent);
+        advance(&self.last_contact, sent);
     }
 
     /// When the newest heartbeat was sent that a leader has counted, and each change of it.
     pub(crate) fn last_contact(&self) -> watch::Receiver<Option<Instant>> {
-        self.heard.subscribe()
+        self.last_contact.subscribe()
     }
 
     /// The node has a session over `connection`, or none.

@@ -471,7 +471,7 @@ mod tests {
 
     /// A program that a task marks set-user-id would run as the task's user.
     #[test]
-    fn other_users_do_not_reach_what_tasks_write() {
+    fn other_users_do_not_reach_task_files() {
         let (_temp, data, alloc_id) = made();
         let dirs = data.alloc(alloc_id);
         fs::set_permissions(&dirs.alloc, fs::Permissions::from_mode(0o711)).unwrap();
@@ -483,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn users_who_see_the_host_pass() {
+    fn users_that_see_the_host_may_pass() {
         let (_temp, data, alloc_id) = made();
         let dirs = data.alloc(alloc_id);
 

@@ -558,9 +558,9 @@ impl DiskState {
         }
         let message = exceeded(&look, limit);
         tracing::warn!(%alloc_id, message, "an allocation is stopped");
-        let told = Event::DiskExceeded { message }.into();
+        let event = Event::DiskExceeded { message }.into();
         // A runner whose inbox is full hears it after the next look.
-        if let Err(error) = watched.inbox.try_send(told) {
+        if let Err(error) = watched.inbox.try_send(event) {
             tracing::debug!(%alloc_id, %error, "the allocation's runner does not hear of its disk yet");
         }
     }

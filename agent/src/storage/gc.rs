@@ -304,7 +304,7 @@ impl GcRequests {
                 ..outlook()
             };
             // The caller may have stopped waiting.
-            let _told = ask.done.send(collected);
+            let _sent = ask.done.send(collected);
         }
     }
 }

@@ -130,7 +130,7 @@ pub(crate) fn build(
             .map_or(Ok(()), |pid| seen_by(pid, &root.task_dir))?;
         Ok(root)
     });
-    made.inspect_err(|_told| {
+    made.inspect_err(|_error| {
         // What is left is taken off before the next start.
         drop(remove(&roots.join(task)));
     })

@@ -68,7 +68,7 @@ impl AllocTask {
         mut inputs: mpsc::Receiver<Input>,
     ) {
         let mut jobs = JoinSet::new();
-        let mut told = None;
+        let mut reported_finish = None;
         if !self.restored {
             let desired = Write::Desired(Box::new((*self.desired).clone()));
             self.submit(vec![desired]).await;
@@ -84,7 +84,7 @@ impl AllocTask {
             while let Some(effect) = self.runner.poll_effect() {
                 self.carry_out(effect, &inbox, &mut jobs).await;
             }
-            self.report_to_node(&mut told).await;
+            self.report_to_node(&mut reported_finish).await;
             if self.runner.is_destroyed() {
                 return;
             }
@@ -184,14 +184,14 @@ impl AllocTask {
             };
             let desired = Arc::clone(&self.desired);
             let task = TaskRef { desired, at };
-            let told = task::attach_live_policy(&context, &task, &live);
-            self.send_event(at, told);
+            let message = task::attach_live_policy(&context, &task, &live);
+            self.send_event(at, message);
         }
     }
 
     /// Has what an operator should know of a task in its history.
-    fn send_event(&mut self, task_at: usize, told: Option<String>) {
-        if let Some(message) = told {
+    fn send_event(&mut self, task_at: usize, message: Option<String>) {
+        if let Some(message) = message {
             let input = TaskInput::Message { message };
             self.runner
                 .handle_event(Event::Task { task_at, input }, now());
@@ -214,8 +214,8 @@ impl AllocTask {
             };
             let desired = Arc::clone(&self.desired);
             let task = TaskRef { desired, at };
-            let told = task::limit_again(&context.resources, &context.session, &task, &live);
-            self.send_event(at, told);
+            let message = task::limit_again(&context.resources, &context.session, &task, &live);
+            self.send_event(at, message);
         }
     }
 
@@ -342,13 +342,13 @@ impl AllocTask {
     }
 
     /// Tells the node once that the allocation has finished, and that it is destroyed.
-    async fn report_to_node(&mut self, told: &mut Option<Timestamp>) {
+    async fn report_to_node(&mut self, reported_finish: &mut Option<Timestamp>) {
         let alloc_id = self.runner.alloc_id();
         let finished = self.runner.finished_at();
-        if finished != *told
+        if finished != *reported_finish
             && let Some(at) = finished
         {
-            *told = finished;
+            *reported_finish = finished;
             self.context.storage.disks.forget(alloc_id);
             if let Err(reason) = self.context.give_network_back(alloc_id).await {
                 crate::network::bridge::warn_network_left(alloc_id, &reason);

@@ -13,7 +13,7 @@ pub(crate) mod networks;
 pub(crate) mod nomad;
 mod pause;
 pub(crate) mod plugin;
-pub(crate) mod tell;
+pub(crate) mod task_events;
 pub(crate) mod usage;
 
 use std::collections::BTreeMap;

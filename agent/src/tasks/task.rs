@@ -155,7 +155,7 @@ pub(crate) async fn find(
             task.release_cores(&context.resources);
             inputs.send(input).await;
         }
-        recover::RecoveredTask::Live(live, told) => {
+        recover::RecoveredTask::Live(live, messages) => {
             let live = Arc::new(*live);
             context.tasks.live.insert(
                 task.alloc_id(),
@@ -172,12 +172,12 @@ pub(crate) async fn find(
                 inputs.send(TaskInput::Recovered).await;
                 let repaired =
                     recover::repair_limits(&context.resources, &context.session, &task, &live);
-                for message in told.into_iter().chain(repaired) {
+                for message in messages.into_iter().chain(repaired) {
                     inputs.send(TaskInput::Message { message }).await;
                 }
                 end::StartKnowledge::ToRunner
             } else {
-                end::StartKnowledge::No(told)
+                end::StartKnowledge::No(messages)
             };
             attend(&context, &task, &live, known, &inputs).await;
         }

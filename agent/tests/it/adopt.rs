@@ -106,13 +106,13 @@ async fn changed_limit_is_restored_after_agent_restart() {
 
     let agent = machine.agent(&server).await;
 
-    let told = format!(
+    let message = format!(
         "limits were not the task's: pids.max was 7 and is {} again",
         wanted.trim()
     );
     server
         .reported(alloc_id, "told of the limit", |task, _| {
-            task.events.iter().any(|event| event.message == told)
+            task.events.iter().any(|event| event.message == message)
         })
         .await;
     assert_eq!(std::fs::read_to_string(&limit).unwrap(), wanted);

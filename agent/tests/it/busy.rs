@@ -43,9 +43,9 @@ async fn cpu_saturation_does_not_starve_agent_heartbeats() {
     }
 
     server.longest_silence();
-    let heard = server.heartbeats();
+    let before = server.heartbeats();
     eventually("fifteen heartbeats", async || {
-        (server.heartbeats() >= heard + 15).then_some(())
+        (server.heartbeats() >= before + 15).then_some(())
     })
     .await;
     let silence = server.longest_silence();

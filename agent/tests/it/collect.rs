@@ -39,7 +39,7 @@ async fn reports_committed(agent: &Agent) {
         let has_unreported = outlook
             .kept
             .iter()
-            .any(|(why, _)| *why == KeptReason::Untold);
+            .any(|(why, _)| *why == KeptReason::Unreported);
         (!has_unreported).then_some(())
     })
     .await;
@@ -225,12 +225,18 @@ async fn server_receives_gc_result() {
 
     agent.collect_now(false).await.unwrap();
 
-    let told = eventually("the server is told", async || server.collected().pop()).await;
-    assert_eq!(told.destroyed, BTreeMap::from([(GcReason::Forced, 2)]));
-    assert_eq!(told.kept, BTreeMap::from([(KeptReason::Refused, 1)]));
-    assert!(told.refusals > 0 && told.inodes > 0, "{told:?}");
-    assert!(told.began_at < told.ended_at, "{told:?}");
-    assert_eq!(told.thresholds.allocs_max, 50);
+    let collection = eventually("the server is told", async || server.collected().pop()).await;
+    assert_eq!(
+        collection.destroyed,
+        BTreeMap::from([(GcReason::Forced, 2)])
+    );
+    assert_eq!(collection.kept, BTreeMap::from([(KeptReason::Refused, 1)]));
+    assert!(
+        collection.refusals > 0 && collection.inodes > 0,
+        "{collection:?}"
+    );
+    assert!(collection.began_at < collection.ended_at, "{collection:?}");
+    assert_eq!(collection.thresholds.allocs_max, 50);
     agent.shutdown(ShutdownPolicy::StopTasks).await;
 }
 
@@ -298,9 +304,9 @@ async fn ends_known_to_servers_are_not_resent() {
     reports_committed(&agent).await;
     let collected = agent.collect_now(false).await.unwrap();
 
-    let said = server.messages().split_off(before);
-    let said: Vec<AllocId> = said.into_iter().flat_map(|(_, told)| told).collect();
-    assert_eq!(said, ended[1..]);
+    let messages = server.messages().split_off(before);
+    let reported: Vec<AllocId> = messages.into_iter().flat_map(|(_, ids)| ids).collect();
+    assert_eq!(reported, ended[1..]);
     assert_eq!((collected.freed, collected.kept), (2, Vec::new()));
     agent.shutdown(ShutdownPolicy::StopTasks).await;
 }
@@ -686,8 +692,8 @@ async fn collected_alloc_leaves_no_ebpf_state_or_files() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn forced_collection_takes_what_has_finished() {
-    if !privileged("forced_collection_takes_what_has_finished") {
+async fn forced_collection_takes_finished_allocations() {
+    if !privileged("forced_collection_takes_finished_allocations") {
         return;
     }
     let machine = Machine::new();

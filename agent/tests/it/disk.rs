@@ -146,8 +146,8 @@ async fn output(server: &FakeServer, alloc_id: AllocId, wanted: &str) -> String 
 
 fn exceeded(state: &TaskState) -> Vec<&str> {
     let events = state.events.iter();
-    let told = events.filter(|event| event.kind == TaskEventKind::DiskExceeded);
-    told.map(|event| event.message.as_str()).collect()
+    let events = events.filter(|event| event.kind == TaskEventKind::DiskExceeded);
+    events.map(|event| event.message.as_str()).collect()
 }
 
 fn size_of(path: &Path) -> u64 {
@@ -359,19 +359,19 @@ async fn exceeding_accounted_disk_limit_fails_alloc() {
     let greedy = server.place(greedy.build()).await;
 
     let state = server.status(greedy, ClientStatus::Failed).await;
-    let told = exceeded(&state);
-    assert_eq!(told.len(), 1, "{:?}", state.events);
+    let messages = exceeded(&state);
+    assert_eq!(messages.len(), 1, "{:?}", state.events);
     // It may be measured while it is being written.
-    let in_use = told[0].strip_prefix("the ephemeral disk is exceeded: ");
+    let in_use = messages[0].strip_prefix("the ephemeral disk is exceeded: ");
     let in_use = in_use.and_then(|rest| rest.split_once(" MiB of 10 MiB"));
-    let (in_use, _) = in_use.unwrap_or_else(|| panic!("{told:?}"));
+    let (in_use, _) = in_use.unwrap_or_else(|| panic!("{messages:?}"));
     let mib: f64 = in_use.parse().unwrap();
-    assert!(mib > 10.0 && mib <= 15.1, "{told:?}");
+    assert!(mib > 10.0 && mib <= 15.1, "{messages:?}");
     let most = format!("most in alloc/data {in_use} MiB");
-    assert!(told[0].contains(&most), "{told:?}");
+    assert!(messages[0].contains(&most), "{messages:?}");
     assert_eq!(state.restarts, 0);
     let report = server.report(greedy).unwrap();
-    assert_eq!(report.client_description, told[0]);
+    assert_eq!(report.client_description, messages[0]);
     output(&server, modest, "ended 0").await;
     let disk = disk(&server, modest).await;
     assert_eq!(disk.enforcement, "accounted");
@@ -413,8 +413,8 @@ async fn one_off_task_over_disk_limit_reports_reason() {
 
 /// Data that a replacement gets from its predecessor count against its own disk: four of ten MiB are left of it.
 #[tokio::test(flavor = "multi_thread")]
-async fn quota_goes_with_what_a_replacement_gets() {
-    let Some(place) = DiskMachine::quota("quota_goes_with_what_a_replacement_gets") else {
+async fn quota_follows_the_replacement() {
+    let Some(place) = DiskMachine::quota("quota_follows_the_replacement") else {
         return;
     };
     let server = place.machine.server();

@@ -102,8 +102,8 @@ async fn job_update_changes_limits_of_running_task() {
 
     server
         .reported(alloc_id, "told of the limits", |task, _| {
-            let told = |message: &str| message.starts_with("limits changed with the job: ");
-            task.events.iter().any(|event| told(&event.message))
+            let is_reported = |message: &str| message.starts_with("limits changed with the job: ");
+            task.events.iter().any(|event| is_reported(&event.message))
         })
         .await;
     let limited = eventually("a throttled period", async || {
@@ -132,10 +132,11 @@ fn sized(alloc: &DesiredAlloc, mhz: u32, mb: u32) -> DesiredAlloc {
 /// The task says that it went from a weight of so many MHz to another: in tenths on cgroup v2.
 async fn resized(server: &FakeServer, alloc_id: AllocId, from: u32, to: u32) {
     let v2 = format!("cpu.weight was \"{}\" and is \"{}\"", from / 10, to / 10);
-    let told = [v2, format!("cpu.shares was \"{from}\" and is \"{to}\"")];
+    let messages = [v2, format!("cpu.shares was \"{from}\" and is \"{to}\"")];
     server
         .reported(alloc_id, "told of its size", |task, _| {
-            let is_reported = |message: &str| told.iter().any(|told| message.contains(told));
+            let is_reported =
+                |message: &str| messages.iter().any(|wanted| message.contains(wanted));
             task.events.iter().any(|event| is_reported(&event.message))
         })
         .await;
@@ -287,12 +288,12 @@ impl PressureNode {
 
     /// A task of this kind says that it stood still, and why.
     async fn assert_waits(self, waits: AllocBuilder, why: &str) {
-        let told = format!("stood still {why}");
+        let prefix = format!("stood still {why}");
         let alloc_id = self.server.place(waits.build()).await;
 
         self.server
             .reported(alloc_id, "told of its waiting", |task, _| {
-                let is_reported = |message: &str| message.starts_with(&told);
+                let is_reported = |message: &str| message.starts_with(&prefix);
                 task.events.iter().any(|event| is_reported(&event.message))
             })
             .await;
@@ -447,8 +448,8 @@ async fn a_disk_rate_follows_the_job() {
     let agent = machine.agent(&server).await;
     server
         .reported(alloc_id, "told of what was made good", |task, _| {
-            let told = |message: &str| message.contains("limits were not the task's");
-            task.events.iter().any(|event| told(&event.message))
+            let is_reported = |message: &str| message.contains("limits were not the task's");
+            task.events.iter().any(|event| is_reported(&event.message))
         })
         .await;
     assert_eq!(of_disk.write_rate(), Some(3 << 20));
@@ -483,11 +484,11 @@ async fn a_disk_that_comes_later_is_limited() {
         let of_disk = DiskCounts::new(&machine, &node, alloc_id, &disk);
         server
             .reported(alloc_id, "told of the disk", |task, _| {
-                let told = |message: &str| {
+                let is_reported = |message: &str| {
                     message.starts_with("limits of disks hold for ")
                         && message.contains(&of_disk.number)
                 };
-                task.events.iter().any(|event| told(&event.message))
+                task.events.iter().any(|event| is_reported(&event.message))
             })
             .await;
         assert_eq!(of_disk.write_rate(), Some(1 << 20));
@@ -541,8 +542,8 @@ async fn a_disk_rate_holds_in_v1() {
     assert!((0.9..=1.1).contains(&rate), "{rate:.3} MiB a second");
     server
         .reported(alloc_id, "told what is not held", |task, _| {
-            let told = |message: &str| message.contains("O_DIRECT");
-            task.events.iter().any(|event| told(&event.message))
+            let is_reported = |message: &str| message.contains("O_DIRECT");
+            task.events.iter().any(|event| is_reported(&event.message))
         })
         .await;
     server.stop(alloc_id).await;
@@ -578,8 +579,9 @@ async fn disk_rate_without_io_controller_is_refused() {
 
     server
         .reported(alloc_id, "refused", |task, status| {
-            let told = |message: &str| message.contains("cgroup_no_v1=blkio");
-            status == ClientStatus::Failed && task.events.iter().any(|event| told(&event.message))
+            let is_reported = |message: &str| message.contains("cgroup_no_v1=blkio");
+            status == ClientStatus::Failed
+                && task.events.iter().any(|event| is_reported(&event.message))
         })
         .await;
     agent.end().await;

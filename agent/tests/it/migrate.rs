@@ -87,7 +87,7 @@ async fn send_all(sender: &mut FrameSender, content: &str) {
     sender.stopped().await;
 }
 
-fn said(task: &TaskState, words: &str) -> bool {
+fn has_message(task: &TaskState, words: &str) -> bool {
     task.events
         .iter()
         .any(|event| event.message.contains(words))
@@ -104,13 +104,16 @@ async fn migrated_data_is_present_before_tasks_start() {
     let new = server.place(heir(batch(1, SHOW))).await;
 
     let (mut sender, _receiver) = asked(&server, new).await;
-    let waiting = |task: &TaskState, _| said(task, "waiting for the data");
+    let waiting = |task: &TaskState, _| has_message(task, "waiting for the data");
     let waiting = server.reported(new, "waiting", waiting).await;
     send_all(&mut sender, "left\n").await;
     let ended = server.status(new, ClientStatus::Complete).await;
 
     assert_eq!(waiting.started_at, None);
-    assert!(said(&ended, "came from its node: 2 files"), "{ended:#?}");
+    assert!(
+        has_message(&ended, "came from its node: 2 files"),
+        "{ended:#?}"
+    );
     let log = server.log(new, LogStream::Stdout).await;
     assert_eq!(log, "left\nleft\nshared\n");
     agent.end().await;
@@ -136,7 +139,7 @@ async fn an_allocation_begins_empty_if_data_are_gone() {
     let ended = server.status(new, ClientStatus::Complete).await;
 
     assert!(
-        said(&ended, "did not come: node n1 burnt down"),
+        has_message(&ended, "did not come: node n1 burnt down"),
         "{ended:#?}"
     );
     assert_eq!(server.log(new, LogStream::Stdout).await, "");
@@ -179,7 +182,10 @@ async fn too_large_migration_starts_alloc_empty() {
     }
     let ended = server.status(new, ClientStatus::Complete).await;
 
-    assert!(said(&ended, "may have on disk, 10 MiB"), "{ended:#?}");
+    assert!(
+        has_message(&ended, "may have on disk, 10 MiB"),
+        "{ended:#?}"
+    );
     assert_eq!(server.log(new, LogStream::Stdout).await, "");
     agent.end().await;
 }
@@ -385,8 +391,8 @@ async fn data_on_their_way_are_not_collected() {
 
 /// A dry run of a forced collection and the collection itself agree while a reader has an allocation's data.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_dry_run_leaves_what_is_lent() {
-    if !privileged("a_dry_run_leaves_what_is_lent") {
+async fn a_dry_run_keeps_lent_data() {
+    if !privileged("a_dry_run_keeps_lent_data") {
         return;
     }
     let machine = Machine::new();

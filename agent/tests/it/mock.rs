@@ -241,8 +241,8 @@ async fn is_refused(name: &str, change: impl FnOnce(&mut JobSpec), reason: &str)
     let alloc_id = server.place(alloc.build()).await;
     let task = server.status(alloc_id, ClientStatus::Failed).await;
 
-    let said = |event: &TaskEvent| event.message.contains(reason);
-    assert!(task.events.iter().any(said), "{task:?}");
+    let names_reason = |event: &TaskEvent| event.message.contains(reason);
+    assert!(task.events.iter().any(names_reason), "{task:?}");
     assert_eq!((task.restarts, host.running()), (0, 0));
     agent.shutdown(ShutdownPolicy::StopTasks).await;
 }
@@ -300,12 +300,12 @@ async fn driver_with_own_output_directory_gets_no_tasks() {
     let alloc_id = server.place(alloc.build()).await;
     let task = server.status(alloc_id, ClientStatus::Failed).await;
 
-    let said = &node.drivers["exec2"];
-    assert!(!said.healthy, "{said:?}");
+    let reported = &node.drivers["exec2"];
+    assert!(!reported.healthy, "{reported:?}");
     for words in ["driver `exec2`", "`logs`", "take another driver"] {
-        assert!(said.description.contains(words), "{said:?}");
-        let told = |event: &TaskEvent| event.message.contains(words);
-        assert!(task.events.iter().any(told), "{words}: {task:?}");
+        assert!(reported.description.contains(words), "{reported:?}");
+        let is_reported = |event: &TaskEvent| event.message.contains(words);
+        assert!(task.events.iter().any(is_reported), "{words}: {task:?}");
     }
     assert_eq!((task.restarts, host.running()), (0, 0));
     agent.shutdown(ShutdownPolicy::StopTasks).await;
@@ -431,12 +431,15 @@ async fn driver_network_of_a_task_is_reported() {
         .await;
     let is_reported = |task: &TaskState, _| task.network.is_some();
     let reported = server.reported(alloc_id, "a network", is_reported).await;
-    let told = |stats: &TaskStats| stats.network.is_some();
-    let before = server.usage(alloc_id, "a network", told).await.network;
+    let has_network = |stats: &TaskStats| stats.network.is_some();
+    let before = server
+        .usage(alloc_id, "a network", has_network)
+        .await
+        .network;
     agent.shutdown(ShutdownPolicy::KeepTasks).await;
     let next = self::agent(&machine, &server, &host).await;
     let after = server
-        .usage(alloc_id, "the same network", told)
+        .usage(alloc_id, "the same network", has_network)
         .await
         .network;
 
@@ -546,26 +549,26 @@ async fn task_without_log_collection_has_no_log() {
             .await;
     }
     let after = all.map(fifos);
-    let mut said = Vec::new();
+    let mut logs = Vec::new();
     for alloc_id in all {
-        said.push(server.log(alloc_id, LogStream::Stdout).await);
+        logs.push(server.log(alloc_id, LogStream::Stdout).await);
     }
     next.shutdown(ShutdownPolicy::StopTasks).await;
 
     assert_eq!((before, after), ([0, 0, 2], [0, 0, 2]));
     assert_eq!((nowhere, outputs.len()), (4, 6));
-    assert!(said[0].contains("`logs { disabled = true }`"), "{said:?}");
+    assert!(logs[0].contains("`logs { disabled = true }`"), "{logs:?}");
     assert!(
-        said[1].contains("its driver `own` takes the output itself"),
-        "{said:?}"
+        logs[1].contains("its driver `own` takes the output itself"),
+        "{logs:?}"
     );
     assert!(
-        said[..2]
+        logs[..2]
             .iter()
             .all(|words| words.contains("kind: NotFound")),
-        "{said:?}"
+        "{logs:?}"
     );
-    assert_eq!(said[2], "");
+    assert_eq!(logs[2], "");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -114,11 +114,11 @@ fn every_egress_path_matches_verdict_table() {
                 &reach(&mode),
             );
             let task = failed(&server, alloc).await;
-            let said = task
+            let is_reported = task
                 .events
                 .iter()
                 .any(|event| event.message.contains(words));
-            assert!(said, "{level} {mode:?}: {:?}", task.events);
+            assert!(is_reported, "{level} {mode:?}: {:?}", task.events);
         }
 
         let node = server

@@ -64,12 +64,12 @@ async fn one_off_task_has_a_writable_home() {
     let machine = Machine::new();
     let server = machine.server();
     let _agent = machine.agent(&server).await;
-    let say =
+    let script =
         "echo $USER $HOME $CF_INSTANCE_PORTS ${CF_INSTANCE_IP:+ip} > $HOME/r; touch /app/x /tmp/x";
     let mut as_daemon = run("cd && echo more > other && test -w /app");
     as_daemon["run"]["user"] = json!("daemon");
     let tree =
-        json!({"serial": {"actions": [run(say), as_daemon, run("cat $HOME/other >> $HOME/r")]}});
+        json!({"serial": {"actions": [run(script), as_daemon, run("cat $HOME/other >> $HOME/r")]}});
 
     let alloc_id = server
         .place(one_off(1, &definition(&tree, "/home/vcap/r")).build())
@@ -154,8 +154,8 @@ async fn one_off_task_environment_has_log_names() {
 
 /// The same totals that a task's counters had when it ended: of all its actions, from the kernel.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_one_off_task_reports_what_it_used() {
-    if !privileged("a_one_off_task_reports_what_it_used") {
+async fn a_one_off_task_reports_its_usage() {
+    if !privileged("a_one_off_task_reports_its_usage") {
         return;
     }
     let machine = Machine::new();

@@ -169,18 +169,18 @@ async fn first_plugin_log_lines_reach_agent_log() {
     config.plugins.insert("gotest".to_owned(), settings);
 
     let agent = Agent::start(config).await.unwrap();
-    let said = eventually("what the plugin said", async || {
-        words::said("greeting=first-words").into_iter().next()
+    let line = eventually("what the plugin said", async || {
+        words::lines_with("greeting=first-words").into_iter().next()
     })
     .await;
 
-    assert_eq!(said.level, Some(tracing::Level::INFO));
-    assert_eq!(said.message, "configured");
+    assert_eq!(line.level, Some(tracing::Level::INFO));
+    assert_eq!(line.message, "configured");
     assert_eq!(
-        (said.driver, said.module),
+        (line.driver, line.module),
         ("gotest".to_owned(), "gotest".to_owned())
     );
-    assert!(said.fields.contains("enabled=null"), "{}", said.fields);
+    assert!(line.fields.contains("enabled=null"), "{}", line.fields);
     agent.shutdown(ShutdownPolicy::StopTasks).await;
 }
 
@@ -203,12 +203,14 @@ async fn driver_receives_node_info_and_task_share() {
     let alloc = service(1, "").driver("gotest", &shell("echo $$; exec sleep 600"));
     let alloc_id = with.server.place(alloc.build()).await;
     let node = eventually("what the driver was told", async || {
-        words::said("greeting=node-and-part").into_iter().next()
+        words::lines_with("greeting=node-and-part")
+            .into_iter()
+            .next()
     })
     .await;
     let task = eventually("what the driver was told of the task", async || {
-        let said = words::said(&format!("task_id={alloc_id}/main"));
-        said.into_iter().find(|words| words.message == "started")
+        let lines = words::lines_with(&format!("task_id={alloc_id}/main"));
+        lines.into_iter().find(|words| words.message == "started")
     })
     .await;
 
@@ -249,18 +251,18 @@ async fn invalid_task_config_names_its_fields() {
     let task = with.server.status(alloc_id, ClientStatus::Failed).await;
 
     assert_eq!(task.restarts, 0, "trying again cannot help: {task:?}");
-    let said: Vec<&str> = task
+    let messages: Vec<&str> = task
         .events
         .iter()
         .map(|event| event.message.as_str())
         .collect();
-    let said = said.join("\n");
+    let messages = messages.join("\n");
     for part in [
         "`config.comand`",
         "`config.command` is missing",
         "`config.args[0]` must be string",
     ] {
-        assert!(said.contains(part), "{part} is not in {said}");
+        assert!(messages.contains(part), "{part} is not in {messages}");
     }
     agent.shutdown(ShutdownPolicy::StopTasks).await;
 }
@@ -437,20 +439,21 @@ async fn driver_events_become_task_events() {
         let alloc = service(name, "").driver("gotest", &shell(script));
         alloc.kill_timeout(Duration::from_millis(100)).build()
     };
-    let told = with.server.place(stubborn(1)).await;
+    let stopped = with.server.place(stubborn(1)).await;
     let other = with.server.place(stubborn(2)).await;
-    for alloc_id in [told, other] {
+    for alloc_id in [stopped, other] {
         with.task_pid(alloc_id).await;
     }
-    with.server.stop(told).await;
+    with.server.stop(stopped).await;
     let history = |events: &[TaskEvent]| {
-        let told = events.iter();
-        told.filter(|event| event.kind == TaskEventKind::Driver)
+        let events = events.iter();
+        events
+            .filter(|event| event.kind == TaskEventKind::Driver)
             .map(|event| event.message.clone())
             .collect::<Vec<_>>()
     };
     with.server
-        .reported(told, "the driver's words", |task, _| {
+        .reported(stopped, "the driver's words", |task, _| {
             history(&task.events) == ["did not end in time; killed"]
         })
         .await;
@@ -473,23 +476,23 @@ async fn task_stats_come_from_driver() {
     let alloc = service(1, "").driver("gotest", &shell("echo $$; exec sleep 600"));
     let alloc_id = with.server.place(alloc.build()).await;
     with.task_pid(alloc_id).await;
-    let told_by = async |plugin: u32| {
-        let told = |stats: &TaskStats| stats.memory_swap_bytes == Some(plugin.into());
+    let usage_from = async |plugin: u32| {
+        let is_from_plugin = |stats: &TaskStats| stats.memory_swap_bytes == Some(plugin.into());
         let what = "the words of a driver";
-        with.server.usage(alloc_id, what, told).await
+        with.server.usage(alloc_id, what, is_from_plugin).await
     };
 
     let before = with.plugin().await;
-    let at_first = told_by(before).await;
+    let at_first = usage_from(before).await;
     kill(before);
     let newest = eventually("another life of the plugin", async || {
         Some(with.plugin().await).filter(|plugin| *plugin != before)
     })
     .await;
-    let afterwards = told_by(newest).await;
+    let afterwards = usage_from(newest).await;
     first.shutdown(ShutdownPolicy::KeepTasks).await;
     let second = with.agent().await;
-    let to_the_next = told_by(newest).await;
+    let to_the_next = usage_from(newest).await;
 
     for stats in [&at_first, &afterwards, &to_the_next] {
         assert_eq!(stats.memory_bytes, Some(4096));

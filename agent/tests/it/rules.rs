@@ -79,7 +79,7 @@ async fn words(server: &FakeServer, alloc_id: AllocId, count: usize) -> Vec<Stri
 }
 
 /// Whether datagrams come.
-fn hears(socket: &UdpSocket) {
+fn assert_receives(socket: &UdpSocket) {
     socket.set_read_timeout(Some(DEADLINE)).unwrap();
     assert_eq!(socket.recv(&mut [0; 16]).unwrap(), 5);
 }
@@ -108,18 +108,21 @@ async fn new_server_address_is_blocked_immediately() {
     let address = newcomer.local_addr().unwrap();
     let alloc_id = server.place(talker(1, address).build()).await;
     assert_eq!(words(&server, alloc_id, 1).await, ["passes"]);
-    hears(&newcomer);
+    assert_receives(&newcomer);
 
     server.change_servers(vec![server.addr(), address]).await;
 
-    let said = words(&server, alloc_id, 2).await;
-    assert_eq!(said, ["passes", "PermissionDenied"]);
+    let outcomes = words(&server, alloc_id, 2).await;
+    assert_eq!(outcomes, ["passes", "PermissionDenied"]);
     assert!(refused_by(&server, alloc_id, "built-in/servers").await > 0);
 
     server.change_servers(vec![server.addr()]).await;
 
-    let said = words(&server, alloc_id, 3).await;
-    assert_eq!(said[2], "passes", "it is not a server's address any more");
+    let outcomes = words(&server, alloc_id, 3).await;
+    assert_eq!(
+        outcomes[2], "passes",
+        "it is not a server's address any more"
+    );
     agent.end().await;
 }
 
@@ -146,19 +149,19 @@ async fn task_has_policy_and_counts_without_pins() {
 
     let pins = ensure_bpffs(&machine.data()).unwrap().join("muster");
     remove_pins(&pins.join(node.id.to_string())).unwrap();
-    hears(&peer);
+    assert_receives(&peer);
     let agent = machine.agent(&server).await;
 
-    let said = words(&server, alloc_id, 3).await;
-    assert_eq!(said, ["PermissionDenied", "passes", "PermissionDenied"]);
-    let told = "counted by eBPF from here on";
+    let outcomes = words(&server, alloc_id, 3).await;
+    assert_eq!(outcomes, ["PermissionDenied", "passes", "PermissionDenied"]);
+    let note = "counted by eBPF from here on";
     server
         .usage(alloc_id, "counted", |used| {
             used.net_tx_denied > Some(0) && used.context_switches > Some(0)
         })
         .await;
     let report = server.report(alloc_id).unwrap();
-    assert_eq!(times(&report.task_states[0], told), 0, "{report:?}");
+    assert_eq!(times(&report.task_states[0], note), 0, "{report:?}");
     agent.end().await;
 }
 
@@ -264,8 +267,8 @@ async fn cluster_policy_covers_running_tasks_across_agent_restart() {
 
     server.send_to_agent(no_datagrams(1_000)).await;
 
-    let said = words(&server, running, 2).await;
-    assert_eq!(said, ["passes", "PermissionDenied"]);
+    let outcomes = words(&server, running, 2).await;
+    assert_eq!(outcomes, ["passes", "PermissionDenied"]);
     assert!(refused_by(&server, running, "cluster/no-datagrams").await > 0);
 
     agent.leave().await;
@@ -307,8 +310,8 @@ async fn withdrawn_cluster_policy_is_dropped_by_agent() {
 
     server.disconnect();
 
-    let said = words(&server, running, 2).await;
-    assert_eq!(said, ["PermissionDenied", "passes"]);
+    let outcomes = words(&server, running, 2).await;
+    assert_eq!(outcomes, ["PermissionDenied", "passes"]);
     agent.end().await;
 }
 
@@ -381,9 +384,9 @@ async fn unloadable_policy_fails_start_but_keeps_old_policy() {
     assert_eq!(words(&server, running, 1).await, ["PermissionDenied"]);
     server.place(with_policy(&before, too_much())).await;
     let keeps = "keeps the network policy that it has: the policy's egress rules";
-    let told = |times_told| move |task: &TaskState, _| times(task, keeps) >= times_told;
+    let is_reported = |count| move |task: &TaskState, _| times(task, keeps) >= count;
     server
-        .reported(running, "told of the job's policy", told(1))
+        .reported(running, "told of the job's policy", is_reported(1))
         .await;
     let refused = refused_by(&server, running, "default").await;
     eventually("another refusal", async || {
@@ -400,7 +403,7 @@ async fn unloadable_policy_fails_start_but_keeps_old_policy() {
         .send_to_agent(ToAgent::ClusterPolicy { index, policy })
         .await;
     let task = server
-        .reported(running, "told of the cluster's policy", told(2))
+        .reported(running, "told of the cluster's policy", is_reported(2))
         .await;
     assert_eq!(times(&task, "Terminated"), 0, "{:?}", task.events);
     assert_eq!(words(&server, running, 1).await, ["PermissionDenied"]);
@@ -461,7 +464,7 @@ async fn networked_task_is_refused_without_ebpf() {
     for (alloc, names_setting) in refused {
         let alloc_id = server.place(alloc.build()).await;
         let task = server.status(alloc_id, ClientStatus::Failed).await;
-        let said = task.events.iter().any(|event| {
+        let is_reported = task.events.iter().any(|event| {
             [
                 "no eBPF programs",
                 "`client { allow_tasks_without_network_policy = true }`",
@@ -469,7 +472,7 @@ async fn networked_task_is_refused_without_ebpf() {
             .iter()
             .all(|words| event.message.contains(words))
         });
-        assert!(said || !names_setting, "{:?}", task.events);
+        assert!(is_reported || !names_setting, "{:?}", task.events);
     }
     let started = [
         (placed(4, NetworkMode::None, "contained"), 0),
@@ -548,11 +551,11 @@ async fn driver_may_exempt_its_tasks_from_ebpf() {
         let alloc = batch(number, "").driver(driver, &brief);
         let alloc_id = server.place(alloc.build()).await;
         let task = server.status(alloc_id, status).await;
-        let said = (
+        let counts = (
             times(&task, "no eBPF programs: ") - noted,
             times(&task, "is not kept from"),
         );
-        assert_eq!(said, (refused, noted), "{driver}: {:?}", task.events);
+        assert_eq!(counts, (refused, noted), "{driver}: {:?}", task.events);
     }
     let asking =
         |number| batch(number, "").with(|spec, _| spec.groups[0].tasks[0].policy = Some(closed()));
@@ -591,8 +594,8 @@ async fn restarted_agent_rechecks_task_network_exemption() {
     let agent = agent_with_mocks(&machine, &server, &host, false).await;
 
     let keeps = "keeps the network policy that it has";
-    let told = |task: &TaskState, _| times(task, keeps) > 0;
-    server.reported(placed[0], "told of it", told).await;
+    let is_reported = |task: &TaskState, _| times(task, keeps) > 0;
+    server.reported(placed[0], "told of it", is_reported).await;
     let found = |task: &TaskState, _| times(task, "found running") > 0;
     server.reported(placed[1], "found", found).await;
     server.stop(placed[1]).await;
@@ -664,15 +667,15 @@ async fn tasks_cannot_reach_server_client_port() {
     server.send_to_agent(ToAgent::Apis { addrs: apis }).await;
 
     for alloc_id in [first, second] {
-        let said = words(&server, alloc_id, 2).await;
-        assert_eq!(said, ["passes", "PermissionDenied"]);
+        let outcomes = words(&server, alloc_id, 2).await;
+        assert_eq!(outcomes, ["passes", "PermissionDenied"]);
         assert!(refused_by(&server, alloc_id, "built-in/http-api").await > 0);
     }
     agent.leave().await;
     let mut config = machine.config(&server);
     config.allow_api_from_tasks = true;
     let agent = Agent::start(config).await.unwrap();
-    let said = words(&server, first, 3).await;
-    assert_eq!(said[2], "passes");
+    let outcomes = words(&server, first, 3).await;
+    assert_eq!(outcomes[2], "passes");
     agent.shutdown(ShutdownPolicy::StopTasks).await;
 }

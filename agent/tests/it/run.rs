@@ -347,8 +347,8 @@ async fn statistics_cover_every_task() {
     );
     let values = serde_json::to_value(task).unwrap();
     for (value, found) in values.as_object().unwrap() {
-        let says_why = task.absent.contains_key(value) || value == "network";
-        assert!(!found.is_null() || says_why, "{value}: {task:?}");
+        let has_reason = task.absent.contains_key(value) || value == "network";
+        assert!(!found.is_null() || has_reason, "{value}: {task:?}");
     }
     agent.end().await;
 }
@@ -366,13 +366,13 @@ async fn history_of_a_task_begins_with_it() {
     wait_for_line(&server, alloc_id, "up").await;
     let request = NodeRequest::AllocHistory { alloc_id };
 
-    let told = eventually("a point", async || {
+    let history = eventually("a point", async || {
         let replies = server.ask(request.clone(), |replies| !replies.is_empty());
         match replies.await.first()? {
-            NodeReply::AllocHistory(told) => {
-                let main = &told.tasks["main"];
+            NodeReply::AllocHistory(history) => {
+                let main = &history.tasks["main"];
                 assert_eq!(main.points.is_empty(), main.absent.contains_key("history"));
-                (!main.points.is_empty()).then(|| (**told).clone())
+                (!main.points.is_empty()).then(|| (**history).clone())
             }
             // The process is a moment older than what the agent knows of it.
             _ => None,
@@ -380,12 +380,12 @@ async fn history_of_a_task_begins_with_it() {
     })
     .await;
 
-    let main = &told.tasks["main"];
+    let main = &history.tasks["main"];
     let point = main.points[0];
-    assert_eq!(told.alloc_id, alloc_id);
+    assert_eq!(history.alloc_id, alloc_id);
     assert!(
-        point.at > told.since && point.span <= told.step * 2,
-        "{told:?}"
+        point.at > history.since && point.span <= history.step * 2,
+        "{history:?}"
     );
     assert!(point.cpu.is_some_and(|cpu| cpu > Duration::ZERO) || main.absent.contains_key("cpu"));
     for (value, is_reported) in [
@@ -400,7 +400,7 @@ async fn history_of_a_task_begins_with_it() {
         assert_ne!(
             is_reported,
             main.absent.contains_key(value),
-            "{value}: {told:?}"
+            "{value}: {history:?}"
         );
     }
     let nobody = NodeRequest::AllocHistory {

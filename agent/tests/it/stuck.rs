@@ -140,11 +140,13 @@ async fn process_in_uninterruptible_sleep_is_reported_without_blocking() {
     .await;
 
     server.stop(stuck).await;
-    let told = |task: &TaskState, status| {
+    let is_reported = |task: &TaskState, status| {
         let mut messages = task.events.iter().map(|event| &event.message);
         status == ClientStatus::Running && messages.any(|message| message.contains("(state D)"))
     };
-    server.reported(stuck, "the stuck process", told).await;
+    server
+        .reported(stuck, "the stuck process", is_reported)
+        .await;
     assert_eq!(state(pid), Some('D'));
     server.stop(beside).await;
     server.status(beside, ClientStatus::Complete).await;

@@ -89,16 +89,16 @@ async fn walk_matches_cgroup_files() {
     busy.freeze(PATIENCE).await.unwrap();
 
     // Pressure is summed up every two seconds.
-    let (found, told) = until("the walk to find what files tell", || {
-        let (found, told) = (programs.walked(&tree, &busy)?, by_files(&busy));
-        (found == told).then_some((found, told))
+    let (found, expected) = until("the walk to find what files tell", || {
+        let (found, expected) = (programs.walked(&tree, &busy)?, by_files(&busy));
+        (found == expected).then_some((found, expected))
     });
     let still = until("the walk to find the other", || {
-        let (found, told) = (programs.walked(&tree, &quiet)?, by_files(&quiet));
-        (found == told).then_some(found)
+        let (found, expected) = (programs.walked(&tree, &quiet)?, by_files(&quiet));
+        (found == expected).then_some(found)
     });
 
-    assert_eq!(found, told);
+    assert_eq!(found, expected);
     assert_eq!(found.pids, full.pids);
     assert_eq!(still.pids, full.pids.map(|_| 0));
     let limit = |memory: MemoryStats| memory.limit_bytes;

@@ -143,11 +143,11 @@ async fn a_disk_rate_holds() {
     };
     let limits = Limits { io, ..limits() };
     let task = TaskCgroup::create(&tree, "alloc", "reads", &limits).unwrap();
-    let told: Vec<_> = task.unenforced().collect();
+    let unenforced: Vec<_> = task.unenforced().collect();
     // The share is the disk's scheduler's, which a kernel may lack.
     assert!(
-        told.iter().all(|told| told.reason.contains("weight")),
-        "{told:?}"
+        unenforced.iter().all(|it| it.reason.contains("weight")),
+        "{unenforced:?}"
     );
     let mut child = shell(&task, &format!("exec cat {}", disk.path()));
 
@@ -301,8 +301,8 @@ async fn a_fork_bomb_stops_at_its_limit() {
 
 /// A process that left its session and its parent, in a group it made itself.
 #[tokio::test]
-async fn killing_reaches_what_hides() {
-    let Some(tree) = tree("killing_reaches_what_hides", &[]) else {
+async fn killing_reaches_hidden_processes() {
+    let Some(tree) = tree("killing_reaches_hidden_processes", &[]) else {
         return;
     };
     let task = TaskCgroup::create(&tree, "alloc", "hide", &limits()).unwrap();

@@ -30,8 +30,8 @@ fn datagrams_on_loopback_are_counted() {
 
 /// One connection each way. The other side is this test, which is in no task.
 #[test]
-fn connections_are_counted_by_who_asked() {
-    let Some(mut node) = Node::set_up("connections_are_counted_by_who_asked") else {
+fn connections_are_counted_by_initiator() {
+    let Some(mut node) = Node::set_up("connections_are_counted_by_initiator") else {
         return;
     };
     let bpf = node.open();
@@ -63,8 +63,8 @@ fn connections_are_counted_by_who_asked() {
 
 /// The policy of the other side throws away what the task sends, which sends it again.
 #[test]
-fn retransmits_are_those_of_who_sends() {
-    let Some(mut node) = Node::set_up("retransmits_are_those_of_who_sends") else {
+fn retransmits_are_those_of_the_sender() {
+    let Some(mut node) = Node::set_up("retransmits_are_those_of_the_sender") else {
         return;
     };
     let bpf = node.open();

@@ -203,11 +203,11 @@ fn every_way_out_ends_at_the_wall() {
         return;
     };
     let bpf = node.open();
-    let heard = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    let heard6 = UdpSocket::bind((Ipv6Addr::LOCALHOST, 0)).unwrap();
+    let receiver = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let receiver6 = UdpSocket::bind((Ipv6Addr::LOCALHOST, 0)).unwrap();
     let (port, port6) = (
-        heard.local_addr().unwrap().port(),
-        heard6.local_addr().unwrap().port(),
+        receiver.local_addr().unwrap().port(),
+        receiver6.local_addr().unwrap().port(),
     );
     let local = [
         ("udp-connected", port),
@@ -273,8 +273,8 @@ fn every_way_out_ends_at_the_wall() {
             assert_eq!(outcome(&mut node, way, port6), "EPERM", "{way}");
         }
     }
-    received(&heard);
-    received(&heard6);
+    received(&receiver);
+    received(&receiver6);
 }
 
 /// Packets that the receiver's kernel would take for neighbour discovery pass; packets that only look like it do not.
@@ -309,7 +309,7 @@ fn raw_socket_receives_only_allowed_ingress() {
         return;
     };
     let bpf = node.open();
-    let (_hears, _) = node.serve("hear-echoes", TestGroup::Task);
+    let (_receiver, _) = node.serve("hear-echoes", TestGroup::Task);
     let raw = Some(Protocol::ICMPV4);
     let caller = Socket::new(Domain::IPV4, Type::RAW, raw).unwrap();
     let to = SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into();

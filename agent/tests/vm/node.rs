@@ -318,7 +318,7 @@ fn child() {
         "sink" => sink(argument),
         "flood" => flood(argument),
         "hear" => receive_datagrams(argument),
-        "hear-echoes" => hear_echoes(),
+        "hear-echoes" => receive_echoes(),
         "serve-tcp" => serve_tcp(TcpListener::bind(argument).unwrap()),
         "serve-made-in" => serve_tcp(made_in(Path::new(argument))),
         "send" => send(argument.parse().unwrap()),
@@ -521,10 +521,10 @@ fn within<T>(outside: &Path, work: impl FnOnce() -> T) -> T {
 }
 
 /// Takes what comes of ICMP.
-fn hear_echoes() {
+fn receive_echoes() {
     use socket2::{Domain, Protocol, Socket, Type};
     let mut socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::ICMPV4)).unwrap();
-    tell_port(1);
+    print_port(1);
     loop {
         let length = socket.read(&mut [0; 2_000]).unwrap();
         assert!(length > 0, "an echo has headers");
@@ -567,7 +567,7 @@ fn drain(mut stream: &TcpStream) {
 /// Says at which port it listens and reads what comes.
 fn sink(at: &str) {
     let listener = TcpListener::bind(at).unwrap();
-    say_port(&listener);
+    print_listener_port(&listener);
     for stream in listener.incoming() {
         drain(&stream.unwrap());
     }
@@ -577,7 +577,7 @@ fn sink(at: &str) {
 fn flood(to: &str) {
     let to: SocketAddr = to.parse().unwrap();
     let socket = socket_towards(&to);
-    tell_port(to.port());
+    print_port(to.port());
     loop {
         // A datagram that is thrown away does not count as an error of the sender.
         drop(socket.send_to(&[0; 1_000], to));
@@ -587,7 +587,7 @@ fn flood(to: &str) {
 /// Says at which port it hears datagrams, and takes what comes.
 fn receive_datagrams(at: &str) {
     let socket = UdpSocket::bind(at).unwrap();
-    tell_port(socket.local_addr().unwrap().port());
+    print_port(socket.local_addr().unwrap().port());
     loop {
         socket.recv(&mut [0; 2_000]).unwrap();
     }
@@ -595,17 +595,17 @@ fn receive_datagrams(at: &str) {
 
 /// Says at which port it listens and greets every client.
 fn serve_tcp(listener: TcpListener) {
-    say_port(&listener);
+    print_listener_port(&listener);
     for stream in listener.incoming() {
         drop(stream.unwrap().write_all(b"hello"));
     }
 }
 
-fn say_port(listener: &TcpListener) {
-    tell_port(listener.local_addr().unwrap().port());
+fn print_listener_port(listener: &TcpListener) {
+    print_port(listener.local_addr().unwrap().port());
 }
 
-fn tell_port(port: u16) {
+fn print_port(port: u16) {
     // Past the harness, which keeps what is printed.
     let mut out = std::io::stdout();
     out.write_all(format!("port {port}\n").as_bytes()).unwrap();

@@ -362,8 +362,8 @@ fn rule_counters_survive_policy_change() {
         return;
     };
     let bpf = node.open();
-    let heard = UdpSocket::bind((V4, 0)).unwrap();
-    let port = heard.local_addr().unwrap().port();
+    let receiver = UdpSocket::bind((V4, 0)).unwrap();
+    let port = receiver.local_addr().unwrap().port();
     let kept = rule(PolicyAction::Allow, PolicyProtocol::Udp, "127.0.0.1", port);
     let beside = rule(PolicyAction::Deny, PolicyProtocol::Tcp, "192.0.2.1", 80);
     let one = policies(direction(PolicyAction::Deny, vec![kept.clone()]), open());
@@ -402,8 +402,8 @@ fn the_next_agent_counts_on() {
     let Some(mut node) = Node::set_up("the_next_agent_counts_on") else {
         return;
     };
-    let heard = UdpSocket::bind((V4, 0)).unwrap();
-    let port = heard.local_addr().unwrap().port();
+    let receiver = UdpSocket::bind((V4, 0)).unwrap();
+    let port = receiver.local_addr().unwrap().port();
     let kept = rule(PolicyAction::Allow, PolicyProtocol::Udp, "127.0.0.1", port);
     let beside = rule(PolicyAction::Deny, PolicyProtocol::Tcp, "192.0.2.1", 80);
     let one = policies(direction(PolicyAction::Deny, vec![kept.clone()]), open());
@@ -451,8 +451,8 @@ fn ten_thousand_rule_policy_counts_like_small_policy() {
         return;
     };
     let bpf = node.open();
-    let heard = UdpSocket::bind((V4, 0)).unwrap();
-    let port = heard.local_addr().unwrap().port();
+    let receiver = UdpSocket::bind((V4, 0)).unwrap();
+    let port = receiver.local_addr().unwrap().port();
     let there = rule(PolicyAction::Allow, PolicyProtocol::Udp, "127.0.0.1", port);
     let mut rules = vec![there];
     rules.extend((0..RULES).map(|number| {
@@ -531,8 +531,8 @@ fn task_attached_program_does_not_bypass_policy() {
         return;
     };
     let bpf = node.open();
-    let heard = UdpSocket::bind((V4, 0)).unwrap();
-    let send = format!("send-to {}", heard.local_addr().unwrap());
+    let receiver = UdpSocket::bind((V4, 0)).unwrap();
+    let send = format!("send-to {}", receiver.local_addr().unwrap());
     attach_policy(&node, &bpf, &policies(closed(), closed()));
     assert_eq!(outcome(&mut node, &send), "EPERM");
 
@@ -634,18 +634,18 @@ fn verdicts_carry_rule_name() {
 
     assert_eq!(outcome(&mut node, "connect 169.254.169.254:80"), "EPERM");
 
-    let told = runtime.block_on(async {
-        let mut verdicts = bpf.verdicts().unwrap();
-        let mut told = Vec::new();
-        while told.is_empty() {
-            verdicts
-                .next(&bpf, |verdict| told.push(verdict))
+    let verdicts = runtime.block_on(async {
+        let mut reader = bpf.verdicts().unwrap();
+        let mut verdicts = Vec::new();
+        while verdicts.is_empty() {
+            reader
+                .next(&bpf, |verdict| verdicts.push(verdict))
                 .await
                 .unwrap();
         }
-        told
+        verdicts
     });
-    let verdict = &told[0];
+    let verdict = &verdicts[0];
     assert_eq!(verdict.rule, "built-in/metadata");
     assert_eq!(verdict.task, node.task());
     assert!(!verdict.allowed);

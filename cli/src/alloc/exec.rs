@@ -309,11 +309,11 @@ async fn receive_all(
 }
 
 fn why(frame: &CloseFrame) -> String {
-    let said = frame.reason.trim();
-    if said.is_empty() {
+    let reason = frame.reason.trim();
+    if reason.is_empty() {
         format!("the server closed it ({})", frame.code)
     } else {
-        said.to_owned()
+        reason.to_owned()
     }
 }
 

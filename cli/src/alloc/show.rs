@@ -327,8 +327,8 @@ mod tests {
             auto_advertise: true,
         };
 
-        let told = "reached at 10.88.0.3, http 80, which others are to be told";
-        assert_eq!(reached_at(&network), told);
+        let expected = "reached at 10.88.0.3, http 80, which others are to be told";
+        assert_eq!(reached_at(&network), expected);
         network.auto_advertise = false;
         assert!(reached_at(&network).ends_with("are to be told the node's"));
     }

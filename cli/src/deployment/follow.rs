@@ -27,16 +27,16 @@ pub(crate) fn follow(
     let path = format!("/v1/deployment/{id}");
     let deadline = Instant::now() + patience;
     let mut index = 0;
-    let mut said = String::new();
-    let mut said_at = Instant::now();
+    let mut printed = String::new();
+    let mut printed_at = Instant::now();
     loop {
         let answer = client.get_after::<Deployment>(&path, index, POLL)?;
         let deployment = answer.value;
         let line = line(&deployment);
-        if line != said || said_at.elapsed() >= REMIND {
+        if line != printed || printed_at.elapsed() >= REMIND {
             output::eprint(&format!("{line}{}", due(&deployment)));
-            said = line;
-            said_at = Instant::now();
+            printed = line;
+            printed_at = Instant::now();
         }
         if !matches!(deployment.status.as_str(), "running" | "paused") {
             return Ok(deployment);
@@ -44,7 +44,7 @@ pub(crate) fn follow(
         if Instant::now() >= deadline {
             return Err(CliError::new(
                 Exit::TimedOut,
-                format!("{said}: not at its end after {}", output::span(patience)),
+                format!("{printed}: not at its end after {}", output::span(patience)),
             )
             .help(format!(
                 "it goes on; follow it with `muster deployment status --monitor {}`",

@@ -16,8 +16,8 @@ pub(super) fn text(diff: &JobDiff, verbose: bool) -> String {
     let mark = marks.map(str::len).fold(longest.mark, usize::max);
     page.line(format!("{}Job: {:?}", spaced(diff.diff_type, 0), diff.id));
     if diff.diff_type == DiffType::Edited || verbose {
-        let told = page.body(&diff.fields, &diff.objects, 0, Widths { mark, ..longest });
-        if told {
+        let has_lines = page.body(&diff.fields, &diff.objects, 0, Widths { mark, ..longest });
+        if has_lines {
             page.line(String::new());
         }
     }

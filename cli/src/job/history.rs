@@ -125,10 +125,10 @@ mod tests {
             versions, diffs, ..
         } = versions();
 
-        let told = text(&versions, &diffs);
+        let text = text(&versions, &diffs);
 
-        assert_eq!(told.matches("Version ").count(), 3);
-        assert_eq!(told.matches("Diff ").count(), 2);
-        assert!(told.contains("Stable      = true"));
+        assert_eq!(text.matches("Version ").count(), 3);
+        assert_eq!(text.matches("Diff ").count(), 2);
+        assert!(text.contains("Stable      = true"));
     }
 }

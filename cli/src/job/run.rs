@@ -314,7 +314,7 @@ fn wait_running(
 ) -> Result<StartProgress, CliError> {
     let path = format!("/v1/job/{}/allocations", escape(job));
     let mut index = 0;
-    let mut said = Instant::now();
+    let mut printed_at = Instant::now();
     loop {
         let answer = client.get_after::<Vec<AllocListStub>>(&path, index, POLL)?;
         let allocs: Vec<AllocListStub> = answer
@@ -352,13 +352,13 @@ fn wait_running(
                 output::short_id(&waiting[0].id)
             )));
         }
-        if said.elapsed() >= REMIND {
+        if printed_at.elapsed() >= REMIND {
             output::eprint(&format!(
                 "waiting for {} to start, {} first",
                 output::counted(waiting.len(), "allocation"),
                 waiting[0].name
             ));
-            said = Instant::now();
+            printed_at = Instant::now();
         }
         index = answer.index;
     }
@@ -453,7 +453,7 @@ pub(super) fn wait_stopped(client: &Client, job: &str, timeout: Duration) -> Res
     let path = allocations(job);
     let deadline = Instant::now() + timeout;
     let mut index = 0;
-    let mut said = Instant::now();
+    let mut printed_at = Instant::now();
     loop {
         let answer = match client.get_after::<Vec<AllocListStub>>(&path, index, POLL) {
             Ok(answer) => answer,
@@ -475,13 +475,13 @@ pub(super) fn wait_stopped(client: &Client, job: &str, timeout: Duration) -> Res
                 ),
             ));
         }
-        if said.elapsed() >= REMIND {
+        if printed_at.elapsed() >= REMIND {
             output::eprint(&format!(
                 "waiting for {} to end, {} first",
                 output::counted(live.len(), "allocation"),
                 live[0].name
             ));
-            said = Instant::now();
+            printed_at = Instant::now();
         }
         index = answer.index;
     }

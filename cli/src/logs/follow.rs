@@ -205,9 +205,9 @@ fn pass_on(
                 None
             }
         };
-        let said = (text.is_empty() || events.send(Event::Text(text)).is_ok())
+        let is_sent = (text.is_empty() || events.send(Event::Text(text)).is_ok())
             && note.is_none_or(|note| events.send(Event::Note(note)).is_ok());
-        if last || !said {
+        if last || !is_sent {
             let (_, reached) = feed.into_end();
             return Ok(reached.unwrap_or(position));
         }

@@ -230,7 +230,7 @@ impl<'a> DrainMonitor<'a> {
         let path = format!("/v1/node/{}", self.node_id);
         let allocs_path = format!("{path}/allocations");
         let mut index = 0;
-        let mut said = Instant::now();
+        let mut printed_at = Instant::now();
         loop {
             let answer = self
                 .client
@@ -242,7 +242,7 @@ impl<'a> DrainMonitor<'a> {
                 .filter(|alloc| self.counts(alloc) && State::of(alloc) != State::Ended)
                 .collect();
             if self.print_changes(&answer.value) {
-                said = Instant::now();
+                printed_at = Instant::now();
             }
             if !node.drain && node.scheduling_eligibility == "eligible" {
                 return Ok(false);
@@ -256,9 +256,9 @@ impl<'a> DrainMonitor<'a> {
             {
                 return Err(self.late(&node, &left, began.elapsed()));
             }
-            if said.elapsed() >= REMIND {
+            if printed_at.elapsed() >= REMIND {
                 output::eprint(&waiting(&node, &left));
-                said = Instant::now();
+                printed_at = Instant::now();
             }
             index = answer.index;
         }

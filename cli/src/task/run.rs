@@ -42,8 +42,8 @@ pub(super) fn run(client: &Client, json: bool, args: &RunArgs) -> CliResult {
 
 fn end(client: &Client, guid: &str, deadline: Instant) -> Result<Task, CliError> {
     let mut index = 0;
-    let mut told = String::new();
-    let mut told_at = Instant::now();
+    let mut printed = String::new();
+    let mut printed_at = Instant::now();
     loop {
         let answer = client.get_after::<Task>(&path(guid, ""), index, POLL)?;
         let task = answer.value;
@@ -55,10 +55,10 @@ fn end(client: &Client, guid: &str, deadline: Instant) -> Result<Task, CliError>
             "" => status.phase.clone(),
             reason => format!("{} ({reason})", status.phase),
         };
-        if now != told || told_at.elapsed() >= REMIND {
+        if now != printed || printed_at.elapsed() >= REMIND {
             output::eprint(&format!("{guid}: {}", output::clean(&now)));
-            told = now;
-            told_at = Instant::now();
+            printed = now;
+            printed_at = Instant::now();
         }
         if Instant::now() >= deadline {
             let waited = format!("{guid} is still {}", status.phase);

@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn totals_are_those_of_what_is_below() {
+    fn totals_are_sums_of_rows_below() {
         assert_eq!(
             shown(&rows(), Sort::Cpu, RowLevel::Tasks),
             [

@@ -65,10 +65,27 @@ impl Http {
     /// The first line of the event stream of `topic` that `wanted` accepts. The stream begins with the oldest event
     /// that the server still has.
     pub(crate) fn event(&self, topic: &str, wanted: impl Fn(&str) -> bool) -> Option<String> {
-        let url = self.url(&format!("/v1/event/stream?topic={topic}&index=1"));
+        self.event_from(1, topic, wanted)
+    }
+
+    /// As [`Self::event`], from the entry at `index` on.
+    pub(crate) fn event_from(
+        &self,
+        index: u64,
+        topic: &str,
+        wanted: impl Fn(&str) -> bool,
+    ) -> Option<String> {
+        let url = self.url(&format!("/v1/event/stream?topic={topic}&index={index}"));
         let response = self.agent.get(url).call().ok()?;
         let lines = BufReader::new(response.into_body().into_reader()).lines();
         lines.map_while(Result::ok).find(|line| wanted(line))
+    }
+
+    /// The log index of the newest state of the server.
+    pub(crate) fn index(&self) -> Option<u64> {
+        let response = self.agent.get(self.url("/v1/jobs")).call().ok()?;
+        let index = response.headers().get("X-Nomad-Index")?;
+        index.to_str().ok()?.parse().ok()
     }
 
     /// `None` if nothing came back: whether it was done is not known.

@@ -332,10 +332,10 @@ impl Cluster {
     /// The same, of those that can hear each other.
     pub(crate) fn leader_among(&self, places: &[usize]) -> Option<usize> {
         let running = places.iter().filter(|at| self.servers[**at].is_some());
-        let said: Vec<Option<usize>> = running.map(|at| leader_as_seen_by(*at)).collect();
-        let leader = *said.first()?;
+        let leaders: Vec<Option<usize>> = running.map(|at| leader_as_seen_by(*at)).collect();
+        let leader = *leaders.first()?;
         let leader = leader.filter(|leader| places.contains(leader))?;
-        if said.iter().any(|other| *other != Some(leader)) {
+        if leaders.iter().any(|other| *other != Some(leader)) {
             return None;
         }
         let read = http(leader).get("/v1/jobs?consistent&prefix=none")?;

@@ -67,6 +67,15 @@ impl Drop for FsyncTracer {
     }
 }
 
+/// A tracer that does `what` to every `fdatasync` of the process. Without strace the test `name` is skipped.
+fn traced(name: &str, pid: Pid, what: &str) -> Option<FsyncTracer> {
+    let tracer = FsyncTracer::start(pid, what);
+    if tracer.is_none() {
+        skipped(name, "strace cannot trace here: cargo xtask setup");
+    }
+    tracer
+}
+
 /// A leader whose every sync takes 300 ms still answers right; then its disk is quick again.
 #[test]
 fn a_slow_disk_only_makes_it_slower() {
@@ -77,11 +86,11 @@ fn a_slow_disk_only_makes_it_slower() {
     clients.wait_for_writes(20);
     let leader = cluster.leader();
 
-    let Some(tracer) = FsyncTracer::start(cluster.pid(leader), "delay_enter=300000") else {
-        skipped(
-            "a_slow_disk_only_makes_it_slower",
-            "strace cannot trace here: cargo xtask setup",
-        );
+    let Some(tracer) = traced(
+        "a_slow_disk_only_makes_it_slower",
+        cluster.pid(leader),
+        "delay_enter=300000",
+    ) else {
         clients.finish();
         return;
     };
@@ -103,23 +112,24 @@ fn hung_disk_of_a_follower_becomes_an_event() {
     clients.wait_for_writes(20);
     let leader = cluster.leader();
     let follower = (leader + 1) % SERVERS.len();
+    let server = Http::patient(cluster::address(leader), limits::PATIENCE);
+    // Earlier tests of this cluster left events of the same server.
+    let before = server.index().expect("the leader's index");
 
-    let Some(tracer) = FsyncTracer::start(cluster.pid(follower), "delay_enter=60000000") else {
-        skipped(
-            "hung_disk_of_a_follower_becomes_an_event",
-            "strace cannot trace here: cargo xtask setup",
-        );
+    let Some(tracer) = traced(
+        "hung_disk_of_a_follower_becomes_an_event",
+        cluster.pid(follower),
+        "delay_enter=60000000",
+    ) else {
         clients.finish();
         return;
     };
-    let server = Http::patient(cluster::address(leader), limits::PATIENCE);
     let name = format!("\"Name\":\"{}\"", SERVERS[follower]);
-    // Events of earlier tests of this cluster come first.
     let is_fault = |line: &str| line.contains(&name) && line.contains("has not heard from it");
-    let fault = server.event("Server", is_fault);
+    let fault = server.event_from(before + 1, "Server", is_fault);
     drop(tracer);
     let has_failed = Cell::new(false);
-    let healthy = server.event("Server", |line| {
+    let healthy = server.event_from(before + 1, "Server", |line| {
         has_failed.set(has_failed.get() || is_fault(line));
         has_failed.get() && line.contains(&name) && line.contains("\"Healthy\":true")
     });
@@ -196,11 +206,11 @@ fn a_failing_disk_ends_its_server() {
     clients.wait_for_writes(20);
     let leader = cluster.leader();
 
-    let Some(tracer) = FsyncTracer::start(cluster.pid(leader), "error=EIO:when=5+") else {
-        skipped(
-            "a_failing_disk_ends_its_server",
-            "strace cannot trace here: cargo xtask setup",
-        );
+    let Some(tracer) = traced(
+        "a_failing_disk_ends_its_server",
+        cluster.pid(leader),
+        "error=EIO:when=5+",
+    ) else {
         clients.finish();
         return;
     };

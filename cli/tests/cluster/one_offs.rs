@@ -161,10 +161,10 @@ fn agent_is_cut_off(cluster: &mut Cluster) {
     let alone = AGENTS[1];
     let there = json!([{"attribute": "${node.unique.name}", "operator": "=", "value": alone}]);
     for long in 0..LONG {
-        let until_it_is_told = "trap 'echo > /local/ended; exit' TERM; sleep 600 & wait";
+        let until_signalled = "trap 'echo > /local/ended; exit' TERM; sleep 600 & wait";
         desire(&definition(
             &format!("long-{long}"),
-            until_it_is_told,
+            until_signalled,
             &there,
         ));
     }

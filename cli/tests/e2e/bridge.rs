@@ -355,7 +355,7 @@ struct HostListeners {
     tcp: u16,
     udp: u16,
     /// Datagrams that came. An answer may not get back: the kernel chooses the address it comes from.
-    heard: Arc<AtomicU64>,
+    datagrams: Arc<AtomicU64>,
 }
 
 impl HostListeners {
@@ -365,12 +365,12 @@ impl HostListeners {
         Self {
             tcp: answer_calls(TcpListener::bind("0.0.0.0:0").unwrap()),
             udp: udp.local_addr().unwrap().port(),
-            heard: answer_datagrams(udp),
+            datagrams: answer_datagrams(udp),
         }
     }
 
-    fn heard(&self) -> u64 {
-        self.heard.load(Ordering::Relaxed)
+    fn datagrams(&self) -> u64 {
+        self.datagrams.load(Ordering::Relaxed)
     }
 }
 
@@ -397,15 +397,15 @@ fn answer_calls(listener: TcpListener) -> u16 {
 
 /// Says `host` to every sender, and counts what came.
 fn answer_datagrams(socket: UdpSocket) -> Arc<AtomicU64> {
-    let heard = Arc::new(AtomicU64::new(0));
-    let counted = Arc::clone(&heard);
+    let datagrams = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&datagrams);
     std::thread::spawn(move || {
         while let Ok((_, from)) = socket.recv_from(&mut [0; 64]) {
             counted.fetch_add(1, Ordering::Relaxed);
             drop(socket.send_to(b"host", from));
         }
     });
-    heard
+    datagrams
 }
 
 /// A task in the machine's network that serves the port 7070.
@@ -482,7 +482,7 @@ fn bridged_tasks_reach_only_held_host_ports() {
         for to in LEAD_TO_MACHINE {
             assert_eq!(send(to, host.udp), silence, "{to}");
         }
-        assert_eq!(host.heard(), 0);
+        assert_eq!(host.datagrams(), 0);
         let others = at(client, || tcp(MACHINE, host.tcp, "hello"));
         assert_eq!(
             others,
@@ -502,7 +502,7 @@ fn bridged_tasks_reach_only_held_host_ports() {
         let by_task = "called: task".to_owned();
         for to in [MACHINE, GATEWAY] {
             until("the task on the host", || {
-                call(to, SERVED_PORT).filter(|said| *said == by_task)
+                call(to, SERVED_PORT).filter(|answer| *answer == by_task)
             });
         }
         let stopped = ask(&address, &["job", "stop", "served"]);
@@ -517,7 +517,7 @@ fn bridged_tasks_reach_only_held_host_ports() {
 
         open_port(dir.path(), &address, host.tcp);
         until("the cluster's policy", || {
-            call(MACHINE, host.tcp).filter(|said| said == "called: host")
+            call(MACHINE, host.tcp).filter(|answer| answer == "called: host")
         });
         assert_eq!(call(GATEWAY, host.tcp), silence);
     });
@@ -548,7 +548,7 @@ fn operator_leaves_host_open_to_bridged_tasks() {
         for to in LEAD_TO_MACHINE {
             assert!(send(to).is_some(), "{to}");
         }
-        assert_eq!(host.heard(), LEAD_TO_MACHINE.len() as u64);
+        assert_eq!(host.datagrams(), LEAD_TO_MACHINE.len() as u64);
         agent.end(Signal::SIGTERM);
         drop(left);
     });
@@ -633,8 +633,8 @@ fn networks_left_by_killed_agent_are_removed() {
         let cleaned = clean(&["--force"]);
 
         assert_eq!(refused.status.code(), Some(1), "{}", stdout(&refused));
-        let said = stderr(&refused);
-        assert!(said.contains("2 tasks run"), "{said}");
+        let message = stderr(&refused);
+        assert!(message.contains("2 tasks run"), "{message}");
         let kinds: Vec<_> = before.keys().copied().collect();
         assert_eq!(kinds, TRACES, "{before:?}");
         for instance in &instances {
@@ -807,17 +807,17 @@ fn rate(bytes: u64, time: Duration) -> f64 {
 struct Peer {
     stop: Arc<AtomicBool>,
     /// Bytes that came, with their headers.
-    heard: Arc<AtomicU64>,
+    arrived_bytes: Arc<AtomicU64>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Peer {
     fn start(socket: UdpSocket, port: u16) -> Self {
-        let (stop, heard) = (
+        let (stop, arrived_bytes) = (
             Arc::new(AtomicBool::new(false)),
             Arc::new(AtomicU64::new(0)),
         );
-        let (stopped, counted) = (Arc::clone(&stop), Arc::clone(&heard));
+        let (stopped, counted) = (Arc::clone(&stop), Arc::clone(&arrived_bytes));
         let ear = socket.try_clone().unwrap();
         let listen = move || {
             while !stopped.load(Ordering::Relaxed) {
@@ -836,13 +836,13 @@ impl Peer {
         };
         Self {
             stop,
-            heard,
+            arrived_bytes,
             threads: vec![std::thread::spawn(listen), std::thread::spawn(send)],
         }
     }
 
-    fn heard(&self) -> u64 {
-        self.heard.load(Ordering::Relaxed)
+    fn arrived_bytes(&self) -> u64 {
+        self.arrived_bytes.load(Ordering::Relaxed)
     }
 }
 
@@ -880,12 +880,12 @@ fn bridged_alloc_stays_within_rate_limits() {
         let first = until("packets above the rates", || {
             TrafficSample::of(&address, &id)
         });
-        let (heard, begun) = (peer.heard(), Instant::now());
+        let (arrived_bytes, begun) = (peer.arrived_bytes(), Instant::now());
         let last = until("two seconds' worth", || {
             let now = TrafficSample::of(&address, &id)?;
             (now.received - first.received >= RECEIVED / 8 * 2).then_some(now)
         });
-        let heard = rate(peer.heard() - heard, begun.elapsed());
+        let arrived = rate(peer.arrived_bytes() - arrived_bytes, begun.elapsed());
 
         let time = Duration::from_nanos(last.at_ns - first.at_ns);
         let sent = rate(last.sent - first.sent, time);
@@ -897,8 +897,14 @@ fn bridged_alloc_stays_within_rate_limits() {
             "{received} bits a second are received"
         );
         // Somebody who has no time to listen hears less.
-        assert!(heard < 1.05 * SENT as f64, "{heard} bits a second arrive");
-        assert!(heard > 0.5 * SENT as f64, "{heard} bits a second arrive");
+        assert!(
+            arrived < 1.05 * SENT as f64,
+            "{arrived} bits a second arrive"
+        );
+        assert!(
+            arrived > 0.5 * SENT as f64,
+            "{arrived} bits a second arrive"
+        );
         drop(peer);
     });
 }

@@ -35,9 +35,9 @@ job "web" {{
 }
 
 fn done(output: &Output) -> String {
-    let said = format!("{}{}", stdout(output), stderr(output));
-    assert_eq!(output.status.code(), Some(0), "{said}");
-    said
+    let printed = format!("{}{}", stdout(output), stderr(output));
+    assert_eq!(output.status.code(), Some(0), "{printed}");
+    printed
 }
 
 fn json(address: &str, args: &[&str]) -> Value {
@@ -110,11 +110,11 @@ fn a_version_that_fails_later_is_exit_1() {
 
     let output = ask(&address, &["job", "run", file.to_str().unwrap()]);
 
-    let said = format!("{}{}", stdout(&output), stderr(&output));
-    assert_eq!(output.status.code(), Some(1), "{said}");
+    let printed = format!("{}{}", stdout(&output), stderr(&output));
+    assert_eq!(output.status.code(), Some(1), "{printed}");
     assert!(
-        said.contains("is failed: Failed due to unhealthy"),
-        "{said}"
+        printed.contains("is failed: Failed due to unhealthy"),
+        "{printed}"
     );
 }
 
@@ -127,9 +127,9 @@ fn a_stopped_allocation_is_replaced() {
     let (_process, address) = dev(dir.path());
     done(&run(&address, dir.path(), "1", "", &[]));
 
-    let said = done(&ask(&address, &["alloc", "stop", "web/g.0"]));
+    let printed = done(&ask(&address, &["alloc", "stop", "web/g.0"]));
 
-    assert!(said.contains("takes its place"), "{said}");
+    assert!(printed.contains("takes its place"), "{printed}");
     let evals = done(&ask(&address, &["eval", "status"]));
     assert!(evals.contains("alloc-stop"), "{evals}");
     let status = done(&ask(&address, &["alloc", "status", "web"]));
@@ -151,9 +151,9 @@ fn batch_job_run_does_not_wait_for_deployment() {
     let text = text.replace("min_healthy_time = \"100ms\"", "attempts = 0");
     let file = job_file(dir.path(), &text);
 
-    let said = done(&ask(&address, &["job", "run", file.to_str().unwrap()]));
+    let printed = done(&ask(&address, &["job", "run", file.to_str().unwrap()]));
 
-    assert!(!said.contains("deployment"), "{said}");
+    assert!(!printed.contains("deployment"), "{printed}");
     let none = ask(&address, &["deployment", "status", "web"]);
     assert_eq!(none.status.code(), Some(4), "{}", stderr(&none));
 }
@@ -206,13 +206,13 @@ fn a_node_takes_new_work_or_none() {
         node["Node"]["SchedulingEligibility"].clone()
     };
 
-    let said = done(&ask(&address, &["node", "eligibility", "--disable", "dev"]));
+    let printed = done(&ask(&address, &["node", "eligibility", "--disable", "dev"]));
     let disabled = eligibility();
     let unknown = ask(&address, &["node", "eligibility", "--enable", id, "nobody"]);
     let untouched = eligibility();
     let answers = json(&address, &["node", "eligibility", "--enable", id]);
 
-    assert!(said.contains("takes no new work"), "{said}");
+    assert!(printed.contains("takes no new work"), "{printed}");
     assert_eq!(disabled, "ineligible");
     assert_eq!(unknown.status.code(), Some(4), "{}", stderr(&unknown));
     assert_eq!(untouched, "ineligible");

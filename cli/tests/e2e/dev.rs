@@ -189,19 +189,22 @@ fn native_driver_config_error_has_line_number() {
     );
     process.end(Signal::SIGTERM);
 
-    let said = stdout(&run);
-    assert_eq!(run.status.code(), Some(1), "{said}{}", stderr(&run));
+    let printed = stdout(&run);
+    assert_eq!(run.status.code(), Some(1), "{printed}{}", stderr(&run));
     for line in [
         "job.hcl:9:9: `config.isolation`",
         "job.hcl:22:11: `config.mount[0].target`",
         "job.hcl:33:9: `config.command`",
     ] {
-        assert!(said.contains(line), "{line} is not in {said}");
+        assert!(printed.contains(line), "{line} is not in {printed}");
     }
-    let said = stdout(&again);
-    assert_eq!(again.status.code(), Some(1), "{said}{}", stderr(&again));
-    assert!(said.contains("`config.isolation` cannot be read"), "{said}");
-    assert!(!said.contains(".json:"), "{said}");
+    let printed = stdout(&again);
+    assert_eq!(again.status.code(), Some(1), "{printed}{}", stderr(&again));
+    assert!(
+        printed.contains("`config.isolation` cannot be read"),
+        "{printed}"
+    );
+    assert!(!printed.contains(".json:"), "{printed}");
 }
 
 /// A task without logs writes to the null device, and a reader of its log is told why there is none.

@@ -82,11 +82,11 @@ fn doctor_reports_ebpf_program_cost() {
         return;
     };
 
-    let told = cost(&["0.5", "--json"]);
+    let json = cost(&["0.5", "--json"]);
     let shown = cost(&["0.5"]);
 
-    assert_eq!(told.status.code(), Some(0), "{}", stderr(&told));
-    let costs: Vec<Value> = serde_json::from_slice(&told.stdout).unwrap();
+    assert_eq!(json.status.code(), Some(0), "{}", stderr(&json));
+    let costs: Vec<Value> = serde_json::from_slice(&json.stdout).unwrap();
     for program in RUN {
         let found = costs.iter().find(|cost| cost["Program"] == program);
         let cost = found.unwrap_or_else(|| panic!("no {program} in {costs:?}"));
@@ -110,10 +110,10 @@ fn doctor_reports_ebpf_program_cost() {
         let [runs, nanos, percent] = table.row(program);
         // Of what is told the shares have three places, and the others none.
         let (least, most) = ((runs - 0.5) * (nanos - 0.5), (runs + 0.5) * (nanos + 0.5));
-        let told = percent * 1e7;
+        let nanos_per_s = percent * 1e7;
         let place = 0.0005 * 1e7;
         assert!(
-            runs > 0.0 && told >= least - place && told <= most + place,
+            runs > 0.0 && nanos_per_s >= least - place && nanos_per_s <= most + place,
             "{table:?}"
         );
     }
@@ -195,10 +195,10 @@ fn unprivileged_doctor_explains_required_privileges() {
     let wrong = cost(&["0"]);
 
     assert_eq!(refused.status.code(), Some(1), "{}", stdout(&refused));
-    let said = "error: what eBPF programs cost cannot be measured: run this as root with CAP_SYS_ADMIN, on Linux 5.8 or newer: Operation not permitted (os error 1)\n";
-    assert_eq!(stderr(&refused), said);
+    let expected = "error: what eBPF programs cost cannot be measured: run this as root with CAP_SYS_ADMIN, on Linux 5.8 or newer: Operation not permitted (os error 1)\n";
+    assert_eq!(stderr(&refused), expected);
     assert_eq!(stdout(&refused), "");
     assert_eq!(wrong.status.code(), Some(2), "{}", stdout(&wrong));
-    let said = "error: --cost 0 is outside 0.1 to 3600 seconds\n";
-    assert_eq!(stderr(&wrong), said);
+    let expected = "error: --cost 0 is outside 0.1 to 3600 seconds\n";
+    assert_eq!(stderr(&wrong), expected);
 }

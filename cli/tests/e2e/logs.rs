@@ -219,11 +219,11 @@ fn log_output_over_rate_becomes_counted_gap() {
     };
 
     let refused = run("rate = \"5 parsec\"");
-    let said = stderr(&refused);
+    let message = stderr(&refused);
     assert_ne!(refused.status.code(), Some(0));
     assert!(
-        said.contains("`5 parsec` is not a rate such as 1mb"),
-        "{said}"
+        message.contains("`5 parsec` is not a rate such as 1mb"),
+        "{message}"
     );
 
     let limited = "rate = \"1kb\"\n on_limit = \"drop\"\n on_full = \"drop\"";
@@ -240,10 +240,10 @@ fn log_output_over_rate_becomes_counted_gap() {
         (some(dropped) && some(limited)).then_some(())
     });
     let logs = ask(&address, &["alloc", "logs", "chatty"]);
-    let (kept, said) = (stdout(&logs), stderr(&logs));
+    let (kept, notes) = (stdout(&logs), stderr(&logs));
     assert!(kept.starts_with("line 1\nline 2\n"), "{kept}");
     assert!(!kept.contains("line 10000\n"), "{kept}");
-    assert!(said.contains("bytes were dropped and not kept"), "{said}");
+    assert!(notes.contains("bytes were dropped and not kept"), "{notes}");
 
     let faster = chatty(dir.path(), "rate = \"2mb\"");
     let plan = stdout(&ask(&address, &["job", "plan", faster.to_str().unwrap()]));

@@ -184,10 +184,10 @@ fn second_server_on_same_data_directory_is_refused() {
         .unwrap();
 
     assert_eq!(output.status.code(), Some(1));
-    let said = stderr(&output);
+    let message = stderr(&output);
     assert!(
-        said.contains(&first.child.id().to_string()),
-        "names the holder: {said}"
+        message.contains(&first.child.id().to_string()),
+        "names the holder: {message}"
     );
 }
 

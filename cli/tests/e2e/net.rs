@@ -142,7 +142,7 @@ fn cluster_policy_applies_immediately_below_job_policy() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     std::thread::spawn(move || listener.incoming().for_each(drop));
-    let says = |word: &str| until(word, || (last_word(&address)? == word).then_some(()));
+    let wait_for_word = |word: &str| until(word, || (last_word(&address)? == word).then_some(()));
     let set = |text: &str| {
         let file = dir.path().join("policy.hcl");
         std::fs::write(&file, text).unwrap();
@@ -150,14 +150,14 @@ fn cluster_policy_applies_immediately_below_job_policy() {
         ask(&address, &["operator", "network", "set-policy", file])
     };
     run(&address, &job(dir.path(), port, "egress {}"));
-    says("open");
+    wait_for_word("open");
     let before = alloc_ids(&address);
 
     let closed = "policy {\n egress {\n rule \"shut\" {\n action = \"deny\"\n protocol = \"tcp\"\n }\n }\n }\n";
     let done = set(closed);
 
     assert_eq!(done.status.code(), Some(0), "{}", stderr(&done));
-    says("shut");
+    wait_for_word("shut");
     assert_eq!(alloc_ids(&address), before, "nothing was replaced");
     until("its verdicts", || {
         let shown = stdout(&ask(&address, &["net", "fenced", "--denied"]));
@@ -168,14 +168,14 @@ fn cluster_policy_applies_immediately_below_job_policy() {
 
     let own = "egress {\n rule \"mine\" {\n action = \"allow\"\n }\n }";
     run(&address, &job(dir.path(), port, own));
-    says("open");
+    wait_for_word("open");
 
     let wrong = set("policy {\n egress {\n default = \"maybe\"\n }\n }\n");
-    let said = stderr(&wrong);
-    assert_eq!(wrong.status.code(), Some(2), "{said}");
-    assert!(said.contains("use `allow` or `deny`"), "{said}");
-    let said = stderr(&set("rule {}\n"));
-    assert!(said.contains("only one block `policy`"), "{said}");
+    let message = stderr(&wrong);
+    assert_eq!(wrong.status.code(), Some(2), "{message}");
+    assert!(message.contains("use `allow` or `deny`"), "{message}");
+    let message = stderr(&set("rule {}\n"));
+    assert!(message.contains("only one block `policy`"), "{message}");
 }
 
 /// A job whose task sends a datagram of a kilobyte every millisecond, as far as `egress` lets it.
@@ -230,10 +230,10 @@ fn egress_over_rate_is_counted() {
     let wrong = hasty(dir.path(), port, "rate = \"1 parsec\"");
     let refused = ask(&address, &["job", "run", wrong.to_str().unwrap()]);
     assert_ne!(refused.status.code(), Some(0));
-    let said = stderr(&refused);
+    let message = stderr(&refused);
     assert!(
-        said.contains("`1 parsec` is not a rate such as 100mbit"),
-        "{said}"
+        message.contains("`1 parsec` is not a rate such as 100mbit"),
+        "{message}"
     );
 
     run(&address, &hasty(dir.path(), port, "rate = \"100kbit\""));
@@ -375,8 +375,8 @@ fn verdicts_that_a_slow_follower_missed_are_announced() {
     // Full after some ten verdicts.
     rustix::pipe::fcntl_setpipe_size(&output, 4_096).unwrap();
     let output = BufReader::with_capacity(256, output);
-    let mut told = serde_json::Deserializer::from_reader(output).into_iter::<Value>();
-    let mut number = told.next().unwrap().unwrap()["Verdict"]["Number"]
+    let mut values = serde_json::Deserializer::from_reader(output).into_iter::<Value>();
+    let mut number = values.next().unwrap().unwrap()["Verdict"]["Number"]
         .as_u64()
         .unwrap();
     let before = newest().unwrap();
@@ -386,7 +386,7 @@ fn verdicts_that_a_slow_follower_missed_are_announced() {
 
     let mut missed = Vec::new();
     while missed.is_empty() || number < before + 4_096 {
-        let next = told.next().unwrap().unwrap();
+        let next = values.next().unwrap().unwrap();
         if let Some(count) = next["Missed"].as_u64() {
             missed.push(count);
             number += count;

@@ -141,8 +141,8 @@ fn tls(args: &[&str]) -> Output {
 }
 
 fn done(output: &Output) {
-    let told = format!("{}{}", stdout(output), stderr(output));
-    assert_eq!(output.status.code(), Some(0), "{told}");
+    let printed = format!("{}{}", stdout(output), stderr(output));
+    assert_eq!(output.status.code(), Some(0), "{printed}");
 }
 
 #[test]
@@ -322,29 +322,29 @@ fn event_stream_continues_after_server_death() {
         let file = job_file(dir.path(), &text);
         done(&ask(&rest, &["job", "run", "--detach", path(&file)]));
     };
-    let mut told = Vec::new();
-    let mut hear = |count: usize| {
-        while told.len() < count {
+    let mut jobs = Vec::new();
+    let mut read_jobs = |count: usize| {
+        while jobs.len() < count {
             let line = lines.next().expect("the stream goes on").unwrap();
             let line: Value = serde_json::from_str(&line).unwrap();
             for event in line["Events"].as_array().unwrap() {
                 if event["Type"] == "JobRegistered" {
-                    told.push(event["Key"].as_str().unwrap().to_owned());
+                    jobs.push(event["Key"].as_str().unwrap().to_owned());
                 }
             }
         }
-        told.clone()
+        jobs.clone()
     };
 
     run("before");
-    hear(1);
+    read_jobs(1);
     cluster.kill(leader);
     run("after");
-    let told = hear(2);
+    let jobs = read_jobs(2);
 
     follower.kill().unwrap();
     follower.wait().unwrap();
-    assert_eq!(told, ["before", "after"]);
+    assert_eq!(jobs, ["before", "after"]);
 }
 
 #[test]

@@ -48,9 +48,9 @@ fn a_host_in_go_drives_the_native_driver() {
         .output()
         .unwrap();
 
-    let said = String::from_utf8_lossy(&output.stdout);
+    let printed = String::from_utf8_lossy(&output.stdout);
     let log = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}\n{log}");
+    assert!(output.status.success(), "{printed}\n{log}");
     for step in [
         "introduces itself",
         "ends when told",
@@ -69,7 +69,10 @@ fn a_host_in_go_drives_the_native_driver() {
         "recovers its tasks after a crash",
         "takes no end that nobody saw for a success",
     ] {
-        assert!(said.contains(&format!("ok: {step}\n")), "{step}: {said}");
+        assert!(
+            printed.contains(&format!("ok: {step}\n")),
+            "{step}: {printed}"
+        );
     }
     assert!(!log.contains("failed to exit gracefully"), "{log}");
 }
@@ -188,11 +191,11 @@ fn job_runs_with_driver_from_config_file() {
     );
     agent.end(nix::sys::signal::Signal::SIGTERM);
 
-    let said = stderr(&refused);
-    assert_eq!(refused.status.code(), Some(2), "{said}");
+    let message = stderr(&refused);
+    assert_eq!(refused.status.code(), Some(2), "{message}");
     assert!(
-        said.contains("agent.hcl:7:5: plugin \"gotest\": `config.greting`"),
-        "{said}"
+        message.contains("agent.hcl:7:5: plugin \"gotest\": `config.greting`"),
+        "{message}"
     );
     assert_eq!(attributes["driver.gotest.greeting"], "hi");
     assert_eq!(
@@ -203,10 +206,18 @@ fn job_runs_with_driver_from_config_file() {
         stderr(&run)
     );
     assert_eq!(logs, "code 42\n");
-    let said = stdout(&failed);
-    assert_eq!(failed.status.code(), Some(1), "{said}{}", stderr(&failed));
-    assert!(said.contains("`config.comand`"), "{said}");
-    assert!(said.contains("job.hcl:9:9: `config.comand`"), "{said}");
+    let printed = stdout(&failed);
+    assert_eq!(
+        failed.status.code(),
+        Some(1),
+        "{printed}{}",
+        stderr(&failed)
+    );
+    assert!(printed.contains("`config.comand`"), "{printed}");
+    assert!(
+        printed.contains("job.hcl:9:9: `config.comand`"),
+        "{printed}"
+    );
 }
 
 const MEASURED: &str = r#"
@@ -306,8 +317,8 @@ fn manually_started_plugin_explains_itself() {
     for output in [by_name, by_command] {
         assert_eq!(output.status.code(), Some(2));
         assert!(output.stdout.is_empty());
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(said.contains("plugin_dir"), "{said}");
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert!(message.contains("plugin_dir"), "{message}");
     }
 }
 
@@ -323,12 +334,12 @@ fn invalid_agent_file_errors_have_line_numbers() {
         .output()
         .unwrap();
 
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{said}");
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{message}");
     for place in [
         "agent.hcl:2:1: unknown field `server`",
         "agent.hcl:3:1: `plugin` needs",
     ] {
-        assert!(said.contains(place), "{said}");
+        assert!(message.contains(place), "{message}");
     }
 }

@@ -133,8 +133,8 @@ fn files_are_not_readable_by_others() {
 }
 
 #[test]
-fn doctor_names_what_others_may_read() {
-    if !needs_root("doctor_names_what_others_may_read") {
+fn doctor_names_files_readable_by_others() {
+    if !needs_root("doctor_names_files_readable_by_others") {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -161,15 +161,15 @@ fn doctor_names_what_others_may_read() {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     }
 
-    let said = doctor();
+    let report = doctor();
     assert!(
-        said.contains(&format!("{} (644)", database.display())),
-        "{said}"
+        report.contains(&format!("{} (644)", database.display())),
+        "{report}"
     );
-    assert!(said.contains("fix: chmod go-rwx"), "{said}");
+    assert!(report.contains("fix: chmod go-rwx"), "{report}");
     assert!(
-        said.contains(&format!("{} (755)", server.display())),
-        "{said}"
+        report.contains(&format!("{} (755)", server.display())),
+        "{report}"
     );
 }
 

@@ -34,7 +34,7 @@ fn resource_increase_keeps_process_while_node_has_capacity() {
     }
     let dir = tempfile::tempdir().unwrap();
     let (_process, address) = dev(dir.path());
-    let said = |args: &[&str]| {
+    let output_of = |args: &[&str]| {
         let output = ask(&address, args);
         format!("{}{}", stdout(&output), stderr(&output))
     };
@@ -51,18 +51,18 @@ fn resource_increase_keeps_process_while_node_has_capacity() {
             u32::try_from(pid).ok().filter(|pid| *pid != 0)
         })
     };
-    said(&["job", "run", &file(100, 32)]);
+    output_of(&["job", "run", &file(100, 32)]);
     let first = pid();
     let start = began(first);
 
-    let planned = said(&["job", "plan", &file(200, 64)]);
-    let run = said(&["job", "run", &file(200, 64)]);
+    let planned = output_of(&["job", "plan", &file(200, 64)]);
+    let run = output_of(&["job", "run", &file(200, 64)]);
 
     assert!(planned.contains("1 in-place update"), "{planned}");
     assert!(planned.contains("(forces in-place update)"), "{planned}");
     assert!(run.contains("takes what changes in place"), "{run}");
     assert_eq!((pid(), began(first)), (first, start));
 
-    let planned = said(&["job", "plan", &file(200, 50_000_000)]);
+    let planned = output_of(&["job", "plan", &file(200, 50_000_000)]);
     assert!(planned.contains("1 create/destroy update"), "{planned}");
 }

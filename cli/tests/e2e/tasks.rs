@@ -192,10 +192,10 @@ fn task_fetches_artifact_and_uploads_result() {
         &["task", "run", "--guid", "fails", path.to_str().unwrap()],
     );
     assert_eq!(failed.status.code(), Some(1));
-    let said = stderr(&failed);
+    let message = stderr(&failed);
     assert!(
-        said.contains("Uploading result failed: open \"/local/no\": No such file"),
-        "{said}"
+        message.contains("Uploading result failed: open \"/local/no\": No such file"),
+        "{message}"
     );
 }
 
@@ -308,14 +308,14 @@ fn tasks_begin_once_whatever_dies() {
     let (witness, port) = ReportCounter::listen();
     let guids: Vec<String> = (0..TASKS).map(|number| format!("task-{number}")).collect();
     for (number, guid) in guids.iter().enumerate() {
-        let says = format!(
+        let script = format!(
             "exec 3<>/dev/tcp/169.254.1.1/{port}; echo {guid} >&3; exec 3>&-; sleep {}",
             1 + number % 3
         );
         let definition = json!({
             "rootfs": "preloaded:host", "memory_mb": 16, "disk_mb": 10,
             "egress_rules": [{"protocol": "all", "destinations": ["0.0.0.0/0"]}],
-            "action": {"run": {"path": "/bin/bash", "args": ["-c", says], "user": "vcap"}},
+            "action": {"run": {"path": "/bin/bash", "args": ["-c", script], "user": "vcap"}},
         });
         let path = file(dir.path(), &definition);
         let arguments = ["task", "desire", "--guid", guid, path.to_str().unwrap()];

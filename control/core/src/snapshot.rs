@@ -121,7 +121,7 @@ fn whole_rows(state: &State) -> impl Iterator<Item = Record> {
         one_offs,
     } = state;
     let times = Some(one_offs.times()).filter(|times| *times != OneOffTimings::default());
-    let domains = one_offs.domains_said().map(|(domain, until)| {
+    let domains = one_offs.domains_marked_fresh().map(|(domain, until)| {
         let domain = domain.to_owned();
         Record::Domain(DomainRecord { domain, until })
     });

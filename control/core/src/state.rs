@@ -275,7 +275,7 @@ impl State {
         anew.allocs.set_index(allocs.index());
         anew.evals = evals.rebuilt(|eval| anew.allocs.may_free(&eval.id));
         anew.deployments = deployments.rebuilt(|row| anew.allocs.is_deployed(&row.id));
-        for (domain, until) in one_offs.domains_said() {
+        for (domain, until) in one_offs.domains_marked_fresh() {
             anew.one_offs.freshen(domain, until);
         }
         anew.one_offs.set_times(one_offs.times());

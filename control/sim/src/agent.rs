@@ -167,8 +167,8 @@ impl Host {
         let core = runner.map(|runner| (runner.core.snapshot(), runner.core.client_status()));
         let wanted = agent.and_then(|agent| agent.desired.get(alloc_id));
         let wanted = wanted.map(|wanted| (wanted.desired, wanted.alloc_modify_index));
-        let told = agent.map(|agent| agent.outbox.describe(alloc_id));
-        format!("told {told:?}, wanted {wanted:?}, processes {processes:?}, runner {core:?}")
+        let reported = agent.map(|agent| agent.outbox.describe(alloc_id));
+        format!("told {reported:?}, wanted {wanted:?}, processes {processes:?}, runner {core:?}")
     }
 
     /// Something happened in the machine.

@@ -59,7 +59,7 @@ struct CallbackCall {
 enum GcStep {
     Propose(Entry),
     /// The collection that was asked for is over.
-    Tell(Waiter),
+    Finish(Waiter),
 }
 
 /// Deployments on which time has passed.
@@ -451,7 +451,7 @@ impl Duties {
     fn next_slice(&mut self) -> Option<Entry> {
         while !self.collecting {
             match self.garbage.pop_front()? {
-                GcStep::Tell(waiter) => self.collected.push(waiter),
+                GcStep::Finish(waiter) => self.collected.push(waiter),
                 GcStep::Propose(command) => {
                     self.collecting = true;
                     return Some(command);
@@ -465,7 +465,7 @@ impl Duties {
     pub fn force(&mut self, waiter: Waiter, at: Timestamp) {
         let commands = Collector::forced(at).into_iter().map(GcStep::Propose);
         self.garbage.extend(commands);
-        self.garbage.push_back(GcStep::Tell(waiter));
+        self.garbage.push_back(GcStep::Finish(waiter));
     }
 
     /// Takes out the waiters whose collections are over.

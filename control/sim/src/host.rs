@@ -147,10 +147,10 @@ impl Host {
             return;
         }
         process.ended = Some(exit);
-        if let Some((life, heard_at)) = process.watched
+        if let Some((life, answered_at)) = process.watched
             && life == self.life
         {
-            let at = env.now.max(heard_at).plus(env.dice.micros(100, 50_000));
+            let at = env.now.max(answered_at).plus(env.dice.micros(100, 50_000));
             let input = muster_agent_core::task::TaskInput::Exited {
                 exit,
                 detail: String::new(),

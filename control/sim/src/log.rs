@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn truncating_keeps_what_is_before() {
+    fn truncating_keeps_earlier_entries() {
         let mut log = log(&[1, 1, 2, 2]);
         log.compact(Position { term: 1, index: 1 });
 

@@ -41,7 +41,7 @@ struct LeaderState {
     next: Vec<u64>,
     matched: Vec<u64>,
     answered: Vec<u64>,
-    heard_at: Vec<Timestamp>,
+    last_contact_at: Vec<Timestamp>,
     round: u64,
     beat_at: Timestamp,
 }
@@ -65,7 +65,7 @@ pub struct Raft {
     leader: Option<usize>,
     commit: u64,
     election_at: Timestamp,
-    heard_at: Timestamp,
+    last_contact_at: Timestamp,
     waiting: VecDeque<(u64, SyncAction)>,
     /// A snapshot that came from the leader: the state machine must begin from it.
     pub installed: Option<Arc<Snapshot>>,
@@ -90,7 +90,7 @@ impl Raft {
             leader: None,
             commit,
             election_at: env.now,
-            heard_at: Timestamp(0),
+            last_contact_at: Timestamp(0),
             waiting: VecDeque::new(),
             installed: None,
         };

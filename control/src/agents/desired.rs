@@ -49,23 +49,23 @@ impl SentDesired {
         let mut gone = Vec::new();
         let before = self.before.take();
         let mut known = Vec::with_capacity(self.known.len() + 1);
-        let mut told = self.known.iter().peekable();
+        let mut sent = self.known.iter().peekable();
         for alloc in state.allocs_on(&self.node_id) {
             let key = alloc.key();
             // Both are in the order in which they were made.
-            while let Some((told_key, _)) = told.next_if(|(told_key, _)| *told_key < key) {
-                gone.push(state.allocs().id_of(*told_key));
+            while let Some((sent_key, _)) = sent.next_if(|(sent_key, _)| *sent_key < key) {
+                gone.push(state.allocs().id_of(*sent_key));
             }
-            let told_at = told.next_if(|(told_key, _)| *told_key == key);
-            let told_at = told_at.map(|(_, index)| *index).or(before);
-            if told_at.is_none_or(|told| told < alloc.alloc_modify_index()) {
+            let sent_index = sent.next_if(|(sent_key, _)| *sent_key == key);
+            let sent_index = sent_index.map(|(_, index)| *index).or(before);
+            if sent_index.is_none_or(|index| index < alloc.alloc_modify_index()) {
                 changed.push(alloc);
             } else if before.is_some() {
                 unchanged.push(alloc.id());
             }
             known.push((key, alloc.alloc_modify_index()));
         }
-        gone.extend(told.map(|(key, _)| state.allocs().id_of(*key)));
+        gone.extend(sent.map(|(key, _)| state.allocs().id_of(*key)));
         self.known = known;
         // Oldest first, so that a node that is cut off half-way has what was asked for first.
         changed.sort_unstable_by_key(|alloc: &AllocView<'_>| {

@@ -34,22 +34,22 @@ struct ConnectedNode {
 /// Heartbeats of a session, by their numbers.
 #[derive(Debug)]
 struct HeartbeatState {
-    heard: AtomicU64,
+    received: AtomicU64,
     counted: AtomicU64,
-    heard_at: Mutex<Instant>,
+    last_contact_at: Mutex<Instant>,
 }
 
 impl HeartbeatState {
     fn begin() -> Self {
         Self {
-            heard: AtomicU64::new(0),
+            received: AtomicU64::new(0),
             counted: AtomicU64::new(0),
-            heard_at: Mutex::new(Instant::now()),
+            last_contact_at: Mutex::new(Instant::now()),
         }
     }
 
     fn since_last_contact(&self) -> Duration {
-        self.heard_at
+        self.last_contact_at
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .elapsed()
@@ -186,7 +186,7 @@ impl Nodes {
             .sessions
             .iter()
             .filter_map(|(node_id, session)| {
-                let number = session.pulse.heard.load(Ordering::Acquire);
+                let number = session.pulse.received.load(Ordering::Acquire);
                 let counted = session.pulse.counted.load(Ordering::Acquire);
                 (number > counted).then(|| PendingHeartbeat {
                     node_id: *node_id,
@@ -201,7 +201,7 @@ impl Nodes {
     pub(super) fn counted(&self, node_id: NodeId, number: u64) {
         if let Some(session) = self.lock().sessions.get(&node_id) {
             // A later session of the node begins at 1 again; it never gets ahead by this.
-            if number <= session.pulse.heard.load(Ordering::Acquire) {
+            if number <= session.pulse.received.load(Ordering::Acquire) {
                 session.pulse.counted.fetch_max(number, Ordering::AcqRel);
             }
         }
@@ -294,10 +294,10 @@ pub(super) struct SessionEntry {
 impl SessionEntry {
     /// The agent's heartbeat `number` came.
     pub(super) fn beat(&self, number: u64) {
-        self.pulse.heard.fetch_max(number, Ordering::AcqRel);
+        self.pulse.received.fetch_max(number, Ordering::AcqRel);
         *self
             .pulse
-            .heard_at
+            .last_contact_at
             .lock()
             .unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }

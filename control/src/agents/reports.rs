@@ -110,7 +110,7 @@ impl Reports {
         let wakes;
         {
             let mut pending = self.lock();
-            let is_due = reports.is_empty() || reports.iter().any(|told| !told.can_wait);
+            let is_due = reports.is_empty() || reports.iter().any(|queued| !queued.can_wait);
             wakes = is_due || pending.is_empty();
             let entry = of_session(&mut pending, node_id, outbox);
             entry.sequence = entry.sequence.max(sequence);
@@ -214,7 +214,7 @@ impl Reports {
             *after = node_id;
             // What is left was in later messages, or in some of these.
             let left = waiting.reports.values().map(|waiting| waiting.sequence);
-            let told = left
+            let acknowledged = left
                 .chain(waiting.collected.iter().map(|waiting| waiting.sequence))
                 .min()
                 .map_or(Some(waiting.sequence), |first| first.checked_sub(1));
@@ -222,7 +222,7 @@ impl Reports {
                 node_id,
                 reports,
                 collected: collected.map(|collected| collected.report),
-                sequence: told.filter(|sequence| *sequence > 0),
+                sequence: acknowledged.filter(|sequence| *sequence > 0),
                 outbox: waiting.outbox.clone(),
             });
             if waiting.reports.is_empty() && waiting.collected.is_none() {
@@ -275,7 +275,7 @@ fn of_session<'a>(
 /// Keeps those of `reports` that can change `state`. An ended allocation does not change any more, and an
 /// agent that starts reports thousands of those again.
 pub(super) fn news(state: &State, reports: Vec<AllocReport>) -> Vec<QueuedReport> {
-    let told = reports.into_iter().filter_map(|report| {
+    let queued = reports.into_iter().filter_map(|report| {
         let known = state.allocs().get(&report.alloc_id);
         let is_over = known.is_some_and(|alloc| alloc.client_status().is_terminal());
         let can_wait = known.is_some_and(|alloc| {
@@ -285,7 +285,7 @@ pub(super) fn news(state: &State, reports: Vec<AllocReport>) -> Vec<QueuedReport
         });
         (!is_over).then_some(QueuedReport { report, can_wait })
     });
-    told.collect()
+    queued.collect()
 }
 
 /// Whether a task of an allocation with that status prepares or runs, within reach.
@@ -343,8 +343,8 @@ async fn commit(control: &Control, mut parts: Vec<SessionReports>) {
 
 /// The command that writes the allocations in `parts`; `None` if there are none.
 fn reported(parts: &[SessionReports], at: Timestamp) -> Option<Entry> {
-    let told = parts.iter().filter(|part| !part.reports.is_empty());
-    let reports: Vec<_> = told
+    let parts = parts.iter().filter(|part| !part.reports.is_empty());
+    let reports: Vec<_> = parts
         .map(|part| (part.node_id, part.reports.clone()))
         .collect();
     (!reports.is_empty()).then_some(AllocCommand::Report { reports }.at(at))
@@ -352,26 +352,26 @@ fn reported(parts: &[SessionReports], at: Timestamp) -> Option<Entry> {
 
 /// The command that writes the collections in `parts`; `None` if there are none.
 fn collected(parts: &[SessionReports], at: Timestamp) -> Option<Entry> {
-    let told = parts.iter();
-    let collections: Vec<_> = told
+    let parts = parts.iter();
+    let collections: Vec<_> = parts
         .filter_map(|part| Some((part.node_id, part.collected.clone()?)))
         .collect();
     (!collections.is_empty()).then_some(NodeCommand::NoteCollections { collections }.at(at))
 }
 
-/// Proposes what `say` makes of the parts whose sessions are there, until it is committed, and says which nodes are
-/// unknown. `None` if it cannot be, or if nobody is there any more.
+/// Proposes the command that `to_command` makes of the parts whose sessions are there, until it is committed, and says
+/// which nodes are unknown. `None` if it cannot be, or if nobody is there any more.
 async fn propose(
     control: &Control,
     parts: &mut Vec<SessionReports>,
-    say: fn(&[SessionReports], Timestamp) -> Option<Entry>,
+    to_command: fn(&[SessionReports], Timestamp) -> Option<Entry>,
 ) -> Option<Vec<NodeId>> {
     loop {
         parts.retain(|part| !part.outbox.is_closed());
         if parts.is_empty() {
             return None;
         }
-        let Some(command) = say(parts, control.now()) else {
+        let Some(command) = to_command(parts, control.now()) else {
             return Some(Vec::new());
         };
         match control.propose(command).await {

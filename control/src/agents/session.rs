@@ -237,13 +237,13 @@ async fn send_farewell(sender: &mut FrameSender, error: &SessionError) {
     let Some(message) = error.farewell() else {
         return;
     };
-    let told = async {
+    let farewell = async {
         if sender.send(&message).await.is_ok() {
             sender.finish();
             sender.stopped().await;
         }
     };
-    drop(tokio::time::timeout(limits::FAREWELL_WAIT, told).await);
+    drop(tokio::time::timeout(limits::FAREWELL_WAIT, farewell).await);
 }
 
 /// Writes what the node is, if that is news, and that it is there.
@@ -302,10 +302,10 @@ fn refuse_rejection(response: Response) -> Result<(), SessionError> {
     Err(SessionError::Refused { reason })
 }
 
-/// The cluster's network policy, if it is another than that of the entry `told`.
-fn cluster_policy(state: &State, told: &mut LogIndex) -> Option<ToAgent> {
+/// The cluster's network policy, if it is another than that of the entry `sent_index`.
+fn cluster_policy(state: &State, sent_index: &mut LogIndex) -> Option<ToAgent> {
     let row = state.network();
-    let before = std::mem::replace(told, row.modify_index);
+    let before = std::mem::replace(sent_index, row.modify_index);
     // A state that was restored from before there was a policy has the newest word all the same.
     let index = if row.modify_index < before {
         state.applied()
@@ -469,21 +469,21 @@ impl Session<'_> {
         if let Err(error) = self.catch_up_with(known).await {
             return error;
         }
-        let mut told = SentDesired::up_to(self.node_id, known);
-        let mut policy_told = LogIndex(0);
+        let mut sent = SentDesired::up_to(self.node_id, known);
+        let mut sent_policy_index = LogIndex(0);
         let pace = self.control.nodes().pace();
         loop {
             if wake.take_start_over() {
                 if let Err(error) = self.catch_up_with(LogIndex(0)).await {
                     return error;
                 }
-                told = SentDesired::up_to(self.node_id, LogIndex(0));
+                sent = SentDesired::up_to(self.node_id, LogIndex(0));
             }
             pace.turn().await;
             // Whatever woke this meanwhile is in the state that is read next.
             let _woken = wake.desired.notified().now_or_never();
             let _woken = wake.forgotten.notified().now_or_never();
-            for message in self.news(&mut policy_told, &mut told) {
+            for message in self.news(&mut sent_policy_index, &mut sent) {
                 if let Err(error) = self.send(message).await {
                     return error;
                 }
@@ -496,10 +496,10 @@ impl Session<'_> {
 
     /// Messages about the newest state that the node does not know yet. The policy comes first, because
     /// allocations run by it.
-    fn news(&self, policy_told: &mut LogIndex, told: &mut SentDesired) -> Vec<ToAgent> {
+    fn news(&self, sent_policy_index: &mut LogIndex, sent: &mut SentDesired) -> Vec<ToAgent> {
         let state = self.control.state();
-        let policy = cluster_policy(&state, policy_told).into_iter();
-        policy.chain(told.catch_up(&state)).collect()
+        let policy = cluster_policy(&state, sent_policy_index).into_iter();
+        policy.chain(sent.catch_up(&state)).collect()
     }
 
     /// Waits until there may be something to tell the node of what it is to run.

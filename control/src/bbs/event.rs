@@ -64,17 +64,17 @@ impl ReaderState {
     fn events(&mut self, batch: &Batch) -> String {
         let mut text = String::new();
         // An entry may move a task on by two states.
-        let mut told: BTreeSet<&str> = BTreeSet::new();
+        let mut sent: BTreeSet<&str> = BTreeSet::new();
         for change in batch.tasks() {
             match change {
                 TaskChange::Now(row) => {
-                    if self.is_news(&row.guid, batch.index()) || told.contains(row.guid.as_str()) {
+                    if self.is_news(&row.guid, batch.index()) || sent.contains(row.guid.as_str()) {
                         self.now(row, &mut text);
-                        told.insert(&row.guid);
+                        sent.insert(&row.guid);
                     }
                 }
                 TaskChange::Gone(guid) => {
-                    if self.is_news(guid, batch.index()) || told.contains(guid) {
+                    if self.is_news(guid, batch.index()) || sent.contains(guid) {
                         self.append_removed(guid, &mut text);
                     }
                 }
@@ -134,7 +134,7 @@ struct Reader {
     control: Control,
     applied: watch::Receiver<LogIndex>,
     shutdown: CancellationToken,
-    told: ReaderState,
+    state: ReaderState,
     /// The first index it has not seen.
     next: LogIndex,
     /// Taken from the ring and not sent yet.
@@ -162,7 +162,7 @@ impl Reader {
             control,
             applied,
             shutdown,
-            told: ReaderState { rows, next_id: 0 },
+            state: ReaderState { rows, next_id: 0 },
             next: LogIndex(index.0 + 1),
             ready: Vec::new().into_iter(),
             silent_since: Instant::now(),
@@ -182,7 +182,7 @@ impl Reader {
         loop {
             for batch in self.ready.by_ref() {
                 self.next = LogIndex(batch.index().0 + 1);
-                let text = self.told.events(&batch);
+                let text = self.state.events(&batch);
                 if !text.is_empty() {
                     return Some(text);
                 }
@@ -286,8 +286,11 @@ mod tests {
 
     /// The names of the events that a reader is told who begins with `rows`, of all batches.
     fn event_names(rows: HashMap<String, Arc<OneOff>>) -> Vec<String> {
-        let mut told = ReaderState { rows, next_id: 0 };
-        let text: String = life().iter().map(|(batch, _)| told.events(batch)).collect();
+        let mut reader_state = ReaderState { rows, next_id: 0 };
+        let text: String = life()
+            .iter()
+            .map(|(batch, _)| reader_state.events(batch))
+            .collect();
         let names = text.lines().filter_map(|line| line.strip_prefix("event: "));
         names.map(ToOwned::to_owned).collect()
     }
@@ -339,19 +342,19 @@ mod tests {
     #[test]
     fn two_transitions_in_one_entry_emit_two_events() {
         let (rows, batch) = resolved_at_once();
-        let mut told = ReaderState { rows, next_id: 0 };
+        let mut reader_state = ReaderState { rows, next_id: 0 };
 
-        let text = told.events(&batch);
+        let text = reader_state.events(&batch);
 
         let names = text.lines().filter_map(|line| line.strip_prefix("event: "));
         assert_eq!(names.collect::<Vec<_>>(), ["task_changed", "task_removed"]);
-        assert!(told.rows.is_empty());
+        assert!(reader_state.rows.is_empty());
     }
 
     /// A process that starts changes the row and no state of Diego's.
     #[test]
     fn change_within_a_state_is_no_event() {
-        let mut told = ReaderState::default();
+        let mut reader_state = ReaderState::default();
         let mut row = OneOff::new(
             "a".to_owned(),
             "apps".to_owned(),
@@ -362,7 +365,7 @@ mod tests {
         let mut text = String::new();
         let mut events = |row: &OneOff| {
             text.clear();
-            told.now(&Arc::new(row.clone()), &mut text);
+            reader_state.now(&Arc::new(row.clone()), &mut text);
             text.lines()
                 .filter(|line| line.starts_with("event"))
                 .count()
@@ -379,11 +382,11 @@ mod tests {
 
     #[test]
     fn events_are_numbered_and_stand_apart() {
-        let mut told = ReaderState::default();
+        let mut reader_state = ReaderState::default();
         let batches = life();
 
-        let first = told.events(&batches[0].0);
-        let second = told.events(&batches[1].0);
+        let first = reader_state.events(&batches[0].0);
+        let second = reader_state.events(&batches[1].0);
 
         assert!(
             first.starts_with("id: 0\nevent: task_created\ndata: "),

@@ -245,9 +245,9 @@ async fn of_cells(_: Context, _: Anything) -> Result<TaskLifecycleResponse, Erro
 }
 
 fn cells_only() -> Error {
-    let told =
+    let message =
         "cells are Muster's own agents: they report what becomes of a task, nobody else does";
-    Error::of(Kind::InvalidRequest, told)
+    Error::of(Kind::InvalidRequest, message)
 }
 
 /// The task that a request is about.

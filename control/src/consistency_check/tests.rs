@@ -58,7 +58,7 @@ fn no_hash_is_right_without_a_majority() {
 }
 
 #[test]
-fn a_learner_is_not_asked_who_is_right() {
+fn a_learner_does_not_vote_on_state() {
     let mut comparison = comparison(&[1, 2, 2]);
     comparison.testimonies[1].voter = false;
 

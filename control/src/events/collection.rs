@@ -238,7 +238,7 @@ mod tests {
     fn slices_become_one_collection() {
         let mut collections = Collections::default();
 
-        let told = followed(
+        let rounds = followed(
             &mut collections,
             [
                 slice(5, None, Some(1), 3),
@@ -247,7 +247,7 @@ mod tests {
             ],
         );
 
-        assert_eq!((told[0].len(), told[1].len()), (0, 0));
+        assert_eq!((rounds[0].len(), rounds[1].len()), (0, 0));
         let whole = GcRound {
             rule: "evals".to_owned(),
             namespace: String::new(),
@@ -264,21 +264,21 @@ mod tests {
             bytes: 300,
             kept: BTreeMap::from([("live".to_owned(), 3)]),
         };
-        assert_eq!(told[2], [whole]);
+        assert_eq!(rounds[2], [whole]);
         assert!(collections.open.is_empty());
     }
 
     #[test]
     fn interrupted_gc_is_reported_at_next_start() {
-        let told = followed(
+        let rounds = followed(
             &mut Collections::default(),
             [slice(5, None, Some(1), 3), slice(7, None, None, 0)],
         );
 
-        let cut = &told[1][0];
+        let cut = &rounds[1][0];
         assert_eq!((cut.complete, cut.slices, cut.ended_at), (false, 1, 5));
         // The second freed nothing.
-        assert_eq!(told[1].len(), 1);
+        assert_eq!(rounds[1].len(), 1);
     }
 
     #[test]
@@ -287,9 +287,9 @@ mod tests {
         followed(&mut collections, [slice(5, None, Some(1), 3)]);
         collections.forget();
 
-        let told = followed(&mut collections, [slice(6, Some(1), None, 3)]);
+        let rounds = followed(&mut collections, [slice(6, Some(1), None, 3)]);
 
-        assert_eq!(told, [[]]);
+        assert_eq!(rounds, [[]]);
     }
 
     #[test]
@@ -324,9 +324,9 @@ mod tests {
         assert!(begun.after.is_none());
 
         collections.follow(jobs, &slice(4, None, Some(1), 1).1);
-        let told = collections.follow(begun, &slice(5, None, None, 2).1);
+        let ended = collections.follow(begun, &slice(5, None, None, 2).1);
 
-        let round = told[0].shape();
+        let round = ended[0].shape();
         assert_eq!((&*round.rule, &*round.job_id), ("purge", "web"));
         assert_eq!(round.freed["evaluations"], 2);
         assert_eq!(collections.open.len(), 1);

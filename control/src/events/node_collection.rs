@@ -23,7 +23,7 @@ impl NodeCollection {
         let Command::Node(NodeCommand::NoteCollections { collections }) = &entry.command else {
             return Vec::new();
         };
-        let told = collections.iter().filter_map(|(node_id, report)| {
+        let registered = collections.iter().filter_map(|(node_id, report)| {
             let node = state.nodes().get(node_id)?;
             Some(Self {
                 node_id: *node_id,
@@ -31,7 +31,7 @@ impl NodeCollection {
                 report: report.clone(),
             })
         });
-        told.collect()
+        registered.collect()
     }
 
     pub(super) fn node_id(&self) -> NodeId {
@@ -68,9 +68,9 @@ mod tests {
         }
         .at(Timestamp(7));
 
-        let told = NodeCollection::all_of(&command, &cluster.state);
+        let collections = NodeCollection::all_of(&command, &cluster.state);
 
-        let shapes: Vec<NodeGcRound> = told.iter().map(NodeCollection::shape).collect();
+        let shapes: Vec<NodeGcRound> = collections.iter().map(NodeCollection::shape).collect();
         assert_eq!(shapes.len(), 1);
         assert_eq!(
             (&*shapes[0].node_id, &*shapes[0].node_name),

@@ -143,10 +143,10 @@ fn shape(comparison: &StateHashComparison, behind: &BTreeMap<u64, u64>) -> State
             error,
         }
     };
-    let all_said = comparison.testimonies.iter().all(|one| one.hash.is_ok());
+    let has_all_hashes = comparison.testimonies.iter().all(|one| one.hash.is_ok());
     StateCheck {
         index: comparison.index.0,
-        agree: differing.is_empty() && all_said,
+        agree: differing.is_empty() && has_all_hashes,
         differing: differing.into_iter().map(str::to_owned).collect(),
         servers: comparison.testimonies.iter().map(server).collect(),
         ..StateCheck::default()

@@ -139,9 +139,9 @@ pub(super) async fn ask_within(
 ) -> Result<NodeReply, ApiError> {
     let AnswerTimeouts { silence, whole } = patience;
     let mut replies = http.control.nodes().request(node_id, request).await?;
-    let told = describe_failure(&mut replies, silence);
-    match tokio::time::timeout(whole, told).await {
-        Ok(told) => told,
+    let reply = describe_failure(&mut replies, silence);
+    match tokio::time::timeout(whole, reply).await {
+        Ok(reply) => reply,
         Err(_) if whole > silence => Err(ApiError::NodeBusy { node_id }),
         Err(_) => Err(ApiError::NodeSilent { waited: whole }),
     }
@@ -327,9 +327,9 @@ mod tests {
             sender.send(answer).await.unwrap();
         });
 
-        let told = describe_failure(&mut replies, SILENCE).await;
+        let reply = describe_failure(&mut replies, SILENCE).await;
 
-        assert_eq!(told.unwrap(), signaled);
+        assert_eq!(reply.unwrap(), signaled);
         node.await.unwrap();
     }
 
@@ -339,10 +339,10 @@ mod tests {
         let (sender, mut replies) = mpsc::channel(limits::NODE_REPLIES_MAX);
         sender.send(NodeReply::Idle).await.unwrap();
 
-        let told = describe_failure(&mut replies, SILENCE).await;
+        let reply = describe_failure(&mut replies, SILENCE).await;
 
         assert!(matches!(
-            told,
+            reply,
             Err(ApiError::NodeSilent { waited: SILENCE })
         ));
     }

@@ -91,12 +91,13 @@ fn labels(alloc: &Allocation) -> HeaderMap {
         ),
     ];
     let job = &alloc.job.spec;
-    let said = LABELS.into_iter().filter(|_| job.is_one_off());
-    said.filter_map(|(key, name)| {
-        let value = HeaderValue::from_str(job.meta.get(key)?).ok()?;
-        Some((name, value))
-    })
-    .collect()
+    let applicable = LABELS.into_iter().filter(|_| job.is_one_off());
+    applicable
+        .filter_map(|(key, name)| {
+            let value = HeaderValue::from_str(job.meta.get(key)?).ok()?;
+            Some((name, value))
+        })
+        .collect()
 }
 
 /// The log request of the query.

@@ -337,12 +337,12 @@ mod tests {
             (FailureKind::Unavailable, 503, true),
         ];
 
-        for (kind, status, says_when) in cases {
+        for (kind, status, expected) in cases {
             let reason = "this node has 64 sessions".to_owned();
             let response = ApiError::NodeFailed { reason, kind }.into_response();
             assert_eq!(response.status().as_u16(), status, "{kind:?}");
             let retry_after = response.headers().contains_key(header::RETRY_AFTER);
-            assert_eq!(retry_after, says_when, "{kind:?}");
+            assert_eq!(retry_after, expected, "{kind:?}");
         }
     }
 

@@ -181,8 +181,8 @@ pub(super) fn prometheus(state: &State, stats: &NodeStats) -> String {
     let name = "muster_task_instances";
     let help = "Allocations that share this place; the newest is told.";
     header(&mut text, name, "gauge", help);
-    for (place, told) in &tasks {
-        line(&mut text, name, &labels(place), f64::from(told.instances));
+    for (place, task) in &tasks {
+        line(&mut text, name, &labels(place), f64::from(task.instances));
     }
     add_task_metrics(&mut text, &tasks);
     add_disks(&mut text, state, stats);
@@ -197,7 +197,7 @@ fn add_task_metrics(text: &mut String, tasks: &BTreeMap<TaskLabels, LabelledTask
     for metric in numbers.into_iter().chain(histograms) {
         let samples = tasks
             .iter()
-            .filter_map(|(place, told)| Some((place, (metric.sample)(told.stats)?)));
+            .filter_map(|(place, task)| Some((place, (metric.sample)(task.stats)?)));
         let mut samples = samples.peekable();
         if samples.peek().is_some() {
             header(text, metric.name, metric.kind.as_str(), metric.help);
@@ -238,13 +238,13 @@ fn add_collection(text: &mut String, node: &NodeCollection) {
 fn add_disks(text: &mut String, state: &State, stats: &NodeStats) {
     let mut disks: BTreeMap<TaskLabels, (LogIndex, &AllocDisk)> = BTreeMap::new();
     for on_node in &stats.allocs {
-        let (Some(alloc), Some(disk)) = (told_of(state, on_node), &on_node.disk) else {
+        let (Some(alloc), Some(disk)) = (reported_alloc(state, on_node), &on_node.disk) else {
             continue;
         };
-        let told = (alloc.create_index, disk);
-        let newest = disks.entry(place(&alloc, "")).or_insert(told);
-        if told.0 > newest.0 {
-            *newest = told;
+        let candidate = (alloc.create_index, disk);
+        let newest = disks.entry(place(&alloc, "")).or_insert(candidate);
+        if candidate.0 > newest.0 {
+            *newest = candidate;
         }
     }
     for family in DISK_FAMILIES {
@@ -287,7 +287,7 @@ fn buckets(text: &mut String, name: &str, labels: &str, histogram: &Histogram) {
 }
 
 /// The allocation, if it has a place.
-fn told_of(state: &State, on_node: &AllocStats) -> Option<Allocation> {
+fn reported_alloc(state: &State, on_node: &AllocStats) -> Option<Allocation> {
     let alloc = state.allocs().get(&on_node.alloc_id)?;
     let job = &alloc.job().spec;
     let is_reported = !job.is_one_off() || job.meta.contains_key(META_METRICS_GUID);
@@ -297,18 +297,18 @@ fn told_of(state: &State, on_node: &AllocStats) -> Option<Allocation> {
 fn tasks<'a>(state: &State, stats: &'a NodeStats) -> BTreeMap<TaskLabels, LabelledTask<'a>> {
     let mut tasks: BTreeMap<TaskLabels, LabelledTask<'a>> = BTreeMap::new();
     for on_node in &stats.allocs {
-        let Some(alloc) = told_of(state, on_node) else {
+        let Some(alloc) = reported_alloc(state, on_node) else {
             continue;
         };
         for (name, stats) in &on_node.tasks {
-            let told = tasks.entry(place(&alloc, name)).or_insert(LabelledTask {
+            let task = tasks.entry(place(&alloc, name)).or_insert(LabelledTask {
                 made: alloc.create_index,
                 instances: 0,
                 stats,
             });
-            told.instances += 1;
-            if alloc.create_index > told.made {
-                (told.made, told.stats) = (alloc.create_index, stats);
+            task.instances += 1;
+            if alloc.create_index > task.made {
+                (task.made, task.stats) = (alloc.create_index, stats);
             }
         }
     }
@@ -318,15 +318,15 @@ fn tasks<'a>(state: &State, stats: &'a NodeStats) -> BTreeMap<TaskLabels, Labell
 fn place(alloc: &Allocation, task: &str) -> TaskLabels {
     let job = &alloc.job.spec;
     let launched = job.launched.as_ref();
-    let said = |key: &str| job.meta.get(key).cloned().unwrap_or_default();
+    let meta_value = |key: &str| job.meta.get(key).cloned().unwrap_or_default();
     if job.is_one_off() {
         return TaskLabels {
             namespace: job.namespace.clone(),
-            job: said(META_DOMAIN),
+            job: meta_value(META_DOMAIN),
             group: alloc.group().name.clone(),
             task: task.to_owned(),
             index: alloc.name_index,
-            metrics_guid: said(META_METRICS_GUID),
+            metrics_guid: meta_value(META_METRICS_GUID),
         };
     }
     TaskLabels {

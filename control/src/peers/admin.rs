@@ -253,11 +253,11 @@ impl Control {
         tracing::info!(name = member.node.name, server_id, "a server was removed");
         // So that it does not stand for election in vain. One that does not hear it is stopped, or will be.
         let addr = &member.node.quic_addr;
-        let told = self
+        let answer = self
             .peers()
             .call_address(addr, PeerRequest::Removed { server_id }, REMOVED_WAIT)
             .await;
-        if let Err(error) = told {
+        if let Err(error) = answer {
             tracing::debug!(%error, "a removed server was not told");
         }
         Ok(())

@@ -14,13 +14,13 @@ pub(crate) async fn faults(control: &Control, members: &[MemberRecord]) -> Vec<V
     let asked = members
         .iter()
         .map(|member| troubles(control, member.server_id));
-    let told = join_all(asked).await;
-    let pairs = members.iter().zip(told);
+    let answers = join_all(asked).await;
+    let pairs = members.iter().zip(answers);
     pairs
-        .map(|(member, told)| {
+        .map(|(member, answer)| {
             // A server that does not answer shows as one that the leader has not heard from.
-            let told = told.unwrap_or_default().0;
-            fault(member).into_iter().chain(told).collect()
+            let reported = answer.unwrap_or_default().0;
+            fault(member).into_iter().chain(reported).collect()
         })
         .collect()
 }
@@ -33,9 +33,10 @@ pub(crate) async fn faults_without_leader(
     let asked = members
         .iter()
         .map(|member| troubles(control, member.server_id));
-    let told = join_all(asked).await;
-    told.into_iter()
-        .map(|told| match told {
+    let answers = join_all(asked).await;
+    answers
+        .into_iter()
+        .map(|answer| match answer {
             Some(troubles) => troubles.0,
             None => vec!["it does not answer".to_owned()],
         })

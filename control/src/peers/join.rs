@@ -24,7 +24,7 @@ pub(crate) async fn run(control: Control, search: JoinConfig, shutdown: Cancella
     let mut seeker = Joiner {
         control,
         search,
-        told: HashMap::new(),
+        logged: HashMap::new(),
         joined: false,
         led_at: Instant::now(),
     };
@@ -45,7 +45,7 @@ struct Joiner {
     control: Control,
     search: JoinConfig,
     /// The last message logged about each address, so that it is logged once.
-    told: HashMap<String, String>,
+    logged: HashMap<String, String>,
     /// Whether this server has been a member in this run: if it is none any more, it was removed on purpose.
     joined: bool,
     /// Time at which a leader was last known.
@@ -207,7 +207,7 @@ impl Joiner {
         {
             Ok(PeerReply::Done) => {
                 tracing::info!(via = addr, "joined the cluster");
-                self.told.clear();
+                self.logged.clear();
                 self.led_at = Instant::now();
                 limits::SEEK_PAUSE
             }
@@ -224,9 +224,9 @@ impl Joiner {
 
     /// Says `text` about `addr`, once.
     fn log_once(&mut self, addr: &str, text: &str) {
-        if self.told.get(addr).is_none_or(|told| told != text) {
+        if self.logged.get(addr).is_none_or(|last| last != text) {
             tracing::error!("{text}");
-            self.told.insert(addr.to_owned(), text.to_owned());
+            self.logged.insert(addr.to_owned(), text.to_owned());
         }
     }
 }

@@ -177,7 +177,7 @@ impl Machine {
                 if slice.is_some() {
                     self.show(unshown);
                 }
-                let told = NodeCollection::all_of(&logged, &self.state);
+                let collections = NodeCollection::all_of(&logged, &self.state);
                 let noted = ServerHealthNote::of(&logged);
                 if let Some(note) = &noted {
                     let (server_id, is_well) = (note.server_id(), note.is_well());
@@ -189,7 +189,7 @@ impl Machine {
                     slice.map_or_else(Vec::new, |slice| self.collections.follow(slice, &response));
                 let ended = ended.into_iter().map(LoggedReport::Collection);
                 let over = ended
-                    .chain(told.into_iter().map(LoggedReport::NodeCollection))
+                    .chain(collections.into_iter().map(LoggedReport::NodeCollection))
                     .chain(noted.map(LoggedReport::ServerHealth))
                     .collect();
                 let term = entry.log_id.committed_leader_id().term;
@@ -309,7 +309,7 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
 
     /// A full disk is waited out: openraft takes an error for the end.
     async fn build_snapshot(&mut self) -> io::Result<Snapshot> {
-        let mut told = false;
+        let mut is_logged = false;
         loop {
             let (snapshots, contents) = (self.snapshots.clone(), Arc::clone(&self.contents));
             match snapshot::in_background(move || snapshots.write(&contents)).await {
@@ -320,9 +320,9 @@ impl RaftSnapshotBuilder<TypeConfig> for Builder {
                     });
                 }
                 Err(error) if is_full(&error) => {
-                    if !told {
+                    if !is_logged {
                         tracing::error!(%error, "the disk has no room for a snapshot; it is tried again until it has");
-                        told = true;
+                        is_logged = true;
                     }
                     tokio::time::sleep(snapshot::limits::FULL_PAUSE).await;
                 }

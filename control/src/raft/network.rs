@@ -277,13 +277,13 @@ impl Raft {
         mut sender: FrameSender,
         receiver: FrameReceiver,
     ) {
-        let heard = peers.clone();
+        let peers = peers.clone();
         let requests = futures::stream::unfold(receiver, move |mut receiver| {
-            let heard = heard.clone();
+            let peers = peers.clone();
             async move {
                 match receiver.recv::<AppendEntriesRequest<TypeConfig>>().await {
                     Ok(Some(request)) => {
-                        heard.note_contact(from);
+                        peers.note_contact(from);
                         Some((request, receiver))
                     }
                     Ok(None) => None,

@@ -156,8 +156,8 @@ async fn cancel_response_follows_task_completion() {
     // It had written a result, which Diego drops.
     assert_eq!(cancelled.text(9), "");
     let again = refused(&client, "/v1/tasks/cancel", guid("a")).await;
-    let told = "Cannot transition from Completed to Completed".to_owned();
-    assert_eq!(again, (INVALID_STATE_TRANSITION, told));
+    let message = "Cannot transition from Completed to Completed".to_owned();
+    assert_eq!(again, (INVALID_STATE_TRANSITION, message));
     test.server.shutdown().await;
 }
 
@@ -207,8 +207,8 @@ async fn every_refusal_has_diegos_kind_and_words() {
     assert_eq!(early.0, INVALID_STATE_TRANSITION, "{early:?}");
     run(&mut agent, "").await;
     let late = refused(&client, &path("cancel"), guid("a")).await;
-    let told = "Cannot transition from Completed to Completed".to_owned();
-    assert_eq!(late, (INVALID_STATE_TRANSITION, told));
+    let message = "Cannot transition from Completed to Completed".to_owned();
+    assert_eq!(late, (INVALID_STATE_TRANSITION, message));
     let unclaimed = refused(&client, &path("delete"), guid("a")).await;
     assert_eq!(unclaimed.0, INVALID_STATE_TRANSITION, "{unclaimed:?}");
     for verb in ["start", "complete", "reject", "fail"] {
@@ -253,7 +253,7 @@ async fn an_invalid_definition_names_its_fields() {
 #[tokio::test(flavor = "multi_thread")]
 async fn garbage_is_an_invalid_request() {
     let Fixture { test, client, .. } = fixture().await;
-    let told = (
+    let refusal = (
         INVALID_REQUEST,
         "the request received is invalid".to_owned(),
     );
@@ -267,7 +267,7 @@ async fn garbage_is_an_invalid_request() {
         deep,
     ] {
         let answer = refused(&client, "/v1/tasks/desire.r2", body).await;
-        assert_eq!(answer, told);
+        assert_eq!(answer, refusal);
     }
     let large = refused(&client, "/v1/tasks/desire.r2", vec![0; 5 << 20]).await;
     assert_eq!(large.0, INVALID_REQUEST, "{large:?}");

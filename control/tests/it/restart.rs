@@ -66,7 +66,7 @@ async fn restart_keeps_jobs() {
 }
 
 #[tokio::test]
-async fn crash_keeps_what_was_acknowledged() {
+async fn crash_keeps_acknowledged_entries() {
     let first = server().await;
     first.register(job("web")).await;
     let dir = first.crash();

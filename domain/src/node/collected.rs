@@ -38,21 +38,21 @@ pub enum KeptReason {
     /// It has not finished.
     Running,
     /// Its end is not yet known to the control plane.
-    Untold,
+    Unreported,
     /// Another gets its data, here or on another node, and has not got them yet.
-    Inherited,
+    DataAwaited,
     /// Its driver, or the kernel, did not let go of what it had.
     Refused,
     /// It has finished, and nothing asks for its room. Never said where somebody asked for everything that may go.
-    Unpressed,
+    BelowThresholds,
 }
 
 crate::text_enum!(pub KeptReason {
     Running => "not finished",
-    Untold => "its end is not yet known to the servers",
-    Inherited => "its data go to its successor",
+    Unreported => "its end is not yet known to the servers",
+    DataAwaited => "its data go to its successor",
     Refused => "its driver or the kernel did not release it",
-    Unpressed => "no threshold is exceeded",
+    BelowThresholds => "no threshold is exceeded",
 });
 
 /// The result of one collection, or of several that could not be reported one by one.

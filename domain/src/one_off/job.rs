@@ -103,14 +103,15 @@ pub const META_DOMAIN: &str = "domain";
 /// The client's names for the task, its log and its metrics. They go with the allocation, so that a reader of the log
 /// or the metrics has them after the task is forgotten. Empty names are left out.
 fn meta(domain: &str, definition: &Definition) -> BTreeMap<String, String> {
-    let said = [
+    let fields = [
         (META_DOMAIN, domain),
         (META_LOG_GUID, &definition.log_guid),
         (META_LOG_SOURCE, &definition.log_source),
         (META_METRICS_GUID, &definition.metrics_guid),
     ];
-    let said = said.into_iter().filter(|(_, value)| !value.is_empty());
-    said.map(|(key, value)| (key.to_owned(), value.to_owned()))
+    let fields = fields.into_iter().filter(|(_, value)| !value.is_empty());
+    fields
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
         .collect()
 }
 

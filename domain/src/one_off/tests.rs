@@ -537,11 +537,14 @@ fn logged_rule_for_everything_sets_no_default() {
     let web = json!({"protocol": "tcp", "destinations": ["1.1.1.1"], "ports": [80], "log": true});
     assert_eq!(policy(json!([all(false)])), None);
 
-    let told = policy(json!([web, all(true)])).unwrap();
+    let logged = policy(json!([web, all(true)])).unwrap();
 
-    assert_eq!((told.egress.default, told.ingress.default), (None, None));
-    assert_eq!(told.ingress.rules, []);
-    let rules = told.egress.rules.iter();
+    assert_eq!(
+        (logged.egress.default, logged.ingress.default),
+        (None, None)
+    );
+    assert_eq!(logged.ingress.rules, []);
+    let rules = logged.egress.rules.iter();
     let rules: Vec<_> = rules
         .map(|rule| (rule.name.as_str(), rule.action, rule.log))
         .collect();
@@ -599,7 +602,7 @@ fn rules_for_some_destinations_become_a_policy() {
     let policy = network.policy.as_ref().unwrap();
     assert_eq!(policy.ingress.default, Some(PolicyAction::Deny));
     assert_eq!(policy.egress.default, Some(PolicyAction::Deny));
-    let told: Vec<String> = policy
+    let rules: Vec<String> = policy
         .egress
         .rules
         .iter()
@@ -618,7 +621,7 @@ fn rules_for_some_destinations_become_a_policy() {
         })
         .collect();
     assert_eq!(
-        told,
+        rules,
         [
             "egress_rules[0] tcp 10.0.0.1/32 10.0.0.2/31 10.0.0.4/31 10.0.0.6/32 fd00::/64 [80 443] None None false",
             "egress_rules[1] udp 1.1.1.1/32 [1-99] None None true",

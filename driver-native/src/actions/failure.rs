@@ -67,10 +67,10 @@ impl Failure {
     /// Joins the failures of one composite: the texts of those that tell something, and the place of the first of them.
     /// `None` for an empty list.
     pub(crate) fn all(failures: Vec<Self>) -> Option<Self> {
-        let telling = |failure: &&Self| failure.kind <= FailureKind::Plain;
+        let is_informative = |failure: &&Self| failure.kind <= FailureKind::Plain;
         let texts: Vec<&str> = failures
             .iter()
-            .filter(telling)
+            .filter(is_informative)
             .map(|failure| failure.text.as_str())
             .collect();
         let text = texts.join("; ");

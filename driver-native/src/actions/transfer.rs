@@ -267,28 +267,28 @@ impl TransferHelper {
         if result.signal == 0 && result.exit_code == 0 {
             return Ok(());
         }
-        let said = transfer_helper::report(&self.said());
-        let said = said.unwrap_or_else(|| "what writes and reads for it was killed".to_owned());
+        let reason = transfer_helper::report(&self.read_report());
+        let reason = reason.unwrap_or_else(|| "what writes and reads for it was killed".to_owned());
         let memory = if hands.work.out_of_memory() {
             OUT_OF_MEMORY
         } else {
             ""
         };
-        Err(format!("{said}{memory}"))
+        Err(format!("{reason}{memory}"))
     }
 
     /// The bytes in the pipe. It is not read to its end: something of the task may hold it open.
-    fn said(&self) -> Vec<u8> {
-        let mut said = vec![0; transfer_helper::REPORT_BYTES_MAX];
+    fn read_report(&self) -> Vec<u8> {
+        let mut report = vec![0; transfer_helper::REPORT_BYTES_MAX];
         let mut bytes = 0;
-        while bytes < said.len() {
-            match rustix::io::read(&self.report, &mut said[bytes..]) {
+        while bytes < report.len() {
+            match rustix::io::read(&self.report, &mut report[bytes..]) {
                 Ok(0) | Err(_) => break,
                 Ok(read) => bytes += read,
             }
         }
-        said.truncate(bytes);
-        said
+        report.truncate(bytes);
+        report
     }
 }
 

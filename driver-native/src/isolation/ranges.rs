@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn last_range_ends_below_what_the_kernel_reserves() {
+    fn last_range_ends_below_reserved_ids() {
         let last = ranges_end();
 
         assert!(last < u64::from(i32::MAX.unsigned_abs()));

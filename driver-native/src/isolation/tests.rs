@@ -95,7 +95,7 @@ fn capabilities_are_within_the_nodes() {
 }
 
 #[test]
-fn dropping_all_leaves_what_was_added() {
+fn dropping_all_leaves_added_capabilities() {
     if !is_root() {
         return;
     }
@@ -131,7 +131,7 @@ fn raw_task_paths_are_translated_to_host() {
     let raw = PathTranslation::of(&task, IsolationLevel::Raw);
     let contained = PathTranslation::of(&task, IsolationLevel::Contained);
 
-    for (told, there) in [
+    for (argument, there) in [
         ("/local", "/data/alloc/0123/web/local"),
         ("/secrets/", "/data/alloc/0123/web/secrets/"),
         (
@@ -142,8 +142,8 @@ fn raw_task_paths_are_translated_to_host() {
         ("/locals /local.d", "/locals /local.d"),
         ("/tmp", "/tmp"),
     ] {
-        assert_eq!(raw.apply(told), there);
-        assert_eq!(contained.apply(told), told);
+        assert_eq!(raw.apply(argument), there);
+        assert_eq!(contained.apply(argument), argument);
     }
 }
 
@@ -226,9 +226,9 @@ fn raw_task_in_group_network_is_rejected() {
 
     let refused = decide(&task, raw, json!({"allow_raw": true})).unwrap_err();
 
-    let said = refused.to_string();
-    assert!(said.contains("mode \"bridge\""), "{said}");
-    assert!(said.contains("use \"contained\""), "{said}");
+    let error = refused.to_string();
+    assert!(error.contains("mode \"bridge\""), "{error}");
+    assert!(error.contains("use \"contained\""), "{error}");
 }
 
 /// The stated reach of a configuration is the reach it would get, or the reason for its refusal.

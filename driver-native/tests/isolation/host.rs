@@ -161,9 +161,9 @@ async fn missing_cgroup_controller_is_reported_not_fatal() {
 
     driver.start_task(task.config.clone()).await.unwrap();
 
-    let said = message(&mut events).await;
-    assert!(said.contains("memory limit is not set"), "{said}");
-    assert!(said.contains("controller `memory`"), "{said}");
+    let warning = message(&mut events).await;
+    assert!(warning.contains("memory limit is not set"), "{warning}");
+    assert!(warning.contains("controller `memory`"), "{warning}");
     let pid = pid_of(&driver, task.id()).await;
     assert!(is_in(pid, &dir), "{pid} is not in {}", dir.display());
     driver.destroy_task(task.id(), true).await.unwrap();
@@ -194,8 +194,8 @@ async fn cgroup_with_foreign_processes_is_not_used() {
     let result = ends(&driver, &named(shell("exit 4"), &dir)).await;
 
     assert_eq!(result, ExitResult::exited(4));
-    let said = message(&mut events).await;
-    assert!(said.contains("processes are in it already"), "{said}");
+    let warning = message(&mut events).await;
+    assert!(warning.contains("processes are in it already"), "{warning}");
     assert_eq!(text(&dir, "cgroup.procs"), stranger.0.id().to_string());
 }
 
@@ -210,9 +210,9 @@ async fn a_group_of_cgroup_v1_fails_no_start() {
     let result = ends(&driver, &named(shell("exit 5"), &cgroups.create())).await;
 
     assert_eq!(result, ExitResult::exited(5));
-    let said = message(&mut events).await;
-    assert!(said.contains("it is of cgroup v1"), "{said}");
-    assert!(said.contains("no limits of memory"), "{said}");
+    let warning = message(&mut events).await;
+    assert!(warning.contains("it is of cgroup v1"), "{warning}");
+    assert!(warning.contains("no limits of memory"), "{warning}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -234,12 +234,12 @@ async fn name_servers_of_the_host_are_the_tasks() {
         let result = ends(&driver, &task).await;
 
         assert_eq!(result, ExitResult::exited(0), "{level}");
-        let said = task.read("local/out");
+        let output = task.read("local/out");
         for line in ["nameserver 10.9.0.53", "search lab", "options ndots:2"] {
-            assert!(said.lines().any(|it| it == line), "{level}: {said}");
+            assert!(output.lines().any(|it| it == line), "{level}: {output}");
         }
         let kept = fs::read_to_string(task.path(".resolv.conf")).unwrap();
-        assert_eq!(kept.trim(), said, "{level}: the task wrote to it");
+        assert_eq!(kept.trim(), output, "{level}: the task wrote to it");
     }
 }
 
@@ -251,8 +251,8 @@ async fn raw_task_finds_translated_directories() {
         "command": "/bin/sh",
         "args": ["-c", "cat $1 > $NOMAD_TASK_DIR/out; echo >> $NOMAD_TASK_DIR/out", "sh", "/local/in"],
     }));
-    let told = ("NOMAD_TASK_DIR".to_owned(), "/local".to_owned());
-    task.config.env.extend([told]);
+    let variable = ("NOMAD_TASK_DIR".to_owned(), "/local".to_owned());
+    task.config.env.extend([variable]);
     fs::create_dir(task.path("local")).unwrap();
     fs::write(task.path("local/in"), "found").unwrap();
 

@@ -84,8 +84,8 @@ async fn mounts_of_the_host_are_never_kept() {
 
 /// One after the other, so that threads which gave up everything have started tasks before.
 #[tokio::test]
-async fn each_task_is_bounded_to_what_it_keeps() {
-    if !possible("moments::each_task_is_bounded_to_what_it_keeps") {
+async fn each_task_is_bounded_to_its_capabilities() {
+    if !possible("moments::each_task_is_bounded_to_its_capabilities") {
         return;
     }
     let driver = driver(json!({ "allow_caps": ["NET_BIND_SERVICE"] })).await;

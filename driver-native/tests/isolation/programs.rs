@@ -91,9 +91,9 @@ async fn assert_output(task: &Task, policy: Value, wanted: &str) {
     driver.set_config(policy).await.unwrap();
 
     driver.start_task(task.config.clone()).await.unwrap();
-    let said = written(&task.path("local/out"));
+    let output = written(&task.path("local/out"));
 
-    assert_eq!(said, wanted, "{}", task.config.config["isolation"]);
+    assert_eq!(output, wanted, "{}", task.config.config["isolation"]);
     driver.destroy_task(task.id(), true).await.unwrap();
 }
 

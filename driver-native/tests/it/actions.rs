@@ -247,7 +247,7 @@ async fn a_timeout_ends_its_process() {
 
 /// A process in a session of its own goes with the action that was stopped, and stays where an action ended by itself.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_timeout_ends_what_its_process_left_running() {
+async fn a_timeout_ends_left_over_processes() {
     let leave = |name: &str, then: &str| {
         let script = format!("setsid sleep 600 & echo $! > {name}; {then}");
         json!({"try": {"action": {"timeout": {"action": run(&script), "timeout_ms": 500}}}})

@@ -97,7 +97,7 @@ async fn last_words_wait_for_a_reader() {
 }
 
 #[tokio::test]
-async fn environment_is_what_the_host_gave() {
+async fn environment_is_exactly_the_given_one() {
     let mut task = Task::new(shell("/usr/bin/env > out; echo >> out"));
     task.config.env.clear();
     task.config.env.insert("A".to_owned(), "b=c".to_owned());

@@ -26,12 +26,12 @@ impl Server {
     fn new<const N: usize>(answers: [Vec<u8>; N]) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let (tell, asked) = mpsc::sync_channel(N);
+        let (sender, asked) = mpsc::sync_channel(N);
         let mut answers = VecDeque::from(answers);
         std::thread::spawn(move || {
             while let Some(answer) = answers.pop_front() {
                 let (mut stream, _) = listener.accept().unwrap();
-                tell.send(request(&mut stream)).unwrap();
+                sender.send(request(&mut stream)).unwrap();
                 // Who asked may have left.
                 drop(stream.write_all(&answer));
             }
@@ -259,9 +259,9 @@ async fn download_replaces_symlink_at_target() {
 
 /// A porter has the rights of the task's user and no others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_porter_may_do_what_its_user_may() {
+async fn a_porter_has_the_rights_of_its_user() {
     if !nix::unistd::geteuid().is_root() {
-        skipped("a_porter_may_do_what_its_user_may", "needs root");
+        skipped("a_porter_has_the_rights_of_its_user", "needs root");
         return;
     }
     let server = Server::new([ok(&tar(&[file("f", 0o600, "new")]))]);
@@ -353,8 +353,11 @@ async fn failures_have_diegos_words() {
         assert_eq!((result.exit_code, actions.exited), (1, false));
         assert!(actions.failure_reason.starts_with(reason), "{actions:?}");
         assert!(actions.failure_reason.contains(line), "{actions:?}");
-        let said = output(stderr.into());
-        assert!(said.starts_with(reason) && said.contains(line), "{said}");
+        let printed = output(stderr.into());
+        assert!(
+            printed.starts_with(reason) && printed.contains(line),
+            "{printed}"
+        );
         drop(stdout);
         assert!(!task.path("f").exists());
     }
@@ -530,8 +533,8 @@ async fn the_machine_itself_needs_to_be_allowed() {
         reason.starts_with("Downloading app failed: 127.0.0.1 is this machine"),
         "{reason}"
     );
-    let said = output(stderr.into());
-    assert!(said.contains(reason.as_str()), "{said}");
+    let printed = output(stderr.into());
+    assert!(printed.contains(reason.as_str()), "{printed}");
     assert!(listener.accept().is_err(), "somebody connected");
 }
 

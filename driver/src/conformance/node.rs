@@ -29,19 +29,19 @@ pub async fn events_are_of_their_own_task(subject: &dyn DriverUnderTest) {
     let (first, second) = within("both stops", async { tokio::join!(stop(0), stop(1)) }).await;
     first.expect("the first stops");
     second.expect("the second stops");
-    let mut told = BTreeMap::new();
-    while told.len() < 2 {
+    let mut received = BTreeMap::new();
+    while received.len() < 2 {
         let event = within("an event of each", events.next())
             .await
             .expect("events go on");
         // A driver that serves others too tells of their tasks as well.
         if configs.iter().any(|config| config.id == event.task_id) {
-            told.insert(event.task_id.clone(), event);
+            received.insert(event.task_id.clone(), event);
         }
     }
 
     for config in &configs {
-        let event = &told[&config.id];
+        let event = &received[&config.id];
         assert_eq!(event.alloc_id, config.alloc_id);
         assert_eq!(event.task_name, config.task_name);
         assert!(!event.message.is_empty());

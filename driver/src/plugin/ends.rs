@@ -60,14 +60,14 @@ impl TaskEndWaiters {
     /// Returns the answer of `WaitTask`. `None` means that the driver must be asked.
     /// The driver then has an answer that is not known here, or there is nobody else to ask.
     pub(super) async fn wait(&self, channel: &Channel, task_id: &str) -> Option<WaitTaskResponse> {
-        let (asked, told) = self.register(channel, task_id)?;
+        let (asked, answer) = self.register(channel, task_id)?;
         let request = EndsRequest {
             task_id: task_id.to_owned(),
         };
         // Either fails when the stream is over, and then the answer is the call's to give.
         asked.send(request).await.ok()?;
         drop(asked);
-        told.await.ok()?
+        answer.await.ok()?
     }
 
     /// The driver may be another one from now on.
@@ -87,18 +87,18 @@ impl TaskEndWaiters {
         if state.is_unknown {
             return None;
         }
-        let (tell, told) = oneshot::channel();
+        let (sender, answer) = oneshot::channel();
         let waiting = state.waiting.entry(task_id.to_owned()).or_default();
         // Those whose callers went away.
         waiting.retain(|waiter| !waiter.is_closed());
-        waiting.push(tell);
+        waiting.push(sender);
         let open = state.stream.get_or_insert_with(|| {
             let (asked, requests) = mpsc::channel(limits::ENDS_ASKED_MAX);
             let (channel, shared) = (channel.clone(), Arc::clone(&self.shared));
             let reader = tokio::spawn(read(channel, requests, shared)).abort_handle();
             EndsSubscription { asked, reader }
         });
-        Some((open.asked.clone(), told))
+        Some((open.asked.clone(), answer))
     }
 }
 

@@ -226,20 +226,20 @@ impl FollowLog {
         Ok(())
     }
 
-    /// Writes down how far lines were told.
+    /// Writes down how far lines were forwarded.
     fn note(&mut self) -> io::Result<()> {
         let partial = self.lines.partial.len() as u64;
         // An emptied file begins with the rest of a line.
-        let told = self.offset.saturating_sub(partial);
-        if self.noted != Some(told) {
+        let forwarded = self.offset.saturating_sub(partial);
+        if self.noted != Some(forwarded) {
             let mut note = OpenOptions::new()
                 .mode(0o600)
                 .write(true)
                 .create(true)
                 .truncate(true)
                 .open(note_of(&self.path))?;
-            note.write_all(told.to_string().as_bytes())?;
-            self.noted = Some(told);
+            note.write_all(forwarded.to_string().as_bytes())?;
+            self.noted = Some(forwarded);
         }
         Ok(())
     }

@@ -258,7 +258,7 @@ async fn missing_function_is_unsupported() {
 #[tokio::test]
 async fn task_reach_is_exposed_over_plugin_protocol() {
     let dir = tempfile::tempdir().unwrap();
-    let mut said = Vec::new();
+    let mut answers = Vec::new();
     for (name, driver) in [
         ("silent", MockDriver::new()),
         ("network", MockDriver::new().reaching(TaskReach::Network)),
@@ -269,12 +269,12 @@ async fn task_reach_is_exposed_over_plugin_protocol() {
         let listener = UnixListener::bind(&path).unwrap();
         let _serving = tokio::spawn(serve(Arc::new(driver), listener, CancellationToken::new()));
         let client = Client::new("mock", &path);
-        said.push(client.task_reach(forever("a/t/00000001")).await);
+        answers.push(client.task_reach(forever("a/t/00000001")).await);
     }
 
     let silent = DriverError::unsupported("TaskReach");
     let reaches = [TaskReach::Network, TaskReach::Itself, TaskReach::Machine].map(Ok);
-    assert_eq!(said, [[Err(silent)].as_slice(), &reaches].concat());
+    assert_eq!(answers, [[Err(silent)].as_slice(), &reaches].concat());
 }
 
 /// A caller that hangs up in the middle of a start leaves a whole task, not half of one.

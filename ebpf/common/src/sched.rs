@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_is_what_was_added_since() {
+    fn a_wait_is_the_difference_to_the_mark() {
         let mark = wait_mark(77, 5_000);
 
         assert_eq!(last_wait(mark, 77, 6_500, 9), Some(1_500));

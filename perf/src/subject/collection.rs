@@ -136,31 +136,31 @@ impl Node {
         let times = (context.pick(50_000, 20_000) / count).max(4);
         for _ in 0..context.rounds() {
             let spent = CollectionCost::on(times, &mut ours)?;
-            let told = |name| format!("{name}_{count}");
+            let metric_name = |name| format!("{name}_{count}");
             for (name, of) in METRICS {
-                tally.ours(&told(name), "µs", of(&spent));
+                tally.ours(&metric_name(name), "µs", of(&spent));
             }
             tally.ours(
-                &told("all_us_per_task"),
+                &metric_name("all_us_per_task"),
                 "µs",
                 CollectionCost::on(times, &mut all)?.each(),
             );
             let full = CollectionCost::on(times.div_ceil(RIVALS_PART), &mut full)?;
-            tally.ours(&told(FULL), "µs", full.each());
+            tally.ours(&metric_name(FULL), "µs", full.each());
             let by_files = CollectionCost::on(times.div_ceil(RIVALS_PART), &mut by_files)?;
-            tally.ours(&told("by_files_us_per_task"), "µs", by_files.each());
+            tally.ours(&metric_name("by_files_us_per_task"), "µs", by_files.each());
             let walk = CollectionCost::on(times, &mut walk)?;
-            tally.ours(&told("walk_us_per_task"), "µs", walk.each());
+            tally.ours(&metric_name("walk_us_per_task"), "µs", walk.each());
             let step = CollectionCost::on(times, &mut step)?;
-            tally.ours(&told("files_us_per_task"), "µs", step.each());
+            tally.ours(&metric_name("files_us_per_task"), "µs", step.each());
             let rivals: [(&str, &mut CollectFn<'_>); 3] =
                 [(HELD, &mut held), (OPENED, &mut opened), (SCAN, &mut scan)];
             for (rival, collect) in rivals {
                 let spent = CollectionCost::on(times.div_ceil(RIVALS_PART), collect)?;
                 for (name, of) in METRICS {
-                    tally.rival(&told(name), "µs", rival, of(&spent));
+                    tally.rival(&metric_name(name), "µs", rival, of(&spent));
                 }
-                tally.rival(&told(FULL), "µs", rival, spent.each());
+                tally.rival(&metric_name(FULL), "µs", rival, spent.each());
             }
         }
         Ok(())

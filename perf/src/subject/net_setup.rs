@@ -104,12 +104,12 @@ fn round(networks: &mut Networks, count: usize, tally: &mut MetricSet) -> Result
     }
     networks.remove_bare()?;
     let each = f64::from(u32::try_from(SOME)?);
-    let mut told = vec![format!("bridge_us_{count}")];
+    let mut names = vec![format!("bridge_us_{count}")];
     // The one that is promised is that among many.
     if count > 0 {
-        told.push("bridge_us".to_owned());
+        names.push("bridge_us".to_owned());
     }
-    for name in told {
+    for name in names {
         tally.ours(&name, "us", ours / each);
         tally.rival(&name, "us", "the same netlink calls", theirs / each);
     }

@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn people_read_what_go_prints() {
+    fn durations_print_as_in_go() {
         assert_eq!(text(Duration::from_secs(15)), "15s");
         assert_eq!(text(Duration::from_mins(90)), "1h30m0s");
         assert_eq!(text(Duration::from_millis(1500)), "1.5s");

@@ -110,7 +110,7 @@ mod tests {
             data: b"hi\n".to_vec(),
             close: false,
         };
-        let said = Output {
+        let output = Output {
             stdout: Some(piece),
             ..Output::default()
         };
@@ -124,7 +124,7 @@ mod tests {
         };
 
         let text = |frame| serde_json::to_string(frame).unwrap();
-        assert_eq!(text(&said), r#"{"stdout":{"data":"aGkK"}}"#);
+        assert_eq!(text(&output), r#"{"stdout":{"data":"aGkK"}}"#);
         assert_eq!(text(&over), r#"{"exited":true,"result":{"exit_code":3}}"#);
     }
 }

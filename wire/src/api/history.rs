@@ -184,11 +184,11 @@ mod tests {
             ..rpc::TaskHistory::default()
         };
 
-        let told = TaskHistory::new(&task, Duration::from_secs(10));
+        let history = TaskHistory::new(&task, Duration::from_secs(10));
 
         let (from, to) = (20_000_000_000, 54_000_000_000);
-        assert_eq!(told.gaps, [Gap { from, to }]);
-        assert_eq!(told.points.len(), 4);
+        assert_eq!(history.gaps, [Gap { from, to }]);
+        assert_eq!(history.points.len(), 4);
     }
 
     #[test]

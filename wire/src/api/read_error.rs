@@ -38,8 +38,8 @@ pub enum ReadJobError {
 /// `faults`, one a line; at most [`FAULTS_MAX`] or so, and how many more.
 #[must_use]
 pub fn lines(faults: &[Fault]) -> String {
-    let told = faults.iter().take(LINES_MAX).map(Fault::to_string);
+    let texts = faults.iter().take(LINES_MAX).map(Fault::to_string);
     let more = faults.len().saturating_sub(LINES_MAX);
     let more = (more > 0).then(|| format!("and {more} more"));
-    told.chain(more).collect::<Vec<_>>().join("\n")
+    texts.chain(more).collect::<Vec<_>>().join("\n")
 }

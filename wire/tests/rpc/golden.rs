@@ -245,7 +245,7 @@ fn collected() -> NodeCollected {
         inodes: 20,
         bytes: 4096,
         delete_failures: 3,
-        kept: BTreeMap::from([(KeptReason::Running, 4), (KeptReason::Unpressed, 50)]),
+        kept: BTreeMap::from([(KeptReason::Running, 4), (KeptReason::BelowThresholds, 50)]),
         thresholds: Thresholds {
             allocs_max: 50,
             disk_percent: 80,
@@ -531,15 +531,15 @@ fn history(golden: &mut String) {
         points: vec![point],
         absent: BTreeMap::from([("run_delay".to_owned(), "no program".to_owned())]),
     };
-    let told = AllocHistory {
+    let history = AllocHistory {
         alloc_id,
         step: Duration::from_secs(10),
         kept: Duration::from_mins(10),
         since: Timestamp(8),
         tasks: BTreeMap::from([("main".to_owned(), task)]),
     };
-    let told = NodeReply::AllocHistory(Box::new(told));
-    line(golden, "alloc_history_reply", &told);
+    let reply = NodeReply::AllocHistory(Box::new(history));
+    line(golden, "alloc_history_reply", &reply);
 }
 
 #[test]

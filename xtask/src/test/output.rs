@@ -449,7 +449,7 @@ error: test failed, to rerun pass `-p muster-agent --test it`
     }
 
     #[test]
-    fn only_what_matters_is_shown() {
+    fn passing_test_lines_are_hidden() {
         let mut parser = Parser::default();
 
         assert_eq!(parser.line("test a ... ok"), LineVisibility::Hidden);

@@ -139,7 +139,7 @@ impl Report {
                 .map_or_else(|| "--workspace".to_owned(), Artifact::selector);
             self.name_failures(binary, &format!("cargo test {selector}"), " -- --exact ");
         }
-        self.fail_if_nothing_says_why(run, "cargo test --workspace");
+        self.fail_if_unexplained(run, "cargo test --workspace");
     }
 
     /// T2. A test that was skipped in the guest and has passed on this machine was not skipped.
@@ -165,7 +165,7 @@ impl Report {
             let command = format!("{} -- {}", guest.command_for_one(), binary.executable);
             self.name_failures(binary, &command, " --exact ");
         }
-        self.fail_if_nothing_says_why(run, &guest.command());
+        self.fail_if_unexplained(run, &guest.command());
     }
 
     /// T3.
@@ -198,7 +198,7 @@ impl Report {
     }
 
     /// A run that failed without a failing test must not pass.
-    fn fail_if_nothing_says_why(&mut self, run: &Run, command: &str) {
+    fn fail_if_unexplained(&mut self, run: &Run, command: &str) {
         let is_good = |binary: &BinaryRun| binary.ended && binary.failed == 0;
         if !run.success && run.binaries.iter().all(is_good) {
             self.fail(
@@ -419,12 +419,12 @@ mod tests {
         report.add_guest(&guest_run("6.12", true, run), &host_run());
 
         let summary = report.summary(Path::new("/target/test-report"));
-        for told in [
+        for part in [
             "T2  guest, Linux 6.12: eBPF programs",
             "repeat: cargo xtask vm --kernel 6.12 -- /tests/muster-agent/vm --exact net::a\n",
             "c (guest, Linux 6.12): no veth",
         ] {
-            assert!(summary.contains(told), "{told}: {summary}");
+            assert!(summary.contains(part), "{part}: {summary}");
         }
     }
 

@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn tests_may_use_what_the_crate_may_not() {
+    fn tests_may_use_crates_denied_to_code() {
         assert_eq!(check_json("helper", "\"dev\""), Vec::<String>::new());
     }
 

@@ -1,4 +1,4 @@
-//! Rules about the names of types and tests.
+//! Rules about the names of types, functions, variables and tests.
 
 use super::finding::Finding;
 use super::source::SourceFile;
@@ -14,7 +14,25 @@ const BANNED_TYPES: [&str; 52] = [
 ];
 
 /// Names of functions that do not say what is done, or to which object.
-const BANNED_FUNCTIONS: [&str; 6] = ["from_word", "hear", "look", "say", "tell", "told"];
+const BANNED_FUNCTIONS: [&str; 11] = [
+    "from_word",
+    "hear",
+    "heard",
+    "hears",
+    "look",
+    "said",
+    "say",
+    "says",
+    "tell",
+    "tells",
+    "told",
+];
+
+/// Names of variables that do not say which value they hold.
+const BANNED_VARIABLES: [&str; 4] = ["heard", "said", "told", "untold"];
+
+/// Words in the name of a test that stand for its subject instead of naming it.
+const BANNED_TEST_WORDS: [&str; 3] = ["what", "who", "whoever"];
 
 /// The most words in the name of a test.
 const TEST_WORDS_MAX: usize = 8;
@@ -41,10 +59,21 @@ pub(crate) fn check(file: &SourceFile) -> Vec<Finding> {
             let message = format!("type `{name}` does not say which fields it has: name them");
             add("name-type", message);
         }
+        if let Some(name) = variable(line)
+            && BANNED_VARIABLES.contains(&name)
+        {
+            let message = format!("variable `{name}` does not say which value it holds: name it");
+            add("name-variable", message);
+        }
         if let Some(name) = defined(line, &["fn"]) {
             if BANNED_FUNCTIONS.contains(&name) {
                 let message = format!("function `{name}` does not say what it does: name it");
                 add("name-function", message);
+            }
+            let banned = |word: &&str| BANNED_TEST_WORDS.contains(word);
+            if let Some(word) = name.split('_').find(banned).filter(|_| is_test) {
+                let message = format!("test `{name}` says `{word}`: name the subject");
+                add("name-test", message);
             }
             let words = name.split('_').count();
             if is_test && words > TEST_WORDS_MAX {
@@ -68,6 +97,18 @@ fn is_test_attribute(line: &str) -> bool {
         .any(|attribute| line.starts_with(attribute))
 }
 
+/// The name of the variable that the line binds.
+fn variable(line: &str) -> Option<&str> {
+    let bound = line.trim_start().strip_prefix("let ")?;
+    identifier(bound.strip_prefix("mut ").unwrap_or(bound))
+}
+
+/// The identifier with which `text` begins.
+fn identifier(text: &str) -> Option<&str> {
+    let end = text.find(|next: char| !next.is_alphanumeric() && next != '_');
+    Some(&text[..end.unwrap_or(text.len())]).filter(|name| !name.is_empty())
+}
+
 /// The name that the line defines after one of `keywords`.
 fn defined<'a>(line: &'a str, keywords: &[&str]) -> Option<&'a str> {
     let mut words = line.split_whitespace().skip_while(|word| {
@@ -77,9 +118,7 @@ fn defined<'a>(line: &'a str, keywords: &[&str]) -> Option<&'a str> {
     if !keywords.contains(&keyword) {
         return None;
     }
-    let name = words.next()?;
-    let end = name.find(|next: char| !next.is_alphanumeric() && next != '_');
-    Some(&name[..end.unwrap_or(name.len())])
+    identifier(words.next()?)
 }
 
 #[cfg(test)]
@@ -108,6 +147,22 @@ mod tests {
                 ("name-function", 6)
             ]
         );
+    }
+
+    #[test]
+    fn unreadable_variables_are_found() {
+        let text =
+            "let told = 1;\n    let mut said: u8 = told;\nlet told_at = 1;\nlet (a, b) = c;\n";
+
+        assert_eq!(found(text), [("name-variable", 1), ("name-variable", 2)]);
+    }
+
+    #[test]
+    fn test_names_without_a_subject_are_found() {
+        let text =
+            "#[test]\nfn keeps_what_is_there() {}\nfn what() {}\n#[test]\nfn whatever_works() {}\n";
+
+        assert_eq!(found(text), [("name-test", 2)]);
     }
 
     #[test]

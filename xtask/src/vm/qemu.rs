@@ -147,15 +147,15 @@ pub(crate) fn run(
         .spawn()
         .context("cannot start qemu-system-x86_64; run: cargo xtask setup")?;
     let output = child.stdout.take().context("QEMU's output is a pipe")?;
-    let heard = Mutex::new(Instant::now());
+    let last_output = Mutex::new(Instant::now());
     let (end, exit_status) = std::thread::scope(|scope| {
         let watch = scope.spawn(|| {
-            let ended = wait(&mut child, guest, &heard);
+            let ended = wait(&mut child, guest, &last_output);
             (ended, usage::cpu_time())
         });
         let output = WatchedReader {
             reader: output,
-            at: &heard,
+            at: &last_output,
         };
         let copied = shell::copy(output, console, on_line);
         let (ended, cpu) = watch.join().expect("the watching thread does not panic");
@@ -204,7 +204,7 @@ enum GuestEnd {
 fn wait(
     child: &mut Child,
     guest: &Guest<'_>,
-    heard: &Mutex<Instant>,
+    last_output: &Mutex<Instant>,
 ) -> anyhow::Result<(GuestEnd, ExitStatus)> {
     let started = Instant::now();
     let end = loop {
@@ -219,8 +219,11 @@ fn wait(
         if started.elapsed() > guest.deadline {
             break GuestEnd::Deadline;
         }
-        let heard = *heard.lock().unwrap_or_else(PoisonError::into_inner);
-        if guest.silence.is_some_and(|most| heard.elapsed() > most) {
+        let last_output = *last_output.lock().unwrap_or_else(PoisonError::into_inner);
+        if guest
+            .silence
+            .is_some_and(|most| last_output.elapsed() > most)
+        {
             break GuestEnd::Silent;
         }
         std::thread::sleep(POLL_INTERVAL);
@@ -299,8 +302,8 @@ mod tests {
             silence,
         };
         let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
-        let heard = Mutex::new(Instant::now());
-        wait(&mut child, &guest, &heard).unwrap().0
+        let last_output = Mutex::new(Instant::now());
+        wait(&mut child, &guest, &last_output).unwrap().0
     }
 
     #[test]

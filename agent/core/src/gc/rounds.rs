@@ -28,8 +28,8 @@ impl GcReading {
         self.state.under_way > 0 || self.deleting
     }
 
-    /// Whether there is something to tell since `before`. That something was deleted is none: it was destroyed before.
-    fn is_news_after(&self, before: &Self) -> bool {
+    /// Whether there is something to report since `before`. Deletions alone are nothing: their destroys came before.
+    fn has_progress_since(&self, before: &Self) -> bool {
         self.state.destroyed != before.state.destroyed
             || self.state.refusals != before.state.refusals
             || self.delete_failures != before.delete_failures
@@ -43,15 +43,15 @@ pub struct GcRoundTracker {
     last_began: Timestamp,
     /// The counts at the last report. Later deletions belong to the next report, so that the reports add up to all that
     /// was done.
-    told: GcReading,
+    reported: GcReading,
 }
 
 impl GcRoundTracker {
     /// Reports a collection that is over as of `seen`, or that has lasted for `GC_ROUND_MAX`. The caller fills in what
     /// stays, and the thresholds.
     pub fn handle_seen(&mut self, seen: GcReading, now: Timestamp) -> Option<NodeCollected> {
-        let is_news = seen.is_news_after(&self.told);
-        if self.open.is_none() && (seen.state.under_way > 0 || is_news) {
+        let has_progress = seen.has_progress_since(&self.reported);
+        if self.open.is_none() && (seen.state.under_way > 0 || has_progress) {
             // A clock that was set back gives no time twice.
             let began_at = now.max(Timestamp(self.last_began.0.saturating_add(1)));
             self.last_began = began_at;
@@ -63,12 +63,12 @@ impl GcRoundTracker {
         if !goes_on {
             self.open = None;
         }
-        if !is_news || (goes_on && took < GC_ROUND_MAX) {
+        if !has_progress || (goes_on && took < GC_ROUND_MAX) {
             return None;
         }
         self.open = None;
-        let before = std::mem::replace(&mut self.told, seen);
-        let seen = &self.told;
+        let before = std::mem::replace(&mut self.reported, seen);
+        let seen = &self.reported;
         Some(NodeCollected {
             began_at,
             ended_at: now.max(began_at),
@@ -138,13 +138,16 @@ mod tests {
             rounds.handle_seen(seen(1, 1, 2), after(2)),
             rounds.handle_seen(deleting, after(3)),
         ];
-        let told = rounds.handle_seen(seen(2, 0, 7), after(6)).unwrap();
+        let reported = rounds.handle_seen(seen(2, 0, 7), after(6)).unwrap();
 
         assert_eq!(none, [None, None, None, None]);
-        assert_eq!((told.began_at, told.ended_at), (after(1), after(6)));
-        assert_eq!(told.took, Duration::from_secs(5));
-        assert_eq!(told.destroyed, BTreeMap::from([(GcReason::Allocs, 2)]));
-        assert_eq!((told.inodes, told.bytes, told.rounds), (7, 70, 1));
+        assert_eq!((reported.began_at, reported.ended_at), (after(1), after(6)));
+        assert_eq!(reported.took, Duration::from_secs(5));
+        assert_eq!(reported.destroyed, BTreeMap::from([(GcReason::Allocs, 2)]));
+        assert_eq!(
+            (reported.inodes, reported.bytes, reported.rounds),
+            (7, 70, 1)
+        );
         assert_eq!(rounds.handle_seen(seen(2, 0, 7), after(7)), None);
     }
 
@@ -152,12 +155,12 @@ mod tests {
     fn collection_that_destroyed_nothing_is_not_reported() {
         let mut rounds = GcRoundTracker::default();
 
-        let told = [
+        let reported = [
             rounds.handle_seen(seen(0, 1, 0), after(0)),
             rounds.handle_seen(seen(0, 0, 0), after(1)),
         ];
 
-        assert_eq!(told, [None, None]);
+        assert_eq!(reported, [None, None]);
     }
 
     #[test]
@@ -166,14 +169,14 @@ mod tests {
         let mut refused = seen(0, 0, 0);
         refused.state.refusals = 1;
 
-        let told = rounds.handle_seen(refused, after(1)).unwrap();
+        let reported = rounds.handle_seen(refused, after(1)).unwrap();
 
-        assert_eq!((told.refusals, told.destroyed.len()), (1, 0));
+        assert_eq!((reported.refusals, reported.destroyed.len()), (1, 0));
     }
 
-    /// Deletion of the first goes on for longer than a report may take; the rest of it is told with the second.
+    /// Deletion of the first goes on for longer than a report may take; the rest of it is reported with the second.
     #[test]
-    fn reports_of_what_takes_long_add_up() {
+    fn reports_of_long_collections_add_up() {
         let mut rounds = GcRoundTracker::default();
         let deleting = |deleted| GcReading {
             deleting: true,

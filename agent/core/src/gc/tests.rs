@@ -328,9 +328,9 @@ fn untold_ones_stay() {
     assert_eq!(node.settle(), [(1, GcReason::Forced)]);
     let stays = |alloc_id| {
         let is_unreported = node.unreported.contains(&alloc_id);
-        is_unreported.then_some(KeptReason::Untold)
+        is_unreported.then_some(KeptReason::Unreported)
     };
-    let kept = BTreeMap::from([(KeptReason::Untold, 1)]);
+    let kept = BTreeMap::from([(KeptReason::Unreported, 1)]);
     assert_eq!(node.collector.outlook(1, stays), (0, kept));
 
     node.unreported.clear();
@@ -473,8 +473,8 @@ fn the_outlook_adds_up() {
 
     node.finish(3, 3, (0, 0));
     let stays = |alloc_id| match alloc_id {
-        one if one == id(1) => Some(KeptReason::Untold),
-        one if one == id(3) => Some(KeptReason::Inherited),
+        one if one == id(1) => Some(KeptReason::Unreported),
+        one if one == id(3) => Some(KeptReason::DataAwaited),
         _ => None,
     };
 
@@ -482,8 +482,8 @@ fn the_outlook_adds_up() {
 
     let all = [
         KeptReason::Running,
-        KeptReason::Untold,
-        KeptReason::Inherited,
+        KeptReason::Unreported,
+        KeptReason::DataAwaited,
         KeptReason::Refused,
     ];
     assert_eq!((free, kept), (1, all.map(|reason| (reason, 1)).into()));

@@ -30,14 +30,14 @@ fn apply(
     gone: &[AllocId],
     complete: Option<u32>,
 ) -> Vec<Change> {
-    let news = DesiredUpdate {
+    let update = DesiredUpdate {
         index: LogIndex(index),
         allocs,
         gone: gone.to_vec(),
         complete,
         ..DesiredUpdate::default()
     };
-    desired.apply(news).changes
+    desired.apply(update).changes
 }
 
 fn shown(changes: &[Change]) -> String {

@@ -99,8 +99,8 @@ pub fn packet_policy(data: &[u8]) {
     let all = layers.each_ref().map(Option::as_ref);
     let default = all.iter().flatten().find_map(|policy| policy.default);
     let default = default.unwrap_or(PolicyAction::Allow);
-    let said = all.iter().flatten().flat_map(|policy| &policy.rules);
-    let rules: Vec<&PolicyRule> = built_in.iter().chain(said).collect();
+    let configured = all.iter().flatten().flat_map(|policy| &policy.rules);
+    let rules: Vec<&PolicyRule> = built_in.iter().chain(configured).collect();
     let Ok(compiled) = OrderedRules::new(&built_in, all).compile("egress") else {
         return;
     };

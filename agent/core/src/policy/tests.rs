@@ -200,7 +200,7 @@ fn policy_precedence_is_task_group_node_cluster() {
 }
 
 #[test]
-fn no_job_lifts_what_the_node_refuses() {
+fn no_job_lifts_refusals_of_the_node() {
     let mut group = fixture::group("g");
     group.tasks[0].policy = Some(NetworkPolicy {
         egress: direction(None, &[("everything", PolicyAction::Allow)]),
@@ -394,12 +394,12 @@ fn host_is_closed_to_tasks_with_own_network() {
     let bridged = compiled(NetworkMode::Bridge, &closed_host());
 
     for asked in [(Class::Tcp, 22), (Class::Udp, 53)] {
-        let said = decides_about(&bridged, HOST, asked);
-        assert_eq!(said, "deny by built-in/host unless held", "{asked:?}");
+        let decision = decides_about(&bridged, HOST, asked);
+        assert_eq!(decision, "deny by built-in/host unless held", "{asked:?}");
     }
     for peer in ["255.255.255.255", "224.0.0.251"] {
-        let said = decides_about(&bridged, peer, (Class::Udp, 5_353));
-        assert_eq!(said, "deny by built-in/host unless held", "{peer}");
+        let decision = decides_about(&bridged, peer, (Class::Udp, 5_353));
+        assert_eq!(decision, "deny by built-in/host unless held", "{peer}");
     }
     let echo = decides_about(&bridged, HOST, (Class::Icmp, icmp_detail(8, 0)));
     assert_eq!(echo, "allow by default");
@@ -534,7 +534,7 @@ fn ports_of_a_wide_rule_close_alone() {
         "deny by built-in/host unless held"
     );
     for other in [(Class::Tcp, 91), (Class::Udp, 80), (Class::Udp, 53)] {
-        let said = decides_about(&policies, HOST, other);
-        assert_eq!(said, "deny by default", "{other:?}");
+        let decision = decides_about(&policies, HOST, other);
+        assert_eq!(decision, "deny by default", "{other:?}");
     }
 }

@@ -77,7 +77,7 @@ fn waits(new: Holding, old: Holding) -> bool {
 }
 
 #[test]
-fn a_replacement_waits_for_what_it_replaces() {
+fn a_replacement_waits_for_its_predecessor() {
     let new = DesiredAlloc {
         previous: Some(id(5)),
         ..alloc(9, 50)

@@ -52,7 +52,7 @@ fn records_of_zeros_are_no_times() {
 }
 
 #[test]
-fn first_record_as_young_begins_what_is_wanted() {
+fn first_record_young_enough_begins_the_answer() {
     let records = [record(100, 10), record(120, 20), record(150, 30)];
     let asked = |ms| among(&records, 100, Timestamp(ms * MS));
 

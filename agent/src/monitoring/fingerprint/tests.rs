@@ -51,7 +51,7 @@ fn percent_of_nothing_is_none_used() {
 }
 
 #[test]
-fn this_machine_has_what_jobs_ask_for() {
+fn this_machine_has_the_requested_namespaces() {
     let facts = gather(Path::new("/"));
 
     assert!(facts.total.cpu_mhz > 0 && facts.total.memory_mb > 0 && facts.cores > 0);

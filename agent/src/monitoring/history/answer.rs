@@ -20,14 +20,16 @@ pub(crate) fn alloc(context: &AgentContext, alloc_id: AllocId) -> Option<AllocHi
     let oldest = Timestamp(now().0.saturating_sub(nanos(HISTORY_KEPT)));
     let kept = histories.locked();
     for (name, series) in kept.of(alloc_id) {
-        let mut told = TaskHistory {
+        let mut history = TaskHistory {
             points: series.points(oldest),
             absent: absent(context.bpf(), series),
         };
-        if told.points.is_empty() {
-            told.absent.insert("history".to_owned(), no_history(false));
+        if history.points.is_empty() {
+            history
+                .absent
+                .insert("history".to_owned(), no_history(false));
         }
-        tasks.insert(name.clone(), told);
+        tasks.insert(name.clone(), history);
     }
     let is_full = kept.tasks.len() >= HISTORY_TASKS_MAX;
     drop(kept);

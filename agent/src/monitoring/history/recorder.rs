@@ -74,8 +74,8 @@ fn sample(live: &LiveTask) -> Sample {
 }
 
 /// Returns the value, or sets `why` to the reason for its absence.
-fn value_or_reason<T>(told: Result<T, Box<str>>, why: &mut Option<Box<str>>) -> Option<T> {
-    told.map_err(|reason| *why = Some(reason)).ok()
+fn value_or_reason<T>(value: Result<T, Box<str>>, why: &mut Option<Box<str>>) -> Option<T> {
+    value.map_err(|reason| *why = Some(reason)).ok()
 }
 
 /// Bytes of memory charged and how long a task was kept from running, and why nobody knows.

@@ -61,8 +61,9 @@ fn points(kept: &HistoryState) -> Vec<(u64, u64, Option<u64>)> {
     };
     let points = series.points(Timestamp(0));
     let seconds = |at: Timestamp| at.0 / 1_000_000_000 - 86_400;
-    let told = points.iter();
-    told.map(|point| (seconds(point.at), point.span.as_secs(), point.net_tx_bytes))
+    points
+        .iter()
+        .map(|point| (seconds(point.at), point.span.as_secs(), point.net_tx_bytes))
         .collect()
 }
 

@@ -46,8 +46,8 @@ mod tests {
             pids: Some(1),
             ..TaskStats::default()
         };
-        let said = "said before".to_owned();
-        stats.absent.insert("cpu".to_owned(), said.clone());
+        let earlier = "said before".to_owned();
+        stats.absent.insert("cpu".to_owned(), earlier.clone());
 
         explain(&mut stats, |source| format!("{source:?}"));
 
@@ -55,7 +55,7 @@ mod tests {
             let reason = stats.absent.get(value);
             let expected = match value {
                 "pids" => None,
-                "cpu" => Some(said.clone()),
+                "cpu" => Some(earlier.clone()),
                 _ => Some(format!("{source:?}")),
             };
             assert_eq!(

@@ -229,17 +229,17 @@ fn paths(dir: &Path) -> io::Result<Vec<PathBuf>> {
 }
 
 fn read_file(path: &Path) -> Result<String, String> {
-    let told = |error: io::Error| error.to_string();
+    let reason = |error: io::Error| error.to_string();
     // A FIFO would never end.
-    if !std::fs::metadata(path).map_err(told)?.is_file() {
+    if !std::fs::metadata(path).map_err(reason)?.is_file() {
         return Err("not a regular file".to_owned());
     }
     let mut text = String::new();
-    let file = File::open(path).map_err(told)?;
+    let file = File::open(path).map_err(reason)?;
     let count = file
         .take(CNI_CONFIG_BYTES_MAX + 1)
         .read_to_string(&mut text)
-        .map_err(told)?;
+        .map_err(reason)?;
     if u64::try_from(count).is_ok_and(|count| count > CNI_CONFIG_BYTES_MAX) {
         return Err(format!("larger than {CNI_CONFIG_BYTES_MAX} bytes"));
     }

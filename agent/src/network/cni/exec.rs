@@ -111,8 +111,8 @@ impl PluginInvocation<'_> {
                 PluginFault::Refused { code, message }
             }
             Err(_) => {
-                let said = if stderr.is_empty() { &stdout } else { &stderr };
-                let words = words(said);
+                let printed = if stderr.is_empty() { &stdout } else { &stderr };
+                let words = words(printed);
                 PluginFault::Ended { status, words }
             }
         };

@@ -21,7 +21,7 @@ type ProgramFacts = (SystemTime, u64, Option<String>);
 pub(super) struct Fingerprint {
     versions: Mutex<BTreeMap<PathBuf, ProgramFacts>>,
     /// Faults that are logged already.
-    told: Mutex<Vec<(PathBuf, String)>>,
+    logged: Mutex<Vec<(PathBuf, String)>>,
 }
 
 impl Fingerprint {
@@ -62,11 +62,11 @@ impl Fingerprint {
 
     /// Logs faults that were not there before.
     fn log_new_faults(&self, faults: Vec<(PathBuf, String)>) {
-        let mut told = locked(&self.told);
-        for (path, reason) in faults.iter().filter(|fault| !told.contains(fault)) {
+        let mut logged = locked(&self.logged);
+        for (path, reason) in faults.iter().filter(|fault| !logged.contains(fault)) {
             tracing::warn!(path = %path.display(), reason, "a CNI configuration is not used");
         }
-        *told = faults;
+        *logged = faults;
     }
 }
 
@@ -111,10 +111,10 @@ async fn version(name: &str, program: &Path) -> Option<String> {
             deadline: CNI_VERSION_DEADLINE,
         };
         let output = call.output().await;
-        let told = |error: &super::exec::PluginFault| {
+        let log_fault = |error: &super::exec::PluginFault| {
             tracing::warn!(name, %error, "a CNI plugin does not tell its version");
         };
-        output.inspect_err(told).ok()
+        output.inspect_err(log_fault).ok()
     };
     let Output { stdout, stderr, .. } = ask(Vec::new()).await?;
     let printed = [stdout, stderr].concat();

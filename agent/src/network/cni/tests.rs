@@ -334,8 +334,8 @@ async fn half_a_network_is_undone_with_a_reason() {
 
         let error = set_up(&networks, &desired(&[])).await.unwrap_err();
 
-        let said = chain(&error);
-        assert!(said.contains(words), "{script}: {said}");
+        let message = chain(&error);
+        assert!(message.contains(words), "{script}: {message}");
         assert_eq!(
             place.calls(),
             ["ADD first", "ADD second", "DEL second", "DEL first"],

@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn pure_v2_host_has_what_it_offers() {
+    fn pure_v2_host_has_its_v2_controllers() {
         let mounts = "31 23 0:28 / /cg rw - cgroup2 cgroup2 rw,memory_recursiveprot\n";
         let mut found = Hierarchies::parse(mounts, "0::/\n");
         found.v2_offers = vec!["cpu".into(), "memory".into()];

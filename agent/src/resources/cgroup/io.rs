@@ -318,16 +318,16 @@ mod tests {
         };
 
         fn reason(group: Option<(&Path, bool)>, io: &IoLimits) -> String {
-            missing(group, io).map_or_else(String::new, |told| told.reason)
+            missing(group, io).map_or_else(String::new, |unenforced| unenforced.reason)
         }
 
         assert!(reason(None, &io).contains("cgroup_no_v1=blkio"));
         assert_eq!(missing(None, &IoLimits::default()), None);
         for (v2, file) in [(true, MAX), (false, v1::RATE)] {
             let group = Some((dir.path(), v2));
-            let told = reason(group, &io);
-            assert!(told.contains(file), "{told}");
-            assert!(told.contains("CONFIG_BLK_DEV_THROTTLING"), "{told}");
+            let message = reason(group, &io);
+            assert!(message.contains(file), "{message}");
+            assert!(message.contains("CONFIG_BLK_DEV_THROTTLING"), "{message}");
             fs::write(dir.path().join(file), "").unwrap();
             assert_eq!(missing(group, &io), None);
             let weighs = IoLimits {

@@ -392,7 +392,7 @@ mod tests {
 
     /// The allocation `a` has two tasks and `b` one. All sums have as many digits as what they are written over.
     #[test]
-    fn groups_above_reserve_what_their_tasks_do() {
+    fn parent_cgroups_reserve_the_sum_of_children() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path();
         for (name, bytes) in [("", 10), ("a", 10), ("a/x", 20), ("a/y", 30), ("b", 40)] {

@@ -155,7 +155,7 @@ fn probe_finds_where_this_process_is() {
 }
 
 #[test]
-fn limits_are_what_the_kernel_has() {
+fn limits_equal_those_in_the_kernel() {
     let Some(fixture) = Fixture::new() else {
         return;
     };
@@ -235,11 +235,14 @@ fn changed_limit_is_restored_and_reported() {
     fs::write(pids.join("pids.max"), "max").unwrap();
     fs::write(cpu.join(weight), "7").unwrap();
     let adopted = TaskCgroup::open(&fixture.tree, "a1", "web").unwrap();
-    let mut told = adopted.repair(&limits).unwrap();
+    let mut corrected = adopted.repair(&limits).unwrap();
 
-    told.sort_by_key(|drift| drift.file.file_name().map(ToOwned::to_owned));
+    corrected.sort_by_key(|drift| drift.file.file_name().map(ToOwned::to_owned));
     assert_eq!(
-        told.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        corrected
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>(),
         [
             format!("{weight} was 7 and is {weighed} again"),
             "pids.max was max and is 77 again".to_owned()
@@ -252,7 +255,7 @@ fn changed_limit_is_restored_and_reported() {
 
 /// Each limit in the file that is its own, for every disk that is there.
 #[test]
-fn limits_of_disks_are_what_v1_has() {
+fn disk_limits_become_v1_files() {
     let Some(fixture) = Fixture::new() else {
         return;
     };
@@ -478,7 +481,7 @@ fn fork_bomb_stops_at_the_limit() {
 
 /// A task without a limit of its own ends at the one of all tasks, and the machine keeps the rest.
 #[test]
-fn all_tasks_together_leave_what_is_reserved() {
+fn all_tasks_together_leave_the_reservation() {
     let Some(fixture) = Fixture::new() else {
         return;
     };
@@ -732,7 +735,7 @@ async fn removal_takes_groups_the_task_made() {
 }
 
 #[tokio::test]
-async fn allocation_weighs_what_its_tasks_weigh() {
+async fn allocation_weight_is_the_sum_of_tasks() {
     let Some(fixture) = Fixture::new() else {
         return;
     };

@@ -229,7 +229,7 @@ async fn killed_drainer_loses_and_repeats_no_lines() {
 /// A gap is recorded before its bytes are thrown away: whatever a kill parts, what is kept comes once and in order,
 /// and nothing is missing without a gap that is at least as large.
 #[tokio::test]
-async fn killed_dropper_announces_what_is_missing() {
+async fn killed_dropper_announces_missing_bytes() {
     for config in [0, 1] {
         let place = TestDirs::new();
         let writer = write_lines(place.task_side("web.stdout"), 0..600_000);

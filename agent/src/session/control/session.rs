@@ -82,7 +82,7 @@ pub(super) struct Session<'a> {
     /// Set when a leader has counted a heartbeat of it.
     served: &'a mut bool,
     /// The server has said what the cluster's network policy is, or that there is none.
-    heard_policy: bool,
+    is_policy_known: bool,
 }
 
 impl<'a> Session<'a> {
@@ -133,7 +133,7 @@ impl<'a> Session<'a> {
             heartbeats: Heartbeats::new(ttl),
             sequence: 0,
             served,
-            heard_policy: false,
+            is_policy_known: false,
         };
         session.hold(inbox, ttl).await
     }
@@ -279,18 +279,18 @@ impl<'a> Session<'a> {
                 self.miss_policy(index).await;
                 tracing::debug!(addr = %self.addr, ?index, allocs = allocs.len(), gone = gone.len(), complete, "desired allocations");
                 let drivers = &self.link.context.tasks.nomad_drivers;
-                let news = DesiredUpdate {
+                let update = DesiredUpdate {
                     index,
                     allocs: drivers.rewritten(allocs),
                     unchanged,
                     gone,
                     complete,
                 };
-                send_event(self.link, Event::Desired { news, remote }).await
+                send_event(self.link, Event::Desired { update, remote }).await
             }
             ToAgent::CollectGarbage => send_event(self.link, Event::CollectGarbage).await,
             ToAgent::ClusterPolicy { index, policy } => {
-                self.heard_policy = true;
+                self.is_policy_known = true;
                 self.link.obey(index, *policy).await;
                 Ok(())
             }
@@ -301,7 +301,9 @@ impl<'a> Session<'a> {
     /// known here, but has none itself: its state was restored from before there was one.
     async fn miss_policy(&mut self, index: LogIndex) {
         let known = self.link.context.network.rules.cluster_index();
-        if !std::mem::replace(&mut self.heard_policy, true) && known > LogIndex(0) && index > known
+        if !std::mem::replace(&mut self.is_policy_known, true)
+            && known > LogIndex(0)
+            && index > known
         {
             self.link.obey(index, NetworkPolicy::default()).await;
         }

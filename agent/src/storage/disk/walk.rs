@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sparse_file_costs_what_it_takes() {
+    fn a_sparse_file_costs_its_blocks() {
         let temp = tempfile::tempdir().unwrap();
         let file = fs::File::create(temp.path().join("sparse")).unwrap();
         file.set_len(1 << 40).unwrap();

@@ -254,7 +254,7 @@ fn unpack(
                 let cost = piece.cost();
                 unpacker.take(piece)?;
                 // Nobody listens when the stream is over.
-                let _told = unpacked.blocking_send(cost);
+                let _sent = unpacked.blocking_send(cost);
             }
             FetchItem::End(sum) => {
                 let sum = unpacker.finish(sum)?;

@@ -211,7 +211,7 @@ fn symlink_in_place_of_directory_is_skipped() {
 
 /// The task that goes over still runs and puts a link where a directory was.
 #[test]
-fn no_race_sends_what_is_elsewhere() {
+fn no_race_sends_files_outside_the_directory() {
     const TRIES: usize = 300;
     let scene = scene();
     let outside = tempfile::tempdir().unwrap();

@@ -34,7 +34,7 @@ use crate::tasks::live::{LiveTask, TaskInputSender};
 /// The usage that the driver of one task tells. A task whose driver is not asked keeps next to nothing here.
 #[derive(Debug, Default)]
 pub(crate) struct DriverUsage {
-    told: Mutex<Option<Box<UsageHistory>>>,
+    history: Mutex<Option<Box<UsageHistory>>>,
     /// Where it put the task, if that was on a network of its own.
     network: Mutex<Option<Box<TaskNetwork>>>,
 }
@@ -130,18 +130,18 @@ pub(crate) fn is_hidden(live: &LiveTask) -> bool {
 impl DriverUsage {
     /// Returns what the driver told last, or why that is not known.
     pub(crate) fn known(&self, driver: &str, now: Instant) -> Result<ReportedUsage, String> {
-        let told = self.locked();
-        let Some(told) = told.as_deref() else {
+        let history = self.locked();
+        let Some(history) = history.as_deref() else {
             return Err(format!(
                 "the task runs in none of the agent's cgroups, and driver `{driver}` has told nothing of it yet"
             ));
         };
-        if let Some(refusal) = &told.refusal {
+        if let Some(refusal) = &history.refusal {
             return Err(format!(
                 "driver `{driver}` does not tell what the task uses: {refusal}"
             ));
         }
-        told.at(now).ok_or_else(|| {
+        history.at(now).ok_or_else(|| {
             format!(
                 "driver `{driver}` has told nothing of the task for more than {DRIVER_USAGE_KEPT:?}; see its log in the `drivers` directory of the agent's data"
             )
@@ -183,21 +183,21 @@ impl DriverUsage {
 
     /// The driver has told something: `first` since it was asked.
     fn take(&self, stats: &TaskStats, now: Instant, first: bool) {
-        let mut told = self.locked();
-        told.get_or_insert_default().take(stats, now, first);
+        let mut history = self.locked();
+        history.get_or_insert_default().take(stats, now, first);
     }
 
     fn refuse(&self, why: &str) {
-        let mut told = self.locked();
-        let told = told.get_or_insert_default();
-        told.newest = None;
+        let mut history = self.locked();
+        let history = history.get_or_insert_default();
+        history.newest = None;
         let why: String = why.chars().take(DRIVER_REASON_CHARS_MAX).collect();
-        told.refusal = Some(why.into());
+        history.refusal = Some(why.into());
     }
 
     fn locked(&self) -> MutexGuard<'_, Option<Box<UsageHistory>>> {
         // A panic elsewhere leaves a whole word: each is written without one.
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+        self.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

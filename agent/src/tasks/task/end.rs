@@ -125,7 +125,7 @@ async fn wait(
             live.slot.ready().await;
             match driver.recover_task(live.handle()).await {
                 Ok(()) => {
-                    if let StartKnowledge::No(told) =
+                    if let StartKnowledge::No(messages) =
                         std::mem::replace(&mut known, StartKnowledge::ToRunner)
                     {
                         // A task without a process of ours, or one that has just ended.
@@ -134,7 +134,7 @@ async fn wait(
                             inputs.send(TaskInput::RunsElsewhere { handle }).await;
                         }
                         inputs.send(TaskInput::Recovered).await;
-                        for message in told {
+                        for message in messages {
                             inputs.send(TaskInput::Message { message }).await;
                         }
                     }

@@ -233,14 +233,17 @@ fn unenforced_message(task: &TaskRef) -> String {
 /// Whether job, node or cluster ask for anything.
 fn has_policy(group: &TaskGroup, task: &TaskRef, node: &NodePolicy) -> bool {
     let group = group.network.as_ref().and_then(|it| it.policy.as_ref());
-    let said = [
+    let policies = [
         task.task().policy.as_ref(),
         group,
         Some(&node.policy),
         Some(&node.cluster),
     ];
     let nothing = NetworkPolicy::default();
-    said.into_iter().flatten().any(|policy| *policy != nothing)
+    policies
+        .into_iter()
+        .flatten()
+        .any(|policy| *policy != nothing)
 }
 
 /// Puts a task that runs behind what its job and its node ask for now, and says what does not hold.

@@ -73,8 +73,8 @@ fn of_actions(actions: ActionsEnd, exit: Exit) -> WorkEnd {
     let failed = !exit.success();
     // A driver sees no kill in a cgroup of version 1; its words are added where it would have said them. A tree may
     // succeed although a process of it was killed, as under `try`: a success has no reason.
-    let unsaid = exit.oom_killed && exited && !failure_reason.contains(OUT_OF_MEMORY);
-    let failure_reason = match (failed, unsaid) {
+    let is_oom_missing = exit.oom_killed && exited && !failure_reason.contains(OUT_OF_MEMORY);
+    let failure_reason = match (failed, is_oom_missing) {
         (false, _) => String::new(),
         (true, true) => reason(&format!("{failure_reason}{OUT_OF_MEMORY}")),
         (true, false) => reason(&failure_reason),

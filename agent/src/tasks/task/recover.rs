@@ -218,10 +218,10 @@ async fn live(
     let streams = reopen_streams(context, task).await;
     let reach = reach(context.bpf(), &slot, &record).await;
     // After a reboot the number may be another group's.
-    let mut told = Vec::new();
+    let mut messages = Vec::new();
     if record.boot_id == context.boot_id {
-        told.extend(reattach_policy(context, task, record.cgroup_id, reach));
-        told.extend(watch_again(context.bpf(), cgroup.as_ref()));
+        messages.extend(reattach_policy(context, task, record.cgroup_id, reach));
+        messages.extend(watch_again(context.bpf(), cgroup.as_ref()));
     }
     let live = LiveTask {
         slot,
@@ -233,7 +233,7 @@ async fn live(
         usage: DriverUsage::default(),
         reach,
     };
-    RecoveredTask::Live(Box::new(live), told)
+    RecoveredTask::Live(Box::new(live), messages)
 }
 
 /// Opens the way to the directories of a task that found them by the host's paths when an earlier version started it.
@@ -290,7 +290,7 @@ pub(super) fn repair_limits(
     live: &LiveTask,
 ) -> Option<String> {
     let cgroup = live.cgroup.as_ref()?;
-    let told = match with_limits(resources, session, task, |limits| cgroup.repair(limits)) {
+    let message = match with_limits(resources, session, task, |limits| cgroup.repair(limits)) {
         Ok(drift) if drift.is_empty() => return None,
         Ok(drift) => {
             let count = drift.len() as u64;
@@ -302,8 +302,8 @@ pub(super) fn repair_limits(
         }
         Err(error) => format!("limits are perhaps not the task's: {}", chain(&error)),
     };
-    tracing::warn!(alloc_id = %task.alloc_id(), task = task.name(), "{told}");
-    Some(told)
+    tracing::warn!(alloc_id = %task.alloc_id(), task = task.name(), "{message}");
+    Some(message)
 }
 
 /// Sets the limits of a running task whose job changed in place, and says what an operator should know of that.
@@ -318,7 +318,7 @@ pub(crate) fn limit_again(
         (cgroup.repair(limits), cgroup.missing(limits))
     });
     let in_part = cgroup.kept_in_part(&task.task().resources.io);
-    let told = match set {
+    let message = match set {
         (Err(error), _) => format!(
             "the limits of the job as it is now are perhaps not kept: {}",
             chain(&error)
@@ -335,8 +335,8 @@ pub(crate) fn limit_again(
             format!("limits changed with the job: {}{note}", changed.join(", "))
         }
     };
-    tracing::info!(alloc_id = %task.alloc_id(), task = task.name(), "{told}");
-    Some(told)
+    tracing::info!(alloc_id = %task.alloc_id(), task = task.name(), "{message}");
+    Some(message)
 }
 
 /// Output first: a task whose FIFO is full stands still until somebody drains it.

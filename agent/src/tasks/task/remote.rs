@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_gone_is_started_anew() {
+    fn only_a_gone_task_is_started_anew() {
         let gone = RecoverTaskError::Gone {
             task_id: "a".to_owned(),
             reason: "no process".to_owned(),

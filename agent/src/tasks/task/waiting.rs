@@ -28,7 +28,7 @@ pub(super) async fn report(
         inputs.send(TaskInput::Message { message }).await;
         std::future::pending::<Infallible>().await
     };
-    let told = async {
+    let unhealthy_driver = async {
         let reason = loop {
             let unhealthy = spec.borrow_and_update().drivers.get(driver).cloned();
             match unhealthy.filter(|driver| !driver.healthy) {
@@ -44,6 +44,6 @@ pub(super) async fn report(
     };
     tokio::select! {
         never = slow => never,
-        never = told => never,
+        never = unhealthy_driver => never,
     }
 }

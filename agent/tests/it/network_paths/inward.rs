@@ -350,10 +350,11 @@ async fn attempt_results(server: &FakeServer, alloc: AllocBuilder) -> AttemptRes
     let task = server.reported(alloc_id, "the end", ended).await;
     let log = server.log(alloc_id, LogStream::Stdout).await;
     assert!(!task.failed, "{:?}\n{log}", task.events);
-    let told = log
+    let pairs = log
         .lines()
         .filter_map(|line| line.strip_prefix(MARK)?.split_once('='));
-    told.map(|(name, word)| (name.to_owned(), word.to_owned()))
+    pairs
+        .map(|(name, word)| (name.to_owned(), word.to_owned()))
         .collect()
 }
 

@@ -203,8 +203,8 @@ fn wire(device: &str, v4: Ipv4Addr, v6: Ipv6Addr, link_local: &str) {
 
 pub(super) fn ip(args: &str) -> String {
     let output = Command::new("ip").args(args.split(' ')).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "ip {args}: {said}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "ip {args}: {stderr}");
     String::from_utf8(output.stdout).unwrap()
 }
 

@@ -83,10 +83,10 @@ async fn task_without_user_gets_unused_dynamic_user() {
     assert_eq!((first_user, first_group), (RANGE.0, RANGE.0));
     assert_eq!(second_user, RANGE.1);
     assert_eq!(owners, [RANGE.0; 3]);
-    let said = format!("{:?}", refused.events);
+    let events = format!("{:?}", refused.events);
     assert!(
-        said.contains("all 2 users from 84000 to 84001 are taken"),
-        "{said}"
+        events.contains("all 2 users from 84000 to 84001 are taken"),
+        "{events}"
     );
     assert_eq!(fourth_user, first_user);
     second.shutdown(ShutdownPolicy::StopTasks).await;

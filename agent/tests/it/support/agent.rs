@@ -46,10 +46,14 @@ fn driver_process_entry() {
 #[test]
 #[ignore = "run by the other tests as an agent's process"]
 fn agent_process_entry() {
-    let Ok(told) = std::env::var(AGENT_ENV) else {
+    let Ok(arguments) = std::env::var(AGENT_ENV) else {
         return;
     };
-    let [data_dir, server, tls] = told.split('\n').collect::<Vec<_>>().try_into().unwrap();
+    let [data_dir, server, tls] = arguments
+        .split('\n')
+        .collect::<Vec<_>>()
+        .try_into()
+        .unwrap();
     let identity = Identity::load(Path::new(tls), Role::Agent).unwrap();
     let mut config = AgentConfig::new(
         data_dir.into(),
@@ -176,7 +180,7 @@ impl Machine {
             std::os::unix::fs::chown(copy, Some(uid), Some(gid)).unwrap();
         }
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        let told = format!(
+        let arguments = format!(
             "{}\n{}\n{}",
             self.data().display(),
             server.addr(),
@@ -184,7 +188,7 @@ impl Machine {
         );
         let output = Command::new(&program)
             .args(AGENT_ENTRY)
-            .env(AGENT_ENV, told)
+            .env(AGENT_ENV, arguments)
             .current_dir("/")
             .uid(uid)
             .gid(gid)
@@ -194,14 +198,14 @@ impl Machine {
     }
 
     fn agent_command(&self, server: &FakeServer) -> Command {
-        let told = format!(
+        let arguments = format!(
             "{}\n{}\n{}",
             self.data().display(),
             server.addr(),
             server.tls_dir().display()
         );
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(AGENT_ENTRY).env(AGENT_ENV, told);
+        command.args(AGENT_ENTRY).env(AGENT_ENV, arguments);
         command
     }
 

@@ -10,7 +10,7 @@ use tracing::{Event, Level, Metadata, Subscriber};
 /// Where a plugin's lines are passed on.
 const TARGET: &str = "muster_driver::plugin::output";
 
-static SAID: Mutex<Vec<PluginLogLine>> = Mutex::new(Vec::new());
+static LINES: Mutex<Vec<PluginLogLine>> = Mutex::new(Vec::new());
 
 /// A line of a plugin.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -29,9 +29,9 @@ pub(crate) fn listen() {
 }
 
 /// The messages since the first [`listen`] with `part` among their fields.
-pub(crate) fn said(part: &str) -> Vec<PluginLogLine> {
-    let said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
-    let with_part = said.iter().filter(|words| words.fields.contains(part));
+pub(crate) fn lines_with(part: &str) -> Vec<PluginLogLine> {
+    let lines = LINES.lock().unwrap_or_else(PoisonError::into_inner);
+    let with_part = lines.iter().filter(|words| words.fields.contains(part));
     with_part.cloned().collect()
 }
 
@@ -56,8 +56,8 @@ impl Subscriber for Listener {
             ..PluginLogLine::default()
         };
         event.record(&mut words);
-        let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
-        said.push(words);
+        let mut lines = LINES.lock().unwrap_or_else(PoisonError::into_inner);
+        lines.push(words);
     }
 
     fn enter(&self, _span: &Id) {}

@@ -672,8 +672,8 @@ host_volume "certs" {
         };
 
         assert_eq!(parse("").unwrap().users, UserRange::default());
-        let said = users("    dynamic_user_min = 70000\n    dynamic_user_max = 70009");
-        assert_eq!(said, Ok(UserRange::new(70_000, 70_009).unwrap()));
+        let range = users("    dynamic_user_min = 70000\n    dynamic_user_max = 70009");
+        assert_eq!(range, Ok(UserRange::new(70_000, 70_009).unwrap()));
         for (text, start) in [
             (
                 "    dynamic_user_min = 0",
@@ -731,12 +731,12 @@ host_volume "certs" {
         };
 
         assert_eq!(allowed(""), Ok((false, false, false)));
-        let said = allowed("client {\n  allow_tasks_without_network_policy = true\n}\n");
-        assert_eq!(said, Ok((true, false, false)));
-        let said = allowed("client {\n  allow_api_from_tasks = true\n}\n");
-        assert_eq!(said, Ok((false, true, false)));
-        let said = allowed("client {\n  allow_host_from_bridge = true\n}\n");
-        assert_eq!(said, Ok((false, false, true)));
+        let permissions = allowed("client {\n  allow_tasks_without_network_policy = true\n}\n");
+        assert_eq!(permissions, Ok((true, false, false)));
+        let permissions = allowed("client {\n  allow_api_from_tasks = true\n}\n");
+        assert_eq!(permissions, Ok((false, true, false)));
+        let permissions = allowed("client {\n  allow_host_from_bridge = true\n}\n");
+        assert_eq!(permissions, Ok((false, false, true)));
         let error =
             allowed("client {\n  allow_tasks_without_network_policy = \"yes\"\n}\n").unwrap_err();
         let start =

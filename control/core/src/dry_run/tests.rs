@@ -28,7 +28,7 @@ fn a_dry_run_changes_nothing() {
 }
 
 #[test]
-fn a_dry_run_plans_what_then_happens() {
+fn a_dry_run_plans_the_later_outcome() {
     let mut cluster = Cluster::new();
     cluster.node(node("n1").build());
     let spec = job("web").count(2).build();

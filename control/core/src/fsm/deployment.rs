@@ -249,8 +249,8 @@ impl HealthUpdates {
             return;
         }
         let name = &alloc.group().name;
-        let heard = self.0.entry(id).or_default();
-        let counts = heard.groups.entry(name.clone()).or_default();
+        let update = self.0.entry(id).or_default();
+        let counts = update.groups.entry(name.clone()).or_default();
         let count = |counts: &mut (i64, i64), health: Option<bool>, by: i64| match health {
             Some(true) => counts.0 += by,
             Some(false) => counts.1 += by,
@@ -259,7 +259,7 @@ impl HealthUpdates {
         count(counts, before, -1);
         count(counts, now, 1);
         if now == Some(false) {
-            heard.unhealthy.push((alloc.key(), name.clone()));
+            update.unhealthy.push((alloc.key(), name.clone()));
         }
     }
 }
@@ -292,13 +292,13 @@ pub(super) fn decide_health_of_ended(change: &mut Change<'_>, key: u64) {
 
 /// Moves deployments on by what was heard.
 pub(super) fn apply_health_updates(change: &mut Change<'_>, HealthUpdates(news): HealthUpdates) {
-    for (id, heard) in news {
+    for (id, update) in news {
         let Some(old) = change.state.deployments.get(&id) else {
             continue;
         };
         let mut deployment = (**old).clone();
         for group in &mut deployment.groups {
-            if let Some((healthy, unhealthy)) = heard.groups.get(&group.name) {
+            if let Some((healthy, unhealthy)) = update.groups.get(&group.name) {
                 let moved =
                     |count: u32, by: i64| saturating::to_u32((i64::from(count) + by).max(0));
                 group.healthy = moved(group.healthy, *healthy);
@@ -311,12 +311,12 @@ pub(super) fn apply_health_updates(change: &mut Change<'_>, HealthUpdates(news):
         let is_active = deployment.status.is_active();
         change.put_deployment(deployment);
         if is_active {
-            move_on(change, id, &heard);
+            move_on(change, id, &update);
         }
     }
 }
 
-fn move_on(change: &mut Change<'_>, id: DeploymentId, heard: &HealthUpdate) {
+fn move_on(change: &mut Change<'_>, id: DeploymentId, update: &HealthUpdate) {
     let Some(deployment) = change.state.deployments.get(&id).map(Arc::clone) else {
         return;
     };
@@ -329,7 +329,7 @@ fn move_on(change: &mut Change<'_>, id: DeploymentId, heard: &HealthUpdate) {
         let alloc = change.state.allocs.at(key);
         alloc.is_some_and(|alloc| !scheduler::may_be_replaced(alloc))
     };
-    let failing: BTreeSet<&str> = heard
+    let failing: BTreeSet<&str> = update
         .unhealthy
         .iter()
         .filter(|(key, name)| has_no_deadline(name) || cannot_succeed(*key))
@@ -341,7 +341,7 @@ fn move_on(change: &mut Change<'_>, id: DeploymentId, heard: &HealthUpdate) {
         });
         return;
     }
-    for (key, _) in &heard.unhealthy {
+    for (key, _) in &update.unhealthy {
         change.decide(*key, |row| {
             let mut transition = row.transition();
             transition.reschedule = true;

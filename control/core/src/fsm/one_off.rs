@@ -543,8 +543,8 @@ fn give_up(change: &mut Change<'_>, row: &OneOff) {
 /// Time from when a node is found gone until its task's allocation counts as lost. The time was set when the task was
 /// desired.
 fn lost_after(alloc: AllocView<'_>) -> Duration {
-    let told = alloc.group().disconnect.lost_after;
-    told.unwrap_or(one_off::LOST_AFTER)
+    let configured = alloc.group().disconnect.lost_after;
+    configured.unwrap_or(one_off::LOST_AFTER)
 }
 
 /// Whether nothing is to be heard of a node.

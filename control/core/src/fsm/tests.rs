@@ -472,7 +472,7 @@ fn stale_client_status_does_not_regress_alloc() {
 }
 
 #[test]
-fn an_agent_cannot_report_what_runs_elsewhere() {
+fn an_agent_cannot_report_allocs_of_other_nodes() {
     let mut cluster = Cluster::new();
     cluster.node(node("n1").build());
     cluster.run(job("web").build());

@@ -589,7 +589,7 @@ fn alloc_running_at_purge_is_collected_after_exit() {
 
 /// More than a slice looks at stays; what is behind it is come to.
 #[test]
-fn a_purge_comes_past_what_runs() {
+fn a_purge_passes_running_allocations() {
     let mut cluster = Cluster::new();
     cluster.unchecked = true;
     let spec = node("n1").cpu_mhz(10_000_000).memory_mb(10_000_000);

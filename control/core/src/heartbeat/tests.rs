@@ -93,7 +93,7 @@ fn heartbeat_after_expiry_proposal_is_rejected() {
 }
 
 #[test]
-fn a_new_leader_gives_everybody_a_whole_period() {
+fn a_new_leader_gives_nodes_a_whole_period() {
     let mut cluster = Cluster::new();
     let up = cluster.node(node("n1").build());
     let down = cluster.node(node("n2").build());

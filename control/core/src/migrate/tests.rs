@@ -86,7 +86,7 @@ fn data_are_had_once_their_writer_has_ended() {
 }
 
 #[test]
-fn data_of_what_failed_are_had_too() {
+fn data_of_failed_allocations_are_migrated() {
     let mut scene = scene();
 
     scene.cluster.report(scene.former, ClientStatus::Failed);

@@ -139,10 +139,10 @@ fn limits_change_there(state: &State, alloc: AllocView<'_>, drivers: &[&str]) ->
     let Some(node) = state.nodes().get(&alloc.node_id()) else {
         return false;
     };
-    let says = |driver: &&str| node.spec.attributes.get(&limits_in_place(driver));
+    let in_place = |driver: &&str| node.spec.attributes.get(&limits_in_place(driver));
     drivers
         .iter()
-        .all(|driver| says(driver).is_some_and(|word| word == "1"))
+        .all(|driver| in_place(driver).is_some_and(|word| word == "1"))
 }
 
 /// Returns the time at which `alloc` ended, as its tasks say.

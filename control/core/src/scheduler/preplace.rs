@@ -4,7 +4,6 @@
 //! not get all it asks for, or would cost somebody else a place. It is then recorded and waits its turn. So the caller
 //! that asks for places must see to it that nobody waits already.
 
-
 use muster_domain::eval::{EvalStatus, Evaluation, Trigger};
 use muster_domain::id::{EvalId, LogIndex, Timestamp};
 use muster_domain::job::{Job, JobSpec, JobType};

@@ -129,7 +129,7 @@ fn node_takes_at_most_its_alloc_limit() {
 }
 
 #[test]
-fn room_of_a_stopped_job_wakes_who_waits() {
+fn room_of_a_stopped_job_wakes_blocked_evals() {
     check(
         "node n1 cpu=1000 mem=8192
          job old count=2 cpu=500
@@ -690,9 +690,9 @@ fn preemption_config_change_unblocks_evaluations() {
 #[test]
 fn limits_update_in_place_depends_on_node_attribute() {
     let limited = job("web").memory_mb(64).build();
-    for (says, replaced) in [(Some("1"), 0), (Some("0"), 1), (None, 1)] {
+    for (attribute, replaced) in [(Some("1"), 0), (Some("0"), 1), (None, 1)] {
         let mut node = node("n1");
-        if let Some(word) = says {
+        if let Some(word) = attribute {
             let driver = &limited.groups[0].tasks[0].driver;
             node = node.attribute(&limits_in_place(driver), word);
         }
@@ -705,6 +705,6 @@ fn limits_update_in_place_depends_on_node_attribute() {
         let plans = cluster.run(changed);
 
         let stops: usize = plans.iter().map(|plan| plan.stops.len()).sum();
-        assert_eq!(stops, replaced, "{says:?}: {plans:?}");
+        assert_eq!(stops, replaced, "{attribute:?}: {plans:?}");
     }
 }

@@ -39,21 +39,21 @@ use super::{AllocView, NodeHoldings, Nodes, State};
 #[must_use]
 pub fn broken(state: &State) -> Vec<String> {
     let mut broken = Vec::new();
-    allocs_refer_to_what_exists(state, &mut broken);
+    allocs_refer_to_existing_rows(state, &mut broken);
     instances_run_once(state, &mut broken);
     remote_tasks_have_one_manager(state, &mut broken);
     nodes_are_not_overbooked(state, &mut broken);
-    jobs_say_what_became_of_them(state, &mut broken);
-    evals_refer_to_what_exists(state, &mut broken);
-    deployments_refer_to_what_exists(state, &mut broken);
-    deployments_count_what_there_is(state, &mut broken);
+    job_statuses_match_allocs_and_evals(state, &mut broken);
+    evals_refer_to_existing_rows(state, &mut broken);
+    deployments_refer_to_existing_rows(state, &mut broken);
+    deployments_count_existing_allocs(state, &mut broken);
     one_offs_run_at_most_once(state, &mut broken);
     indexes_agree_with_rows(state, &mut broken);
     nothing_is_from_the_future(state, &mut broken);
     broken
 }
 
-fn allocs_refer_to_what_exists(state: &State, broken: &mut Vec<String>) {
+fn allocs_refer_to_existing_rows(state: &State, broken: &mut Vec<String>) {
     for alloc in state.allocs.iter() {
         let name = format!("allocation {}", alloc.id());
         if state.evals.get(&alloc.eval_id()).is_none() {
@@ -173,7 +173,7 @@ fn nodes_are_not_overbooked(state: &State, broken: &mut Vec<String>) {
     }
 }
 
-fn jobs_say_what_became_of_them(state: &State, broken: &mut Vec<String>) {
+fn job_statuses_match_allocs_and_evals(state: &State, broken: &mut Vec<String>) {
     for (key, row) in state.jobs.rows() {
         let live = state.allocs.of_job(key).any(|alloc| !alloc.is_terminal());
         let open = state
@@ -187,8 +187,8 @@ fn jobs_say_what_became_of_them(state: &State, broken: &mut Vec<String>) {
             (false, false) => JobStatus::Dead,
         };
         if row.job.status != expected {
-            let (says, is) = (row.job.status.as_str(), expected.as_str());
-            broken.push(format!("job {key} says it is {says} but is {is}"));
+            let (status, expected) = (row.job.status.as_str(), expected.as_str());
+            broken.push(format!("job {key} says it is {status} but is {expected}"));
         }
         let numbers: Vec<u64> = std::iter::once(&row.job.current)
             .chain(&row.older)
@@ -202,7 +202,7 @@ fn jobs_say_what_became_of_them(state: &State, broken: &mut Vec<String>) {
     }
 }
 
-fn evals_refer_to_what_exists(state: &State, broken: &mut Vec<String>) {
+fn evals_refer_to_existing_rows(state: &State, broken: &mut Vec<String>) {
     let mut blocked: BTreeSet<&JobKey> = BTreeSet::new();
     for eval in state.evals.iter() {
         if eval.status == EvalStatus::Blocked && !blocked.insert(&eval.job) {
@@ -212,7 +212,7 @@ fn evals_refer_to_what_exists(state: &State, broken: &mut Vec<String>) {
 }
 
 /// One without its job would be under way for ever.
-fn deployments_refer_to_what_exists(state: &State, broken: &mut Vec<String>) {
+fn deployments_refer_to_existing_rows(state: &State, broken: &mut Vec<String>) {
     for deployment in state.deployments.active() {
         let (id, key) = (deployment.id, &deployment.job);
         match state.jobs.get(key) {
@@ -230,7 +230,7 @@ fn deployments_refer_to_what_exists(state: &State, broken: &mut Vec<String>) {
 }
 
 /// At most one deployment of a job is under way, and it counts its allocations.
-fn deployments_count_what_there_is(state: &State, broken: &mut Vec<String>) {
+fn deployments_count_existing_allocs(state: &State, broken: &mut Vec<String>) {
     let mut active: BTreeSet<&JobKey> = BTreeSet::new();
     for deployment in state.deployments.active() {
         let id = deployment.id;
@@ -279,9 +279,9 @@ fn one_offs_run_at_most_once(state: &State, broken: &mut Vec<String>) {
             broken.push(format!("task {guid} is {} with another end", row.state));
         }
         if !is_over && (row.state == OneOffState::Running) != row.alloc_id.is_some() {
-            let says = row.state;
+            let task_state = row.state;
             broken.push(format!(
-                "task {guid} is {says} with allocation {:?}",
+                "task {guid} is {task_state} with allocation {:?}",
                 row.alloc_id
             ));
         }
@@ -300,15 +300,17 @@ fn one_offs_run_at_most_once(state: &State, broken: &mut Vec<String>) {
                 ));
             }
             if is_over != alloc.client_status().is_terminal() {
-                let (is, says) = (alloc.client_status().as_str(), row.state);
-                broken.push(format!("task {guid} is {says} and its allocation {is}"));
+                let (alloc_status, task_state) = (alloc.client_status().as_str(), row.state);
+                broken.push(format!(
+                    "task {guid} is {task_state} and its allocation {alloc_status}"
+                ));
             }
         }
         let is_stopped = state.jobs.get(&row.job_key()).is_none_or(|job| job.stop);
         if (is_over && !is_stopped) || (is_stopped && !is_over && row.ending.is_none()) {
-            let says = row.state;
+            let task_state = row.state;
             broken.push(format!(
-                "task {guid} is {says} and its job stopped: {is_stopped}"
+                "task {guid} is {task_state} and its job stopped: {is_stopped}"
             ));
         }
     }

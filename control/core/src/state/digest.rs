@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_size_is_that_of_what_is_hashed() {
+    fn a_size_is_that_of_the_hashed_bytes() {
         assert_eq!(Digest::bytes_of(&7_u8), 8);
         // Its length and two words.
         assert_eq!(Digest::bytes_of("nine byte"), 24);

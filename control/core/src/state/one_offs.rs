@@ -148,12 +148,12 @@ impl OneOffs {
     /// Domains that are fresh at `now`, by name, until when; `None` means for ever.
     pub fn fresh(&self, now: Timestamp) -> impl Iterator<Item = (&str, Option<Timestamp>)> {
         let is_fresh = move |until: Option<Timestamp>| until.is_none_or(|until| until > now);
-        self.domains_said()
+        self.domains_marked_fresh()
             .filter(move |(_, until)| is_fresh(*until))
     }
 
     /// Domains that were called fresh and not forgotten yet.
-    pub(crate) fn domains_said(&self) -> impl Iterator<Item = (&str, Option<Timestamp>)> {
+    pub(crate) fn domains_marked_fresh(&self) -> impl Iterator<Item = (&str, Option<Timestamp>)> {
         self.indexes
             .fresh
             .iter()
@@ -163,8 +163,8 @@ impl OneOffs {
     pub(crate) fn set_times(&mut self, times: OneOffTimings) {
         // Snapshots have no row for the defaults, and so the hash leaves them out.
         let hash = |times: OneOffTimings| {
-            let told = Some(times).filter(|times| *times != OneOffTimings::default());
-            told.map_or(0, |times| Digest::of(&times))
+            let stored = Some(times).filter(|times| *times != OneOffTimings::default());
+            stored.map_or(0, |times| Digest::of(&times))
         };
         self.rehash(hash(self.indexes.times), hash(times));
         self.indexes.times = times;

@@ -68,7 +68,7 @@ impl Link {
     }
 
     /// There is something to report.
-    pub(super) fn has_news(&mut self, now: Timestamp) {
+    pub(super) fn schedule_report(&mut self, now: Timestamp) {
         if let Stage::Live(live) = &mut self.stage {
             live.report_at.get_or_insert(now.plus(limits::REPORT_DELAY));
         }
@@ -255,7 +255,7 @@ impl Host {
         };
         agent.link.pause_ms = limits::RECONNECT_PAUSE_MIN_MS;
         agent.outbox.begin_session();
-        let news = agent.outbox.has_news();
+        let pending = agent.outbox.has_pending();
         agent.link.stage = Stage::Live(LiveSession {
             session,
             until: env.now.plus(limits::SESSION_DEADLINE),
@@ -263,7 +263,7 @@ impl Host {
             beats: 0,
             sent: VecDeque::new(),
             sequence: 0,
-            report_at: news.then_some(env.now),
+            report_at: pending.then_some(env.now),
         });
     }
 

@@ -60,7 +60,7 @@ impl Outbox {
     /// Reports for the message `sequence`.
     pub(super) fn batch(&mut self, sequence: u64) -> Vec<AllocReport> {
         let mut batch = Vec::new();
-        for entry in self.0.values_mut().filter(|entry| entry.is_news()) {
+        for entry in self.0.values_mut().filter(|entry| entry.is_pending()) {
             entry.sent = Some((entry.number, sequence));
             batch.push(entry.report.clone());
         }
@@ -68,8 +68,8 @@ impl Outbox {
     }
 
     /// Whether there is something to send.
-    pub(super) fn has_news(&self) -> bool {
-        self.0.values().any(ReportEntry::is_news)
+    pub(super) fn has_pending(&self) -> bool {
+        self.0.values().any(ReportEntry::is_pending)
     }
 
     /// Messages up to `sequence` are committed.
@@ -110,7 +110,7 @@ impl Outbox {
 }
 
 impl ReportEntry {
-    fn is_news(&self) -> bool {
+    fn is_pending(&self) -> bool {
         self.number > self.acked && self.sent.is_none_or(|(number, _)| number < self.number)
     }
 }

@@ -89,7 +89,7 @@ impl Host {
                     && let Some(runner) = agent.runners.get(&alloc_id)
                 {
                     agent.outbox.put(runner.core.report());
-                    agent.link.has_news(env.now);
+                    agent.link.schedule_report(env.now);
                 }
             }
             Effect::DestroyAlloc => {

@@ -109,12 +109,16 @@ impl Oracle {
 
     /// A leader begins collections by age. `at` is its wall clock, which is what rows carry of what it proposes.
     pub fn due_by_age(&mut self, due: &[Entry], at: Timestamp) {
-        for Entry { at: says, command } in due {
+        for Entry {
+            at: entry_at,
+            command,
+        } in due
+        {
             if let Command::Gc(GcCommand::Collect { rule, .. }) = command
-                && *says != at
+                && *entry_at != at
             {
                 self.fault(&format!(
-                    "a collection of {rule:?} reckons ages by {says:?}, but its leader's clock says {at:?}"
+                    "a collection of {rule:?} reckons ages by {entry_at:?}, but its leader's clock says {at:?}"
                 ));
             }
         }

@@ -55,7 +55,7 @@ impl Raft {
         last: Position,
         env: &mut Env,
     ) {
-        let quiet = env.now.since(self.heard_at) >= ms(limits::ELECTION_MIN_MS);
+        let quiet = env.now.since(self.last_contact_at) >= ms(limits::ELECTION_MIN_MS);
         let granted =
             term > self.image.term && quiet && !self.leads() && last >= self.image.log.last();
         self.send(from, RaftMessage::PreVoteReply { term, granted }, env);
@@ -153,7 +153,7 @@ impl Raft {
             next: vec![last + 1; self.servers],
             matched: vec![0; self.servers],
             answered: vec![0; self.servers],
-            heard_at: vec![env.now; self.servers],
+            last_contact_at: vec![env.now; self.servers],
             round: 0,
             beat_at: env.now.plus(limits::RAFT_HEARTBEAT),
         });
@@ -166,10 +166,12 @@ impl Raft {
         let Role::Leader(leading) = &self.role else {
             return false;
         };
-        let heard = self
+        let reachable = self
             .others()
-            .filter(|other| now.since(leading.heard_at[*other]) < ms(limits::ELECTION_MAX_MS))
+            .filter(|other| {
+                now.since(leading.last_contact_at[*other]) < ms(limits::ELECTION_MAX_MS)
+            })
             .count();
-        heard + 1 >= self.quorum()
+        reachable + 1 >= self.quorum()
     }
 }

@@ -68,7 +68,7 @@ impl Raft {
         }
         self.follow(term, env);
         self.leader = Some(from);
-        self.heard_at = env.now;
+        self.last_contact_at = env.now;
         self.expect_leader(env);
         true
     }
@@ -184,7 +184,7 @@ impl Raft {
         if term < self.image.term || matched == LogMatch::Stale {
             return;
         }
-        leading.heard_at[from] = env.now;
+        leading.last_contact_at[from] = env.now;
         leading.answered[from] = leading.answered[from].max(round);
         match matched {
             LogMatch::UpTo(index) => {

@@ -40,8 +40,8 @@ impl SentDesired {
         let (mut changed, mut unchanged) = (Vec::new(), Vec::new());
         let mut gone = std::mem::take(&mut self.known);
         for alloc in state.allocs_on(&self.node_id) {
-            let told = gone.remove(&alloc.id());
-            if told.unwrap_or(self.since) < alloc.alloc_modify_index() {
+            let known = gone.remove(&alloc.id());
+            if known.unwrap_or(self.since) < alloc.alloc_modify_index() {
                 changed.push(alloc);
             } else if first {
                 unchanged.push(alloc.id());
@@ -96,7 +96,7 @@ fn messages(
 pub(super) struct Session {
     number: u64,
     spec: Box<NodeSpec>,
-    told: SentDesired,
+    sent: SentDesired,
     serving: bool,
     /// A write that the session cannot go on without is under way.
     registering: bool,
@@ -108,7 +108,7 @@ pub(super) struct Session {
     /// The state here is at least as new as the session.
     fresh: bool,
     rescan_at: Timestamp,
-    heard_at: Timestamp,
+    last_contact_at: Timestamp,
 }
 
 impl Session {
@@ -148,7 +148,7 @@ impl Server {
             env.send(me, to, Message::Reset { session: number });
             return;
         };
-        session.heard_at = env.now;
+        session.last_contact_at = env.now;
         match message {
             FromAgent::Heartbeat { number: beat } => {
                 let gathered = ForwardedHeartbeat {
@@ -185,7 +185,7 @@ impl Server {
         since: LogIndex,
         env: &mut Env,
     ) {
-        let told = SentDesired {
+        let sent = SentDesired {
             node_id: spec.id,
             since,
             known: BTreeMap::new(),
@@ -194,7 +194,7 @@ impl Server {
         let session = Session {
             number,
             spec,
-            told,
+            sent,
             serving: false,
             registering: false,
             reports: VecDeque::new(),
@@ -203,7 +203,7 @@ impl Server {
             awake: false,
             fresh: false,
             rescan_at: env.now.plus(limits::SESSION_RESCAN),
-            heard_at: env.now,
+            last_contact_at: env.now,
         };
         self.sessions.insert(host, session);
         self.register(host, env);
@@ -338,7 +338,7 @@ impl Server {
     pub(super) fn advance_sessions(&mut self, env: &mut Env) {
         let now = env.now;
         self.sessions
-            .retain(|_, session| now.since(session.heard_at) < 2 * limits::SESSION_DEADLINE);
+            .retain(|_, session| now.since(session.last_contact_at) < 2 * limits::SESSION_DEADLINE);
         let hosts: BTreeSet<usize> = self.sessions.keys().copied().collect();
         for host in hosts {
             self.write_reports(host, env);
@@ -386,7 +386,7 @@ impl Server {
             return;
         }
         session.awake = false;
-        for message in session.told.catch_up(&self.machine.state) {
+        for message in session.sent.catch_up(&self.machine.state) {
             self.send_to_agent(host, message, env);
         }
     }

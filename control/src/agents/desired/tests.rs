@@ -35,10 +35,10 @@ fn running(count: u32) -> (Cluster, NodeId) {
 #[test]
 fn new_node_receives_all_allocs() {
     let (cluster, node_id) = running(2);
-    let mut told = SentDesired::up_to(node_id, LogIndex(0));
+    let mut sent = SentDesired::up_to(node_id, LogIndex(0));
 
-    assert_eq!(all(&told.catch_up(&cluster.state)), [(2, 0, 0, Some(2))]);
-    assert_eq!(told.catch_up(&cluster.state), []);
+    assert_eq!(all(&sent.catch_up(&cluster.state)), [(2, 0, 0, Some(2))]);
+    assert_eq!(sent.catch_up(&cluster.state), []);
 }
 
 #[test]
@@ -86,9 +86,9 @@ fn vanished_allocs_are_gone_at_any_position() {
     for name in ["a", "b", "c", "d"] {
         cluster.run(job(name).build());
     }
-    let mut told = SentDesired::up_to(node_id, LogIndex(0));
-    told.catch_up(&cluster.state);
-    let mut older = told.known.clone();
+    let mut sent = SentDesired::up_to(node_id, LogIndex(0));
+    sent.catch_up(&cluster.state);
+    let mut older = sent.known.clone();
     // As if the node had been told of one before all others, one between and one after them.
     let [before, between, after] =
         [(1, 0), (7, 3), (9_000, 0)].map(|(index, ordinal)| AllocId::at(LogIndex(index), ordinal));
@@ -99,25 +99,25 @@ fn vanished_allocs_are_gone_at_any_position() {
         ));
     }
     older.sort_unstable();
-    told.known = older;
+    sent.known = older;
     cluster.run(job("e").build());
 
-    let messages = told.catch_up(&cluster.state);
+    let messages = sent.catch_up(&cluster.state);
 
     assert_eq!(all(&messages), [(1, 0, 3, Some(6))]);
     let Some(ToAgent::Desired { gone, .. }) = messages.last() else {
         panic!("{messages:?}")
     };
     assert_eq!(gone, &[before, between, after]);
-    assert_eq!(told.catch_up(&cluster.state), []);
+    assert_eq!(sent.catch_up(&cluster.state), []);
 }
 
 /// A node hears of remote tasks with their allocations, and of no remote tasks of other allocations.
 #[test]
 fn handles_go_with_their_allocations() {
     let (mut cluster, node_id) = running(2);
-    let mut told = SentDesired::up_to(node_id, LogIndex(0));
-    told.catch_up(&cluster.state);
+    let mut sent = SentDesired::up_to(node_id, LogIndex(0));
+    sent.catch_up(&cluster.state);
     let alloc_id = cluster.live("web")[0].id;
     let handle = muster_domain::alloc::RemoteHandle {
         task: cluster.live("web")[0].group().tasks[0].name.clone(),
@@ -126,7 +126,7 @@ fn handles_go_with_their_allocations() {
     let running = muster_domain::alloc::ClientStatus::Running;
     cluster.report_remote(alloc_id, running, vec![handle.clone()]);
 
-    assert_eq!(told.catch_up(&cluster.state), [], "its agent knows");
+    assert_eq!(sent.catch_up(&cluster.state), [], "its agent knows");
     let mut anew = SentDesired::up_to(node_id, LogIndex(0));
     let messages = anew.catch_up(&cluster.state);
 

@@ -27,8 +27,8 @@ fn at_once(reports: Vec<AllocReport>) -> Vec<QueuedReport> {
 
 fn queued_reports(reports: Vec<AllocReport>, can_wait: bool) -> Vec<QueuedReport> {
     let reports = reports.into_iter();
-    let told = reports.map(|report| QueuedReport { report, can_wait });
-    told.collect()
+    let queued = reports.map(|report| QueuedReport { report, can_wait });
+    queued.collect()
 }
 
 /// Node, words and acknowledged message of each part.
@@ -197,7 +197,7 @@ fn reports_of_ended_allocs_are_left_out() {
 
     let words: Vec<&str> = news
         .iter()
-        .map(|told| told.report.client_description.as_str())
+        .map(|queued| queued.report.client_description.as_str())
         .collect();
     assert_eq!(words, ["runs", "unknown"]);
 }
@@ -306,7 +306,7 @@ fn destroyed(began_at: u64, count: u64) -> NodeCollected {
 }
 
 /// Node, destroyed allocations and acknowledged message of each part with a collection.
-fn told_of(parts: &[SessionReports]) -> Vec<(NodeId, u64, Option<u64>)> {
+fn shown_collections(parts: &[SessionReports]) -> Vec<(NodeId, u64, Option<u64>)> {
     let parts = parts.iter().filter_map(|part| {
         let collected = part.collected.as_ref()?;
         Some((
@@ -338,9 +338,12 @@ async fn collections_of_all_nodes_share_an_entry() {
     let late = reports.take(&mut after, begun + limits::PROGRESS_WAIT);
 
     assert_eq!(shown(&early), [(FIRST, vec!["a"], None)]);
-    assert_eq!(told_of(&early), []);
+    assert_eq!(shown_collections(&early), []);
     assert_eq!(due, Some(begun + limits::PROGRESS_WAIT));
-    assert_eq!(told_of(&late), [(SECOND, 3, Some(7)), (FIRST, 2, Some(2))]);
+    assert_eq!(
+        shown_collections(&late),
+        [(SECOND, 3, Some(7)), (FIRST, 2, Some(2))]
+    );
     assert!(reports.lock().is_empty());
 }
 
@@ -358,5 +361,5 @@ async fn node_collections_are_summed_per_session() {
     let later = Instant::now() + limits::PROGRESS_WAIT;
     let parts = reports.take(&mut NodeId([0; 16]), later);
 
-    assert_eq!(told_of(&parts), [(FIRST, 5, Some(2))]);
+    assert_eq!(shown_collections(&parts), [(FIRST, 5, Some(2))]);
 }

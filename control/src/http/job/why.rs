@@ -114,18 +114,18 @@ fn unit(what: &str) -> &'static str {
 }
 
 fn shape_obstacle(state: &State, obstacle: &Obstacle) -> api::Obstacle {
-    let said = |kind: &str, text: String| api::Obstacle {
+    let api_obstacle = |kind: &str, text: String| api::Obstacle {
         kind: kind.to_owned(),
         text,
         ..api::Obstacle::default()
     };
     match obstacle {
-        Obstacle::NotTaking { state } => said("node", format!("the node is {state}")),
-        Obstacle::Pool { wanted, is } => said(
+        Obstacle::NotTaking { state } => api_obstacle("node", format!("the node is {state}")),
+        Obstacle::Pool { wanted, is } => api_obstacle(
             "pool",
             format!("the node is in pool \"{is}\", not in \"{wanted}\""),
         ),
-        Obstacle::Datacenter { wanted, is } => said(
+        Obstacle::Datacenter { wanted, is } => api_obstacle(
             "datacenter",
             format!(
                 "the node is in datacenter \"{is}\", not in {}",
@@ -138,16 +138,16 @@ fn shape_obstacle(state: &State, obstacle: &Obstacle) -> api::Obstacle {
                 None => "nothing".to_owned(),
             };
             let sides = format!("{} against {}", read(left), read(right));
-            said(
+            api_obstacle(
                 "constraint",
                 format!("constraint `{text}` does not hold: {sides}"),
             )
         }
-        Obstacle::Missing { what } => said("missing", what.clone()),
+        Obstacle::Missing { what } => api_obstacle("missing", what.clone()),
         Obstacle::Short { what, needed, free } => api::Obstacle {
             needed: Some(*needed),
             free: Some(*free),
-            ..said(
+            ..api_obstacle(
                 what,
                 format!("{what}: {needed}{0} needed, {free}{0} free", unit(what)),
             )
@@ -160,10 +160,12 @@ fn shape_obstacle(state: &State, obstacle: &Obstacle) -> api::Obstacle {
             );
             api::Obstacle {
                 held_by_alloc_id: by.map(|by| by.to_string()).unwrap_or_default(),
-                ..said("port", format!("port {port} is {name}"))
+                ..api_obstacle("port", format!("port {port} is {name}"))
             }
         }
-        Obstacle::Held { what } => said(what, format!("there are not enough free {what}")),
-        Obstacle::Apart { rule } => said(rule, format!("{rule} keeps another instance away")),
+        Obstacle::Held { what } => api_obstacle(what, format!("there are not enough free {what}")),
+        Obstacle::Apart { rule } => {
+            api_obstacle(rule, format!("{rule} keeps another instance away"))
+        }
     }
 }

@@ -50,7 +50,7 @@ async fn start_again(dir: &TempDir) -> (Raft, Arc<Published>) {
 
 /// A restore drops writes after the snapshot and keeps writes after the restore. A restart finds the same.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_restore_takes_back_what_came_after() {
+async fn a_restore_drops_later_writes() {
     let dir = tempfile::tempdir().unwrap();
     let (raft, published) = start(&dir).await.unwrap();
     write(&raft, register("kept")).await;

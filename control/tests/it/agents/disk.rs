@@ -168,22 +168,22 @@ async fn node_failure_is_distinguished_from_missing_data() {
         sender.send(&failed).await.unwrap();
 
         let reason = "why".to_owned();
-        let told = if kind == FailureKind::NotFound {
+        let expected = if kind == FailureKind::NotFound {
             AgentReply::Gone { reason }
         } else {
             AgentReply::Later { reason }
         };
-        assert_eq!(next(&mut from_server).await, Some(told));
+        assert_eq!(next(&mut from_server).await, Some(expected));
     }
 
     let (_to_server, mut from_server) = scene.ask(scene.heir, scene.former).await;
     let (_, sender, _receiver) = scene.asked().await;
     drop(sender);
 
-    let told = next(&mut from_server).await;
+    let reply = next(&mut from_server).await;
     assert!(
-        matches!(told, None | Some(AgentReply::Later { .. })),
-        "{told:?}"
+        matches!(reply, None | Some(AgentReply::Later { .. })),
+        "{reply:?}"
     );
     scene.cluster.shutdown().await;
 }
@@ -193,10 +193,10 @@ async fn an_agent_gets_no_data_of_others() {
     let scene = moved().await;
     let (_to_server, mut from_server) = scene.ask(scene.former, scene.heir).await;
 
-    let told = next(&mut from_server).await;
+    let reply = next(&mut from_server).await;
 
-    let Some(AgentReply::Gone { reason }) = told else {
-        panic!("{told:?}");
+    let Some(AgentReply::Gone { reason }) = reply else {
+        panic!("{reply:?}");
     };
     assert!(reason.contains("is not on the node that asks"), "{reason}");
     scene.cluster.shutdown().await;

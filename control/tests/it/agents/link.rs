@@ -349,24 +349,24 @@ async fn the_clusters_network_policy_reaches_every_agent() {
     let (index, response) = control.propose(command).await.unwrap();
 
     assert_eq!(response, Response::Done);
-    let told = |message| match message {
+    let policy_of = |message| match message {
         ToAgent::ClusterPolicy { index, policy } => Some((index, *policy)),
         _ => None,
     };
     for agent in &mut agents {
-        let heard = agent.receive_message("the policy", told).await;
-        assert_eq!(heard, (index, policy.clone()));
+        let received = agent.receive_message("the policy", policy_of).await;
+        assert_eq!(received, (index, policy.clone()));
     }
     let mut late = agent_on(&cluster, 0, node("late").build(), LogIndex(0)).await;
-    let heard = late
+    let received = late
         .receive_message(
             "the policy, before what is to run",
             |message| match message {
                 ToAgent::Desired { .. } => panic!("{message:?}"),
-                message => told(message),
+                message => policy_of(message),
             },
         )
         .await;
-    assert_eq!(heard.1, policy);
+    assert_eq!(received.1, policy);
     cluster.shutdown().await;
 }

@@ -48,17 +48,17 @@ async fn a_question_reaches_a_node_of_another_server() {
     let asking = async {
         let nodes = cluster.server(1).control().nodes().clone();
         let mut replies = nodes.request(node_id, logs()).await.unwrap();
-        let mut heard = Vec::new();
+        let mut received = Vec::new();
         while let Some(reply) = replies.recv().await {
-            heard.push(reply);
+            received.push(reply);
         }
-        heard
+        received
     };
 
-    let (request, heard) = soon("the answer", async { tokio::join!(answering, asking) }).await;
+    let (request, received) = soon("the answer", async { tokio::join!(answering, asking) }).await;
 
     assert_eq!(request, logs());
-    assert_eq!(heard, [piece(0), piece(1), piece(2)]);
+    assert_eq!(received, [piece(0), piece(1), piece(2)]);
     cluster.shutdown().await;
 }
 

@@ -94,23 +94,23 @@ async fn task_events_arrive_in_order() {
     done(&client, "/v1/tasks/resolving", guid("a")).await;
     done(&client, "/v1/tasks/delete", guid("a")).await;
 
-    let mut told = until_removed(&mut stream).await;
-    let first = told.remove(0);
-    let last = told.pop().unwrap();
+    let mut events = until_removed(&mut stream).await;
+    let first = events.remove(0);
+    let last = events.pop().unwrap();
     assert_eq!(first, ("task_created".to_owned(), PENDING, 0));
     assert_eq!(last, ("task_removed".to_owned(), RESOLVING, 0));
     assert!(
-        told.iter().all(|(name, ..)| name == "task_changed"),
-        "{told:?}"
+        events.iter().all(|(name, ..)| name == "task_changed"),
+        "{events:?}"
     );
     // Each change begins where the one before it ended.
     let mut at = PENDING;
-    for (_, before, after) in &told {
+    for (_, before, after) in &events {
         assert_eq!(*before, at);
         at = *after;
     }
     // A rejection leaves a task pending; everything else is a transition.
-    let states = told.iter().map(|(.., after)| *after);
+    let states = events.iter().map(|(.., after)| *after);
     let states: Vec<u64> = states.filter(|it| *it != PENDING).collect();
     assert_eq!(states, [RUNNING, COMPLETED, RESOLVING]);
     test.server.shutdown().await;
@@ -118,7 +118,7 @@ async fn task_events_arrive_in_order() {
 
 /// Tasks that are there when a stream begins are no events, but what they were is known.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_begins_with_what_comes_after_it() {
+async fn a_stream_begins_with_later_events() {
     let Fixture { test, client, .. } = fixture().await;
     done(&client, "/v1/tasks/desire.r2", desire("old", "apps")).await;
     test.until("no room is left", |state| {

@@ -25,7 +25,7 @@ async fn a_blocking_query_wakes_on_a_change() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_blocking_query_ends_with_what_is_so() {
+async fn a_blocking_query_times_out_unchanged() {
     let test = fixture::server().await;
     let client = Client::new(&test.server);
     client.register("web").await;

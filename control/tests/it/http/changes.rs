@@ -95,7 +95,7 @@ async fn job_versions_are_compared_and_reverted() {
     let moved = client.put("/v1/job/web/revert", &body(0)).await;
     let reverted = client.put("/v1/job/web/revert", &body(1)).await.json();
     let plain = client.get("/v1/job/web/versions").await.json();
-    let told = client.get("/v1/job/web/versions?diffs=true").await.json();
+    let with_diffs = client.get("/v1/job/web/versions?diffs=true").await.json();
     let path = "/v1/job/web/versions?diffs=true&diff_version=0";
     let from_first = client.get(path).await.json();
     for missing in ["diff_version=9", "diff_tag=none"] {
@@ -106,16 +106,16 @@ async fn job_versions_are_compared_and_reverted() {
     assert_eq!(moved.status, 400, "{}", moved.text);
     assert_eq!(reverted["EvalID"].as_str().map(str::len), Some(36));
     assert_eq!(plain["Diffs"], Value::Null);
-    let versions = told["Versions"].as_array().unwrap();
+    let versions = with_diffs["Versions"].as_array().unwrap();
     let stable: Vec<bool> = versions.iter().map(|it| it["Stable"] == true).collect();
     let priorities: Vec<&Value> = versions.iter().map(|it| &it["Priority"]).collect();
     assert_eq!(stable, [false, false, true]);
     assert_eq!(priorities, [&json!(50), &json!(60), &json!(50)]);
-    assert_eq!(told["Diffs"].as_array().unwrap().len(), 2);
+    assert_eq!(with_diffs["Diffs"].as_array().unwrap().len(), 2);
     let compared = from_first["Diffs"].as_array().unwrap().iter();
     let kinds: Vec<&str> = compared.map(|it| it["Type"].as_str().unwrap()).collect();
     assert_eq!(kinds, ["None", "Edited", "None"]);
-    let field = &told["Diffs"][1]["Fields"][0];
+    let field = &with_diffs["Diffs"][1]["Fields"][0];
     assert_eq!(
         (&field["Name"], &field["Old"], &field["New"]),
         (&json!("Priority"), &json!("50"), &json!("60"))

@@ -95,8 +95,8 @@ async fn domain_freshness_is_replicated_across_failover() {
     let leader = trio.settled().await;
     let follower = trio.follower().await;
     let fresh = json!({"domain": "apps", "ttl": 100_000});
-    let told = trio.client(follower).put("/v1/domains", &fresh).await;
-    assert_eq!(told.status, 200, "{}", told.text);
+    let answer = trio.client(follower).put("/v1/domains", &fresh).await;
+    assert_eq!(answer.status, 200, "{}", answer.text);
 
     trio.crash(leader);
     trio.settled().await;
@@ -486,10 +486,10 @@ async fn a_stream_goes_on_at_another_server() {
         .filter(|event| event.event_type == "JobRegistered")
         .map(|event| event.key.as_str())
         .collect();
-    let told = names.len();
+    let count = names.len();
     names.sort_unstable();
     names.dedup();
-    assert_eq!((names.len(), told), (10, 10));
+    assert_eq!((names.len(), count), (10, 10));
     let indexes: Vec<u64> = seen.iter().map(|events| events.index).collect();
     assert!(indexes.is_sorted_by(|left, right| left < right));
     trio.shutdown().await;

@@ -42,7 +42,7 @@ impl Stream {
 
     /// The next events.
     pub(crate) async fn events(&mut self) -> Events {
-        let told = async {
+        let next_events = async {
             loop {
                 match self.line().await.expect("the stream goes on") {
                     Line::Events(events) if !events.events.is_empty() => return events,
@@ -51,7 +51,7 @@ impl Stream {
                 }
             }
         };
-        soon("events", told).await
+        soon("events", next_events).await
     }
 
     /// Events until one of `index` or later was seen.
@@ -77,13 +77,13 @@ async fn registration_sends_job_and_evaluation_events() {
     client.register("web").await;
     let events = stream.events().await;
 
-    let told: Vec<(Topic, &str)> = events
+    let kinds: Vec<(Topic, &str)> = events
         .events
         .iter()
         .map(|event| (event.topic, event.event_type.as_str()))
         .collect();
     assert_eq!(
-        told,
+        kinds,
         [
             (Topic::Job, "JobRegistered"),
             (Topic::Evaluation, "JobRegistered")
@@ -146,13 +146,13 @@ async fn a_topic_and_a_name_choose() {
 
     assert_eq!(jobs.len(), 1);
     assert_eq!(jobs[0].events[0].key, "web");
-    let told: Vec<Topic> = both
+    let topics: Vec<Topic> = both
         .iter()
         .flat_map(|events| &events.events)
         .map(|event| event.topic)
         .take(2)
         .collect();
-    assert_eq!(told, [Topic::Job, Topic::Evaluation]);
+    assert_eq!(topics, [Topic::Job, Topic::Evaluation]);
     test.server.shutdown().await;
 }
 

@@ -176,9 +176,9 @@ async fn a_collection_that_freed_something_is_an_event() {
 
     let (report, _) = collect(&client, "wait", &agent, 3).await;
 
-    let (mut told, mut bytes) = (BTreeMap::new(), 0);
+    let (mut totals, mut bytes) = (BTreeMap::new(), 0);
     let expected: BTreeMap<String, u64> = web().into_iter().collect();
-    while told != expected {
+    while totals != expected {
         for event in stream.events().await.events {
             assert_eq!(event.topic, Topic::GarbageCollection);
             assert_eq!(event.event_type, "GarbageCollected");
@@ -191,7 +191,7 @@ async fn a_collection_that_freed_something_is_an_event() {
             );
             assert!(round.began_at <= round.ended_at, "{round:?}");
             for (kind, freed) in round.freed {
-                *told.entry(kind).or_insert(0) += freed;
+                *totals.entry(kind).or_insert(0) += freed;
             }
             bytes += round.bytes;
         }
@@ -235,17 +235,17 @@ async fn a_collection_on_a_node_is_an_event() {
     second.report_collection(collected(200, 3)).await;
 
     let mut all = Stream::open(&client.base, "topic=GarbageCollection&index=1");
-    let mut told = Vec::new();
-    while told.len() < 2 {
-        told.extend(all.events().await.events);
+    let mut events = Vec::new();
+    while events.len() < 2 {
+        events.extend(all.events().await.events);
     }
     let of_second = format!("topic=GarbageCollection:{}&index=1", second.node_id);
     let alone = Stream::open(&client.base, &of_second).events().await.events;
-    assert_eq!(alone, told[1..]);
-    assert_eq!(told[0].key, first.node_id.to_string());
-    assert_eq!(told[0].event_type, "NodeGarbageCollected");
+    assert_eq!(alone, events[1..]);
+    assert_eq!(events[0].key, first.node_id.to_string());
+    assert_eq!(events[0].event_type, "NodeGarbageCollected");
     assert_eq!(
-        told[0].payload["NodeGarbageCollection"],
+        events[0].payload["NodeGarbageCollection"],
         json!({
             "NodeID": first.node_id.to_string(), "NodeName": "n1",
             "BeganAt": 100, "EndedAt": 105, "Rounds": 2, "Took": 3_000_000,
@@ -411,7 +411,7 @@ async fn one_ended_one_runs(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_purge_forgets_what_has_ended_at_once() {
+async fn a_purge_forgets_ended_allocations_at_once() {
     let test = fixture::server().await;
     let client = Client::new(&test.server);
     let mut agent = FakeAgent::join(&test, node("n1").build()).await;

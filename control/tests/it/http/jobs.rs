@@ -84,18 +84,18 @@ async fn new_job_is_placed_in_registration_entry() {
     assert_eq!(test.control().last_log_index().0, before + 1);
     assert_eq!(answer["JobModifyIndex"], before + 1);
     assert_eq!(eval["Status"], "complete");
-    let told = events.events().await;
-    let told: Vec<(String, &str)> = told
+    let batch = events.events().await;
+    let kinds: Vec<(String, &str)> = batch
         .events
         .iter()
         .map(|event| (format!("{:?}", event.topic), event.event_type.as_str()))
         .collect();
-    let told: Vec<(&str, &str)> = told
+    let kinds: Vec<(&str, &str)> = kinds
         .iter()
         .map(|(topic, kind)| (topic.as_str(), *kind))
         .collect();
     assert_eq!(
-        told,
+        kinds,
         [
             ("Job", "JobRegistered"),
             ("Evaluation", "JobRegistered"),

@@ -74,7 +74,7 @@ async fn a_log_comes_in_frames() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_plain_log_is_what_the_task_wrote() {
+async fn a_plain_log_is_the_task_output() {
     let test = fixture::server().await;
     let client = Client::new(&test.server);
     let (agent, path) = running(&test, &client).await;
@@ -120,8 +120,8 @@ async fn one_off_log_response_has_client_labels() {
         assert_eq!(answer.text, "hi\n");
     }
 
-    let said = ["app-7", "APP/TASK"].map(|label| Some(label.to_owned()));
-    assert_eq!(labels, [said, [None, None]]);
+    let expected = ["app-7", "APP/TASK"].map(|label| Some(label.to_owned()));
+    assert_eq!(labels, [expected, [None, None]]);
     test.server.shutdown().await;
 }
 

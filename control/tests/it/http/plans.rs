@@ -85,7 +85,7 @@ async fn periodic_job_plan_shows_next_launch() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_plan_refuses_what_registering_would() {
+async fn a_plan_refuses_unregistrable_jobs() {
     let test = fixture::server().await;
     let client = Client::new(&test.server);
     client.register("web").await;

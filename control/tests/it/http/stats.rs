@@ -124,11 +124,11 @@ async fn alloc_history_reports_gaps_and_absent_metrics() {
     let request = agent
         .answer(&[NodeReply::AllocHistory(Box::new(history))])
         .await;
-    let told = asked.await.unwrap().json();
+    let answer = asked.await.unwrap().json();
 
     assert_eq!(request, NodeRequest::AllocHistory { alloc_id });
-    assert_eq!(told["StepNanos"], 10_000_000_000_u64);
-    let main = &told["Tasks"]["main"];
+    assert_eq!(answer["StepNanos"], 10_000_000_000_u64);
+    let main = &answer["Tasks"]["main"];
     assert_eq!(main["Points"][0]["CPUNanos"], 2_500_000_000_u64);
     let point = &main["Points"][1];
     assert_eq!(point["MemoryBytes"], 4_096);

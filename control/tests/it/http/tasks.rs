@@ -474,8 +474,8 @@ async fn cancelled_running_task_completes_after_node_report() {
         phases.extend(line.map(|event| event.payload["Task"]["phase"].clone()));
     }
     assert_eq!(phases, ["placing", "preparing", "running", "cancelling"]);
-    let told = agent.next_wanted(DesiredStatus::Stop).await;
-    assert_eq!(told.alloc_id, alloc.alloc_id);
+    let desired = agent.next_wanted(DesiredStatus::Stop).await;
+    assert_eq!(desired.alloc_id, alloc.alloc_id);
     agent
         .report_end(alloc.alloc_id, ClientStatus::Complete, WorkEnd::default())
         .await;

@@ -112,17 +112,17 @@ impl ThreeServers {
     pub(crate) async fn settled(&self) -> usize {
         fixture::soon("a leader", async {
             loop {
-                let said: Vec<Option<String>> = self
+                let leaders: Vec<Option<String>> = self
                     .running()
                     .into_iter()
                     .map(|at| self.server(at).control().leader().map(|leader| leader.name))
                     .collect();
-                let first = said.first().cloned().flatten();
+                let first = leaders.first().cloned().flatten();
                 let place = first.as_ref().and_then(|name| {
                     let place = NAMES.iter().position(|known| known == name);
                     place.filter(|at| self.servers[*at].is_some())
                 });
-                if let Some(place) = place.filter(|_| said.iter().all(|one| *one == first)) {
+                if let Some(place) = place.filter(|_| leaders.iter().all(|one| *one == first)) {
                     return place;
                 }
                 tokio::time::sleep(Duration::from_millis(10)).await;

@@ -160,8 +160,8 @@ async fn run_tree(tree: Value, stop_after: Option<u64>) -> TreeOutcome {
 
 async fn check(cases: impl IntoIterator<Item = (Value, &str)>) {
     for (tree, expected) in cases {
-        let told = run_tree(tree.clone(), None).await;
-        assert_eq!(told.end, expected, "{tree}");
+        let outcome = run_tree(tree.clone(), None).await;
+        assert_eq!(outcome.end, expected, "{tree}");
     }
 }
 
@@ -265,20 +265,20 @@ async fn progress_message_is_logged_when_set() {
         json!({"emit_progress": {"action": run(path), "start_message": "go",
             "success_message": "done", "failure_message_prefix": prefix}})
     };
-    let log = |told: TreeOutcome| told.log.join(", ");
+    let log = |outcome: TreeOutcome| outcome.log.join(", ");
 
     let at = "begin emit_progress.run";
-    let told = log(run_tree(emit("1 ok", "no"), None).await);
-    assert_eq!(told, format!("0 Stdout go, 0 {at}, 1 Stdout done"));
-    let told = log(run_tree(emit("1 fail 3", "no"), None).await);
+    let logged = log(run_tree(emit("1 ok", "no"), None).await);
+    assert_eq!(logged, format!("0 Stdout go, 0 {at}, 1 Stdout done"));
+    let logged = log(run_tree(emit("1 fail 3", "no"), None).await);
     assert_eq!(
-        told,
+        logged,
         format!("0 Stdout go, 0 {at}, 1 Stderr no: LOG: Exited with status 3")
     );
-    let told = log(run_tree(emit("1 missing", "no"), None).await);
-    assert_eq!(told, format!("0 Stdout go, 0 {at}, 1 Stderr no"));
-    let told = log(run_tree(emit("1 fail 3", ""), None).await);
-    assert_eq!(told, format!("0 Stdout go, 0 {at}"));
+    let logged = log(run_tree(emit("1 missing", "no"), None).await);
+    assert_eq!(logged, format!("0 Stdout go, 0 {at}, 1 Stderr no"));
+    let logged = log(run_tree(emit("1 fail 3", ""), None).await);
+    assert_eq!(logged, format!("0 Stdout go, 0 {at}"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -287,11 +287,11 @@ async fn the_nearest_source_names_a_failure() {
         {"parallel": {"actions": [run("1 fail 1"),
             {"run": {"path": "1 fail 2", "user": "vcap", "log_source": "OWN"}}]}}}});
 
-    let told = run_tree(named, None).await;
+    let outcome = run_tree(named, None).await;
 
     let text = "VIZ: Exited with status 1; OWN: Exited with status 2";
     assert_eq!(
-        told.end,
+        outcome.end,
         format!("1 timeout.parallel[0].run code 1: {text}")
     );
 }
@@ -336,10 +336,13 @@ async fn a_stop_ends_every_tree() {
         ),
     ];
     for (tree, expected) in cases {
-        let told = run_tree(tree.clone(), Some(3)).await;
-        assert_eq!(told.end, expected, "{tree}");
+        let outcome = run_tree(tree.clone(), Some(3)).await;
+        assert_eq!(outcome.end, expected, "{tree}");
         assert!(
-            !told.log.iter().any(|line| line.contains("begin serial[1]")),
+            !outcome
+                .log
+                .iter()
+                .any(|line| line.contains("begin serial[1]")),
             "{tree}"
         );
     }
@@ -347,10 +350,10 @@ async fn a_stop_ends_every_tree() {
 
 #[tokio::test(start_paused = true)]
 async fn a_tree_that_is_stopped_first_begins_nothing() {
-    let told = run_tree(all("parallel", ["1 ok", "1 ok"]), Some(0)).await;
+    let outcome = run_tree(all("parallel", ["1 ok", "1 ok"]), Some(0)).await;
 
-    assert_eq!(told.end, "0 parallel: cancelled");
-    assert_eq!(told.log, Vec::<String>::new());
+    assert_eq!(outcome.end, "0 parallel: cancelled");
+    assert_eq!(outcome.log, Vec::<String>::new());
 }
 
 /// A action cgroup costs a cgroup: only what may be stopped while something else goes on has one.

@@ -33,7 +33,7 @@ fn has_sum(header: &Header) -> bool {
         .map(|(at, byte)| if OF_SUM.contains(&at) { b' ' } else { *byte })
         .map(u32::from)
         .sum();
-    header.cksum().is_ok_and(|said| said == sum)
+    header.cksum().is_ok_and(|expected| expected == sum)
 }
 
 /// Facts about an entry that earlier entries state.
@@ -48,7 +48,7 @@ pub(super) fn unpack<W: Write>(
     mut from: impl Read,
     to: &mut ArchiveUnpacker<'_, W>,
 ) -> Result<(), UnpackError> {
-    let mut told = PendingHeaders::default();
+    let mut pending = PendingHeaders::default();
     loop {
         let mut block = [0; BLOCK_BYTES];
         if !read_block(&mut from, &mut block)? || is_end(&block) {
@@ -66,14 +66,14 @@ pub(super) fn unpack<W: Write>(
             from: &mut from,
         };
         match header.entry_type() {
-            EntryType::GNULongName => told.name = Some(until_zero(content.extension()?)),
-            EntryType::GNULongLink => told.link = Some(until_zero(content.extension()?)),
-            EntryType::XHeader => told.read(&content.extension()?)?,
+            EntryType::GNULongName => pending.name = Some(until_zero(content.extension()?)),
+            EntryType::GNULongLink => pending.link = Some(until_zero(content.extension()?)),
+            EntryType::XHeader => pending.read(&content.extension()?)?,
             // Says something of all that follows: nothing that is kept here.
             EntryType::XGlobalHeader => {
                 content.extension()?;
             }
-            kind => entry(header, kind, std::mem::take(&mut told), &mut content, to)?,
+            kind => entry(header, kind, std::mem::take(&mut pending), &mut content, to)?,
         }
         content.skip(size, to)?;
     }
@@ -83,24 +83,24 @@ pub(super) fn unpack<W: Write>(
 fn entry<W: Write, R: Read>(
     header: &Header,
     kind: EntryType,
-    told: PendingHeaders,
+    pending: PendingHeaders,
     content: &mut Content<'_, R>,
     to: &mut ArchiveUnpacker<'_, W>,
 ) -> Result<(), UnpackError> {
-    let name = told
+    let name = pending
         .name
         .unwrap_or_else(|| header.path_bytes().into_owned());
     let refused = |kind| UnpackError::Kind {
         name: shown(&name),
         kind,
     };
-    if told.size.is_some_and(|size| size != content.left) {
+    if pending.size.is_some_and(|size| size != content.left) {
         return Err(refused("of a size that its header does not have"));
     }
     let mode = header.mode().map_err(broken)?;
     let link = || {
         let own = header.link_name_bytes().unwrap_or_default();
-        told.link.clone().unwrap_or_else(|| own.into_owned())
+        pending.link.clone().unwrap_or_else(|| own.into_owned())
     };
     match kind {
         EntryType::Directory => to.directory(&placed(&name)?, mode),

@@ -22,10 +22,10 @@ fn unpacked_within(
     let mut file = tempfile::tempfile().unwrap();
     file.write_all(archive).unwrap();
     file.rewind().unwrap();
-    let (mut said, stop) = (Vec::new(), CancellationToken::new());
+    let (mut messages, stop) = (Vec::new(), CancellationToken::new());
     let name = Name::read(b"plain");
-    let ended = unpack(file, name.as_ref(), bounds, &stop, &mut said);
-    (lines(&said), ended)
+    let ended = unpack(file, name.as_ref(), bounds, &stop, &mut messages);
+    (lines(&messages), ended)
 }
 
 fn unpacked(archive: &[u8]) -> Vec<String> {
@@ -35,10 +35,10 @@ fn unpacked(archive: &[u8]) -> Vec<String> {
 }
 
 /// Reads the porter's messages as it does.
-fn lines(mut said: &[u8]) -> Vec<String> {
+fn lines(mut messages: &[u8]) -> Vec<String> {
     let mut lines = Vec::new();
-    while !said.is_empty() {
-        let (head, rest) = said.split_at(24);
+    while !messages.is_empty() {
+        let (head, rest) = messages.split_at(24);
         let number = |at: usize| usize::from(u16::from_le_bytes([head[at], head[at + 1]]));
         let mode = u32::from_le_bytes(head[8..12].try_into().unwrap());
         let size = u64::from_le_bytes(head[16..24].try_into().unwrap());
@@ -54,7 +54,7 @@ fn lines(mut said: &[u8]) -> Vec<String> {
             text(data)
         );
         lines.push(line.trim_end().to_owned());
-        said = rest;
+        messages = rest;
     }
     lines
 }

@@ -19,7 +19,7 @@ async fn server(answers: &[&str]) -> (String, ReceivedRequests) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let asked = ReceivedRequests::default();
-    let told = Arc::clone(&asked);
+    let requests = Arc::clone(&asked);
     let answers: Vec<String> = answers
         .iter()
         .map(|answer| answer.replace("SELF", &url))
@@ -28,7 +28,7 @@ async fn server(answers: &[&str]) -> (String, ReceivedRequests) {
         for n in 0.. {
             let (mut stream, _) = listener.accept().await.unwrap();
             let request = read_request(&mut stream).await;
-            told.lock().unwrap().push(request);
+            requests.lock().unwrap().push(request);
             let answer = answers.get(n).or(answers.last()).unwrap();
             stream.write_all(answer.as_bytes()).await.unwrap();
             stream.shutdown().await.unwrap();

@@ -159,9 +159,9 @@ fn is_technique(finding: &str) -> bool {
 async fn posture(test: &str, setting: TaskSetting) -> Option<String> {
     let folder = judge(test, "cepheus-enum.sh")?;
     let script = format!("exec /bin/sh {PLACE}/cepheus-enum.sh 2>/dev/null");
-    let said = run(setting, &folder, &script, &[]).await;
-    assert!(said.result.successful(), "{said:?}");
-    Some(said.text)
+    let output = run(setting, &folder, &script, &[]).await;
+    assert!(output.result.successful(), "{output:?}");
+    Some(output.text)
 }
 
 async fn enumerate(test: &str, setting: TaskSetting) {
@@ -190,10 +190,10 @@ async fn match_techniques(test: &str, setting: TaskSetting) {
 
     let script = format!("PYTHONPATH={PLACE}/python exec /usr/bin/python3 -S -B /local/engine.py");
     let files = [("engine.py", ENGINE), ("posture.json", &posture)];
-    let said = run(TaskSetting::Nobody, &folder, &script, &files).await;
+    let output = run(TaskSetting::Nobody, &folder, &script, &files).await;
 
-    assert!(said.result.successful(), "{said:?}");
-    let found = said.text.lines().map(str::to_owned).collect();
+    assert!(output.result.successful(), "{output:?}");
+    let found = output.text.lines().map(str::to_owned).collect();
     compare(setting, &found, is_technique);
 }
 

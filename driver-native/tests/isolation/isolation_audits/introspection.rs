@@ -56,10 +56,10 @@ async fn compare(test: &str, setting: TaskSetting, golden: &str) {
         return;
     };
 
-    let said = run(setting, &folder, ARGUMENTS, &[]).await;
-    let found = normalised(&said.text);
+    let output = run(setting, &folder, ARGUMENTS, &[]).await;
+    let found = normalised(&output.text);
 
-    assert!(said.result.successful(), "{said:?}");
+    assert!(output.result.successful(), "{output:?}");
     if std::env::var_os("MUSTER_BLESS").is_some() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/procenv");
         fs::write(path.join(setting.name()), found).unwrap();

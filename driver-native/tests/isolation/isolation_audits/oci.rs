@@ -88,7 +88,7 @@ fn deviations(setting: TaskSetting) -> BTreeSet<String> {
 }
 
 /// Returns the checks that the statement leaves open.
-fn not_looked_at(setting: TaskSetting, said: &BTreeSet<String>) -> BTreeSet<String> {
+fn not_looked_at(setting: TaskSetting, skipped: &BTreeSet<String>) -> BTreeSet<String> {
     let open = [
         "linux.mountlabel not set",
         "linux.rootfsPropagation not set",
@@ -103,7 +103,7 @@ fn not_looked_at(setting: TaskSetting, said: &BTreeSet<String>) -> BTreeSet<Stri
         TaskSetting::Strict => &[],
     };
     // Every device is looked at twice: as one of the specification, without owner and permissions, and as one of ours.
-    let again = said
+    let again = skipped
         .iter()
         .filter(|reason| reason.contains(" (default device) has "));
     let named = open.iter().chain(ids).map(|reason| (*reason).to_owned());
@@ -169,21 +169,21 @@ fn kernel_lists_mounts_by_age() -> bool {
 /// The host's id of a strict task's 0, by what a task of the same name is told: the same at every start, a whole
 /// number of ranges above the first.
 async fn first_strict_id(folder: &PathBuf) -> u64 {
-    let said = run(
+    let output = run(
         TaskSetting::Strict,
         folder,
         "exec cat /proc/self/uid_map",
         &[],
     )
     .await;
-    let map: Vec<u64> = said
+    let map: Vec<u64> = output
         .text
         .split_whitespace()
         .map(|number| number.parse().unwrap())
         .collect();
-    assert_eq!((map.len(), map[0], map[2]), (3, 0, IDS), "{said:?}");
-    assert!(map[1] >= FIRST_STRICT_ID, "{said:?}");
-    assert_eq!((map[1] - FIRST_STRICT_ID) % IDS, 0, "{said:?}");
+    assert_eq!((map.len(), map[0], map[2]), (3, 0, IDS), "{output:?}");
+    assert!(map[1] >= FIRST_STRICT_ID, "{output:?}");
+    assert_eq!((map[1] - FIRST_STRICT_ID) % IDS, 0, "{output:?}");
     map[1]
 }
 
@@ -239,11 +239,11 @@ async fn run_audit(test: &str, setting: TaskSetting) {
     // The program looks for its `config.json` where it begins.
     let script = format!("cd /local && exec {}", arguments.join(" "));
 
-    let said = run(setting, &folder, &script, &[("config.json", &statement)]).await;
-    let verdict = TapResults::read(&said.text);
+    let output = run(setting, &folder, &script, &[("config.json", &statement)]).await;
+    let verdict = TapResults::read(&output.text);
 
-    let whole = verdict.complete && said.result.successful();
-    assert!(whole, "{:?}: {}", said.result, said.text);
+    let whole = verdict.complete && output.result.successful();
+    assert!(whole, "{:?}: {}", output.result, output.text);
     assert_eq!(verdict.failed, deviations(setting), "failed, and listed");
     let skipped = not_looked_at(setting, &verdict.skipped);
     assert_eq!(verdict.skipped, skipped, "not looked at, and listed");

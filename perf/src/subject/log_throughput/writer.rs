@@ -75,19 +75,19 @@ impl Writer {
             .take()
             .context("its input is piped")?
             .write_all(b"g")?;
-        let mut told = String::new();
+        let mut printed = String::new();
         let mut stdout = self.stdout.take().context("its output is piped")?;
         if self.load.warm_up > 0 {
             stdout.read_exact(&mut [0]).context("the writer is warm")?;
             begin()?;
         }
-        stdout.read_to_string(&mut told)?;
+        stdout.read_to_string(&mut printed)?;
         let status = self.child.wait()?;
         ensure!(status.success(), "the writer ended with {status}");
-        if told.is_empty() {
+        if printed.is_empty() {
             return Ok(None);
         }
-        Ok(Some(Duration::from_micros(told.parse()?)))
+        Ok(Some(Duration::from_micros(printed.parse()?)))
     }
 }
 

@@ -103,7 +103,7 @@ impl From<&domain::TaskEvent> for TaskEvent {
             exit_code: Some(0),
             ..Self::default()
         };
-        let told = match kind {
+        let text = match kind {
             TaskEventKind::Received => "Task received by client".to_owned(),
             TaskEventKind::Setup => "Building Task Directory".to_owned(),
             TaskEventKind::Started => "Task started by client".to_owned(),
@@ -142,14 +142,14 @@ impl From<&domain::TaskEvent> for TaskEvent {
         shape.display_message = match kind {
             // The agent's text begins with the exit, which is told already.
             TaskEventKind::Terminated(exit) => match exit.detail_of(message) {
-                "" => told,
-                detail => format!("{told} ({detail})"),
+                "" => text,
+                detail => format!("{text} ({detail})"),
             },
             // What happened is more than the agent's words about it.
             TaskEventKind::Restarting { .. } if !message.is_empty() => {
-                format!("{told} ({message})")
+                format!("{text} ({message})")
             }
-            _ if message.is_empty() => told,
+            _ if message.is_empty() => text,
             _ => message.clone(),
         };
         if !message.is_empty() {
@@ -217,8 +217,8 @@ mod tests {
         assert_eq!(event["ExitCode"], serde_json::Value::Null);
         assert_eq!(event["Details"]["exit_code"], "unknown");
         assert_eq!(event["Details"].get("signal"), None);
-        let told = event["DisplayMessage"].as_str().unwrap();
-        assert!(told.starts_with("Exit code unknown"), "{told}");
+        let displayed = event["DisplayMessage"].as_str().unwrap();
+        assert!(displayed.starts_with("Exit code unknown"), "{displayed}");
     }
 
     #[test]

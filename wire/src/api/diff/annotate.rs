@@ -36,11 +36,11 @@ pub fn annotate_updates(diff: &mut JobDiff, mut updates: BTreeMap<String, BTreeM
         if !happens("in-place update") || happens("create/destroy update") {
             continue;
         }
-        let told = group
+        let annotations = group
             .tasks
             .iter_mut()
             .flat_map(|task| &mut task.annotations);
-        for word in told.filter(|word| *word == DESTRUCTIVE) {
+        for word in annotations.filter(|word| *word == DESTRUCTIVE) {
             IN_PLACE.clone_into(word);
         }
     }

@@ -124,7 +124,7 @@ impl Field {
     }
 
     /// The field, of which a plan says this effect.
-    pub(in crate::api) const fn plan_says(self, effect: Effect) -> Self {
+    pub(in crate::api) const fn plan_effect(self, effect: Effect) -> Self {
         Self {
             effect: Some(effect),
             ..self

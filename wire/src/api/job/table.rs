@@ -20,7 +20,7 @@
 //! - `@reader function;` and `@writer function;`: rules for more than one field. They call `read_fields` or `write_fields`.
 //!
 //! The table in `domain/src/job` has the default of each field, and whether an instance takes a change in place. A plan
-//! says so as well. `.plan_says(…)` is for a field of which Nomad's plan says something else.
+//! says so as well. `.plan_effect(…)` is for a field of which Nomad's plan says something else.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

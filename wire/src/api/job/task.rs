@@ -41,7 +41,7 @@ job_block! {
     config: Json = field("Config", "config", Block(Free, &EMPTY)).plan("Config") => config_json;
     #[serde(with = "null")]
     env: BTreeMap<String, String> = field("Env", "env", Value(TextMap)) => env;
-    services: Null = field("Services", "", Block(ManyByName, &SERVICE)).plan("Service").plan_says(InPlace);
+    services: Null = field("Services", "", Block(ManyByName, &SERVICE)).plan("Service").plan_effect(InPlace);
     vault: Null = field("Vault", "", Block(One, &VAULT)).plan("Vault");
     templates: Null = field("Templates", "", Block(Many, &EMPTY)).plan("Template");
     #[serde(with = "null")]
@@ -58,18 +58,18 @@ job_block! {
         field("DispatchPayload", "dispatch_payload", Block(One, &DISPATCH_PAYLOAD)).plan("DispatchPayload")
         => payload_file;
     lifecycle: Option<Lifecycle> =
-        field("Lifecycle", "lifecycle", Block(One, &LIFECYCLE)).plan("Lifecycle").plan_says(InPlace)
+        field("Lifecycle", "lifecycle", Block(One, &LIFECYCLE)).plan("Lifecycle").plan_effect(InPlace)
         => lifecycle;
     #[serde(with = "null")]
     meta: BTreeMap<String, String> = field("Meta", "meta", Value(TextMap)) => meta;
     /// Nanoseconds.
     kill_timeout: i64 = field("KillTimeout", "kill_timeout", Value(Duration)) => kill_timeout;
     log_config: Option<LogConfig> =
-        field("LogConfig", "logs", Block(One, &LOGS)).plan("LogConfig").plan_says(InPlaceUnless("Disabled"))
+        field("LogConfig", "logs", Block(One, &LOGS)).plan("LogConfig").plan_effect(InPlaceUnless("Disabled"))
         => logs;
     artifacts: Null = field("Artifacts", "", Block(Many, &ARTIFACT)).plan("Artifact");
-    leader: bool = field("Leader", "leader", Value(Bool)).plan_says(Replace) => leader;
-    shutdown_delay: i64 = field("ShutdownDelay", "shutdown_delay", Value(Duration)).plan_says(Replace)
+    leader: bool = field("Leader", "leader", Value(Bool)).plan_effect(Replace) => leader;
+    shutdown_delay: i64 = field("ShutdownDelay", "shutdown_delay", Value(Duration)).plan_effect(Replace)
         => shutdown_delay;
     #[serde(with = "null")]
     volume_mounts: Vec<VolumeMount> = field("VolumeMounts", "volume_mount", Block(Many, &VOLUME_MOUNT)).plan("VolumeMount")
@@ -79,7 +79,7 @@ job_block! {
     identity: Option<Json> = field("Identity", "", Block(One, &EMPTY));
     #[serde(skip_serializing_if = "Option::is_none")]
     identities: Option<Json> = field("Identities", "identity", Block(Many, &IDENTITY));
-    kill_signal: String = field("KillSignal", "kill_signal", Value(Text)).plan_says(Replace) => kill_signal;
+    kill_signal: String = field("KillSignal", "kill_signal", Value(Text)).plan_effect(Replace) => kill_signal;
     kind: String = field("Kind", "", Value(Text)).hidden();
     csi_plugin_config: Null = field("CSIPluginConfig", "", Block(One, &EMPTY));
     /// The network policy of the task. Nomad has no such field.

@@ -339,9 +339,9 @@ fn limits_of_disks_are_read_with_their_faults() {
             ..IoLimits::default()
         }
     );
-    let told = faults.join("\n");
+    let text = faults.join("\n");
     for part in ["`5` is not a rate such as 1mb", "WriteOps", "Latency"] {
-        assert!(told.contains(part), "{told}");
+        assert!(text.contains(part), "{text}");
     }
 }
 

@@ -19,8 +19,8 @@ pub(super) fn canonical(spec: &JobSpec) -> BTreeMap<String, String> {
         ..spec.clone()
     };
     let answer = serde_json::to_value(Job::from_spec(spec));
-    let said = serde_json::to_value(Job::from_spec(&plain));
-    let (Ok(answer), Ok(mut said)) = (answer, said) else {
+    let plain_answer = serde_json::to_value(Job::from_spec(&plain));
+    let (Ok(answer), Ok(mut plain_answer)) = (answer, plain_answer) else {
         return spec.as_written.clone();
     };
     // A block comes before its fields.
@@ -28,8 +28,8 @@ pub(super) fn canonical(spec: &JobSpec) -> BTreeMap<String, String> {
         let Some(written) = answer.pointer(pointer) else {
             continue;
         };
-        if said.pointer(pointer) != Some(written) {
-            put(&mut said, pointer, written.clone());
+        if plain_answer.pointer(pointer) != Some(written) {
+            put(&mut plain_answer, pointer, written.clone());
             canonical.insert(pointer.clone(), written.to_string());
         }
     }

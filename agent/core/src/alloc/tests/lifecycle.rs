@@ -189,7 +189,7 @@ fn poststop_runs_after_failure_and_may_fail() {
 }
 
 #[test]
-fn poststop_does_not_follow_what_never_ran() {
+fn poststop_does_not_follow_unstarted_tasks() {
     check(
         &service(&["web", "after@poststop"]),
         "1 stop\n2 prepared\n3 timer",

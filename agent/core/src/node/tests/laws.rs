@@ -76,18 +76,15 @@ fn server_messages(
     before: Option<&State>,
     known: u64,
 ) -> Vec<DesiredUpdate> {
-    let is_news = |name: &u32, at: u64| match before {
+    let is_new = |name: &u32, at: u64| match before {
         Some(before) => before.get(name) != Some(&at),
         None => at > known,
     };
-    let changed: Vec<_> = now
-        .iter()
-        .filter(|(name, at)| is_news(name, **at))
-        .collect();
-    let same = now.keys().filter(|name| !is_news(name, now[name]));
+    let changed: Vec<_> = now.iter().filter(|(name, at)| is_new(name, **at)).collect();
+    let same = now.keys().filter(|name| !is_new(name, now[name]));
     let gone = before.into_iter().flat_map(State::keys);
     let index = LogIndex(index as u64);
-    let news = || DesiredUpdate {
+    let update = || DesiredUpdate {
         index,
         ..DesiredUpdate::default()
     };
@@ -96,12 +93,12 @@ fn server_messages(
         let unchanged = same.map(|name| id(*name)).collect();
         messages.push(DesiredUpdate {
             unchanged,
-            ..news()
+            ..update()
         });
     }
     for pair in changed.chunks(2) {
         let allocs = pair.iter().map(|(name, at)| alloc(**name, **at)).collect();
-        messages.push(DesiredUpdate { allocs, ..news() });
+        messages.push(DesiredUpdate { allocs, ..update() });
     }
     messages.push(DesiredUpdate {
         gone: gone
@@ -109,7 +106,7 @@ fn server_messages(
             .map(|name| id(*name))
             .collect(),
         complete: Some(u32::try_from(now.len()).unwrap()),
-        ..news()
+        ..update()
     });
     messages
 }
@@ -122,8 +119,8 @@ struct Node {
 }
 
 impl Node {
-    fn apply_update(&mut self, news: &DesiredUpdate) -> bool {
-        let merged = self.desired.apply(news.clone());
+    fn apply_update(&mut self, update: &DesiredUpdate) -> bool {
+        let merged = self.desired.apply(update.clone());
         for change in merged.changes {
             if let Change::Start(alloc) = change {
                 assert!(self.started.insert(alloc.alloc_id), "started twice");
@@ -134,9 +131,9 @@ impl Node {
 
     /// Hears `messages` in order, and some of them again.
     fn hold(&mut self, messages: &[DesiredUpdate], session: &Session) {
-        for (at, news) in messages.iter().enumerate() {
+        for (at, update) in messages.iter().enumerate() {
             assert!(
-                !self.apply_update(news),
+                !self.apply_update(update),
                 "a server that is asked right knows what is known"
             );
             for repeat in &session.repeats {
@@ -182,8 +179,8 @@ proptest! {
         let newest = states.len() - 1;
         let known = node.desired.index().0;
         node.desired.begin_session();
-        for news in server_messages(newest, &states[newest], None, known) {
-            prop_assert!(!node.apply_update(&news));
+        for update in server_messages(newest, &states[newest], None, known) {
+            prop_assert!(!node.apply_update(&update));
         }
 
         prop_assert_eq!(node.knows(), states[newest].clone());
@@ -210,8 +207,8 @@ proptest! {
         while !messages.is_empty() {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let at = usize::try_from(random >> 33).unwrap() % messages.len();
-            let news = messages.swap_remove(at);
-            node.apply_update(&news);
+            let update = messages.swap_remove(at);
+            node.apply_update(&update);
         }
 
         prop_assert_eq!(node.knows(), states[newest].clone());

@@ -209,10 +209,10 @@ fn a_network_that_cannot_be_opened_leaves_nothing() {
 #[test]
 #[ignore = "run by the other test as its child process"]
 fn maker_entry() {
-    let Ok(told) = std::env::var(PROGRAMS) else {
+    let Ok(programs) = std::env::var(PROGRAMS) else {
         return;
     };
-    let [pin_dir, cgroup_dir, level] = told.split('\n').collect::<Vec<_>>().try_into().unwrap();
+    let [pin_dir, cgroup_dir, level] = programs.split('\n').collect::<Vec<_>>().try_into().unwrap();
     let bpf = Bpf::open(&BpfConfig {
         pin_dir: pin_dir.into(),
         cgroup_dir: cgroup_dir.into(),
@@ -229,7 +229,7 @@ fn agent_crash_at_any_step_leaks_no_network() {
     on_a_machine("agent_crash_at_any_step_leaks_no_network", |node, bpf| {
         let config = node.config();
         let text = |path: &Path| path.display().to_string();
-        let told = [
+        let programs = [
             text(&config.pin_dir),
             text(&config.cgroup_dir),
             config.task_level.to_string(),
@@ -243,7 +243,7 @@ fn agent_crash_at_any_step_leaks_no_network() {
                     "--exact",
                     "network::bridge::netns_worker::tests::maker_entry",
                 ])
-                .env(PROGRAMS, told.join("\n"))
+                .env(PROGRAMS, programs.join("\n"))
                 .env(failing::KILL, step.to_string())
                 .output()
                 .unwrap();

@@ -153,12 +153,12 @@ fn a_half_made_bridge_is_undone() {
 
         let error = set_up(&networks, &desired(&[])).await.unwrap_err();
 
-        let said = chain(&error);
+        let message = chain(&error);
         assert!(
-            said.starts_with("CNI plugin portmap failed: code "),
-            "{said}"
+            message.starts_with("CNI plugin portmap failed: code "),
+            "{message}"
         );
-        assert!(said.contains("MasqMarkBit"), "{said}");
+        assert!(message.contains("MasqMarkBit"), "{message}");
         assert_eq!(taken(&place), Vec::<String>::new());
         assert_eq!(devices(), ["lo", "mst0"]);
     });

@@ -6,7 +6,7 @@ use super::*;
 const LONG: Duration = Duration::from_mins(10);
 
 #[test]
-fn a_deletion_waits_for_what_starts() {
+fn a_deletion_waits_for_starting_tasks() {
     let (way, stop, is_over) = (
         StartGate::new(LONG),
         AtomicBool::new(false),

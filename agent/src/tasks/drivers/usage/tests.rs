@@ -41,8 +41,8 @@ fn shares_become_time_that_grows_evenly() {
     assert_eq!(cpu(&usage, after(4.0)), Some(0.0));
     usage.take(&percent(50.0), after(5.0), false);
 
-    let told = [5.0, 6.0, 10.0, 12.0].map(|seconds| cpu(&usage, after(seconds)));
-    assert_eq!(told, [Some(0.0), Some(0.5), Some(2.5), Some(2.5)]);
+    let cpu_seconds = [5.0, 6.0, 10.0, 12.0].map(|seconds| cpu(&usage, after(seconds)));
+    assert_eq!(cpu_seconds, [Some(0.0), Some(0.5), Some(2.5), Some(2.5)]);
 }
 
 /// The next life of a driver counts from a time that nobody knows.

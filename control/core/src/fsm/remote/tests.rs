@@ -124,7 +124,7 @@ impl TwoNodes {
 
 /// Each reason to stop an allocation, and whether its agent leaves the remote task (DETACH) or stops it.
 #[test]
-fn only_what_another_allocation_was_given_is_left() {
+fn only_remote_tasks_with_successors_are_detached() {
     type ScenarioStep = fn(&mut TwoNodes);
     let cases: [(&str, ScenarioStep, bool); 9] = [
         ("its node is drained", |it| it.drain(it.first.node_id), true),
@@ -193,8 +193,8 @@ fn only_what_another_allocation_was_given_is_left() {
         assert_eq!(left == wanted, is_left, "{why}: {left:?}");
         let taken = scene.replacement().map(|id| scene.remote(&id).0 == wanted);
         assert_eq!(taken.unwrap_or_default(), is_left, "{why}: {taken:?}");
-        let told = scene.cluster.state.allocs().get(&scene.first.id).unwrap();
-        let leave = told.to_remote().map_or(0, |remote| remote.leave.len());
+        let alloc = scene.cluster.state.allocs().get(&scene.first.id).unwrap();
+        let leave = alloc.to_remote().map_or(0, |remote| remote.leave.len());
         assert_eq!(leave, usize::from(is_left), "{why}");
     }
 }

@@ -380,7 +380,7 @@ fn note_collections() -> (&'static str, Entry) {
         inodes: 20,
         bytes: 4_096,
         delete_failures: 3,
-        kept: BTreeMap::from([(KeptReason::Running, 4), (KeptReason::Unpressed, 50)]),
+        kept: BTreeMap::from([(KeptReason::Running, 4), (KeptReason::BelowThresholds, 50)]),
         thresholds: Thresholds {
             allocs_max: 50,
             disk_percent: 80,
@@ -699,7 +699,7 @@ fn commands_keep_their_bytes() {
 }
 
 #[test]
-fn commands_read_back_what_they_wrote() {
+fn commands_round_trip() {
     for (name, entry) in commands() {
         let bytes = muster_wire::codec::encode(&entry).unwrap();
 

@@ -229,8 +229,8 @@ fn only_pending_tasks_fail_unplaced() {
     assert_eq!(of(Some(Pending)), Ok(Some(Completed)));
     of(None).unwrap_err();
     for state in [Running, Completed, Resolving] {
-        let told = format!("Cannot transition from {state} to Completed");
-        assert_eq!(of(Some(state)), Err(told));
+        let message = format!("Cannot transition from {state} to Completed");
+        assert_eq!(of(Some(state)), Err(message));
     }
 }
 

@@ -376,8 +376,8 @@ fn allocations_go_as_nomads_do() {
 }
 
 #[test]
-fn collections_free_what_nomads_do() {
-    let name = "collections_free_what_nomads_do";
+fn collections_free_as_recorded_in_nomad() {
+    let name = "collections_free_as_recorded_in_nomad";
     if let Some(tally) = recorded::beside(name, "gc_objects.jsonl", &OBJECTS) {
         tally.assert_same(150);
     }

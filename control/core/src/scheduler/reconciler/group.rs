@@ -874,7 +874,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn beginning_is_what_comparing_with_nothing_comes_to() {
+    fn first_diff_equals_comparison_with_nothing() {
         let strategy = |max_parallel, canary| UpdateStrategy {
             max_parallel,
             canary,
@@ -906,7 +906,7 @@ mod tests {
                     next_look: None,
                     now: Timestamp(9),
                 };
-                let told = |is_short: bool| {
+                let outcome = |is_short: bool| {
                     let mut deployments = Deployments::default();
                     let reconciler = Reconciler::new(&input, &group, spec, &mut deployments, 100);
                     let work = if is_short {
@@ -916,7 +916,7 @@ mod tests {
                     };
                     format!("{work:?} {deployments:?}")
                 };
-                assert_eq!(told(true), told(false), "{count} with {update:?}");
+                assert_eq!(outcome(true), outcome(false), "{count} with {update:?}");
             }
         }
     }

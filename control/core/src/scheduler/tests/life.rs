@@ -425,8 +425,8 @@ proptest! {
         let life = SimulatedCluster::of(&steps);
         let state = &life.cluster.state;
         for job in state.jobs().iter() {
-            let said = crate::scheduler::why(state, &job.key(), None).unwrap();
-            for why in said {
+            let reasons = crate::scheduler::why(state, &job.key(), None).unwrap();
+            for why in reasons {
                 let group = job.current.spec.group(&why.group).unwrap();
                 for node in why.nodes {
                     let fits = crate::scheduler::fits_on(state, &job.current.spec, group, &node.node_id);

@@ -303,7 +303,7 @@ fn port_preemption_chooses_preemptible_address() {
 
 /// A machine came back with less memory: what it lacks has to go too.
 #[test]
-fn an_overbooked_node_gives_up_what_it_lacks() {
+fn an_overbooked_node_evicts_its_shortfall() {
     let mut cluster = cluster();
     cluster.node(machine());
     for name in ["one", "two", "three"] {

@@ -128,8 +128,8 @@ const REPLACED_HERE: [&str; 5] = [
 ];
 
 #[test]
-fn updates_replace_what_nomads_do() {
-    let test = "updates_replace_what_nomads_do";
+fn updates_replace_as_recorded_in_nomad() {
+    let test = "updates_replace_as_recorded_in_nomad";
     let Some(mut tally) = recorded::beside(test, "job_diff.jsonl.gz", &UPDATE) else {
         return;
     };

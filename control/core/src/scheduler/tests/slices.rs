@@ -78,9 +78,9 @@ fn dry_run_of_large_job_plans_one_slice() {
     let cluster = cluster(10_000_000);
     let count = PLACEMENTS_MAX;
 
-    let told = dry_run(&cluster.state, large(count), Timestamp(1)).unwrap();
+    let run = dry_run(&cluster.state, large(count), Timestamp(1)).unwrap();
 
-    assert!(told.plan.instances() <= PLACEMENTS_MAX);
-    let desired: u64 = told.desired.iter().map(|(_, it)| u64::from(it.place)).sum();
+    assert!(run.plan.instances() <= PLACEMENTS_MAX);
+    let desired: u64 = run.desired.iter().map(|(_, it)| u64::from(it.place)).sum();
     assert_eq!(desired, 2 * u64::from(count));
 }

@@ -58,8 +58,8 @@ impl Remote {
 /// The handles of a report as far as they are what an agent may say: one for each task, none too large.
 fn reported_handles(report: &AllocReport, group: &TaskGroup) -> Vec<RemoteHandle> {
     let of_task = |name: &str| {
-        let mut told = report.remote.iter().filter(|told| told.fits());
-        told.find(|told| told.task == name).cloned()
+        let mut handles = report.remote.iter().filter(|handle| handle.fits());
+        handles.find(|handle| handle.task == name).cloned()
     };
     let names = group.tasks.iter().map(|task| task.name.as_str());
     names.filter_map(of_task).collect()
@@ -97,14 +97,14 @@ mod tests {
         let spec = job("web").build();
         let group = &spec.groups[0];
         let name = group.tasks[0].name.as_str();
-        let told = vec![
+        let handles = vec![
             handle("stranger", 1),
             handle(name, REMOTE_HANDLE_BYTES_MAX + 1),
             handle(name, REMOTE_HANDLE_BYTES_MAX),
             handle(name, 1),
         ];
 
-        let remote = Remote::NONE.reported(&report(ClientStatus::Running, told), group);
+        let remote = Remote::NONE.reported(&report(ClientStatus::Running, handles), group);
 
         assert_eq!(remote.running(), [handle(name, REMOTE_HANDLE_BYTES_MAX)]);
     }

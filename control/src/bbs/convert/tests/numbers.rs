@@ -381,38 +381,38 @@ fn answers_have_the_numbers_of_the_field() {
             message: text("m"),
         })
     };
-    let told = block(1, [number(1, 12), block(2, "m")].concat());
+    let error_block = block(1, [number(1, 12), block(2, "m")].concat());
     let task = || Task {
         task_guid: text("g"),
         ..Task::default()
     };
     let of_task = |number| block(number, block(2, "g"));
-    let alone = [told.clone()];
+    let alone = [error_block.clone()];
     check_bytes(&alone, &TaskLifecycleResponse { error: error() });
     check_bytes(&alone, &UpsertDomainResponse { error: error() });
     check_bytes(
-        &[told.clone(), number(2, 1)],
+        &[error_block.clone(), number(2, 1)],
         &StartTaskResponse {
             error: error(),
             should_start: true,
         },
     );
     check_bytes(
-        &[told.clone(), of_task(2), of_task(2)],
+        &[error_block.clone(), of_task(2), of_task(2)],
         &TasksResponse {
             error: error(),
             tasks: vec![task(), task()],
         },
     );
     check_bytes(
-        &[told.clone(), of_task(2)],
+        &[error_block.clone(), of_task(2)],
         &TaskResponse {
             error: error(),
             task: Some(task()),
         },
     );
     check_bytes(
-        &[told, block(2, "d")],
+        &[error_block, block(2, "d")],
         &DomainsResponse {
             error: error(),
             domains: vec![text("d")],

@@ -435,7 +435,7 @@ fn host_info_fields_use_nomad_numbers() {
     .concat();
     let driver = [number(1, 14_512), number(2, 14_000), block(3, &topology)].concat();
 
-    let said = crate::plugin::convert::host_to_proto(&HostInfo::new(Topology {
+    let message = crate::plugin::convert::host_to_proto(&HostInfo::new(Topology {
         numa_nodes: vec![0, 2],
         distances: vec![vec![10, 20], vec![20, 10]],
         cores: vec![Core {
@@ -448,7 +448,7 @@ fn host_info_fields_use_nomad_numbers() {
         withheld_mhz: 500,
     }));
 
-    assert_eq!(said.encode_to_vec(), block(1, &driver));
+    assert_eq!(message.encode_to_vec(), block(1, &driver));
 }
 
 /// Drivers index by the dimension, and would end beyond what was sent.
@@ -457,12 +457,12 @@ fn distances_that_are_no_square_are_not_sent() {
     use crate::host::{HostInfo, Topology};
 
     for distances in [Vec::new(), vec![vec![10, 20]], vec![vec![10], vec![20, 10]]] {
-        let said = crate::plugin::convert::host_to_proto(&HostInfo::new(Topology {
+        let message = crate::plugin::convert::host_to_proto(&HostInfo::new(Topology {
             distances,
             ..Topology::default()
         }));
 
-        assert_eq!(said.driver.unwrap().topology.unwrap().distances, None);
+        assert_eq!(message.driver.unwrap().topology.unwrap().distances, None);
     }
 }
 

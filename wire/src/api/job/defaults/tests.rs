@@ -102,7 +102,7 @@ fn every_stored_value_has_a_row() {
         leaves("", &job, &mut found);
         for at in found {
             let value = job.pointer(&at).unwrap();
-            let says_nothing = matches!(value, Value::Null | Value::Bool(false))
+            let is_empty = matches!(value, Value::Null | Value::Bool(false))
                 || value == &json!("")
                 || value == &json!(0);
             let is_listed = NOT_DEFAULTS.iter().any(|it| expand(it) == at)
@@ -110,7 +110,7 @@ fn every_stored_value_has_a_row() {
                 || ROWS
                     .iter()
                     .any(|row| row.types.contains(job_type) && at.starts_with(&expand(row.json)));
-            assert!(says_nothing || is_listed, "{at} of {job_type} has no row");
+            assert!(is_empty || is_listed, "{at} of {job_type} has no row");
         }
     }
 }

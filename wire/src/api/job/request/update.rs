@@ -74,9 +74,9 @@ impl JobSteps {
     /// The job's own pace, if it is not the one that the updates of `groups` tell.
     pub(super) fn own_pace(&self, groups: &[TaskGroup]) -> Option<Value> {
         let own = self.update?;
-        let told = Update::common(groups);
+        let common = Update::common(groups);
         let stagger = nanos(own.stagger);
-        let differs = told.stagger != stagger || told.max_parallel != own.max_parallel;
+        let differs = common.stagger != stagger || common.max_parallel != own.max_parallel;
         differs.then(|| json!({ "Stagger": stagger, "MaxParallel": own.max_parallel }))
     }
 }

@@ -1,22 +1,22 @@
 //! Reports of collections on their way to the servers: one under way, and one that waits.
 //!
 //! A new collection joins the waiting report while one report is under way, without a server, or soon after the last
-//! report. So the reports never grow. A report counts as told when it is committed. A report whose session broke before
-//! that is sent again unchanged, so that a server that has it already knows it by its beginning. Untold reports end
-//! with their agent.
+//! report. So the reports never grow. A report leaves the queue when it is committed. A report whose session broke before that
+//! is sent again unchanged. A server that has the report already recognises it by its start time. Reports that are
+//! not committed end with their agent.
 
 use muster_domain::id::Timestamp;
 use muster_domain::node::NodeCollected;
 
-use crate::limits::GC_NEWS_PAUSE;
+use crate::limits::GC_REPORT_PAUSE;
 
-/// The one under way and the one that waits.
+/// The report under way and the report that waits.
 #[derive(Debug, Default)]
 pub struct GcReportQueue {
     waiting: Option<NodeCollected>,
-    /// With the message it was in; `None` if that one's session is over.
+    /// The report under way and its message; `None` if the session of that message is over.
     sent: Option<(NodeCollected, Option<u64>)>,
-    /// The next one that nobody asked for is not told before.
+    /// A report that nobody asked for is not sent before.
     not_before: Timestamp,
 }
 
@@ -29,7 +29,7 @@ impl GcReportQueue {
         });
     }
 
-    /// A session begins: what is not committed is told again.
+    /// A session begins: a report that is not committed is sent again.
     pub fn handle_session(&mut self) {
         if let Some((_, message)) = &mut self.sent {
             *message = None;
@@ -50,7 +50,7 @@ impl GcReportQueue {
         let report = match self.sent.take() {
             Some((report, _)) => report,
             None => {
-                self.not_before = now.plus(GC_NEWS_PAUSE);
+                self.not_before = now.plus(GC_REPORT_PAUSE);
                 self.waiting.take()?
             }
         };
@@ -58,7 +58,7 @@ impl GcReportQueue {
         Some(report)
     }
 
-    /// When there is something to tell; `None` while nothing waits or an answer has to come first.
+    /// The time of the next report; `None` while nothing waits or an answer has to come first.
     #[must_use]
     pub fn poll_timeout(&self, now: Timestamp) -> Option<Timestamp> {
         match &self.sent {
@@ -66,7 +66,7 @@ impl GcReportQueue {
             Some((_, None)) => Some(now),
             None => self.waiting.as_ref().map(|report| {
                 // A clock that was set back makes nobody wait for longer.
-                let is_late = self.not_before > now.plus(GC_NEWS_PAUSE);
+                let is_late = self.not_before > now.plus(GC_REPORT_PAUSE);
                 let is_due = report.is_forced() || is_late;
                 if is_due {
                     now
@@ -109,17 +109,17 @@ mod tests {
     /// The second and the third come while the first is under way.
     #[test]
     fn unsent_gc_reports_are_added_up() {
-        let mut news = GcReportQueue::default();
+        let mut queue = GcReportQueue::default();
         let first = collected(1, GcReason::Disk);
-        news.handle_collected(first.clone());
-        assert_eq!(news.poll_report(1, START), Some(first));
-        news.handle_collected(collected(10, GcReason::Disk));
-        news.handle_collected(collected(20, GcReason::Inodes));
-        let later = START.plus(GC_NEWS_PAUSE);
+        queue.handle_collected(first.clone());
+        assert_eq!(queue.poll_report(1, START), Some(first));
+        queue.handle_collected(collected(10, GcReason::Disk));
+        queue.handle_collected(collected(20, GcReason::Inodes));
+        let later = START.plus(GC_REPORT_PAUSE);
 
-        let unanswered = news.poll_report(2, later);
-        news.acknowledge(1);
-        let rest = news.poll_report(2, later).unwrap();
+        let unanswered = queue.poll_report(2, later);
+        queue.acknowledge(1);
+        let rest = queue.poll_report(2, later).unwrap();
 
         assert_eq!(unanswered, None);
         let both = NodeCollected {
@@ -141,55 +141,55 @@ mod tests {
 
     #[test]
     fn gc_reports_wait_for_the_pause() {
-        let mut news = GcReportQueue::default();
-        news.handle_collected(collected(1, GcReason::Disk));
-        news.poll_report(1, START);
-        news.acknowledge(1);
-        news.handle_collected(collected(2, GcReason::Disk));
-        let due = START.plus(GC_NEWS_PAUSE);
+        let mut queue = GcReportQueue::default();
+        queue.handle_collected(collected(1, GcReason::Disk));
+        queue.poll_report(1, START);
+        queue.acknowledge(1);
+        queue.handle_collected(collected(2, GcReason::Disk));
+        let due = START.plus(GC_REPORT_PAUSE);
 
-        assert_eq!(news.poll_report(2, Timestamp(due.0 - 1)), None);
-        assert_eq!(news.poll_timeout(START), Some(due));
-        assert!(news.poll_report(2, due).is_some());
+        assert_eq!(queue.poll_report(2, Timestamp(due.0 - 1)), None);
+        assert_eq!(queue.poll_timeout(START), Some(due));
+        assert!(queue.poll_report(2, due).is_some());
     }
 
     #[test]
     fn forced_collections_are_reported_at_once() {
-        let mut news = GcReportQueue::default();
-        news.handle_collected(collected(1, GcReason::Disk));
-        news.poll_report(1, START);
-        news.acknowledge(1);
+        let mut queue = GcReportQueue::default();
+        queue.handle_collected(collected(1, GcReason::Disk));
+        queue.poll_report(1, START);
+        queue.acknowledge(1);
 
-        news.handle_collected(collected(2, GcReason::Forced));
+        queue.handle_collected(collected(2, GcReason::Forced));
 
-        assert_eq!(news.poll_timeout(START), Some(START));
-        assert!(news.poll_report(2, START).is_some());
+        assert_eq!(queue.poll_timeout(START), Some(START));
+        assert!(queue.poll_report(2, START).is_some());
     }
 
     /// Its session broke before the answer came; something else ended meanwhile.
     #[test]
     fn uncommitted_gc_report_is_resent_unchanged() {
-        let mut news = GcReportQueue::default();
-        news.handle_collected(collected(1, GcReason::Disk));
-        let first = news.poll_report(7, START);
-        news.handle_collected(collected(2, GcReason::Disk));
+        let mut queue = GcReportQueue::default();
+        queue.handle_collected(collected(1, GcReason::Disk));
+        let first = queue.poll_report(7, START);
+        queue.handle_collected(collected(2, GcReason::Disk));
 
-        news.handle_session();
-        let again = news.poll_report(1, START);
+        queue.handle_session();
+        let again = queue.poll_report(1, START);
 
         assert_eq!(first, again);
-        news.acknowledge(1);
-        assert_eq!(news.poll_report(2, START), None);
+        queue.acknowledge(1);
+        assert_eq!(queue.poll_report(2, START), None);
     }
 
     #[test]
     fn backward_clock_jump_does_not_delay_gc_report() {
-        let mut news = GcReportQueue::default();
-        news.handle_collected(collected(1, GcReason::Disk));
-        news.poll_report(1, START);
-        news.acknowledge(1);
-        news.handle_collected(collected(2, GcReason::Disk));
+        let mut queue = GcReportQueue::default();
+        queue.handle_collected(collected(1, GcReason::Disk));
+        queue.poll_report(1, START);
+        queue.acknowledge(1);
+        queue.handle_collected(collected(2, GcReason::Disk));
 
-        assert!(news.poll_report(2, Timestamp(5)).is_some());
+        assert!(queue.poll_report(2, Timestamp(5)).is_some());
     }
 }
