@@ -1,7 +1,7 @@
-//! Builds the programs that run inside tasks, static and without a standard library, which this crate keeps in
-//! memory: the reaper of tasks with `init = true` (`src/init.rs`), and the porter of files (`src/porter.rs`).
+//! Builds the static programs without a standard library that run inside tasks. This crate keeps them in memory: the
+//! reaper of tasks with `init = true` (`src/init.rs`), and the porter of files (`src/transfer_helper.rs`).
 //!
-//! They are compiled by the compiler of this crate, for the same target, and linked without start files.
+//! The compiler of this crate builds them for the same target and links them without start files.
 
 use std::env;
 use std::path::PathBuf;

@@ -1,26 +1,25 @@
-//! The eBPF side of the agent: programs that count tasks, and the ledger of their exits.
+//! The eBPF side of the agent: programs that count the resources of tasks, and the ledger of task exits.
 //!
-//! Programs are attached once for the node. A task is known by the id of its cgroup, which is
-//! registered with [`Bpf::watch`] before the task starts and read until [`Bpf::forget`]. Programs,
-//! links and maps are pinned, so they go on without an agent; [`Bpf::open`] adopts them.
+//! Programs are attached once for the node. A task is identified by the id of its cgroup. [`Bpf::watch`] registers the
+//! id before the task starts, and it is read until [`Bpf::forget`]. Programs, links and maps are pinned, so they
+//! continue without an agent; [`Bpf::open`] adopts them.
 //!
 //! | file | content |
 //! |---|---|
 //! | `bpf/sched.rs`, `exec.rs`, `net.rs`, `block.rs`, `oom.rs`, `group.rs` | one stem of `ebpf/programs` each |
-//! | `bpf/slots.rs` | by which numbers the programs find a task's counters |
+//! | `bpf/slots.rs` | numbers by which the programs find a task's counters |
 //! | `bpf/nat.rs` | host veths of allocations and published ports |
-//! | `bpf/policy.rs`, `verdicts.rs` | what tasks may send and receive, and what was judged |
+//! | `bpf/policy.rs`, `verdicts.rs` | allowed packets of tasks, and reported verdicts |
 //! | `bpf/object.rs` | finding and checking the object |
 //! | `bpf/load.rs` | loading, attaching and pinning through aya |
-//! | `bpf/pins.rs`, `bpffs.rs` | what is pinned, and the filesystem it is pinned in |
+//! | `bpf/pins.rs`, `bpffs.rs` | pins, and their filesystem |
 //! | `bpf/kernel.rs`, `btf.rs` | offsets of the kernel's structures |
-//! | `bpf/cost.rs`, `empty.rs` | what the programs cost, and what of that is the measuring |
+//! | `bpf/cost.rs`, `empty.rs` | cost of the programs, and the share of measuring in it |
 //! | `bpf/open.rs`, `map.rs` | opening pinned maps, and `bpf(2)` for their entries |
-//! | `bpf/id_hash.rs` | the hash of ids that the kernel gives |
+//! | `bpf/id_hash.rs` | the hash of ids that the kernel assigns |
 //!
-//! Invariants: nothing but this module writes the maps from user space; a program makes no entry
-//! for a task that is not watched; at every moment at most one load of the programs counts.
-//! Absent: the meaning of a wait status (agent-core).
+//! Invariants: in user space only this module writes the maps. A program creates no entry for a task that is not
+//! watched. At every moment at most one load of the programs counts. Absent: the meaning of a wait status (agent-core).
 
 mod block;
 mod bpffs;
@@ -118,26 +117,26 @@ pub use muster_ebpf_common::{
     sched::SchedCounters,
 };
 
-/// Where the programs are pinned and what they look at.
+/// The place of the pins and of the cgroup tree that the programs observe.
 #[derive(Clone, Debug)]
 pub struct BpfConfig {
     /// The node's directory in a bpffs. Made if it is absent.
     pub pin_dir: PathBuf,
     /// The root of the node's cgroup tree in the v2 hierarchy. Traffic is counted below it.
     pub cgroup_dir: PathBuf,
-    /// How far a task's cgroup is from the root of the v2 hierarchy, which is 0.
+    /// The distance of a task's cgroup from the root of the v2 hierarchy, whose level is 0.
     pub task_level: u32,
 }
 
-/// Why a task could not be registered.
+/// The reason why a task could not be registered.
 #[derive(Debug, Error)]
 pub enum WatchTaskError {
-    /// As many tasks are registered as the maps hold. It is counted as lost.
+    /// As many tasks are registered as the maps hold. The task is counted as lost.
     #[error("count cgroup {task}: {max} tasks are counted already, and no map has room")]
     Full {
         /// The task's cgroup id.
         task: CgroupId,
-        /// How many the maps hold.
+        /// The number of tasks that the maps hold.
         max: u32,
     },
     /// The kernel refused for another reason.
@@ -151,14 +150,14 @@ pub enum WatchTaskError {
     },
 }
 
-/// The outcome for a load that was there before.
+/// The state of the pins that [`Bpf::open`] found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Adoption {
-    /// Nothing was pinned: programs and maps are fresh.
+    /// No pins existed: programs and maps are fresh.
     Fresh,
-    /// The same programs were pinned and go on.
+    /// The same programs were pinned and continue.
     Same,
-    /// Maps were pinned; other programs were replaced, or missing ones attached.
+    /// Maps were pinned. Other programs were replaced, or missing ones attached.
     Replaced,
 }
 
@@ -178,8 +177,8 @@ impl TaskCounters {
         Duration::from_nanos(self.sched.cpu_ns)
     }
 
-    /// Processes born in the task's cgroup that have not ended. One that was moved into the cgroup
-    /// or out of it makes this wrong by one.
+    /// Processes born in the task's cgroup that have not ended. A process that was moved into or out of the cgroup
+    /// makes this wrong by one.
     pub fn processes_live(&self) -> u64 {
         self.exec.forks.saturating_sub(self.exec.exits)
     }
@@ -188,21 +187,21 @@ impl TaskCounters {
 /// The resources that a task used on all CPUs, from which its history is made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TaskTotals {
-    /// Nanoseconds its threads ran.
+    /// Nanoseconds that the task's threads ran.
     pub cpu_ns: u64,
-    /// Nanoseconds they waited for a CPU.
+    /// Nanoseconds that the threads waited for a CPU.
     pub run_delay_ns: u64,
-    /// Switches away from them, whether they could have gone on or not.
+    /// Switches away from the threads, voluntary or not.
     pub context_switches: u64,
     /// Bytes received.
     pub net_rx_bytes: u64,
     /// Bytes sent.
     pub net_tx_bytes: u64,
-    /// TCP segments that were sent once more.
+    /// TCP segments that were retransmitted.
     pub tcp_retransmits: u64,
     /// Bytes read from block devices.
     pub block_read_bytes: u64,
-    /// Bytes written to them.
+    /// Bytes written to block devices.
     pub block_write_bytes: u64,
 }
 
@@ -246,7 +245,7 @@ pub struct Bpf {
     adoption: Adoption,
 }
 
-/// Programs that are loaded, and perhaps do not count yet.
+/// Programs that are loaded, and may not count yet.
 #[derive(Debug)]
 pub struct LoadedPrograms {
     bpf: Bpf,
@@ -256,12 +255,12 @@ pub struct LoadedPrograms {
 }
 
 impl LoadedPrograms {
-    /// Their maps.
+    /// The programs' maps.
     pub fn bpf(&self) -> &Bpf {
         &self.bpf
     }
 
-    /// Has them count and judge, and all others of the node no more.
+    /// Makes these programs count and judge, and stops all others of the node.
     ///
     /// # Errors
     ///
@@ -278,38 +277,38 @@ impl LoadedPrograms {
 }
 
 impl Bpf {
-    /// The object with the programs. It is looked for once in a process.
+    /// The object with the programs. A process searches for it once.
     ///
     /// # Errors
     ///
-    /// [`FindObjectError`]; the same at each call.
+    /// [`FindObjectError`]; every call returns the same error.
     pub fn object() -> Result<&'static Object, &'static FindObjectError> {
         object::find()
     }
 
-    /// Adopts what is pinned below `pin_dir`, and loads and pins what is not; see [`Self::prepare`].
+    /// Adopts the pins below `pin_dir`, and loads and pins the missing parts; see [`Self::prepare`].
     ///
     /// # Errors
     ///
-    /// [`OpenBpfError`]. What was pinned goes on as before, except after an error in detaching old
-    /// programs, which then no longer count.
+    /// [`OpenBpfError`]. The pinned programs continue as before, except after an error while detaching old programs,
+    /// which then no longer count.
     pub fn open(config: &BpfConfig) -> Result<Self, OpenBpfError> {
         Self::prepare(config, LAYOUT)?.activate()
     }
 
-    /// Adopts what is pinned below `pin_dir`, and loads and pins what is not, with maps of this `layout`.
+    /// Adopts the pins below `pin_dir`, and loads and pins the missing parts, with maps of this `layout`.
     ///
-    /// Counters and the exit ledger are kept. Programs of another version, of another level or of
-    /// another cgroup tree are replaced: the new ones are attached beside them, take over in one
-    /// instant, then the old ones are detached. At one cgroup the older of two programs runs first, so
-    /// that a packet which it leaves to the newer one is judged by that: the network policy has no hole.
+    /// Counters and the exit ledger are kept. Programs of another version, of another level or of another cgroup tree
+    /// are replaced. The new programs are attached first, take over at once, and then the old ones are detached. At one
+    /// cgroup the older of two programs runs first. The newer one judges each packet that the older one leaves to it,
+    /// so the network policy has no gap.
     ///
-    /// Maps of another layout are of no use. The programs with those go on until [`LoadedPrograms::activate`], so that
-    /// tasks that run can be put into the fresh ones before ([`Self::watch_running`], [`Self::attach_policy`]).
+    /// Maps of another layout cannot be used. The programs with those maps continue until [`LoadedPrograms::activate`].
+    /// Before that, running tasks can be added to the fresh maps ([`Self::watch_running`], [`Self::attach_policy`]).
     ///
     /// # Errors
     ///
-    /// [`OpenBpfError`]. What was pinned goes on as before.
+    /// [`OpenBpfError`]. The pinned programs continue as before.
     pub fn prepare(config: &BpfConfig, layout: u32) -> Result<LoadedPrograms, OpenBpfError> {
         let object = object::find()?.bytes();
         if !geteuid().is_root() {
@@ -363,7 +362,7 @@ impl Bpf {
         })
     }
 
-    /// Attaches the programs that count once more, and they count too.
+    /// Attaches the counting programs a second time, so that they also count.
     #[cfg(test)]
     fn attach_second_load(config: &BpfConfig) -> Result<(), OpenBpfError> {
         let object = object::find()?.bytes();
@@ -433,14 +432,14 @@ impl Bpf {
         })
     }
 
-    /// Makes `generation` the one that counts.
+    /// Makes `generation` the load that counts.
     fn activate(&self, pins: &Pins, generation: u64) -> io::Result<()> {
         let active = first(self.active.lookup(0)?);
         if active == generation {
             return Ok(());
         }
         if !pins.is_complete(active) {
-            // Nobody counted until now, so nobody knows what ran since the clocks were read.
+            // No programs counted until now, so the threads that ran since the clocks were read are unknown.
             self.sched.restart_clocks()?;
         }
         self.active.set_all(0, generation)
@@ -457,7 +456,7 @@ impl Bpf {
         let made = self
             .make_counters(task)
             .and_then(|()| self.block.counters.insert_zero(task))
-            // The last one opens the ledger for it.
+            // The last insertion opens the ledger for the task.
             .and_then(|_| self.exec.counters.insert_zero(task))
             .and_then(|_| self.slots.count_registration());
         let Err(source) = made else {
@@ -475,11 +474,11 @@ impl Bpf {
         Err(WatchTaskError::Kernel { task, source })
     }
 
-    /// Registers a task that runs already, from zero; `false` if it is registered. That happens to tasks that were
-    /// started without programs, and to those whose maps are gone.
+    /// Registers a task that runs already, from zero; `false` if it is registered. The caller uses it for tasks that
+    /// were started without programs, and for tasks whose maps are gone.
     ///
-    /// Nobody knows which of its processes was the first, so none is its main process and the ledger stays empty:
-    /// a child that executes a program would be taken for it.
+    /// The first process of the task is unknown, so it has no main process and the ledger stays empty. Otherwise a
+    /// child that executes a program would be mistaken for the main process.
     ///
     /// # Errors
     ///
@@ -494,7 +493,7 @@ impl Bpf {
         Ok(true)
     }
 
-    /// Makes the counters of switches and packets: in a slot, or by name if there is none.
+    /// Creates the counters of switches and packets: in a slot, or by cgroup id if no slot is free.
     fn make_counters(&self, task: CgroupId) -> io::Result<()> {
         if self.slots.of(task)?.is_some() || self.sched.counters.lookup(task)?.is_some() {
             return Ok(());
@@ -511,7 +510,7 @@ impl Bpf {
             .and_then(|()| self.net.slots.set_all(slot, NetSlot { task, ..net }))
             .and_then(|()| self.slots.give(task, slot));
         if made.is_err() {
-            // Of the two errors the first is the one to tell.
+            // The first of the two errors is the one to report.
             drop(self.slots.give_back(task, slot));
         }
         made
@@ -529,13 +528,13 @@ impl Bpf {
         self.slots.count_registration()
     }
 
-    /// Removes all that is known of a task, its exit record included.
+    /// Removes all records of a task, its exit record included.
     ///
     /// # Errors
     ///
     /// The error of the kernel. A task that is not registered causes none.
     pub fn forget(&self, task: CgroupId) -> io::Result<()> {
-        // The counters of processes first: without them no program writes the other three.
+        // The counters of processes come first: without them no program writes the other three.
         self.exec.counters.remove(task)?;
         self.exec.main.remove(task)?;
         self.exec.exits.remove(task)?;
@@ -545,12 +544,12 @@ impl Bpf {
         self.policy.forget(task)
     }
 
-    /// Puts a task in the node's network behind its policy: before it is started, or at once if it runs. `ports` are
-    /// those that other allocations of this machine may connect to, if its policy lets them.
+    /// Attaches the policy of a task in the node's network: before the task starts, or at once if it runs. `ports` are
+    /// the ports to which other allocations of this machine may connect, if the policy allows it.
     ///
     /// # Errors
     ///
-    /// [`LoadPolicyError`]. What the task had before, it still has.
+    /// [`LoadPolicyError`]. The task keeps its previous policy.
     pub fn attach_policy(
         &self,
         task: CgroupId,
@@ -565,11 +564,11 @@ impl Bpf {
         self.attach_policy_with_ports(task, policies, &ports)
     }
 
-    /// The same for a task with such ports.
+    /// Like [`Self::attach_policy`], for a task with all kinds of ports.
     ///
     /// # Errors
     ///
-    /// [`LoadPolicyError`]. What the task had before, it still has.
+    /// [`LoadPolicyError`]. The task keeps its previous policy.
     pub fn attach_policy_with_ports(
         &self,
         task: CgroupId,
@@ -580,13 +579,13 @@ impl Bpf {
             .attach_policy(task, policies, ports, || self.traffic_of(task))
     }
 
-    /// The programs for packets that come in by a device and that go out, in this order.
+    /// The programs for packets that enter by a device and that leave by it, in this order.
     pub(crate) fn device_programs(&self) -> [Arc<OwnedFd>; 2] {
         self.nat.programs()
     }
 
-    /// Runs the program for packets that come in by a device, or go out. Returns the program's answer (`TC_ACT_…`) and
-    /// the packet after it. No packet is sent.
+    /// Runs the program for packets that enter by a device, or leave by it. Returns the program's answer (`TC_ACT_…`)
+    /// and the packet after it. No packet is sent.
     ///
     /// # Errors
     ///
@@ -600,7 +599,7 @@ impl Bpf {
         self.nat.judge(inward, packet, device)
     }
 
-    /// Says that the device `host_veth` leads to the allocation with this address, and nowhere else.
+    /// Records that the device `host_veth` leads only to the allocation with this address.
     ///
     /// # Errors
     ///
@@ -609,7 +608,7 @@ impl Bpf {
         self.nat.set_host_veth(host_veth, address)
     }
 
-    /// Has a port of the machine lead through a host veth.
+    /// Publishes a port of the machine through a host veth.
     ///
     /// # Errors
     ///
@@ -618,7 +617,7 @@ impl Bpf {
         self.nat.publish(key, leads_to)
     }
 
-    /// Forgets a host veth, and those of `ports` that lead through it.
+    /// Removes a host veth, and those of `ports` that lead through it.
     ///
     /// # Errors
     ///
@@ -627,7 +626,7 @@ impl Bpf {
         self.nat.remove(host_veth, ports)
     }
 
-    /// The host veths that are known.
+    /// The host veths in the maps.
     ///
     /// # Errors
     ///
@@ -642,7 +641,7 @@ impl Bpf {
         self.nat.ports()
     }
 
-    /// Forgets host veths whose devices are gone, and the ports that lead through them.
+    /// Removes host veths whose devices are gone, and the ports that lead through them.
     ///
     /// # Errors
     ///
@@ -651,7 +650,7 @@ impl Bpf {
         self.nat.forget(gone)
     }
 
-    /// How many entries each table has in which tasks and their policies are: none of a task that was forgotten.
+    /// The number of entries in each table that holds tasks and their policies. A forgotten task has none.
     ///
     /// # Errors
     ///
@@ -660,7 +659,7 @@ impl Bpf {
         self.policy.entries()
     }
 
-    /// Removes the policies of tasks that an earlier agent had, and whose cgroups are not among `alive`.
+    /// Removes the policies of tasks of an earlier agent whose cgroups are not among `alive`.
     ///
     /// # Errors
     ///
@@ -674,8 +673,8 @@ impl Bpf {
         self.policy.forget_retired();
     }
 
-    /// The counts of each rule of a task's policies. They include the counts under earlier policies that had the rule
-    /// too.
+    /// The counts of each rule of a task's policies. They include the counts under earlier policies with a rule of the
+    /// same name.
     ///
     /// # Errors
     ///
@@ -689,7 +688,7 @@ impl Bpf {
         self.net.of(task, self.slots.of(task)?)
     }
 
-    /// The verdicts that are told from now on.
+    /// The verdicts that the programs report from now on.
     ///
     /// # Errors
     ///
@@ -733,15 +732,15 @@ impl Bpf {
         Ok(tasks)
     }
 
-    /// The tasks that have a slot, and how many slots, from the first on, they are among.
+    /// The tasks that have a slot, and the number of slots from the first to the highest of theirs.
     fn slots_in_use(&self) -> io::Result<(BTreeMap<CgroupId, u32>, usize)> {
         let slots = self.slots.all()?;
         let among = slots::among(slots.values());
         Ok((slots, among))
     }
 
-    /// The resources that every registered task used, up to this moment. This is a part of what [`Self::collect`]
-    /// returns, at half its price. `expected` is about how many there are.
+    /// The resources that every registered task used, up to this moment. This is a part of the result of
+    /// [`Self::collect`], at half its price. `expected` is the approximate number of tasks.
     ///
     /// # Errors
     ///
@@ -801,19 +800,20 @@ impl Bpf {
     }
 
     /// The counters that the kernel keeps of the groups of all tasks in one hierarchy, by one walk. `root` is the
-    /// node's tree in it, and `is_v2` tells which it is. Nobody makes or removes a group meanwhile.
+    /// node's tree in the hierarchy, and `is_v2` is whether it is v2. The walk blocks the creation and removal of
+    /// groups.
     ///
     /// Some groups may be missing if there are many; see [`muster_ebpf_common::limits::GROUPS_MAX`].
     ///
     /// # Errors
     ///
-    /// The error of the kernel; [`io::ErrorKind::Unsupported`] where it refused the program.
+    /// The error of the kernel; [`io::ErrorKind::Unsupported`] if it refused the program.
     pub fn groups_below(&self, root: &Path, is_v2: bool) -> io::Result<GroupRows> {
         self.groups.below(root, is_v2)
     }
 
-    /// The counters of one task; `None` if it is not registered. CPU time of threads that run at this moment is in
-    /// them up to when they last gave up their CPU, so of a task that has ended they are whole.
+    /// The counters of one task; `None` if it is not registered. The CPU time of a running thread is included up to its
+    /// last switch. So the counters of a task that has ended are complete.
     ///
     /// # Errors
     ///
@@ -835,14 +835,14 @@ impl Bpf {
         }))
     }
 
-    /// Parts of the counters that are not counted on this machine, by name, and why: `run_delay`,
+    /// Parts of the counters that are not counted on this machine, by name, with the reason: `run_delay`,
     /// `connections`, `tcp_retransmits`, `block`.
     pub fn absent(&self) -> &BTreeMap<&'static str, String> {
         &self.absent
     }
 
-    /// How the task's main process ended; `None` while it runs, and for a task that was not
-    /// registered when it started.
+    /// The end of the task's main process; `None` while it runs, and for a task that was not registered when it
+    /// started.
     ///
     /// # Errors
     ///
@@ -851,7 +851,7 @@ impl Bpf {
         self.exec.exit_of(task)
     }
 
-    /// The task's main process; `None` before it executed its program, and if nobody knows which it is.
+    /// The task's main process; `None` before it executed its program, and if the main process is unknown.
     ///
     /// # Errors
     ///
@@ -860,7 +860,7 @@ impl Bpf {
         self.exec.main_of(task)
     }
 
-    /// The task's processes that the kernel killed for want of memory; `None` if there are none.
+    /// The task's processes that the kernel killed because memory ran out; `None` if there are none.
     ///
     /// # Errors
     ///
@@ -869,7 +869,7 @@ impl Bpf {
         self.oom.of(task)
     }
 
-    /// How many things could not be recorded since the maps were made, for want of room.
+    /// The number of records that were lost since the maps were made because there was no room.
     ///
     /// # Errors
     ///
@@ -882,12 +882,12 @@ impl Bpf {
         Ok(lost)
     }
 
-    /// The state that [`Bpf::open`] found.
+    /// The state of the pins that [`Bpf::open`] found.
     pub fn adoption(&self) -> Adoption {
         self.adoption
     }
 
-    /// Counts a task that found no room. Only the agent writes this slot, so nothing is overwritten.
+    /// Counts a task for which there was no room. Only the agent writes this slot, so no count is overwritten.
     fn count_lost_task(&self) {
         let slot = LostRecord::Task as u32;
         let counted = self.lost.lookup(slot).and_then(|counts| {
@@ -900,7 +900,7 @@ impl Bpf {
     }
 }
 
-/// The identity of one load: the programs, their parameters, and the cgroup they are attached to.
+/// The identity of one load: the programs, their parameters, and the cgroup that they are attached to.
 fn generation(object: &[u8], layout: u32, task_level: u32, cgroup_id: CgroupId) -> u64 {
     hash([
         object,
@@ -910,7 +910,7 @@ fn generation(object: &[u8], layout: u32, task_level: u32, cgroup_id: CgroupId) 
     ])
 }
 
-/// Opens the root of the node's tree, and says its id.
+/// Opens the root of the node's tree, and returns its id.
 fn open_cgroup(path: &Path) -> Result<(File, CgroupId), OpenBpfError> {
     let opened = File::open(path).and_then(|file| {
         let id = file.metadata()?.ino();

@@ -1,8 +1,8 @@
 //! Removes everything an agent left outside of files: processes, cgroups, eBPF pins, a mount,
 //! FIFOs, sockets.
 //!
-//! A process is only signalled if its pid and start time are those recorded, or if it is in a cgroup
-//! of this node's own tree. The store, allocation directories and logs stay in the data directory.
+//! The function signals a process only if its pid and start time match the record, or if its cgroup is in this
+//! node's tree. The store, allocation directories and logs stay in the data directory.
 
 use std::fs;
 use std::io;
@@ -24,7 +24,7 @@ use crate::storage::store::{DataDirLock, LockDataDirError, known_node_id};
 use crate::tasks::drivers::{native, plugin};
 use crate::tasks::process::ProcessId;
 
-/// Time a driver's process gets to end before it is killed.
+/// Time that a driver's process has to end before it is killed.
 const DRIVER_END_DEADLINE: Duration = Duration::from_secs(5);
 
 /// Why not everything was removed.
@@ -35,7 +35,7 @@ pub enum CleanError {
     Lock(#[from] LockDataDirError),
     #[error("{} tasks run: {}; stop their jobs first, or end them with --force", tasks.len(), tasks.join(", "))]
     TasksRun {
-        /// `<allocation>/<task>` of each.
+        /// `<allocation>/<task>` of each running task.
         tasks: Vec<String>,
     },
     /// The tree cannot be read.
@@ -50,7 +50,7 @@ pub enum CleanError {
     /// Devices of allocations' networks, or rules in the machine's packet filter, cannot be removed.
     #[error("what networks of allocations left on the machine cannot be removed")]
     Network(#[source] io::Error),
-    /// CNI plugins do not remove what they set up.
+    /// A CNI plugin failed to remove the network that it had set up.
     #[error("the CNI networks of allocations cannot be removed: {0}")]
     Cni(String),
     /// A file cannot be removed.
@@ -63,17 +63,17 @@ pub enum CleanError {
     },
 }
 
-/// Cleans up after the agent of `data_dir`, and says what was removed. With `force` tasks that run
-/// are killed.
+/// Cleans up after the agent of `data_dir` and returns descriptions of the removed items. With `force`, running
+/// tasks are killed.
 ///
 /// # Errors
 ///
-/// [`CleanError`]; what was removed before the error stays removed, and calling again goes on.
+/// [`CleanError`]; items that were removed before the error stay removed. Another call removes the rest.
 pub fn run(data_dir: &Path, force: bool) -> Result<Vec<String>, CleanError> {
     if !data_dir.exists() {
         return Ok(Vec::new());
     }
-    // A thread and a runtime of its own: the caller may be in one already.
+    // The removal runs in its own thread and runtime, because the caller may run in a runtime already.
     std::thread::scope(|scope| {
         let cleaner = scope.spawn(|| {
             let runtime = tokio::runtime::Builder::new_current_thread()
@@ -131,7 +131,7 @@ async fn refuse_or_kill(
 ) -> Result<(), CleanError> {
     let mut running = Vec::new();
     for name in tree.tasks()? {
-        // One that went away meanwhile needs nothing.
+        // A cgroup that disappeared meanwhile needs no removal.
         let Ok(cgroup) = TaskCgroup::open(tree, &name.alloc, &name.task) else {
             continue;
         };
@@ -156,7 +156,8 @@ async fn refuse_or_kill(
     Ok(())
 }
 
-/// Groups of this node that its record does not name. A cleaning that broke off leaves such, and so does a lost record.
+/// Returns cgroups of this node that its record does not name. An interrupted cleaning or a lost record leaves such
+/// cgroups.
 fn stray_groups(data: &DataDir, tree: Option<&NodeTree>) -> Vec<StrayGroup> {
     let (Some(node_id), Ok(hierarchies)) = (known_node_id(data.root()), Hierarchies::probe())
     else {
@@ -191,7 +192,7 @@ async fn refuse_or_kill_strays(
     Ok(())
 }
 
-/// Ends the driver's process: the recorded one, and whatever is in the drivers' cgroup.
+/// Ends the recorded driver process and every process in the drivers' cgroup.
 async fn end_driver(data: &DataDir, tree: Option<&NodeTree>, removed: &mut Vec<String>) {
     let in_cgroup = tree.map(drivers_of).unwrap_or_default();
     for process in recorded(data).into_iter().chain(in_cgroup) {
@@ -240,7 +241,7 @@ fn remove_network(data: &DataDir, removed: &mut Vec<String>) -> Result<(), Clean
     Ok(())
 }
 
-/// Has CNI plugins remove the networks of allocations.
+/// Makes CNI plugins remove the networks of allocations.
 async fn remove_cni(data: &DataDir, removed: &mut Vec<String>) -> Result<(), CleanError> {
     let undone = cni::undo(data.root()).await;
     let count = undone.map_err(|error| CleanError::Cni(chain(&error)))?;
@@ -262,7 +263,7 @@ fn remove_bpf(data: &DataDir, removed: &mut Vec<String>) -> Result<(), CleanErro
                 source,
             })?;
             removed.push(format!("eBPF pins {}", pins.display()));
-            // Of the last node that shares it.
+            // Only the last node that shares the directory succeeds in removing it.
             drop(fs::remove_dir(bpffs.join("muster")));
         }
     }
@@ -274,7 +275,7 @@ fn remove_bpf(data: &DataDir, removed: &mut Vec<String>) -> Result<(), CleanErro
     Ok(())
 }
 
-/// Takes away the roots of tasks, so that nothing of the machine is mounted below the data directory.
+/// Removes the roots of tasks, so that no directory of the machine stays mounted below the data directory.
 fn remove_roots(data: &DataDir, removed: &mut Vec<String>) -> Result<(), CleanError> {
     let roots = data.roots();
     for alloc in entries(&roots) {

@@ -33,7 +33,7 @@ pub(crate) struct AgentContext {
     /// The eBPF programs, or the reason why there are none.
     pub(crate) bpf: Result<Bpf, String>,
     pub(crate) ring: LogRing,
-    /// This run of the kernel.
+    /// The id of the current boot of the kernel.
     pub(crate) boot_id: String,
     pub(crate) node: mpsc::Sender<crate::node::event::Event>,
 }
@@ -56,12 +56,12 @@ impl AgentContext {
         }
     }
 
-    /// The network of an allocation whose group wants one of its own. All its tasks have the same. A driver that makes it
-    /// has little time left once the allocation is `stopped`.
+    /// Returns the network of an allocation whose group asks for its own network. All tasks of the allocation share
+    /// it. Once the allocation is `stopped`, a driver has little time left to make the network.
     ///
     /// # Errors
     ///
-    /// The reason why there is none.
+    /// The reason why the allocation has no network.
     pub(crate) async fn ensure_network(
         &self,
         desired: &DesiredAlloc,
@@ -83,13 +83,14 @@ impl AgentContext {
             .ensure(self.network_setup(&spec), desired, stopped)
             .await;
         if !was_there && matches!(ensured, Ok(Some(_))) {
-            // The plugins may have given the machine addresses, at which servers listen too.
+            // The plugins may have given the machine new addresses, at which servers listen too.
             self.cover_new_addresses().await;
         }
         ensured.map_err(|error| chain(&error))
     }
 
-    /// Takes the network up that an earlier agent made for an allocation. `is_lost`: so is what that agent had stored.
+    /// Takes over the network that an earlier agent made for an allocation. `is_lost` means that the store of that
+    /// agent is lost as well.
     pub(crate) async fn adopt_network(&self, desired: &DesiredAlloc, is_lost: bool) {
         let spec = self.session.spec();
         let setup = self.network_setup(&spec);
@@ -97,13 +98,14 @@ impl AgentContext {
         self.network.cni.adopt(setup, desired).await;
     }
 
-    /// Removes the network of an allocation of which nothing runs. The next call removes what is left.
+    /// Removes the network of an allocation that has no running task. The next call removes the remains of a failed
+    /// removal.
     ///
     /// # Errors
     ///
-    /// A description of what is left.
+    /// A description of the remains.
     pub(crate) async fn give_network_back(&self, alloc_id: AllocId) -> Result<(), String> {
-        // Before a driver takes its namespace back, in which the plugins work.
+        // CNI plugins work in the namespace, so they run before a driver destroys it.
         let unplugged = self.network.cni.give_back(alloc_id).await;
         unplugged.map_err(|error| chain(&error))?;
         let spec = self.session.spec();
@@ -115,10 +117,10 @@ impl AgentContext {
         given.map_err(|error| chain(&error))
     }
 
-    /// Keeps tasks from the servers of this machine at addresses that the machine has got since.
+    /// Denies tasks the servers of this machine at addresses that the machine has received since the last call.
     pub(crate) async fn cover_new_addresses(&self) {
         if self.network.rules.cover_new_addresses() {
-            // Without the node's loop the agent is stopping.
+            // The send fails only without the node's loop, when the agent is stopping.
             drop(
                 self.node
                     .send(crate::node::event::Event::RulesChanged)
@@ -127,8 +129,8 @@ impl AgentContext {
         }
     }
 
-    /// Returns the result of one walk over all tasks' groups. Returns `None` where the programs cannot walk, and files
-    /// have to be read.
+    /// Returns the result of one walk over the cgroups of all tasks. Returns `None` where the eBPF programs cannot
+    /// walk and the caller has to read files.
     pub(crate) fn walked(&self) -> Option<CgroupRows> {
         let bpf = self.bpf()?;
         let walked = self

@@ -32,7 +32,7 @@ pub fn spread(dir: &Path) {
 ///
 /// # Panics
 ///
-/// If the result is not what was asked for.
+/// If the result differs from the requested one.
 pub async fn finished(
     data_dir: &Path,
     allocs: &[DesiredAlloc],
@@ -70,7 +70,7 @@ pub async fn finished(
     Ok(())
 }
 
-/// Puts the task with this cgroup behind the policy that it has if its job says nothing, but how fast it may send.
+/// Attaches the default policy to the task with this cgroup. `egress_rate` is its only setting.
 ///
 /// # Errors
 ///

@@ -1,10 +1,9 @@
 //! A task's output on disk: the FIFO it writes to, the rotated files, and reading them back.
 //!
-//! A stream's bytes have *offsets*: the first byte a task ever wrote is 0, whatever was rotated
-//! away or dropped since. [`RotatingFile`] is the only writer of a stream's files and of the small
-//! files of offsets, gaps and times beside them; [`LogReader`] only reads. Directories handled here lie outside
-//! everything a task can write, and each name in them is opened relative to a directory
-//! descriptor, never through a symbolic link.
+//! The bytes of a stream have *offsets*. The first byte that a task ever wrote has offset 0, whatever was rotated
+//! away or dropped since. [`RotatingFile`] is the only writer of a stream's log files and of their small files of
+//! offsets, gaps and times; [`LogReader`] only reads. These directories lie outside of everything a task can write.
+//! Each name in them is opened relative to a directory descriptor, never through a symbolic link.
 //!
 //! Moving bytes from FIFO to file is done in `ring`, not here.
 

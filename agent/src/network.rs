@@ -44,12 +44,12 @@ pub(crate) struct NetworkContext {
     pub(crate) driver_networks: DriverNetworks,
     /// The newest verdicts on packets of tasks.
     pub(crate) verdicts: VerdictLog,
-    /// A task that has a network starts although no eBPF program keeps it from anything.
+    /// A task that has a network starts although no eBPF program enforces its policy.
     pub(crate) allow_tasks_without_network_policy: bool,
 }
 
 impl NetworkContext {
-    /// The network of its own that an allocation has by now.
+    /// The current network of an allocation that has its own network.
     pub(crate) fn of(&self, alloc_id: AllocId) -> Option<Arc<AllocNetwork>> {
         let bridged = self.bridge.of(alloc_id);
         bridged.or_else(|| self.cni.of(alloc_id))

@@ -47,10 +47,10 @@ pub use muster_domain::node::HostVolume;
 pub use muster_domain::resources::Amount;
 pub(crate) use open::{recorded_tree, tree_name};
 
-/// Why the agent did not start. Nothing of it is left running.
+/// Why the agent did not start. No part of it is left running.
 #[derive(Debug, thiserror::Error)]
 pub enum StartAgentError {
-    /// cgroups, eBPF and tasks of other users need it.
+    /// The agent needs root for cgroups, eBPF and tasks of other users.
     #[error("the agent is not root: run it with sudo, or from a system service")]
     NotRoot,
     /// The data directory belongs to another agent, or cannot be used.
@@ -65,7 +65,7 @@ pub enum StartAgentError {
     /// Tasks cannot be kept apart.
     #[error("cgroups cannot be used: {0}; see `muster doctor`")]
     Cgroup(String),
-    /// Nothing is left for tasks.
+    /// The reservation leaves no memory for tasks.
     #[error(
         "`reserved` keeps {reserved_mb} MiB of memory from tasks, and this machine has {total_mb} MiB: reserve less"
     )]
@@ -81,13 +81,13 @@ pub enum StartAgentError {
     /// The native driver's process cannot be started from this data directory.
     #[error(transparent)]
     Driver(#[from] DriverConfigError),
-    /// The plugin directory or what is said about a plugin is wrong.
+    /// The plugin directory or the configuration of a plugin is wrong.
     #[error(transparent)]
     Plugin(#[from] PluginError),
     /// The agent's side of the connection to servers cannot be opened.
     #[error("the connection to servers cannot be prepared")]
     Endpoint(#[from] muster_link::endpoint::OpenEndpointError),
-    /// There is nobody to register with.
+    /// No server is configured to register with.
     #[error("no server is named; give --servers ADDRESS:4647")]
     NoServers,
 }
@@ -112,13 +112,13 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Starts the agent: adopts what an earlier one left running, and connects to the servers. It
-    /// returns before the first connection stands.
+    /// Starts the agent: adopts the tasks of an earlier agent, and connects to the servers. It returns before the
+    /// first connection is established.
     ///
     /// # Errors
     ///
-    /// [`StartAgentError`]. Missing eBPF, controllers or io_uring are none: the agent does without,
-    /// says so in the node's attributes, and [`crate::monitoring::doctor::findings`] names the fix.
+    /// [`StartAgentError`]. Missing eBPF, controllers or io_uring are no errors. The agent works without them and
+    /// lists them in the node's attributes. [`crate::monitoring::doctor::findings`] names the fix.
     pub async fn start(config: AgentConfig) -> Result<Self, StartAgentError> {
         if !nix::unistd::geteuid().is_root() {
             return Err(StartAgentError::NotRoot);
@@ -192,15 +192,15 @@ impl Agent {
         &self.certificates
     }
 
-    /// Until when the control plane surely takes the node for alive, whatever happens; `None` before a
-    /// leader has counted a heartbeat.
+    /// The time until which the control plane certainly counts the node as alive. `None` before a leader has
+    /// counted a heartbeat.
     pub fn lease(&self) -> watch::Receiver<Option<Instant>> {
         self.context.session.standing.lease()
     }
 
-    /// Destroys everything that has finished by now, and returns when it is destroyed and its space is free. That may
-    /// take long if a driver is slow or files are many. With `dry_run` nothing is done, and the answer says what would
-    /// be. Returns `None` if the agent stops meanwhile.
+    /// Destroys all allocations that have finished by now, and returns when they are destroyed and their space is
+    /// free. That may take long if a driver is slow or files are many. With `dry_run`, it changes nothing, and the
+    /// result describes the expected work. Returns `None` if the agent stops meanwhile.
     pub async fn collect_now(
         &self,
         dry_run: bool,
@@ -208,7 +208,7 @@ impl Agent {
         crate::storage::gc::collect_now(&self.context, dry_run).await
     }
 
-    /// Returns the state of collection: what it did and has before it.
+    /// Returns the state of collection: finished and pending work.
     pub fn collection(&self) -> watch::Receiver<GcState> {
         self.context.storage.collection.subscribe()
     }
@@ -252,7 +252,7 @@ impl Agent {
 /// Closes log loop and store, so that nothing of the agent is left when `shutdown` returns.
 async fn close(context: Arc<AgentContext>) {
     let deadline = Instant::now() + SHUTDOWN_GRACE;
-    // A holder that is left is a task that was dropped, and lets go at its next step.
+    // A remaining holder is a dropped asynchronous task, which releases the context at its next step.
     while Arc::strong_count(&context) > 1 && Instant::now() < deadline {
         tokio::time::sleep(CLOSE_INTERVAL).await;
     }
@@ -269,7 +269,7 @@ async fn close(context: Arc<AgentContext>) {
     }
 }
 
-/// Gives the last reports a moment to be committed.
+/// Waits a short time for the last reports to be committed.
 async fn flush_reports(session: &SessionContext) {
     let committed = async {
         while !session.outbox.is_empty() {
@@ -296,7 +296,7 @@ async fn stop_tasks(events: &mpsc::Sender<Event>) {
     }
 }
 
-/// Where the node's eBPF programs are pinned: below a bpffs, by node.
+/// The directory in which the node's eBPF programs are pinned, below a bpffs.
 pub(crate) fn pin_dir(data: &DataDir, node_id: NodeId) -> Result<std::path::PathBuf, String> {
     let bpffs =
         ensure_bpffs(data.root()).map_err(|error| muster_domain::error_chain::chain(&error))?;

@@ -1,4 +1,4 @@
-//! Limits of tasks, and what they reserve of the machine.
+//! Limits of tasks, and their reservations of the machine.
 //!
 //! | module | subject |
 //! |---|---|
@@ -7,7 +7,7 @@
 //! | `new_disks` | I/O limits for disks that appear later |
 //! | `oom_score` | order in which the kernel kills for memory |
 //! | `teardown` | end of all processes of a cgroup |
-//! | `users` | users for tasks that name none |
+//! | `users` | users for tasks without a named user |
 
 pub mod cgroup;
 pub(crate) mod cores;
@@ -26,11 +26,11 @@ use users::WorkloadUsers;
 #[derive(Debug)]
 pub(crate) struct ResourceContext {
     pub(crate) tree: NodeTree,
-    /// The tasks that have cores for themselves.
+    /// The tasks that have reserved cores.
     pub(crate) cores: Cores,
-    /// Users of tasks that name none.
+    /// Users of tasks that name no user.
     pub(crate) users: WorkloadUsers,
-    /// A task whose memory or number of processes cannot be limited does not start.
+    /// Whether a task whose memory or number of processes cannot be limited is refused.
     pub(crate) strict_limits: bool,
     /// Limits that differed from their task's and were set again.
     pub(crate) limits_repaired: AtomicU64,

@@ -1,16 +1,15 @@
 //! The log loop: one thread that drains every FIFO of the node into rotated files.
 //!
-//! A FIFO is waited for by an io_uring poll that stays in flight until bytes come (tokio-uring on
-//! this thread alone); where io_uring is not allowed, epoll takes its place and nothing else
-//! changes. Bytes are then moved by `splice(2)` from FIFO to file in this thread, many at a time:
-//! `pace` lets a busy FIFO fill before it is drained again.
+//! An io_uring poll waits for a FIFO and stays in flight until bytes come (tokio-uring on this thread alone). Where
+//! io_uring is not allowed, epoll replaces it, with no other change. `splice(2)` then moves the bytes from FIFO to
+//! file in this thread, many at a time. `pace` lets a busy FIFO fill before it is drained again.
 //!
-//! Bytes are not read into a buffer and written from there. A process that is killed between the two has taken bytes
-//! from the FIFO that are in no file. `splice` takes exactly the bytes that it wrote, in one system call that SIGKILL
-//! cannot part. A killed agent thus neither loses nor repeats a byte, and a full disk leaves the bytes where they are.
-//! A thousand idle streams need no buffers. The io_uring operation of that name is not used: it runs on worker threads
-//! and costs fifty times as much. A file system that cannot take a splice is written by read and write, and the stream
-//! says so.
+//! Bytes are not read into a buffer and written from there. A process that is killed between the two would lose the
+//! bytes that it took from the FIFO. `splice` takes exactly the bytes that it wrote, in one system call that
+//! SIGKILL cannot split. A killed agent thus neither loses nor repeats a byte, and a full disk leaves the bytes in
+//! the FIFO. A thousand idle streams need no buffers. The io_uring operation of that name is not used: it runs on
+//! worker threads and costs fifty times as much. For a file system without splice, read and write replace it, and
+//! the stream's counts show that.
 //!
 //! Absent on purpose: reading logs, FIFOs, rotation (`logs`).
 
@@ -36,20 +35,20 @@ use crate::ring::worker::Command;
 /// rate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnFull {
-    /// Leaves them in the FIFO and tries again, so that the task blocks once that is full.
+    /// Leaves the bytes in the FIFO and tries again, so that the task blocks when the FIFO is full.
     #[default]
     Block,
-    /// Throws them away and counts them; readers are told of a gap.
+    /// Throws the bytes away and counts them; readers receive a gap.
     Drop,
 }
 
-/// How bytes get from a FIFO to a file.
+/// The method that moves bytes from a FIFO to a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transfer {
-    /// By `splice(2)`: exactly once, whenever the agent is killed.
+    /// `splice(2)`: moves each byte exactly once, whenever the agent is killed.
     #[default]
     Splice,
-    /// By read and write: a kill between the two loses what was read, at most 64 KiB a stream.
+    /// Read and write: a kill between the two loses the bytes that were read, at most 64 KiB a stream.
     Copy,
 }
 
@@ -57,9 +56,9 @@ pub enum Transfer {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Engine {
     IoUring,
-    /// epoll, and why it is not io_uring.
+    /// epoll, and the reason for the absence of io_uring.
     Epoll {
-        /// For an operator to read.
+        /// The reason, for an operator to read.
         reason: String,
     },
 }
@@ -82,11 +81,11 @@ pub enum EngineChoice {
     Epoll,
 }
 
-/// How to run the loop.
+/// The settings of the loop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RingConfig {
     pub engine: EngineChoice,
-    /// How bytes are moved.
+    /// The method that moves bytes.
     pub transfer: Transfer,
 }
 
@@ -94,7 +93,7 @@ impl RingConfig {
     /// The environment variable that chooses the engine: `epoll`, or anything else for the default.
     pub const ENGINE_ENV: &str = "MUSTER_LOG_ENGINE";
 
-    /// The default, with what [`Self::ENGINE_ENV`] says.
+    /// Returns the default with the engine that [`Self::ENGINE_ENV`] selects.
     pub fn from_env() -> Self {
         let epoll = std::env::var_os(Self::ENGINE_ENV).is_some_and(|engine| engine == "epoll");
         let engine = if epoll {
@@ -113,7 +112,7 @@ impl RingConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StreamId(u64);
 
-/// A FIFO to drain, and where to.
+/// A FIFO to drain, and its log files.
 #[derive(Debug)]
 pub struct StreamSpec {
     /// The FIFO, open for reading and writing.
@@ -122,20 +121,20 @@ pub struct StreamSpec {
     pub dir: PathBuf,
     /// The stream's name, as `web.stdout`: files are `<name>.N`.
     pub name: String,
-    /// The limits of what is kept.
+    /// The limits of the kept log files.
     pub limits: RotateLimits,
     /// The treatment of bytes when the disk is full.
     pub on_full: OnFull,
-    /// The rate of taking bytes; `None` for as much as comes.
+    /// The rate limit for taking bytes; `None` for no limit.
     pub rate: Option<RateLimit>,
-    /// Nothing was ever written of it, as far as is known: files are not looked for before its first byte.
+    /// Whether the stream probably has no bytes yet: existing files are not looked for before its first byte.
     pub begins: bool,
 }
 
 /// The rate at which bytes of a stream are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RateLimit {
-    /// Bytes in a second, at least 1. As much may come at once after a pause of a second.
+    /// Bytes in a second, at least 1. After a pause of a second, the same amount may be taken at once.
     pub bytes_per_second: u64,
     /// The treatment of bytes beyond the rate. Bytes in the FIFO when the stream is detached are taken in any case.
     pub on_limit: OnFull,
@@ -146,11 +145,10 @@ pub struct RateLimit {
 pub struct StreamStats {
     /// Bytes written to files.
     pub bytes: u64,
-    /// Bytes thrown away because they could not be written, or were more than the rate.
+    /// Bytes thrown away because they could not be written, or exceeded the rate.
     pub dropped_bytes: u64,
-    /// Time in which there were bytes and the rate was used up.
+    /// Time for which bytes waited because the rate was used up.
     pub limited: Duration,
-    /// How often the next file was begun.
     pub rotations: u64,
     /// Offset behind the last byte taken from the FIFO, counted from the stream's begin.
     pub offset: u64,
@@ -158,7 +156,7 @@ pub struct StreamStats {
     pub drains: u64,
     /// The reason why the last try to write failed; `None` when it did not.
     pub blocked: Option<String>,
-    /// How bytes are moved.
+    /// The method that moves bytes.
     pub transfer: Transfer,
 }
 
@@ -173,13 +171,13 @@ pub struct DetachReport {
 /// Why the loop could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum StartRingError {
-    /// No thread to be had.
+    /// The thread cannot be made.
     #[error("start the log thread")]
     Thread(#[source] std::io::Error),
     /// The thread could make no runtime, neither on io_uring nor on epoll.
     #[error("make the log thread's event loop; is the process out of file descriptors?")]
     Runtime(#[source] std::io::Error),
-    /// The thread ended before it said how it goes.
+    /// The thread ended before it reported the result of its start.
     #[error("the log thread ended while starting")]
     Died,
 }
@@ -204,7 +202,7 @@ pub enum AttachError {
     /// Two streams would write the same files.
     #[error("log {name} in {dir} is attached already")]
     Twice { dir: PathBuf, name: String },
-    /// More than the loop takes.
+    /// The loop has as many streams as it takes.
     #[error("{max} log streams are attached, the most that one agent drains")]
     Full { max: usize },
     /// The loop has ended.
@@ -212,10 +210,10 @@ pub enum AttachError {
     Stopped(#[from] RingStopped),
 }
 
-/// Why a stream could not be asked or detached.
+/// Why a stream could not be queried or detached.
 #[derive(Debug, thiserror::Error)]
 pub enum StreamError {
-    /// There is no such stream, or it was detached.
+    /// The stream does not exist, or was detached.
     #[error("no such log stream; it was detached already")]
     Unknown,
     /// The loop has ended.
@@ -242,7 +240,7 @@ impl LogRing {
     ///
     /// # Errors
     ///
-    /// [`StartRingError`]. io_uring not being allowed is none: see [`Self::engine`].
+    /// [`StartRingError`]. The absence of io_uring is no error: see [`Self::engine`].
     pub fn start(config: RingConfig) -> Result<Self, StartRingError> {
         let (commands, inbox) = mpsc::channel(COMMANDS_MAX);
         let (started, ready) = std::sync::mpsc::sync_channel(STARTS_MAX);
@@ -270,7 +268,7 @@ impl LogRing {
         &self.engine
     }
 
-    /// Drains a FIFO from now on, beginning with what waits in it.
+    /// Drains a FIFO from now on, beginning with the bytes in it.
     ///
     /// # Errors
     ///
@@ -280,8 +278,8 @@ impl LogRing {
         self.ask(|answer| Command::Attach { spec, answer }).await?
     }
 
-    /// Drains what waits in the FIFO and stops. With a writer that goes on, or a disk that is
-    /// full, it stops after `within` and says what is left; a later attach goes on there.
+    /// Drains the bytes in the FIFO and stops. If the task keeps writing, or the disk is full, it stops after
+    /// `within` and returns the number of remaining bytes. A later attach continues there.
     ///
     /// # Errors
     ///
@@ -311,7 +309,7 @@ impl LogRing {
             .ok_or(StreamError::Unknown)
     }
 
-    /// Stops all streams where they are and waits for the thread, some milliseconds.
+    /// Stops all streams at once and waits some milliseconds for the thread.
     pub fn stop(self) {
         let Self {
             commands, thread, ..
@@ -323,7 +321,7 @@ impl LogRing {
         }
     }
 
-    /// Has silent streams looked for: what [`limits::REST_SWEEP`] is for outside of tests.
+    /// Triggers a sweep for silent streams, which [`limits::REST_SWEEP`] triggers outside of tests.
     #[cfg(test)]
     pub(crate) async fn sweep(&self) -> Result<(), RingStopped> {
         self.ask(|answer| Command::Sweep { answer }).await

@@ -3,7 +3,7 @@
 //! | module | subject |
 //! |---|---|
 //! | `clock` | time of deadlines and events |
-//! | `contact` | time at which a leader last heard of the node; it survives the agent |
+//! | `contact` | time of the last contact with a leader; it survives the agent |
 //! | `control` | the connection, its requests and their answers |
 //! | `failure` | replies to requests that could not be served |
 //! | `status` | state of the connection |
@@ -25,7 +25,7 @@ use tokio::sync::{Semaphore, watch};
 use reports::Outbox;
 use status::ControlPlaneStatus;
 
-/// The node as its servers know it, and what it owes them.
+/// The identity of the node towards its servers, and pending messages to them.
 #[derive(Debug)]
 pub(crate) struct SessionContext {
     /// The secret with which the node registers.

@@ -6,7 +6,7 @@
 //! | [`disk`] | limits of ephemeral disks |
 //! | `gc` | removal of finished allocations |
 //! | [`gc_outcome`] | result of a forced collection |
-//! | `leftovers` | remains that drivers and the kernel did not let go of |
+//! | `leftovers` | resources that drivers and the kernel did not release |
 //! | `migrate` | an allocation's data, to and from other nodes |
 //! | `payload` | files that a dispatched job brings |
 //! | `roots` | root directories made of the host's directories |
@@ -48,26 +48,26 @@ pub(crate) struct StorageContext {
     pub(crate) store: Store,
     /// The disk limits of allocations.
     pub(crate) disks: Arc<Disks>,
-    /// The host paths in roots of tasks whose drivers change into one.
+    /// The host paths in roots of tasks whose drivers change into a root.
     pub(crate) chroot_env: Arc<ChrootEnv>,
-    /// Data that are read for other nodes.
+    /// The leases on directories that are read for other nodes.
     pub(crate) dir_leases: Arc<DirLeases>,
-    /// Places for allocations that want data from other nodes, [`crate::limits::FETCHES_MAX`].
+    /// Permits for allocations that fetch data from other nodes, [`crate::limits::FETCHES_MAX`].
     pub(crate) fetches: Semaphore,
     /// The destroyed allocations that are being deleted.
     pub(crate) trash: Arc<Trash>,
-    /// The remains that drivers and the kernel did not let go of.
+    /// The resources that drivers and the kernel did not release.
     pub(crate) leftovers: Leftovers,
-    /// Allocations whose directories may be moved to the trash at a time.
+    /// Permits for moving allocations' directories to the trash at the same time.
     pub(crate) destroys: Semaphore,
-    /// The state of collection, as the node's loop last said.
+    /// The state of collection, as last published by the node's loop.
     pub(crate) collection: watch::Sender<GcState>,
 }
 
 impl StorageContext {
-    /// Moves everything of an allocation to the trash: one rename for its directories, one for its logs.
+    /// Moves all directories of an allocation to the trash: one rename for its directories, one for its logs.
     pub(crate) async fn discard(&self, alloc_id: AllocId) -> Result<(), DirError> {
-        // A reader that lends them to another node would get half of what is there.
+        // A transfer to another node would otherwise read only a part of the data.
         self.dir_leases.leave(alloc_id).await;
         let (data, trash) = (self.data.clone(), Arc::clone(&self.trash));
         let disks = Arc::clone(&self.disks);
@@ -75,8 +75,8 @@ impl StorageContext {
             disks.release(&data.alloc(alloc_id).alloc);
             data.discard_alloc(&trash, alloc_id)
         });
-        // A panic there is ours. What was moved before it stays in the trash; the rest is moved when it
-        // is tried again.
+        // A panic in the thread is a bug. Directories that were moved before the panic stay in the trash. A retry moves
+        // the rest.
         let moved = moved.await;
         let moved = moved.unwrap_or_else(|panic| Err(DirError::panicked(&panic)));
         if moved.is_ok() {

@@ -7,21 +7,21 @@ use std::os::fd::{AsRawFd as _, BorrowedFd};
 
 use rustix::process::Pid;
 
-/// `IOPRIO_WHO_PROCESS` (`ioprio_set(2)`), which means a thread; the number 0 is the calling one.
+/// `IOPRIO_WHO_PROCESS` (`ioprio_set(2)`), which means a thread; the number 0 is the calling thread.
 const WHO_THREAD: libc::c_int = 1;
 
-/// How much of a disk a thread gets, where the disk's scheduler knows priorities (`bfq`, `mq-deadline`). Values are
-/// those of `IOPRIO_PRIO_VALUE`: the class stands above 13 bits of level.
+/// The disk priority of a thread, where the disk's scheduler has priorities (`bfq`, `mq-deadline`). Values are
+/// those of `IOPRIO_PRIO_VALUE`: the class is above 13 bits of level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub(crate) enum IoPriority {
-    /// The class that follows from the process's niceness: none.
+    /// No class: the process's niceness decides.
     Default = 0,
-    /// Only what nobody else wants.
+    /// Only disk time that no other thread wants.
     Idle = 3 << 13,
 }
 
-/// Sets what the thread gets of disks.
+/// Sets the disk priority of the thread.
 pub(crate) fn set_io_priority(thread: Pid, priority: IoPriority) -> io::Result<()> {
     let (thread, priority) = (thread.as_raw_nonzero().get(), priority as i32);
     // SAFETY: the call takes three numbers and touches no memory of this process.
@@ -32,9 +32,9 @@ pub(crate) fn set_io_priority(thread: Pid, priority: IoPriority) -> io::Result<(
 /// `FS_IOC_FSGETXATTR` and `FS_IOC_FSSETXATTR` (linux/fs.h): a `struct fsxattr` of 28 bytes.
 const GET_XATTR: libc::Ioctl = 0x801C_581F;
 const SET_XATTR: libc::Ioctl = 0x401C_5820;
-/// `FS_XFLAG_PROJINHERIT`: what is made in the directory gets its project.
+/// `FS_XFLAG_PROJINHERIT`: new files in the directory get its project.
 const PROJECT_INHERIT: u32 = 0x200;
-/// `PRJQUOTA`, and commands of `quotactl(2)` that stand above it.
+/// `PRJQUOTA`; commands of `quotactl(2)` are in the bits above it.
 const PROJECT_QUOTA: u32 = 2;
 const GET_QUOTA: u32 = 0x80_0007;
 const SET_QUOTA: u32 = 0x80_0008;
@@ -44,7 +44,7 @@ const GET_STATE: u32 = (b'X' as u32) << 8 | 8;
 const PROJECTS_ENFORCED: u16 = 1 << 5;
 /// `QIF_BLIMITS | QIF_ILIMITS`.
 const BOTH_LIMITS: u32 = 1 | 4;
-/// Bytes of a block in which `struct if_dqblk` counts limits, whatever the file system's are.
+/// Bytes of a block in which `struct if_dqblk` counts limits, independent of the file system's block size.
 const QUOTA_BLOCK: u64 = 1024;
 
 /// `struct fsxattr` (linux/fs.h).
@@ -77,7 +77,7 @@ struct Dqblk {
 /// The kernel's numbers of a project; 0 is no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ProjectQuota {
-    /// Most bytes.
+    /// Limit of bytes.
     pub(crate) bytes_max: u64,
     /// Bytes charged.
     pub(crate) bytes: u64,
@@ -93,7 +93,7 @@ pub(crate) fn project(file: BorrowedFd<'_>) -> io::Result<(u32, bool)> {
     Ok((project, xflags & PROJECT_INHERIT != 0))
 }
 
-/// Gives an open directory a project, which everything made in it from now on inherits.
+/// Sets the project of an open directory, which all new entries in it inherit.
 pub(crate) fn set_project(dir: BorrowedFd<'_>, project: u32) -> io::Result<()> {
     let mut wanted = xattr(dir)?;
     wanted.project = project;
@@ -101,7 +101,8 @@ pub(crate) fn set_project(dir: BorrowedFd<'_>, project: u32) -> io::Result<()> {
     set_xattr(dir, &wanted)
 }
 
-/// Has an open file or directory charged to another project; what is made in a directory gets what it got before.
+/// Charges an open file or directory to another project. New files in a directory still get the project that they
+/// got before.
 pub(crate) fn move_to_project(file: BorrowedFd<'_>, project: u32) -> io::Result<()> {
     let mut wanted = xattr(file)?;
     wanted.project = project;
@@ -130,7 +131,7 @@ pub(crate) fn projects_are_limited(dir: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(u16::from_ne_bytes([state[2], state[3]]) & PROJECTS_ENFORCED != 0)
 }
 
-/// Returns the numbers that the file system of `dir` has of a project. xfs keeps nothing of one that was never used.
+/// Returns the file system's numbers of a project. xfs keeps none for a project that was never used.
 pub(crate) fn project_quota(dir: BorrowedFd<'_>, project: u32) -> io::Result<ProjectQuota> {
     let mut found = Dqblk::default();
     match quotactl(dir, GET_QUOTA, project, (&raw mut found).cast()) {
@@ -161,7 +162,7 @@ pub(crate) fn limit_project(
     quotactl(dir, SET_QUOTA, project, (&raw mut wanted).cast())
 }
 
-/// `quotactl_fd(2)` about projects. `data` is what the command reads or writes, and no smaller.
+/// Calls `quotactl_fd(2)` for projects. `data` is the buffer that the command reads or writes, and no smaller.
 fn quotactl(
     dir: BorrowedFd<'_>,
     command: u32,

@@ -276,7 +276,7 @@ fn logs(client: &Client, args: &AllocLogsArgs) -> CliResult {
     }
 }
 
-/// The one task of `found`.
+/// The only task of `found`.
 fn only_task(client: &Client, found: &AllocListStub) -> Result<String, CliError> {
     let alloc: Allocation = client.get(&format!("/v1/allocation/{}", found.id))?;
     let tasks: Vec<String> = alloc.task_resources.into_keys().collect();

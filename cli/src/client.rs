@@ -1,8 +1,8 @@
 //! The HTTP side of client commands.
 //!
-//! A client knows one or several servers, any of which answers everything. A request that no server took, or
-//! whose answer was lost, is sent again, elsewhere if there is an elsewhere, for a bounded time. That is safe
-//! for writes too: each carries a key of its own, and servers apply what has the same key once.
+//! A client has the addresses of one or several servers, each of which can answer every request. A request that no
+//! server accepted, or whose response was lost, is repeated for a bounded time. Another server is preferred, if there
+//! is one. Repeating is also safe for writes: each has a unique key, and servers apply a key only once.
 
 use std::io::Read;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,22 +15,22 @@ use ureq::http::{HeaderMap, Response};
 
 use crate::exit::{CliError, Exit};
 
-/// Where a server is unless `--address` or `MUSTER_ADDR` say otherwise.
+/// The default address of a server, without `--address` and `MUSTER_ADDR`.
 pub const DEFAULT_ADDRESS: &str = "http://127.0.0.1:4646";
 /// Time to connect.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time until an answer begins, beyond what the request asks the server to wait. A server answers within ten
-/// seconds, if only that it cannot.
+/// Time until a response begins, in addition to the requested wait. A server responds within ten seconds, even if only
+/// with an error.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
-/// Time an answer may take to arrive.
+/// Time in which a response must arrive completely.
 const BODY_TIMEOUT: Duration = Duration::from_mins(1);
-/// Time a snapshot may take to be taken in, and to begin to come out.
+/// Time in which a server must accept a snapshot, or begin to send one.
 const SNAPSHOT_TIMEOUT: Duration = Duration::from_mins(10);
-/// How long a request is tried again, from its beginning: an election on a busy machine, twice.
+/// The time for which a request is repeated, from its start: twice the time of an election on a busy machine.
 const RETRY_WAIT: Duration = Duration::from_secs(20);
 /// Pause before a request is tried again, unless the server names one.
 const RETRY_PAUSE: Duration = Duration::from_millis(250);
-/// Longest pause that is taken from a server.
+/// The longest pause that the client accepts from a server.
 const RETRY_PAUSE_MAX: Duration = Duration::from_secs(5);
 /// Bytes of an answer that is read whole. A list of a million stubs is far below.
 const ANSWER_BYTES_MAX: u64 = 1 << 30;
@@ -44,7 +44,7 @@ pub struct Client {
     http: ureq::Agent,
 }
 
-/// An answer with the index of the state it shows.
+/// A response with the index of its state.
 #[derive(Debug)]
 pub struct IndexedAnswer<T> {
     /// The answer.
@@ -56,17 +56,17 @@ pub struct IndexedAnswer<T> {
 /// The failure of one try.
 #[derive(Debug)]
 enum AttemptError {
-    /// No server is there. All servers said so: no use in waiting.
+    /// The server refused the connection. If all servers do, a repetition is useless.
     Absent(CliError),
-    /// It was lost on the way, or the server cannot now.
+    /// The response was lost, or the server cannot respond now.
     Lost(CliError, Duration),
 }
 
-/// Checks the addresses of servers as a user gives them.
+/// Checks the servers' addresses from the user.
 ///
 /// # Errors
 ///
-/// The reason and the remedy, for an empty list and for another scheme than `http`.
+/// The reason and the remedy, for an empty list or a scheme other than `http`.
 pub fn parse_addresses(addresses: &str) -> Result<String, String> {
     let mut given = addresses.split(',').map(str::trim);
     if given.all(str::is_empty) {
@@ -87,7 +87,7 @@ pub fn parse_addresses(addresses: &str) -> Result<String, String> {
 }
 
 impl Client {
-    /// For the servers at `addresses`: URLs or `host:port`, separated by commas.
+    /// Creates a client of the servers at `addresses`: URLs or `host:port`, separated by commas.
     #[must_use]
     pub fn new(addresses: &str) -> Self {
         let url = |address: &str| {
@@ -131,21 +131,21 @@ impl Client {
         }
     }
 
-    /// Asks the next server from here on.
+    /// Switches to the next server.
     pub fn turn(&self) {
         self.current.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The answer to `GET path`.
+    /// The response to `GET path`.
     ///
     /// # Errors
     ///
-    /// [`CliError`]: unreachable, refused, not found, or an answer of another version.
+    /// [`CliError`]: unreachable, refused, not found, or a response of another version.
     pub fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, CliError> {
         Ok(self.get_after(path, 0, Duration::ZERO)?.value)
     }
 
-    /// The answer to `GET path` once it shows a state after `index`, or after `wait`.
+    /// The response to `GET path` once its state is after `index`, or after `wait`.
     ///
     /// # Errors
     ///
@@ -177,11 +177,11 @@ impl Client {
         Ok(IndexedAnswer { value, index })
     }
 
-    /// The answer to `GET path`, with any status code: some answer a question with it.
+    /// The response to `GET path` with any status code, because some responses use the status as a result.
     ///
     /// # Errors
     ///
-    /// As [`Self::get`], but only for statuses from which nothing can be read.
+    /// As [`Self::get`], but only for statuses without a readable body.
     pub fn get_any<T: DeserializeOwned>(&self, path: &str) -> Result<T, CliError> {
         let response = self.until_answered(path, |server| {
             self.http
@@ -212,7 +212,7 @@ impl Client {
         self.put_within(path, body, Duration::ZERO)
     }
 
-    /// The answer to `PUT path` with `body`, which asks the server to wait for something as long as `wait`.
+    /// The response to `PUT path` with `body`, which asks the server to wait for up to `wait`.
     ///
     /// # Errors
     ///
@@ -264,7 +264,7 @@ impl Client {
         self.read(path, response)
     }
 
-    /// The body of `GET path` as it comes, without an end in time.
+    /// The body of `GET path` as a stream without a timeout.
     ///
     /// # Errors
     ///
@@ -296,8 +296,8 @@ impl Client {
         Err(refusal(path, status, text.trim()))
     }
 
-    /// The answer to `PUT path` with a body that is read from `file`. It is sent once: a user who uploads something
-    /// large looks at the answer before trying again.
+    /// The response to `PUT path` with a body that is read from `file`. The request is sent only once. The user sees
+    /// the response and decides whether to repeat a large upload.
     ///
     /// # Errors
     ///
@@ -361,12 +361,12 @@ impl Client {
         answer: Result<Response<ureq::Body>, ureq::Error>,
     ) -> Result<Response<ureq::Body>, AttemptError> {
         match answer {
-            // The server cannot now; 504 is an outcome that nobody knows, and the key makes it safe to ask.
+            // The server cannot respond now. After 504 the outcome is unknown, and the key makes a repetition safe.
             Ok(response) if matches!(response.status().as_u16(), 503 | 504) => {
                 let pause = header(response.headers(), "retry-after")
                     .and_then(|value| value.parse().ok())
                     .map_or(RETRY_PAUSE, Duration::from_secs);
-                // Elsewhere it may work at once.
+                // Another server may respond at once.
                 let pause = if self.servers.len() > 1 {
                     RETRY_PAUSE
                 } else {
@@ -465,7 +465,7 @@ fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     headers.get(name)?.to_str().ok()
 }
 
-/// A new key that tells one write from another, however often it is sent.
+/// A new key of a write, the same for all its repetitions.
 fn key() -> String {
     uuid::Uuid::new_v4().to_string()
 }
@@ -522,8 +522,8 @@ mod tests {
         assert!(refused.contains("unknown scheme \"https\""), "{refused}");
     }
 
-    /// A server that answers each connection with the next of `answers`; an empty one hangs up. Gives its
-    /// address and the keys that the requests carried.
+    /// A server that sends the next of `answers` on each connection; for an empty one it closes the connection. Returns
+    /// its address and the keys of the requests.
     fn server(answers: &'static [&'static str]) -> (String, std::thread::JoinHandle<Vec<String>>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();

@@ -1,4 +1,4 @@
-//! `muster deployment`: versions of jobs that take the place of older ones.
+//! `muster deployment`: rollouts of new job versions.
 
 mod follow;
 mod show;
@@ -34,7 +34,7 @@ pub enum DeploymentCommand {
     ///
     /// Example: muster deployment promote web
     Promote(PromoteArgs),
-    /// Fail a deployment. The job reverts to its last stable version if it says `auto_revert`.
+    /// Fail a deployment. With `auto_revert`, the job reverts to its last stable version.
     Fail {
         /// The deployment: id, prefix, or job.
         deployment: String,
@@ -177,7 +177,7 @@ fn status(client: &Client, json: bool, name: &str, args: &StatusArgs) -> CliResu
     Ok(exit)
 }
 
-/// How a command that followed `deployment` to its end ends.
+/// The exit code of a command that followed `deployment` to its end.
 pub(crate) fn ended(deployment: &Deployment) -> Exit {
     if deployment.status == "successful" {
         Exit::Done

@@ -1,4 +1,4 @@
-//! `muster doctor`: what this machine can do, and the fix for what it cannot.
+//! `muster doctor`: the capabilities of this machine, and fixes for missing ones.
 
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -30,7 +30,7 @@ pub struct DoctorArgs {
 /// Seconds that may be measured.
 const COST_SECONDS: RangeInclusive<f64> = 0.1..=3_600.0;
 
-/// Shows what each program costs a run, and all of them of one core.
+/// Shows the cost of each program per run, and the total as a share of one core.
 fn cost(json: bool, seconds: f64) -> CliResult {
     if !COST_SECONDS.contains(&seconds) {
         let (least, most) = (COST_SECONDS.start(), COST_SECONDS.end());

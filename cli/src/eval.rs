@@ -1,4 +1,4 @@
-//! `muster eval`: what the scheduler did, and why.
+//! `muster eval`: the scheduler's decisions and their reasons.
 
 use clap::Subcommand;
 use muster_wire::api::alloc::AllocListStub;

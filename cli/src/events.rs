@@ -1,7 +1,7 @@
-//! `muster events`: what changes, as it changes.
+//! `muster events`: changes as they happen.
 //!
-//! Follows one server's stream and goes on at another if that one is lost, from the index it had seen: no
-//! event is lost, none comes twice. A gap that cannot be bridged is an error.
+//! It follows the stream of one server. If the server is lost, it resumes at another one, from the last index. No event
+//! is lost or repeated. A gap that cannot be bridged is an error.
 
 use std::io::{BufReader, Write as _};
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use crate::client::{Client, escape};
 use crate::exit::{CliError, CliResult, Exit};
 use crate::output;
 
-/// How long a lost stream is looked for on all servers.
+/// The time for which a lost stream is requested from all servers.
 const SEARCH_WAIT: Duration = Duration::from_mins(1);
 /// Pause between two tries.
 const SEARCH_PAUSE: Duration = Duration::from_millis(250);
@@ -48,9 +48,9 @@ collection has the name of its rule, on a node the node's id. A server has its n
     )
 }
 
-/// How a stream ended.
+/// The end of a stream.
 enum StreamEnd {
-    /// The reader of our output has closed it.
+    /// The reader of the output has closed it.
     Enough,
     /// The server broke off.
     Lost(String),
@@ -137,7 +137,7 @@ fn follow(
             Err(error) => return Ok(StreamEnd::Lost(error.to_string())),
         }
         let Ok(read) = serde_json::from_str::<Line>(&line) else {
-            // Cut off in the middle: it comes again.
+            // The line is incomplete, and the next stream repeats it.
             return Ok(StreamEnd::Lost("it was cut off".to_owned()));
         };
         match read {
@@ -174,7 +174,7 @@ fn ended(error: StreamErrorBody) -> CliError {
     ))
 }
 
-/// One line an event.
+/// Formats one line per event.
 fn lines(events: &Events) -> String {
     events.events.iter().map(describe).collect()
 }
@@ -211,7 +211,7 @@ fn describe(event: &Event) -> String {
     )
 }
 
-/// The health of a server, with its faults.
+/// A server's health change, with its faults.
 fn server_health(row: &Value) -> String {
     let change: ServerHealthChange = serde_json::from_value(row.clone()).unwrap_or_default();
     if change.healthy {
@@ -225,7 +225,7 @@ const SERVERS: &str = "GarbageCollection";
 /// The payload of one on a node.
 const NODE: &str = "NodeGarbageCollection";
 
-/// Whose collection it was, and what came of it.
+/// The owner of a collection (the servers or a node), and the result.
 fn collection(event: &Event) -> (String, String) {
     let read = |name: &str| event.payload[name].clone();
     if let Ok(round) = serde_json::from_value::<NodeGcRound>(read(NODE)) {

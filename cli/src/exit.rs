@@ -1,4 +1,4 @@
-//! How a command ends: exit codes, and errors that say what to do.
+//! The ends of commands: exit codes, and errors with a remedy.
 
 use std::fmt;
 use std::process::ExitCode;
@@ -8,15 +8,15 @@ use std::process::ExitCode;
 pub enum Exit {
     /// Done.
     Done,
-    /// The thing asked for was tried and failed.
+    /// The requested operation was tried and failed.
     Failed,
     /// Running the job would change something. Only of a plan.
     Changes,
-    /// The command line or a file it names is wrong.
+    /// The command line or a file in it is faulty.
     Usage,
     /// Placed only in part: the rest waits for room.
     Partial,
-    /// There is no such thing.
+    /// The requested object does not exist.
     NotFound,
     /// The server refused.
     Refused,
@@ -26,9 +26,9 @@ pub enum Exit {
     TimedOut,
     /// Interrupted by the user.
     Interrupted,
-    /// It cannot be said what would change. Only of a plan.
+    /// The changes cannot be determined. Only for a plan.
     Undetermined,
-    /// As a command in a task ended.
+    /// The exit code of a command in a task.
     Command(u8),
 }
 
@@ -58,14 +58,14 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// Why a command did not do what was asked.
+/// The error of a command.
 #[derive(Debug)]
 pub struct CliError {
-    /// How the process ends.
+    /// The exit code of the process.
     pub exit: Exit,
     /// The fault, its place and its cause.
     pub message: String,
-    /// Advice on how to go on.
+    /// Advice on the next step.
     pub help: Option<String>,
 }
 
@@ -79,14 +79,14 @@ impl CliError {
         }
     }
 
-    /// With advice.
+    /// Adds advice.
     #[must_use]
     pub fn help(mut self, help: impl Into<String>) -> Self {
         self.help = Some(help.into());
         self
     }
 
-    /// From an error with its chain of causes.
+    /// Creates an error from an error with its chain of causes.
     pub fn from_chain(exit: Exit, error: &(dyn std::error::Error + 'static)) -> Self {
         let mut message = error.to_string();
         let mut cause = error.source();

@@ -191,7 +191,7 @@ fn validate(client: &Client, json: bool, file: &std::path::Path, values: &ValueA
 fn stop(client: &Client, json: bool, args: &StopArgs) -> CliResult {
     let id = names::job(client, &args.job, names::Access::Change)?;
     let path = format!("/v1/job/{}?purge={}", escape(&id), args.purge);
-    // Counted before: later, those that had ended by themselves look the same.
+    // The count must precede the stop. Afterwards, instances that ended by themselves look the same.
     let counted = (!args.detach).then(|| run::count_live(client, &id));
     let counted = counted.transpose()?;
     let answer: RegisterResponse = client.delete(&path)?;
@@ -223,7 +223,7 @@ fn stop(client: &Client, json: bool, args: &StopArgs) -> CliResult {
     Ok(Exit::Done)
 }
 
-/// A line on what a purge freed; none of what was not one.
+/// A line on the objects that a purge deleted; none without a purge.
 fn freed(counts: &BTreeMap<String, u64>) -> String {
     if counts.is_empty() {
         return String::new();

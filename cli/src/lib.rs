@@ -2,12 +2,12 @@
 //!
 //! [`Command`] lists the commands and the command families. A new family is a module and a variant here.
 //!
-//! | module | what |
+//! | module | content |
 //! |---|---|
-//! | [`client`], [`names`], [`output`], [`exit`] | what every client command shares |
+//! | [`client`], [`names`], [`output`], [`exit`] | code that client commands share |
 //! | [`job`], [`deployment`], [`alloc`], [`node`], [`eval`], [`events`], [`task`], [`top`], [`system`], [`operator`] | a file per command family |
 //! | [`serve`] | the composition root: server, agent, dev, driver |
-//! | [`doctor`] | what this machine can do, and the fix for what it cannot |
+//! | [`doctor`] | the capabilities of this machine, and fixes for missing ones |
 //!
 //! Job files are read by the crate `jobspec`. Client commands use `wire` and it only; [`serve`], [`doctor`] and the offline parts of [`operator`] are the only modules
 //! that see more.
@@ -88,7 +88,7 @@ pub enum Command {
     Agent(AgentArgs),
     /// Run a task driver. The agent starts it.
     Driver {
-        /// Which.
+        /// The driver.
         #[command(subcommand)]
         driver: DriverCommand,
     },
@@ -165,7 +165,7 @@ pub enum Command {
     },
 }
 
-/// Carries out what `args` say.
+/// Runs the command in `args`.
 ///
 /// # Errors
 ///

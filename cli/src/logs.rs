@@ -1,8 +1,8 @@
 //! Output of tasks: of one allocation (`muster alloc logs`), of a whole job (`muster job logs`).
 //!
-//! A [`feed`](feed::LogFeed) is one output of one task, and goes on where it broke off. [`merge`] puts the kept output of
-//! several feeds in the order of time. [`follow()`] prints their output from then on. Memory is bounded: a feed holds
-//! one frame and one unfinished line. Output that waits for a slow terminal is counted in frames.
+//! A [`feed`](feed::LogFeed) is one output of one task, and resumes where it was interrupted. [`merge`] merges the
+//! stored output of several feeds by time. [`follow()`] prints further output. Memory is bounded: a feed holds one
+//! frame and one unfinished line. Output for a slow terminal is bounded by a number of frames.
 
 mod feed;
 mod follow;
@@ -50,7 +50,7 @@ pub struct LogsArgs {
 }
 
 impl LogsArgs {
-    /// The outputs that are wanted.
+    /// The selected outputs.
     pub(crate) fn streams(&self) -> &'static [&'static str] {
         match (self.both, self.stderr) {
             (true, _) => &["stdout", "stderr"],
@@ -59,7 +59,7 @@ impl LogsArgs {
         }
     }
 
-    /// Where to begin, as the API has it.
+    /// The start position, as the API parameters.
     fn from(&self) -> String {
         let mut from = String::new();
         for (name, value) in [
@@ -77,16 +77,16 @@ impl LogsArgs {
     }
 }
 
-/// One output of one task.
+/// An output of a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Source {
     pub(crate) alloc_id: String,
     pub(crate) task: String,
     /// `stdout` or `stderr`.
     pub(crate) stream: &'static str,
-    /// The text before each of its lines; empty for none.
+    /// The text before each line; empty for none.
     pub(crate) label: String,
-    /// Whether its task may still write, as far as the servers know.
+    /// Whether the task may still write, as far as the servers know.
     pub(crate) runs: bool,
 }
 
@@ -102,7 +102,7 @@ impl Source {
     }
 }
 
-/// Prints the one log `source` as it is, from where `from` (parameters of the API) says.
+/// Prints the log `source` unchanged, from the position in `from` (parameters of the API).
 pub(crate) fn print_one(
     client: &Client,
     source: &Source,
@@ -145,11 +145,11 @@ pub(crate) fn print_one(
     }
 }
 
-/// Where each of several logs ended; `None` for one that has nothing.
+/// The ends of several logs; `None` for a log without output.
 pub(crate) type LogEnds = Vec<(Source, Option<u64>)>;
 
-/// Prints the kept output of `sources` in the order of time, and returns where each of them ended. If they are
-/// followed, that is where a line begins. `None` if the reader of our output has closed it.
+/// Prints the stored output of `sources` by time, and returns the end of each. If the logs are followed, each end is
+/// the start of a line. `None` if the reader of the output has closed it.
 pub(crate) fn print_kept(
     client: &Client,
     sources: Vec<Source>,
@@ -158,7 +158,7 @@ pub(crate) fn print_kept(
     let style = Style::of_stdout(args.timestamps);
     let mut ends = Vec::new();
     let mut out = std::io::stdout().lock();
-    // More than are read at a time come one after the other.
+    // Logs above the limit are read one after the other.
     let at_once = if sources.len() > STREAMS_MAX {
         output::eprint(&format!(
             "{} outputs are more than the {STREAMS_MAX} that can be put in order of time: they come one after the other",
@@ -205,7 +205,7 @@ pub(crate) fn print_kept(
     Ok(Some(ends))
 }
 
-/// Whether the reader of our output has closed it.
+/// Whether the reader of the output has closed it.
 fn enough(written: std::io::Result<()>) -> Result<bool, CliError> {
     match written {
         Ok(()) => Ok(false),

@@ -7,9 +7,9 @@ use std::process::ExitCode;
 use clap::Parser as _;
 use muster_cli::{Args, output, run, serve};
 
-/// A server has many small rows that one thread makes and another frees: a placement took 3.3 µs of processor time, with
-/// mimalloc 6.3 (`muster-perf place --quick`), and with the C library's allocator more than with that. An agent
-/// gives back what a burst of starts took. How: `.cargo/config.toml`.
+/// The allocator for servers and agents. In a server, one thread allocates many small rows and another frees them. A
+/// placement took 3.3 µs of CPU time, 6.3 µs with mimalloc (`muster-perf place --quick`), and more with the C library's
+/// allocator. An agent returns memory to the system after a burst of starts. `.cargo/config.toml` has the settings.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 

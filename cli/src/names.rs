@@ -1,13 +1,13 @@
-//! Names wherever ids are.
+//! Names in place of ids.
 //!
-//! A job is named by its id or a unique prefix. An allocation by its id or a unique prefix of it, by its
-//! name (`web.api[0]`, also `web/api.0`), or by its job (`web`) where the job has one. A deployment by its id, a
-//! unique prefix of it, or its job, whose newest is meant. A node by its name, id or a unique prefix. What is
-//! ambiguous lists the choices. A job's whole id comes before the begin of any other id.
+//! A job is named by its id or a unique prefix. An allocation is named by its id, a unique prefix or its name
+//! (`web.api[0]`, also `web/api.0`). The job (`web`) also names its only allocation. A deployment is named by its id, a
+//! unique prefix, or its job, for the newest one. A node is named by its name, its id or a unique prefix. An ambiguous
+//! name is an error that lists the choices. A job's full id takes precedence over prefixes of other ids.
 //!
-//! A command that changes something acts on an exact name only: a job's id, the name of an allocation or a node,
-//! or at least [`EXACT_ID_CHARS`] characters of a UUID, as tables print them. For a shorter prefix it asks, and
-//! refuses where standard input is not a terminal.
+//! A command that changes an object acts on an exact name only. This is a job's id, the name of an allocation or a
+//! node, or at least [`EXACT_ID_CHARS`] characters of a UUID, as tables print them. For a shorter prefix it asks for
+//! confirmation. It refuses if standard input is not a terminal.
 
 use std::io::{BufRead as _, IsTerminal as _};
 
@@ -27,17 +27,17 @@ const EXACT_ID_CHARS: usize = 8;
 /// Choices listed when a name is ambiguous.
 const CHOICES_MAX: usize = 8;
 
-/// The use that a command makes of the object that it names.
+/// The kind of access to the named object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// It shows the object. A unique prefix is enough.
+    /// The command shows the object. A unique prefix is enough.
     Show,
-    /// It changes the object. Anything but an exact name must be confirmed.
+    /// The command changes the object. An inexact name must be confirmed.
     Change,
 }
 
 impl Access {
-    /// Asks whether `found` is meant, if `name` does not name it exactly.
+    /// Asks the user to confirm `found`, if `name` does not name it exactly.
     fn check(self, noun: &str, name: &str, found: &str, exact: bool) -> Result<(), CliError> {
         if self == Self::Show || exact {
             return Ok(());
@@ -78,7 +78,7 @@ pub(crate) fn confirm(question: &str, unasked: impl FnOnce() -> CliError) -> Res
     ))
 }
 
-/// Whether `name` is `id`, or enough of it.
+/// Whether `name` is `id`, or a long enough prefix of it.
 fn is_exact_id(id: &str, name: &str) -> bool {
     name.len() >= EXACT_ID_CHARS && id.starts_with(name)
 }
@@ -125,7 +125,7 @@ pub fn alloc(client: &Client, name: &str, purpose: Access) -> Result<AllocListSt
         .into_iter()
         .filter(|alloc| is_called(alloc, name))
         .collect();
-    // A live one is meant rather than its dead predecessors; the newest rather than older ones.
+    // A live allocation is preferred over ended ones, and the newest over older ones.
     let live =
         |alloc: &AllocListStub| matches!(alloc.client_status.as_str(), "pending" | "running");
     if matching.iter().any(live) {
@@ -147,7 +147,8 @@ fn may_be_id(name: &str) -> bool {
     name.len() >= 2 && name.bytes().all(is_hex)
 }
 
-/// Whether a job has the id `name`. That job is meant, even where ids of allocations begin with its name, as with `db`.
+/// Whether a job has the id `name`. The job takes precedence even if ids of allocations begin with its name, as with
+/// `db`.
 fn is_job(client: &Client, name: &str) -> Result<bool, CliError> {
     let jobs: Vec<JobListStub> = client.get(&format!("/v1/jobs?prefix={}", escape(name)))?;
     Ok(jobs.iter().any(|job| job.id == name))
@@ -180,7 +181,7 @@ pub fn deployment(client: &Client, name: &str, purpose: Access) -> Result<Deploy
 ///
 /// # Errors
 ///
-/// Not found, or no server.
+/// Not found, or no reachable server.
 pub fn deployment_of(client: &Client, job: &str) -> Result<Deployment, CliError> {
     latest_deployment(client, job)?.ok_or_else(|| {
         CliError::new(Exit::NotFound, format!("job `{job}` has no deployment"))

@@ -1,4 +1,4 @@
-//! `muster net`: what network policies let pass and refused.
+//! `muster net`: packets that network policies allowed and denied.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::client::{Client, escape};
 use crate::exit::{CliError, CliResult, Exit};
 use crate::{names, output};
 
-/// How often nodes are asked for news.
+/// The interval of requests to nodes.
 const FOLLOW_EVERY: Duration = Duration::from_secs(1);
 
 /// Arguments of `muster net`.
@@ -108,7 +108,7 @@ fn show(shown: &[(AllocListStub, AllocNetwork)], denied: bool) -> Result<(), Cli
     Ok(())
 }
 
-/// Shows verdicts as they come. Allocations that come later are looked at too.
+/// Shows verdicts as they occur. It includes allocations that start later.
 fn follow(client: &Client, json: bool, args: &NetArgs) -> CliResult {
     let mut seen: BTreeMap<String, u64> = BTreeMap::new();
     loop {
@@ -120,7 +120,7 @@ fn follow(client: &Client, json: bool, args: &NetArgs) -> CliResult {
             let network = match fetch_network(client, &alloc, after) {
                 Ok(network) => network,
                 Err(error) if error.exit == Exit::Unreachable => return Err(error),
-                // Its node is away for the moment.
+                // The allocation's node is temporarily unreachable.
                 Err(_) => continue,
             };
             // Verdicts from before the first look are not reported as missing.
@@ -153,7 +153,7 @@ fn follow(client: &Client, json: bool, args: &NetArgs) -> CliResult {
 fn gap(alloc: &AllocListStub, network: &AllocNetwork, after: u64) -> Option<String> {
     let id = output::short_id(&alloc.id);
     let missed = network.missed;
-    // A node's numbers begin again with its agent.
+    // A node numbers verdicts from the start again when its agent restarts.
     if network.last < after {
         return Some(format!(
             "{id}: the agent of its node began anew: verdicts that it had not told are missing, {missed} of those since"
@@ -188,7 +188,7 @@ fn fetch_network(
     client.get(&format!("/v1/client/allocation/{id}/network?after={after}"))
 }
 
-/// One line: when, whose, what, where to or from, by which rule.
+/// One line: time, allocation, verdict, remote address and rule.
 fn line(alloc: &AllocListStub, verdict: &Verdict) -> String {
     let Verdict {
         number: _,

@@ -47,7 +47,7 @@ pub fn run(client: &Client, json: bool, command: &NodeCommand) -> CliResult {
     }
 }
 
-/// The name that an agent on this machine has unless it was given another.
+/// The default name of an agent on this machine.
 fn this_machine() -> Result<String, CliError> {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname")?;
     Ok(name.trim().to_owned())
@@ -103,8 +103,8 @@ fn list(client: &Client, json: bool) -> CliResult {
     Ok(Exit::Done)
 }
 
-/// A line for each name that several nodes have. A node that is down may be the former self of one that was set up
-/// anew.
+/// A line for each name that several nodes share. A down node may be the earlier registration of a machine that was set
+/// up again.
 fn shared_names(nodes: &[NodeListStub]) -> String {
     let mut counts: BTreeMap<&str, u32> = BTreeMap::new();
     for node in nodes.iter().filter(|node| node.status != "down") {
@@ -200,7 +200,7 @@ fn one(client: &Client, json: bool, name: &str) -> CliResult {
     Ok(Exit::Done)
 }
 
-/// How a node is being emptied.
+/// The state of a node's drain.
 fn draining(strategy: &DrainStrategy) -> String {
     let limit = match (strategy.deadline, strategy.force_deadline) {
         (..0, _) => "everything stops at once".to_owned(),
@@ -236,7 +236,7 @@ fn show_allocs(allocs: &[AllocListStub]) -> Result<(), CliError> {
     Ok(())
 }
 
-/// The past and coming collection of finished allocations: a line, and one for each thing that is in its way.
+/// The past and next collection of finished allocations: a line, and one for each obstacle.
 fn collection(collection: &Collection) -> String {
     let destroyed: u64 = collection.destroyed.values().sum();
     let reasons: Vec<String> = collection
@@ -317,7 +317,7 @@ mod tests {
         );
     }
 
-    /// The words are the node's.
+    /// The node supplies the texts, so control characters must not reach the terminal.
     #[test]
     fn reasons_of_a_node_cannot_steer_the_terminal() {
         let mut state = Collection::default();

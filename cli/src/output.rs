@@ -1,4 +1,4 @@
-//! How answers are shown: tables for people, JSON for programs.
+//! Output of commands: tables for people, JSON for programs.
 
 use std::fmt::Debug;
 use std::io::Write as _;
@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use crate::exit::CliError;
 
-/// A table without borders whose columns fit their contents; the header stays in pipes.
+/// A table without borders, with columns as wide as their contents. The header is also printed to pipes.
 #[must_use]
 pub fn table(header: &[&str]) -> Table {
     let mut table = Table::new();
@@ -49,7 +49,7 @@ pub fn print_json(value: &impl Serialize) -> Result<(), CliError> {
     print(&format!("{text}\n"))
 }
 
-/// Prints `text` as it is.
+/// Prints `text` unchanged.
 ///
 /// # Errors
 ///
@@ -63,7 +63,7 @@ pub fn print(text: &str) -> Result<(), CliError> {
 
 /// Prints a message on standard error, for humans rather than programs.
 pub fn eprint(text: &str) {
-    // Nobody may be listening; the command goes on.
+    // A write error is ignored: standard error may be closed, and the command continues.
     drop(writeln!(std::io::stderr().lock(), "{text}"));
 }
 
@@ -82,7 +82,7 @@ pub fn clean(text: &str) -> String {
         .collect()
 }
 
-/// A count and what is counted: `1 job`, `2 jobs`.
+/// A count with its noun: `1 job`, `2 jobs`.
 ///
 /// # Panics
 ///
@@ -100,7 +100,7 @@ pub fn short_id(id: &str) -> &str {
     id.get(..8).unwrap_or(id)
 }
 
-/// Bytes as people read them.
+/// Bytes in human-readable form.
 #[must_use]
 pub fn bytes(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
@@ -117,7 +117,7 @@ pub fn bytes(bytes: u64) -> String {
     }
 }
 
-/// A span of time as people read it.
+/// A duration in human-readable form.
 #[must_use]
 pub fn span(duration: Duration) -> String {
     let seconds = duration.as_secs();
@@ -131,7 +131,7 @@ pub fn span(duration: Duration) -> String {
     }
 }
 
-/// How long ago `at` (nanoseconds since the epoch) was.
+/// The time since `at` (nanoseconds since the epoch).
 #[must_use]
 pub fn ago(at: u64) -> String {
     let now = std::time::SystemTime::now()
@@ -140,7 +140,7 @@ pub fn ago(at: u64) -> String {
     format!("{} ago", span(now.saturating_sub(Duration::from_nanos(at))))
 }
 
-/// How far ahead `at` (nanoseconds since the epoch) is.
+/// The time until `at` (nanoseconds since the epoch).
 #[must_use]
 pub fn ahead(at: u64) -> String {
     let now = std::time::SystemTime::now()

@@ -1,4 +1,4 @@
-//! Reasons, in words: of an allocation's status, and of a group that could not be placed.
+//! Reasons as text: for an allocation's status, and for a group that could not be placed.
 
 use muster_wire::api::alloc::{AllocListStub, Metric};
 
@@ -38,7 +38,7 @@ pub(crate) fn reason(alloc: &AllocListStub) -> String {
     event.unwrap_or_else(description)
 }
 
-/// Why a group could not be placed.
+/// The reasons why a group could not be placed.
 pub(crate) fn reasons(metric: &Metric) -> String {
     let mut parts = Vec::new();
     if metric.nodes_evaluated == 0 {

@@ -1,6 +1,6 @@
-//! The long-running processes: server, agent, dev, driver. Everything is put together here.
+//! The long-running processes: server, agent, dev, driver. This module is the composition root.
 //!
-//! Each parses, builds, waits for a signal, and takes down in the reverse order.
+//! Each process parses its settings, starts its parts, waits for a signal, and stops the parts in reverse order.
 
 mod agent;
 mod dev;
@@ -58,7 +58,7 @@ pub fn driver(command: &DriverCommand) -> CliResult {
             task_open_files,
         } => {
             logging::start();
-            // The driver gives its tasks the limit it was started with, and then raises its own.
+            // The driver passes its initial limit to its tasks, and then raises its own.
             if let Some(count) = task_open_files {
                 limit_open_files(*count);
             }
@@ -75,9 +75,8 @@ pub fn driver(command: &DriverCommand) -> CliResult {
     }
 }
 
-/// Serves the native driver if this program was put into a plugin directory: under a name like
-/// `muster-driver-native`, or any other if a plugin host started it without arguments. `None` for
-/// every other start.
+/// Serves the native driver if this program was started as a plugin. That is a start under a name like
+/// `muster-driver-native`, or by a plugin host without arguments. `None` for any other start.
 pub fn as_plugin() -> Option<CliResult> {
     let mut args = std::env::args_os();
     let program = args.next().unwrap_or_default();
@@ -90,7 +89,7 @@ pub fn as_plugin() -> Option<CliResult> {
         };
         return Some(driver(&command));
     }
-    // A person who tries it learns what it is for.
+    // A start by hand gets an error that explains the program's purpose.
     (name == PLUGIN_NAME && args.len() == 0).then(|| Err(no_host()))
 }
 
@@ -101,8 +100,8 @@ fn no_host() -> CliError {
     )
 }
 
-/// Allows this process as many open files as the system does: each task costs the agent about eleven.
-/// Returns the limit that tasks are to have, which is the one from before.
+/// Raises the limit of open files of this process to the system's maximum. Each task costs the agent about eleven.
+/// Returns the earlier limit, which tasks get.
 fn raise_open_files() -> Option<u64> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).ok()?;
     if let Err(error) = setrlimit(Resource::RLIMIT_NOFILE, hard, hard) {
@@ -111,7 +110,8 @@ fn raise_open_files() -> Option<u64> {
     Some(soft)
 }
 
-/// Says in one line that this build has no eBPF programs, and which command makes them. The agent's own messages are many.
+/// Warns in one line that this build has no eBPF programs, and names the command that builds them. The agent itself
+/// would print many messages.
 fn warn_missing_object() {
     if let Err(error) = muster_agent::bpf::Bpf::object() {
         output::eprint(&missing_object(error));
@@ -133,7 +133,7 @@ fn limit_open_files(count: u64) {
     }
 }
 
-/// How to start the native driver: this very program, with `task_open_files` for its tasks.
+/// The command line of the native driver: this program, with `task_open_files` for its tasks.
 fn driver_command(task_open_files: Option<u64>) -> Result<Vec<std::ffi::OsString>, CliError> {
     let program = std::env::current_exe().map_err(|error| {
         CliError::new(
@@ -157,13 +157,13 @@ fn runtime() -> Result<tokio::runtime::Runtime, CliError> {
         .map_err(|error| CliError::new(Exit::Failed, format!("threads cannot be started: {error}")))
 }
 
-/// `dir` as an absolute path: a process may change its directory, and sockets are named by it.
+/// `dir` as an absolute path. A process may change its directory, and sockets are named after the path.
 fn absolute(dir: &Path) -> Result<PathBuf, CliError> {
     std::path::absolute(dir)
         .map_err(|error| CliError::new(Exit::Usage, format!("{}: {error}", dir.display())))
 }
 
-/// The machine's name; `fallback` if it has none.
+/// The hostname of the machine; `fallback` if it has none.
 fn host_name(fallback: &str) -> String {
     let name = nix::unistd::gethostname()
         .map(|name| name.to_string_lossy().trim().to_owned())
@@ -175,7 +175,7 @@ fn host_name(fallback: &str) -> String {
     }
 }
 
-/// Ends as `result` says, from a future that ran.
+/// Converts the result of a finished future to the result of the command.
 fn ended(result: Result<(), CliError>) -> CliResult {
     result.map(|()| Exit::Done)
 }

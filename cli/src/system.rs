@@ -10,8 +10,8 @@ use crate::client::Client;
 use crate::exit::{CliResult, Exit};
 use crate::output;
 
-/// How long servers and nodes may take to collect everything: half a minute for the leader and ten for the nodes, which
-/// wait until their space is free.
+/// The time for servers and nodes to collect everything: half a minute for the leader and ten minutes for the nodes.
+/// Nodes wait until the space is free.
 const GC_WAIT: Duration = Duration::from_secs(10 * 60 + 30);
 
 /// Commands about the cluster.

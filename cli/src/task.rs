@@ -157,7 +157,7 @@ pub fn run(client: &Client, json: bool, command: &TaskCommand) -> CliResult {
     }
 }
 
-/// Behind a task's path, where it is deleted: it is claimed first, in the same entry.
+/// The query of a task's path for deletion. It claims the task in the same log entry.
 const RESOLVE: &str = "?resolve=true";
 
 fn path(guid: &str, rest: &str) -> String {

@@ -1,6 +1,6 @@
-//! `muster top`: what every task uses, live from eBPF, with the totals of groups and jobs.
+//! `muster top`: the resource usage of every task, live from eBPF, with the totals of groups and jobs.
 //!
-//! Rates are the difference of two collections. One request a node and refresh, some nodes at once.
+//! Rates are the difference of two samples. Each refresh sends one request per node, to several nodes at once.
 
 mod tree;
 
@@ -21,10 +21,10 @@ use crate::output;
 
 use tree::{Amount, RowLevel, Sort, TreeRow};
 
-/// Nodes that are asked at a time. One takes some milliseconds, and a slow one holds a place only; twice as many
-/// would be more than a server has to do with one page.
+/// Nodes that are queried at the same time. A request takes some milliseconds, and a slow node occupies one slot only.
+/// Twice as many would load a server too much for one page.
 const NODES_AT_ONCE: usize = 16;
-/// A node that takes longer to answer is named. A page stays this long by itself.
+/// A node that takes longer to answer is listed. By default, a page is shown for as long.
 const SLOW: Duration = Duration::from_secs(1);
 
 /// The columns of tasks besides processor and memory.
@@ -74,7 +74,7 @@ pub struct TopArgs {
 }
 
 impl TopArgs {
-    /// Whether a row is asked for.
+    /// Whether a row is selected.
     fn shows(&self, row: &Row) -> bool {
         let is = |asked: &Option<String>, value: &str| asked.as_ref().is_none_or(|it| it == value);
         is(&self.job, &row.job)
@@ -84,7 +84,7 @@ impl TopArgs {
     }
 }
 
-/// A task and what it uses.
+/// A task and its usage.
 #[derive(Clone, Debug, Default, Serialize)]
 struct Row {
     name: String,
@@ -92,7 +92,7 @@ struct Row {
     group: String,
     task: String,
     node: String,
-    /// Percent of one core over the interval; absent if it cannot be had.
+    /// Percent of one core over the interval; absent if unavailable.
     cpu_percent: Option<f64>,
     /// Time that threads waited for a CPU, in percent of the interval; above 100 if several did.
     wait_percent: Option<f64>,
@@ -101,21 +101,21 @@ struct Row {
     memory_limit_bytes: Option<u64>,
     net_rx_bytes_per_s: Option<f64>,
     net_tx_bytes_per_s: Option<f64>,
-    /// Packets that its network policy refused, of either direction.
+    /// Packets that the task's network policy denied, in both directions.
     denied_per_s: Option<f64>,
     disk_read_bytes_per_s: Option<f64>,
     disk_write_bytes_per_s: Option<f64>,
-    /// Requests that its disks were given.
+    /// Requests to the task's disks.
     disk_operations_per_s: Option<f64>,
-    /// Time that processors held it back for its quota, in percent of the interval.
+    /// Time in which the CPU quota throttled the task, in percent of the interval.
     throttled_percent: Option<f64>,
-    /// Time in which some process stood still for want of a processor, in percent of the interval.
+    /// Time in which at least one process waited for a CPU, in percent of the interval.
     stalled_cpu_percent: Option<f64>,
-    /// The same of memory.
+    /// As `stalled_cpu_percent`, for memory.
     stalled_memory_percent: Option<f64>,
-    /// The same of disks.
+    /// As `stalled_cpu_percent`, for disks.
     stalled_io_percent: Option<f64>,
-    /// TCP connections that were made, in either direction.
+    /// Established TCP connections, in both directions.
     connections_per_s: Option<f64>,
     /// TCP segments that were sent again.
     retransmits_per_s: Option<f64>,
@@ -140,10 +140,10 @@ struct Collection {
     slow: Vec<(String, Duration)>,
 }
 
-/// A node's answer, when it came, and how long it took.
+/// A node's answer, its time of arrival, and its duration.
 type TimedAnswer = (Result<NodeStats, CliError>, Instant, Duration);
 
-/// Shows what tasks use.
+/// Shows the resource usage of tasks.
 ///
 /// # Errors
 ///
@@ -222,11 +222,11 @@ fn at_once<T: Sync, R: Send>(items: &[T], look: impl Fn(&T) -> R + Sync) -> Vec<
 }
 
 impl Collection {
-    /// Takes what a node answered.
+    /// Processes a node's answer.
     ///
     /// # Errors
     ///
-    /// If it was not the node that did not answer, but all servers.
+    /// If no server answered. A failed node is not an error.
     fn add(&mut self, node: &str, (stats, at, took): TimedAnswer) -> Result<(), CliError> {
         if took >= SLOW {
             self.slow.push((node.to_owned(), took));
@@ -304,10 +304,10 @@ fn row(alloc: &AllocListStub, task: &str, before: Option<&TaskSample>, sample: &
 
 const DASH: &str = "–";
 
-/// A column's title, who shows it besides [`ColumnSet::All`], and what it shows of a line.
+/// A column's title, the column sets with it besides [`ColumnSet::All`], and its text for a line.
 type Column = (&'static str, &'static [ColumnSet], fn(&TreeRow) -> String);
 
-/// The columns behind the task's name and its node.
+/// The columns after the task's name and its node.
 const COLUMNS: [Column; 19] = {
     use ColumnSet::{Common, Disk, Network, Stalls};
     const EVERY: &[ColumnSet] = &[Common, Disk, Stalls, Network];
@@ -441,7 +441,7 @@ fn of_limit(line: &TreeRow) -> String {
     share.map_or_else(|| DASH.to_owned(), |share| format!("{share:.0} %"))
 }
 
-/// An amount as shown; of which a part cannot be had, it is at least what is there.
+/// The text of an amount. A partial amount is shown as a lower bound.
 fn cell(amount: Amount, text: impl Fn(f64) -> String) -> String {
     let Some(value) = amount.value else {
         return DASH.to_owned();
@@ -456,7 +456,7 @@ mod tests {
 
     use super::*;
 
-    /// Each waits until as many look as may: one after the other they would wait for ever.
+    /// Each request waits until the maximum of requests runs. Sequential requests would wait forever.
     #[test]
     fn nodes_are_asked_at_once_but_not_all() {
         let items: Vec<usize> = (0..NODES_AT_ONCE * 3).collect();
@@ -480,7 +480,7 @@ mod tests {
         assert_eq!(looking.into_inner().unwrap().1, NODES_AT_ONCE);
     }
 
-    /// Two seconds lie between what the node said, whenever the other nodes answered.
+    /// The node's own samples are two seconds apart, regardless of the other nodes' answers.
     #[test]
     fn rates_are_of_the_nodes_own_time() {
         let at = Instant::now();

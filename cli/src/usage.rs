@@ -1,4 +1,4 @@
-//! Usage of a task, as people read it. A value that cannot be had is `–`, never zero, and the reason follows once.
+//! Usage of a task in human-readable form. An unavailable value is `–`, never zero, and each reason follows once.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use muster_wire::task_stats::DisplayValue;
 
 use crate::output;
 
-/// One line a value: its label and text. Reasons for what is absent come last, each once.
+/// One line per value: its label and text. Reasons for absent values come last, each once.
 #[must_use]
 pub fn lines(counters: &TaskCounters) -> Vec<(&'static str, String)> {
     let process = u64::from(counters.pid);
@@ -31,7 +31,7 @@ pub fn lines(counters: &TaskCounters) -> Vec<(&'static str, String)> {
     lines
 }
 
-/// The same of an allocation's ephemeral disk.
+/// One line per value of an allocation's ephemeral disk.
 #[must_use]
 pub fn disk_lines(disk: &EphemeralDisk) -> Vec<(&'static str, String)> {
     let EphemeralDisk {
@@ -89,7 +89,7 @@ fn time(nanos: Option<u64>) -> String {
     nanos.map_or_else(|| DASH.to_owned(), show)
 }
 
-/// How long some stood still, and how long all did.
+/// Time in which some processes waited, and time in which all waited.
 fn pressure(value: Option<Pressure>) -> String {
     let Some(Pressure {
         some_nanos,
@@ -111,7 +111,7 @@ fn short(nanos: u64) -> String {
     }
 }
 
-/// How many, and what half of them and nearly all of them are below.
+/// The count, the sum, the median and the 99th percentile.
 fn histogram(value: Option<&Histogram>) -> String {
     let Some(histogram) = value else {
         return DASH.to_owned();
@@ -160,7 +160,7 @@ fn connections(opened: Option<u64>, accepted: Option<u64>) -> String {
     }
 }
 
-/// Each reason once, in the order of the names it is given for.
+/// Each reason once, in the order of its values' names.
 fn reasons(absent: &BTreeMap<String, String>) -> impl Iterator<Item = String> {
     let mut seen: Vec<String> = Vec::new();
     for reason in absent.values() {
@@ -172,7 +172,7 @@ fn reasons(absent: &BTreeMap<String, String>) -> impl Iterator<Item = String> {
     seen.into_iter()
 }
 
-/// `10.88.0.3, http 80`, on the network that the driver made.
+/// The address of the task on its driver's network, such as `10.88.0.3, http 80`.
 pub(crate) fn reached_at(network: &TaskNetwork) -> String {
     let TaskNetwork {
         address,

@@ -18,10 +18,10 @@ pub struct WhyArgs {
     pub all: bool,
 }
 
-/// Nodes shown unless all are asked for.
+/// The number of nodes shown by default.
 const SHOWN: usize = 20;
 
-/// Carries out the command. Exit 1 if a group lacks instances that no node could take.
+/// Runs the command. Exit code 1 if a group lacks instances that no node can take.
 ///
 /// # Errors
 ///

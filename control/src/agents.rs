@@ -1,12 +1,12 @@
 //! Agents: the sessions of nodes connected to this server.
 //!
-//! One connection per node. A connection's certificate must say `agent` and name this cluster before a
-//! frame is read. A node that connects again replaces its older connection: the older one is most often
-//! a path that has died without saying so.
+//! Each node has one connection. A connection's certificate must have the role `agent` and name this cluster
+//! before a frame is read. A node that connects again replaces its older connection: the older one is usually a
+//! path that died silently.
 //!
-//! Heartbeats and reports of all nodes are gathered and sent on together ([`beats`], [`reports`]). A node that
-//! hangs on another server is asked through that one ([`route`]). An agent that wants an allocation's data from another
-//! node asks its own server ([`disk`]).
+//! Heartbeats and reports of all nodes are gathered and sent on together ([`beats`], [`reports`]). A request to a
+//! node of another server goes through that server ([`route`]). An agent that wants an allocation's data from
+//! another node asks its own server ([`disk`]).
 
 mod admission;
 mod beats;
@@ -40,7 +40,7 @@ pub(crate) use route::{
     answer_for_server, collect_for_server, count_for_server, since_last_contact,
 };
 
-/// Sends on what is gathered from all sessions, until `stop`.
+/// Sends on the gathered data of all sessions until `stop`.
 pub(crate) async fn run(control: Control, stop: CancellationToken) {
     let nodes = control.nodes().clone();
     tokio::join!(
@@ -50,8 +50,8 @@ pub(crate) async fn run(control: Control, stop: CancellationToken) {
     );
 }
 
-/// Checks the peer's identity before a frame is read, and serves it. `admission` says whether there is room
-/// for another registration.
+/// Checks the peer's identity before a frame is read, and serves it. `admission` is a place for another
+/// registration, or the reason for its absence.
 pub(crate) async fn admit(
     connection: Connection,
     control: &Control,

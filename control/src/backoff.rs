@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// A pause that doubles with each failure, and differs a little from server to server.
+/// A pause that doubles with each failure and varies by a random part, so that servers differ.
 #[derive(Clone, Debug)]
 pub(crate) struct Backoff {
     first: Duration,
@@ -28,7 +28,7 @@ impl Backoff {
         nominal.mul_f64(0.75 + rand::random::<f64>() / 2.0)
     }
 
-    /// Notes a success: the next pause is the first again.
+    /// Records a success: the next pause is the first one again.
     pub(crate) fn reset(&mut self) {
         self.failures = 0;
     }

@@ -1,13 +1,13 @@
-//! Diego's own wire for one-off tasks: protobuf over HTTPS, as clients of its BBS speak it. Off unless configured.
+//! Diego's own wire protocol for one-off tasks: protobuf over HTTPS, for clients of Diego's BBS. It is off unless
+//! configured.
 //!
-//! A client with a certificate of the authority may do everything, as with Diego. Every answer has status 200
-//! and an embedded error where there is one; `answer` decides which. A request does the same as in the JSON
-//! API ([`crate::one_off`]). The exception: a task can be desired only once, and the same request again gets
-//! "exists".
+//! A client with a certificate of the authority may do everything, as in Diego. Every answer has status 200, and
+//! an embedded error if the request fails; `answer` decides the error. A request does the same as in the JSON API
+//! ([`crate::one_off`]). The exception: a task can be desired only once, and the same request again gets "exists".
 //!
-//! Three things differ from Diego's. A cancelled task is completed only when nothing of it runs, so the
-//! answer to a cancellation waits a while for that. A list or a task is as new as the leader's state. Events
-//! come in the order of the log.
+//! Three things differ from Diego. A cancelled task is completed only when none of its processes runs, so the
+//! answer to a cancellation waits a limited time for that. A list or a task is as new as the leader's state.
+//! Events come in the order of the log.
 //!
 //! Deliberately absent: requests that only cells send (`task` refuses them), and LRPs (`lrp`: their lists are empty).
 
@@ -52,11 +52,11 @@ pub use tls::BbsTlsError;
 pub struct BbsConfig {
     /// The address; port 0 takes a free one.
     pub addr: SocketAddr,
-    /// The directory with `ca.pem` (which clients' certificates come from), `server.pem` and `server.key`.
+    /// The directory with `ca.pem` (the authority of clients' certificates), `server.pem` and `server.key`.
     pub tls_dir: PathBuf,
 }
 
-/// Why Diego's clients cannot be answered.
+/// The reason why the listener for Diego's clients cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenBbsError {
     /// The certificates cannot be used.
@@ -73,7 +73,7 @@ pub enum OpenBbsError {
     },
 }
 
-/// The socket, bound.
+/// The bound socket.
 #[derive(Debug)]
 pub(crate) struct Bbs {
     listener: TcpListener,
@@ -103,7 +103,7 @@ impl Bbs {
         }))
     }
 
-    /// The address it listens on.
+    /// The address of the listener.
     pub(crate) fn addr(&self) -> SocketAddr {
         self.addr
     }
@@ -143,7 +143,7 @@ impl Bbs {
 #[derive(Clone, Debug)]
 struct Context {
     control: Control,
-    /// Streams end when it is cancelled.
+    /// The token whose cancellation ends streams.
     shutdown: CancellationToken,
     streams: Arc<Semaphore>,
 }
@@ -156,7 +156,7 @@ struct Table {
 }
 
 impl Table {
-    /// `path` takes a message and answers one.
+    /// Adds `path`, which takes a message and answers with one.
     fn on<Q, A, F>(self, path: &'static str, handler: fn(Context, Q) -> F) -> Self
     where
         Q: Message + Default + 'static,
@@ -172,7 +172,7 @@ impl Table {
         })
     }
 
-    /// `path` answers in its own way.
+    /// Adds `path`, whose handler builds its own response.
     fn raw<F>(
         mut self,
         path: &'static str,
@@ -189,7 +189,7 @@ impl Table {
     }
 }
 
-/// Every route, with and without the revisions that clients in the field ask for.
+/// Every route, with and without the revisions that existing clients use.
 fn table() -> Table {
     let nouns: [fn(Table) -> Table; 5] = [
         task::routes,
@@ -206,7 +206,7 @@ fn table() -> Table {
     table
 }
 
-/// Whether changes would be taken: a passive BBS would not answer at all.
+/// Whether changes are accepted: a passive BBS would not answer at all.
 async fn ping(context: Context, _: proto::Anything) -> Result<PingResponse, Error> {
     Ok(PingResponse {
         available: context.control.leader().is_some(),
@@ -217,7 +217,7 @@ async fn ping(context: Context, _: proto::Anything) -> Result<PingResponse, Erro
 mod tests {
     use super::*;
 
-    /// Diego's paths, written down a second time.
+    /// Diego's paths are repeated here independently.
     #[test]
     fn every_path_of_diegos_clients_is_served() {
         let paths = table().paths;

@@ -1,11 +1,11 @@
-//! Completion callbacks: one `POST` to the address where a client of one-off tasks wants to hear of the end.
+//! Completion callbacks: one `POST` to the address that a client of one-off tasks has named for the task's end.
 //!
-//! This module makes one call and reports its outcome. The leader's duty (`leader/one_offs.rs`) decides when
-//! to call and when to repeat, and the replicated state records that a call was made.
+//! This module makes one call and reports its outcome. The leader's duty (`leader/one_offs.rs`) decides the times
+//! of calls and repetitions. The replicated state records that a call was made.
 //!
-//! An endpoint is not trusted: it may hang, drip, send without end, or redirect elsewhere, such as to a
-//! server of the cluster. So one deadline covers the whole call, and the body of the answer is never read. A
-//! redirect is followed only where the server is configured to, to addresses that were checked.
+//! An endpoint is not trusted: it may hang, send slowly or without end, or redirect elsewhere, such as to a server
+//! of the cluster. So one deadline covers the whole call, and the body of the answer is never read. A redirect is
+//! followed only if the server's configuration allows it, and only to checked addresses.
 
 mod config;
 mod hop;
@@ -29,7 +29,7 @@ pub use config::{TasksConfig, TasksConfigError};
 use resolve::FilteredResolver;
 pub(crate) use resolve::ServerAddresses;
 
-/// The file in which Debian keeps the certificates that a machine trusts.
+/// The file in which Debian has the certificates that a machine trusts.
 pub(crate) const CA_FILE: &str = "/etc/ssl/certs/ca-certificates.crt";
 
 /// The reason why callbacks cannot be made as configured.
@@ -42,7 +42,7 @@ pub(crate) enum OpenCallbacksError {
         #[source]
         source: std::io::Error,
     },
-    /// It is not what it should be.
+    /// The content of a file is invalid.
     #[error("{} for callbacks of one-off tasks: {reason}", path.display())]
     Content { path: PathBuf, reason: String },
 }
@@ -50,19 +50,19 @@ pub(crate) enum OpenCallbacksError {
 /// The outcome of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Delivery {
-    /// The endpoint took it, or refuses it for good.
+    /// The endpoint accepted the callback, or refused it permanently.
     Taken { status: u16 },
-    /// It may take it another time.
+    /// The call failed, and a later call may succeed.
     Failed { reason: String },
 }
 
 /// Outcomes that metrics count separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// The endpoint took it.
+    /// The endpoint accepted the callback or refused it permanently.
     Taken,
     Failed,
-    /// It failed too often.
+    /// The callback failed too often.
     GivenUp,
 }
 
@@ -72,7 +72,7 @@ muster_domain::text_enum!(pub(crate) Outcome {
     GivenUp => "given_up",
 });
 
-/// How many callbacks came to what, since this server started; those of a server that does not lead stand still.
+/// Counts of callbacks by outcome since this server started. On a server that does not lead they do not change.
 #[derive(Debug, Default)]
 pub(crate) struct Totals([AtomicU64; Outcome::ALL.len()]);
 
@@ -86,7 +86,7 @@ impl Totals {
     }
 }
 
-/// Makes calls.
+/// The client that makes the calls.
 #[derive(Clone, Debug)]
 pub(crate) struct CallbackClient {
     http: ureq::Agent,
@@ -97,7 +97,7 @@ pub(crate) struct CallbackClient {
 }
 
 impl CallbackClient {
-    /// One that calls as configured. Reads files.
+    /// Creates the client from the configuration. Reads files.
     pub(crate) fn open(
         config: &TasksConfig,
         servers: ServerAddresses,
@@ -115,9 +115,9 @@ impl CallbackClient {
             .http_status_as_error(false)
             .max_redirects(0)
             .max_redirects_will_error(false)
-            // Nothing of the server's own environment decides where a task's result goes.
+            // The server's environment must not choose the destination of a task's result.
             .proxy(None)
-            // An endpoint keeps a connection of ours for one call.
+            // Each call uses a connection of its own.
             .max_idle_connections(0)
             .user_agent(concat!("muster/", env!("CARGO_PKG_VERSION")))
             .tls_config(tls)
@@ -131,7 +131,7 @@ impl CallbackClient {
         })
     }
 
-    /// Tells the client of `row` that it is completed. Blocks, for at most as long as is configured.
+    /// Reports the completion to the client of `row`. Blocks at most for the configured time.
     pub(crate) fn call(&self, row: &OneOff) -> Delivery {
         let body = match serde_json::to_vec(&CallbackBody::from(row)) {
             Ok(body) => body,
@@ -163,7 +163,7 @@ impl CallbackClient {
         }
     }
 
-    /// Says it once. Answers with the status and where a redirect leads.
+    /// Makes one request. Returns the status and the target of a redirect.
     fn post(
         &self,
         url: &str,
@@ -192,11 +192,11 @@ impl CallbackClient {
     }
 }
 
-/// Redirects that are followed with the same body. 303 asks for a request without the body, which would tell
-/// nothing. For the first two, clients differ.
+/// Statuses of redirects that are followed with the same body. 303 asks for a request without the body, which
+/// would report nothing. For the first two, clients differ.
 const REPEATED: [u16; 4] = [301, 302, 307, 308];
 
-/// Reads a status as the outcome of a callback. A redirect that is not followed counts as not taken.
+/// Converts a status into the outcome of a callback. A redirect that is not followed counts as a failure.
 fn judge(status: u16) -> Delivery {
     match status {
         300..400 | 408 | 429 | 500.. => Delivery::Failed {
@@ -210,7 +210,7 @@ fn roots(path: Option<&Path>) -> Result<RootCerts, OpenCallbacksError> {
     let from = path.unwrap_or(Path::new(CA_FILE));
     let pem = match std::fs::read(from) {
         Ok(pem) => pem,
-        // A machine without certificates calls by HTTP alone.
+        // A machine without certificates calls only HTTP endpoints.
         Err(error) if path.is_none() && error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
         Err(source) => {
             return Err(OpenCallbacksError::Read {

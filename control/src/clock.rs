@@ -1,10 +1,10 @@
 //! The clocks of a server.
 //!
-//! Rows carry the wall clock, which people read. Deadlines (heartbeats, evaluations in flight) run on
-//! the monotonic clock, so that a wall clock that is set makes no node look dead.
+//! Rows carry the wall clock, for people. Deadlines (heartbeats, evaluations in flight) use the monotonic clock,
+//! so that a change of the wall clock makes no node appear dead.
 //!
-//! A wall clock that jumps forward would have everything expire that waits for a time in rows: results, jobs, claims,
-//! deployments. So the server goes on by elapsed time, until the clock is back or an operator confirms the jump.
+//! A forward jump of the wall clock would expire everything with a time in its row: results, jobs, claims,
+//! deployments. So the server continues by elapsed time until the clock is back or an operator confirms the jump.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -17,7 +17,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::limits;
 
-/// Tells the time.
+/// The server's clocks.
 #[derive(Debug)]
 pub(crate) struct Clock {
     started: Instant,
@@ -29,7 +29,7 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    /// A clock that starts here.
+    /// Creates a clock that starts now.
     pub(crate) fn start() -> Self {
         let started_at = wall();
         Self {
@@ -41,7 +41,7 @@ impl Clock {
         }
     }
 
-    /// When it was started.
+    /// The wall clock at the start.
     pub(crate) fn started_at(&self) -> Timestamp {
         self.started_at
     }
@@ -51,7 +51,7 @@ impl Clock {
         self.started_at.plus(self.started.elapsed())
     }
 
-    /// The wall clock, without a forward jump that nobody has confirmed.
+    /// The wall clock, without an unconfirmed forward jump.
     pub(crate) fn now(&self) -> Timestamp {
         let (now, change) = self.guard().read(wall(), since_boot());
         match change {
@@ -61,20 +61,20 @@ impl Clock {
                  `muster operator clock confirm`"
             ),
             Some(ClockChange::Back) => tracing::info!("the wall clock is back"),
-            // A clock that is set back is followed.
+            // The server follows a clock that is set back.
             Some(ClockChange::Backward(_)) | None => {}
         }
         now
     }
 
-    /// By how much the wall clock has jumped forward, while nobody has confirmed it.
+    /// The unconfirmed forward jump of the wall clock.
     pub(crate) fn jump(&self) -> Option<Duration> {
         let now = self.now();
         let by = wall().since(now);
         self.guard().is_held().then_some(by)
     }
 
-    /// Takes the wall clock for right from now on. Gives by how much it had jumped.
+    /// Accepts the wall clock from now on. Returns the jump that it had made.
     pub(crate) fn confirm(&self) -> Option<Duration> {
         let by = self.jump();
         self.is_confirmed.store(true, Ordering::Relaxed);
@@ -85,7 +85,8 @@ impl Clock {
         by
     }
 
-    /// Compares the time of the start with `newest`, the newest time in rows, when this server leads for the first time.
+    /// Compares the time of the start with `newest`, the newest time in rows. Only the first term of this server's
+    /// leadership counts.
     pub(crate) fn compare_start(&self, newest: Timestamp) {
         let gap = self.started_at.since(newest);
         let is_wide = || newest > Timestamp(0) && gap > limits::CLOCK_GAP_MAX;
@@ -100,7 +101,7 @@ impl Clock {
     }
 
     /// Whether objects may be collected by age. For a time they may not if the wall clock may have jumped while no
-    /// server ran: that looks like a long rest of the cluster, and an operator can tell the difference.
+    /// server ran. The state cannot distinguish such a jump from a long downtime of the cluster; an operator can.
     pub(crate) fn is_start_trusted(&self) -> bool {
         self.gap.get() != Some(&true)
             || self.is_confirmed.load(Ordering::Relaxed)
@@ -108,7 +109,7 @@ impl Clock {
     }
 
     fn guard(&self) -> MutexGuard<'_, JumpDetector> {
-        // It is replaced by assignments only, so a panic elsewhere leaves it whole.
+        // The value is only replaced by assignments, so a panic elsewhere leaves it whole.
         self.guard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -121,7 +122,7 @@ pub(crate) fn wall() -> Timestamp {
     Timestamp(saturating::nanos(since_epoch))
 }
 
-/// Time since the boot, sleep included. The clock is there on every kernel that runs a server.
+/// Time since the boot, sleep included. Every kernel that can run a server has this clock.
 fn since_boot() -> Duration {
     clock_gettime(ClockId::Boottime)
         .try_into()
@@ -132,7 +133,7 @@ fn since_boot() -> Duration {
 mod tests {
     use super::*;
 
-    /// A jump while no server ran would have everything collected at the start.
+    /// After a jump while no server ran, the start would collect everything.
     #[test]
     fn a_gap_before_the_start_holds_collection() {
         let clock = Clock::start();
@@ -144,7 +145,7 @@ mod tests {
         let day = 24 * 3_600 * 1_000_000_000;
         clock.compare_start(Timestamp(clock.started_at().0 - day));
         assert!(!clock.is_start_trusted());
-        // Later terms find rows of this start, and do not end it.
+        // Later terms find rows from this run, and must not end the hold.
         clock.compare_start(clock.started_at());
         assert!(!clock.is_start_trusted());
         clock.confirm();

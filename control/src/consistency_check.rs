@@ -1,11 +1,11 @@
-//! Comparing the state of all servers at one index.
+//! The comparison of all servers' states at one index.
 //!
-//! Every server applies the same entries, so their states have the same hash at the same index. If not, one
-//! of them has a broken memory or disk, or applying depends on something it must not. The leader asks every
-//! so many entries; what most voters have is right, and a server that differs from it stops for good: it
-//! neither answers nor votes until its data directory is emptied.
+//! Every server applies the same entries, so their states have the same hash at the same index. Otherwise a server
+//! has a broken memory or disk, or applying is not deterministic. The leader compares every
+//! [`limits::STATE_COMPARE_EVERY`] entries. The state of most voters is right, and a server with another state
+//! stops permanently. It neither answers nor votes until its data directory is emptied.
 //!
-//! Hashes are kept up with every write, so that asking costs a message and nothing else.
+//! Every write updates the hashes, so a comparison costs only a message.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ const MARK_FILE: &str = "state-differs";
 pub(crate) struct StateHashReport {
     pub(crate) server: PeerInfo,
     pub(crate) voter: bool,
-    /// The hash of its state; the reason if it gives none.
+    /// The hash of the server's state, or the reason why it gives none.
     pub(crate) hash: Result<StateHash, String>,
 }
 
@@ -40,7 +40,7 @@ pub(crate) struct StateHashComparison {
 }
 
 impl StateHashComparison {
-    /// Asks `members`, this server included.
+    /// Asks `members`, including this server, for their hashes.
     pub(crate) async fn at(control: &Control, index: LogIndex, members: Vec<MemberRecord>) -> Self {
         let asked = members
             .into_iter()
@@ -50,7 +50,7 @@ impl StateHashComparison {
         Self { index, testimonies }
     }
 
-    /// The state that more than half of the voters have.
+    /// The hash of more than half of the voters.
     pub(crate) fn right(&self) -> Option<StateHash> {
         let voters = self.testimonies.iter().filter(|one| one.voter);
         let count = voters.clone().count();
@@ -108,8 +108,8 @@ async fn request_state_hash(
     }
 }
 
-/// The hash of this server's state at `index`, as soon as that is applied. `None` if it is not in a bounded
-/// time, or is so long ago that it is forgotten.
+/// Returns the hash of this server's state at `index`, once that is applied. `None` if that takes too long, or if
+/// the hash is no longer kept.
 pub(crate) async fn state_hash(control: &Control, index: LogIndex) -> Option<StateHash> {
     let mut applied = control.applied();
     let reached = applied.wait_for(|applied| *applied >= index);
@@ -119,8 +119,8 @@ pub(crate) async fn state_hash(control: &Control, index: LogIndex) -> Option<Sta
     }
 }
 
-/// Acts on the word of the leader that most servers have the state `right` at `index`. If this one has
-/// another, it stops for good. Says in which tables it differs.
+/// Handles the leader's report that most servers have the state `right` at `index`. If this server has another
+/// state, it stops permanently. Returns the tables that differ.
 pub(crate) fn face(control: &Control, index: LogIndex, right: &StateHash) -> Vec<&'static str> {
     let Some(ours) = control.published().hash_at(index) else {
         return Vec::new();
@@ -150,15 +150,15 @@ pub(crate) fn face(control: &Control, index: LogIndex, right: &StateHash) -> Vec
 /// The reason why a server must not start.
 #[derive(Debug, thiserror::Error)]
 pub enum DivergedError {
-    /// Its state differs from that of the others.
+    /// The server's state differed from that of the others.
     #[error("{reason}. ({} says so.)", path.display())]
     Diverged {
-        /// The file in which that is noted.
+        /// The file with the record of the difference.
         path: PathBuf,
-        /// The reason that was noted.
+        /// The reason recorded in the file.
         reason: String,
     },
-    /// It cannot be told whether it does.
+    /// The record of a difference cannot be read.
     #[error("{} cannot be read", path.display())]
     Read {
         path: PathBuf,

@@ -1,4 +1,4 @@
-//! The server's data directory: who may use it, and which version wrote it.
+//! The server's data directory: its lock, its format and its files.
 //!
 //! ```text
 //! lock          held while a server runs; its process id
@@ -6,8 +6,8 @@
 //! server.json   addresses of the running server, for tools
 //! tls/          certificates of the cluster
 //! raft/id       the server's number; never reused
-//! raft/evaluations  what the scheduler is at work on
-//! raft/founding.json  what it has promised to found, until it is founded
+//! raft/evaluations  evaluations that the scheduler has under way
+//! raft/founding.json  the cluster that the server has promised to found, until it is founded
 //! raft/log/     the log
 //! raft/snapshots/
 //! ```
@@ -20,9 +20,9 @@ use muster_domain::saturating;
 use muster_link::private;
 use rand::Rng;
 
-/// The format this server writes, and the newest it understands.
+/// The format that this version writes, and the newest that it reads.
 const FORMAT: u32 = 1;
-/// Entries of a data directory, as listed above, and what a stopped server leaves.
+/// Entries of a data directory: those listed above, and files that a stopped server leaves.
 const ENTRIES: [&str; 9] = [
     "lock",
     "version",
@@ -46,7 +46,7 @@ pub enum OpenDataDirError {
         #[source]
         source: io::Error,
     },
-    /// Another server runs on it.
+    /// Another server uses the directory.
     #[error(
         "data directory {} is in use by another server{}: stop that one, or give this one a --data-dir of its own",
         path.display(),
@@ -54,17 +54,17 @@ pub enum OpenDataDirError {
     )]
     InUse {
         path: PathBuf,
-        /// The other server's process, if it wrote it down.
+        /// The process id of the other server, if it wrote one.
         pid: Option<u32>,
     },
-    /// A newer version wrote it.
+    /// A newer version wrote the directory.
     #[error(
         "data directory {} has format {found}; this server ({version}) understands up to {FORMAT}: start the newer version that wrote it, or restore a snapshot from before the upgrade",
         path.display(),
         version = env!("CARGO_PKG_VERSION")
     )]
     Newer { path: PathBuf, found: u32 },
-    /// A file in it holds something else.
+    /// A file in the directory has other content.
     #[error("data directory: {} holds `{text}`, not a number: it is not a data directory of a server, or it is damaged", path.display())]
     Malformed {
         path: PathBuf,
@@ -78,14 +78,14 @@ pub enum OpenDataDirError {
 pub(crate) struct DataDir {
     path: PathBuf,
     server_id: u64,
-    // Held, not read: dropping it lets the next server in.
+    // The lock is held and never read: dropping it admits the next server.
     _lock: File,
 }
 
 impl DataDir {
-    /// Opens `path`, making it if it is not there, and locks it.
+    /// Opens `path`, creates it if it does not exist, and locks it.
     pub(crate) fn open(path: &Path) -> Result<Self, OpenDataDirError> {
-        // Jobs carry secrets in their environment, and the log carries jobs.
+        // Jobs carry secrets in their environment, and the log contains jobs.
         let is_closed =
             private::claim_dir(path, |name| ENTRIES.contains(&name)).map_err(failed(path))?;
         if !is_closed {
@@ -106,28 +106,28 @@ impl DataDir {
         })
     }
 
-    /// The directory.
+    /// The path of the directory.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The server's number, chosen at random when the directory was made: a wiped server comes back
-    /// as another one.
+    /// The server's number, chosen at random when the directory was made. A wiped server returns with another
+    /// number.
     pub(crate) fn server_id(&self) -> u64 {
         self.server_id
     }
 
-    /// Certificates.
+    /// The directory of certificates.
     pub(crate) fn tls(&self) -> PathBuf {
         self.path.join("tls")
     }
 
-    /// The log.
+    /// The directory of the log.
     pub(crate) fn log(&self) -> PathBuf {
         self.path.join("raft/log")
     }
 
-    /// Snapshots.
+    /// The directory of snapshots.
     pub(crate) fn snapshots(&self) -> PathBuf {
         self.path.join("raft/snapshots")
     }
@@ -160,7 +160,7 @@ impl DataDir {
 
     /// Removes the file `name` if it is there.
     pub(crate) fn remove(&self, name: &str) {
-        // Only a convenience for tools: a stale file is overwritten at the next start.
+        // The file is only a convenience for tools: a stale one is overwritten at the next start.
         drop(fs::remove_file(self.path.join(name)));
     }
 }
@@ -186,7 +186,7 @@ fn lock(dir: &Path) -> Result<File, OpenDataDirError> {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
             let mut text = String::new();
-            // The holder's number is a courtesy: without it the message is still right.
+            // The process id is optional: the message is correct without it.
             drop(file.read_to_string(&mut text));
             return Err(OpenDataDirError::InUse {
                 path: dir.to_owned(),
@@ -240,7 +240,7 @@ fn read_number(path: &Path) -> Result<Option<u64>, OpenDataDirError> {
     }
 }
 
-/// Writes a small file so that it is whole after a crash: under another name, synced, renamed.
+/// Writes a small file so that it is whole after a crash: it writes a temporary file, syncs it and renames it.
 fn write_durably(path: &Path, text: &str) -> Result<(), OpenDataDirError> {
     let temporary = path.with_extension("tmp");
     let attempt = || {

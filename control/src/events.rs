@@ -1,15 +1,15 @@
-//! The event stream's memory: what the last entries of the log changed, each row as its entry left it.
+//! The event stream's buffer: the changes of the log's last entries, each row as its entry left it.
 //!
-//! The apply loop is the only writer and never waits: it keeps references to rows, and readers make JSON
-//! of them. Readers hold nothing but the index they want next; what they want may be gone when they come
-//! back, and then they are told so. The same entries make the same events on every server.
+//! The apply loop is the only writer and never waits: it keeps references to rows, and readers convert them to
+//! JSON. A reader holds only the index that it wants next. If those events are gone when the reader returns, it
+//! gets an error. The same entries make the same events on every server.
 //!
-//! A one-off task that an entry moved by two states is there twice: as it was in between, then as it is.
+//! A one-off task that one entry moved by two states has two events: the state in between, then the last state.
 //!
-//! Deliberately absent: rows that garbage collection removes. They ended long before, and that was an event.
-//! A job or node that goes is an event, because somebody asked for it. A collection that freed something is
-//! an event when it ends ([`Collections`]). A collection on a node has no row and is an event all the same:
-//! the entry that reports it carries it ([`NodeCollection`]). So is a change of a server's health ([`ServerHealthNote`]).
+//! Deliberately absent: rows that garbage collection removes. Their end was an earlier event. A removed job or
+//! node is an event, because a user requested the removal. A collection that freed something is an event when it
+//! ends ([`Collections`]). A collection on a node has no row but is an event: the entry that reports it carries it
+//! ([`NodeCollection`]). So is a change of a server's health ([`ServerHealthNote`]).
 
 mod collection;
 mod node_collection;
@@ -44,7 +44,7 @@ enum EventRow {
     Eval(Arc<Evaluation>),
     Deployment(Arc<Deployment>),
     Alloc(SavedAlloc, Arc<Node>),
-    /// An allocation of a node that is not there any more.
+    /// An allocation of a node that no longer exists.
     AllocAlone(SavedAlloc),
     Node(Arc<Node>),
     NodeGone(NodeId),
@@ -65,9 +65,8 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    /// The rows that the entry at `index` changed, read from the `state` after it. One-off tasks as they were
-    /// in between come before them, and the reports that the entry carries after them. `None` if there are no
-    /// rows.
+    /// Captures the rows that the entry at `index` changed, read from the `state` after it. Earlier versions of
+    /// one-off tasks come before them. The entry's reports come after them. Returns `None` if there are no rows.
     pub(crate) fn capture(
         index: LogIndex,
         cause: &'static str,
@@ -90,7 +89,7 @@ impl Batch {
         let row = |changed| EventRow::of(state, &mut allocs, &domains, changed);
         rows.extend(changed.filter_map(row));
         rows.extend(reports);
-        // A slice of a collection changes thousands of rows, and hardly any of them becomes an event.
+        // A slice of a collection changes thousands of rows, and almost none of them becomes an event.
         rows.shrink_to_fit();
         let bytes = rows.iter().map(EventRow::bytes).sum();
         (!rows.is_empty()).then_some(Self {
@@ -101,12 +100,12 @@ impl Batch {
         })
     }
 
-    /// The entry.
+    /// The index of the entry.
     pub(crate) fn index(&self) -> LogIndex {
         self.index
     }
 
-    /// How many rows it changed.
+    /// The number of rows that the entry changed.
     pub(crate) fn len(&self) -> usize {
         self.rows.len()
     }
@@ -130,14 +129,14 @@ impl Batch {
         })
     }
 
-    /// Events of the rows that `wanted` wants.
+    /// Returns the events of the rows that match `wanted`.
     pub(crate) fn events(&self, wanted: &Filter) -> Vec<Event<Payload>> {
         let rows = self.rows.iter().filter(|row| wanted.takes(row));
         rows.map(|row| row.event(self.index, self.cause)).collect()
     }
 }
 
-/// A report in an entry that no row keeps.
+/// A report in an entry without a row in the state.
 #[derive(Debug)]
 pub(crate) enum LoggedReport {
     /// A collection ended with the entry.
@@ -168,13 +167,13 @@ struct RemovedTask {
 /// A change of a one-off task.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum TaskChange<'a> {
-    /// It is there, and like this.
+    /// The task exists with this row.
     Now(&'a Arc<OneOff>),
     Gone(&'a str),
 }
 
 impl EventRow {
-    /// `domains` has those of removed tasks by guid.
+    /// Reads a changed row from `state`. `domains` holds the domains of removed tasks by guid.
     fn of(
         state: &State,
         allocs: &mut AllocFinder<'_>,
@@ -184,7 +183,7 @@ impl EventRow {
         match changed {
             ChangedRow::Job(key) => Some(match state.jobs().get(key) {
                 Some(job) => Self::Job(Arc::clone(job)),
-                // Its own copy: the row's would keep a page of what went with it.
+                // The key is copied: the original would keep a page of rows that were removed with it in memory.
                 None => Self::JobGone(Arc::new((**key).clone())),
             }),
             ChangedRow::Node(node_id) => Some(match state.nodes().get(node_id) {
@@ -219,7 +218,8 @@ impl EventRow {
         }
     }
 
-    /// About what it holds in memory. Rows share much with the state, so this is more than it costs.
+    /// Estimates the bytes that the row holds in memory. Rows share much with the state, so the estimate is above
+    /// the real cost.
     fn bytes(&self) -> usize {
         match self {
             Self::Job(_) => limits::EVENT_JOB_BYTES,
@@ -289,7 +289,7 @@ impl EventRow {
             Self::Eval(eval) => Some(&eval.job.job_id),
             Self::Deployment(deployment) => Some(&deployment.job.job_id),
             Self::Alloc(alloc, _) | Self::AllocAlone(alloc) => Some(&alloc.job().spec.id),
-            // Found by its domain, as an allocation is by its job.
+            // A task is found by its domain, as an allocation is by its job.
             Self::Task(row) => Some(&row.domain),
             Self::TaskGone(task) => Some(&task.domain),
             Self::Job(_)
@@ -354,7 +354,7 @@ impl EventRow {
             Self::NodeGone(_) => "NodeDeregistration",
             Self::JobGone(_) => "JobDeregistered",
             Self::TaskGone(_) => "TaskDeleted",
-            // The entry that records a job may place it, too.
+            // The entry that records a job may also place it.
             Self::Alloc(..) | Self::AllocAlone(_) | Self::Deployment(_)
                 if cause == JobCommand::REGISTERED =>
             {
@@ -389,12 +389,12 @@ impl EventRow {
 /// The events that a reader wants.
 #[derive(Clone, Debug)]
 pub(crate) struct Filter {
-    /// `None` is every namespace.
+    /// The namespace; `None` is every namespace.
     pub(crate) namespace: Option<String>,
     pub(crate) topics: Vec<TopicFilter>,
 }
 
-/// A topic and a name in it; `None` is all.
+/// A topic and an object name in it; `None` is all objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TopicFilter {
     pub(crate) topic: Option<Topic>,
@@ -424,15 +424,15 @@ impl TopicFilter {
     }
 }
 
-/// Events from the index asked for are not all there any more.
+/// Some events from the requested index on are gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("events before index {} are gone", oldest.0)]
 pub(crate) struct Gap {
-    /// The oldest index from which on all events are there.
+    /// The oldest index from which on all events are kept.
     pub(crate) oldest: LogIndex,
 }
 
-/// The last entries' changes. Bounded by count and by bytes: the oldest go.
+/// The last entries' changes. The buffer is bounded by count and by bytes: the oldest changes are dropped.
 #[derive(Debug)]
 pub(crate) struct EventRing {
     ring: Mutex<Ring>,
@@ -445,7 +445,7 @@ struct Ring {
     batches: VecDeque<Arc<Batch>>,
     events: usize,
     bytes: usize,
-    /// The oldest index from which on all events are here.
+    /// The oldest index from which on all events are kept.
     oldest: LogIndex,
 }
 
@@ -469,8 +469,8 @@ impl EventRing {
         }
     }
 
-    /// Keeps `batches`, which follow what is here. The newest stays whatever its size, so that a reader who
-    /// keeps up never meets a gap. What went for them comes back, to be freed outside the lock.
+    /// Appends `batches`, which follow the kept ones. The newest batch stays at any size, so a reader that keeps
+    /// up never meets a gap. Returns the dropped batches, so that the caller frees them outside the lock.
     pub(crate) fn push(&self, batches: Vec<Batch>) -> Vec<Arc<Batch>> {
         let mut dropped = Vec::new();
         if batches.is_empty() {
@@ -497,7 +497,7 @@ impl EventRing {
         dropped
     }
 
-    /// Forgets everything: the state jumped to `index` by a snapshot, and how it got there is not known.
+    /// Drops all batches: a snapshot moved the state to `index`, and the changes in between are unknown.
     pub(crate) fn jump(&self, index: LogIndex) {
         let mut ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
         let batches = std::mem::take(&mut ring.batches);
@@ -508,7 +508,7 @@ impl EventRing {
         drop(batches);
     }
 
-    /// The oldest index from which on all events are here.
+    /// The oldest index from which on all events are kept.
     pub(crate) fn oldest(&self) -> LogIndex {
         self.ring
             .lock()
@@ -545,7 +545,7 @@ mod tests {
 
     use super::*;
 
-    /// A state after job `web` was registered by the entry at `index`, and its batch.
+    /// Registers job `web` by the entry at `index`. Returns the entry's batch.
     fn registered(state: &mut State, index: u64, job_id: &str) -> Batch {
         let command = JobCommand::Register {
             spec: Box::new(muster_domain::fixture::job(job_id).build()),
@@ -595,7 +595,7 @@ mod tests {
         assert_eq!(payload["Job"]["ID"], "web");
     }
 
-    /// The state goes on; the event stays as it was.
+    /// The state changes later, but the event stays as it was.
     #[test]
     fn event_shows_row_as_of_its_entry() {
         let mut state = State::default();
@@ -736,7 +736,7 @@ mod tests {
         assert_eq!(indexes(&ring.from(LogIndex(2), 2).unwrap()), [2, 3]);
     }
 
-    /// The ring counts what it tells, so what is not told must not be kept.
+    /// The ring counts the events that it delivers, so rows without an event must not be kept.
     #[test]
     fn event_batch_allocates_only_for_published_rows() {
         let mut state = State::default();

@@ -1,4 +1,4 @@
-//! Fuzz targets: bytes that a disk or an operator gives a server.
+//! Fuzz targets: bytes that a server gets from a disk or an operator.
 
 /// Reads a segment of Raft's log.
 ///

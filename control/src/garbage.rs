@@ -1,4 +1,4 @@
-//! Results of garbage collections: of this server since its start, and of one that was asked for.
+//! Results of garbage collections: totals of this server since its start, and counts of a requested collection.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,9 +17,9 @@ pub(crate) struct FreedCounts {
     pub allocs: u64,
     pub deployments: u64,
     pub nodes: u64,
-    /// How large they were, in bytes: see [`Response::Collected`].
+    /// The size of the objects in bytes: see [`Response::Collected`].
     pub bytes: u64,
-    /// Log entries it took.
+    /// The number of log entries for the collection.
     pub slices: u64,
     pub took: Duration,
     pub one_offs: u64,
@@ -87,7 +87,7 @@ impl FreedCounts {
         GcKind::ALL.into_iter().map(|kind| self.count(kind)).sum()
     }
 
-    /// The numbers of objects by the kind's word, without zeros.
+    /// The numbers of objects by the kind's name, without zeros.
     #[must_use]
     pub(crate) fn by_kind(&self) -> BTreeMap<String, u64> {
         let counts = GcKind::ALL.into_iter();
@@ -119,12 +119,12 @@ impl FreedCounts {
     }
 }
 
-/// Objects that slices looked at and kept, by reason.
+/// Objects that slices examined and kept, by reason.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct KeptCounts(BTreeMap<GcKept, u64>);
 
 impl KeptCounts {
-    /// Adds what one slice kept, if `response` is that of one.
+    /// Adds the objects that one slice kept, if `response` answers a slice.
     pub(crate) fn add(&mut self, response: &Response) {
         if let Response::Collected { kept, .. } = response {
             for (why, count) in kept {
@@ -133,7 +133,7 @@ impl KeptCounts {
         }
     }
 
-    /// All, by reason.
+    /// All counts, by reason.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (GcKept, u64)> {
         self.0.iter().map(|(why, count)| (*why, *count))
     }
@@ -155,7 +155,7 @@ impl fmt::Display for KeptCounts {
     }
 }
 
-/// Counters for metrics; those of a server that does not lead stand still, but for jobs that are purged through it.
+/// Counters for metrics. On a server that does not lead they change only for jobs that are purged through it.
 #[derive(Debug, Default)]
 pub(crate) struct Totals {
     freed: [AtomicU64; GcKind::ALL.len()],
@@ -177,12 +177,12 @@ pub(crate) struct TotalsReading {
     pub(crate) freed: [u64; GcKind::ALL.len()],
     /// Objects kept by the last round, by reason, in the order of [`GcKept::ALL`].
     pub(crate) kept: [u64; GcKept::ALL.len()],
-    /// The size of all that was freed.
+    /// The bytes of all freed objects.
     pub(crate) bytes: u64,
     pub(crate) slices: u64,
-    /// Time from proposing slices to having them applied, all together.
+    /// Total time between proposal and application of slices.
     pub(crate) slices_took: Duration,
-    /// The longest of them.
+    /// The longest time between proposal and application of one slice.
     pub(crate) slice_max: Duration,
     pub(crate) rounds: u64,
     pub(crate) last_round: Duration,
@@ -203,12 +203,12 @@ impl Totals {
             .fetch_max(nanos(took), Ordering::Relaxed);
     }
 
-    /// A round begins.
+    /// Begins a round.
     pub(crate) fn begin(&self) {
         self.under_way.store(true, Ordering::Relaxed);
     }
 
-    /// The round is over.
+    /// Ends a round.
     pub(crate) fn end(&self, took: Duration, kept: &KeptCounts) {
         for (why, last) in GcKept::ALL.into_iter().zip(&self.kept) {
             last.store(kept.count(why), Ordering::Relaxed);
@@ -218,7 +218,7 @@ impl Totals {
         self.under_way.store(false, Ordering::Relaxed);
     }
 
-    /// The round was given up.
+    /// Counts a round that was given up.
     pub(crate) fn fail(&self) {
         self.failures.fetch_add(1, Ordering::Relaxed);
         self.under_way.store(false, Ordering::Relaxed);
@@ -259,7 +259,8 @@ mod tests {
         }
     }
 
-    /// A round's counts leave out what an earlier round kept, also for reasons that only the earlier one had.
+    /// A round's counts leave out objects kept by an earlier round, also for reasons that only the earlier round
+    /// had.
     #[test]
     fn round_counts_rows_kept_by_its_slices() {
         let totals = Totals::default();

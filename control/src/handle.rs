@@ -1,4 +1,4 @@
-//! The handle that everything in a server shares: read the state, propose a change, ask a node.
+//! The handle that all parts of a server share: read the state, propose a change, ask a node.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -38,15 +38,15 @@ pub use crate::raft::LeaderInfo;
 #[derive(Clone, Debug)]
 pub struct ServerInfo {
     pub name: String,
-    /// The cluster it belongs to.
+    /// The cluster that the server belongs to.
     pub cluster: String,
-    /// Its number, chosen when its data directory was made.
+    /// The server's number, chosen when its data directory was made.
     pub server_id: u64,
     /// The address for HTTP.
     pub http_addr: SocketAddr,
     /// The address for QUIC.
     pub quic_addr: SocketAddr,
-    /// The address for Diego's clients, if it serves them.
+    /// The address for Diego's clients, if the server serves them.
     pub bbs_addr: Option<SocketAddr>,
     pub version: &'static str,
     /// Time at which the process started to serve.
@@ -54,16 +54,16 @@ pub struct ServerInfo {
     pub data_dir: PathBuf,
     /// Silence after which a node is down.
     pub heartbeat_ttl: Duration,
-    /// Time added to that, for the way of a heartbeat to the leader.
+    /// Time added to `heartbeat_ttl` for the transfer of a heartbeat to the leader.
     pub heartbeat_grace: Duration,
-    /// Bytes cut off the log's end at the start: a write that a crash had left unfinished.
+    /// Bytes cut off the end of the log at the start. A crash had left a write unfinished.
     pub log_bytes_cut: u64,
 }
 
 /// The action that a caller can take on an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Retry {
-    /// Nothing: it would fail again.
+    /// No retry: the operation would fail again.
     Never,
     /// Try again after a pause.
     Later,
@@ -82,7 +82,7 @@ pub enum ProposeError {
     Overloaded {
         /// The bound on waiting proposals.
         waiting: usize,
-        /// How long the caller waited for a place.
+        /// How long the caller waited for a place in the queue.
         waited: Duration,
     },
     /// Another server leads, or none does.
@@ -94,21 +94,21 @@ pub enum ProposeError {
         /// The server that leads, if known.
         leader: Option<LeaderInfo>,
     },
-    /// Nobody can tell whether the change was committed, or still will be. With a write key it can be sent
-    /// again: it is applied once.
+    /// The outcome is unknown: the change may have been committed, or may be later. With a write key the change
+    /// can be sent again: it is applied once.
     #[error(
         "nobody can tell yet whether the change was made ({reason}): look before trying again, or try again with the same idempotency key"
     )]
     Timeout {
-        /// How long it was waited for at most.
+        /// The longest time that the caller waited.
         waited: Duration,
-        /// The reason there was no answer.
+        /// The reason why no answer came.
         reason: String,
     },
     /// The change is too large.
     #[error("the change has {bytes} bytes, the log takes {max}", max = limits::ENTRY_BYTES_MAX)]
     TooLarge { bytes: usize },
-    /// The change cannot be encoded: a mistake of ours.
+    /// The change cannot be encoded: an error in this program.
     #[error("the change cannot be encoded")]
     Encode(#[from] EncodeError),
     /// The log cannot grow. Nothing was changed.
@@ -151,26 +151,27 @@ impl From<WriteError> for ProposeError {
     }
 }
 
-/// The state that a read must see.
+/// The consistency that a read requires.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Consistency {
-    /// The leader's state: everything that was acknowledged, as long as clocks run at about the same pace.
+    /// The leader's state. It holds every acknowledged change, as long as clocks run at about the same pace.
     #[default]
     Leader,
-    /// Everything that was acknowledged before the read began. A quorum confirms who leads.
+    /// Every change acknowledged before the read began. A quorum confirms the leader.
     Linearizable,
-    /// This server's state, however old.
+    /// This server's state, of any age.
     Stale,
 }
 
 /// A state to read from.
 #[derive(Clone, Debug)]
 pub struct ReadState {
-    /// The state. It stays as it is while writes go on.
+    /// The state. It does not change while writes go on.
     pub state: State,
-    /// Whether this server knows who leads.
+    /// Whether this server knows the leader.
     pub leader_known: bool,
-    /// How long ago this server heard of the leader; zero if it leads, or has never heard of one.
+    /// Time since this server's last contact with the leader. It is zero if this server leads or never had contact
+    /// with a leader.
     pub last_contact: Duration,
 }
 
@@ -178,22 +179,22 @@ pub struct ReadState {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {
-    /// Nobody leads, and nobody came to within the time that a read waits.
+    /// No server leads, and none was elected within the time that a read waits.
     #[error(
         "no server leads: more than half of the servers must run and reach each other; a stale read is answered all the same"
     )]
     NoLeader {
-        /// How long it was waited for.
+        /// How long the read waited.
         waited: Duration,
     },
-    /// This server is behind what the leader has.
+    /// This server's state is behind the leader's.
     #[error(
         "this server has not caught up with entry {} within {waited:?}: try again later, or ask another server",
         index.0
     )]
     Behind {
         index: LogIndex,
-        /// How long it was waited for.
+        /// How long the read waited.
         waited: Duration,
     },
     /// The log has failed; the server is going down.
@@ -215,17 +216,17 @@ impl ReadError {
 /// A command's position and answer.
 pub(crate) type ProposeResult = Result<(LogIndex, Response), ProposeError>;
 
-/// Something the leader's duties are told.
+/// A request to the leader's duties.
 #[derive(Debug)]
 pub(crate) enum DutyRequest {
-    /// Collect all garbage now, and say when that is done.
+    /// Collects all garbage now and reports when that is done.
     CollectGarbage(oneshot::Sender<Result<FreedCounts, ProposeError>>),
-    /// Find places for what is about to be recorded.
+    /// Finds places for tasks or a job about to be recorded.
     Place(PlacementRequest),
 }
 
-/// Tasks or a job to find places for before they are recorded. A caller without an answer records them
-/// without places.
+/// Tasks or a job that need places before they are recorded. A caller without an answer records them without
+/// places.
 #[derive(Debug)]
 pub(crate) enum PlacementRequest {
     Tasks {
@@ -280,7 +281,7 @@ pub(crate) struct ControlParts {
     pub(crate) published: Arc<Published>,
     pub(crate) nodes: Nodes,
     pub(crate) peers: Peers,
-    /// Servers to found a cluster with; 0: it founds none.
+    /// The number of servers that found a cluster together; 0 if this server founds none.
     pub(crate) expect: u32,
     pub(crate) founder: Bootstrap,
     pub(crate) info: ServerInfo,
@@ -333,21 +334,21 @@ impl Control {
         }
     }
 
-    /// The newest state: a snapshot that stays as it is while writes go on.
+    /// Returns the newest state: a snapshot that does not change while writes go on.
     #[must_use]
     pub fn state(&self) -> State {
         self.shared.published.state()
     }
 
-    /// The index of the newest state, and a way to wait for the next. A state taken after an index was
-    /// seen here contains that index.
+    /// Returns the index of the newest state and a way to wait for the next. A state taken after an index was seen
+    /// here contains that index.
     #[must_use]
     pub fn applied(&self) -> watch::Receiver<LogIndex> {
         self.shared.published.applied()
     }
 
-    /// A state that contains what `consistency` asks for. Every server answers; a follower asks the leader only
-    /// for a position. Waits a while for a leader if there is none.
+    /// Returns a state that satisfies `consistency`. Every server answers; a follower asks the leader only for a
+    /// position. Waits a limited time for a leader if there is none.
     ///
     /// # Errors
     ///
@@ -386,8 +387,8 @@ impl Control {
         }
     }
 
-    /// Proposes as [`Self::propose`] does, and repeats it until an answer is known. The log answers a `key`
-    /// once, even if the leader changes.
+    /// Proposes as [`Self::propose`] does and repeats it until an answer is known. The log applies a `key` once,
+    /// even if the leader changes.
     ///
     /// # Errors
     ///
@@ -402,11 +403,11 @@ impl Control {
 
     /// Writes `entry` to the log, through the leader if that is another server. Returns its position and its
     /// answer when it is on the disks of a quorum and part of [`Self::state`] here. A refused command is an
-    /// answer, not an error. Waits a while for a leader if there is none.
+    /// answer, not an error. Waits a limited time for a leader if there is none.
     ///
     /// # Errors
     ///
-    /// [`ProposeError`]; its [`retry`](ProposeError::retry) says what to do.
+    /// [`ProposeError`]; its [`retry`](ProposeError::retry) gives the action to take.
     pub async fn propose(&self, entry: Entry) -> Result<(LogIndex, Response), ProposeError> {
         let waited = limits::PROPOSE_WAIT;
         let place = match tokio::time::timeout(waited, self.shared.places.acquire()).await {
@@ -425,7 +426,7 @@ impl Control {
         Ok(answer?)
     }
 
-    /// Proposals of this server that are under way.
+    /// The number of this server's proposals under way.
     pub(crate) fn proposals(&self) -> usize {
         limits::PROPOSALS_MAX.saturating_sub(self.shared.places.available_permits())
     }
@@ -436,7 +437,7 @@ impl Control {
         self.shared.raft.leader()
     }
 
-    /// The term that this server knows of: it counts elections.
+    /// The newest term that this server knows. Terms count elections.
     #[must_use]
     pub fn term(&self) -> u64 {
         self.shared.raft.leadership().borrow().term
@@ -464,7 +465,7 @@ impl Control {
         self.shared.removed.load(Ordering::Acquire)
     }
 
-    /// Notes that this server was removed from its cluster. It stays out until it is started again.
+    /// Records that this server was removed from its cluster. It stays removed until it is started again.
     pub(crate) fn set_removed(&self) {
         if !self.shared.removed.swap(true, Ordering::AcqRel) {
             tracing::error!(
@@ -474,7 +475,7 @@ impl Control {
         }
     }
 
-    /// Notes another server's introduction, and answers with this one's.
+    /// Records another server's introduction and answers with this one's.
     pub(crate) fn meet(&self, hello: &Hello) -> PeerReply {
         self.shared.peers.meet(&hello.me);
         PeerReply::Hello(self.hello())
@@ -501,18 +502,17 @@ impl Control {
         &self.shared.info
     }
 
-    /// The wall clock, for the times that rows carry: without a jump that nobody has confirmed.
+    /// The wall clock for the times in rows, without unconfirmed jumps.
     #[must_use]
     pub fn now(&self) -> Timestamp {
         self.shared.clock.now()
     }
 
-    /// Forgets everything that is over, here and on every connected node, whatever its age. Any server can be
-    /// asked.
+    /// Forgets all garbage, here and on every connected node, at any age. Any server can be asked.
     ///
     /// # Errors
     ///
-    /// [`ProposeError`] if the log takes no changes; nodes are not asked then.
+    /// [`ProposeError`] if the log takes no changes; in that case nodes are not asked.
     pub async fn collect_garbage(&self) -> Result<(), ProposeError> {
         self.collect_garbage_of_state().await?;
         self.shared.nodes.collect_garbage();
@@ -529,7 +529,7 @@ impl Control {
         Ok(())
     }
 
-    /// Forgets everything of the state that is over, whatever its age. Any server can be asked.
+    /// Forgets all garbage of the state, at any age. Any server can be asked.
     ///
     /// # Errors
     ///
@@ -567,7 +567,7 @@ impl Control {
         receiver.await.unwrap_or_else(|_| Err(stopped()))
     }
 
-    /// Finds places for `tasks`, which are about to be recorded. `None` if no server leads, if others wait
+    /// Finds places for `tasks`, which are about to be recorded. Returns `None` if no server leads, if others wait
     /// for room, or if it would take too long.
     pub(crate) async fn places(&self, tasks: &Arc<Vec<NewOneOff>>) -> Option<OneOffPlacements> {
         if self.leadership().borrow().is_self() {
@@ -586,7 +586,8 @@ impl Control {
         }
     }
 
-    /// The command that records a job: with places for its instances where [`Self::places`] would find some for tasks.
+    /// Builds the command that records a job. It has places for the instances of a new job under the conditions of
+    /// [`Self::places`].
     pub(crate) async fn registration(&self, spec: JobSpec, check_index: Option<LogIndex>) -> Entry {
         let spec = Arc::new(spec);
         let places = if self.state().jobs().get(&spec.key()).is_none() {
@@ -616,7 +617,7 @@ impl Control {
         }
     }
 
-    /// Places that the server which leads finds.
+    /// Asks the leader for places.
     async fn places_of_leader(&self, wanted: PlacementQuery) -> Option<PlacementAnswer> {
         let leader = self.leader().filter(|leader| !leader.is_self)?;
         let request = PeerRequest::FindPlaces(wanted);
@@ -629,8 +630,8 @@ impl Control {
         }
     }
 
-    /// Finds places for a server that passes its records on to this one; `None` if this one does not lead or
-    /// has no time.
+    /// Finds places for a server that forwards its records to this one. Returns `None` if this server does not
+    /// lead or has no time.
     pub(crate) async fn find_places_here(&self, wanted: PlacementQuery) -> Option<PlacementAnswer> {
         match wanted {
             PlacementQuery::Tasks(tasks) => {
@@ -648,7 +649,7 @@ impl Control {
         }
     }
 
-    /// Has the duties of this server find places, if it leads.
+    /// Asks the duties of this server for places, if it leads.
     async fn find_places<T>(
         &self,
         wanted: impl FnOnce(oneshot::Sender<T>) -> PlacementRequest,
@@ -657,7 +658,7 @@ impl Control {
             return None;
         }
         let (reply, places) = oneshot::channel();
-        // A busy leader has no time for more.
+        // A busy leader has no time for placements.
         self.shared
             .duties
             .try_send(DutyRequest::Place(wanted(reply)))
@@ -666,12 +667,12 @@ impl Control {
         found.ok()?.ok()
     }
 
-    /// Intervals and thresholds of the collection.
+    /// Intervals and thresholds of garbage collection.
     pub(crate) fn gc_config(&self) -> GcConfig {
         self.shared.gc
     }
 
-    /// Times of one-off tasks, and how their callbacks are made.
+    /// Time limits of one-off tasks, and the settings of their callbacks.
     pub(crate) fn tasks_config(&self) -> &TasksConfig {
         &self.shared.tasks
     }
@@ -700,8 +701,8 @@ impl Control {
         Ok(self.shared.raft.snapshot().await?)
     }
 
-    /// Takes a snapshot and drops from the log what is in it: room on a disk that is nearly full. A follower that
-    /// is further behind gets the snapshot.
+    /// Takes a snapshot and drops the entries in it from the log. That frees room on a nearly full disk. A
+    /// follower that is further behind gets the snapshot.
     ///
     /// # Errors
     ///
@@ -724,19 +725,19 @@ impl Control {
         Some(full.to_string())
     }
 
-    /// Becomes `Some` with the reason when the log fails. The process should end then.
+    /// Becomes `Some` with the reason when the log fails. The process should then end.
     #[must_use]
     pub fn failed(&self) -> watch::Receiver<Option<String>> {
         self.shared.raft.failed()
     }
 
-    /// Stops this server for good because of `reason`.
+    /// Stops this server permanently because of `reason`.
     pub(crate) fn halt(&self, reason: String) {
         self.shared.raft.halt(reason);
     }
 
-    /// Counts what the server `server_id` heard of its nodes, as the leader. Their lease; `None` if no quorum
-    /// confirms that this server leads.
+    /// Counts the node heartbeats that the server `server_id` received, as the leader. Returns the nodes' lease,
+    /// or `None` if no quorum confirms that this server leads.
     pub(crate) async fn count_beats(
         &self,
         server_id: u64,
@@ -754,7 +755,7 @@ impl Control {
         lease.await.ok()
     }
 
-    /// Lists the troubles that keep this server from its work.
+    /// Lists the problems that keep this server from its work.
     pub(crate) fn troubles(&self) -> Troubles {
         let mut troubles = Vec::new();
         if let Err(error) = self.raft().room() {

@@ -1,11 +1,11 @@
-//! The HTTP API: Nomad's routes, bodies and manners.
+//! The HTTP API: Nomad's routes, bodies and conventions.
 //!
-//! One file per noun answers its routes. `status` alone decides status codes. `query` reads the query string
-//! and waits for changes. `body` reads bodies, and `listen` accepts connections. `connections` and `budget`
-//! bound the connections and their answers. `cross_site` refuses requests of web pages. `handler`
-//! holds the state that handlers share.
+//! Each kind of object has one file for its routes. Only `status` decides status codes. `query` reads the query
+//! string and waits for changes. `body` reads bodies, and `listen` accepts connections. `connections` and `budget`
+//! bound the connections and their answers. `cross_site` refuses requests of web pages. `handler` holds the state
+//! that handlers share.
 //!
-//! Handlers read a snapshot of the state or propose one command; they hold nothing between requests.
+//! Handlers read a snapshot of the state or propose one command; they keep nothing between requests.
 //!
 //! Deliberately absent: bodies' shapes and the list of routes, which are in `wire::api`; TLS and tokens.
 

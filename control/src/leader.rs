@@ -1,9 +1,8 @@
-//! The leader's duties: one task that owns the pure cores and carries out what they say.
+//! The leader's duties: one task that owns the pure cores and carries out their decisions.
 //!
-//! A duty is woken by effects of applied entries and by timers. An effect that is lost costs time, not
-//! correctness: the duties then start again from the state, as they do when this server comes to lead.
-//! While another server leads, the task only passes on which nodes' allocations have changed, because
-//! their agents may be connected here.
+//! Effects of applied entries and timers wake a duty. A lost effect costs time, not correctness: the duties then
+//! start again from the state, as they do when this server becomes leader. While another server leads, the task
+//! only wakes the sessions of nodes with changed allocations, because their agents may be connected here.
 
 pub(crate) mod consistency_check;
 mod garbage;
@@ -40,7 +39,7 @@ use crate::raft::Leadership;
 pub(crate) struct DutyChannels {
     /// Effects of applied entries.
     pub(crate) effects: mpsc::Receiver<Vec<TermEffect>>,
-    /// Heartbeats that servers gathered from their nodes.
+    /// Heartbeats that servers have gathered from their nodes.
     pub(crate) beats: mpsc::Receiver<ServerHeartbeats>,
     pub(crate) requests: mpsc::Receiver<DutyRequest>,
 }
@@ -64,7 +63,7 @@ pub(crate) async fn run(control: Control, mut inputs: DutyChannels, shutdown: Ca
     }
 }
 
-/// Follows until leadership changes. False: shut down.
+/// Follows until leadership changes. Returns false at a shutdown.
 async fn follow(
     control: &Control,
     inputs: &mut DutyChannels,
@@ -81,13 +80,14 @@ async fn follow(
                     control.nodes().wake_all();
                 }
             }
-            // The dropped reply tells the sender that this server does not lead.
+            // The dropped reply signals that this server does not lead.
             Some(_) = inputs.beats.recv() => {}
             Some(request) = inputs.requests.recv() => match request {
                 DutyRequest::CollectGarbage(reply) => {
                     drop(reply.send(Err(ProposeError::NotLeader { leader: control.leader() })));
                 }
-                // Without an answer there are no places: the leader finds them once it is recorded.
+                // Without an answer the caller gets no places. The leader finds them once the tasks or the job are
+                // recorded.
                 DutyRequest::Place(_) => {}
             },
             else => return false,
@@ -95,7 +95,7 @@ async fn follow(
     }
 }
 
-/// Waits until the state holds all that was committed before: a finished evaluation would run again otherwise.
+/// Waits until the state contains every entry committed before. Otherwise a finished evaluation would run again.
 async fn begin_to_lead(control: &Control, failures: &mut Backoff) -> bool {
     let Err(error) = control.raft().barrier().await else {
         failures.reset();
@@ -106,7 +106,7 @@ async fn begin_to_lead(control: &Control, failures: &mut Backoff) -> bool {
     false
 }
 
-/// Leads until leadership changes. False: shut down.
+/// Leads until leadership changes. Returns false at a shutdown.
 async fn lead(
     control: &Control,
     inputs: &mut DutyChannels,
@@ -132,7 +132,7 @@ async fn lead(
                     return false;
                 }
                 let current = leadership.borrow_and_update();
-                // In a later term others may have led meanwhile: the duties begin anew.
+                // Before a later term another server may have led, so the duties begin anew.
                 if !current.is_self() || current.term != term {
                     tracing::info!("this leadership is over");
                     return true;
@@ -192,7 +192,7 @@ impl Duties {
         }
     }
 
-    /// Looks at the state again: effects were lost.
+    /// Starts the duties again from the state, because effects were lost.
     fn restart(&mut self, now: Timestamp) {
         tracing::warn!("effects were lost: the duties begin again from the state");
         self.scheduling.restart(now);
@@ -225,7 +225,7 @@ impl Duties {
                     self.periodic.wake(now);
                     self.one_offs.wake();
                 }
-                // Of an entry of another term it is another leader's to make.
+                // A callback claimed by an entry of another term belongs to another leader.
                 Effect::CallbackClaimed(alloc_id) if term == self.term => {
                     self.one_offs.handle_claimed(&state, &alloc_id);
                 }
@@ -237,7 +237,7 @@ impl Duties {
         }
     }
 
-    /// Starts what is due. `effects_wait`: there is more that it does not know of yet.
+    /// Starts due work. `effects_wait` is whether more effects are queued.
     fn advance(&mut self, effects_wait: bool, now: Timestamp) {
         self.heartbeats.advance(now);
         self.watching.advance(now);
@@ -249,7 +249,7 @@ impl Duties {
         self.garbage.advance(others, now);
     }
 
-    /// How long nothing is due.
+    /// The time until the next due work.
     fn pause(&self, now: Timestamp) -> Duration {
         [
             self.scheduling.poll_timeout(),

@@ -1,27 +1,27 @@
-//! The control plane's shell: what of a server touches disk, network and clock.
+//! The control plane's shell: all parts of a server that touch disk, network and clock.
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
 //! | [`server`] | puts a server together and takes it apart |
-//! | [`handle`] | the handle its parts share: read, propose, ask a node |
+//! | [`handle`] | the handle that the server's parts share: read, propose, ask a node |
 //! | `raft` | the replicated log, its storage and snapshots |
 //! | `leader` | duties of the leader: scheduling, heartbeats, garbage |
 //! | [`agents`] | QUIC sessions of nodes |
 //! | [`http`] | the HTTP API |
-//! | `bbs` | Diego's own wire for one-off tasks, where it is asked for |
-//! | `one_off` | what every way to one-off tasks shares |
-//! | `events` | what the last entries changed, for the event stream |
-//! | `listen` | takes QUIC connections and tells agents from servers |
+//! | `bbs` | Diego's own wire protocol for one-off tasks, if configured |
+//! | `one_off` | functions for one-off tasks that all APIs share |
+//! | `events` | the changes of the last entries, for the event stream |
+//! | `listen` | accepts QUIC connections and distinguishes agents from servers |
 //! | [`peers`] | other servers: connections to them, requests among them, joining |
 //! | `published` | the newest state, for readers |
-//! | `comparison` | whether all servers have the same state |
-//! | `restore` | a saved snapshot on its way back |
+//! | `consistency_check` | whether all servers have the same state |
+//! | `restore` | the restore of a saved snapshot |
 //! | [`snapshot`] | saved snapshots: save, restore, inspect |
-//! | `data_dir` | who may use the data directory |
+//! | `data_dir` | the lock and identity of the data directory |
 //! | [`limits`] | bounds |
 //!
-//! Deliberately absent: decisions. What a command changes, where an instance goes, when a node is down:
-//! all that is pure and lies in `control-core`.
+//! Deliberately absent: decisions. `control-core` is pure code and decides the effect of a command, the place of
+//! an instance and when a node is down.
 
 #![forbid(unsafe_code)]
 

@@ -1,50 +1,53 @@
-//! Bounds of the control plane's shell. Each says what happens when it is reached.
+//! Bounds of the control plane's shell. Each comment states the effect of reaching the bound.
 
 use std::time::Duration;
 
-/// Proposals that may wait for the log at once. Beyond it a caller waits for [`PROPOSE_WAIT`], then
-/// is told that the server is overloaded. Four times the writers at which a group commit on one
-/// local disk stops growing (1 024).
+/// Proposals that may wait for the log at once. Beyond it a caller waits for [`PROPOSE_WAIT`] and then gets an
+/// error: the server is overloaded. The value is four times 1 024, the number of writers at which a group commit
+/// on one local disk stops growing.
 pub const PROPOSALS_MAX: usize = 4096;
 /// How long a proposal waits for a place in the queue, and then for its commit.
 pub const PROPOSE_WAIT: Duration = Duration::from_secs(10);
-/// The longest pause of a leader's duty whose changes are not written. The first is [`LEADER_RETRY_PAUSE`].
+/// The longest pause of a leader's duty after the log has not taken its changes. The first pause is
+/// [`LEADER_RETRY_PAUSE`].
 pub const DUTY_RETRY_PAUSE_MAX: Duration = Duration::from_secs(1);
-/// A server whose wall clock at its start is further ahead of the newest change than this may have a wrong clock. Of
-/// the default thresholds of collections it is the shortest.
+/// Least gap between the wall clock at a server's start and the newest change that makes the clock suspect. The
+/// value is the shortest of the default thresholds of collections.
 pub const CLOCK_GAP_MAX: Duration = Duration::from_hours(1);
-/// How long such a server collects nothing by age: NTP corrects a clock within minutes, and an operator sees the
-/// warning. Nothing but garbage waits.
+/// How long a server with a suspect clock collects nothing by age. NTP corrects a clock within minutes, and an
+/// operator sees the warning. Only garbage waits.
 pub const CLOCK_GAP_HOLD: Duration = Duration::from_hours(1);
-/// Pause between two looks whether collections are still held.
+/// Pause between two checks whether collections are still held.
 pub const CLOCK_GAP_LOOK: Duration = Duration::from_secs(30);
 /// Pause before a proposal is tried again while there is no leader: about a heartbeat's tenth.
 pub const LEADER_RETRY_PAUSE: Duration = Duration::from_millis(25);
 
-/// Entries applied before the state is published and their proposers are answered. Not less: each
-/// published root costs a few microseconds of copying on the next write. Not more: answers wait.
+/// Entries applied before the state is published and their proposers are answered. A smaller value costs more:
+/// each published root costs the next write a few microseconds of copying. A larger value delays answers.
 pub const APPLY_BATCH_MAX: usize = 256;
-/// Replaced states on the way to the thread that frees them. Each may own a slice of garbage, some hundred
-/// kilobytes. Half would leave more to the applier when the thread waits for a processor; double would only
+/// Replaced states that wait for the thread that frees them. Each may own a slice of garbage of some hundred
+/// kilobytes. Half would leave more work to the applier while the thread waits for a processor. Double would only
 /// cost memory.
 pub const OUTDATED_STATES_MAX: usize = 16;
-/// Rows that a replaced state owns before another thread is woken to free it: less takes no longer than waking that.
+/// Least rows that a replaced state owns before another thread frees it. Freeing fewer rows takes no longer than
+/// waking that thread.
 pub const OUTDATED_ROWS_MIN: usize = 64;
-/// Niceness of that thread. By the kernel's weights it has a tenth of a processor that one other thread wants
-/// too. The applier helps before memory grows.
+/// Niceness of the thread that frees replaced states. By the kernel's weights it gets a tenth of a processor that
+/// one other thread also wants. The applier frees states itself before memory grows.
 pub const OUTDATED_NICENESS: i32 = 10;
-/// How long the next slice of a collection lets other work go first: longer than a placement takes. Then the
-/// slice comes in between, so that a collection ends under any load, with a slice in little more than that.
-/// Half would cut into placements. Double would make collections wait where there is always work.
+/// How long the next slice of a collection waits for other work. It is longer than a placement takes. After
+/// that the slice runs before other work, so a collection ends under any load; each slice takes little more than
+/// this time. Half would interrupt placements. Double would delay collections where there is always work.
 pub const GC_GIVES_WAY: Duration = Duration::from_millis(2);
-/// Batches of effects on the way to the leader's duties. If it is full the batch is dropped and the
+/// Batches of effects in the queue to the leader's duties. If the queue is full, the batch is dropped and the
 /// duties scan the state instead.
 pub const EFFECT_BATCHES_MAX: usize = 1024;
 
-/// Events kept for readers of the event stream who come back. The oldest go, and a reader who wants them
-/// is told. Some seconds of a cluster that places as fast as it can, 400 bytes each; hours of a quiet one.
+/// Events kept for readers of the event stream that reconnect. The oldest events are dropped, and a reader that
+/// asks for them gets an error. The bound covers some seconds of a cluster at its fastest placement rate, at 400
+/// bytes an event. It covers hours of a quiet cluster.
 pub const EVENTS_MAX: usize = 32 * 1024;
-/// Bytes that those events may hold, by the estimates below.
+/// Bytes that the kept events may hold, by the estimates below.
 pub const EVENT_BYTES_MAX: usize = 64 << 20;
 /// Bytes that an event of an allocation or evaluation holds: its row, with texts and task states.
 pub const EVENT_ROW_BYTES: usize = 1024;
@@ -54,370 +57,387 @@ pub const EVENT_JOB_BYTES: usize = 8 * 1024;
 pub const EVENT_NODE_BYTES: usize = 16 * 1024;
 /// Entries whose events a reader takes at once.
 pub const EVENT_ENTRIES_READ_MAX: usize = 64;
-/// Rows of one entry that are made into JSON where they are read; more are made on a thread of their own.
-/// About a millisecond.
+/// Most rows of one entry that are made into JSON on the reader's thread. More rows are made into JSON on a thread
+/// of their own. This many rows take about a millisecond.
 pub const EVENT_ROWS_INLINE_MAX: usize = 64;
-/// Entries after which the leader has all servers compare their states. A comparison is a message to each
-/// server, so this is about the log's cost: none. Not more often: an error that is found late is found all
-/// the same, and the state of a moment ago is kept for [`STATE_HASHES_KEPT`] entries.
+/// Entries after which the leader has all servers compare their states. A comparison is one message to each
+/// server, so its cost per entry is negligible. A shorter interval gains nothing: an error found late is still
+/// found, and hashes are kept for [`STATE_HASHES_KEPT`] entries.
 pub const STATE_COMPARE_EVERY: u64 = 4096;
-/// How long a server that is asked for its state at an index waits until it has applied that. Below
+/// How long a server that is asked for the hash of its state at an index waits to apply that index. It is below
 /// [`PEER_CALL_WAIT`].
 pub const STATE_HASH_WAIT: Duration = Duration::from_secs(2);
-/// Entries after which a debug build checks the rules of its state. Half would slow tests down, double would find a
-/// mistake later.
+/// Entries after which a debug build checks the rules of its state. Half would slow tests down, and double would
+/// find a mistake later.
 pub const STATE_RULES_EVERY: u64 = 2048;
-/// Rows of a state that a debug build checks by itself: some hundred milliseconds without optimisation.
+/// Most rows of a state that a debug build checks after entries. The check takes some hundred milliseconds without
+/// optimisation.
 pub const STATE_RULES_DEBUG_ROWS_MAX: usize = 20_000;
-/// Rows of a state that `muster operator check --deep` checks. The check makes all indexes anew: about 500 bytes a row.
+/// Most rows of a state that `muster operator check --deep` checks. The check builds all indexes anew, at about
+/// 500 bytes a row.
 pub const STATE_RULES_ROWS_MAX: usize = 2_000_000;
 /// Broken rules that an answer lists: one mistake often breaks thousands of rows.
 pub const BROKEN_RULES_MAX: usize = 100;
-/// A server that lacks entries and takes none for this long is not well: an election and a slow disk take less.
+/// Time after which a server that lacks entries and takes none is unhealthy. An election and a slow disk take
+/// less.
 pub const SERVER_STALLED_AFTER: Duration = Duration::from_secs(5);
-/// Entries that a healthy server may be behind: less than a second of a cluster at its fastest.
+/// Most entries that a healthy server may be behind: less than a second of a cluster at its fastest.
 pub const HEALTHY_ENTRIES_BEHIND: u64 = 16 * 1024;
-/// Bytes of a snapshot that an operator may send. It is written to disk as it comes.
+/// Bytes of a snapshot that an operator may send. The server writes it to disk as it arrives.
 pub const SNAPSHOT_UPLOAD_BYTES_MAX: u64 = 1 << 30;
-/// Entries after which the hash of the state is remembered, 72 bytes each: what servers need to compare
-/// their states at an index while writes go on. Twice what lies between two comparisons; half would be forgotten
-/// before a question that is late comes to a server that is ahead.
+/// Entries for which the hash of the state is kept, 72 bytes each. Servers need the hashes to compare their states
+/// at an index while writes go on. The value is twice [`STATE_COMPARE_EVERY`]. With half, a late request could
+/// reach a server that is ahead and has already dropped the hash.
 pub const STATE_HASHES_KEPT: usize = 8 * 1024;
 
 /// Bytes of one record in a snapshot, and of one log entry.
 pub const ENTRY_BYTES_MAX: usize = muster_wire::limits::ENTRY_BYTES_MAX;
 
-/// Heartbeat of the leader to its followers. Three are lost before a follower moves.
+/// Heartbeat interval of the leader to its followers. A follower loses at least three before it starts an
+/// election.
 pub const RAFT_HEARTBEAT: Duration = Duration::from_millis(150);
-/// A follower stands for election after [`RAFT_ELECTION_MAX`] (the leader's lease) and a time between this
-/// and that again: after 1.2 to 1.5 s of silence, so that another server leads within 2 s. The library's
-/// defaults (0.45 to 0.6 s in all) elect needlessly on a busy machine.
+/// Least random time that a follower waits before an election, after [`RAFT_ELECTION_MAX`] (the leader's lease).
+/// The random time ends at [`RAFT_ELECTION_MAX`]. So an election starts after 1.2 to 1.5 s of silence, and another
+/// server leads within 2 s. The library's defaults (0.45 to 0.6 s in all) cause needless elections on a busy
+/// machine.
 pub const RAFT_ELECTION_MIN: Duration = Duration::from_millis(450);
 /// See [`RAFT_ELECTION_MIN`].
 pub const RAFT_ELECTION_MAX: Duration = Duration::from_millis(750);
-/// How long a leader without answers of a quorum sends no heartbeats, after its lease of [`RAFT_ELECTION_MAX`]. Then it
-/// sends for as long, in case only packets were lost. Longer than the latest election of its followers (1.5 s) and the
-/// round trips of that.
+/// How long a leader without a quorum's answers sends no heartbeats after its lease of [`RAFT_ELECTION_MAX`]. Then
+/// it sends heartbeats for as long, in case only packets were lost. The value is longer than the latest election
+/// of its followers (1.5 s) and the election's round trips.
 pub const RAFT_QUORUM_LOST_SILENCE: Duration = Duration::from_secs(2);
 
-/// Bytes of the entries in one message to a follower besides the first. Small enough that a heartbeat never
-/// waits long behind it, large enough that a plan of some thousand placements goes whole.
+/// Bytes of the entries in one message to a follower, besides the first entry. It is small enough that a heartbeat
+/// never waits long behind the message. It is large enough for a whole plan of some thousand placements.
 pub const APPEND_BYTES_MAX: u64 = 2 << 20;
-/// Streams of entries in a row that a follower does not answer, or refuses, before the next one waits.
+/// Consecutive streams of entries that a follower refuses or does not answer before the next stream waits.
 pub const APPEND_RETRIES_AT_ONCE: u32 = 3;
-/// The first such wait, and the longest: a server that comes back gets entries within that and [`PEER_PAUSE_MAX`].
+/// The first wait between streams of entries. A server that comes back gets entries within [`APPEND_PAUSE_MAX`]
+/// and [`PEER_PAUSE_MAX`].
 pub const APPEND_PAUSE_MIN: Duration = Duration::from_millis(20);
 /// See [`APPEND_PAUSE_MIN`].
 pub const APPEND_PAUSE_MAX: Duration = Duration::from_millis(500);
 /// Entries in one message to a follower.
 pub const ENTRIES_PER_APPEND_MAX: u64 = 1024;
-/// Entries by which the log must have grown beyond what is kept before it is purged: a purge is a write.
+/// Entries by which the log must exceed the kept entries before it is purged. A purge is a write.
 pub const LOG_PURGE_BATCH: u64 = 1024;
-/// Silence of a leader, or of its followers, after which it does not count as one: they have elected another
-/// by then, or cannot.
+/// Silence after which a leader does not count as leading. It applies to a silent leader and to a leader with
+/// silent followers. By then the followers have elected another leader or cannot.
 pub const LEADER_SILENT: Duration = Duration::from_secs(2);
-/// How long a change that was passed on waits for its answer once another server leads. The former leader may
-/// still answer; if it is gone nobody does.
+/// How long a forwarded change waits for its answer once another server leads. The former leader may still answer,
+/// unless it has died.
 pub const FORMER_LEADER_WAIT: Duration = Duration::from_millis(500);
-/// Proposals that a follower passes on in one frame.
+/// Proposals that a follower forwards in one frame.
 pub const FORWARD_BATCH_MAX: usize = 1024;
-/// Bytes of such a frame, or one proposal if that is larger.
+/// Bytes of such a frame, or of one larger proposal.
 pub const FORWARD_FRAME_BYTES: usize = 1 << 20;
-/// How long a change waits while no server leads; then the caller is told to come back. Elections end within
-/// two seconds; Nomad's number.
+/// How long a change waits while no server leads. After that the caller gets an error and may retry. Elections end
+/// within two seconds. The value is Nomad's.
 pub const ELECTION_WAIT: Duration = Duration::from_secs(5);
-/// Reads that wait for one read index. The next waits for a place.
+/// Most reads that wait for one read index. The next read waits for a place.
 pub const READS_MAX: usize = 4096;
-/// How long the leader may take to say up to where a read must see.
+/// How long the leader may take to answer with the read index.
 pub const READ_INDEX_WAIT: Duration = Duration::from_secs(2);
-/// How long a change of the servers may take: two commits, one of them by the servers of before and after.
+/// How long a change of the servers may take: two commits, one of them by the old and the new servers together.
 pub const CHANGE_SERVERS_WAIT: Duration = Duration::from_secs(10);
-/// How long handing over leadership may take; then another election has to do.
+/// How long a transfer of leadership may take. After that an election is needed.
 pub const TRANSFER_WAIT: Duration = Duration::from_secs(3);
-/// A server that was heard of within this time is healthy: some heartbeats may be lost.
+/// A server with a contact within this time is healthy. Some heartbeats may be lost.
 pub const SERVER_HEALTHY_WITHIN: Duration = Duration::from_secs(2);
-/// How long a fault of a server lasts before the leader notes it: a new leader has heard of nobody yet.
+/// How long a fault of a server lasts before the leader records it. A new leader has no contacts yet.
 pub const SERVER_FAULT_NOTED_AFTER: Duration = Duration::from_secs(3);
-/// How often the leader looks whether learners have caught up and servers are lost.
+/// How often the leader checks for learners that have caught up and for lost servers.
 pub const AUTOPILOT_INTERVAL: Duration = Duration::from_millis(500);
-/// Entries that a learner may lack when it gets its vote: less than a busy cluster writes in a few
-/// milliseconds, so that its vote never holds a commit up.
+/// Most entries that a learner may lack when it gets its vote. A busy cluster writes more in a few milliseconds,
+/// so the new vote never delays a commit.
 pub const PROMOTE_LAG_MAX: u64 = 256;
-/// How often a server that belongs to no cluster looks for one.
+/// How often a server without a cluster looks for one.
 pub const SEEK_PAUSE: Duration = Duration::from_millis(250);
 /// Pause between two such looks when nothing is expected to change soon.
 pub const SEEK_PAUSE_LONG: Duration = Duration::from_secs(2);
-/// Time without a leader after which a member asks others whether it still is one. Elections are over by then.
+/// Time without a leader after which a member asks other servers whether it still is a member. Elections are over
+/// by then.
 pub const SEEK_PATIENCE: Duration = Duration::from_secs(5);
-/// How long a server may take to say who it is.
+/// How long a server may take to send its introduction.
 pub const HELLO_WAIT: Duration = Duration::from_secs(1);
-/// Bytes of a snapshot on the way that either end holds in memory.
+/// Bytes of a snapshot in transfer that either end holds in memory.
 pub const SNAPSHOT_CHUNK_BYTES: usize = 256 << 10;
 
-/// Streams that one connection of another server may have open at once; the next waits. Requests end within
-/// milliseconds; what stays open is log output of clients, a hundred times fewer than this.
+/// Streams that one connection of another server may have open at once; the next stream waits. Requests end within
+/// milliseconds. Only clients' log output stays open, on a hundredth of this many streams.
 pub const PEER_STREAMS_MAX: u32 = 1024;
 /// How long another server may take to answer a request.
 pub const PEER_CALL_WAIT: Duration = Duration::from_secs(5);
-/// How long a connection to another server may take: a handshake and two repeats of a lost packet.
+/// How long a connection to another server may take to open: a handshake and two repeats of a lost packet.
 pub const PEER_DIAL_WAIT: Duration = Duration::from_secs(3);
 /// Pause after a failed attempt to connect. It doubles up to [`PEER_PAUSE_MAX`].
 pub const PEER_PAUSE_MIN: Duration = Duration::from_millis(100);
 /// See [`PEER_PAUSE_MIN`].
 pub const PEER_PAUSE_MAX: Duration = Duration::from_millis(800);
-/// Silence after which a connection is given up while somebody waits for an answer. A living server
-/// acknowledges within milliseconds, whatever its disk does; a stopped process is found by this.
+/// Silence after which a connection is closed while a caller waits for an answer. A living server acknowledges
+/// within milliseconds, even with a slow disk. This bound detects a stopped process.
 pub const PEER_SILENCE: Duration = Duration::from_secs(1);
 /// How long a snapshot may take to reach a follower and be installed there.
 pub const SNAPSHOT_INSTALL_TIMEOUT: Duration = Duration::from_mins(10);
-/// How long a snapshot that was asked for is waited for before it is asked for again.
+/// How long a server waits for its requested snapshot before it requests the snapshot again.
 pub const SNAPSHOT_ASK_AGAIN: Duration = Duration::from_secs(1);
 /// How long the sole voter may take to lead after its start.
 pub const LEAD_WAIT: Duration = Duration::from_secs(30);
 
-/// Evaluations handed to workers and not answered yet. The rest wait in the broker.
+/// Evaluations handed to workers and not answered yet. Further evaluations wait in the broker.
 pub const EVALS_IN_FLIGHT_MAX: usize = 64;
-/// Evaluations handed to the scheduler in one go of a worker thread.
+/// Evaluations handed to the scheduler in one run of a worker thread.
 pub const EVALS_PER_WORKER_RUN_MAX: usize = 16;
-/// Times that a server ends during work on an evaluation before that is set aside. The first time it was
-/// planned with others; the second time it was alone.
+/// Times that a server ends during work on an evaluation before the evaluation is set aside. The first time it was
+/// planned with others. The second time it was planned alone.
 pub const EVAL_ENDS_MAX: u8 = 2;
-/// Jobs, and entries full of one-off tasks, for which one go of a worker thread finds places before they are recorded.
+/// Jobs, and entries full of one-off tasks, that one run of a worker thread finds places for before they are
+/// recorded.
 pub const PLACES_PER_WORKER_RUN_MAX: usize = 32;
-/// How often duties look at the clock when nothing happens.
+/// How often duties check the clock when nothing happens.
 pub const DUTY_INTERVAL: Duration = Duration::from_millis(500);
 /// Requests to the leader's duties waiting, such as a forced collection.
 pub const DUTY_REQUESTS_MAX: usize = 256;
 
-/// QUIC connections to one server, of agents and servers. The next one is refused and tries another server.
+/// QUIC connections to one server, of agents and servers. The server refuses the next one, and that peer tries
+/// another server.
 pub const CONNECTIONS_MAX: usize = 20_000;
-/// How much the threads of sessions yield to the log and the scheduler where there is less processor than work: they
-/// have a quarter of it then, by the kernel's weights. More niceness would leave many nodes' heartbeats too little.
+/// Niceness of the threads of sessions, so that they yield to the log and the scheduler on a busy machine. By the
+/// kernel's weights they get a quarter of a contested processor. A higher niceness would leave too little
+/// processor time for many nodes' heartbeats.
 pub const SESSIONS_NICENESS: i32 = 5;
-/// Messages of one agent read ahead of their handling. The stream's window holds the rest back.
+/// Messages of one agent read ahead of their handling. Further messages wait in the stream's window.
 pub const SESSION_INBOX_MAX: usize = 16;
-/// Answers to an agent waiting for its stream. A full queue holds the session back.
+/// Answers to an agent that wait for its stream. A full queue makes the session wait.
 pub const SESSION_OUTBOX_MAX: usize = 64;
-/// How long a connection may take to say who it is.
+/// How long a connection may take to register.
 pub const REGISTER_WAIT: Duration = Duration::from_secs(10);
-/// Times in a second that a server tells a node what to run, for each of its cores: the last of five thousand nodes on
-/// two cores waits a third of a second. Chosen for a message and its answers costing some tens of microseconds, which
-/// is not measured alone.
+/// Messages with desired allocations that a server sends in a second, for each of its cores. With five thousand
+/// nodes and two cores, the last node waits a third of a second. The value assumes that a message and its answers
+/// cost some tens of microseconds. That cost has not been measured separately.
 pub const DESIRED_PER_CORE: u32 = 8_000;
-/// The rate while more and more is to tell, so that four times as much of the processor is left. The last of
-/// those nodes waits a second and a quarter.
+/// The rate while new changes keep arriving. It uses a quarter of the processor time of the full rate. With five
+/// thousand nodes and two cores, the last node waits a second and a quarter.
 pub const DESIRED_PER_CORE_MEANWHILE: u32 = 2_000;
-/// Time without anything new to tell after which the full rate holds again.
+/// Time without new changes after which the full rate applies again.
 pub const DESIRED_QUIET: Duration = Duration::from_millis(25);
-/// Most that may be told at once after a quiet time, as time at the full rate.
+/// Most messages sent at once after a quiet time, expressed as time at the full rate.
 pub const DESIRED_BURST: Duration = Duration::from_millis(20);
-/// How often turns are given while some wait.
+/// How often turns are handed out while sessions wait.
 pub const DESIRED_TICK: Duration = Duration::from_millis(5);
-/// How often a session looks for missed changes when nobody woke it.
+/// How often a session looks for missed changes without a wake-up.
 pub const SESSION_RESCAN: Duration = Duration::from_secs(5);
-/// How long a node is not told of allocations that a collection forgot: as long as one of a million takes. Nobody waits
-/// for it, and each look at a node costs as much as it has allocations.
+/// Delay before a session reports forgotten allocations to its node: as long as a collection of a million takes.
+/// No caller waits for that report. Each look at a node costs in proportion to its allocations.
 pub const FORGOTTEN_WAIT: Duration = Duration::from_millis(500);
 /// Reports in one entry.
 pub const REPORTS_PER_ENTRY_MAX: usize = 4096;
-/// Bytes of reports in one entry, as estimated: an entry that is written while heartbeats wait behind it.
+/// Estimated bytes of reports in one entry. Heartbeats wait while such an entry is written.
 pub const REPORT_BYTES_PER_ENTRY_MAX: usize = 4 << 20;
-/// Allocations of one node with reports that are not written yet. Beyond it the agent's stream stands still.
+/// Allocations of one node with reports that are not written yet. Beyond it the server stops reading the agent's
+/// stream.
 pub const REPORTS_PER_SESSION_MAX: usize = 8192;
 /// Pause before reports and registrations are proposed again after the log took none.
 pub const REPORT_RETRY_PAUSE: Duration = Duration::from_millis(200);
-/// Longest wait to write that a one-off task prepares or runs. A task that ends before then, or beside other
-/// news, takes no entry for it. Half would spare few tasks that do something; more would delay what users
-/// see.
+/// Longest delay before the state "prepares" or "runs" of a one-off task is written. A task that ends earlier, or
+/// has another report earlier, needs no separate entry. Half would save entries for few tasks with real work. More
+/// would delay the state that users see.
 pub const PROGRESS_WAIT: Duration = Duration::from_millis(500);
-/// Messages with heartbeats that wait for the leader's duties. Each server has one under way.
+/// Messages with heartbeats that wait for the leader's duties. Each server has one message under way.
 pub const BEATS_MAX: usize = 64;
-/// Messages with heartbeats that are counted, and wait for a quorum to confirm that this server leads. Beyond it
-/// they are not answered, which their servers take for silence.
+/// Messages with counted heartbeats that wait for a quorum to confirm this server's leadership. The leader does
+/// not answer messages beyond it, and their servers treat that as silence.
 pub const BEATS_UNCONFIRMED_MAX: usize = 64;
-/// How long the leader may take to forget all that is over: about a hundred entries for each hundred thousand
-/// rows. A collecting node may also be silent for this long; it gives one sign of life a second.
+/// How long the leader may take to forget all garbage: about a hundred entries for each hundred thousand rows. A
+/// collecting node may be silent for as long; it sends one sign of life a second.
 pub const COLLECT_WAIT: Duration = Duration::from_secs(30);
-/// How long all nodes together may take to destroy what is over and to free its space: some million files
-/// each on a slow disk. A node that is not done by then goes on, and nobody waits for it. The command line
-/// waits for this and for [`COLLECT_WAIT`].
+/// How long all nodes together may take to destroy garbage and free its space. That covers some million files each
+/// on a slow disk. A node that is not done by then goes on, and no caller waits for it. The command line waits for
+/// this time and for [`COLLECT_WAIT`].
 pub const COLLECT_NODES_WAIT: Duration = Duration::from_mins(10);
-/// Nodes that are asked at the same time to collect garbage: each answer waits for its disk, so more would not be
-/// slower for them; a node holds a stream and a task here.
+/// Nodes that collect garbage at the same time on one request. Each answer waits for the node's own disk, so more
+/// at once would not slow the nodes down. Each node holds a stream and a task here.
 pub const COLLECT_NODES_MAX: usize = 256;
-/// Collections whose slices are put together for events at the same time: one a rule, and purges of large jobs. More of
-/// them than this at once have no event.
+/// Collections whose slices are joined into events at the same time: one for each rule, and purges of large jobs.
+/// A collection beyond this bound has no event.
 pub const COLLECTIONS_FOLLOWED_MAX: usize = 64;
-/// How often a server sends its nodes' heartbeats to the leader; a tenth of the time to live if that is less.
-/// Half would double the messages for nothing, double would use up a fifth of the time to live.
+/// How often a server sends its nodes' heartbeats to the leader. It is a tenth of the time to live if that is
+/// less. Half would double the messages without benefit. Double would use up a fifth of the time to live.
 pub const BEATS_INTERVAL: Duration = Duration::from_secs(1);
-/// How long the leader may take to count heartbeats: two rounds of Raft's own heartbeat, and a busy machine.
+/// How long the leader may take to count heartbeats. It covers two rounds of Raft's own heartbeat and a busy
+/// machine.
 pub const BEATS_WAIT: Duration = Duration::from_secs(2);
-/// Least time without a leader after which a server sends its agents away. An election takes about as long.
+/// Least time without a leader after which a server sends its agents to other servers. An election takes about as
+/// long.
 pub const UNSERVED_MIN: Duration = Duration::from_secs(2);
-/// How long an agent that is sent away should stay away.
+/// How long an agent that was sent away should wait before it reconnects.
 pub const AWAY: Duration = Duration::from_secs(1);
-/// How long an agent may take to read why its session ends.
+/// How long an agent may take to read the reason for the end of its session.
 pub const FAREWELL_WAIT: Duration = Duration::from_secs(2);
-/// How long a server that is behind what an agent has seen may take to catch up.
+/// How long a server may take to apply the index that an agent has already seen.
 pub const LAG_WAIT: Duration = Duration::from_secs(5);
-/// Handshakes under way at once. Each costs about a millisecond of processor, so with these a heartbeat waits
-/// for some tens of them; half would leave processors idle while packets travel.
+/// TLS handshakes under way at once. Each costs about a millisecond of processor time, so a heartbeat may wait
+/// some tens of milliseconds. Half would leave processors idle while packets travel.
 pub const HANDSHAKES_MAX: usize = 64;
-/// Agents that register at once: most of their time is a commit, which they share.
+/// Registrations of agents under way at once. Most of their time is a commit, which they share.
 pub const REGISTRATIONS_MAX: usize = 128;
-/// Silence of a node after which it may hang on another server by now: a heartbeat was missed.
+/// Silence of a node after which it may be connected to another server: it has missed a heartbeat.
 pub const NODE_FRESH: Duration = Duration::from_secs(5);
-/// How long another server may take to say whether a node is connected to it.
+/// How long another server may take to answer whether a node is connected to it.
 pub const LOCATE_WAIT: Duration = Duration::from_secs(2);
-/// Answers of a node waiting for their reader. A full queue holds the node's stream back. With pieces of a
-/// log it is a quarter of a mebibyte for each reader that is slow.
+/// Answers of a node that wait for their reader. A full queue pauses the node's stream. With pieces of a log it
+/// holds a quarter of a mebibyte for each slow reader.
 pub const NODE_REPLIES_MAX: usize = 4;
-/// Streams of one agent that are served at a time: more than an agent asks for data at a time. More wait in QUIC's
-/// stream limit.
+/// Streams of one agent that are served at a time. An agent opens fewer requests for data at a time. Further
+/// streams wait in QUIC's stream limit.
 pub const AGENT_QUESTIONS_MAX: usize = 32;
-/// Allocations whose data this server passes on from node to node at a time; the others wait for their turn.
-/// Each has at most half a mebibyte here (`DISK_WINDOW_BYTES`).
+/// Allocations whose data this server forwards between nodes at a time; others wait for their turn. Each holds at
+/// most half a mebibyte here (`DISK_WINDOW_BYTES`).
 pub const DISKS_PASSED_MAX: usize = 128;
-/// How often the server checks whether an allocation whose data are wanted has ended. The node that wants
-/// them is told each time that it is waited for. Half would not be noticed: a task has seconds to end in.
+/// How often the server checks whether the allocation with the requested data has ended. At each check it reports
+/// to the requesting node that it is waiting. Half would make no visible difference: a task has seconds to end in.
 pub const DISK_LOOK_INTERVAL: Duration = Duration::from_millis(250);
 /// How long a node may take to open a stream.
 pub const NODE_REQUEST_WAIT: Duration = Duration::from_secs(10);
-/// How long a server that goes down waits for its peers to hear so: a packet and a repeat of it.
+/// How long a server that shuts down waits for its peers to learn it: one packet and a repeat of it.
 pub const FAREWELL_OF_SERVER_WAIT: Duration = Duration::from_millis(500);
 /// How long a server waits for its parts to stop.
 pub const SHUTDOWN_WAIT: Duration = Duration::from_secs(10);
 
-/// Most HTTP connections. One more closes a connection that only waits; if none does, it is refused. The
-/// value is below the usual soft limit of 1 024 file descriptors, less the need of the log, agents and
-/// snapshots.
+/// Most HTTP connections. For one more, the server closes a connection that only waits; if none waits, it refuses
+/// the new one. The value is below the usual soft limit of 1 024 file descriptors, less the need of the log,
+/// agents and snapshots.
 pub const HTTP_CONNECTIONS_MAX: usize = 768;
-/// HTTP connections of one address that is not this machine's own. Nomad's number.
+/// HTTP connections from one address other than this machine's own. The value is Nomad's.
 pub const HTTP_CONNECTIONS_PER_ADDRESS_MAX: usize = 100;
-/// How long a request under way may take to be answered when its connection gives way to another one.
+/// How long a request in progress may take to end when its connection must make room for another one.
 pub const HTTP_CLOSE_WAIT: Duration = Duration::from_secs(1);
 /// Bytes of the answers that one listener is sending. Room for twenty lists of ten thousand allocations.
 pub const HTTP_ANSWER_BYTES_MAX: usize = 256 << 20;
-/// How long an answer waits for room in that memory; then the request is refused.
+/// How long an answer waits for room in that memory. After that the request is refused.
 pub const ANSWER_BUDGET_WAIT: Duration = Duration::from_secs(10);
-/// How long an answer may take to be read where another one waits for its memory.
+/// How long a client may take to read an answer while another answer waits for its memory.
 pub const SLOW_READER_AGE: Duration = Duration::from_secs(5);
-/// Bytes that are handed to a connection at once. A shorter answer is not counted.
+/// Bytes handed to a connection at once. A shorter answer is not counted.
 pub const ANSWER_CHUNK_BYTES: usize = 64 << 10;
-/// Long answers that are made at once, and not counted yet.
+/// Long answers that are built at once and not counted yet.
 pub const LONG_ANSWERS_MADE_MAX: usize = 8;
-/// Snapshots that are sent or received at once: each is a file of its own.
+/// Snapshots sent or received at once. Each is a file of its own.
 pub const SNAPSHOT_TRANSFERS_MAX: usize = 2;
 /// How long a snapshot may take to be sent or received: the largest at 1.8 MB a second.
 pub const SNAPSHOT_TRANSFER_WAIT: Duration = Duration::from_mins(10);
-/// Bytes of a request's line and headers; beyond it the answer is 431. Paths and queries of ours are
-/// short; proxies add a few kilobytes.
+/// Bytes of a request's line and headers. Beyond it the answer is 431. This API's paths and queries are short;
+/// proxies add a few kilobytes.
 pub const HTTP_HEADER_BYTES_MAX: usize = 64 << 10;
 /// How long a request's header may take, and how long an idle connection stays open.
 pub const HTTP_HEADER_WAIT: Duration = Duration::from_secs(10);
 /// How long a request's body may take: the largest at 140 kB a second.
 pub const HTTP_BODY_WAIT: Duration = Duration::from_secs(30);
-/// How long a client may read nothing while there is something to read. Long enough for somebody who
-/// stops the terminal to look at a line; not half, because a paused reader is common, and not double,
-/// because an answer held in memory can be large.
+/// How long a client may leave available data unread. It is long enough for a user who pauses the terminal to look
+/// at a line. Half is too short because a paused reader is common. Double is too long because an answer held in
+/// memory can be large.
 pub const HTTP_WRITE_WAIT: Duration = Duration::from_mins(2);
-/// Bytes of a body that is read where it arrives; a larger one is read on a thread of its own. About half
-/// a millisecond of reading.
+/// Most bytes of a body that is parsed on the connection's thread. A larger body is parsed on a thread of its own.
+/// This many bytes take about half a millisecond.
 pub const HTTP_BODY_INLINE_BYTES_MAX: usize = 64 << 10;
-/// Bytes of a body above the limit that are read and forgotten, so that its sender gets to read why it
-/// is refused; beyond it the connection is cut. Four times the limit: a job file sent in the wrong
-/// place, not an image.
+/// Bytes of a body above the limit that are read and discarded, so that the sender can read the refusal. Beyond it
+/// the connection is closed. The value is four times the limit: enough for a misdirected job file, not for an
+/// image.
 pub const HTTP_BODY_DRAINED_BYTES_MAX: usize = 4 * muster_wire::limits::HTTP_BODY_BYTES_MAX;
 /// How long the listener rests when no connection can be accepted.
 pub const HTTP_ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long requests in flight may take to end when the server stops.
 pub const HTTP_SHUTDOWN_WAIT: Duration = Duration::from_secs(5);
-/// Time after which a client comes back if no server leads or all are busy: an election takes about as long.
+/// Delay before a client's retry if no server leads or all are busy. An election takes about as long.
 pub const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// How long a node may take to answer a question about its statistics.
 pub const NODE_REPLY_WAIT: Duration = Duration::from_secs(10);
-/// Between the two samples of a rate. Long enough that the clock's and the counters' grain (about a
-/// millisecond) is below one percent; short enough for a person who waits.
+/// Time between the two samples of a rate. It keeps the grain of the clock and the counters (about a millisecond)
+/// below one percent. It is short enough for a waiting user.
 pub const STATS_SAMPLE_GAP: Duration = Duration::from_millis(200);
-/// Bytes of one message of a session: twice what Nomad's command line sends at once, in base64. A larger one ends the
-/// session.
+/// Bytes of one message of an exec session: twice the size that Nomad's command line sends at once, in base64. A
+/// larger message ends the session.
 pub const EXEC_MESSAGE_BYTES_MAX: usize = 128 << 10;
-/// Between two pings of a session. Nomad's number.
+/// Time between two pings of an exec session. The value is Nomad's.
 pub const EXEC_PING_INTERVAL: Duration = Duration::from_secs(10);
-/// Silence after which the client of a session is taken for gone: it missed five pings.
+/// Silence after which the client of an exec session counts as gone: it missed five pings.
 pub const EXEC_SILENCE_MAX: Duration = Duration::from_mins(1);
-/// Bytes of a session's output that are passed on without a word to the node: an eighth of the window, so that the
-/// node never waits for it.
+/// Bytes of a session's output that are forwarded before the node gets a window update. It is an eighth of the
+/// window, so that the node never waits for the update.
 pub const EXEC_TAKEN_BYTES: u64 = 16 << 10;
-/// Between two signs of life of a stream. Nomad's number; clients take twice as long for a loss.
+/// Time between two heartbeats of a stream. The value is Nomad's; clients treat twice that time as a loss.
 pub const STREAM_HEARTBEAT: Duration = Duration::from_secs(1);
-/// Ids of each kind in a search. Nomad's number.
+/// Most ids of each kind in a search. The value is Nomad's.
 pub const SEARCH_MATCHES_MAX: usize = 20;
-/// How often periodic jobs are looked at while the next launch is further away, and after a launch that failed:
-/// the wall clock may be set meanwhile. A look costs a microsecond a job.
+/// How often periodic jobs are checked while the next launch is further away, and after a failed launch. The wall
+/// clock may be set meanwhile. A check costs a microsecond a job.
 pub const PERIODIC_LOOK_INTERVAL: Duration = Duration::from_secs(10);
-/// Bytes that an event of a one-off task holds beside the state: most definitions are below it.
+/// Bytes that an event of a one-off task holds beyond the state. Most definitions are smaller.
 pub const EVENT_TASK_BYTES: usize = 4 * 1024;
-/// Between two looks at one-off tasks. What is due at once is then one entry and not one for each; a client that
-/// waits for its callback does not notice.
+/// Time between two checks of one-off tasks. Changes due in one interval share one entry. A client that waits for
+/// its callback does not notice the delay.
 pub const ONE_OFFS_INTERVAL: Duration = Duration::from_millis(10);
-/// Clients' requests about one-off tasks that wait for the entry before theirs, of each kind; beyond it they wait for a
-/// place. More than there are connections, and no more than an entry takes.
+/// Clients' requests of each kind about one-off tasks that may wait for the previous entry. Further requests wait
+/// for a place. The value is above the number of connections and at most the requests that an entry takes.
 pub const ONE_OFF_REQUESTS_MAX: usize = ONE_OFF_REQUESTS_PER_ENTRY_MAX;
-/// Requests about one-off tasks in one entry: one of new tasks is applied within some 20 ms.
+/// Requests about one-off tasks in one entry. An entry of this many new tasks is applied within some 20 ms.
 pub const ONE_OFF_REQUESTS_PER_ENTRY_MAX: usize = 1024;
-/// Such entries of each kind under way at once. One would leave processors idle while it commits: all clients
-/// wait for it, and then all come again. Each more makes entries smaller.
+/// Such entries of each kind under way at once. With one, processors would be idle during its commit: all clients
+/// would wait for it and then all send again. Each further entry makes the entries smaller.
 pub const ONE_OFF_ENTRIES_MAX: usize = 4;
-/// Bytes of such an entry, unless one request is larger. As with reports, heartbeats wait behind it.
+/// Bytes of such an entry, unless one request is larger. As with reports, heartbeats wait behind the entry.
 pub const ONE_OFF_BYTES_PER_ENTRY_MAX: usize = 4 << 20;
-/// How long an entry that records one-off tasks waits for places for them: several times what finding them takes for as
-/// many as one entry holds. Without them the tasks are placed by the next entry.
+/// How long an entry that records one-off tasks waits for their places. It is several times the time to find
+/// places for one full entry. Without places the next entry places the tasks.
 pub const PLACES_WAIT: Duration = Duration::from_millis(100);
-/// Completion callbacks under way at once. Each holds a thread and a connection; Diego has 1 000, of which one
-/// endpoint that hangs can take all.
+/// Completion callbacks under way at once. Each holds a thread and a connection. Diego has 1 000, and one hanging
+/// endpoint can take them all.
 pub const CALLBACKS_MAX: usize = 256;
-/// Completion callbacks of one place under way at once: scheme, host and port. An endpoint that answers in 10
-/// ms takes 1 600 a second at most.
+/// Completion callbacks under way at once to one place: scheme, host and port. An endpoint that answers in 10 ms
+/// gets at most 1 600 a second.
 pub const CALLBACKS_PER_PLACE_MAX: usize = muster_control_core::limits::CALLBACKS_PER_PLACE_MAX;
-/// The longest time for a callback in all: name, connection, answer. It is Diego's 10 s, and a third of the
-/// time a claim holds. The claim covers the call, and the entries before and after it on a busy server.
+/// The longest time for a whole callback: name, connection, answer. It is Diego's 10 s and a third of a claim's
+/// duration. The claim covers the call and the entries before and after it on a busy server.
 pub const CALLBACK_WAIT_MAX: Duration = Duration::from_secs(10);
-/// The shortest: below it a connection with TLS to another continent fails.
+/// The shortest time for a whole callback. Below it a connection with TLS to another continent fails.
 pub const CALLBACK_WAIT_MIN: Duration = Duration::from_millis(100);
-/// The shortest pause after a callback's failure. Below it an endpoint that is down gets nothing but calls,
-/// and every one of them is an entry.
+/// The shortest pause after a callback's failure. A shorter pause would flood an endpoint that is down, and every
+/// call is an entry.
 pub const CALLBACK_PAUSE_MIN: Duration = Duration::from_millis(100);
-/// The longest time after which a callback is given up: nothing forgets its task until then.
+/// The longest time after which the server gives up a callback. Garbage collection keeps the task until then.
 pub const CALLBACK_DEADLINE_MAX: Duration = Duration::from_hours(30 * 24);
-/// Redirects that a callback follows at most: a client of the web follows twenty, and every one costs a call's time.
+/// Most redirects that a callback follows. A web client follows twenty, and each redirect costs a call's time.
 pub const CALLBACK_REDIRECTS_MAX: u32 = 10;
-/// Prefixes in each list of addresses that callbacks may go to or not: each is looked at for every address.
+/// Prefixes in each list of addresses that callbacks may or may not go to. Every address is compared with each
+/// prefix.
 pub const CALLBACK_PREFIXES_MAX: usize = 1024;
-/// The longest time for which a client's claim holds: if the client dies, nobody gets the result for so long.
+/// The longest time for which a client's claim holds. If the client dies, no other client gets the result for so
+/// long.
 pub const CLAIM_MAX: Duration = Duration::from_hours(24);
-/// Least bytes of the key that callbacks are signed with: half of what its hash has.
+/// Least bytes of the key that signs callbacks: half of its hash's size.
 pub const CALLBACK_KEY_BYTES_MIN: usize = 16;
 
-/// How long a TLS handshake may take; then the connection is cut.
+/// How long a TLS handshake may take. After that the connection is closed.
 pub const TLS_HANDSHAKE_WAIT: Duration = Duration::from_secs(10);
-/// Most connections of Diego's clients, as [`HTTP_CONNECTIONS_MAX`]; one that is refused is cut before its
-/// handshake. The value is a third of the API's: they share file descriptors, and a client keeps a few.
+/// Most connections of Diego's clients, with the same rules as [`HTTP_CONNECTIONS_MAX`]. A refused connection is
+/// closed before its handshake. The value is a third of the API's: both share file descriptors, and a client keeps
+/// a few.
 pub const BBS_CONNECTIONS_MAX: usize = 256;
-/// Connections of one address, most of all while they have not shown a certificate.
+/// Connections from one address. The bound matters most before a connection has shown a certificate.
 pub const BBS_CONNECTIONS_PER_ADDRESS_MAX: usize = 64;
-/// Streams of task events; the next one gets 503. Each keeps a pointer and a name for every task there is.
+/// Streams of task events; the next one gets 503. Each stream keeps a pointer and a name for every existing task.
 pub const BBS_STREAMS_MAX: usize = 64;
-/// Between two signs of life of such a stream: comments, which clients skip. A dead client is noticed after one.
+/// Time between two heartbeats of such a stream: comments, which clients skip. The server notices a dead client
+/// after one.
 pub const BBS_STREAM_HEARTBEAT: Duration = Duration::from_secs(15);
 /// Tasks of a list that are encoded at once: at most 3 MiB of definitions.
 pub const BBS_TASKS_CHUNK: usize = 16;
-/// How long the answer to a cancellation waits for the task to end. Half of the time that Diego's components give a
-/// request; most processes end within milliseconds of a signal.
+/// How long the answer to a cancellation waits for the end of the task. It is half of the time that Diego's
+/// components allow for a request. Most processes end within milliseconds of a signal.
 pub const BBS_CANCEL_WAIT: Duration = Duration::from_secs(5);
-/// How long a write of Diego's clients is repeated while no leader answers for it. Diego's components give a
-/// request the same time. An election takes less.
+/// How long a write of Diego's clients is repeated while no leader answers. Diego's components allow a request the
+/// same time. An election takes less.
 pub const BBS_WRITE_WAIT: Duration = Duration::from_secs(10);
-/// Pause before such a repetition: a fraction of an election.
+/// Pause before such a repetition: a fraction of an election's time.
 pub const BBS_RETRY_PAUSE: Duration = Duration::from_millis(100);

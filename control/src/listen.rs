@@ -1,6 +1,6 @@
-//! Takes QUIC connections and gives each to the part that speaks its protocol.
+//! Accepts QUIC connections and gives each to the part that handles its protocol.
 //!
-//! [`agents`] and [`peers::serve`] check what a peer's certificate allows, before a frame is read.
+//! [`agents`] and [`peers::serve`] check the permissions of a peer's certificate before a frame is read.
 
 use std::sync::Arc;
 
@@ -19,11 +19,11 @@ use crate::peers;
 /// The protocols that a server answers.
 pub(crate) const PROTOCOLS: [&[u8]; 2] = [ALPN_AGENT, ALPN_RAFT];
 
-/// The code of QUIC's close frame when the server goes down.
+/// The code of QUIC's close frame when the server shuts down.
 const SHUTDOWN: VarInt = VarInt::from_u32(1);
 
-/// Takes connections on `endpoint` until `shutdown`, then closes them. Those of servers are served here, all others on
-/// the threads of `sessions`.
+/// Accepts connections on `endpoint` until `shutdown`, then closes them. Servers' connections are served here, all
+/// others on the threads of `sessions`.
 pub(crate) async fn serve(
     endpoint: Endpoint,
     control: Control,
@@ -31,7 +31,7 @@ pub(crate) async fn serve(
     shutdown: CancellationToken,
 ) {
     let here = Handle::current();
-    // Dropped with this, so that a server that is dropped serves nobody.
+    // The connections end with this future, so a dropped server serves no peer.
     let mut connections = JoinSet::new();
     let admission = Arc::new(Admission::new());
     loop {
@@ -43,7 +43,7 @@ pub(crate) async fn serve(
             },
             Some(_) = connections.join_next() => continue,
         };
-        // Which protocol a connection speaks is known after its handshake, so servers count here as well.
+        // A connection's protocol is known after its handshake, so servers count here as well.
         if connections.len() >= limits::CONNECTIONS_MAX {
             tracing::warn!(peer = %incoming.remote_address(), max = limits::CONNECTIONS_MAX, "too many connections: refused one");
             incoming.refuse();
@@ -58,7 +58,7 @@ pub(crate) async fn serve(
         };
         let (control, admission) = (control.clone(), Arc::clone(&admission));
         let threads = if is_server { &here } else { &sessions };
-        // What drives the connection stays where it is accepted.
+        // The driver task of the connection runs on the runtime that accepts it.
         let connecting = {
             let _threads = threads.enter();
             incoming.accept()
@@ -86,6 +86,6 @@ pub(crate) async fn serve(
     }
     endpoint.close(SHUTDOWN, b"the server goes down");
     while connections.join_next().await.is_some() {}
-    // For the peers to hear it. Those that are gone, or very slow, do not hold the server up.
+    // The peers should receive the close frame. Dead or slow peers do not delay the shutdown.
     drop(tokio::time::timeout(limits::FAREWELL_OF_SERVER_WAIT, endpoint.wait_idle()).await);
 }

@@ -1,7 +1,7 @@
-//! Common parts of all ways to one-off tasks, be it JSON (`http/task.rs`) or Diego's own wire (`bbs`). They
-//! are the way of a request into the log ([`batch`]) and the fresh domains.
+//! Common parts of all APIs for one-off tasks, JSON (`http/task.rs`) and Diego's own wire protocol (`bbs`):
+//! writing a request to the log ([`batch`]), and fresh domains.
 //!
-//! Deliberately absent: words for refusals. Each way has its clients' own.
+//! Deliberately absent: the texts of refusals. Each API has its own.
 
 pub(crate) mod batch;
 
@@ -18,11 +18,11 @@ use muster_domain::saturating;
 use crate::handle::Control;
 use batch::Answer;
 
-/// The task that a request means, with the cluster's times where `definition` names none.
+/// Builds the task of a request, with the cluster's times where `definition` has none.
 ///
 /// # Errors
 ///
-/// Everything that is wrong with it.
+/// All faults of the request.
 pub(crate) fn task(
     control: &Control,
     guid: String,
@@ -48,7 +48,7 @@ pub(crate) fn task(
     })
 }
 
-/// Makes a task; once under `key`, if there is one.
+/// Creates a task. Applies it once under `key`, if there is one.
 pub(crate) async fn desire(
     control: &Control,
     key: Option<WriteKey>,
@@ -58,7 +58,7 @@ pub(crate) async fn desire(
     lane.put(control, key, task).await
 }
 
-/// Changes one task, of whatever generation, if `generation` is `None`; once under `key`, if there is one.
+/// Changes one task, of any generation if `generation` is `None`. Applies it once under `key`, if there is one.
 pub(crate) async fn change(
     control: &Control,
     key: Option<WriteKey>,
@@ -83,9 +83,9 @@ pub(crate) fn claim(control: &Control) -> OneOffStep {
     }
 }
 
-/// Marks `domain` fresh for `ttl`, or for ever if that is zero; once under `key`, if there is one. With Diego
-/// a fresh domain allows the removal of LRPs that nobody desires. It has no effect on tasks, and so none
-/// here.
+/// Marks `domain` fresh for `ttl`, or for ever if that is zero. Applies it once under `key`, if there is one. In
+/// Diego a fresh domain allows the removal of LRPs that are not desired. A fresh domain has no effect on tasks,
+/// and so none here.
 pub(crate) async fn freshen(
     control: &Control,
     key: Option<WriteKey>,

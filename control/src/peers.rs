@@ -1,15 +1,15 @@
-//! Other servers: the way to them, and what is known of them.
+//! Other servers: connections to them and their addresses.
 //!
-//! A server dials the others over QUIC with ALPN [`ALPN_RAFT`]; TLS checks that the one that answers is the
-//! server of that name. Every stream begins with an [`StreamHeader`], which names the server it is meant for by
-//! its number: a server whose disk was wiped has another number and refuses what is meant for its former
-//! self. Three connections lead to each server, so that neither a snapshot nor somebody's log output stands
-//! in the way of votes and heartbeats.
+//! A server dials the others over QUIC with ALPN [`ALPN_RAFT`]. TLS checks that the answering server has the
+//! expected name. Every stream begins with an [`StreamHeader`], which carries the number of the server that it is
+//! meant for. A server with a wiped disk has another number and refuses streams for its former number. Three
+//! connections lead to each server, so that neither a snapshot nor a client's log output delays votes and
+//! heartbeats.
 //!
-//! Addresses come from the membership and from what servers say of themselves; the newer word counts, so a
-//! server that moved is found again.
+//! Addresses come from the membership and from servers' introductions. The newer source counts, so a server that
+//! moved is found again.
 //!
-//! Deliberately absent: Raft's messages (`raft::network`) and what a request does (`serve`).
+//! Deliberately absent: Raft's messages (`raft::network`) and the handling of requests (`serve`).
 
 mod admin;
 pub(crate) mod autopilot;
@@ -40,37 +40,37 @@ use crate::limits;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PeerError {
-    /// Nobody has said where it is.
+    /// No address of the server is known.
     #[error(
         "the address of server {server_id} is not known: it has left the cluster, or never joined"
     )]
     Unknown { server_id: u64 },
-    /// It cannot be reached.
+    /// The server cannot be reached.
     #[error("{server} cannot be reached: {reason}")]
     Unreachable {
-        /// Its name and address.
+        /// The server's name and address.
         server: String,
         reason: String,
     },
-    /// The connection was lost before an answer came: it may have done what it was asked.
+    /// The connection was lost before an answer came. The server may have carried out the request.
     #[error("{server} was lost before it answered: {reason}")]
     Lost {
-        /// Its name and address.
+        /// The server's name and address.
         server: String,
         reason: String,
     },
-    /// It did not answer in time; it may still do what it was asked.
+    /// The server did not answer in time. It may still carry out the request.
     #[error("{server} has not answered within {waited:?}")]
     Timeout {
-        /// Its name and address.
+        /// The server's name and address.
         server: String,
-        /// How long it was waited for.
+        /// The time limit for the answer.
         waited: Duration,
     },
-    /// It answered that it will not.
+    /// The server refused the request.
     #[error("{reason}")]
     Refused {
-        /// Its reason, and what to do.
+        /// The server's reason, and the action to take.
         reason: String,
     },
 }
@@ -83,13 +83,13 @@ impl PeerError {
     }
 }
 
-/// The connection to a server that a stream takes.
+/// The kind of connection to a server, by the streams on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PeerChannel {
     /// Votes, heartbeats, entries, requests.
     Control,
     Snapshot,
-    /// Streams passed on for clients, such as log output.
+    /// Streams forwarded for clients, such as log output.
     Passage,
 }
 
@@ -100,9 +100,9 @@ const PEER_CHANNELS: usize = 3;
 struct PeerEntry {
     node: ServerNode,
     /// The server's entry in the last membership. It differs from `node` while the server has moved and the
-    /// membership does not say so yet.
+    /// membership still has the old address.
     member: Option<ServerNode>,
-    /// Time at which Raft last heard of it: as a leader's word, or as a follower's answer.
+    /// Time of Raft's last contact: a message of the server as leader, or its answer as follower.
     last_contact_at: Option<Instant>,
     lanes: [Arc<PeerConnection>; PEER_CHANNELS],
 }
@@ -119,7 +119,7 @@ struct PeersState {
     cluster: String,
     dialer: Arc<Dialer>,
     book: Mutex<HashMap<u64, PeerEntry>>,
-    /// Connections to addresses whose server is not known yet.
+    /// Connections to addresses whose server is not yet known.
     strangers: Mutex<HashMap<String, Arc<PeerConnection>>>,
 }
 
@@ -140,7 +140,7 @@ impl Dialer {
 }
 
 impl Peers {
-    /// Dials from `endpoint` with `identity`, as the server `me`.
+    /// Creates the address book for the server `me`, which dials from `endpoint` with `identity`.
     pub(crate) fn new(
         endpoint: Endpoint,
         identity: &Identity,
@@ -161,11 +161,11 @@ impl Peers {
         })
     }
 
-    /// Shows `identity` on connections opened from now on.
+    /// Uses `identity` for connections opened from now on.
     ///
     /// # Errors
     ///
-    /// [`OpenEndpointError`] if it cannot be used; the one before stays.
+    /// [`OpenEndpointError`] if `identity` cannot be used; the previous identity stays.
     pub fn set_identity(&self, identity: &Identity) -> Result<(), OpenEndpointError> {
         let config = endpoint::client_config(identity, ALPN_RAFT)?;
         *self
@@ -177,7 +177,7 @@ impl Peers {
         Ok(())
     }
 
-    /// This server, as others know it.
+    /// This server's number, name and addresses.
     #[must_use]
     pub fn me(&self) -> &PeerInfo {
         &self.shared.me
@@ -189,7 +189,7 @@ impl Peers {
         &self.shared.cluster
     }
 
-    /// The other servers of which an address is known, by number.
+    /// The other servers with a known address, by number.
     #[must_use]
     pub fn servers(&self) -> Vec<PeerInfo> {
         let mut servers: Vec<PeerInfo> = self
@@ -220,7 +220,8 @@ impl Peers {
         self.book().get(&server_id).map(|entry| entry.node.clone())
     }
 
-    /// How long ago Raft heard of `server_id`: entries or a heartbeat of a leader, an answer of a follower.
+    /// Time since Raft's last contact with `server_id`: entries or a heartbeat of a leader, or an answer of a
+    /// follower.
     #[must_use]
     pub fn last_contact(&self, server_id: u64) -> Option<Duration> {
         self.book()
@@ -229,7 +230,7 @@ impl Peers {
             .map(|at| at.elapsed())
     }
 
-    /// How long ago Raft heard of any server.
+    /// Time since Raft's last contact with any server.
     pub(crate) fn last_contact_of_any(&self) -> Option<Duration> {
         let book = self.book();
         let newest = book
@@ -239,14 +240,14 @@ impl Peers {
         newest.map(|at| at.elapsed())
     }
 
-    /// Notes that Raft has heard of `server_id`.
+    /// Records a contact of Raft with `server_id`.
     pub(crate) fn note_contact(&self, server_id: u64) {
         if let Some(entry) = self.book().get_mut(&server_id) {
             entry.last_contact_at = Some(Instant::now());
         }
     }
 
-    /// Notes a server's introduction.
+    /// Records a server's introduction.
     pub(crate) fn meet(&self, known: &PeerInfo) {
         if known.server_id == self.shared.me.server_id {
             return;
@@ -259,7 +260,7 @@ impl Peers {
         }
     }
 
-    /// Notes a server unless it is known.
+    /// Records a server unless it is already known.
     pub(crate) fn introduce(&self, known: &PeerInfo) {
         if known.server_id != self.shared.me.server_id {
             self.book()
@@ -268,8 +269,8 @@ impl Peers {
         }
     }
 
-    /// Notes the members. Addresses that a member has announced since the membership last changed stay.
-    /// Servers that are not members any more are forgotten.
+    /// Records the members. Keeps addresses that a member has announced since the membership last changed. Forgets
+    /// servers that are not members any more.
     pub(crate) fn set_members(&self, members: &[PeerInfo]) {
         let mut book = self.book();
         book.retain(|server_id, entry| {
@@ -291,7 +292,7 @@ impl Peers {
         }
     }
 
-    /// Asks `server_id` and waits for its answer.
+    /// Sends a request to `server_id` and waits for its answer.
     ///
     /// # Errors
     ///
@@ -305,7 +306,7 @@ impl Peers {
             .await
     }
 
-    /// Asks `server_id` and waits up to `waited` for its answer.
+    /// Sends a request to `server_id` and waits up to `waited` for its answer.
     pub(crate) async fn call_within(
         &self,
         server_id: u64,
@@ -316,7 +317,7 @@ impl Peers {
         self.send_request(&lane, server_id, request, waited).await
     }
 
-    /// Asks the server that answers at `addr`, a host and a port.
+    /// Sends a request to the server that answers at `addr`, a host and a port.
     pub(crate) async fn call_address(
         &self,
         addr: &str,
@@ -346,12 +347,12 @@ impl Peers {
             .await
     }
 
-    /// Opens a stream of frames to `server_id`. The request is its first frame; what follows is between the
-    /// two ends.
+    /// Opens a stream of frames to `server_id`. The request is its first frame. The two ends define the frames
+    /// after it.
     ///
     /// # Errors
     ///
-    /// [`PeerError`]; nothing was sent then.
+    /// [`PeerError`]; in that case nothing was sent.
     pub(crate) async fn open(
         &self,
         server_id: u64,
@@ -491,7 +492,7 @@ impl PeersState {
     }
 }
 
-/// A lost connection in words.
+/// Describes a lost connection.
 fn explain(error: &ConnectionError) -> String {
     match error {
         ConnectionError::ApplicationClosed(close) if !close.reason.is_empty() => {

@@ -1,8 +1,8 @@
-//! The state machine's results, shown to the rest of the process.
+//! The state machine's results, published to the rest of the process.
 //!
 //! The apply loop is the only writer. Readers take a snapshot that stays valid while writes go on; they never
-//! hold the writer up. A state taken after [`Published::applied`] showed an index contains that index, and so
-//! does [`Published::events`].
+//! delay the writer. A state taken after [`Published::applied`] showed an index contains that index, and so does
+//! [`Published::events`].
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,7 +19,7 @@ use crate::limits;
 /// An effect of an entry, and the term whose leader proposed the entry.
 pub(crate) type TermEffect = (u64, Effect);
 
-/// Results of applied entries that are not shown yet.
+/// Results of applied entries that are not published yet.
 #[derive(Debug, Default)]
 pub(crate) struct PendingResults {
     effects: Vec<TermEffect>,
@@ -30,8 +30,8 @@ pub(crate) struct PendingResults {
 }
 
 impl PendingResults {
-    /// Adds the entry at an index and of a term, which left `state` and came to `applied`. `cause` is what its events
-    /// are called; it carries `reports`.
+    /// Adds the entry with that index and term. The entry left `state` with the outcome `applied`. `cause` is the
+    /// type of its events, and `reports` are the reports in it.
     pub(crate) fn add(
         &mut self,
         (index, term): (LogIndex, u64),
@@ -50,17 +50,17 @@ impl PendingResults {
     }
 }
 
-/// Values that published entries replaced. An old root may own much that the newer one does not share, above
-/// all while garbage is collected.
+/// Values that published entries replaced. An old root may own much that the newer root does not share, especially
+/// during garbage collection.
 #[derive(Debug)]
 pub(crate) struct Retired {
     _state: State,
     _batches: Vec<Arc<Batch>>,
-    /// How many rows go with it, about.
+    /// The approximate number of rows that are freed with it.
     pub(crate) rows: usize,
 }
 
-/// The newest state, and where its changes are heard.
+/// The newest state, and the channels for its changes.
 #[derive(Debug)]
 pub(crate) struct Published {
     state: RwLock<State>,
@@ -71,12 +71,13 @@ pub(crate) struct Published {
     hashes: Mutex<Hashes>,
     halted: OnceLock<String>,
     freed_by_applier: AtomicU64,
-    /// Servers with faults, as the last notes in the log say. A restarted server knows of later notes only.
+    /// Servers with faults, according to the last notes in the log. A restarted server has only the notes since
+    /// its start.
     unwell_servers: Mutex<BTreeSet<u64>>,
 }
 
 impl Published {
-    /// Shows an empty state; effects come out of the receiver.
+    /// Publishes an empty state. The receiver gets the effects.
     pub(crate) fn new() -> (Self, mpsc::Receiver<Vec<TermEffect>>) {
         let (effects, receiver) = mpsc::channel(limits::EFFECT_BATCHES_MAX);
         let (applied, _) = watch::channel(LogIndex(0));
@@ -96,7 +97,7 @@ impl Published {
 
     /// The newest state.
     pub(crate) fn state(&self) -> State {
-        // A poisoned lock holds a whole state all the same: it is replaced in one assignment.
+        // A poisoned lock still holds a whole state: the state is replaced in one assignment.
         self.state
             .read()
             .unwrap_or_else(PoisonError::into_inner)
@@ -108,7 +109,7 @@ impl Published {
         self.applied.subscribe()
     }
 
-    /// Keeps the health of a server as an applied entry says.
+    /// Records the health of a server from an applied entry.
     pub(crate) fn note_server_health(&self, server_id: u64, is_well: bool) {
         let mut unwell = self.unwell();
         if is_well {
@@ -118,7 +119,7 @@ impl Published {
         }
     }
 
-    /// Whether the last note about a server says that it has faults. It holds for every leader.
+    /// Whether the last note about a server reports faults. The note is valid for every leader.
     pub(crate) fn is_noted_unwell(&self, server_id: u64) -> bool {
         self.unwell().contains(&server_id)
     }
@@ -134,8 +135,8 @@ impl Published {
         &self.events
     }
 
-    /// The hash of the state after all entries up to `index`; `None` if that is not remembered, or not
-    /// applied yet.
+    /// The hash of the state after all entries up to `index`. `None` if that hash is no longer kept or `index` is
+    /// not applied yet.
     pub(crate) fn hash_at(&self, index: LogIndex) -> Option<StateHash> {
         if *self.applied.borrow() < index {
             return None;
@@ -146,7 +147,7 @@ impl Published {
             .at(index)
     }
 
-    /// Remembers another hash of the table of nodes at `index`, as damaged memory would give.
+    /// Replaces the kept hash of the table of nodes at `index`, as damaged memory would.
     #[cfg(test)]
     pub(crate) fn falsify(&self, index: LogIndex) {
         let mut hashes = self.hashes.lock().unwrap_or_else(PoisonError::into_inner);
@@ -155,33 +156,33 @@ impl Published {
         }
     }
 
-    /// Applies nothing any more, because of `reason`. The first reason counts.
+    /// Stops applying entries because of `reason`. The first reason counts.
     pub(crate) fn halt(&self, reason: String) {
         drop(self.halted.set(reason));
     }
 
-    /// The reason why nothing is applied any more.
+    /// The reason why no entry is applied any more.
     pub(crate) fn halted(&self) -> Option<&str> {
         self.halted.get().map(String::as_str)
     }
 
-    /// Counts a replaced state that the applier itself frees, because the thread for that is behind.
+    /// Counts a replaced state that the applier itself frees, because the freeing thread is behind.
     pub(crate) fn count_freed_by_applier(&self) {
         self.freed_by_applier.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How often the applier freed a replaced state.
+    /// The number of replaced states that the applier freed.
     pub(crate) fn freed_by_applier(&self) -> u64 {
         self.freed_by_applier.load(Ordering::Relaxed)
     }
 
-    /// Whether effects were lost since the last question. If so, the caller must scan the state.
+    /// Whether effects were lost since the last call. If so, the caller must scan the state.
     pub(crate) fn take_effects_lost(&self) -> bool {
         self.effects_lost.swap(false, Ordering::AcqRel)
     }
 
-    /// Shows `state`, which contains the entry at `index` and all before it, and passes on their effects.
-    /// Returns what nobody can read any more.
+    /// Publishes `state`, which contains all entries up to `index`, and sends their effects. Returns the values
+    /// that no reader can reach any more.
     #[must_use = "freeing it can wait until proposers are answered"]
     pub(crate) fn publish(
         &self,
@@ -211,8 +212,8 @@ impl Published {
         }
     }
 
-    /// Shows `state`, which a snapshot holds: all entries up to `index` are in it, and what they did one by
-    /// one is not known. The state before comes back, as a whole.
+    /// Publishes `state` from a snapshot, which contains all entries up to `index`. The effects of the single
+    /// entries are unknown. Returns the whole previous state.
     #[must_use = "freeing it can wait"]
     pub(crate) fn jump(&self, state: State, index: LogIndex) -> Retired {
         self.hashes
@@ -221,7 +222,7 @@ impl Published {
             .jump(index, state.hash());
         self.events.jump(index);
         let old = self.show(state, index);
-        // Lost effects: their receiver must look at the state instead.
+        // The effects are lost, so their receiver must scan the state.
         self.effects_lost.store(true, Ordering::Release);
         Retired {
             _state: old,
@@ -230,7 +231,7 @@ impl Published {
         }
     }
 
-    /// The state before comes back, to be freed outside the lock.
+    /// Returns the previous state, so that the caller frees it outside the lock.
     fn show(&self, state: State, index: LogIndex) -> State {
         let old = {
             let mut shown = self.state.write().unwrap_or_else(PoisonError::into_inner);
@@ -241,8 +242,8 @@ impl Published {
     }
 }
 
-/// Hashes of the state after each of the last entries. An entry without a command changes nothing, so it has
-/// no hash: the one before it holds.
+/// Hashes of the state after each of the last entries. An entry without a command changes nothing and has no hash:
+/// the previous hash applies.
 #[derive(Debug)]
 struct Hashes(VecDeque<(LogIndex, StateHash)>);
 
@@ -253,7 +254,7 @@ impl Hashes {
 
     fn extend(&mut self, hashes: Vec<(LogIndex, StateHash)>) {
         let surplus = (self.0.len() + hashes.len()).saturating_sub(limits::STATE_HASHES_KEPT);
-        // First, so that the queue never grows beyond what is kept.
+        // The surplus is removed first, so that the queue never exceeds its bound.
         self.0.drain(..surplus.min(self.0.len()));
         self.0.extend(hashes);
     }
@@ -289,7 +290,8 @@ mod tests {
         }
     }
 
-    /// Nobody waits for a slow duty: effects beyond the bound are dropped, and that is said once.
+    /// The writer does not wait for a slow duty: effects beyond the bound are dropped, and the loss is reported
+    /// once.
     #[test]
     fn full_effects_channel_is_reported_once() {
         let (published, mut effects) = Published::new();

@@ -1,7 +1,6 @@
-//! The replicated log: openraft, its storage and its network, behind functions without its types.
+//! The replicated log: openraft, its storage and its network, behind functions without openraft's types.
 //!
-//! Nothing outside `raft/` names openraft. A write returns when its entry is on disk, committed and
-//! applied here.
+//! Only `raft/` names openraft. A write returns when its entry is on disk, committed and applied here.
 
 mod compaction;
 mod forward;
@@ -76,17 +75,17 @@ pub struct LeaderInfo {
     pub raft_addr: String,
     /// The address for HTTP.
     pub http_addr: String,
-    /// Whether it is this server.
+    /// Whether this server is the leader.
     pub is_self: bool,
 }
 
-/// The leader, and the election it leads by.
+/// The leader and the term of its election.
 #[derive(Clone, Debug)]
 pub(crate) struct Leadership {
     /// `None` during an election.
     pub(crate) leader: Option<LeaderInfo>,
     pub(crate) term: u64,
-    /// Time at which this server learned of it.
+    /// Time at which this server learned of this leader and term.
     pub(crate) since: Instant,
 }
 
@@ -111,15 +110,15 @@ impl Leadership {
 #[derive(Clone, Debug)]
 pub(crate) struct RaftConfig {
     pub(crate) cluster: String,
-    /// The way to other servers.
+    /// Connections to the other servers.
     pub(crate) peers: Peers,
     /// Whether to found a cluster of this server alone, if it belongs to none.
     pub(crate) alone: bool,
-    /// The data directory. It stays locked until nothing of Raft can write to it.
+    /// The data directory. It stays locked while any part of Raft can write to it.
     pub(crate) data_dir: Arc<DataDir>,
 }
 
-/// Why Raft could not start.
+/// The reason why Raft could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartRaftError {
     /// The log cannot be opened.
@@ -132,7 +131,7 @@ pub enum StartRaftError {
         #[source]
         source: io::Error,
     },
-    /// No snapshot that can be read reaches back to the log.
+    /// No readable snapshot reaches back to the start of the log.
     #[error(
         "the log begins after entry {purged}, and no snapshot that can be read reaches it: restore a backup of {}, or remove \
          this server from its cluster, empty its data directory and let it join again",
@@ -140,13 +139,13 @@ pub enum StartRaftError {
     )]
     Snapshot {
         dir: PathBuf,
-        /// The last entry that the log does not hold any more.
+        /// The last purged entry of the log.
         purged: u64,
-        /// The reason why the newest cannot be read; `None` if it is not there.
+        /// The reason why the newest snapshot cannot be read; `None` if there is no snapshot.
         #[source]
         source: Option<ReadSnapshotError>,
     },
-    /// The log of the only voter lost entries that were acknowledged.
+    /// The log of the only voter lost acknowledged entries.
     #[error(
         "the log in {} lost entries that were acknowledged, up to entry {lost}, and no other server has them: restore a backup \
          of the data directory, or move the file `mark` in it away to go on without them",
@@ -154,18 +153,18 @@ pub enum StartRaftError {
     )]
     LostEntries {
         dir: PathBuf,
-        /// The last entry that was acknowledged.
+        /// The last acknowledged entry.
         lost: u64,
     },
     /// openraft refused to start.
     #[error("raft cannot start: {reason}")]
     Raft { reason: String },
-    /// The only server did not come to lead.
+    /// The only server was not elected in time.
     #[error(
         "raft elected no leader within {waited:?}: the disk may be stuck; see the messages before this one"
     )]
     NoLeader {
-        /// How long it was waited for.
+        /// The time limit for the election.
         waited: Duration,
     },
 }
@@ -173,10 +172,10 @@ pub enum StartRaftError {
 /// The reason why a command was not written.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum WriteError {
-    /// It cannot be encoded.
+    /// The command cannot be encoded.
     #[error("the command cannot be encoded")]
     Encode(#[from] EncodeError),
-    /// It is too large for an entry.
+    /// The command is too large for an entry.
     #[error("a command of {bytes} bytes is above the limit of {max}", max = limits::ENTRY_BYTES_MAX)]
     TooLarge { bytes: usize },
     /// Another server leads, or none.
@@ -185,10 +184,10 @@ pub(crate) enum WriteError {
         /// The server that leads, if known.
         leader: Option<LeaderInfo>,
     },
-    /// Nobody can tell whether it was or will be committed.
+    /// The outcome is unknown: the command may have been committed, or may be later.
     #[error("nobody can tell whether it was committed: {reason}")]
     Unknown {
-        /// How long it was waited for.
+        /// How long the caller waited.
         waited: Duration,
         reason: String,
     },
@@ -222,14 +221,14 @@ pub(crate) struct Raft {
     restored: LastRestored,
     /// The directory in which snapshots of the leader arrive.
     incoming: PathBuf,
-    /// Held while one arrives.
+    /// A lock that is held while a snapshot arrives.
     receiving: tokio::sync::Mutex<()>,
     _compaction: AbortOnDropHandle<()>,
     _watcher: AbortOnDropHandle<()>,
 }
 
 impl Raft {
-    /// Restores what is on disk and starts. A server on its own leads when this returns.
+    /// Restores the state on disk and starts Raft. A server on its own leads when this returns.
     pub(crate) async fn start(
         config: RaftConfig,
         published: Arc<Published>,
@@ -289,8 +288,8 @@ impl Raft {
         Ok(raft)
     }
 
-    /// Forms a cluster of one at the first start, if `alone`; asks for leadership at once when there is
-    /// nobody else to ask.
+    /// Forms a cluster of one server at the first start, if `alone`. Starts an election at once if this server is
+    /// the only voter.
     async fn lead_alone(&self, me: &PeerInfo, alone: bool) -> Result<(), StartRaftError> {
         if self.raft.is_initialized().await.map_err(raft_error)? {
             if self.raft.voter_ids().ne([self.server_id]) {
@@ -298,7 +297,7 @@ impl Raft {
             }
             self.raft.trigger().elect(false).await.map_err(raft_error)?;
         } else if alone {
-            // Stands for election by itself.
+            // A new cluster of one server starts its election by itself.
             self.found(std::slice::from_ref(me))
                 .await
                 .map_err(raft_error)?;
@@ -316,7 +315,7 @@ impl Raft {
                 });
             }
         }
-        // Everything acknowledged before the restart is applied before anybody can read.
+        // Reads must see every change that was acknowledged before the restart.
         self.barrier().await.map_err(raft_error)
     }
 
@@ -351,10 +350,10 @@ impl Raft {
         }
     }
 
-    /// Writes `entry`, through the leader if that is another server. Returns its position and its answer
-    /// once it is applied here.
+    /// Writes `entry`, through the leader if that is another server. Returns its position and its answer once it
+    /// is applied here.
     ///
-    /// A command with a write key is tried again until an answer is known: it is applied once.
+    /// Repeats a command with a write key until an answer is known: the command is applied once.
     pub(crate) async fn write(&self, entry: &Entry) -> Result<(LogIndex, Response), WriteError> {
         let body = codec::encode(entry)?;
         if body.len() + ENTRY_OVERHEAD_BYTES > limits::ENTRY_BYTES_MAX {
@@ -381,7 +380,7 @@ impl Raft {
                 None => Err(WriteError::NotLeader { leader: None }),
             };
             match outcome {
-                // A server that is not alone hands leadership over when its disk is full.
+                // A server that is not alone transfers leadership when its disk is full.
                 Err(error @ (WriteError::NotLeader { .. } | WriteError::DiskFull { .. })) => {
                     let election = begun + limits::ELECTION_WAIT;
                     let alone = self.raft.voter_ids().count() < 2;
@@ -399,7 +398,7 @@ impl Raft {
         }
     }
 
-    /// Fails if the log cannot grow: then nothing may be acknowledged.
+    /// Fails if the log cannot grow. In that case no change may be acknowledged.
     pub(crate) fn room(&self) -> Result<(), WriteError> {
         match &*self.disk.borrow() {
             DiskHealth::Room => Ok(()),
@@ -447,7 +446,7 @@ impl Raft {
         }
     }
 
-    /// Has `leader` write, and waits until that is applied here.
+    /// Sends `logged` to `leader` and waits until its entry is applied here.
     async fn write_there(
         &self,
         leader: u64,
@@ -482,7 +481,7 @@ impl Raft {
         }
     }
 
-    /// Resolves a while after another server than `leader` has come to lead.
+    /// Resolves [`limits::FORMER_LEADER_WAIT`] after another server than `leader` leads.
     async fn succeeded(&self, leader: u64) {
         let mut leadership = self.leadership.clone();
         let another = leadership.wait_for(|now| {
@@ -491,27 +490,27 @@ impl Raft {
                 .is_some_and(|now| now.server_id != leader)
         });
         if another.await.is_err() {
-            // Raft is gone, which the answer tells.
+            // Raft has stopped; the caller's answer reports that.
             return std::future::pending().await;
         }
         tokio::time::sleep(limits::FORMER_LEADER_WAIT).await;
     }
 
-    /// Waits until the entry at `index` is applied here; false if it is not by `deadline`.
+    /// Waits until the entry at `index` is applied here. Returns false if it is not applied by `deadline`.
     pub(crate) async fn applied(&self, index: LogIndex, deadline: Instant) -> bool {
         let mut applied = self.published.applied();
         let reached = applied.wait_for(|now| *now >= index);
         matches!(tokio::time::timeout_at(deadline, reached).await, Ok(Ok(_)))
     }
 
-    /// The leader. `None` as well if it has not been heard of for a while, or hears of no quorum.
+    /// Returns the leader. `None` also if it has had no contact with this server for a while, or has no quorum.
     pub(crate) fn leader(&self) -> Option<LeaderInfo> {
         let Leadership { leader, since, .. } = self.leadership.borrow().clone();
         let leader = leader?;
         let is_in_contact = if leader.is_self {
             let metrics = self.raft.metrics();
-            // While it borrows one watch, it must not borrow the other: a borrow waits for a writer that
-            // waits for its turn.
+            // This must not borrow the other watch meanwhile: a borrow waits for a writer, and that writer may
+            // wait for this borrow.
             let metrics = metrics.borrow_watched();
             let alone = metrics
                 .membership_config
@@ -520,12 +519,12 @@ impl Raft {
                 .eq([self.server_id]);
             alone
                 || metrics.last_quorum_acked.map_or_else(
-                    // Elected just now, it has no word yet but the votes.
+                    // A newly elected leader has only the votes as its quorum's confirmation.
                     || since.elapsed() <= limits::LEADER_SILENT,
                     |at| at.elapsed() <= limits::LEADER_SILENT,
                 )
         } else {
-            // After a restart the vote on disk names a leader that may be long gone.
+            // After a restart the vote on disk may name a leader that died long ago.
             self.peers
                 .last_contact(leader.server_id)
                 .is_some_and(|silence| silence <= limits::LEADER_SILENT)
@@ -533,7 +532,7 @@ impl Raft {
         is_in_contact.then_some(leader)
     }
 
-    /// Changes of leadership.
+    /// Watches changes of leadership.
     pub(crate) fn leadership(&self) -> watch::Receiver<Leadership> {
         self.leadership.clone()
     }
@@ -548,7 +547,7 @@ impl Raft {
         self.log_bytes_cut
     }
 
-    /// Entries in the log so far, purged ones included.
+    /// The number of entries in the log so far, including purged ones.
     pub(crate) fn last_log_index(&self) -> LogIndex {
         LogIndex(
             self.raft
@@ -559,7 +558,7 @@ impl Raft {
         )
     }
 
-    /// Takes a snapshot and waits until the file is there.
+    /// Takes a snapshot and waits until its file exists.
     pub(crate) async fn snapshot(&self) -> Result<LogIndex, WriteError> {
         let stopped = |reason: String| WriteError::Stopped { reason };
         let upto = self
@@ -578,7 +577,7 @@ impl Raft {
                 .snapshot()
                 .await
                 .map_err(|error| stopped(error.to_string()))?;
-            // While one is being taken, asking for another has no effect: so it is asked again.
+            // A request during another snapshot has no effect, so it is repeated.
             let waited = Some(limits::SNAPSHOT_ASK_AGAIN);
             match self.raft.wait(waited).metrics(taken, "snapshot").await {
                 Ok(_) => return Ok(LogIndex(upto)),
@@ -588,7 +587,7 @@ impl Raft {
         }
     }
 
-    /// Takes a snapshot and purges the log up to it. Returns how far it is purged.
+    /// Takes a snapshot and purges the log up to it. Returns the last purged index.
     pub(crate) async fn compact(&self) -> Result<LogIndex, WriteError> {
         let stopped = |reason: String| WriteError::Stopped { reason };
         let upto = self.snapshot().await?;
@@ -608,12 +607,12 @@ impl Raft {
         Ok(upto)
     }
 
-    /// Stands for election no more: this server was removed.
+    /// Ends this server's elections, because it was removed.
     pub(crate) fn stand_back(&self) {
         self.raft.runtime_config().elect(false);
     }
 
-    /// The index up to which this server lacks entries that it had acknowledged.
+    /// The last index of the entries that this server had acknowledged and lacks.
     pub(crate) fn owed(&self) -> Option<u64> {
         self.lost_end.owed()
     }
@@ -623,15 +622,15 @@ impl Raft {
         self.disk.clone()
     }
 
-    /// Stops for good because of `reason`: neither answers nor votes any more.
+    /// Stops Raft permanently because of `reason`. It neither answers nor votes any more.
     pub(crate) fn halt(&self, reason: String) {
         self.published.halt(reason);
         let raft = self.raft.clone();
-        // What it returns is told by `failed`.
+        // `failed` reports the outcome.
         tokio::spawn(async move { drop(raft.shutdown().await) });
     }
 
-    /// Stops. Entries that were not acknowledged may or may not be in the log.
+    /// Stops Raft. Unacknowledged entries may or may not be in the log.
     pub(crate) async fn shutdown(&self) {
         if let Err(error) = self.raft.shutdown().await {
             tracing::warn!(%error, "raft did not stop in order");
@@ -653,21 +652,23 @@ fn openraft_config(config: &RaftConfig) -> Result<openraft::Config, StartRaftErr
         election_timeout_min: millis(limits::RAFT_ELECTION_MIN),
         election_timeout_max: millis(limits::RAFT_ELECTION_MAX),
         install_snapshot_timeout: millis(limits::SNAPSHOT_INSTALL_TIMEOUT),
-        // Both are decided in `compaction`, by bytes and time as well.
+        // `compaction` decides both, by bytes and time as well.
         snapshot_policy: SnapshotPolicy::Never,
         max_in_snapshot_log_to_keep: u64::MAX,
-        // A follower that lost its end gets it again. It does not vote as if it had it meanwhile: see `lost_end`.
+        // A follower that lost the end of its log gets it again. Until then it must not vote as if it had it: see
+        // `lost_end`.
         allow_log_reversion: Some(true),
-        // A leader that hears no quorum is silent, so that followers that still hear it elect another.
+        // A leader without answers of a quorum is silent, so that followers that still receive its messages elect
+        // another.
         quorum_loss_probe_interval: Some(millis(limits::RAFT_QUORUM_LOST_SILENCE)),
-        // A server that was cut off and comes back makes nobody stand for election.
+        // A server that was cut off and returns causes no election.
         enable_pre_vote: Some(true),
         max_payload_entries: limits::ENTRIES_PER_APPEND_MAX,
         purge_batch_size: limits::LOG_PURGE_BATCH,
-        // Waits of a follower that cannot be reached; our connections have pauses of their own.
+        // Pauses for a follower that cannot be reached. Connections have their own pauses.
         backoff: "50ms 100ms 200ms ..500ms".to_owned(),
-        // A restarted leader stands for election, so that what it acknowledged before is committed again
-        // and applied before it answers: the committed position on disk may be older.
+        // A restarted leader starts an election, because the committed position on disk may be older. So it
+        // commits and applies its earlier acknowledged entries again before it answers.
         enable_leader_restore: Some(false),
         ..openraft::Config::default()
     }
@@ -675,7 +676,8 @@ fn openraft_config(config: &RaftConfig) -> Result<openraft::Config, StartRaftErr
     .map_err(raft_error)
 }
 
-/// Opens the log and the newest snapshot that can be read and that the log continues.
+/// Opens the log and the newest readable snapshot. Fails unless the snapshot reaches the last purged entry of the
+/// log.
 fn open_storage(
     config: &RaftConfig,
 ) -> Result<(LogStore, SnapshotStore, Option<RestoredSnapshot>), StartRaftError> {
@@ -706,10 +708,10 @@ fn open_storage(
     }
 }
 
-/// Waits until leadership changes, a little while at the most, and not beyond `deadline`.
+/// Waits until leadership changes, at most [`limits::LEADER_RETRY_PAUSE`] and not beyond `deadline`.
 pub(crate) async fn pause(leadership: &mut watch::Receiver<Leadership>, deadline: Instant) {
     let until = deadline.min(Instant::now() + limits::LEADER_RETRY_PAUSE);
-    // An error means that Raft is gone, which the next attempt tells.
+    // An error means that Raft has stopped; the next attempt reports that.
     drop(tokio::time::timeout_at(until, leadership.changed()).await);
 }
 
@@ -719,7 +721,7 @@ type RaftWatch = (
     AbortOnDropHandle<()>,
 );
 
-/// Turns openraft's metrics into ours, and tells `peers` who the members are.
+/// Converts openraft's metrics and updates the members in `peers`.
 fn watch_raft(
     raft: &openraft::Raft<TypeConfig, Machine>,
     peers: &Peers,
@@ -784,7 +786,7 @@ fn members(stored: &types::StoredMembership) -> Vec<PeerInfo> {
 }
 
 fn leader_info(peers: &Peers, server_id: u64) -> LeaderInfo {
-    // The membership may still name an address of an earlier start, so the address book is asked.
+    // The membership may still have an address of an earlier start, but the address book has the newest one.
     let node = peers.node(server_id).unwrap_or_default();
     LeaderInfo {
         server_id,

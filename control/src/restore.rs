@@ -1,4 +1,4 @@
-//! Restoring a saved snapshot at any server: the leader is given the bytes and does it.
+//! The restore of a saved snapshot at any server: the server sends the bytes to the leader, which restores them.
 
 use muster_domain::id::LogIndex;
 use muster_link::frames::{FrameReceiver, FrameSender};
@@ -8,25 +8,25 @@ use crate::peers::PeerChannel;
 use crate::peers::message::{PeerReply, PeerRequest};
 use crate::snapshot::{ReadSnapshotError, RestoreSnapshotError, SavedSnapshot};
 
-/// Why a snapshot was not restored.
+/// The reason why a snapshot was not restored.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RestoreError {
-    /// This server leads and could not.
+    /// This server leads and the restore failed.
     #[error(transparent)]
     Here(#[from] RestoreSnapshotError),
     #[error("no server leads, so nothing is restored: try again when one does")]
     NoLeader,
-    /// The leader said no.
+    /// The leader refused the restore.
     #[error("the leader has not restored it: {reason}")]
     There { reason: String },
-    /// The leader was lost.
+    /// The connection to the leader was lost.
     #[error(
         "the leader was lost, and may have restored it or not: {reason}; look at the cluster before trying again"
     )]
     Lost { reason: String },
 }
 
-/// Puts `saved` in the place of the state of all servers. Returns the entry with which it has happened.
+/// Replaces the state of all servers by `saved`. Returns the index of the entry that replaced the state.
 pub(crate) async fn restore(
     control: &Control,
     saved: SavedSnapshot,
@@ -55,7 +55,7 @@ async fn hand_over(
     while let Some(chunk) =
         tokio::task::block_in_place(|| reader.next_chunk()).map_err(|error| there(&error))?
     {
-        // If it breaks off, its reason may have come already.
+        // If the stream breaks off, the leader's reason may have arrived already.
         if sender.send(&chunk.to_vec()).await.is_err() {
             break;
         }
@@ -76,7 +76,7 @@ async fn hand_over(
     }
 }
 
-/// Takes a snapshot from another server and restores it, as the leader.
+/// Receives a snapshot from another server and restores it, as the leader.
 pub(crate) async fn take(control: &Control, mut sender: FrameSender, receiver: FrameReceiver) {
     let reply = match receive(control, receiver).await {
         Ok(index) => PeerReply::Restored(index),

@@ -1,4 +1,4 @@
-//! The server: everything of a control plane process is put together here.
+//! The server: assembles all parts of a control plane process.
 //!
 //! ```text
 //! agents (QUIC) ─┐                       ┌─ leader's duties ◄─ effects ─┐
@@ -53,10 +53,10 @@ pub const DEFAULT_HTTP_PORT: u16 = 4646;
 pub const DEFAULT_QUIC_PORT: u16 = 4647;
 /// Default silence after which a node is down; Nomad's least.
 pub const DEFAULT_HEARTBEAT_TTL: Duration = Duration::from_secs(10);
-/// Default addition to that: a dead node is noticed within 15 s (Nomad: 20 s at the least).
+/// Default addition to the silence: a dead node is noticed within 15 s (Nomad: 20 s at the least).
 pub const DEFAULT_HEARTBEAT_GRACE: Duration = Duration::from_secs(5);
-/// Default silence after which a server counts as lost: longer than a reboot, shorter than a night with one
-/// server less.
+/// Default silence after which a server counts as lost. It is longer than a reboot and shorter than a night with
+/// one server less.
 pub const DEFAULT_DEAD_SERVER_AFTER: Duration = Duration::from_mins(10);
 /// The file in which a running server writes its addresses, within its data directory.
 pub const ADDRESS_FILE: &str = "server.json";
@@ -64,12 +64,12 @@ pub const ADDRESS_FILE: &str = "server.json";
 /// Settings of a server at its start.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
-    /// The directory of everything it keeps.
+    /// The directory of all data that the server keeps.
     pub data_dir: PathBuf,
     /// The address for HTTP; port 0 takes a free one.
     pub http_addr: SocketAddr,
-    /// Names and addresses of the server beside the machine's own, such as that of a proxy. Pages from there may use
-    /// the API, too.
+    /// Names and addresses of the server besides the machine's own, such as those of a proxy. Web pages from them
+    /// may also use the API.
     pub http_allowed_hosts: Vec<AllowedHost>,
     /// The address for QUIC; port 0 takes a free one.
     pub quic_addr: SocketAddr,
@@ -78,25 +78,25 @@ pub struct ServerConfig {
     pub name: String,
     /// Silence after which a node is down.
     pub heartbeat_ttl: Duration,
-    /// Time added to that, for the way of a heartbeat to the leader.
+    /// Time added to `heartbeat_ttl` for the transfer of a heartbeat to the leader.
     pub heartbeat_grace: Duration,
-    /// How many servers found a cluster together. 1: this one alone, at once; 0: it founds none, but joins.
+    /// How many servers found a cluster together. 1: this server alone, at once; 0: it founds none, but joins.
     pub bootstrap_expect: u32,
-    /// Addresses of other servers for QUIC: hosts and ports. One that answers is enough to join a cluster. To
-    /// found one, each must be told of all others, or all of one of them.
+    /// Addresses of other servers for QUIC: hosts and ports. One answering server is enough to join a cluster. To
+    /// found a cluster, each server needs the addresses of all others, or all need the address of one server.
     pub join: Vec<String>,
-    /// The directory with `ca.pem`, `server.pem` and `server.key`. `None`: in the data directory, made if they
-    /// are not there; enough for a server on its own.
+    /// The directory with `ca.pem`, `server.pem` and `server.key`. `None`: the data directory, where missing files
+    /// are made. That is enough for a server on its own.
     pub tls_dir: Option<PathBuf>,
-    /// The IP address under which other servers and clients reach this one, if it is not the one it binds.
+    /// The IP address under which other servers and clients reach this server, if it is not the bound address.
     pub advertise: Option<IpAddr>,
-    /// Silence after which a server counts as lost, and is removed if another has come in its place.
+    /// Silence after which a server counts as lost. It is removed if another server has joined in its place.
     pub dead_server_after: Duration,
-    /// Settings for forgetting what is over.
+    /// Settings of garbage collection.
     pub gc: GcConfig,
-    /// Times of one-off tasks, and how their callbacks are made.
+    /// Time limits of one-off tasks, and the settings of their callbacks.
     pub tasks: TasksConfig,
-    /// Settings of the listener for Diego's clients. `None`: there is none.
+    /// Settings of the listener for Diego's clients. `None`: no such listener.
     pub bbs: Option<BbsConfig>,
 }
 
@@ -142,7 +142,7 @@ impl ServerConfig {
         }
     }
 
-    /// Whether this server is to be one of several.
+    /// Whether this server should be one of several.
     fn with_others(&self) -> bool {
         self.bootstrap_expect != 1 || !self.join.is_empty()
     }
@@ -165,7 +165,7 @@ impl ServerConfig {
         }
     }
 
-    /// The address that others are told instead of `bound`.
+    /// The address that others get instead of `bound`.
     fn advertised(&self, bound: SocketAddr) -> Result<SocketAddr, StartServerError> {
         match self.advertise {
             Some(ip) => Ok(SocketAddr::new(ip, bound.port())),
@@ -183,7 +183,7 @@ pub enum StartServerError {
     /// The data directory cannot be used.
     #[error(transparent)]
     DataDir(#[from] OpenDataDirError),
-    /// Its state differed from that of the other servers.
+    /// This server's state differed from that of the other servers.
     #[error(transparent)]
     Diverged(#[from] DivergedError),
     /// The certificates cannot be used.
@@ -198,7 +198,7 @@ pub enum StartServerError {
     Cluster {
         dir: PathBuf,
         theirs: String,
-        /// The cluster asked for.
+        /// The cluster in the settings.
         ours: String,
     },
     /// A cluster of several needs certificates that all its servers trust.
@@ -207,7 +207,7 @@ pub enum StartServerError {
          for each server with `muster operator tls cert`"
     )]
     NeedsTls,
-    /// The certificate is another server's.
+    /// The certificate belongs to another server.
     #[error(
         "the certificate in {} is made for server `{theirs}`, this one is `{ours}`: start it with --name {theirs}, or make a certificate \
          for {ours} with `muster operator tls cert`",
@@ -215,19 +215,19 @@ pub enum StartServerError {
     )]
     CertificateName {
         dir: PathBuf,
-        /// The name in it.
+        /// The name in the certificate.
         theirs: String,
         ours: String,
     },
-    /// The server's name cannot stand in a certificate.
+    /// The server's name is not valid in a certificate.
     #[error("`{name}` cannot name a server: use 1 to 40 letters, digits and hyphens in --name")]
     Name { name: String },
-    /// Others cannot be told where this server is.
+    /// The server has no address that others can use.
     #[error(
         "{bound} means every address of this machine: say with --advertise which one other servers are to use"
     )]
     Advertise {
-        /// The address it is bound to.
+        /// The address to which the socket is bound.
         bound: SocketAddr,
     },
     /// The address for HTTP is taken.
@@ -304,14 +304,14 @@ impl ServerTask {
 
 /// Threads for agents' sessions.
 ///
-/// Thousands of sessions have something to do at the same time. On shared threads an entry on its way through
-/// the log would queue behind all of them at every step. The threads yield to that work, too: a late session
-/// tells its node everything in one message.
+/// Thousands of sessions have work at the same time. On shared threads, an entry on its way through the log would
+/// queue behind all of them at every step. The session threads also yield to that entry's work. A late session
+/// sends its node all changes in one message.
 #[derive(Debug)]
 struct SessionThreads(Option<Runtime>);
 
 impl SessionThreads {
-    /// The threads, and what puts work on them.
+    /// Starts the threads. Returns them and the handle that spawns tasks on them.
     fn start() -> Result<(Self, Handle), StartServerError> {
         let runtime = Builder::new_multi_thread()
             .enable_all()
@@ -326,7 +326,7 @@ impl SessionThreads {
 
 impl Drop for SessionThreads {
     fn drop(&mut self) {
-        // What runs on them is told to stop by its part; waiting is not allowed here.
+        // The server part of each task on these threads stops it; blocking is not allowed here.
         if let Some(runtime) = self.0.take() {
             runtime.shutdown_background();
         }
@@ -347,7 +347,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts a server. When this returns it answers, and leads if it is on its own.
+    /// Starts a server. When this returns, the server answers requests, and leads if it is on its own.
     ///
     /// # Errors
     ///
@@ -458,8 +458,8 @@ impl Server {
         &self.certificates
     }
 
-    /// Resolves with the reason if the log fails. The process should end then: what is in memory may
-    /// be ahead of the disk.
+    /// Resolves with the reason if the log fails. The process should then end: the state in memory may be ahead of
+    /// the disk.
     pub async fn failed(&self) -> String {
         let mut failed = self.control.failed();
         let reason = match failed.wait_for(Option::is_some).await {
@@ -485,7 +485,7 @@ impl Server {
         tracing::info!("the server is down");
     }
 
-    /// Others need no election after a silence then.
+    /// Transfers leadership, so that the other servers need no election after a silence.
     async fn hand_over(&self) {
         let raft = self.control.raft();
         if !self.control.leads() || raft.successor().is_none() {
@@ -598,7 +598,7 @@ fn identity(
     }
 }
 
-/// Shows replaced certificates on connections from then on.
+/// Uses replaced certificates for connections from then on.
 async fn follow_certificates(
     certificates: Certificates,
     quic: quinn::Endpoint,

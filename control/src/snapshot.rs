@@ -1,4 +1,4 @@
-//! Saved snapshots, for operators: what is in a file, and how a server gives one out and takes one back.
+//! Saved snapshots, for operators: inspection of a file, and saving and restoring by a server.
 
 use std::fs::File;
 use std::io::{self, BufReader};
@@ -38,21 +38,21 @@ impl Control {
         Ok(self.raft().save_snapshot().await?)
     }
 
-    /// Creates the place that takes the bytes of a saved snapshot, for [`Self::restore_snapshot`].
+    /// Creates the writer that receives the bytes of a saved snapshot, for [`Self::restore_snapshot`].
     ///
     /// # Errors
     ///
-    /// An I/O error if the place cannot be made.
+    /// An I/O error if the file cannot be created.
     pub fn receive_snapshot(&self) -> io::Result<SnapshotWriter> {
         self.raft().receive_snapshot()
     }
 
-    /// Puts `saved` in the place of the state of all servers, through the log. Works on the leader. What was
-    /// written before the entry that is returned is gone; what follows it applies to the restored state.
+    /// Replaces the state of all servers by `saved`, through the log. Works only on the leader. Writes before the
+    /// returned entry are lost; writes after it apply to the restored state.
     ///
     /// # Errors
     ///
-    /// [`RestoreSnapshotError`]; nothing has changed then.
+    /// [`RestoreSnapshotError`]; in that case the state has not changed.
     pub async fn restore_snapshot(
         &self,
         saved: SavedSnapshot,

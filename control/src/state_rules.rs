@@ -1,7 +1,8 @@
-//! The rules of the state, applied to the state of a running server.
+//! The rules of the state, checked on the state of a running server.
 //!
-//! `muster operator check --deep` asks for it. A debug build does it by itself every some entries, and stops when a rule
-//! is broken. Both work on a snapshot, on a thread of their own: the log is applied meanwhile.
+//! `muster operator check --deep` requests a check. A debug build checks every [`limits::STATE_RULES_EVERY`]
+//! entries, and stops when a rule is broken. Both check a snapshot, on a thread of its own, while the log is
+//! applied.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,16 +11,16 @@ use muster_domain::id::LogIndex;
 
 use crate::limits;
 
-/// Whether a check is under way in this process: each may need as much memory as the indexes of the state.
+/// Whether a check is under way in this process. Each may need as much memory as the indexes of the state.
 static IS_BUSY: AtomicBool = AtomicBool::new(false);
 
-/// The reason for a check that was not made.
+/// The reason why a check was not made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum StateRulesError {
-    /// Another is under way.
+    /// Another check is under way.
     #[error("another check of the state is under way on this server: try again when it is over")]
     Busy,
-    /// It would take too much memory.
+    /// The check would take too much memory.
     #[error("the state has {rows} rows: a check takes at most {max}")]
     TooLarge {
         /// Rows of the state.
@@ -31,7 +32,7 @@ pub(crate) enum StateRulesError {
     Failed(String),
 }
 
-/// Holds the right to check until it is dropped.
+/// The right to check, until it is dropped.
 #[derive(Debug)]
 struct Permit;
 
@@ -50,7 +51,7 @@ impl Drop for Permit {
     }
 }
 
-/// The rules that do not hold for `state`, in words: at most [`limits::BROKEN_RULES_MAX`].
+/// Returns descriptions of the broken rules of `state`: at most [`limits::BROKEN_RULES_MAX`].
 ///
 /// # Errors
 ///
@@ -86,15 +87,15 @@ fn rows(state: &State) -> usize {
         + state.one_offs().len()
 }
 
-/// Checks the state of a debug build now and then, on a thread of its own.
+/// The periodic check of a debug build, on a thread of its own.
 #[derive(Debug, Default)]
 pub(crate) struct PeriodicCheck {
     checked: LogIndex,
 }
 
 impl PeriodicCheck {
-    /// Checks `state`, which has applied `index`, if enough entries came since the last check. Calls `halt` with the
-    /// rules that are broken.
+    /// Checks `state`, which has applied `index`, if enough entries came since the last check. Calls `halt` with
+    /// the broken rules.
     pub(crate) fn handle_applied(
         &mut self,
         state: &State,

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-/// The highest user or group id. System calls take the number above it for "leave it as it is": a process that is told
-/// to become that user stays root.
+/// The highest user or group id. System calls read the next number as "leave the id as it is". A process that is
+/// started with that number stays root.
 pub const ACCOUNT_ID_MAX: u32 = u32::MAX - 1;
 /// Bytes of a name: `LOGIN_NAME_MAX` of Linux.
 pub const ACCOUNT_NAME_BYTES_MAX: usize = 256;
@@ -18,12 +18,12 @@ pub enum Account<'a> {
     Name(&'a str),
 }
 
-/// Why a text names neither a user nor a group.
+/// The reason why a text names neither a user nor a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccountError {
     /// A number that is no id.
     Id,
-    /// A name that cannot stand in a user database.
+    /// A name that no user database can hold.
     Name,
 }
 
@@ -57,7 +57,7 @@ impl fmt::Display for QuotedName<'_> {
 }
 
 impl<'a> Account<'a> {
-    /// Reads an id or a name. What consists of digits is an id, also where a user has such a name.
+    /// Reads an id or a name. A text of digits is always an id, even if a user has that name.
     ///
     /// # Errors
     ///

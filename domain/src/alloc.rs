@@ -24,7 +24,7 @@ pub use remote::{RemoteAlloc, RemoteHandle};
 pub enum DesiredStatus {
     Run,
     Stop,
-    /// Stop it to make room for something more important.
+    /// The allocation stops to make room for a more important one.
     Evict,
 }
 
@@ -38,15 +38,15 @@ crate::text_enum!(pub DesiredStatus {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum ClientStatus {
     Pending,
-    /// At least one task runs.
+    /// At least one task is running.
     Running,
     /// Every task ended well.
     Complete,
     /// A task failed for good.
     Failed,
-    /// Its node was lost. Only the control plane says so.
+    /// The node of the allocation was lost. Only the control plane sets this status.
     Lost,
-    /// Its node is out of reach. Only the control plane says so.
+    /// The node of the allocation is out of reach. Only the control plane sets this status.
     Unknown,
 }
 
@@ -60,7 +60,7 @@ crate::text_enum!(pub ClientStatus {
 });
 
 impl ClientStatus {
-    /// Whether nothing of it runs and nothing will.
+    /// Whether no task of the allocation runs or will run again.
     #[must_use]
     pub fn is_terminal(self) -> bool {
         match self {
@@ -106,25 +106,25 @@ pub struct Allocation {
     pub next: Option<AllocId>,
     /// The deployment it belongs to.
     pub deployment: Option<DeploymentId>,
-    /// Whether it is healthy; `None`: not known yet.
+    /// Whether the allocation is healthy; `None`: not known yet.
     pub healthy: Option<bool>,
-    /// It stands beside the older ones until its deployment is promoted.
+    /// Whether the allocation is a canary. Canaries run alongside the older instances until the deployment is promoted.
     pub canary: bool,
     /// Requests on the allocation, such as a migration.
     pub transition: Transition,
-    /// The evaluation that goes on with it.
+    /// The evaluation that will handle the allocation next.
     pub follow_up: Option<EvalId>,
     /// Earlier replacements in the same row, oldest first.
     pub reschedules: Vec<Reschedule>,
-    /// The allocation that took its place.
+    /// The allocation that preempted this one.
     pub preempted_by: Option<AllocId>,
-    /// Allocations whose place it took.
+    /// Allocations that this one preempted.
     pub preempted: Vec<AllocId>,
     /// The entry that placed it.
     pub create_index: LogIndex,
     /// The last entry that changed this row.
     pub modify_index: LogIndex,
-    /// The last entry of the control plane's own that changed this row; what the agent must see.
+    /// The last entry of the control plane that changed this row. The agent must receive each such change.
     pub alloc_modify_index: LogIndex,
     /// Time of the placement.
     pub create_time: Timestamp,
@@ -155,13 +155,13 @@ impl Allocation {
         alloc_name(&self.job.spec.id, &self.group().name, self.name_index)
     }
 
-    /// Whether nothing of it runs and nothing will, or it was told to stop.
+    /// Whether no task of the allocation runs or will run again, or the control plane wants it to stop.
     #[must_use]
     pub fn is_terminal(&self) -> bool {
         self.server_terminal() || self.client_status.is_terminal()
     }
 
-    /// Whether the control plane wants it gone.
+    /// Whether the control plane wants the allocation to stop.
     #[must_use]
     pub fn server_terminal(&self) -> bool {
         match self.desired {
@@ -174,9 +174,9 @@ impl Allocation {
 /// Requests on an allocation, made by the drainer, a deployment or an operator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Transition {
-    /// Go to another node.
+    /// The allocation moves to another node.
     pub migrate: bool,
-    /// May be replaced although its deployment is under way.
+    /// The allocation may be replaced although its deployment is still running.
     pub reschedule: bool,
     pub force_reschedule: bool,
 }
@@ -206,7 +206,7 @@ pub fn alloc_name(job_id: &str, group: &str, index: u32) -> String {
 pub struct Score(pub i32);
 
 impl Score {
-    /// From a number around -1 to 1. NaN becomes 0.
+    /// Converts a number around -1 to 1. NaN becomes 0.
     #[must_use]
     #[expect(
         clippy::cast_possible_truncation,
@@ -216,7 +216,7 @@ impl Score {
         Self((value * 1e6).round() as i32)
     }
 
-    /// As a number.
+    /// The score as a float.
     #[must_use]
     pub fn value(self) -> f64 {
         f64::from(self.0) / 1e6
@@ -247,12 +247,12 @@ pub struct PlacementMetrics {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeScore {
     pub node_id: NodeId,
-    /// Component and its value: `binpack`, `job-anti-affinity`, …. Nodes as full as each other share them.
+    /// Components and their values: `binpack`, `job-anti-affinity`, …. Nodes with equal fill share one list.
     pub components: Arc<[(Component, Score)]>,
     pub normalised: Score,
 }
 
-/// The name of one part of a score. Known names need no memory of their own.
+/// The name of one part of a score. Known names need no heap allocation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct Component(Cow<'static, str>);
@@ -280,7 +280,7 @@ impl Component {
         Self::SPREAD,
     ];
 
-    /// Its name.
+    /// The name of the component.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.0
@@ -304,10 +304,10 @@ impl<'de> Deserialize<'de> for Component {
 /// Life of a task as its agent sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum TaskPhase {
-    /// Not started, or waiting for a restart.
+    /// The task is not started, or waits for a restart.
     Pending,
     Running,
-    /// It ended and will not be started again.
+    /// The task ended and will not be started again.
     Dead,
 }
 
@@ -322,7 +322,7 @@ crate::text_enum!(pub TaskPhase {
 pub struct TaskState {
     pub name: String,
     pub phase: TaskPhase,
-    /// Whether it failed for good.
+    /// Whether the task failed for good.
     pub failed: bool,
     pub restarts: u32,
     /// Time of the last restart.
@@ -343,7 +343,7 @@ pub struct TaskNetwork {
     pub address: String,
     /// Ports there, by label.
     pub ports: BTreeMap<String, u16>,
-    /// Whether others are to be told this address, and not the node's.
+    /// Whether the task is advertised at this address and not at the node's.
     pub auto_advertise: bool,
 }
 
@@ -363,7 +363,7 @@ impl TaskNetwork {
 }
 
 impl TaskState {
-    /// A task nothing has happened to.
+    /// The state of a task before its first event.
     #[must_use]
     pub fn pending(name: impl Into<String>) -> Self {
         Self {
@@ -388,7 +388,7 @@ impl TaskState {
     }
 }
 
-/// Something that happened to a task.
+/// An event of a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskEvent {
     /// Time of the event.
@@ -402,35 +402,35 @@ pub struct TaskEvent {
 /// The kinds of events in a task's life.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TaskEventKind {
-    /// The agent got it.
+    /// The agent received the task.
     Received,
-    /// Directories, cgroup, FIFOs are being made.
+    /// The agent creates the task's directories, cgroup and FIFOs.
     Setup,
     Started,
-    /// It was found running by a restarted agent or driver.
+    /// A restarted agent or driver found the task running.
     Recovered,
-    /// It could not be started.
+    /// The driver could not start the task.
     DriverFailure,
     Terminated(Exit),
-    /// It will be started again after `delay`.
+    /// The task will be started again after `delay`.
     Restarting {
         delay: Duration,
     },
-    /// Its restarts are used up.
+    /// The task has no restarts left.
     NotRestarting,
-    /// It was asked to stop.
+    /// The task was asked to stop.
     Killing,
     Killed,
-    /// A sibling failed, so it is stopped as well.
+    /// Another task of the allocation failed, so this task is stopped as well.
     SiblingFailed,
-    /// Its driver has something to tell.
+    /// The driver reported an event of its own.
     Driver,
-    /// Its allocation holds more than its ephemeral disk, so it is stopped and has failed.
+    /// The allocation uses more than its ephemeral disk. The task is stopped and has failed.
     DiskExceeded,
 }
 
 impl TaskEventKind {
-    /// Nomad's word.
+    /// Nomad's name of the event.
     #[must_use]
     pub fn as_str(&self) -> &'static str {
         match self {
@@ -451,21 +451,22 @@ impl TaskEventKind {
     }
 }
 
-/// One allocation's state as its agent reports it. Only a report newer than the last one is taken.
+/// The state of one allocation as its agent reports it. The servers accept only a report that is newer than the last
+/// one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AllocReport {
     pub alloc_id: AllocId,
-    /// Its state as a whole.
+    /// The state of the allocation as a whole.
     pub client_status: ClientStatus,
     /// Reason for the client status, as text for a human reader.
     pub client_description: String,
     pub task_states: Vec<TaskState>,
-    /// Whether it is healthy, by its group's `update` block within a deployment, else by its `migrate`
-    /// block. `None`: not decided yet, or nobody asks (jobs that are not services).
+    /// Whether the allocation is healthy. The `update` block of its group decides within a deployment, the `migrate`
+    /// block otherwise. `None`: not decided yet, or not evaluated (jobs that are not services).
     pub healthy: Option<bool>,
-    /// The end of a one-off task's work, once it is over; `None` for everything else.
+    /// The end of a one-off task's work, once the work is over. `None` for every other job.
     pub end: Option<Box<crate::one_off::end::WorkEnd>>,
-    /// Of its tasks that run on another system, as far as the agent knows that they do: what finds each again.
+    /// Handles of the allocation's tasks that run on another system, as far as the agent knows.
     pub remote: Vec<RemoteHandle>,
 }
 
@@ -473,7 +474,7 @@ pub struct AllocReport {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DesiredAlloc {
     pub alloc_id: AllocId,
-    /// Decides between two messages about the same allocation: the higher is newer.
+    /// The version of this message: of two messages about one allocation, the higher index is newer.
     pub alloc_modify_index: LogIndex,
     /// The state that the agent must reach.
     pub desired: DesiredStatus,
@@ -483,9 +484,9 @@ pub struct DesiredAlloc {
     pub group_at: u16,
     /// Ports, cores and devices it holds.
     pub holding: Holding,
-    /// The deployment it belongs to: a new one asks anew whether it is healthy.
+    /// The deployment of the allocation. The agent evaluates health again for each new deployment.
     pub deployment: Option<DeploymentId>,
-    /// It stands beside the older ones until its deployment is promoted.
+    /// Whether the allocation is a canary. Canaries run alongside the older instances until the deployment is promoted.
     pub canary: bool,
     /// The allocation it replaces.
     pub previous: Option<AllocId>,
@@ -503,14 +504,14 @@ impl DesiredAlloc {
         self.job.spec.groups.get(usize::from(self.group_at))
     }
 
-    /// The allocation whose data it gets, if that was on the same node.
+    /// The previous allocation that this one takes its data from, if it was on the same node.
     #[must_use]
     pub fn inherits_from(&self) -> Option<AllocId> {
         let disk = self.group()?.ephemeral_disk;
         self.previous.filter(|_| disk.sticky || disk.migrate)
     }
 
-    /// The allocation whose data it gets, if that was on another node.
+    /// The previous allocation that this one takes its data from, if it was on another node.
     #[must_use]
     pub fn fetches_from(&self) -> Option<AllocId> {
         let disk = self.group()?.ephemeral_disk;

@@ -1,37 +1,37 @@
-//! Jumps of a wall clock, seen by comparing it with elapsed time.
+//! Detects jumps of a wall clock by comparing it with elapsed time.
 //!
-//! A wall clock that is slewed is followed. One that jumps is not: time goes on by elapsed time until the wall clock is
-//! back, or until somebody confirms the jump. The caller reads both clocks.
+//! Slow corrections of the wall clock (slewing) are followed. After a jump, time advances by elapsed time until the
+//! wall clock is right again or an operator confirms the jump. The caller reads both clocks.
 
 use std::time::Duration;
 
 use crate::id::Timestamp;
 
-/// A wall clock that is off by more than this against elapsed time has jumped. It is at most half of any deadline in a
-/// server's rows. Clocks that are kept by NTP step by less than a second.
+/// The smallest difference from elapsed time that counts as a jump. It is at most half of any deadline in a server's
+/// rows. Clocks that NTP keeps step by less than a second.
 pub const CLOCK_JUMP_MAX: Duration = Duration::from_secs(5);
-/// A wall clock may be off by this part of the time between two looks: twice as much as NTP slews.
+/// The tolerated drift of a wall clock, as a divisor of the time between two readings. It is twice NTP's slew rate.
 const CLOCK_SLEW_PART: u32 = 1_000;
-/// A wall clock that shows a time since 1970 below this was never set: 2020, before the first release.
+/// A wall clock below this time was never set. The time is 2020, before the first release.
 const CLOCK_UNSET_BEFORE: Duration = Duration::from_hours(50 * 365 * 24);
 
 /// A change of the wall clock that is logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClockChange {
-    /// It has jumped forward by so much.
+    /// The wall clock jumped forward by this duration.
     Forward(Duration),
-    /// It was set back by so much.
+    /// The wall clock was set back by this duration.
     Backward(Duration),
-    /// It agrees with elapsed time again.
+    /// The wall clock agrees with elapsed time again.
     Back,
 }
 
 /// The treatment of a wall clock that is set back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetBack {
-    /// Time is set back with it.
+    /// Time is set back with the wall clock.
     Follow,
-    /// Time goes on by elapsed time.
+    /// Time advances by elapsed time.
     Hold,
 }
 
@@ -42,14 +42,14 @@ pub struct JumpDetector {
     base: Timestamp,
     /// Time elapsed until then.
     anchor: Duration,
-    /// The wall clock has jumped, and nobody has confirmed it.
+    /// Whether the wall clock has jumped and the jump is not confirmed yet.
     is_held: bool,
     set_back: SetBack,
 }
 
 impl JumpDetector {
-    /// Begins when the wall clock says `wall`. `elapsed` is the time since any fixed moment, such as the boot, with time
-    /// in which the machine slept.
+    /// Creates a detector at wall clock time `wall`. `elapsed` is the time since a fixed moment, such as the boot. It
+    /// includes time in which the machine slept.
     #[must_use]
     pub fn new(wall: Timestamp, elapsed: Duration, set_back: SetBack) -> Self {
         Self {
@@ -60,7 +60,7 @@ impl JumpDetector {
         }
     }
 
-    /// The time at `elapsed`, when the wall clock says `wall`.
+    /// Returns the time at `elapsed`, when the wall clock reads `wall`.
     pub fn read(&mut self, wall: Timestamp, elapsed: Duration) -> (Timestamp, Option<ClockChange>) {
         let since = elapsed.saturating_sub(self.anchor);
         let expected = self.base.plus(since);
@@ -83,19 +83,19 @@ impl JumpDetector {
         (expected, Some(change))
     }
 
-    /// Takes the wall clock for right from now on.
+    /// Accepts `wall` as the right time from now on.
     pub fn confirm(&mut self, wall: Timestamp, elapsed: Duration) {
         (self.base, self.anchor) = (wall, elapsed);
         self.is_held = false;
     }
 
-    /// Whether time goes on by elapsed time, because the wall clock has jumped.
+    /// Whether time advances by elapsed time because the wall clock has jumped.
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.is_held
     }
 
-    /// A machine without a battery begins in 1970, until its clock is set for the first time.
+    /// Whether the wall clock was never set. A machine without a battery begins in 1970.
     fn was_unset(&self) -> bool {
         self.base < Timestamp(0).plus(CLOCK_UNSET_BEFORE)
     }

@@ -1,4 +1,4 @@
-//! Deployments: a version of a job taking the place of an older one, step by step.
+//! Deployments: the step-by-step replacement of a job's older version by a newer one.
 
 use std::time::Duration;
 
@@ -10,13 +10,12 @@ use crate::id::{AllocId, DeploymentId, JobKey, LogIndex, Timestamp};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum DeploymentStatus {
     Running,
-    /// An operator has stopped it for now.
+    /// An operator has paused the deployment.
     Paused,
     /// Every group is healthy.
     Successful,
-    /// It was given up.
     Failed,
-    /// A newer version or the end of the job makes it needless.
+    /// A newer version or the end of the job makes the deployment needless.
     Cancelled,
 }
 
@@ -29,7 +28,7 @@ crate::text_enum!(pub DeploymentStatus {
 });
 
 impl DeploymentStatus {
-    /// Whether it is under way or may go on.
+    /// Whether the deployment runs or may be resumed.
     #[must_use]
     pub fn is_active(self) -> bool {
         match self {
@@ -39,12 +38,12 @@ impl DeploymentStatus {
     }
 }
 
-/// A version of a job taking the place of an older one: a row of the state table.
+/// The replacement of a job's older version by a newer one: a row of the state table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Deployment {
     pub id: DeploymentId,
     pub job: JobKey,
-    /// The version it brings.
+    /// The version that the deployment rolls out.
     pub job_version: u64,
     /// The entry that registered that version.
     pub job_modify_index: LogIndex,
@@ -54,9 +53,9 @@ pub struct Deployment {
     pub status: DeploymentStatus,
     /// Reason for the status, as text for a human reader.
     pub status_description: String,
-    /// Its groups, by name.
+    /// The groups of the deployment.
     pub groups: Vec<DeploymentGroup>,
-    /// The entry that made it.
+    /// The entry that created the deployment.
     pub create_index: LogIndex,
     /// The last entry that changed this row.
     pub modify_index: LogIndex,
@@ -95,29 +94,29 @@ impl Deployment {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeploymentGroup {
     pub name: String,
-    /// Go back to the last stable version on failure.
+    /// Whether a failed deployment reverts to the last stable version.
     pub auto_revert: bool,
-    /// Promote canaries as soon as all are healthy.
+    /// Whether canaries are promoted as soon as all are healthy.
     pub auto_promote: bool,
     /// Time until the next instance must have become healthy, in nanoseconds; 0 for none.
     pub progress_deadline_ns: u64,
-    /// Time by which the next instance must have become healthy; 0 if nothing is awaited yet.
+    /// Time by which the next instance must have become healthy; 0 if no instance is awaited yet.
     pub require_progress_by: Timestamp,
-    /// Its canaries were promoted.
+    /// Whether the canaries were promoted.
     pub promoted: bool,
     pub placed_canaries: Vec<AllocId>,
     pub desired_canaries: u32,
     pub desired_total: u32,
     /// Instances of the new version placed.
     pub placed: u32,
-    /// Of those, the healthy ones.
+    /// Placed instances that are healthy.
     pub healthy: u32,
-    /// Of those, the unhealthy ones.
+    /// Placed instances that are unhealthy.
     pub unhealthy: u32,
 }
 
 impl DeploymentGroup {
-    /// Gives the next instance its whole time from `now`, if there is a limit. A clock that went back takes none away.
+    /// Restarts the progress deadline at `now`, if there is one. A clock that went back does not shorten the deadline.
     pub fn await_progress(&mut self, now: Timestamp) {
         if self.progress_deadline_ns > 0 {
             let deadline = Duration::from_nanos(self.progress_deadline_ns);
@@ -125,13 +124,13 @@ impl DeploymentGroup {
         }
     }
 
-    /// Whether its canaries are not promoted yet.
+    /// Whether the canaries are not promoted yet.
     #[must_use]
     pub fn awaits_promotion(&self) -> bool {
         self.desired_canaries > 0 && !self.promoted
     }
 
-    /// Whether as many instances were healthy as are wanted, and canaries are promoted.
+    /// Whether enough instances are healthy and the canaries are promoted.
     #[must_use]
     pub fn is_done(&self) -> bool {
         !self.awaits_promotion() && self.healthy >= self.desired_total.max(self.desired_canaries)
@@ -139,8 +138,8 @@ impl DeploymentGroup {
 
     /// The time by which the next instance must be healthy.
     ///
-    /// `None` without a limit, while nothing is awaited, and for a finished group. `None` also if all canaries are
-    /// healthy and an operator has to promote them. Other instances of the group do not count for that.
+    /// `None` without a limit, while no instance is awaited, and for a finished group. `None` also if all canaries are
+    /// healthy and an operator must promote them. Other instances of the group do not count for that.
     #[must_use]
     pub fn deadline(&self, healthy_canaries: u32) -> Option<Timestamp> {
         let awaits_operator = self.awaits_promotion()

@@ -1,4 +1,4 @@
-//! Evaluations: reasons to look at a job.
+//! Evaluations: requests to reconsider a job.
 
 use std::sync::Arc;
 
@@ -15,28 +15,28 @@ pub enum Trigger {
     JobRegister,
     /// A job was stopped.
     JobDeregister,
-    /// A node came, went or changed.
+    /// A node registered, left or changed.
     NodeUpdate,
     AllocFailure,
-    /// An allocation ended or its operator asked to stop it.
+    /// An allocation ended, or an operator asked to stop it.
     AllocStop,
-    /// Placements waited for room.
+    /// Placements waited for free resources.
     QueuedAllocs,
-    /// An evaluation failed too often; this is its follow-up.
+    /// An evaluation failed too often; this evaluation follows it up.
     FailedFollowUp,
     /// A node is being emptied.
     NodeDrain,
-    /// A deployment goes on.
+    /// A deployment made progress.
     DeploymentWatcher,
-    /// An allocation made room for a more important one.
+    /// An allocation was preempted by a more important one.
     Preemption,
     /// A periodic job was launched.
     PeriodicJob,
     /// A group was scaled.
     JobScale,
-    /// A node that is out of reach has been so for too long.
+    /// A node has been out of reach for too long.
     MaxDisconnect,
-    /// A node came back that was out of reach.
+    /// A node that was out of reach came back.
     Reconnect,
 }
 
@@ -61,11 +61,11 @@ crate::text_enum!(pub Trigger {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum EvalStatus {
     Blocked,
-    /// Waits for a worker, or one has it.
+    /// The evaluation waits for a worker, or a worker processes it.
     Pending,
     Complete,
     Failed,
-    /// A newer one of the same job makes it needless.
+    /// A newer evaluation of the same job makes this one needless.
     Canceled,
 }
 
@@ -78,7 +78,7 @@ crate::text_enum!(pub EvalStatus {
 });
 
 impl EvalStatus {
-    /// Whether nothing more will happen to it.
+    /// Whether the evaluation is finished.
     #[must_use]
     pub fn is_terminal(self) -> bool {
         match self {
@@ -88,20 +88,20 @@ impl EvalStatus {
     }
 }
 
-/// A reason to look at a job: a row of the state table.
+/// A request to reconsider a job: a row of the state table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Evaluation {
     pub id: EvalId,
-    /// The job to look at.
+    /// The job to reconsider.
     pub job: JobKey,
     /// The job's type, which decides the scheduler.
     pub job_type: JobType,
     pub priority: u8,
     /// Reason for the evaluation.
     pub trigger: Trigger,
-    /// The node that changed, if that is why.
+    /// The node whose change caused the evaluation, if any.
     pub node_id: Option<NodeId>,
-    /// The deployment that it looks at or that its plan began.
+    /// The deployment that the evaluation belongs to or that its plan created.
     pub deployment: Option<DeploymentId>,
     /// State of the evaluation.
     pub status: EvalStatus,
@@ -109,19 +109,19 @@ pub struct Evaluation {
     pub status_description: String,
     /// The evaluation it follows.
     pub previous: Option<EvalId>,
-    /// The blocked evaluation made for what it could not place.
+    /// The blocked evaluation for the instances that could not be placed.
     pub blocked: Option<EvalId>,
     /// The groups with instances that could not be placed, and the reasons.
     pub failed_groups: Vec<FailedGroup>,
-    /// Not to be looked at before; 0 means at once.
+    /// The earliest time of processing; 0 means at once.
     pub wait_until: Timestamp,
     /// Instances that wait, by group.
     pub queued: Vec<(String, u32)>,
-    /// The entry that registered the job version it was made for.
+    /// The entry that registered the job version of this evaluation.
     pub job_modify_index: LogIndex,
-    /// The snapshot its plan was made from.
+    /// The snapshot of the evaluation's plan.
     pub snapshot_index: LogIndex,
-    /// The entry that made it.
+    /// The entry that created the evaluation.
     pub create_index: LogIndex,
     /// The last entry that changed this row.
     pub modify_index: LogIndex,
@@ -132,7 +132,7 @@ pub struct Evaluation {
 }
 
 impl Evaluation {
-    /// A pending one that looks at `job` as it is, made by the entry at `index`.
+    /// A pending evaluation of the current version of `job`, created by the entry at `index`.
     #[must_use]
     pub fn of_job(id: EvalId, job: &Job, trigger: Trigger, index: LogIndex, at: Timestamp) -> Self {
         Self {

@@ -1,17 +1,17 @@
-//! One thing wrong with an input: where and why.
+//! A fault in an input: its place and its reason.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// One thing wrong with an input.
+/// A fault in an input.
 ///
-/// Analyses return all faults they find, not the first.
+/// Validations return all faults, not only the first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
-    /// Where: a path of field names, such as `group "api" → task "web" → resources.memory`.
+    /// The place: a path of field names, such as `group "api" → task "web" → resources.memory`.
     pub path: String,
-    /// Why, and what to do about it.
+    /// The reason, and the remedy.
     pub reason: String,
 }
 

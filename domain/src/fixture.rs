@@ -25,7 +25,7 @@ use crate::node::{DriverInfo, HostAddress, NodeResources, NodeSecret, NodeSpec};
 use crate::one_off::{Action, Definition, HOST_ROOT, Run};
 use crate::resources::{Amount, CpuMhz, Holding, Mb, TaskResources};
 
-/// Whether tests are to do all of their repetitions (`cargo xtask test --long`).
+/// Whether tests run all of their repetitions (`cargo xtask test --long`).
 #[must_use]
 pub fn long() -> bool {
     std::env::var_os("MUSTER_TEST_LONG").is_some_and(|value| value == "1")
@@ -86,7 +86,7 @@ pub fn definition() -> Definition {
 pub fn group(name: &str) -> TaskGroup {
     TaskGroup {
         name: name.to_owned(),
-        // All at once: what the job is tested for comes without a deployment.
+        // The group updates all instances at once. Tests of the job then need no deployment.
         update: Some(UpdateStrategy {
             max_parallel: 0,
             ..UpdateStrategy::default()
@@ -128,7 +128,7 @@ pub fn task(name: &str) -> Task {
 pub struct JobBuilder(JobSpec);
 
 impl JobBuilder {
-    /// Of this type.
+    /// Sets the type of the job.
     #[must_use]
     pub fn job_type(mut self, job_type: JobType) -> Self {
         self.0.job_type = job_type;
@@ -146,41 +146,41 @@ impl JobBuilder {
         self
     }
 
-    /// With this many instances of the first group.
+    /// Sets the count of the first group.
     #[must_use]
     pub fn count(mut self, count: u32) -> Self {
         self.0.groups[0].count = count;
         self
     }
 
-    /// With this priority.
+    /// Sets the priority.
     #[must_use]
     pub fn priority(mut self, priority: u8) -> Self {
         self.0.priority = priority;
         self
     }
 
-    /// With this CPU for the first task.
+    /// Sets the CPU of the first task.
     #[must_use]
     pub fn cpu_mhz(mut self, mhz: u32) -> Self {
         self.0.groups[0].tasks[0].resources.cpu = CpuMhz(mhz);
         self
     }
 
-    /// With this memory for the first task.
+    /// Sets the memory of the first task.
     #[must_use]
     pub fn memory_mb(mut self, mb: u32) -> Self {
         self.0.groups[0].tasks[0].resources.memory = Mb(mb);
         self
     }
 
-    /// With a static port of the first group.
+    /// Adds a static port to the first group.
     #[must_use]
     pub fn port(self, label: &str, fixed: u16) -> Self {
         self.port_ask(label, Some(fixed))
     }
 
-    /// With a dynamic port of the first group.
+    /// Adds a dynamic port to the first group.
     #[must_use]
     pub fn dynamic_port(self, label: &str) -> Self {
         self.port_ask(label, None)
@@ -205,11 +205,11 @@ impl JobBuilder {
         self
     }
 
-    /// With a constraint on the job.
+    /// Adds a constraint to the job.
     ///
     /// # Panics
     ///
-    /// If `operand` is not one.
+    /// If `operand` is not an operand.
     #[must_use]
     pub fn constraint(mut self, left: &str, operand: &str, right: &str) -> Self {
         self.0.constraints.push(Constraint {
@@ -226,7 +226,7 @@ impl JobBuilder {
         self.0
     }
 
-    /// As version 0, registered at index 1.
+    /// Returns version 0, registered at index 1.
     #[must_use]
     pub fn version(self) -> Arc<JobVersion> {
         version(self.0)
@@ -315,7 +315,7 @@ pub fn node(name: &str) -> NodeBuilder {
     })
 }
 
-/// A policy with something in most of its fields: names are looked up at one place, nothing else is sent.
+/// A policy with a value in most of its fields. It allows lookups of names at one server and denies all other egress.
 ///
 /// # Panics
 ///
@@ -350,14 +350,14 @@ pub fn network_policy() -> NetworkPolicy {
 pub struct NodeBuilder(NodeSpec);
 
 impl NodeBuilder {
-    /// With this CPU.
+    /// Sets the CPU.
     #[must_use]
     pub fn cpu_mhz(mut self, mhz: u64) -> Self {
         self.0.resources.total.cpu_mhz = mhz;
         self
     }
 
-    /// With this memory.
+    /// Sets the memory.
     #[must_use]
     pub fn memory_mb(mut self, mb: u64) -> Self {
         self.0.resources.total.memory_mb = mb;
@@ -371,7 +371,7 @@ impl NodeBuilder {
         self
     }
 
-    /// With this attribute.
+    /// Sets an attribute.
     #[must_use]
     pub fn attribute(mut self, key: &str, value: &str) -> Self {
         self.0.attributes.insert(key.to_owned(), value.to_owned());

@@ -1,7 +1,7 @@
 //! Identifiers, log positions and points in time.
 //!
-//! Ids of rows that a command creates are derived from the command's log index and an ordinal, so
-//! that every replica names them alike without talking.
+//! Ids of rows that a command creates are derived from the command's log index and an ordinal. So every replica derives
+//! the same ids without communication.
 
 use std::fmt;
 use std::str::FromStr;
@@ -88,7 +88,7 @@ impl ClusterTag {
     }
 }
 
-/// Bits of an id that tell the cluster: the free ones that log index and ordinal leave.
+/// Bits of an id for the cluster: the free bits that log index and ordinal leave.
 const CLUSTER_BITS: u32 = FREE_BITS - 64 - 32;
 const CLUSTER_MASK: u32 = (1 << CLUSTER_BITS) - 1;
 
@@ -98,13 +98,13 @@ const HALF_BITS: u32 = FREE_BITS / 2;
 const HALF_MASK: u64 = (1 << HALF_BITS) - 1;
 const ROUNDS: u64 = 4;
 
-/// One direction of a Feistel network's round: what is added to the other half.
+/// The round function of a Feistel network: it returns the number that is added to the other half.
 fn round(kind: u64, number: u64, half: u64) -> u64 {
     mix(half ^ kind.rotate_left(56) ^ (number << 48)) & HALF_MASK
 }
 
-/// A bijection, so that an id tells which entry made its row. Cluster, index and ordinal are scattered by a Feistel
-/// network.
+/// Derives an id from its origin. The mapping is a bijection, so the id reveals the entry that created its row. A
+/// Feistel network scatters cluster, index and ordinal.
 fn derive_bytes(kind: u64, cluster: ClusterTag, index: LogIndex, ordinal: u32) -> [u8; 16] {
     let index_high = index.0 >> (HALF_BITS - 32);
     let mut left = (u64::from(cluster.0 & CLUSTER_MASK) << (HALF_BITS - CLUSTER_BITS)) | index_high;
@@ -120,7 +120,7 @@ fn derive_bytes(kind: u64, cluster: ClusterTag, index: LogIndex, ordinal: u32) -
     ((high << 80) | (0x8 << 76) | (middle << 64) | (0b10 << 62) | low).to_be_bytes()
 }
 
-/// The other way; `None` for an id that no entry made.
+/// Recovers the origin from an id; `None` for an id that no entry derived.
 fn origin_of(kind: u64, bytes: [u8; 16]) -> Option<(ClusterTag, LogIndex, u32)> {
     let id = u128::from_be_bytes(bytes);
     if (id >> 76) & 0xf != 0x8 || (id >> 62) & 0b11 != 0b10 {
@@ -174,17 +174,17 @@ macro_rules! uuid_ids {
                 Self(derive_bytes($kind, cluster, index, ordinal))
             }
 
-            /// The cluster, the entry that made its row, and the number of the row among that entry's. `None` if the id
-            /// has another form. An id that somebody made up has a random cluster.
+            /// The cluster, the entry that created the row, and the row's number within that entry. `None` if the id
+            /// has another form. An arbitrary id yields a random cluster.
             #[must_use]
             pub fn origin(&self) -> Option<(ClusterTag, LogIndex, u32)> {
                 origin_of($kind, self.0)
             }
 
-            /// Writes it in a few bytes where an entry of a cluster without a tag made its row, else in seventeen.
+            /// Packs the id. It takes a few bytes for a row of a cluster without a tag, else seventeen.
             pub fn pack(&self, writer: &mut Writer) {
                 if let Some((ClusterTag(0), index, ordinal)) = self.origin() {
-                    // 0 says that the id itself follows; no entry has this index.
+                    // 0 means that the full id follows. No entry has this index.
                     if let Some(index) = index.0.checked_add(1) {
                         writer.number(index);
                         writer.number(u64::from(ordinal));
@@ -210,7 +210,7 @@ macro_rules! uuid_ids {
                 Ok(Self(bytes))
             }
 
-            /// The first eight hexadecimal digits, as people quote ids.
+            /// The first eight hexadecimal digits, for display.
             #[must_use]
             pub fn short(&self) -> String {
                 self.to_string()[..8].to_owned()
@@ -253,22 +253,21 @@ uuid_ids! {
     NodeId = 4;
 }
 
-/// The place of a node among the columns of the state: dense, and given to another node once nothing
-/// refers to this one any more.
+/// The column of a node in the state. Numbers are dense. A number is reused for another node once no row refers to it.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 pub struct NodeNumber(pub u32);
 
 impl NodeNumber {
-    /// As an index.
+    /// Returns the number as an index.
     #[must_use]
     pub fn at(self) -> usize {
         self.0 as usize
     }
 }
 
-/// Names a write, so that a client's retry is told from a second write. Chosen by the client; at most
+/// The key of a write, by which a client's retry is distinguished from a second write. The client chooses it; at most
 /// [`crate::limits::WRITE_KEY_BYTES_MAX`] bytes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct WriteKey(String);
@@ -304,7 +303,7 @@ pub struct JobKey {
 }
 
 impl JobKey {
-    /// Whether it is the key of a job that runs a one-off task.
+    /// Whether the key belongs to a job that runs a one-off task.
     #[must_use]
     pub fn is_one_off(&self) -> bool {
         self.namespace == ONE_OFF_NAMESPACE

@@ -74,29 +74,29 @@ job_block! {
         pub datacenters: Vec<String> = vec!["*".to_owned()] => InPlace;
         /// The node pool the job is confined to; default [`DEFAULT_NODE_POOL`].
         pub node_pool: String = DEFAULT_NODE_POOL.to_owned() => InPlace;
-        /// Place all instances of a plan or none.
+        /// Whether a plan places all instances or none.
         pub all_at_once: bool = false => InPlace;
         /// Constraints on every group.
-        // Whether the node still meets the constraints is checked elsewhere.
+        // Constraints of a placed node are checked elsewhere.
         pub constraints: Vec<Constraint> = Vec::new() => InPlace;
         /// Affinities of every group.
         pub affinities: Vec<Affinity> = Vec::new() => Replace;
         /// Spreads of every group.
         pub spreads: Vec<Spread> = Vec::new() => Replace;
         pub periodic: Option<Periodic> = None => InPlace;
-        /// Run only as what is dispatched from it.
+        /// The settings of a job that runs only as jobs dispatched from it.
         pub parameterized: Option<Parameterized> = None => InPlace;
-        /// The job that made it, if another one did.
+        /// The job that created this one, if another job did.
         pub launched: Option<LaunchOrigin> = None => InPlace;
         /// Free key-value pairs, visible to tasks as `NOMAD_META_<key>`.
         // Tasks see them in their environment.
         pub meta: BTreeMap<String, String> = BTreeMap::new() => Replace;
-        // A group is compared on its own, for its own instances.
+        // Groups are compared one by one, each for its own instances.
         pub groups: Vec<TaskGroup> = Vec::new() => InPlace;
-        /// The job is registered as stopped. Only in what is submitted: a stored version never has it.
+        /// Whether the job is registered as stopped. Only a submitted job may have it; a stored version never does.
         pub stop: bool = false => InPlace;
-        /// Parts of the submitted JSON that have no effect here, or that say the same in other words. JSON text by JSON
-        /// pointer; answers show it as it was written.
+        /// Parts of the submitted JSON that have no effect, or that are equivalent spellings. JSON text by JSON
+        /// pointer. Responses return them as submitted.
         pub as_written: BTreeMap<String, String> = BTreeMap::new() => InPlace;
     }
 }
@@ -111,13 +111,13 @@ impl JobSpec {
         }
     }
 
-    /// Whether it runs a one-off task.
+    /// Whether the job runs a one-off task.
     #[must_use]
     pub fn is_one_off(&self) -> bool {
         self.namespace == ONE_OFF_NAMESPACE
     }
 
-    /// Whether it only makes other jobs and is never placed itself.
+    /// Whether the job only creates other jobs and is never placed itself.
     #[must_use]
     pub fn is_template(&self) -> bool {
         self.periodic.is_some() || self.parameterized.is_some()
@@ -141,7 +141,7 @@ impl JobSpec {
     }
 }
 
-/// One accepted version of a job. Never changes; shared by its allocations.
+/// One accepted version of a job. It never changes, and its allocations share it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobVersion {
     /// The job to run.
@@ -157,7 +157,7 @@ pub struct JobVersion {
 }
 
 impl JobVersion {
-    /// Whether `other` is the same version of the same job, and not of an earlier one of its name.
+    /// Whether `other` is the same version of the same job, and not of an earlier job with the same name.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         self.version == other.version && self.create_index == other.create_index
@@ -167,11 +167,11 @@ impl JobVersion {
 /// The state of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum JobStatus {
-    /// Nothing of it runs yet, or it waits for room.
+    /// No allocation of the job runs yet, or the job waits for free resources.
     Pending,
-    /// Something of it runs or is about to.
+    /// An allocation of the job runs or is about to run.
     Running,
-    /// Nothing of it runs and nothing will.
+    /// No allocation of the job runs or will run.
     Dead,
 }
 
@@ -181,15 +181,15 @@ crate::text_enum!(pub JobStatus {
     Dead => "dead",
 });
 
-/// A name that somebody gave to a version of a job, which is kept for as long as it has one.
+/// The tag of a version of a job. A tagged version is kept for as long as it has the tag.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VersionTag {
     pub version: u64,
-    /// The name: one version of a job has it.
+    /// The name, unique among the versions of a job.
     pub name: String,
-    /// Purpose of the name, as given by its author.
+    /// Purpose of the tag, as given by its author.
     pub description: String,
-    /// Time at which the name was given.
+    /// Time at which the tag was set.
     pub at: Timestamp,
 }
 
@@ -198,7 +198,7 @@ pub struct VersionTag {
 pub struct ScalingEvent {
     /// Time of the record.
     pub at: Timestamp,
-    /// Instances asked for; `None` if only the event was recorded.
+    /// The requested count; `None` if only the event was recorded.
     pub count: Option<u32>,
     pub previous_count: u32,
     pub error: bool,
@@ -220,9 +220,9 @@ pub struct Job {
     pub stop: bool,
     /// State of the job.
     pub status: JobStatus,
-    /// Versions that are known to work: a deployment of them was successful, or an operator says so.
+    /// Versions that are known to work: their deployment was successful, or an operator marked them stable.
     pub stable: Vec<u64>,
-    /// Versions that have a name, each once, by version.
+    /// Tags of versions, sorted by version; each version has at most one.
     pub tags: Vec<VersionTag>,
     /// The newest scaling events of each group, newest first.
     pub scaling_events: Arc<BTreeMap<String, Vec<ScalingEvent>>>,
@@ -255,7 +255,7 @@ impl Job {
         }
     }
 
-    /// Whether it wants instances of its own: it is not stopped, and not a template of other jobs.
+    /// Whether the job has instances of its own: it is not stopped, and not a template of other jobs.
     #[must_use]
     pub fn wants_instances(&self) -> bool {
         !self.stop && !self.current.spec.is_template()
@@ -273,7 +273,7 @@ impl Job {
         self.stable.contains(&version)
     }
 
-    /// The name of `version`, if it has one.
+    /// The tag of `version`, if it has one.
     #[must_use]
     pub fn tag_of(&self, version: u64) -> Option<&VersionTag> {
         self.tags.iter().find(|tag| tag.version == version)

@@ -9,16 +9,16 @@
 //! | [`node`] | a machine: fingerprint and status |
 //! | [`alloc`] | an allocation: a task group placed on a node |
 //! | [`clock_jump`] | jumps of a wall clock, by the times that a caller reads |
-//! | [`deployment`] | a version of a job taking the place of an older one |
+//! | [`deployment`] | the replacement of a job's older version by a newer one |
 //! | [`error_chain`] | texts of errors with their causes |
-//! | [`eval`] | an evaluation: a reason to look at a job |
+//! | [`eval`] | an evaluation: a request to reconsider a job |
 //! | [`one_off`] | work that runs at most once, and whose result reaches the client |
 //! | [`plan`] | what a scheduler wants to change |
 //! | [`scheduling`] | settings of the scheduler |
 //! | [`mod@text_enum`] | names of enum values |
 //! | [`number`], [`saturating`] | conversions of numbers |
 //! | [`pattern`] | regular expressions as Go reads them |
-//! | [`fault`] | one thing wrong with an input, with its path |
+//! | [`fault`] | a fault in an input, with its path |
 //! | [`limits`] | bounds on everything a user can send |
 //!
 //! Deliberately absent: I/O, clocks, random numbers, async, threads.

@@ -1,7 +1,7 @@
 //! Nodes: the machines of the fleet.
 //!
-//! A [`NodeSpec`] is what the agent found (its fingerprint). A [`Node`] is the row of the state table:
-//! the newest spec and what the control plane thinks of the node.
+//! A [`NodeSpec`] is the fingerprint of the agent. A [`Node`] is the row of the state table: the newest spec and the
+//! node's state as the control plane sees it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,10 +23,10 @@ pub use collected::{GcReason, KeptReason, NodeCollected, Thresholds};
 pub use device::{DeviceGroup, DeviceInstance, HostAddress, HostVolume};
 pub use drain::{Drain, DrainSpec};
 
-/// The attribute of a node on which allocations can have a network of their own that leads somewhere.
+/// The attribute of a node that can connect allocations with networks of their own by a bridge.
 pub const NETWORK_BRIDGE: &str = "network.bridge";
 
-/// The start of the names of attributes that say which CNI networks a node has.
+/// The prefix of the attributes that list a node's CNI networks.
 pub const NETWORK_CNI_PREFIX: &str = "network.cni.";
 
 /// The attribute of a node that has the CNI network `name`; its value is the version of the configuration.
@@ -40,8 +40,8 @@ pub const NODE_EVENTS_MAX: usize = 10;
 /// Bytes of the message of an event.
 pub const NODE_EVENT_BYTES_MAX: usize = 512;
 
-/// A secret that an agent makes at its first start and keeps in its data directory. Who does not know it cannot
-/// register as its node.
+/// A secret that an agent creates at its first start and keeps in its data directory. A caller without the secret
+/// cannot register as the node.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeSecret(pub [u8; 32]);
 
@@ -88,7 +88,7 @@ crate::text_enum!(pub NodeSubsystem {
     Driver => "Driver",
 });
 
-/// Something that happened to a node.
+/// An event of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeEvent {
     /// The part of Muster that it is about.
@@ -124,9 +124,9 @@ pub struct NodeSpec {
     pub resources: NodeResources,
     /// Resources that the operator withholds from tasks.
     pub reserved: Amount,
-    /// Cores that are kept from tasks.
+    /// Cores reserved from tasks.
     pub reserved_cores: Vec<u16>,
-    /// Ports that are kept from tasks on every address, sorted.
+    /// Ports on every address that are reserved from tasks, sorted.
     pub reserved_ports: Vec<u16>,
     /// The node's addresses by the name of their host network; `default` is the one that tasks use.
     pub addresses: Vec<HostAddress>,
@@ -136,14 +136,14 @@ pub struct NodeSpec {
     pub drivers: BTreeMap<String, DriverInfo>,
     /// Muster's version on the node.
     pub version: String,
-    /// The address from which the agent speaks, for display.
+    /// The address from which the agent connects, for display.
     pub address: String,
     /// The hash of the secret with which the node registers.
     pub secret_hash: NodeSecretHash,
 }
 
 impl NodeSpec {
-    /// Resources that tasks may use: the total less the reservation.
+    /// Resources that tasks may use: the total minus the reservation.
     #[must_use]
     pub fn usable(&self) -> Amount {
         Amount {
@@ -163,7 +163,7 @@ impl NodeSpec {
             .is_some_and(|driver| driver.detected && driver.healthy)
     }
 
-    /// Everything wrong with what an agent sent.
+    /// Returns all faults in a spec that an agent sent.
     #[must_use]
     pub fn faults(&self) -> Vec<Fault> {
         let mut faults = Vec::new();
@@ -198,7 +198,7 @@ pub struct NodeResources {
     /// MHz over all cores, memory, disk for allocations.
     pub total: Amount,
     pub cores: u32,
-    /// Cores that tasks may have for themselves, by their number, sorted; empty where that is not possible.
+    /// Cores that tasks may hold exclusively, by number, sorted; empty if the node cannot assign cores.
     pub core_ids: Vec<u16>,
     /// Allocations that may be on the node at once, `node_max_allocs`; 0 means no limit.
     pub max_allocs: u32,
@@ -215,22 +215,22 @@ impl NodeResources {
 /// A driver as the agent found it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DriverInfo {
-    /// Its dependencies are there.
+    /// Whether the driver's dependencies are installed.
     pub detected: bool,
-    /// It can run tasks.
+    /// Whether the driver can run tasks.
     pub healthy: bool,
     /// Reason for the bad health, or `Healthy`.
     pub description: String,
     pub attributes: BTreeMap<String, String>,
 }
 
-/// The attribute of a node that says, by `1`, that limits of a task of `driver` can change while it runs.
+/// The attribute of a node that is `1` if `driver` can change a running task's limits.
 #[must_use]
 pub fn limits_in_place(driver: &str) -> String {
     format!("driver.{driver}.limits_in_place")
 }
 
-/// The state of a node in the view of the control plane.
+/// The state of a node as the control plane sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum NodeStatus {
     /// Registered, no heartbeat yet.
@@ -253,7 +253,7 @@ crate::text_enum!(pub NodeStatus {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Eligibility {
     Eligible,
-    /// An operator said no.
+    /// An operator set the node ineligible.
     Ineligible,
 }
 
@@ -266,11 +266,11 @@ crate::text_enum!(pub Eligibility: "eligibility" {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
     pub spec: Arc<NodeSpec>,
-    /// State of the node in the view of the control plane.
+    /// State of the node as the control plane sees it.
     pub status: NodeStatus,
     /// Time of the last status change.
     pub status_at: Timestamp,
-    /// Whether it takes new allocations.
+    /// Whether the node takes new allocations.
     pub eligibility: Eligibility,
     /// The drain under way, if there is one.
     pub drain: Option<Drain>,
@@ -283,7 +283,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// Whether the scheduler may place on it.
+    /// Whether the scheduler may place allocations on the node.
     #[must_use]
     pub fn takes_work(&self) -> bool {
         self.status == NodeStatus::Ready

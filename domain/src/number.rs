@@ -1,10 +1,10 @@
-//! Conversions of numbers that lose nothing.
+//! Lossless conversions of numbers.
 
 /// The count of things in memory, such as the length of a list.
 ///
 /// # Panics
 ///
-/// At 2^32 things. Limits keep every list below that, and no machine of ours has the memory for it.
+/// At 2^32 elements. Limits keep every list below that, and no machine has the memory for it.
 #[must_use]
 pub fn count(length: usize) -> u32 {
     u32::try_from(length).expect("limits keep every list below 2^32 items")

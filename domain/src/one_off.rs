@@ -1,8 +1,8 @@
 //! One-off tasks: work that runs at most once, and whose result reaches the client.
 //!
-//! Names, states and texts are Diego's where it has them, so that its clients find what they know.
-//! A one-off task is placed and run as the only allocation of a job of its own
-//! ([`job`](fn@job)), in the namespace [`NAMESPACE`], which belongs to nobody else.
+//! Names, states and texts are Diego's where Diego has them, so its clients work unchanged. A one-off task is placed
+//! and run as the only allocation of a job of its own ([`job`](fn@job)). All these jobs are in the namespace
+//! [`NAMESPACE`], which is reserved for them.
 
 mod action;
 mod definition;
@@ -37,54 +37,54 @@ pub use validate::{check, check_domain, is_domain, is_guid};
 
 /// Bytes of the annotation. Diego's bound.
 pub const ANNOTATION_BYTES_MAX: usize = 10 * 1024;
-/// Bytes of a guid or domain: as many as Diego's columns have. A guid names the task's job too, whose id is longer than
-/// users may choose; no file or cgroup is named by it.
+/// Bytes of a guid or domain: as many as Diego's columns have. The guid is also part of the id of the task's job, which
+/// is longer than a user's job id may be. No file or cgroup is named after it.
 pub const GUID_BYTES_MAX: usize = 255;
-/// Bytes kept of a result unless the node's operator sets another bound: Diego's documented ten KiB. What is longer is
+/// Bytes kept of a result unless the node's operator sets another bound: Diego's documented ten KiB. A longer result is
 /// cut and flagged.
 pub const RESULT_BYTES_MAX: usize = 10 * 1024;
-/// Actions in one tree. Diego has no bound. Each may be a process, and a task may have no more than [`PIDS_MAX`] at
-/// once.
+/// Actions in one tree. Diego has no bound. Each action may be a process, and a task has at most [`PIDS_MAX`]
+/// processes.
 pub const ACTIONS_MAX: usize = 4096;
-/// Levels of a tree of actions. Diego has no bound. A level is three levels of JSON, whose reader takes 128, and two
-/// messages of protobuf, whose reader takes 100.
+/// Levels of a tree of actions. Diego has no bound. A level takes three levels of JSON, whose reader allows 128. It
+/// also takes two protobuf messages, whose reader allows 100.
 pub const ACTION_DEPTH_MAX: usize = 32;
-/// Processes that a task may be given at once: what a node gives at most.
+/// Processes that a task may have at once: a node's highest limit.
 pub const PIDS_MAX: i32 = 4096;
 /// Bytes of a definition as JSON. Diego's column holds 16 MiB, but its clients read a definition with every list. Here
-/// it is in the log. Its job, which may be twice as large, goes to a node in one frame of 8 MiB.
+/// the definition is in the log. Its job may be twice as large and goes to a node in one frame of 8 MiB.
 pub const DEFINITION_BYTES_MAX: usize = 1024 * 1024;
 
-/// Bytes of what a client calls a log, its source or metrics: as Diego's columns for names. They become labels and
-/// headers.
+/// Bytes of a client's name for a log, a log source or metrics: as many as Diego's columns for names. These names
+/// become labels and headers.
 pub const LABEL_BYTES_MAX: usize = 255;
-/// Bytes of a callback's URL: what HTTP servers take of a request's line, and what the native driver takes of a
-/// transfer's.
+/// Bytes of a callback's URL. HTTP servers allow a request line of this size, and the native driver allows a URL of a
+/// transfer.
 pub const URL_BYTES_MAX: usize = 8 * 1024;
-/// Longest time in which a task must start. Diego has one for all, half an hour; what waits for a month waits for
-/// something that does not come, and every task that waits is looked at when room comes.
+/// Longest time in which a task must start. Diego has one limit for all tasks, half an hour. A task that waits for a
+/// month waits for resources that never come. Each waiting task is reconsidered whenever resources become free.
 pub const START_TIMEOUT_MAX: Duration = Duration::from_hours(30 * 24);
-/// Longest time for which a completed task is kept. Diego has one for all, two minutes; every task that is kept is in
-/// every server's memory.
+/// Longest time for which a completed task is kept. Diego has one limit for all tasks, two minutes. Every server holds
+/// every kept task in memory.
 pub const RETENTION_MAX: Duration = Duration::from_hours(30 * 24);
 
 /// The failure reason of a cancelled task.
 pub const CANCELLED: &str = "task was cancelled";
-/// The failure reason of a task that found no room in time.
+/// The failure reason of a task that could not be placed in time.
 pub const NOT_STARTED: &str = "not started within time limit";
-/// The failure reason of a task whose node is gone.
+/// The failure reason of a task whose node was lost.
 pub const NODE_GONE: &str = "cell disappeared before completion";
 
 /// The state of a one-off task's life. Diego's four states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum OneOffState {
-    /// It has no node: nothing of it has started.
+    /// The task has no node, so no process of it has started.
     Pending,
-    /// A node has it, and only that one ever will: it may have started there.
+    /// The task is assigned to a node, and never to another. It may have started there.
     Running,
-    /// It is over, and nothing of it runs.
+    /// The task is over, and no process of it runs.
     Completed,
-    /// Somebody has claimed its result.
+    /// A client or a callback has claimed the result.
     Resolving,
 }
 
@@ -96,8 +96,8 @@ crate::text_enum!(pub OneOffState {
 });
 
 impl OneOffState {
-    /// Whether a task may go from one state to the other in one step; `None` is a task that is not there. Diego's
-    /// transitions: cancelling and what time does are among them.
+    /// Whether a task may change from one state to the other in one step; `None` is a task that does not exist. The
+    /// transitions are Diego's. They include cancellation and expiry.
     #[must_use]
     pub fn may_follow(from: Option<Self>, to: Option<Self>) -> bool {
         match (from, to) {
@@ -121,25 +121,25 @@ impl OneOffState {
     }
 }
 
-/// A finer state than Diego's four, for a human reader: those four say too little to wait by.
+/// A finer state than Diego's four, for a human reader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Phase {
-    /// Somebody has looked for room, and there is none: it waits.
+    /// The scheduler found no room for the task, so the task waits.
     Queued,
-    /// A node has it and has not reported a process. That report may take a moment longer than the process does to
-    /// start, since nobody waits for it.
+    /// The task is assigned to a node that has not reported a process. The report may arrive shortly after the start,
+    /// because the start does not wait for it.
     Preparing,
     Running,
-    /// It is to end, and may still run.
+    /// The task was asked to end and may still run.
     Cancelling,
-    /// Its node is out of reach; it may run.
+    /// The node is out of reach; the task may run.
     Unreachable,
     Completed,
-    /// Its callback is being delivered.
+    /// The callback is being delivered.
     Delivering,
-    /// A client works on its result.
+    /// A client processes the result.
     Resolving,
-    /// Room is being looked for, for the first time.
+    /// The scheduler looks for room for the first time.
     Placing,
 }
 
@@ -158,44 +158,44 @@ crate::text_enum!(pub Phase {
 /// A one-off task: a row of the state table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OneOff {
-    /// Chosen by the client; unique while the task exists.
+    /// The id that the client chose; unique while the task exists.
     pub guid: String,
-    /// Chosen by the client, to tell its tasks from others.
+    /// The client's name for a set of its tasks.
     pub domain: String,
     /// The work of the task.
     pub definition: Arc<Definition>,
     /// State of the task's life.
     pub state: OneOffState,
     pub phase: Phase,
-    /// Somebody wants it to end before it ends by itself, and what its failure reason will be.
+    /// The failure reason of a task that was asked to end early; `None` if it was not.
     pub ending: Option<String>,
-    /// Its one and only allocation. A task that has one is never placed again.
+    /// The only allocation of the task. A task with an allocation is never placed again.
     pub alloc_id: Option<AllocId>,
-    /// The node of that.
+    /// The node of that allocation.
     pub node_id: Option<NodeId>,
-    /// Time of the start of its first process, by its node.
+    /// Time of the start of the first process, by the node's clock.
     pub started_at: Option<Timestamp>,
     /// The end of the task.
     pub end: Option<WorkEnd>,
     /// Time of the first completion; retention counts from here, regardless of later changes.
     pub first_completed_at: Option<Timestamp>,
-    /// In state `Resolving`, until when the claim on its result holds; of a task that was told to end and whose node is
-    /// out of reach, until when it may run there.
+    /// In state `Resolving`: the end of the claim on the result. For a task that was asked to end on a node out of
+    /// reach: the time until which it may run.
     pub until: Option<Timestamp>,
-    /// Its completion callback, where it has one.
+    /// The completion callback, if the task has one.
     pub callback: Option<Callback>,
     /// Time at which the task was desired.
     pub created_at: Timestamp,
     /// Time of the last change.
     pub updated_at: Timestamp,
-    /// The entry that made it: tells it from an earlier task of the same guid.
+    /// The entry that created the row. It distinguishes the task from an earlier task with the same guid.
     pub create_index: LogIndex,
     /// The last entry that changed this row.
     pub modify_index: LogIndex,
-    /// Number of times that room was looked for and there was none.
+    /// Number of times that the scheduler found no room.
     pub rejections: u32,
-    /// Reason why there was no room the last time, in Diego's words; empty if that never happened. It stays when there
-    /// is room, as Diego's does.
+    /// Reason for the last time without room, in Diego's words; empty if there was always room. The reason is kept
+    /// after a placement, as in Diego.
     pub rejection: String,
 }
 
@@ -203,9 +203,9 @@ pub struct OneOff {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Callback {
     pub attempts: u32,
-    /// Not to be tried before; of one that was given up, when that was.
+    /// The earliest time of the next attempt. For a callback that was given up, it is the time of giving up.
     pub next_at: Timestamp,
-    /// It was given up: it failed too often.
+    /// Whether the callback was given up because it failed too often.
     pub given_up: bool,
 }
 
@@ -261,7 +261,7 @@ impl OneOff {
         job_key(&self.guid)
     }
 
-    /// The claim that holds on its result: the entry that made it. Nothing changes a row while its claim holds.
+    /// The current claim on the result: the entry that made it. A row does not change while its claim is valid.
     #[must_use]
     pub fn claim(&self) -> Option<LogIndex> {
         (self.state == OneOffState::Resolving).then_some(self.modify_index)
@@ -273,7 +273,7 @@ impl OneOff {
         self.callback.is_some_and(|callback| !callback.given_up)
     }
 
-    /// The result as Diego's clients see it: empty for a cancelled task, even if its file held something.
+    /// The result as Diego's clients see it: empty for a cancelled task, even if its result file had content.
     #[must_use]
     pub fn client_result(&self) -> &str {
         let end = self.end.as_ref();
@@ -281,7 +281,7 @@ impl OneOff {
         end.map_or("", |end| &end.result)
     }
 
-    /// The node as Diego's clients see it: forgotten when the task ends, unless the node itself was lost.
+    /// The node as Diego's clients see it: cleared when the task ends, unless the node itself was lost.
     #[must_use]
     pub fn client_cell(&self) -> Option<NodeId> {
         let is_lost = self.failure_reason() == NODE_GONE;

@@ -1,8 +1,8 @@
-//! Numbers and texts in as few bytes as they need.
+//! A compact encoding of numbers and texts.
 //!
-//! Bytes of a [`Writer`] are persisted; [`Reader`] takes any bytes and never panics.
+//! Bytes of a [`Writer`] are persisted; [`Reader`] accepts any bytes and never panics.
 
-/// Writes values one after another. Nothing says where one ends: the reader reads the same kinds.
+/// Writes values one after another without separators. The reader must read the same types in the same order.
 #[derive(Clone, Debug, Default)]
 pub struct Writer(Vec<u8>);
 
@@ -19,12 +19,12 @@ impl Writer {
         &self.0
     }
 
-    /// One byte.
+    /// Writes one byte.
     pub fn byte(&mut self, byte: u8) {
         self.0.push(byte);
     }
 
-    /// Seven bits a byte, lowest first; the eighth says that more follow (LEB128).
+    /// Writes a number as LEB128: seven bits per byte, lowest first. The eighth bit is set if another byte follows.
     pub fn number(&mut self, mut value: u64) {
         while value >= 0x80 {
             self.0.push(low_seven(value) | 0x80);
@@ -33,51 +33,51 @@ impl Writer {
         self.0.push(low_seven(value));
     }
 
-    /// A number of either sign; those near zero are short.
+    /// Writes a signed number. Numbers near zero take few bytes.
     pub fn signed(&mut self, value: i64) {
         self.number(zigzag(value));
     }
 
-    /// `value` by how far it is from `base`.
+    /// Writes `value` as its distance from `base`.
     pub fn near(&mut self, value: u64, base: u64) {
         self.signed(value.wrapping_sub(base).cast_signed());
     }
 
-    /// Bytes with their length.
+    /// Writes bytes with their length.
     pub fn bytes(&mut self, bytes: &[u8]) {
         self.number(bytes.len() as u64);
         self.0.extend_from_slice(bytes);
     }
 
-    /// Bytes whose length the reader knows.
+    /// Writes bytes whose length the reader knows.
     pub fn raw(&mut self, bytes: &[u8]) {
         self.0.extend_from_slice(bytes);
     }
 }
 
-/// Bytes that end early, or a number or text that is none.
+/// The error for bytes that end early, or that are not a valid number or text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("packed bytes are malformed")]
 pub struct Malformed;
 
-/// Reads what a [`Writer`] wrote.
+/// Reads values that a [`Writer`] wrote.
 #[derive(Clone, Copy, Debug)]
 pub struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
-    /// From the first of `bytes` on.
+    /// Creates a reader at the first of `bytes`.
     #[must_use]
     pub fn new(bytes: &'a [u8]) -> Self {
         Self(bytes)
     }
 
-    /// Whether nothing is left.
+    /// Whether all bytes were read.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// One byte.
+    /// Reads one byte.
     ///
     /// # Errors
     ///
@@ -92,7 +92,7 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     ///
-    /// [`Malformed`] if the bytes end early or say more than 64 bits.
+    /// [`Malformed`] if the bytes end early or the number has more than 64 bits.
     pub fn number(&mut self) -> Result<u64, Malformed> {
         let mut value = 0_u64;
         for shift in (0..64).step_by(7) {
@@ -109,7 +109,7 @@ impl<'a> Reader<'a> {
         Err(Malformed)
     }
 
-    /// A number that fits a smaller type.
+    /// Reads a number that fits a smaller type.
     ///
     /// # Errors
     ///
@@ -158,7 +158,7 @@ impl<'a> Reader<'a> {
         Ok(bytes)
     }
 
-    /// Bytes that are a text.
+    /// Reads bytes as text.
     ///
     /// # Errors
     ///
@@ -168,7 +168,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Numbers near zero, of either sign, as small ones.
+/// Maps signed numbers near zero to small unsigned numbers.
 fn zigzag(value: i64) -> u64 {
     ((value << 1) ^ (value >> 63)).cast_unsigned()
 }

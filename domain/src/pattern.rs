@@ -1,8 +1,8 @@
-//! Regular expressions as Go reads them.
+//! Regular expressions with the syntax of Go.
 //!
-//! Job files are written for RE2's syntax. The engine here differs from it in corners: what Go refuses is
-//! refused here too, what Go takes literally is escaped, and what is ASCII in Go (`\d`, `\w`, `\s`, `\b`) is so
-//! here. Categories and scripts of Unicode (`\pL`, `\p{Greek}`) are the engine's own.
+//! Job files use RE2's syntax. The engine here differs in details. An expression that Go refuses is refused here too.
+//! Characters that Go takes literally are escaped. Classes that are ASCII in Go (`\d`, `\w`, `\s`, `\b`) are ASCII
+//! here. Unicode categories and scripts (`\pL`, `\p{Greek}`) are the engine's own.
 
 use std::iter::Peekable;
 use std::str::Chars;
@@ -12,17 +12,17 @@ use regex::Regex;
 /// Highest count of a repetition, by Go's `regexp/syntax` documentation.
 const REPEAT_MAX: u32 = 1_000;
 
-/// A regular expression that was understood.
+/// A valid regular expression.
 #[derive(Clone, Debug)]
 pub struct Pattern(Regex);
 
 /// The reason why a text is not a regular expression.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum PatternError {
-    /// RE2 does not know what it says.
+    /// The text has syntax that RE2 does not have.
     #[error("RE2, whose syntax it has to be in, does not know what it says")]
     Unknown,
-    /// It is not well formed, or too large.
+    /// The text is malformed, or the expression is too large.
     #[error("{0}")]
     Refused(regex::Error),
 }
@@ -51,7 +51,7 @@ impl Pattern {
         &self.0
     }
 
-    /// Whether it is found in `text`.
+    /// Whether the expression matches a part of `text`.
     #[must_use]
     pub fn is_match(&self, text: &str) -> bool {
         self.0.is_match(text)
@@ -61,7 +61,7 @@ impl Pattern {
 struct Reader<'a> {
     rest: Peekable<Chars<'a>>,
     out: String,
-    /// A repetition was just read, so another one must not follow.
+    /// Whether a repetition was just read, so that another one must not follow.
     repeats: bool,
 }
 
@@ -226,7 +226,7 @@ impl Reader<'_> {
                     let letter = self.rest.next()?;
                     self.escaped(letter)?;
                 }
-                // Two of them would take one set from another.
+                // The engine would read two dashes as the difference of two sets.
                 '-' if self.rest.peek() == Some(&'-') => {
                     let is_first = self.out.ends_with(['[', '^']);
                     self.out.push_str(if is_first { r"\-" } else { "-" });

@@ -1,4 +1,4 @@
-//! Plans: what a scheduler wants to change. A plan leaves no choice open.
+//! Plans: the changes that a scheduler proposes. A plan leaves no choice open.
 
 mod runs;
 
@@ -14,15 +14,15 @@ use crate::eval::{FailedGroup, Trigger};
 use crate::id::{AllocId, DeploymentId, EvalId, JobKey, LogIndex, NodeNumber, Timestamp};
 use crate::resources::Holding;
 
-/// The changes that a scheduler wants for one evaluation.
+/// The changes that a scheduler proposes for one evaluation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
-    /// The evaluation it answers.
+    /// The evaluation of the plan.
     pub eval_id: EvalId,
     pub job: JobKey,
-    /// The job's version placed.
+    /// The job version to place.
     pub job_version: u64,
-    /// The state it was made from.
+    /// The snapshot that the plan is based on.
     pub snapshot_index: LogIndex,
     /// Instances to place, by group.
     pub groups: Vec<GroupPlacements>,
@@ -36,7 +36,7 @@ pub struct Plan {
     pub follow_ups: Vec<PlannedFollowUp>,
     /// Allocations whose node is out of reach and that may come back.
     pub unreachable: Vec<AllocId>,
-    /// Placed whole or not at all.
+    /// Whether the placements are applied whole or not at all.
     pub all_at_once: bool,
 }
 
@@ -60,7 +60,7 @@ impl Plan {
         }
     }
 
-    /// Takes back everything that it would change.
+    /// Removes all changes from the plan.
     pub fn clear(&mut self) {
         let (job, failed) = (self.job.clone(), std::mem::take(&mut self.failed));
         *self = Self {
@@ -70,8 +70,7 @@ impl Plan {
         };
     }
 
-    /// Whether all it does is to place instances that replace nothing and take nobody's place, and perhaps to begin a
-    /// deployment with them.
+    /// Whether the plan only places new instances, without replacement or preemption. It may also begin a deployment.
     #[must_use]
     pub fn only_places(&self) -> bool {
         let Self {
@@ -108,7 +107,7 @@ impl Plan {
         runs.fold(0, |sum: u32, run| sum.saturating_add(run.count))
     }
 
-    /// Whether it changes nothing.
+    /// Whether the plan changes nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.stops.is_empty()
@@ -128,14 +127,14 @@ impl Plan {
 pub struct GroupPlacements {
     /// Position of the group in the job.
     pub group_at: u16,
-    /// Live instances of older versions that the plan does not stop go over to `job_version` where
-    /// they are: what changed does not concern their tasks. A rule, so that it costs one byte.
+    /// Whether running instances of older versions are updated to `job_version` in place. The changes do not concern
+    /// their tasks. The flag takes one byte, and a list would take more.
     pub in_place: bool,
-    /// Exceptions to `in_place`: they must be replaced, but there is not enough room for that yet.
+    /// Exceptions to `in_place`: instances that must be replaced, but for which there is not enough room yet.
     pub left_behind: Vec<AllocId>,
     /// Details of the choice of places.
     pub metrics: Arc<PlacementMetrics>,
-    /// The places, as runs. Best in the order of the nodes' numbers: the log takes fewer bytes then.
+    /// The places, as runs. Ascending node numbers take the fewest bytes in the log.
     #[serde(with = "runs")]
     pub placements: Vec<PlacementRun>,
 }
@@ -144,17 +143,16 @@ pub struct GroupPlacements {
 /// `first_index..first_index + count`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlacementRun {
-    /// The node that had this number in the plan's snapshot. A number that has changed hands since is refused when the
-    /// plan is checked.
+    /// The number of the node in the plan's snapshot. The check of a plan refuses a number that was reassigned since.
     pub node: NodeNumber,
     /// The first instance's index.
     pub first_index: u32,
     /// Instances. 1 where `detail` is set, and for a job that has one instance on each node, whose
     /// instances all have the index 0.
     pub count: u32,
-    /// The node's score for the first of them.
+    /// The node's score for the first instance.
     pub score: Score,
-    /// Rare details, which few placements have.
+    /// Details that few placements have.
     pub detail: Option<Box<PlacementDetail>>,
 }
 
@@ -164,13 +162,13 @@ impl PlacementRun {
         self.first_index..self.first_index.saturating_add(self.count)
     }
 
-    /// The allocation it replaces.
+    /// The allocation that the placement replaces.
     #[must_use]
     pub fn previous(&self) -> Option<AllocId> {
         self.detail.as_ref().and_then(|detail| detail.previous)
     }
 
-    /// The allocations that make room for it.
+    /// The allocations that the placement preempts.
     #[must_use]
     pub fn preempted(&self) -> &[AllocId] {
         self.detail
@@ -178,7 +176,7 @@ impl PlacementRun {
             .map_or(&[], |detail| detail.preempted.as_slice())
     }
 
-    /// Resources of its node that the placement holds besides amounts.
+    /// Ports, cores and devices that the placement holds on its node.
     #[must_use]
     pub fn holding(&self) -> Option<&Holding> {
         let holding = self.detail.as_ref().map(|detail| &detail.holding);
@@ -191,15 +189,15 @@ impl PlacementRun {
 pub struct PlacementDetail {
     /// Ports, cores and devices.
     pub holding: Holding,
-    /// The allocation it replaces.
+    /// The allocation that the placement replaces.
     pub previous: Option<AllocId>,
-    /// It replaces one that failed, after this delay.
+    /// The delay, if the placement replaces a failed allocation.
     pub reschedule: Option<Duration>,
-    /// It stands beside the older ones until its deployment is promoted.
+    /// Whether the instance is a canary. Canaries run alongside the older instances until the deployment is promoted.
     pub canary: bool,
-    /// Allocations that are evicted for it.
+    /// Allocations that the placement preempts.
     pub preempted: Vec<AllocId>,
-    /// It is of this older version: the job's newest waits for its canaries.
+    /// The older job version to place, while the newest waits for its canaries.
     pub version: Option<u64>,
 }
 
@@ -209,18 +207,18 @@ pub struct PlannedStop {
     pub alloc_id: AllocId,
     /// Reason for the stop, as text for a human reader.
     pub description: String,
-    /// The client status to record where the agent cannot report: `lost`.
+    /// The client status to record if the agent cannot report: `lost`.
     pub client_status: Option<ClientStatus>,
-    /// Position in `follow_ups` of the evaluation that goes on with it.
+    /// Position in `follow_ups` of the evaluation that handles the allocation next.
     pub follow_up: Option<u16>,
 }
 
-/// An evaluation to come.
+/// A later evaluation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlannedFollowUp {
-    /// Not to be looked at before.
+    /// The earliest time of processing.
     pub wait_until: Timestamp,
-    /// Allocations that wait for it and learn its id.
+    /// Allocations that wait for the evaluation and record its id.
     pub allocs: Vec<AllocId>,
     /// Reason for the evaluation.
     pub trigger: Trigger,

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 use crate::limits;
 
-/// The region of a cluster that names none.
+/// The region of a cluster that sets none.
 pub const DEFAULT_REGION: &str = "global";
 
 static REGION: OnceLock<Region> = OnceLock::new();

@@ -9,8 +9,8 @@ use crate::job::task::ByteRate;
 
 /// CPU in MHz of one core.
 ///
-/// Placement subtracts it from what the node's fingerprint offers. The agent does not reserve it:
-/// it becomes a share under contention, so a task may use idle cores beyond it.
+/// Placement subtracts it from the CPU of the node's fingerprint. The agent does not reserve it: it is a share under
+/// contention, so a task may also use idle cores.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -38,26 +38,26 @@ job_block! {
     pub struct TaskResources {
         /// CPU share in MHz; default 100. With `cores`, placement sets it to the speed of the given cores.
         pub cpu: CpuMhz = CpuMhz(100) => InPlace;
-        /// Cores for this task alone; 0 means a share of all.
-        // They are chosen with a place.
+        /// Exclusive cores of the task; 0 means a share of all cores.
+        // Cores are chosen at placement.
         pub cores: u16 = 0 => Replace;
         /// Memory limit in MiB; default 300.
-        // `is_same_for_running` has the rule for both limits of memory.
+        // `is_same_for_running` compares both memory limits.
         pub memory: Mb = Mb(300) => InPlace;
         /// Hard limit above `memory` where the node oversubscribes; `None` means `memory`, [`Mb::UNLIMITED`] no limit.
         pub memory_max: Option<Mb> = None => InPlace;
         pub devices: Vec<DeviceAsk> = Vec::new() => Replace;
-        /// Whether `cpu` is also the most that it gets, where cores are idle too.
+        /// Whether `cpu` is an upper limit even if cores are idle.
         pub cpu_hard_limit: bool = false => InPlace;
         /// Limits on the task's disk reads and writes.
         pub io: IoLimits = IoLimits::default() => InPlace;
-        /// Ports of its own in the host's network, besides those of its group.
+        /// Ports of the task in the host's network, besides those of its group.
         pub ports: Vec<PortAsk> = Vec::new() => Replace;
     }
 }
 
 impl TaskResources {
-    /// Returns the task's part of its group's sum. Disk is the group's own.
+    /// Returns the task's part of the group's sum. Disk belongs to the group.
     #[must_use]
     pub fn amount(&self) -> Amount {
         Amount {
@@ -72,8 +72,8 @@ impl TaskResources {
         }
     }
 
-    /// Whether a task that runs with `old` takes `new`. A lower limit of memory takes no effect on it. One that has more
-    /// would be killed, and how much it has is known on its node alone.
+    /// Whether `new` applies to a task that was started with `old`. A lower memory limit requires a replacement. A task
+    /// above the new limit would be killed, and only its node knows its usage.
     pub(crate) fn is_same_for_running(old: &Self, new: &Self) -> bool {
         let most = |of: &Self| of.memory_max.unwrap_or(of.memory);
         Self::updates_in_place(old, new) && most(old) <= most(new)
@@ -116,29 +116,29 @@ pub struct IoLimits {
     pub read_ops: Option<u32>,
     /// Writes in a second.
     pub write_ops: Option<u32>,
-    /// Its share where a disk is busy, from 1 to 10 000; the kernel gives 100 to who says nothing.
+    /// The weight of the task on a busy disk, from 1 to 10 000. The kernel's default is 100.
     pub weight: Option<u16>,
 }
 
 impl IoLimits {
-    /// The lowest rate: below it, the page that a program starts from takes longer than the kill timeout.
+    /// The lowest rate. Below it, loading the first page of a program takes longer than the kill timeout.
     pub const RATE_MIN: ByteRate = ByteRate(4 * 1024);
-    /// The highest rate: what no disk has, and far from overflow.
+    /// The highest rate. No disk reaches it, and sums stay far from overflow.
     pub const RATE_MAX: ByteRate = ByteRate(1 << 40);
-    /// The fewest operations in a second: a task with fewer could not be started by a person with patience.
+    /// The fewest operations in a second. With fewer, a task takes too long to start.
     pub const OPS_MIN: u32 = 10;
-    /// The highest weight that the kernel takes (`Documentation/admin-guide/cgroup-v2.rst`, "IO"); the `bfq`
-    /// scheduler takes 1 000 at most.
+    /// The highest weight that the kernel accepts (`Documentation/admin-guide/cgroup-v2.rst`, "IO"). The `bfq`
+    /// scheduler accepts at most 1 000.
     pub const WEIGHT_MAX: u16 = 10_000;
 
-    /// Whether it limits anything.
+    /// Whether there are no limits.
     #[must_use]
     pub fn is_none(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// A sum of cpu, memory, disk and allocations: what a group asks, or what is used or free on a node.
+/// A sum of CPU, memory, disk and allocations: the request of a group, or the used or free part of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Amount {
     /// MHz.
@@ -151,7 +151,7 @@ pub struct Amount {
 }
 
 impl Amount {
-    /// `self` and `other` together.
+    /// The sum of `self` and `other`.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self {
@@ -162,7 +162,7 @@ impl Amount {
         }
     }
 
-    /// `self` so many times.
+    /// `self` multiplied by `count`.
     #[must_use]
     pub fn times(self, count: u32) -> Self {
         let count = u64::from(count);
@@ -174,7 +174,7 @@ impl Amount {
         }
     }
 
-    /// `self` without `other`, never below zero.
+    /// `self` minus `other`, never below zero.
     #[must_use]
     pub fn minus(self, other: Self) -> Self {
         Self {
@@ -238,14 +238,14 @@ pub struct AllocatedPort {
 }
 
 impl AllocatedPort {
-    /// Whether `other` is the same port on an address of this one.
+    /// Whether `other` has the same port on an address that overlaps.
     fn meets(&self, other: &Self) -> bool {
         let is_every = self.host_ip.is_empty() || other.host_ip.is_empty();
         self.value == other.value && (is_every || self.host_ip == other.host_ip)
     }
 }
 
-/// The parts of a node that an allocation holds besides amounts. They are exclusive for as long as it holds them.
+/// Exclusive parts of a node that an allocation holds besides amounts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holding {
     /// Ports, in the order of [`TaskGroup::ports`].
@@ -257,13 +257,13 @@ pub struct Holding {
 }
 
 impl Holding {
-    /// Whether it is nothing.
+    /// Whether the holding is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ports.is_empty() && self.cores.is_empty() && self.devices.is_empty()
     }
 
-    /// Whether `other` has something of it, too, which they cannot share.
+    /// Whether both holdings have a port, core or device in common.
     #[must_use]
     pub fn meets(&self, other: &Self) -> bool {
         let ports = self.ports.iter().any(|port| {
@@ -285,17 +285,18 @@ impl Holding {
             || held.any(|held| held.ids.iter().any(|id| devices(other, &held.group, id)))
     }
 
-    /// Its ports, each with the position of its task in `group`, whose instance this is; `None` for one of the group.
+    /// The ports, each with the position of its task in `group`; `None` for a port of the group. The holding belongs to
+    /// an instance of `group`.
     pub fn ports_of<'a>(
         &'a self,
         group: &'a TaskGroup,
     ) -> impl Iterator<Item = (Option<usize>, &'a AllocatedPort)> {
         let owners = group.ports().map(|(owner, _)| owner);
-        // Ports that no task asks for any more belong to the group.
+        // Ports that no task asks for belong to the group.
         owners.chain(std::iter::repeat(None)).zip(&self.ports)
     }
 
-    /// The speed of the cores, in MHz.
+    /// The speed of all cores together, in MHz.
     #[must_use]
     pub fn cores_mhz(&self) -> u64 {
         let mhz = self.cores.iter().map(|cores| cores.mhz);
@@ -303,7 +304,7 @@ impl Holding {
     }
 }
 
-/// Cores that one task has for itself.
+/// Exclusive cores of one task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeldCores {
     /// Position of the task in its group.
@@ -313,13 +314,13 @@ pub struct HeldCores {
     pub mhz: u64,
 }
 
-/// Devices that one task has for itself.
+/// Exclusive devices of one task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeldDevices {
     /// Position of the task in its group.
     pub task_at: u16,
     /// `vendor/type/name`.
     pub group: String,
-    /// Their ids within that.
+    /// The ids of the devices within the group.
     pub ids: Vec<String>,
 }

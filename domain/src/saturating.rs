@@ -1,7 +1,7 @@
-//! Conversions to a smaller number that give its largest value for all that is above it.
+//! Conversions to a smaller number type that saturate at its largest value.
 //!
-//! For values that are shown, estimated or only compared. A count of things in memory is converted by
-//! [`number::count`](crate::number::count), which has no wrong answer.
+//! They are for values that are displayed, estimated or only compared. Counts of elements in memory use
+//! [`number::count`](crate::number::count), which never returns a wrong value.
 
 use std::time::Duration;
 

@@ -1,10 +1,10 @@
-//! Settings of the scheduler that operators change while it runs.
+//! Settings of the scheduler that operators can change at runtime.
 
 use serde::{Deserialize, Serialize};
 
 use crate::job::JobType;
 
-/// Which of two nodes with room is better.
+/// The preference between two nodes with room.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Algorithm {
     #[default]
@@ -17,16 +17,16 @@ crate::text_enum!(pub Algorithm: "algorithm" {
     Spread => "spread",
 });
 
-/// How far below the priority of a job that of another must be for the one to take the other's place. Nomad's number.
+/// The least priority difference for a preemption. Nomad's number.
 pub const PREEMPTION_DELTA_MIN: u8 = 10;
 
-/// Whether a job of priority `asking` may take the place of one of priority `running`.
+/// Whether a job of priority `asking` may preempt a job of priority `running`.
 #[must_use]
 pub fn may_evict(asking: u8, running: u8) -> bool {
     asking.saturating_sub(running) >= PREEMPTION_DELTA_MIN
 }
 
-/// Which jobs may take the place of less important ones.
+/// The types of jobs that may preempt less important ones.
 #[expect(
     clippy::struct_excessive_bools,
     reason = "one switch for each type of job, as in the API"
@@ -40,7 +40,7 @@ pub struct PreemptionConfig {
 }
 
 impl PreemptionConfig {
-    /// Whether jobs of this type may take the place of less important ones.
+    /// Whether jobs of this type may preempt less important ones.
     #[must_use]
     pub fn allows(self, job_type: JobType) -> bool {
         match job_type {
@@ -51,7 +51,7 @@ impl PreemptionConfig {
         }
     }
 
-    /// Whether `next` lets jobs of a type take the place of others that may not now.
+    /// Whether `next` allows preemption for a type of job for which `self` does not.
     #[must_use]
     pub fn is_eased_by(&self, next: &Self) -> bool {
         let Self {
@@ -68,7 +68,7 @@ impl PreemptionConfig {
 }
 
 impl Default for PreemptionConfig {
-    /// System jobs only, as Nomad has it.
+    /// Preemption for system jobs only, as in Nomad.
     fn default() -> Self {
         Self {
             system: true,
@@ -82,14 +82,14 @@ impl Default for PreemptionConfig {
 /// Settings of the scheduler: one row of the state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SchedulerConfig {
-    /// Which of two nodes with room is better.
+    /// The preference between two nodes with room.
     pub algorithm: Algorithm,
-    /// Which jobs may take the place of less important ones.
+    /// The types of jobs that may preempt less important ones.
     pub preemption: PreemptionConfig,
     /// Whether tasks may have more memory than they reserve (`memory_max`).
     pub memory_oversubscription: bool,
-    /// Refuse jobs, except from operators.
+    /// Whether registrations of jobs are refused, except from operators.
     pub reject_job_registration: bool,
-    /// Look at no evaluations.
+    /// Whether the processing of evaluations is paused.
     pub pause_broker: bool,
 }

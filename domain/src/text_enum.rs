@@ -1,7 +1,7 @@
-//! Enums whose values have names in files, in the API and in messages: one table holds the names.
+//! Enums whose values have names in files, in the API and in messages. One table holds the names.
 //!
-//! `text_enum!` makes the conversions. A derived name would change with the variant's name in the
-//! source, so each name is written out.
+//! `text_enum!` generates the conversions. A derived name would change with the variant's name in the source, so each
+//! name is written out.
 
 /// An enum that is read from text.
 pub trait TextEnum: Sized + 'static {
@@ -15,7 +15,7 @@ pub trait TextEnum: Sized + 'static {
     #[must_use]
     fn from_name(name: &str) -> Option<Self>;
 
-    /// The message about text that is no name.
+    /// The error message for an unknown name.
     #[must_use]
     fn unknown(text: &str) -> String {
         let quoted: Vec<String> = Self::NAMES.iter().map(|name| format!("`{name}`")).collect();

@@ -1,9 +1,8 @@
 //! Versions and conditions on them.
 //!
-//! Two sets of rules. `version` is lenient: a version with a pre-release part meets an ordering only
-//! where the condition names a pre-release of the same version. `semver` orders pre-releases before
-//! their release, as Semantic Versioning does. Both read versions of any number of parts, and `v` before
-//! them; what follows a `+` does not count.
+//! There are two sets of rules. `version` is lenient. A pre-release meets an ordering condition only if the condition
+//! names a pre-release of the same version. `semver` orders pre-releases before their release, as Semantic Versioning
+//! does. Both accept any number of parts and a leading `v`. They ignore everything after a `+`.
 
 use std::cmp::Ordering;
 
@@ -11,7 +10,7 @@ use std::cmp::Ordering;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VersionRules {
     Version,
-    /// Those of Semantic Versioning.
+    /// The rules of Semantic Versioning.
     Semver,
 }
 
@@ -30,12 +29,12 @@ enum Comparison {
     Less,
     GreaterOrEqual,
     LessOrEqual,
-    /// `~>`: the last part named may be higher.
+    /// `~>`: the last written part may be higher.
     Pessimistic,
 }
 
 impl Comparison {
-    /// Longer signs first, so that none is taken for the beginning of another.
+    /// Longer signs come first, so a sign is not read as the beginning of another.
     const SIGNS: [(&'static str, Self); 7] = [
         ("!=", Self::NotEqual),
         (">=", Self::GreaterOrEqual),
@@ -48,7 +47,7 @@ impl Comparison {
 }
 
 impl Conditions {
-    /// The conditions in `text`, separated by commas; `None` if one of them is not one.
+    /// Parses conditions separated by commas; `None` if one of them is malformed.
     #[must_use]
     pub fn parse(text: &str, rules: VersionRules) -> Option<Self> {
         let one = |text: &str| {
@@ -105,14 +104,14 @@ fn holds(rules: VersionRules, version: &Version, comparison: Comparison, wanted:
 #[derive(Debug)]
 struct Version {
     parts: Vec<u64>,
-    /// How many were written.
+    /// The number of parts that were written.
     written: usize,
-    /// Empty for a release.
+    /// The pre-release part; empty for a release.
     pre_release: String,
 }
 
 impl Version {
-    /// The version `text` is; `None` if it is none.
+    /// Parses a version; `None` if `text` is not one.
     fn parse(text: &str, rules: VersionRules) -> Option<Self> {
         let text = text.strip_suffix('?').unwrap_or(text);
         let text = text.strip_prefix('v').unwrap_or(text);
@@ -130,8 +129,7 @@ impl Version {
         let pre_release = match rest.strip_prefix('-') {
             _ if rest.is_empty() => "",
             Some(after) if are_identifiers(after) => after,
-            // The dash may be missing before a letter, and a lone one is an identifier itself; but not by
-            // the rules of Semantic Versioning.
+            // Without Semantic Versioning, the dash before a letter may be missing, and a lone dash is an identifier.
             Some(_) | None
                 if rules == VersionRules::Version
                     && are_identifiers(rest)
@@ -161,8 +159,8 @@ impl Version {
             .unwrap_or_else(|| order_pre_releases(&self.pre_release, &other.pre_release))
     }
 
-    /// Whether an ordering against `wanted` can hold for it: a pre-release is only compared with a
-    /// pre-release of the same version.
+    /// Whether `self` may be ordered against `wanted`. A pre-release is only compared with a pre-release of the same
+    /// version.
     fn may_be_ordered_against(&self, wanted: &Self) -> bool {
         match (self.pre_release.is_empty(), wanted.pre_release.is_empty()) {
             (true, _) => true,
@@ -171,7 +169,8 @@ impl Version {
         }
     }
 
-    /// Whether it differs from `wanted`, which it is not below, in the last written part at most.
+    /// Whether `self` differs from `wanted` in the last written part at most. The caller has checked that `self` is not
+    /// lower.
     fn is_within(&self, wanted: &Self) -> bool {
         if !wanted.pre_release.is_empty() && self.pre_release.is_empty() {
             return false;
@@ -184,7 +183,7 @@ impl Version {
     }
 }
 
-/// Whether `text` is identifiers of letters, digits, dashes and tildes, separated by dots.
+/// Whether `text` consists of identifiers separated by dots. An identifier has letters, digits, dashes and tildes.
 fn are_identifiers(text: &str) -> bool {
     text.split('.').all(|part| {
         !part.is_empty()
@@ -194,7 +193,7 @@ fn are_identifiers(text: &str) -> bool {
     })
 }
 
-/// A release comes after its pre-releases; these compare identifier by identifier.
+/// Compares pre-release parts identifier by identifier. A release comes after its pre-releases.
 fn order_pre_releases(this: &str, other: &str) -> Ordering {
     match (this.is_empty(), other.is_empty()) {
         (true, true) => return Ordering::Equal,
@@ -216,8 +215,8 @@ fn order_pre_releases(this: &str, other: &str) -> Ordering {
     }
 }
 
-/// Numbers before words; where one is missing, the other decides: a number makes it the later one, a
-/// word the earlier one.
+/// Compares two identifiers. Numbers come before words. If one identifier is missing, the version with the number is
+/// later, and the version with the word is earlier.
 fn order_identifiers(left: &str, right: &str) -> Ordering {
     if left == right {
         return Ordering::Equal;

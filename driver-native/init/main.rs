@@ -1,13 +1,13 @@
 //! The first process of a task with `init = true`.
 //!
-//! Runs the program as its child, forwards every signal to it, and reaps every process that dies. Ends with the child's
-//! exit code, or with 128 and the number of the signal that ended it. As the first process of a pid namespace it takes
-//! all others with it when it ends. Without a place to look for a program it has no child. It then reaps orphans,
-//! ignores every signal and lasts until it is killed.
+//! The reaper runs the program as its child, forwards every signal to the child, and reaps every process that dies. It
+//! ends with the child's exit code, or with 128 and the number of the signal that ended the child. It is the first
+//! process of a pid namespace: when it ends, the kernel kills all other processes in the namespace. Without a path for
+//! a program it has no child. It then reaps orphans, ignores every signal and runs until it is killed.
 //!
-//! Static, without a standard library and without memory of its own: a few KiB that cannot fail for want of anything.
-//! Arguments: the number of places to look for the program in, those places, and the program's arguments. Signals are
-//! blocked from the start and taken one by one, so that none is lost.
+//! The program is static, has no standard library and allocates no memory. It has a few KiB and cannot fail for lack
+//! of a resource. Its arguments are the number of paths for the program, those paths, and the program's arguments.
+//! Signals are blocked from the start and taken one by one, so that none is lost.
 #![no_std]
 #![no_main]
 
@@ -40,19 +40,19 @@ const SIGSET_BYTES: usize = 8;
 const WNOHANG: usize = 1;
 const PR_SET_NAME: usize = 15;
 const PR_SET_CHILD_SUBREAPER: usize = 36;
-/// As `ps` shows it; started from a file in memory, it would have that file's name.
+/// The name that `ps` shows. A program that is started from a memfd would have the name of the memfd.
 const NAME: &core::ffi::CStr = c"muster-init";
 const EINTR: i64 = -4;
 const EACCES: i64 = -13;
-/// No process has this number, and no failed call this result.
+/// A value that is neither a process id nor the result of a failed call.
 const NO_CHILD: i64 = i64::MIN;
-/// Exit codes of shells when the program is missing, and when it may not be run.
+/// The exit codes of shells when the program is missing, and when it is not executable.
 const NOT_FOUND: usize = 127;
 const NOT_RUN: usize = 126;
 
 /// # Safety
 ///
-/// The arguments are what the call `number` takes.
+/// The arguments are valid for the system call `number`.
 unsafe fn call(number: usize, args: [usize; 4]) -> i64 {
     let result: i64;
     // SAFETY: the caller's promise; the kernel keeps every register but these.
@@ -73,7 +73,7 @@ unsafe fn call(number: usize, args: [usize; 4]) -> i64 {
 
 /// # Safety
 ///
-/// `stack` is what the kernel gives a new program: the number of arguments, their addresses, a null,
+/// `stack` is the initial stack that the kernel gives a new program: the number of arguments, their addresses, a null,
 /// the addresses of the environment, a null.
 unsafe extern "C" fn main(stack: *const usize) -> ! {
     // SAFETY: see above.
@@ -87,7 +87,7 @@ unsafe extern "C" fn main(stack: *const usize) -> ! {
     unsafe { call(SYS_RT_SIGPROCMASK, set) };
     // SAFETY: the name ends with a zero byte.
     unsafe { call(SYS_PRCTL, [PR_SET_NAME, NAME.as_ptr() as usize, 0, 0]) };
-    // Outside of a pid namespace orphans come here by this. SAFETY: no pointers.
+    // Outside of a pid namespace, this makes the process the parent of orphans. SAFETY: no pointers.
     unsafe { call(SYS_PRCTL, [PR_SET_CHILD_SUBREAPER, 1, 0, 0]) };
     // SAFETY: the arguments are as the driver made them.
     let places = unsafe { places(args) };
@@ -120,7 +120,7 @@ unsafe extern "C" fn main(stack: *const usize) -> ! {
     }
 }
 
-/// Reaps all that died, and ends with the child.
+/// Reaps all dead processes, and exits when the child is dead.
 fn reap(child: i64) {
     loop {
         let mut status = 0_i32;
@@ -144,7 +144,7 @@ fn reap(child: i64) {
     }
 }
 
-/// The number of places to look for the program in.
+/// Returns the number of paths for the program.
 ///
 /// # Safety
 ///
@@ -165,7 +165,7 @@ unsafe fn places(args: *const usize) -> usize {
     places
 }
 
-/// Runs the program at the first place where there is one.
+/// Runs the program at the first path that has one.
 ///
 /// # Safety
 ///
@@ -190,7 +190,7 @@ unsafe fn run(args: *const usize, places: usize, envp: *const usize) -> ! {
 }
 
 fn complain(words: &[u8]) {
-    // SAFETY: the bytes are as many as said.
+    // SAFETY: the length is that of the bytes.
     unsafe { call(SYS_WRITE, [2, words.as_ptr() as usize, words.len(), 0]) };
 }
 

@@ -1,19 +1,20 @@
-//! Carries files into a task and out of it, as the task: its user, its namespaces, its cgroup, its filter.
+//! Carries files into a task and out of it, with the user, namespaces, cgroup and seccomp filter of the task.
 //!
-//! `muster-porter in DIRECTORY` reads standard input and makes the files beneath DIRECTORY, which it makes too.
-//! `muster-porter out FILE` writes the content of FILE to standard output, if it is a regular file. Every failure is
-//! one message on standard error, and the exit code 1.
+//! `muster-porter in DIRECTORY` reads standard input and creates the files beneath DIRECTORY. It creates DIRECTORY
+//! too. `muster-porter out FILE` writes the content of FILE to standard output, if FILE is a regular file. A failure
+//! is one message on standard error and the exit code 1.
 //!
-//! The driver has judged the bytes it sends. This program has no rights that the task does not have, so that the kernel
-//! judges them a second time. Beneath DIRECTORY no link is followed, and nothing is written through an existing file: a
-//! file that is in the way is removed.
+//! The driver has checked the bytes that it sends. This program has no rights that the task does not have, so the
+//! kernel checks them a second time. Beneath DIRECTORY the porter follows no link, and it writes nothing through an
+//! existing file: it removes a file with the same name.
 //!
-//! A message in has a head of 24 bytes, the name, the link, and as many bytes of a file as the size says. The head, all
-//! little-endian: kind, one byte; 1 of nothing; lengths of name and link with their zero bytes, 2 each; 2 of nothing;
-//! mode, 4; 4 of nothing; size, 8. Kinds: `d` directory, `f` file, `l` symbolic link, `h` hard link, `e` the end. The
-//! message on standard error: the letter of the act, three bytes of nothing, the error number, 4, the name.
+//! An input message has a head of 24 bytes, the name, the link, and as many file bytes as the size field. The head is
+//! little-endian. Its fields and their bytes: kind, 1; padding, 1; lengths of name and link with their zero bytes, 2
+//! each; padding, 2; mode, 4; padding, 4; size, 8. Kinds: `d` directory, `f` file, `l` symbolic link, `h` hard link,
+//! `e` the end. The message on standard error: the letter of the operation, 3 bytes of padding, the error number, 4,
+//! the name.
 //!
-//! Static, without a standard library, like the reaper in `../init`, for the same reason: it runs in any root.
+//! The program is static and has no standard library, like the reaper in `../init`, because it must run in any root.
 #![no_std]
 #![no_main]
 
@@ -60,7 +61,7 @@ const SIG_SETMASK: usize = 2;
 const SIGSET_BYTES: usize = 8;
 const S_IFMT: u32 = 0o170_000;
 const S_IFREG: u32 = 0o100_000;
-/// The position of `st_mode` in the kernel's `struct stat`, and the length of that (x86_64).
+/// The position of `st_mode` in the kernel's `struct stat`, and the length of the structure (x86_64).
 const STAT_MODE: usize = 24;
 const STAT_BYTES: usize = 144;
 
@@ -69,12 +70,12 @@ const EEXIST: i64 = -17;
 const EINVAL: i64 = -22;
 const ENODATA: i64 = -61;
 
-/// A name and its zero byte, as long as the kernel takes it.
+/// The longest name that the kernel accepts, with its zero byte.
 const NAME_BYTES_MAX: usize = 4_096;
 const HEAD_BYTES: usize = 24;
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// The current act, for messages.
+/// The current operation, for messages.
 #[derive(Clone, Copy)]
 enum Operation {
     Directory = b'd' as isize,
@@ -82,7 +83,7 @@ enum Operation {
     Hard = b'h' as isize,
     Symbolic = b'l' as isize,
     Open = b'o' as isize,
-    /// The input makes no sense or ends too early: the driver's fault, or its end.
+    /// The input is invalid or ends too early: the driver has a fault or has died.
     Read = b'r' as isize,
     Send = b's' as isize,
     Write = b'w' as isize,
@@ -94,7 +95,7 @@ static mut LINK: [u8; NAME_BYTES_MAX] = [0; NAME_BYTES_MAX];
 
 /// # Safety
 ///
-/// The arguments are what the call `number` takes.
+/// The arguments are valid for the system call `number`.
 unsafe fn call(number: usize, args: [usize; 5]) -> i64 {
     let result: i64;
     // SAFETY: the caller's promise; the kernel keeps every register but these.
@@ -116,14 +117,14 @@ unsafe fn call(number: usize, args: [usize; 5]) -> i64 {
 
 /// # Safety
 ///
-/// `stack` is what the kernel gives a new program: the number of arguments, their addresses, a null.
+/// `stack` is the initial stack that the kernel gives a new program: the number of arguments, their addresses, a null.
 unsafe extern "C" fn main(stack: *const usize) -> ! {
     let all = u64::MAX;
     let set = [SIG_SETMASK, &raw const all as usize, 0, SIGSET_BYTES, 0];
-    // Signals are for the task's programs. This one ends with its work, or is killed. SAFETY: the set has the
-    // kernel's size.
+    // Signals are meant for the task's programs. This program ends with its work, or is killed. SAFETY: the set has
+    // the kernel's size.
     unsafe { call(SYS_RT_SIGPROCMASK, set) };
-    // Modes are the driver's. SAFETY: no pointers.
+    // The driver sets the modes. SAFETY: no pointers.
     unsafe { call(SYS_UMASK, [0; 5]) };
     // SAFETY: the driver gives three arguments, each a text with a zero byte at its end.
     let (direction, path) = unsafe { (*stack.wrapping_add(2) as *const u8, *stack.wrapping_add(3) as *mut u8) };
@@ -165,7 +166,7 @@ unsafe fn send_file(path: *const u8) {
     }
     let chunk = &raw mut CHUNK as usize;
     loop {
-        // SAFETY: the buffer has that many bytes, and nobody else uses it.
+        // SAFETY: the buffer has that many bytes, and no other code uses it.
         let read = unsafe { call(SYS_READ, [file, chunk, CHUNK_BYTES, 0, 0]) };
         if read == EINTR {
             continue;
@@ -180,7 +181,7 @@ unsafe fn send_file(path: *const u8) {
     }
 }
 
-/// Makes what comes on standard input beneath a directory.
+/// Creates the entries from standard input beneath a directory.
 ///
 /// # Safety
 ///
@@ -202,7 +203,7 @@ unsafe fn unpack_tree(path: *mut u8) {
         if head[0] == b'e' {
             return;
         }
-        // SAFETY: both buffers have room for NAME_BYTES_MAX, which is looked at, and nobody else uses them.
+        // SAFETY: both buffers have room for NAME_BYTES_MAX, which was checked, and no other code uses them.
         unsafe {
             read_name(name, name_bytes);
             read_name(link, link_bytes);
@@ -220,8 +221,8 @@ unsafe fn unpack_tree(path: *mut u8) {
     }
 }
 
-/// Opens the directory to write beneath, and makes it with all above it. It is the task that names it, in its own
-/// view and with its own rights, so that links on the way are followed.
+/// Opens the directory to write beneath, and creates it with all its parents. The task names this directory, in its
+/// own view and with its own rights, so links in the path are followed.
 ///
 /// # Safety
 ///
@@ -234,8 +235,8 @@ unsafe fn make_root(path: *mut u8) -> usize {
         if (byte == b'/' && at != path) || byte == 0 {
             // SAFETY: the byte is the path's own, and is put back.
             unsafe { *at = 0 };
-            // SAFETY: the path ends with a zero byte. An existing directory is fine; one that cannot be made cannot be
-            // opened later.
+            // SAFETY: the path ends with a zero byte. An existing directory is fine. A failure shows when the
+            // directory is opened later.
             unsafe { call(SYS_MKDIRAT, [AT_FDCWD, path as usize, 0o755, 0, 0]) };
             // SAFETY: as above.
             unsafe { *at = byte };
@@ -294,7 +295,7 @@ unsafe fn make_file(root: usize, name: *mut u8, mode: usize, size: u64) {
     let mut left = size;
     while left > 0 {
         let some = if left > CHUNK_BYTES as u64 { CHUNK_BYTES } else { left as usize };
-        // SAFETY: the buffer has room for CHUNK_BYTES, and nobody else uses it.
+        // SAFETY: the buffer has room for CHUNK_BYTES, and no other code uses it.
         unsafe { read_all(chunk, some) };
         // SAFETY: so many bytes were read.
         unsafe { write_all(opened, chunk as usize, some, Operation::Write, name) };
@@ -332,7 +333,7 @@ unsafe fn make_hard(root: usize, name: *mut u8, link: *mut u8) {
     let (from, from_last) = unsafe { walk(root, link, Operation::Hard) };
     // SAFETY: as above.
     let (dir, last) = unsafe { walk(root, name, Operation::Hard) };
-    // Without AT_SYMLINK_FOLLOW.
+    // Without AT_SYMLINK_FOLLOW, a link is linked and not its target.
     let args = [from, from_last as usize, dir, last as usize, 0];
     // SAFETY: as above.
     let mut made = unsafe { call(SYS_LINKAT, args) };
@@ -348,7 +349,8 @@ unsafe fn make_hard(root: usize, name: *mut u8, link: *mut u8) {
     leave(dir, root);
 }
 
-/// The directory that `name` is in, made with all above it, and its last part. No link is followed.
+/// Returns the directory that contains `name`, created with all its parents, and the last part of `name`. No link is
+/// followed.
 ///
 /// # Safety
 ///
@@ -380,7 +382,7 @@ unsafe fn walk(root: usize, name: *mut u8, act: Operation) -> (usize, *mut u8) {
     }
 }
 
-/// Opens without a link on the way or at the end.
+/// Opens `name` in `dir`. No link is followed, neither in the path nor at its end.
 ///
 /// # Safety
 ///
@@ -393,7 +395,7 @@ unsafe fn open_beneath(dir: usize, name: *const u8, flags: usize, mode: usize) -
     unsafe { call(SYS_OPENAT2, args) }
 }
 
-/// Reads a name that ends with a zero byte; none is an empty one.
+/// Reads a name that ends with a zero byte. Zero bytes mean an empty name.
 ///
 /// # Safety
 ///
@@ -421,7 +423,7 @@ unsafe fn read_all(to: *mut u8, bytes: usize) {
     let mut done = 0;
     while done < bytes {
         let args = [0, to as usize + done, bytes - done, 0, 0];
-        // SAFETY: there is room for what is left.
+        // SAFETY: there is room for the remaining bytes.
         let read = unsafe { call(SYS_READ, args) };
         if read == EINTR {
             continue;
@@ -443,7 +445,7 @@ unsafe fn read_all(to: *mut u8, bytes: usize) {
 unsafe fn write_all(file: usize, from: usize, bytes: usize, act: Operation, name: *const u8) {
     let mut done = 0;
     while done < bytes {
-        // SAFETY: what is left can be read.
+        // SAFETY: the remaining bytes can be read.
         let written = unsafe { call(SYS_WRITE, [file, from + done, bytes - done, 0, 0]) };
         if written == EINTR {
             continue;
@@ -467,7 +469,7 @@ fn close(file: i64) {
     }
 }
 
-/// The result of a call that did not fail.
+/// Returns the result of a successful call. A failed call ends the program.
 ///
 /// # Safety
 ///
@@ -480,7 +482,7 @@ unsafe fn checked(result: i64, act: Operation, name: *const u8) -> usize {
     result as usize
 }
 
-/// Says what failed, and ends.
+/// Reports the failed operation and ends the program.
 ///
 /// # Safety
 ///
@@ -509,7 +511,7 @@ fn exit(code: usize) -> ! {
     }
 }
 
-/// The compiler may call this for any array; this program links no library that has it.
+/// The compiler may call this function for any array; this program links no library that contains it.
 ///
 /// # Safety
 ///

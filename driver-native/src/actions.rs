@@ -1,13 +1,13 @@
 //! Carries out a tree of actions as one task.
 //!
-//! The task's first process is the reaper of `init`, which does nothing else. Its namespaces and its view are those of
-//! every action. A task with a tree is followed, found, measured and killed by it like any other. `tree` gives the
-//! kinds of actions their meaning, `hands` starts their processes. `transfer` is downloads and uploads, `failure` is
-//! the way they fail, `result` reads the client's result.
+//! The task's first process is the reaper of `init`, which does nothing else. All actions use its namespaces and its
+//! mounts. The driver follows, finds, measures and kills a task with a tree like any other. `tree` implements the
+//! kinds of actions, `executor` starts their processes. `transfer` implements downloads and uploads, `failure`
+//! represents their failures, `result` reads the result file.
 //!
-//! When the tree has ended, every process left in the cgroup is killed, and only then has the task ended. When a driver
-//! dies, the next one goes on with the tree where that can be (`resume`), and else ends it and says so. No action is
-//! begun twice.
+//! When the tree has ended, every process left in the cgroup is killed, and only then has the task ended. When a
+//! driver dies, the next driver continues the tree if that is possible (`resume`). Otherwise it ends the tree and
+//! reports that. No action is started twice.
 
 pub(crate) mod check;
 mod executor;
@@ -44,30 +44,30 @@ use resume::EarlierActions;
 /// The failure reason of actions whose processes something else killed.
 const KILLED: &str = "the task was killed";
 
-/// The failure reason of actions that went well and have no result, as in Diego.
+/// The failure reason of successful actions without a result, as in Diego.
 const NO_RESULT: &str = "failed to fetch result";
 
-/// A tree that is carried out, as its task sees it.
+/// A running tree, as its task uses it.
 #[derive(Debug, Default)]
 pub(crate) struct RunningTree {
-    /// Nothing more is to be begun, and what runs is to end.
+    /// Cancelled when no further action may start and running actions must end.
     stop: CancellationToken,
-    /// The task's first process ended, and everything in the cgroup was or will be killed.
+    /// Cancelled when the task's first process has ended. All processes in the cgroup are then killed, or will be.
     gone: CancellationToken,
-    /// Processes of actions, by the order of their starts.
+    /// The processes of actions, in the order of their starts.
     running: Mutex<BTreeMap<u64, Process>>,
     next: AtomicU64,
     outcome: watch::Sender<Option<Outcome>>,
 }
 
-/// The end of a tree.
+/// The result of a tree.
 #[derive(Clone, Debug)]
 struct Outcome {
     code: i32,
     end: ActionsEnd,
 }
 
-/// Begins the task's tree, if it has one. Needs a runtime to be entered.
+/// Starts the task's tree, if it has one. Must be called within a runtime.
 pub(crate) fn begin(
     task: &NativeTask,
     config: &TaskConfig,
@@ -91,7 +91,7 @@ pub(crate) fn begin(
     }
 }
 
-/// Carries out the tree, after what an earlier driver did of it.
+/// Carries out the rest of the tree after an earlier driver's part.
 fn carry_out(
     task: &NativeTask,
     (config, native): (&TaskConfig, &NativeConfig),
@@ -102,7 +102,7 @@ fn carry_out(
         return;
     };
     if !earlier.is_empty() {
-        // Names of cgroups of actions are counted: those of the earlier driver may still be there.
+        // The names of action cgroups are numbered, and cgroups of the earlier driver may still exist.
         let now = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
         let first = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX / 2);
         tree.next.store(first, Ordering::Relaxed);
@@ -121,7 +121,7 @@ fn carry_out(
         let ended = AssertUnwindSafe(carried_out).catch_unwind().await;
         let ended = ended.unwrap_or_else(|_panic| Err(Failure::plain("", "the driver failed")));
         debug!(task = config.id, ?ended, "the actions of a task ended");
-        // Nothing of it holds the task's output open once the task has ended.
+        // The executor must not hold the task's output open once the task has ended.
         drop(hands);
         let bytes_max = node.policy().result_bytes_max;
         let read = move || outcome((&config, &native), bytes_max, ended);
@@ -136,7 +136,7 @@ fn carry_out(
     });
 }
 
-/// Goes on with the tree of a task whose driver died, or ends it where that cannot be.
+/// Continues the tree of a task whose driver died, or ends the tree if that is impossible.
 pub(crate) fn recover(
     task: &NativeTask,
     config: &TaskConfig,
@@ -161,7 +161,7 @@ pub(crate) fn recover(
     }
 }
 
-/// Ends a tree of which nothing can be carried out.
+/// Ends a tree that cannot be carried out.
 fn end_before_actions(
     task: &NativeTask,
     (config, native): (&TaskConfig, &NativeConfig),
@@ -176,7 +176,7 @@ fn end_before_actions(
     }
 }
 
-/// The outcome of a tree for the client. Reads its result file.
+/// Builds the outcome of a tree for the client, and reads its result file.
 fn outcome(
     (config, native): (&TaskConfig, &NativeConfig),
     result_bytes_max: usize,
@@ -218,22 +218,22 @@ fn outcome(
 }
 
 impl RunningTree {
-    /// Nothing more is begun, and what runs is asked to end.
+    /// Starts no further action, and asks the running ones to end.
     pub(crate) fn stop(&self) {
         self.stop.cancel();
     }
 
-    /// Nothing more is begun, because the first process is gone.
+    /// Starts no further action, because the first process has ended.
     pub(crate) fn first_is_gone(&self) {
         self.gone.cancel();
     }
 
-    /// Whether the first process is gone.
+    /// Returns whether the first process has ended.
     fn is_gone(&self) -> bool {
         self.gone.is_cancelled()
     }
 
-    /// Sends a signal to the processes of all actions that run.
+    /// Sends a signal to the processes of all running actions.
     pub(crate) fn signal(&self, signal: Signal) -> std::io::Result<()> {
         for process in self.lock().values() {
             process.signal(signal)?;
@@ -241,7 +241,8 @@ impl RunningTree {
         Ok(())
     }
 
-    /// The end of the task, given the end of its first process. It is that of its tree, which knows soon after.
+    /// Returns the end of the task, given the end of its first process. The end of the task is that of its tree, which
+    /// ends soon after.
     pub(crate) async fn result(&self, first: ExitResult) -> ExitResult {
         let mut outcome = self.outcome.subscribe();
         let ended = outcome.wait_for(Option::is_some);
@@ -260,7 +261,7 @@ impl RunningTree {
         }
     }
 
-    /// The first end stands.
+    /// Records the outcome; later outcomes are ignored.
     fn end(&self, outcome: Outcome) {
         self.outcome.send_if_modified(|known| {
             let first = known.is_none();
@@ -275,12 +276,12 @@ impl RunningTree {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A name that no other action of the tree has.
+    /// Returns a name that no other action of the tree has.
     fn action_cgroup_name(&self) -> String {
         format!("action-{}", self.next.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Counts a process that an earlier driver started among those that run, as long as the answer is kept.
+    /// Registers a process that an earlier driver started. Dropping the returned value removes it.
     fn follow(self: &Arc<Self>, process: &Process) -> AdoptedProcess {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         self.lock().insert(number, process.clone());
@@ -290,7 +291,7 @@ impl RunningTree {
         }
     }
 
-    /// Counts a process among those that run, unless the task is over: then it is killed.
+    /// Registers a running process. If the task has ended, the process is killed instead.
     fn enter(
         self: &Arc<Self>,
         process: Process,
@@ -324,14 +325,14 @@ impl Drop for AdoptedProcess {
     }
 }
 
-/// A process of an action, killed when nobody waits for it.
+/// A process of an action. Dropping this value kills the process.
 #[derive(Debug)]
 struct ActionProcess {
     tree: Arc<RunningTree>,
     number: u64,
     process: Process,
     guard: Option<KillOnDrop>,
-    /// The cgroup of the process and all it started, if they may have to be killed alone.
+    /// The cgroup of the process and its descendants, if they may have to be killed without the task.
     action_cgroup: Option<ActionCgroup>,
 }
 
@@ -343,7 +344,7 @@ impl ActionProcess {
         }
     }
 
-    /// The process ended, and what it left running goes on.
+    /// Marks that the process ended by itself; processes that it left running continue.
     fn done(mut self) {
         if let Some(guard) = self.guard.take() {
             guard.done();
@@ -353,7 +354,7 @@ impl ActionProcess {
         }
     }
 
-    /// Kills the process with its group and, if it has a cgroup of its own, all it started.
+    /// Kills the process with its group, and all its descendants if it has a separate cgroup.
     fn kill(&self) -> std::io::Result<()> {
         if let Some(action_cgroup) = &self.action_cgroup {
             action_cgroup.kill();
@@ -361,7 +362,7 @@ impl ActionProcess {
         self.process.kill_group()
     }
 
-    /// The process was stopped and ended: nothing that it left running goes on.
+    /// Kills everything that a stopped process left running.
     async fn clear(&mut self) {
         if let Some(action_cgroup) = self.action_cgroup.take() {
             action_cgroup.end().await;

@@ -1,8 +1,8 @@
-//! A task's cgroup, as far as its driver uses it: to be born in, to be killed by, to be measured.
+//! A task's cgroup as its driver uses it: to start, kill and measure the task.
 //!
-//! The agent makes the cgroup, limits it and removes it. A host of another make limits nothing: for it, `named` takes
-//! the group that the host names. This file knows names of files in it and nothing of where it lies. A cgroup that the
-//! agent removed is an empty one.
+//! The agent creates, limits and removes the cgroup. A foreign host sets no limits; for it, `named` takes the cgroup
+//! that the host names. This file contains names of files in a cgroup, and no path of a cgroup. A cgroup that the
+//! agent removed counts as empty.
 
 pub(crate) mod named;
 
@@ -36,9 +36,9 @@ pub(crate) struct OpenCgroupError {
 #[derive(Debug)]
 pub(crate) struct TaskCgroup {
     path: Box<Path>,
-    /// The directory's number, which no other cgroup ever has: one that was made at the same path is not the task's.
+    /// The inode of the directory. A later cgroup at the same path has another inode and is not the task's.
     inode: u64,
-    /// Open, for as many tasks as have a place.
+    /// The open directory. After the start, only tasks with a permit in `place` keep it open.
     dir: Option<OwnedFd>,
     place: Option<OwnedSemaphorePermit>,
 }
@@ -65,7 +65,8 @@ impl TaskCgroup {
             path: path.to_owned(),
             source,
         })?;
-        // Without it, what a task leaves running cannot be reached: such a cgroup is refused.
+        // Without `cgroup.kill`, the driver could not kill processes that a task leaves running. Such a cgroup is
+        // refused.
         open_in(dir.as_fd(), "cgroup.kill", OFlags::WRONLY).map_err(|source| OpenCgroupError {
             path: path.join("cgroup.kill"),
             source,
@@ -78,8 +79,8 @@ impl TaskCgroup {
         })
     }
 
-    /// The task runs: from now on the directory is open only if there is a place, so that a driver can have more tasks
-    /// than files.
+    /// Notes that the task runs. From now on the directory stays open only if a permit is free, so that a driver can
+    /// have more tasks than files.
     pub(crate) fn settle(&mut self, places: &Arc<Semaphore>) {
         self.place = Arc::clone(places).try_acquire_owned().ok();
         if self.place.is_none() {
@@ -87,7 +88,7 @@ impl TaskCgroup {
         }
     }
 
-    /// For `clone3`, and for what is in it.
+    /// Returns the directory, for `clone3` and for access to its files.
     ///
     /// # Errors
     ///
@@ -106,18 +107,19 @@ impl TaskCgroup {
         open_in(self.dir()?.as_fd(), name, access)
     }
 
-    /// Makes a cgroup in it, without limits of its own.
+    /// Creates a cgroup below this one, without limits of its own.
     fn make(&self, name: &str) -> io::Result<Self> {
         rustix::fs::mkdirat(self.dir()?, name, Mode::from_raw_mode(0o755))?;
         Self::open(&self.path.join(name)).map_err(|error| error.source)
     }
 
-    /// The file through which a process moves itself here.
+    /// Opens the file through which a process moves itself into this cgroup.
     pub(crate) fn procs(&self) -> io::Result<OwnedFd> {
         Ok(self.open_in("cgroup.procs", OFlags::WRONLY)?.into())
     }
 
-    /// Kills every process in the cgroup and below it: frozen, stopped or in sessions of their own.
+    /// Kills every process in the cgroup and below it, also frozen and stopped processes and processes in other
+    /// sessions.
     pub(crate) fn kill(&self) -> io::Result<()> {
         let killed = self
             .open_in("cgroup.kill", OFlags::WRONLY)
@@ -128,7 +130,7 @@ impl TaskCgroup {
         }
     }
 
-    /// Whether a process is in the cgroup or below it. Zombies do not count.
+    /// Returns whether a process is in the cgroup or below it. Zombies do not count.
     pub(crate) fn populated(&self) -> io::Result<bool> {
         match self.read("cgroup.events") {
             Ok(text) => Ok(field(&text, "populated") != Some(0)),
@@ -137,14 +139,14 @@ impl TaskCgroup {
         }
     }
 
-    /// Processes of the task that the kernel killed for want of memory. Zero where the memory
-    /// controller is elsewhere, and when the cgroup was removed: then the agent knows.
+    /// Returns the number of the task's processes that the kernel killed for lack of memory. Returns zero if the
+    /// memory controller is in another hierarchy, or if the cgroup was removed; then the agent has the number.
     pub(crate) fn oom_kills(&self) -> u64 {
         let text = self.read("memory.events").unwrap_or_default();
         field(&text, "oom_kill").unwrap_or(0)
     }
 
-    /// A small file of the cgroup.
+    /// Reads a small file of the cgroup.
     pub(crate) fn read(&self, name: &str) -> io::Result<String> {
         let mut text = String::with_capacity(limits::KERNEL_FILE_BYTES);
         self.open_in(name, OFlags::RDONLY)?
@@ -154,8 +156,8 @@ impl TaskCgroup {
     }
 }
 
-/// A cgroup in a task's, for an action that must be killed with all it started while the task goes on. It has neither
-/// limits nor counters of its own: those of the task hold and count for it.
+/// A cgroup below the task's cgroup, for an action. The driver may have to kill the action with all its processes
+/// while the task continues. The cgroup has neither limits nor counters of its own: those of the task apply.
 #[derive(Debug)]
 pub(crate) struct ActionCgroup {
     cgroup: TaskCgroup,
@@ -163,7 +165,7 @@ pub(crate) struct ActionCgroup {
 }
 
 impl ActionCgroup {
-    /// In the cgroup of `task`, with a name that is nobody else's.
+    /// Creates a cgroup in the cgroup of `task`, with a unique name.
     pub(crate) fn make(task: &TaskCgroup, name: &str) -> io::Result<Self> {
         Ok(Self {
             cgroup: task.make(name)?,
@@ -171,24 +173,25 @@ impl ActionCgroup {
         })
     }
 
-    /// For the start of the action.
+    /// Returns the cgroup, for the start of the action.
     pub(crate) fn cgroup(&self) -> &TaskCgroup {
         &self.cgroup
     }
 
-    /// The action ended by itself: what it left running goes on.
+    /// Keeps the processes of an action that ended by itself.
     pub(crate) fn keep(mut self) {
         self.is_kept = true;
     }
 
-    /// Kills all of the action.
+    /// Kills all processes of the action.
     pub(crate) fn kill(&self) {
         if let Err(error) = self.cgroup.kill() {
             warn!(dir = %self.cgroup.path.display(), %error, "cannot kill what an action left running");
         }
     }
 
-    /// Kills all of it and waits until it is gone; what is stuck in the kernel is left to the end of the task.
+    /// Kills all processes of the action and waits until they are gone. Processes that are stuck in the kernel are
+    /// left until the end of the task.
     pub(crate) async fn end(self) {
         self.kill();
         let empty = async {
@@ -212,7 +215,7 @@ impl Drop for ActionCgroup {
         if !self.is_kept {
             self.kill();
         }
-        // A cgroup that is not empty goes with the task's cgroup, which its maker removes.
+        // The agent removes a cgroup that is not empty together with the task's cgroup.
         let removed = rustix::fs::unlinkat(CWD, &*self.cgroup.path, AtFlags::REMOVEDIR);
         if let Err(error) = removed {
             debug!(dir = %self.cgroup.path.display(), %error, "the cgroup of an action is left");
@@ -220,15 +223,16 @@ impl Drop for ActionCgroup {
     }
 }
 
-/// The names of directories of the v2 hierarchy in it: learned from the first task that was born in one.
+/// Maps directories to their names in the v2 hierarchy. The mapping is derived from the first task that was started in
+/// a cgroup.
 #[derive(Debug, Default)]
 pub(crate) struct Hierarchy {
-    /// A directory, and its name in the hierarchy.
+    /// A directory, and its path in the hierarchy.
     known: OnceLock<(PathBuf, PathBuf)>,
 }
 
 impl Hierarchy {
-    /// The name in the hierarchy of `dir`, which process `pid` was born in.
+    /// Returns the path of `dir` in the hierarchy. The process `pid` was started in `dir`.
     pub(crate) fn name_of(&self, dir: &Path, pid: i32) -> io::Result<String> {
         if let Some((mount, name)) = self.known.get()
             && let Ok(below) = dir.strip_prefix(mount)
@@ -238,7 +242,7 @@ impl Hierarchy {
         }
         let name = process::cgroup(pid)?;
         if let Some(learned) = common(dir, Path::new(&name)) {
-            // Another thread may have learned the same.
+            // Another thread may have stored the same value.
             let _known = self.known.set(learned);
         }
         Ok(name)
@@ -256,7 +260,7 @@ fn common(dir: &Path, name: &Path) -> Option<(PathBuf, PathBuf)> {
     (count > 0).then(|| Some((of(dir)?, of(name)?)))?
 }
 
-/// The files of v1 hierarchies through which a task joins its cgroups there.
+/// Opens the files through which a task joins its cgroups in v1 hierarchies.
 pub(crate) fn open_joins(placement: &CgroupPlacement) -> Result<Vec<OwnedFd>, OpenCgroupError> {
     placement
         .joins
@@ -271,7 +275,7 @@ pub(crate) fn open_joins(placement: &CgroupPlacement) -> Result<Vec<OwnedFd>, Op
         .collect()
 }
 
-/// The number after `name` in a file of `name number` lines.
+/// Returns the number after `name` in a file of `name number` lines.
 pub(crate) fn field(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|line| {
         let (key, value) = line.split_once(' ')?;
@@ -279,7 +283,7 @@ pub(crate) fn field(text: &str, name: &str) -> Option<u64> {
     })
 }
 
-/// A cgroup's directory and its number.
+/// Opens a cgroup's directory and returns its inode number.
 fn open_dir(path: &Path) -> io::Result<(OwnedFd, u64)> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let dir = rustix::fs::openat(CWD, path, flags, Mode::empty())?;
@@ -292,7 +296,7 @@ fn open_in(dir: BorrowedFd<'_>, name: &str, access: OFlags) -> io::Result<File> 
     Ok(rustix::fs::openat(dir, name, flags, Mode::empty())?.into())
 }
 
-/// The kernel answers so for a cgroup that was removed while it was held open.
+/// Returns whether the error means that the cgroup was removed while its directory was held open.
 fn removed(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound
         || error.raw_os_error() == Some(rustix::io::Errno::NODEV.raw_os_error())
@@ -318,13 +322,13 @@ mod tests {
             Path::new("/muster/one/task"),
         );
         assert_eq!(learned, Some((path("/v2/unified"), path("/"))));
-        // The driver's own root may lie deeper than the mount, or the other way round.
+        // The driver's own root may be deeper than the mount, or the other way round.
         let learned = common(
             Path::new("/v2/tasks/one"),
             Path::new("/host/muster/tasks/one"),
         );
         assert_eq!(learned, Some((path("/v2"), path("/host/muster"))));
-        // It moved itself before anybody looked: nothing is learned.
+        // The process moved itself before the driver read its cgroup: the driver learns no mapping.
         let learned = common(Path::new("/v2/one"), Path::new("/one/inner"));
         assert_eq!(learned, None);
 
@@ -332,7 +336,7 @@ mod tests {
             known: OnceLock::from((path("/v2/unified"), path("/"))),
         };
         let dir = Path::new("/v2/unified/muster/other/task");
-        // Of a pid that is nobody's nothing could be read.
+        // This pid does not exist, so the name comes from the stored mapping.
         let name = hierarchy.name_of(dir, i32::MAX).unwrap();
         assert_eq!(name, "/muster/other/task");
         assert!(

@@ -1,4 +1,4 @@
-//! From a task's configuration to a process: what must be opened and looked up before the start.
+//! From a task's configuration to a process: everything that must be opened and looked up before the start.
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -43,14 +43,14 @@ pub(crate) enum StartProcessError {
     Cgroup(#[from] OpenCgroupError),
     #[error(transparent)]
     Isolation(#[from] IsolationError),
-    /// A zero byte or an equals sign where there can be none.
+    /// A zero byte or an equals sign in a text that must not contain it.
     #[error("{what} {value:?} cannot be given to a process: {reason}")]
     Text {
         what: &'static str,
         value: String,
         reason: &'static str,
     },
-    /// The program did not run.
+    /// The program could not be executed.
     #[error("run {}: {hint}", program.display())]
     Run {
         program: PathBuf,
@@ -58,24 +58,24 @@ pub(crate) enum StartProcessError {
         #[source]
         source: SpawnError,
     },
-    /// The thread that should start the process is missing, or it failed.
+    /// The thread that starts the process could not be created, or it failed.
     #[error("the thread that was to start it failed")]
     Thread(#[source] io::Error),
-    /// The start of an action cannot be recorded; it would be begun twice after the driver's death.
+    /// The start of an action cannot be recorded. After the driver's death, the action would be started twice.
     #[error("record the start of the action")]
     Record(#[source] io::Error),
-    /// The process was started and could not be looked at.
+    /// The process was started, but reading its state failed.
     #[error("look at the started process")]
     Look(#[source] io::Error),
 }
 
 impl StartProcessError {
-    /// The error of the driver's interface: the whole chain in one line, and whether to try again.
+    /// Converts the error to that of the driver's interface: the whole chain in one line, and whether to try again.
     pub(crate) fn into_start_error(self, task_name: &str) -> StartTaskError {
         self.start_error(format!("start task {task_name}: "))
     }
 
-    /// The same of a task's own program: with the field of its `config` that is to blame.
+    /// Converts the error of a task's own program, with the faulty field of its `config`.
     pub(crate) fn into_start_error_of_task(self, task_name: &str) -> StartTaskError {
         let step = match &self {
             Self::Run {
@@ -112,7 +112,7 @@ impl StartProcessError {
         }
     }
 
-    /// Errors of a node that is short of something, which passes.
+    /// Returns whether the error is temporary, because the node lacks a resource.
     fn passing(&self) -> bool {
         if matches!(self, Self::Isolation(IsolationError::Changed)) {
             return true;
@@ -144,7 +144,7 @@ pub(crate) struct OpenOutputs {
     _files: [OwnedFd; 2],
 }
 
-/// The files of a process to be.
+/// The standard streams of a process that is about to start.
 #[derive(Debug)]
 pub(crate) struct Streams {
     pub(crate) stdin: OwnedFd,
@@ -161,12 +161,12 @@ impl Streams {
         }
     }
 
-    /// In the order of their numbers.
+    /// Returns the files in the order of their descriptors: 0, 1, 2.
     pub(crate) fn files(&self) -> [BorrowedFd<'_>; 3] {
         [self.stdin.as_fd(), self.stdout.as_fd(), self.stderr.as_fd()]
     }
 
-    /// The null device in, the task's FIFOs out.
+    /// Opens the null device for input and the task's FIFOs for output.
     pub(crate) fn of_task(config: &TaskConfig) -> Result<Self, PathError> {
         Ok(Self {
             stdin: paths::open_null()?,
@@ -176,25 +176,25 @@ impl Streams {
     }
 }
 
-/// A task's process to be.
+/// The configuration of a process that is about to start.
 #[derive(Debug)]
 pub(crate) struct ProcessConfig<'a> {
     pub(crate) config: &'a TaskConfig,
     pub(crate) native: &'a NativeConfig,
     pub(crate) node: &'a Node,
     pub(crate) cgroup: Option<&'a TaskCgroup>,
-    /// Empty: the reaper alone, which lasts until it is killed.
+    /// The command. If it is empty, only the reaper runs, until it is killed.
     pub(crate) command: &'a str,
     pub(crate) args: &'a [String],
-    /// A program of the driver's own to run in place of `command`, which is its name then.
+    /// A program of the driver to run in place of `command`, which is then the name of that program.
     pub(crate) own: Option<BorrowedFd<'a>>,
     pub(crate) streams: &'a Streams,
-    /// The streams are a terminal, which becomes the process's. The number is what the host calls id 0 of the
-    /// task.
+    /// The streams are a terminal, which becomes the controlling terminal of the process. The number is the host's id
+    /// for id 0 of the task.
     pub(crate) terminal: Option<u32>,
 }
 
-/// Starts the task itself. The answer holds the ids of a strict task.
+/// Starts the task itself. Returns its process, and the ids of a strict task.
 pub(crate) fn start_task(
     launch: &ProcessConfig<'_>,
 ) -> Result<(SpawnedProcess, Option<Range>), StartProcessError> {
@@ -206,7 +206,7 @@ pub(crate) fn start_task(
     } = launch;
     let policy = node.policy();
     let confinement = Confinement::decide(config, native, &policy, node.open_files)?;
-    // The thread gave up what such a task keeps, when the node did not allow it yet.
+    // The thread gave up the capabilities that such a task keeps, because the policy did not allow them yet.
     let missing = confinement.capabilities.without(spawn_pool::bounding());
     if !missing.is_empty() {
         return Err(IsolationError::Changed.into());
@@ -245,7 +245,7 @@ pub(crate) fn start_task(
     if matches!(network, TaskNetwork::Empty) {
         namespaces |= libc::CLONE_NEWNET;
     }
-    // The file of a network namespace stays open until the process is in it.
+    // The file of a network namespace stays open until the process has entered the namespace.
     let namespaces = u64::from(namespaces.cast_unsigned());
     let mut spawned = launch.run(
         script,
@@ -260,16 +260,16 @@ pub(crate) fn start_task(
     Ok((spawned, range))
 }
 
-/// The kind of process to start beside a task's first process.
+/// The kind of process to start next to a task's first process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ProcessKind {
-    /// A command that somebody wants to be run in the task: it has no more rights than the task has.
+    /// A command that an operator or the host runs in the task. It has no more rights than the task.
     Command,
-    /// A part of the task's own work, with a user of its own: the node's policy decides its rights.
+    /// A part of the task's own work, with a separate user. The node's policy decides its rights.
     Action,
 }
 
-/// Starts a process beside the task's first one, in its namespaces.
+/// Starts a process next to the task's first process, in the task's namespaces.
 pub(crate) fn start_beside(
     launch: &ProcessConfig<'_>,
     first: &Process,
@@ -282,15 +282,15 @@ pub(crate) fn start_beside(
         ..
     } = launch;
     let mut confinement = match what {
-        // A right that was allowed when the task started is allowed to a command in it. The kernel knows the most it
-        // can have.
+        // A right that was allowed when the task started is allowed to a command in the task. The kernel has the upper
+        // bound of the task's capabilities.
         ProcessKind::Command => {
             let policy = node.policy().of_running_task();
             let mut confinement = Confinement::of(config, native, &policy, node.open_files)?;
             let bounding = Capabilities::bounding_of(first.pid);
             confinement.capabilities = confinement.capabilities.both(bounding);
-            // The scope of another process cannot be entered. In a scope of its own the command could neither look at
-            // the task's processes nor call the task.
+            // A process cannot enter the Landlock scope of another process. In its own scope, the command could
+            // neither inspect the task's processes nor connect to the task.
             confinement.scoped = false;
             confinement
         }
@@ -314,7 +314,7 @@ pub(crate) fn start_beside(
     let ids = (confinement.level == IsolationLevel::Strict).then(|| pidfd.as_fd());
     std::thread::scope(|scope| {
         let started = scope.spawn(|| {
-            // Decides where this thread's children are, and the thread ends with this function.
+            // This sets the pid namespace for the children of this thread. The thread ends with this function.
             rustix::thread::move_into_thread_name_spaces(
                 pidfd.as_fd(),
                 rustix::thread::ThreadNameSpaceType::PROCESS_ID,
@@ -338,7 +338,7 @@ fn range_of(config: &TaskConfig, node: &Node) -> Result<Range, IsolationError> {
 }
 
 impl ProcessConfig<'_> {
-    /// Adds what every process does before its program, and starts it.
+    /// Adds the calls that every process makes before its program, and starts the process.
     fn run(
         &self,
         mut script: Script,
@@ -416,7 +416,7 @@ impl ProcessConfig<'_> {
         spawned.map_err(|source| self.explain(source, &programs, raw))
     }
 
-    /// The process writes itself into cgroups of v1 hierarchies.
+    /// Makes the process write itself into cgroups of v1 hierarchies.
     fn join_cgroups(&self, script: &mut Script) -> Result<(), StartProcessError> {
         let joins = match &self.config.cgroup {
             Some(placement) => open_joins(placement)?,
@@ -428,7 +428,7 @@ impl ProcessConfig<'_> {
         Ok(())
     }
 
-    /// The process moves itself into the v2 cgroup before anything else.
+    /// Makes the process move itself into the v2 cgroup before any other call.
     fn join_cgroups_first(&self, script: &mut Script) -> Result<(), StartProcessError> {
         let procs = self
             .cgroup
@@ -476,8 +476,8 @@ impl ProcessConfig<'_> {
             .collect()
     }
 
-    /// As the task sees it. The root, where `local`, `secrets`, `tmp` and `alloc` are, unless the job says otherwise.
-    /// Actions begin in `/local`, where they can write.
+    /// Returns the working directory as a path in the task. The default is the root, which contains `local`,
+    /// `secrets`, `tmp` and `alloc`. Actions start in `/local`, where they can write.
     fn work_dir(&self, translation: &PathTranslation) -> Result<CString, StartProcessError> {
         let home = match self.native.actions {
             Some(_) => Path::new("/local"),
@@ -512,7 +512,7 @@ impl ProcessConfig<'_> {
     }
 }
 
-/// One byte, which means the writer itself.
+/// Writes one byte, `0`, which stands for the writing process.
 fn join_through(script: &mut Script, file: OwnedFd, first: bool) {
     let zero = script.text(c"0");
     let file = script.file(file);
@@ -528,7 +528,7 @@ fn join_through(script: &mut Script, file: OwnedFd, first: bool) {
     }
 }
 
-/// The inputs for opening the parts of a task's view.
+/// The data for opening the parts of a task's view.
 struct ViewBuilder<'a> {
     launch: &'a ProcessConfig<'a>,
     owner: Option<Owner>,
@@ -571,8 +571,8 @@ impl ViewBuilder<'_> {
                 paths::give_output(file, (first + uid, first + gid))?;
             }
         }
-        // Nothing but the task's own directories is in it: what the host lends is given back before the task's end is
-        // told.
+        // Only mounts of the task's own directories may be kept. The mounts of the host must be released before the
+        // end of the task is reported.
         let is_own = mounts.is_empty() && root.is_none();
         let memory = u64::try_from(config.resources.linux.memory_limit_bytes).unwrap_or(0);
         Ok(TaskView {
@@ -593,8 +593,8 @@ impl ViewBuilder<'_> {
         })
     }
 
-    /// The task's directories: `/local`, `/secrets`, `/tmp`, those that clients of one-off tasks expect, and, shared by
-    /// its group, `/alloc`.
+    /// Opens the task's directories: `/local`, `/secrets`, `/tmp`, the directories that clients of one-off tasks
+    /// expect, and `/alloc`, which the group shares.
     fn own(&self) -> Result<Vec<DetachedMount>, IsolationError> {
         let config = self.launch.config;
         let mut own = Vec::new();
@@ -619,7 +619,8 @@ impl ViewBuilder<'_> {
         Ok(own)
     }
 
-    /// The directory goes to the host's id of the task's user, if its file system cannot show other owners.
+    /// Opens one directory. The directory is given to the host's id of the task's user if its file system does not
+    /// support mapped owners.
     fn attachment(
         &self,
         dir: &OwnedFd,
@@ -644,7 +645,7 @@ impl ViewBuilder<'_> {
         })
     }
 
-    /// Opens the mounts that the job and the host ask for.
+    /// Opens the mounts that the job and the host request.
     fn mounts(&self) -> Result<Vec<(DetachedMount, MountPoint)>, IsolationError> {
         let ProcessConfig {
             config,
@@ -668,7 +669,7 @@ impl ViewBuilder<'_> {
         for mount in &config.mounts {
             crate::config::check_target("volume_mount.destination", &mount.task_path)?;
             let source = paths::open_host_mount(&mount.host_path)?;
-            // A task cannot mount, so that nothing of it could reach the host.
+            // A task cannot mount, so no mount of the task could reach the host.
             let propagation = match job::Propagation::from_name(&mount.propagation_mode) {
                 Some(job::Propagation::HostToTask | job::Propagation::Bidirectional) => {
                     Propagation::Slave
@@ -708,8 +709,7 @@ impl ViewBuilder<'_> {
         Ok((DetachedMount { mount, target }, point))
     }
 
-    /// The tree that the job names, with a layer above it for what the task writes and for the places
-    /// that are mounted on.
+    /// Opens the root directory that the job names. A layer above it takes the task's writes and the mount points.
     fn root(
         &self,
         named: &str,
@@ -739,7 +739,7 @@ impl ViewBuilder<'_> {
     }
 }
 
-/// A hint for the operator about a failed step.
+/// Returns a hint for the operator about a failed step.
 fn hint(error: &SpawnError, program: &Path, raw: bool) -> &'static str {
     let (step, source) = match error {
         SpawnError::Clone { .. } | SpawnError::IntoCgroup { .. } => {
@@ -784,7 +784,7 @@ fn hint(error: &SpawnError, program: &Path, raw: bool) -> &'static str {
     }
 }
 
-/// The environment as given, nothing added; paths of the host are those that the task sees.
+/// Returns the environment as given. Paths of the host are translated to the paths that the task sees.
 fn environment(
     config: &TaskConfig,
     translation: &PathTranslation,

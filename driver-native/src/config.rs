@@ -22,12 +22,12 @@ pub const NAME: &str = "native";
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum IsolationLevel {
-    /// A process of the host, in its cgroup. Only where the node allows it.
+    /// A process of the host, in its cgroup. It requires permission of the node.
     Raw,
-    /// Its own namespaces, root directory and a filter of system calls.
+    /// Separate namespaces, a separate root directory and a filter of system calls.
     #[default]
     Contained,
-    /// Besides, ids of its own, a root that cannot be written, and no network.
+    /// Like `contained`, with separate ids, a read-only root, and no network.
     Strict,
 }
 
@@ -45,9 +45,9 @@ impl IsolationLevel {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Network {
-    /// That of its group, which is the host's unless the group says otherwise.
+    /// The network of the task's group, which is the host's unless the group sets another.
     Host,
-    /// An empty one of its own.
+    /// An empty network namespace of the task's own.
     None,
 }
 
@@ -55,11 +55,11 @@ pub(crate) enum Network {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct BindMount {
-    /// Below the task's directory, or an absolute path that the node allows.
+    /// A path below the task's directory, or an absolute path that the node allows.
     pub(crate) source: String,
-    /// The place at which the task sees it.
+    /// The path in the task.
     pub(crate) target: String,
-    /// The task cannot write there, unless it says `false`.
+    /// The task cannot write to the mount, unless this is `false`.
     #[serde(default)]
     pub(crate) readonly: Option<bool>,
 }
@@ -68,27 +68,27 @@ pub(crate) struct BindMount {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NativeConfig {
-    /// Program to run: absolute, relative to the task's directory if it has a slash, or a name
-    /// looked for in the task's directory and in `PATH`. Empty with `actions`.
+    /// The program to run. It is absolute, relative to the task's directory if it contains a slash, or a name. A name
+    /// is searched for in the task's directory and in `PATH`. Empty with `actions`.
     #[serde(default, deserialize_with = "null_is_default")]
     pub(crate) command: String,
     /// A tree of actions to carry out in place of a command, as JSON text.
     #[serde(default, deserialize_with = "tree")]
     pub(crate) actions: Option<Action>,
-    /// The name on the lines and failures of actions that have none.
+    /// The name on the lines and failures of actions that have no name.
     #[serde(default, deserialize_with = "null_is_default")]
     pub(crate) log_source: String,
-    /// A file, as the task sees it, whose beginning is the result of the actions.
+    /// A file, as the task sees it. Its beginning is the result of the actions.
     #[serde(default, deserialize_with = "null_is_default")]
     pub(crate) result_file: String,
-    /// Without that file, actions that went well have failed.
+    /// Successful actions count as failed if that file is missing.
     #[serde(default, deserialize_with = "null_is_default")]
     pub(crate) result_required: bool,
-    /// The most processes and threads at once. The maker of the cgroup sets the limit. The driver sets it in a cgroup
-    /// that a host names and does not limit.
+    /// The most processes and threads at once. The agent sets the limit in a cgroup that it creates. The driver sets
+    /// the limit in a cgroup that a foreign host names and does not limit.
     #[serde(default)]
     pub(crate) pids_max: Option<serde_json::Number>,
-    /// MiB that one download of the actions may unpack to, and one file may have that is fetched or sent.
+    /// MiB that one download of the actions may unpack to, and that one downloaded or uploaded file may have.
     #[serde(default)]
     pub(crate) disk_mb: Option<u64>,
     #[serde(default, deserialize_with = "null_is_default")]
@@ -96,16 +96,16 @@ pub(crate) struct NativeConfig {
     /// The working directory: a path below the task's directory, or an absolute one.
     #[serde(default)]
     pub(crate) work_dir: Option<String>,
-    /// The task cannot gain privileges by running set-user-id programs. Only a raw one may.
+    /// The task cannot gain privileges by running set-user-id programs. Only a raw task may switch this off.
     #[serde(default, deserialize_with = "null_is_default")]
     pub(crate) no_new_privs: NoNewPrivs,
     /// The level of isolation from the node.
     #[serde(default, deserialize_with = "null_is_default")]
     pub(crate) isolation: IsolationLevel,
-    /// A directory tree to see as the root, in place of the host's directories.
+    /// A directory tree that becomes the root in place of the host's directories.
     #[serde(default)]
     pub(crate) root: Option<String>,
-    /// Whether that tree is kept as it is; the default is `false`, in `strict` it always is.
+    /// Whether that tree is read-only; the default is `false`. In `strict` it is always read-only.
     #[serde(default)]
     pub(crate) readonly_root: Option<bool>,
     /// Further mounts that the task sees.
@@ -120,24 +120,24 @@ pub(crate) struct NativeConfig {
     /// Capabilities beyond the default.
     #[serde(default, deserialize_with = "null_is_default")]
     pub(crate) cap_add: Vec<String>,
-    /// Capabilities less than the default.
+    /// Capabilities that are removed from the default.
     #[serde(default, deserialize_with = "null_is_default")]
     pub(crate) cap_drop: Vec<String>,
     /// Limits of the process by name: `nofile = "1024:4096"`, soft and hard.
     #[serde(default, deserialize_with = "null_is_default")]
     pub(crate) rlimits: BTreeMap<String, String>,
-    /// A reaper is the task's first process, and the program its child.
+    /// A reaper is the task's first process, and the program is its child.
     #[serde(default, deserialize_with = "null_is_default")]
     pub(crate) init: bool,
-    /// The task's host name; made from its name and allocation otherwise.
+    /// The task's host name. The default consists of the task's name and its allocation.
     #[serde(default)]
     pub(crate) hostname: Option<String>,
-    /// The network of the task; the group's if it does not say.
+    /// The network of the task; the default is the group's.
     #[serde(default)]
     pub(crate) network: Option<Network>,
 }
 
-/// On unless a job says otherwise.
+/// `true` unless a job sets another value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
 pub(crate) struct NoNewPrivs(pub(crate) bool);
@@ -148,8 +148,8 @@ impl Default for NoNewPrivs {
     }
 }
 
-/// A `config` block that cannot be used, by the field that is wrong. The field is in backquotes and by the name that it
-/// has in a job file, so that the author finds the line.
+/// A `config` block that cannot be used, with the name of the faulty field. The field is in backquotes and has its
+/// name in a job file, so that the author finds the line.
 #[derive(Debug, Error)]
 pub(crate) enum ConfigError {
     /// A field is missing, unknown or of another type.
@@ -159,7 +159,7 @@ pub(crate) enum ConfigError {
         #[source]
         source: serde_json::Error,
     },
-    /// Nothing is to be done.
+    /// The block has neither a command nor actions.
     #[error("`config.command` is empty; name a program, or give `config.actions`")]
     EmptyCommand,
     #[error("`config.actions` and `config.command` exclude each other; leave one out")]
@@ -209,7 +209,7 @@ pub(crate) enum ConfigError {
     },
 }
 
-/// For errors.
+/// The names of all fields, for errors.
 const FIELDS: &str = "command, actions, log_source, result_file, result_required, pids_max, disk_mb, args, work_dir, no_new_privs, isolation, root, readonly_root, mounts, user, group, cap_add, cap_drop, rlimits, init, hostname, network";
 
 /// The paths that the driver itself mounts, or that would hide its mounts.
@@ -217,15 +217,16 @@ const RESERVED: [&str; 7] = [
     "/alloc", "/dev", "/local", "/proc", "/secrets", "/sys", "/tmp",
 ];
 
-/// Writable directories that clients of Diego's expect of a container: the name in the task's directory and the place.
-/// Every user of the task's actions may write there.
+/// Writable directories that Diego's clients expect in a container: the name in the task's directory and the path in
+/// the task. Every user of the task's actions may write there.
 const CLIENT_DIRS: [(&str, &str); 2] = [("home", HOME), ("app", "/app")];
 
 /// The home of one-off tasks.
 pub(crate) const HOME: &str = "/home/vcap";
 
 impl NativeConfig {
-    /// The directories that clients of one-off tasks expect. A root of its own has what its image holds there.
+    /// Returns the directories that clients of one-off tasks expect. A task with its own root has the content of its
+    /// image there instead.
     pub(crate) fn client_dirs(&self) -> &'static [(&'static str, &'static str)] {
         if self.actions.is_some() && self.root.is_none() && self.isolation != IsolationLevel::Raw {
             &CLIENT_DIRS
@@ -247,23 +248,23 @@ impl NativeConfig {
         Ok(config)
     }
 
-    /// Whether a reaper is the task's first process. Actions come and go beside it.
+    /// Returns whether a reaper is the task's first process. Actions start and end next to it.
     pub(crate) fn has_init(&self) -> bool {
         self.init || self.actions.is_some()
     }
 
-    /// Processes and threads at once, if it is a number of them. The reaper is not the task's.
+    /// Returns the limit of processes and threads, if it is a positive number. The reaper does not count.
     pub(crate) fn pids_max(&self) -> Option<u64> {
         let max = self.pids_max.as_ref()?.as_u64().filter(|max| *max > 0)?;
         Some(max.saturating_add(self.has_init().into()))
     }
 
-    /// The limits of the process.
+    /// Returns the limits of the process.
     pub(crate) fn limits(&self) -> Result<Vec<Limit>, ConfigError> {
         Ok(rlimits::read(&self.rlimits)?)
     }
 
-    /// Either a command or actions, and nothing that belongs to the other.
+    /// Checks that there is either a command or actions, and no field of the other kind.
     fn check_work(&self) -> Result<(), ConfigError> {
         let Some(tree) = &self.actions else {
             if self.command.is_empty() {
@@ -286,7 +287,7 @@ impl NativeConfig {
         check(tree).map_err(ConfigError::Actions)
     }
 
-    /// Refuses fields that contradict the level.
+    /// Refuses fields that contradict the isolation level.
     fn check_level(&self) -> Result<(), ConfigError> {
         match self.isolation {
             IsolationLevel::Raw => {
@@ -341,7 +342,7 @@ impl NativeConfig {
         Ok(())
     }
 
-    /// The schema that hosts check the block against.
+    /// Returns the schema that hosts use to check the block.
     pub(crate) fn schema() -> Spec {
         let optional = |name: &'static str, kind: &str| (name, Spec::optional(name, kind));
         let mount = Spec::object([
@@ -384,8 +385,8 @@ impl NativeConfig {
     }
 }
 
-/// A path below the task's directory, or an absolute one; `..` nowhere. Links are looked at when it
-/// is opened.
+/// Checks that a path is below the task's directory or absolute, and has no `..`. Links are checked when the path is
+/// opened.
 fn check_source(field: &str, path: &str) -> Result<(), ConfigError> {
     let refused = |reason| {
         Err(ConfigError::Path {
@@ -406,7 +407,7 @@ fn check_source(field: &str, path: &str) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Whether a task may have something mounted where `field` says.
+/// Checks that a task may have a mount at `target`.
 pub(crate) fn check_target(field: &str, target: &str) -> Result<(), ConfigError> {
     let refused = |reason| {
         Err(ConfigError::MountTarget {
@@ -435,7 +436,7 @@ fn is_host_name(name: &str) -> bool {
         && !name.ends_with('-')
 }
 
-/// Hosts that follow the schema send an absent field as null.
+/// Reads null as the default: hosts that follow the schema send an absent field as null.
 fn null_is_default<'de, D, T>(from: D) -> Result<T, D::Error>
 where
     D: serde::Deserializer<'de>,
@@ -444,7 +445,7 @@ where
     Ok(Option::deserialize(from)?.unwrap_or_default())
 }
 
-/// A tree of actions, as text: a block's schema has no words for a tree.
+/// Reads a tree of actions from text, because a block's schema cannot describe a tree.
 fn tree<'de, D>(from: D) -> Result<Option<Action>, D::Error>
 where
     D: serde::Deserializer<'de>,
@@ -456,7 +457,7 @@ where
     tree.map(Some).map_err(serde::de::Error::custom)
 }
 
-/// A block that stands once is an object, one that stands more often a list.
+/// Reads one block as an object and several blocks as a list.
 fn one_or_many<'de, D>(from: D) -> Result<Vec<BindMount>, D::Error>
 where
     D: serde::Deserializer<'de>,
@@ -511,7 +512,7 @@ mod tests {
         assert!(source.to_string().contains("`arg`"), "{source}");
     }
 
-    /// By the names of a job file, where a mount is a block of its own.
+    /// The errors use the names of a job file, where each mount is a block.
     #[test]
     fn a_field_that_cannot_be_read_is_named() {
         let mount = json!([{"source": "local/a", "target": "/a"}]);
@@ -615,7 +616,7 @@ mod tests {
         NativeConfig::read(&config).unwrap_err().to_string()
     }
 
-    /// The field and the way out are in each message.
+    /// Each message has the field and a remedy.
     #[test]
     fn contradictions_are_named() {
         let cases = [
@@ -671,7 +672,7 @@ mod tests {
         }
     }
 
-    /// As a host reads a job's block: by the schema, with an entry for every field.
+    /// A host reads a job's block with the schema, and sends an entry for every field.
     #[test]
     fn block_that_fits_the_schema_is_read() {
         let schema = muster_driver::Schema::new(&NativeConfig::schema()).unwrap();

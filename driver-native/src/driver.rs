@@ -1,4 +1,4 @@
-//! The native driver: tasks by id, and what may be done with them.
+//! The native driver: its tasks by id, and the operations on them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -33,7 +33,7 @@ use crate::{exec, limits, signal, stats};
 /// The version of Nomad's plugin interface.
 const API_VERSION: &str = "v0.1.0";
 
-/// Runs tasks as processes of this machine. Dropping it leaves them running.
+/// Runs tasks as processes of this machine. The tasks continue to run when the driver is dropped.
 #[derive(Debug)]
 pub struct NativeDriver {
     shared: Arc<DriverState>,
@@ -47,15 +47,15 @@ struct DriverState {
     starters: SpawnPool,
     open_files: Option<OpenFiles>,
     node: OnceLock<Arc<Node>>,
-    /// Told when the node's allowances change.
+    /// Notified when the node's policy changes.
     configured: watch::Sender<()>,
     absence: HostWatchdog,
 }
 
-/// A task's place in the table.
+/// An entry of the task table.
 #[derive(Clone, Debug)]
 enum TaskSlot {
-    /// Its id is taken while its process is made or looked for.
+    /// The id is reserved while the task's process is started or searched for.
     Reserved,
     Known(Arc<NativeTask>),
 }
@@ -67,13 +67,12 @@ impl Default for NativeDriver {
 }
 
 impl NativeDriver {
-    /// A driver that knows no task. Its functions must be called within a tokio runtime with I/O
-    /// and time.
+    /// Creates a driver without tasks. Its functions must be called within a tokio runtime with I/O and time.
     pub fn new() -> Self {
         Self::with_open_files(None)
     }
 
-    /// A driver whose tasks may open so many files, and not as many as itself.
+    /// Creates a driver whose tasks have this limit of open files instead of the driver's own.
     pub(crate) fn with_open_files(open_files: Option<OpenFiles>) -> Self {
         Self {
             shared: Arc::new(DriverState {
@@ -107,7 +106,7 @@ impl NativeDriver {
         })
     }
 
-    /// Makes the process. Once it has its turn, the work goes on when the caller goes away: the closure owns the
+    /// Starts the process. Once the work has begun, it continues when the caller goes away: the closure owns the
     /// reservation.
     async fn begin(
         reservation: Reservation,
@@ -226,7 +225,7 @@ impl NativeDriver {
     }
 }
 
-/// The abilities of this machine.
+/// Returns the fingerprint of the driver on this machine.
 fn fingerprint(node: &io::Result<Arc<Node>>) -> Fingerprint {
     let name = |suffix: &str| format!("driver.{NAME}{suffix}");
     let text = |text: &str| Attribute::Text(text.to_owned());
@@ -292,7 +291,7 @@ impl DriverState {
         Ok(self.node.get_or_init(|| Arc::new(node)))
     }
 
-    /// Takes an id that nobody has.
+    /// Reserves an unused id.
     fn reserve(&self, task_id: &str) -> Result<(), TaskIdInUse> {
         let mut tasks = self.lock();
         if tasks.contains_key(task_id) {
@@ -317,7 +316,7 @@ impl DriverState {
         Ok(task)
     }
 
-    /// Forgets `task`, unless another call was faster.
+    /// Forgets `task`, unless another call has already removed it.
     fn remove(&self, task_id: &str, task: &Arc<NativeTask>) -> Result<(), TaskError> {
         let mut tasks = self.lock();
         match tasks.get(task_id) {
@@ -329,7 +328,7 @@ impl DriverState {
         }
     }
 
-    /// Asks the task to end, and kills it when it does not.
+    /// Signals the task, and kills it when it does not end in time.
     async fn stop(
         &self,
         task: &NativeTask,
@@ -346,7 +345,8 @@ impl DriverState {
             return Ok(());
         }
         match &task.life.tree {
-            // The task does not choose the signal of its processes: a client knows one.
+            // The task's stop signal does not apply to actions. The executor always sends SIGTERM, which clients
+            // expect.
             Some(tree) => tree.stop(),
             None => {
                 task.life
@@ -367,14 +367,13 @@ impl DriverState {
         Ok(())
     }
 
-    /// Has the task stopped when no host was there for as long as it may run without one. Needs a runtime to be
-    /// entered.
+    /// Stops the task after the time that it may run without a connected host. Must be called within a runtime.
     fn guard(self: &Arc<Self>, task: &Arc<NativeTask>) {
         let Some(without_host) = task.without_host else {
             return;
         };
         let lasts = self.absence.lasts(without_host.max);
-        // It ends with the task, which must not live for it.
+        // The guard ends with the task, so it must not keep the task alive.
         let (shared, guarded) = (Arc::downgrade(self), Arc::downgrade(task));
         let guard = tokio::spawn(async move {
             lasts.await;
@@ -424,7 +423,7 @@ impl DriverState {
 #[derive(Debug)]
 struct TaskIdInUse;
 
-/// An id that was taken for a task that is not there yet; given back unless it is filled.
+/// A reserved id of a task that is not started yet. Dropping it releases the id, unless the task was inserted.
 struct Reservation {
     shared: Arc<DriverState>,
     task_id: String,
@@ -459,7 +458,7 @@ impl Drop for Reservation {
     }
 }
 
-/// Runs `work` on a thread that may block. A panic of it goes on in the caller.
+/// Runs `work` on a thread that may block. A panic of `work` is resumed in the caller.
 async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     match tokio::task::spawn_blocking(work).await {
         Ok(value) => value,
@@ -529,7 +528,7 @@ impl TaskDriver for NativeDriver {
         let stream = stream::unfold(
             (Duration::ZERO, changed, shared),
             |(pause, mut changed, shared)| async move {
-                // Again at once when the node allows something else. The sender lives in `shared`.
+                // A change of the node's policy ends the pause. The sender is in `shared`.
                 let _either = tokio::time::timeout(pause, changed.changed()).await;
                 let looking = Arc::clone(&shared);
                 let now = run_blocking(move || fingerprint(&looking.node().map(Arc::clone))).await;
@@ -592,7 +591,7 @@ impl TaskDriver for NativeDriver {
     }
 
     fn task_events(&self) -> BoxFuture<'_, Result<TaskEventStream, DriverError>> {
-        // A reader that lags misses events and goes on.
+        // A reader that lags loses events and continues.
         let stream = BroadcastStream::new(self.shared.events.subscribe())
             .filter_map(|event| async { event.ok() });
         async { Ok(stream.boxed()) }.boxed()

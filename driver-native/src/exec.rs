@@ -1,7 +1,7 @@
-//! Commands that run beside a task: in its cgroups, as its user, with its environment.
+//! Commands that run next to a task's processes: in its cgroups, as its user, with its environment.
 //!
-//! Here their output is collected; `session` carries input and output as they come, `terminal` is what a
-//! session may have in place of pipes.
+//! This module collects the output of a command. `session` streams input and output; `terminal` replaces the pipes of
+//! a session.
 
 mod session;
 mod terminal;
@@ -23,7 +23,7 @@ use crate::paths;
 use crate::process::Process;
 use crate::task::{NativeTask, failed};
 
-/// A command that runs.
+/// A running command.
 #[derive(Debug)]
 pub(crate) struct RunningCommand {
     process: Process,
@@ -49,8 +49,8 @@ pub(crate) fn start(task: &NativeTask, command: &[String]) -> Result<RunningComm
     })
 }
 
-/// Starts `command` in `task` with the environment of `config`. With `terminal`, the streams are one, which
-/// becomes that of the command.
+/// Starts `command` in `task` with the environment of `config`. With `terminal`, all streams are one terminal, which
+/// becomes the controlling terminal of the command.
 fn launch(
     task: &NativeTask,
     (config, native): (&TaskConfig, &NativeConfig),
@@ -97,8 +97,8 @@ fn refused(message: String) -> TaskError {
 }
 
 impl RunningCommand {
-    /// Collects the output until the command ends or `timeout` passes; zero is no timeout. A command
-    /// whose caller goes away is killed.
+    /// Collects the output until the command ends or `timeout` passes; zero means no timeout. Dropping the future
+    /// kills the command.
     pub(crate) async fn finish(self, timeout: Duration) -> Result<ExecResult, TaskError> {
         let Self {
             process,
@@ -116,8 +116,8 @@ impl RunningCommand {
                 tokio::pin!(reading, waiting);
                 tokio::select! {
                     ended = &mut waiting => {
-                        // What is in the pipes belongs to the result; what holds them open may be
-                        // something that the command left running.
+                        // The content of the pipes belongs to the result. A process that the command left running may
+                        // hold the pipes open.
                         let _late = tokio::time::timeout(limits::EXEC_DRAIN_DEADLINE, reading).await;
                         ended
                     }
@@ -177,7 +177,7 @@ impl Output {
         })
     }
 
-    /// Reads to the end, so that the command never blocks, and keeps what fits.
+    /// Reads to the end, so that the command never blocks, and keeps the output up to the bound.
     async fn read_all(&mut self) {
         let mut chunk = vec![0; limits::EXEC_READ_BYTES];
         loop {

@@ -1,6 +1,6 @@
-//! Names of fields in messages.
+//! The names of fields in messages.
 
-/// The name in a file of what stands at `path` in the block. What stands nowhere is the block itself.
+/// Returns the name in a job file of the field at `path` in the block. An empty path means the block itself.
 pub(crate) fn field(path: &str) -> String {
     let path = path.replacen("mounts", "mount", 1);
     match path.as_str() {

@@ -1,13 +1,13 @@
-//! The reaper that a task with `init = true` has as its first process, and every task with actions.
+//! The reaper: the first process of a task with `init = true`, and of every task with actions.
 //!
-//! A program that is the first process of its pid namespace has to reap what others leave, and gets no
-//! signal that it has no handler for. Most are not written for that. The reaper is: a static program of
-//! a few KiB, in `../init`, built with this crate and kept in a sealed file in memory, so that no task
-//! can change what the next one runs.
+//! A program that is the first process of its pid namespace must reap orphans. It receives only signals that it has a
+//! handler for. Most programs are not written for that; the reaper is. It is a static program of a few KiB, in
+//! `../init`. It is built with this crate and kept in a sealed memfd, so that no task can change the program of the
+//! next task.
 //!
-//! Beside actions it has no program of its own: it keeps the task's namespaces while actions come and go.
+//! In a task with actions the reaper has no child program. It keeps the task's namespaces while actions start and end.
 //!
-//! This is the one exception to "no process of ours beside a task", and only a task that asks has it.
+//! A task otherwise has no process of the driver. The reaper is the exception, and only tasks that need it have it.
 
 use std::ffi::CString;
 use std::io::{self, Write};
@@ -15,27 +15,27 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::fs::{CWD, MemfdFlags, Mode, OFlags, SealFlags};
 
-/// Built by `build.rs`.
+/// The program that `build.rs` builds.
 const PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/muster-init"));
-/// As `ps` shows it.
+/// The name that `ps` shows.
 const NAME: &std::ffi::CStr = c"muster-init";
 
-/// A file that holds the program and that nobody can change.
+/// Returns a sealed file that holds the program.
 pub(crate) fn sealed_file() -> io::Result<OwnedFd> {
     sealed(NAME, PROGRAM)
 }
 
-/// A file in memory that holds `program` for good.
+/// Returns a sealed memfd that holds `program`.
 pub(crate) fn sealed(name: &std::ffi::CStr, program: &[u8]) -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    // Kernels before 6.3 know no difference between files that may be run and others.
+    // Kernels before 6.3 do not support `MFD_EXEC`.
     let file = rustix::fs::memfd_create(name, flags | MemfdFlags::EXEC)
         .or_else(|_old| rustix::fs::memfd_create(name, flags))?;
     let mut file = std::fs::File::from(file);
     file.write_all(program)?;
     let seals = SealFlags::SEAL | SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE;
     rustix::fs::fcntl_add_seals(&file, seals)?;
-    // A file that is open for writing is not run.
+    // A file that is open for writing cannot be executed.
     Ok(reopened(&file.into(), OFlags::RDONLY)?)
 }
 
@@ -44,8 +44,8 @@ fn reopened(file: &OwnedFd, access: OFlags) -> rustix::io::Result<OwnedFd> {
     rustix::fs::openat(CWD, path, access | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// The reaper's arguments: its name, how many places to look for the program in, those, and the
-/// program's own arguments.
+/// Returns the reaper's arguments: its name, the number of paths for the program, those paths, and the program's own
+/// arguments.
 pub(crate) fn arguments(programs: &[CString], argv: &[CString]) -> Vec<CString> {
     let count = CString::new(programs.len().to_string()).unwrap_or_default();
     [NAME.to_owned(), count]

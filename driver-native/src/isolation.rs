@@ -1,13 +1,14 @@
-//! The isolation of a task from its node, and the place that decides it.
+//! The isolation of a task from its node, and the decision about it.
 //!
-//! - `../policy` is the node's allowance, `../config` the job's request. [`Confinement`] is the result of both, or the
-//!   named reason why the task does not start. A task never runs with less isolation than it was to have: a missing
-//!   ability of the machine is an error.
-//! - `template` is the root that tasks copy, `view` is one task's view in it, `privileges` are its rights. `mounts`
-//!   keeps its mounts for a moment after its end, `seccomp` is its system calls, `ranges` its ids in `strict`.
+//! - `../policy` is the node's policy, `../config` the job's request. [`Confinement`] is the result of both, or the
+//!   named reason why the task does not start. A task never runs with less isolation than decided: a missing feature
+//!   of the machine is an error.
+//! - `template` is the root that tasks copy, `view` is one task's mounts in it, `privileges` sets its rights. `mounts`
+//!   keeps a task's mounts briefly after its end, `seccomp` filters its system calls, `ranges` assigns the ids of
+//!   `strict` tasks.
 //!
-//! Nothing here makes a process: it prepares files and writes the calls of a [`Script`], which the child of
-//! [`crate::spawn`] carries out. Namespaces other than the mount namespace are made by the clone itself.
+//! This module creates no process. It opens files and writes the calls of a [`Script`], which the child of
+//! [`crate::spawn`] makes. The clone itself creates all namespaces except the mount namespace.
 //!
 //! [`Script`]: crate::spawn::Script
 
@@ -40,7 +41,7 @@ use crate::policy::Policy;
 use crate::spawn::OpenFiles;
 use crate::user::{AllowedGroups, Identity, UserError};
 
-/// The reason why a task cannot have its isolation, or may not have less.
+/// The reason why a task cannot have its isolation, or must not have less.
 #[derive(Debug, Error)]
 pub(crate) enum IsolationError {
     #[error(
@@ -122,36 +123,36 @@ pub(crate) enum IsolationError {
     Config(#[from] ConfigError),
 }
 
-/// The network in which a task's sockets are.
+/// The network of a task's sockets.
 #[derive(Debug)]
 pub(crate) enum TaskNetwork {
     Host,
-    /// In a namespace of its own, where nothing but `lo` is.
+    /// A separate namespace that contains only `lo`.
     Empty,
-    /// In a namespace that somebody made.
+    /// A namespace that already exists.
     Joined(OwnedFd),
 }
 
-/// The decided rights and limits of a task.
+/// The rights and limits of a task after the decision.
 #[derive(Debug)]
 pub(crate) struct Confinement {
     pub(crate) level: IsolationLevel,
-    /// The user to become; `None` is the driver's own, in raw tasks only.
+    /// The user of the task; `None` means the driver's user, in raw tasks only.
     pub(crate) identity: Option<Identity>,
     pub(crate) capabilities: Capabilities,
     pub(crate) limits: Vec<Limit>,
     pub(crate) hostname: String,
     pub(crate) no_new_privs: bool,
-    /// It reaches no abstract sockets but its own, where the kernel can keep it so. In a network namespace of its own
-    /// only the tasks of its allocation have some, and they may want to meet there.
+    /// The task can reach only its own abstract sockets, if the kernel supports that. In a separate network namespace
+    /// only the tasks of its allocation have abstract sockets, and they may use them to communicate.
     pub(crate) scoped: bool,
     pub(crate) init: bool,
-    /// The kind of files that it makes.
+    /// The kinds of files that the task can create.
     pub(crate) files: CreatableFiles,
 }
 
 impl Confinement {
-    /// Decides what `config` gets on a node with `policy`.
+    /// Decides the confinement for `config` on a node with `policy`.
     pub(crate) fn decide(
         config: &TaskConfig,
         native: &NativeConfig,
@@ -165,7 +166,7 @@ impl Confinement {
                 return Err(IsolationError::RawNotAllowed);
             }
             if mode(config) != NetworkMode::Host {
-                // Before its mounts: the files of names that such a network comes with are not the job's.
+                // This check comes before the mounts: the name files that come with such a network are not the job's.
                 return Err(IsolationError::RawInNetwork);
             }
             if !config.mounts.is_empty() {
@@ -181,7 +182,7 @@ impl Confinement {
         Self::of(config, native, policy, open_files)
     }
 
-    /// The task keeps none of root's powers for certain, as long as `policy` is the node's.
+    /// Returns whether the task certainly keeps no capability while `policy` applies.
     pub(crate) fn keeps_nothing(native: &NativeConfig, policy: &Policy) -> bool {
         nix::unistd::geteuid().is_root()
             && native.isolation == IsolationLevel::Contained
@@ -207,7 +208,7 @@ impl Confinement {
         let files = files(config, native);
         let capabilities = match files {
             CreatableFiles::Any => capabilities,
-            // A program with capabilities of its own is as good as one that runs as root.
+            // A program with file capabilities is as dangerous as a program that runs as root.
             CreatableFiles::Plain => capabilities.without(Capabilities::of_files()),
         };
         let mut limits = native.limits()?;
@@ -236,9 +237,9 @@ impl Confinement {
     }
 }
 
-/// The kind of files that the task may make. Files must be plain if other users of the host can find them. Such users
-/// reach files that a task writes to the host's directories, and the mounts there may run such programs as their
-/// owners.
+/// Decides the kinds of files that the task may create. Files must be plain if other users of the host can find them.
+/// Such users reach files that a task writes to the host's directories, and mounts there may run set-id programs as
+/// their owners.
 fn files(config: &TaskConfig, native: &NativeConfig) -> CreatableFiles {
     let on_host = |mount: &crate::config::BindMount| {
         mount.readonly == Some(false) && Path::new(&mount.source).is_absolute()
@@ -252,7 +253,7 @@ fn files(config: &TaskConfig, native: &NativeConfig) -> CreatableFiles {
     }
 }
 
-/// The network that a task gets.
+/// Returns the network of a task.
 pub(crate) fn network(
     config: &TaskConfig,
     native: &NativeConfig,
@@ -270,7 +271,7 @@ pub(crate) fn network(
     }
 }
 
-/// The reach of the task where no host holds it to a policy.
+/// Returns the reach of the task while no host enforces a network policy on it.
 pub(crate) fn reach(
     config: &TaskConfig,
     native: &NativeConfig,
@@ -287,7 +288,7 @@ pub(crate) fn reach(
     })
 }
 
-/// A [`TaskNetwork`] of which nothing is open.
+/// A [`TaskNetwork`] before its file is opened.
 enum SelectedNetwork<'a> {
     Host,
     Empty,
@@ -315,7 +316,7 @@ fn chosen<'a>(
     }
 }
 
-/// The network mode of the task's group.
+/// Returns the network mode of the task's group.
 fn mode(config: &TaskConfig) -> NetworkMode {
     config
         .network
@@ -356,7 +357,7 @@ fn identity(
     } else {
         named
     };
-    // The ids of a strict task are none of the host's.
+    // The ids of a strict task are separate from the host's.
     let allowed = if native.isolation == IsolationLevel::Strict {
         &AllowedGroups::Any
     } else {
@@ -377,13 +378,14 @@ fn identity(
     Ok(Some(identity))
 }
 
-/// Those that a list of the block names.
+/// Parses the capabilities of a list in the block.
 fn capabilities(field: &'static str, names: &[String]) -> Result<Capabilities, IsolationError> {
     Capabilities::parse(names.iter().map(String::as_str))
         .map_err(|source| IsolationError::UnknownCapability { field, source })
 }
 
-/// Root keeps the default set, everybody else nothing but what the job names.
+/// Returns the capabilities that a task keeps. Root keeps the default set; every other user keeps only those that the
+/// job names.
 fn kept(
     native: &NativeConfig,
     policy: &Policy,
@@ -418,7 +420,7 @@ fn kept(
     Ok(default.without(dropped).and(added))
 }
 
-/// As the job says, or `<task>-<allocation>`, in letters that host names have.
+/// Returns the host name in the job, or `<task>-<allocation>`, in characters that host names allow.
 fn hostname(config: &TaskConfig, native: &NativeConfig) -> String {
     if let Some(name) = &native.hostname {
         return name.clone();
@@ -436,21 +438,21 @@ fn hostname(config: &TaskConfig, native: &NativeConfig) -> String {
     }
 }
 
-/// Replaces paths of the host by those that the task sees: `<task directory>/local` is `/local`, and so
-/// on. They hold the allocation's id, so that nothing else looks like them.
+/// Replaces paths of the host with the paths that the task sees: `<task directory>/local` becomes `/local`, and so on.
+/// The host paths contain the allocation's id, so no other text matches them.
 ///
-/// A raw task sees the host's paths. A host of another make, that knows nothing of levels, tells it those of a root of
-/// its own (`NOMAD_TASK_DIR=/local`), where nothing is: then it is the other way round.
+/// A raw task sees the host's paths. A foreign host has no isolation levels and passes it paths in a separate root
+/// (`NOMAD_TASK_DIR=/local`), which do not exist for a raw task. Then the paths are replaced in the other direction.
 #[derive(Debug, Default)]
 pub(crate) struct PathTranslation {
     inwards: Vec<(String, &'static str)>,
     outwards: Vec<(&'static str, String)>,
 }
 
-/// The files that a task wrote in a root of its own, below its directory.
+/// The directory of files that a task wrote in a root of its own, below the task's directory.
 pub(crate) const UPPER_LAYER: &str = ".root/upper";
 
-/// The variable that shows which paths a host tells.
+/// The variable that shows which paths the host passes.
 const TASK_DIR_VARIABLE: &str = "NOMAD_TASK_DIR";
 
 impl PathTranslation {
@@ -476,7 +478,7 @@ impl PathTranslation {
         if variable.is_none_or(|path| path != "/local") {
             return Self::default();
         }
-        // The host's `/tmp` is there, and may be meant.
+        // The host's `/tmp` exists, and the task may mean it.
         let pairs = pairs.filter(|(_, inside)| *inside != "/tmp");
         Self {
             outwards: pairs.map(|(host, inside)| (inside, host)).collect(),
@@ -500,7 +502,7 @@ impl PathTranslation {
     }
 }
 
-/// `from` is replaced where it is a whole path or the begin of one, and `begins` after the letter before it.
+/// Replaces `from` where it is a whole path or the beginning of a path, if `begins` accepts the character before it.
 fn replaced(text: &str, from: &str, to: &str, begins: impl Fn(char) -> bool) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -516,12 +518,13 @@ fn replaced(text: &str, from: &str, to: &str, begins: impl Fn(char) -> bool) -> 
     out
 }
 
-/// Whether `c` is usual in the name of a file.
+/// Returns whether `c` is usual in a file name.
 fn is_of_path(c: char) -> bool {
     c.is_alphanumeric() || matches!(c, '/' | '_' | '-' | '.')
 }
 
-/// The task's directory; a host that names none means the one of its name in the allocation's.
+/// Returns the task's directory. If a host names none, it is the directory with the task's name in the allocation's
+/// directory.
 pub(crate) fn task_dir(config: &TaskConfig) -> Option<std::path::PathBuf> {
     if !config.task_dir.as_os_str().is_empty() {
         return Some(config.task_dir.clone());

@@ -1,4 +1,4 @@
-//! A process beside a task's first one.
+//! A process next to a task's first process.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -9,7 +9,7 @@ use muster_driver::ExitResult;
 use crate::process::{Process, ProcessEnd};
 use crate::spawn::watch as watch_pidfd;
 
-/// A process beside the task's first one, killed with its group and reaped when nobody waits any more.
+/// A process next to the task's first process. Dropping this value kills the process with its group and reaps it.
 #[derive(Debug)]
 pub(crate) struct KillOnDrop(Option<Process>);
 
@@ -28,7 +28,7 @@ impl KillOnDrop {
         self.process()?.kill_group()
     }
 
-    /// Waits for the end and leaves it to be reaped.
+    /// Waits for the end of the process without reaping it.
     pub(crate) async fn wait(&self) -> io::Result<ExitResult> {
         let process = self.process()?;
         let pidfd = watch_pidfd(process.pidfd())?;
@@ -45,10 +45,10 @@ impl KillOnDrop {
         }
     }
 
-    /// Takes what [`Self::wait`] left.
+    /// Reaps the process after [`Self::wait`].
     pub(crate) fn done(mut self) {
         if let Some(process) = self.0.take() {
-            // It has ended, so that this does not wait.
+            // The process has ended, so this does not block.
             if let Err(error) = process.reap() {
                 tracing::warn!(pid = process.pid, %error, "cannot reap a command");
             }
@@ -79,7 +79,7 @@ impl Drop for KillOnDrop {
             Ok(runtime) => {
                 let _reaping = runtime.spawn_blocking(reap);
             }
-            // Without a runtime the process is ending; its children go to init.
+            // Without a runtime the driver process is ending; init inherits its children.
             Err(_no_runtime) => {}
         }
     }

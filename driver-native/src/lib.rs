@@ -1,26 +1,26 @@
 //! Runs a task as a Linux process.
 //!
-//! - [`NativeDriver`] is the driver; [`serve()`] offers it on a socket, as a process that outlives
-//!   its agent (`muster driver native`).
-//! - `config` reads a task's block, `command` turns it into everything a process start needs,
-//!   `spawn` starts the process without fork, `task` follows it to its end, `process` tells it from
-//!   any other, `cgroup` reaches all of it, `paths` opens what a task could have tampered with.
+//! - [`NativeDriver`] is the driver. [`serve()`] offers it on a socket, as a process that outlives its agent
+//!   (`muster driver native`).
+//! - `config` reads a task's block, `command` turns the block into everything that a process start needs. `spawn`
+//!   starts the process without fork, `task` follows it to its end, `process` identifies it. `cgroup` reaches all
+//!   processes of the task, `paths` opens files that a task could have tampered with.
 //!
-//! A task is named by its pidfd, its start time and its cgroup, never by its pid alone. The driver
-//! starts no thread of its own for a task (`starters` are a few that start one after the other) and, but for the reaper of `init` and the porter, no process of its own for a task: one epoll waits
-//! for all of them.
+//! A task is identified by its pidfd, its start time and its cgroup, never by its pid alone. The driver starts no
+//! thread for a task; `spawn_pool` has a few threads that start tasks one after the other. Except for the reaper of
+//! `init` and the porter, the driver starts no process of its own for a task. One epoll waits for all tasks.
 //!
-//! - `actions` carries out a tree of actions in place of a program, in processes beside a reaper; `transfer` fetches
-//!   and sends files for it from the host's side, `porter` is what reads and writes them on the task's.
-//! - `isolation` decides how much a task is kept from its node and writes the calls that do it,
-//!   `policy` is what the node allows, `node` what it can, `init` the reaper for tasks that ask for one.
+//! - `actions` carries out a tree of actions in place of a program, in processes next to a reaper. `transfer`
+//!   downloads and uploads files for the tree on the host's side. `transfer_helper` is the driver's side of the
+//!   porter, which reads and writes the files inside the task.
+//! - `isolation` decides how far a task is isolated from its node and writes the calls for that. `policy` is the
+//!   node's policy, `node` the features of the machine, `init` the reaper for tasks that ask for one.
+//! - `watchdog` stops tasks that must not run forever without an agent while no agent is connected.
 //!
-//! - `absence` ends tasks that may not run for ever without an agent, when none is there to do it.
+//! - `names` writes a task's own `resolv.conf`, if its host sets the name resolution.
 //!
-//! - `names` is a task's own `resolv.conf`, where its host says what stands in it.
-//!
-//! Cgroups and limits are the agent's; a host of another make names a group, and leaves the limits to the driver. So is the network: the driver puts a task into a namespace that
-//! somebody made, or into an empty one.
+//! The agent manages cgroups and limits. A foreign host names a cgroup and leaves the limits to the driver. The agent
+//! also manages the network: the driver puts a task into an existing network namespace, or into an empty one.
 
 pub mod limits;
 

@@ -1,7 +1,8 @@
-//! The resolver of a task whose host sets one: a `resolv.conf` of its own.
+//! The `resolv.conf` of a task whose host sets the name resolution.
 //!
-//! It is the machine's file with the host's values in place of the machine's. It lies in the task's directory, out of
-//! the task's sight, and is shown to it read-only. Tasks in the host's file system (`raw`) have the machine's.
+//! The file is the machine's with the host's values in place of the machine's. It is in the task's directory, where
+//! the task cannot see it, and is mounted read-only into the task. Tasks in the host's file system (`raw`) use the
+//! machine's file.
 
 use std::io;
 use std::net::IpAddr;
@@ -13,12 +14,12 @@ use thiserror::Error;
 use crate::limits;
 use crate::paths::{self, PathError, Source};
 
-/// The path at which programs look.
+/// The path that programs read.
 pub(crate) const RESOLV_CONF: &str = "/etc/resolv.conf";
-/// Its name in the task's directory.
+/// The name of the file in the task's directory.
 const FILE: &str = ".resolv.conf";
 
-/// Name servers that a task cannot be given.
+/// Invalid values for a task's name resolution.
 #[derive(Debug, Error)]
 pub(crate) enum NamesError {
     #[error("`dns.{field}`: {value:?} {reason}")]
@@ -38,7 +39,7 @@ pub(crate) enum NamesError {
     Path(#[from] PathError),
 }
 
-/// Writes the file of a task with the directory `task_dir`, to be shown at [`RESOLV_CONF`].
+/// Writes the file of a task with the directory `task_dir`. The file is mounted at [`RESOLV_CONF`].
 pub(crate) fn write(task_dir: &Path, dns: &Dns) -> Result<Source, NamesError> {
     check(dns)?;
     let own = paths::read_of_node(RESOLV_CONF, limits::RESOLV_CONF_BYTES_MAX as u64);
@@ -54,7 +55,7 @@ pub(crate) fn write(task_dir: &Path, dns: &Dns) -> Result<Source, NamesError> {
     Ok(paths::make_shown_file(task_dir, FILE, content.as_bytes())?)
 }
 
-/// Each word stands on a line with others: none may begin another, or be two.
+/// Checks the words. Words share a line, so a word must contain neither white space nor a line break.
 fn check(dns: &Dns) -> Result<(), NamesError> {
     let Dns {
         servers,
@@ -66,7 +67,7 @@ fn check(dns: &Dns) -> Result<(), NamesError> {
         value: value.clone(),
         reason,
     };
-    // A link-local address may name its device.
+    // A link-local address may have the name of its device.
     let is_address = |server: &String| {
         let (address, zone) = server.split_once('%').unwrap_or((server, "lo"));
         address.parse::<IpAddr>().is_ok() && is_word(zone)
@@ -117,7 +118,7 @@ mod tests {
         assert!(check(&taken).is_ok());
     }
 
-    /// An existing file may be another owner's, so that nothing is written through it.
+    /// An existing file may belong to another owner, so nothing is written through it.
     #[test]
     fn resolv_conf_is_recreated_over_existing_file() {
         let temp = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! The common base of all tasks of a driver: its node, and the node's allowance.
+//! The data that all tasks of a driver share: its node, and the node's policy.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -26,36 +26,36 @@ use crate::{init, limits, process, transfer_helper};
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) boot_id: String,
-    /// The limit of open files that tasks get; `None` is the driver's own.
+    /// The limit of open files for tasks; `None` means the driver's own.
     pub(crate) open_files: Option<OpenFiles>,
     /// Ids of strict tasks.
     pub(crate) ranges: IdRanges,
-    /// The host has nothing but cgroup v2, so that a task's own cgroup tells it its limits.
+    /// The host uses only cgroup v2, so a task can read its limits in its own cgroup.
     pub(crate) shows_cgroup: bool,
     pub(crate) hierarchy: Hierarchy,
-    /// Places of tasks whose cgroup is held open.
+    /// Permits for tasks whose cgroup directory is held open.
     pub(crate) cgroups: Arc<Semaphore>,
-    /// Mounts of tasks that began a moment ago.
+    /// The mounts of tasks that started recently.
     pub(crate) mounts: MountNamespaceCache,
     policy: RwLock<Arc<Policy>>,
     templates: Mutex<BTreeMap<TemplateKey, CachedTemplate>>,
-    /// The scope under which a process reaches no abstract sockets but its own; `None` if the kernel has no scopes. Its
-    /// number is low, because every child that is scoped copies the files below it.
+    /// The Landlock scope under which a process reaches only its own abstract sockets; `None` if the kernel has no
+    /// scopes. The descriptor is low, because every scoped child copies the files below it.
     scope: Option<OwnedFd>,
     init: OnceLock<OwnedFd>,
     porter: OnceLock<OwnedFd>,
-    /// Transfers of files at once.
+    /// Permits for concurrent file transfers.
     pub(crate) transfers: Arc<Semaphore>,
 }
 
-/// A template, and when it was last found to be current.
+/// A template, and the time when it was last found to be current.
 #[derive(Debug)]
 struct CachedTemplate {
     template: Arc<Template>,
     looked: Instant,
 }
 
-/// Whether the machine supports a level of isolation, or the missing part.
+/// Whether the machine supports a level of isolation, or the reason why it does not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum IsolationSupport {
     Able,
@@ -63,13 +63,13 @@ pub(crate) enum IsolationSupport {
 }
 
 impl Node {
-    /// Looks at the machine.
+    /// Reads the features of the machine.
     pub(crate) fn new(open_files: Option<OpenFiles>) -> io::Result<Self> {
         if geteuid().is_root()
             && let Err(error) =
                 rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
         {
-            // A child borrows the driver's memory until it runs its program: nobody may look into it.
+            // A child shares the driver's memory until it runs its program, so no other process may read that memory.
             warn!(%error, "the driver's memory is open to tasks of its own user");
         }
         Ok(Self {
@@ -93,22 +93,22 @@ impl Node {
         })
     }
 
-    /// The file that keeps a process from others' abstract sockets, if the kernel supports it.
+    /// Returns the file that keeps a process from foreign abstract sockets, if the kernel supports it.
     pub(crate) fn scope(&self) -> Option<BorrowedFd<'_>> {
         self.scope.as_ref().map(AsFd::as_fd)
     }
 
-    /// The node's allowance.
+    /// Returns the node's policy.
     pub(crate) fn policy(&self) -> Arc<Policy> {
         Arc::clone(&self.policy.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Allows this from now on. Tasks that run keep what they have.
+    /// Sets the policy from now on. Running tasks keep their rights.
     pub(crate) fn set_policy(&self, policy: Policy) {
         *self.policy.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(policy);
     }
 
-    /// The root for `key`: one that is there, unless a file that went into it has changed.
+    /// Returns the root for `key`: an existing one, unless one of its source files has changed.
     pub(crate) fn template(&self, key: &TemplateKey) -> Result<Arc<Template>, TemplateError> {
         let mut templates = self
             .templates
@@ -124,7 +124,7 @@ impl Node {
                 return Ok(Arc::clone(&cached.template));
             }
         }
-        // Held meanwhile, so that a hundred tasks that start at once make it once.
+        // The lock is held during the build, so that a hundred tasks that start together build the root once.
         let template = Arc::new(Template::build(key)?);
         if templates.len() >= limits::TEMPLATES_MAX {
             let oldest = templates
@@ -143,7 +143,7 @@ impl Node {
         Ok(template)
     }
 
-    /// The reaper's program.
+    /// Returns the reaper's program.
     pub(crate) fn init(&self) -> Result<BorrowedFd<'_>, IsolationError> {
         if let Some(file) = self.init.get() {
             return Ok(file.as_fd());
@@ -152,7 +152,7 @@ impl Node {
         Ok(self.init.get_or_init(|| file).as_fd())
     }
 
-    /// The porter's program.
+    /// Returns the porter's program.
     pub(crate) fn porter(&self) -> Result<BorrowedFd<'_>, IsolationError> {
         if let Some(file) = self.porter.get() {
             return Ok(file.as_fd());
@@ -161,7 +161,7 @@ impl Node {
         Ok(self.porter.get_or_init(|| file).as_fd())
     }
 
-    /// Whether contained tasks can run here.
+    /// Returns whether contained tasks can run here.
     pub(crate) fn contained(&self) -> IsolationSupport {
         if !geteuid().is_root() {
             return IsolationSupport::Unable("the driver does not run as root".to_owned());
@@ -176,7 +176,7 @@ impl Node {
         }
     }
 
-    /// Whether strict tasks can run here.
+    /// Returns whether strict tasks can run here.
     pub(crate) fn strict(&self) -> IsolationSupport {
         match self.contained() {
             IsolationSupport::Able => {

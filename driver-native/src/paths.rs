@@ -1,10 +1,11 @@
-//! Every open of a path that a task, or a user of its directories, could have tampered with, as far as the driver does
-//! it. How one stays beneath a directory is [`beneath`].
+//! Opens every path that a task, or a user of its directories, could have tampered with. [`beneath`] implements
+//! lookups that stay beneath a directory.
 //!
-//! Output FIFOs are opened without following a link in their last part and are looked at before use. A working
-//! directory is resolved beneath the task's directory, so that a link cannot lead out of it. The same holds for a
-//! task's own directories, for a job's mounts and for every place in a root that a job names. They are beneath a
-//! directory that is open, with no link on the way. An opened file is used by its descriptor, never by its path again.
+//! Output FIFOs are opened without following a link in their last part, and their type is checked before use. A
+//! working directory is resolved beneath the task's directory, so that a link cannot lead out of it. The same holds
+//! for a task's own directories, for a job's mounts and for every path in a root that a job names. They are opened
+//! beneath an open directory, with no link in the path. An opened file is used by its descriptor, never by its path
+//! again.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -20,16 +21,16 @@ use thiserror::Error;
 
 use crate::policy::{Policy, is_plain_absolute};
 
-/// The path in which a name is looked for when the task's environment has no `PATH`.
+/// The search path for programs when the task's environment has no `PATH`.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 const NULL_DEVICE: &str = "/dev/null";
-/// The name in errors of the directory that a task begins in.
+/// The name of a task's working directory in errors.
 pub(crate) const WORK_DIR: &str = "working directory";
 
 /// A path that cannot be used.
 #[derive(Debug, Error)]
 pub(crate) enum PathError {
-    /// It cannot be opened.
+    /// The path cannot be opened.
     #[error("open {what} {}", path.display())]
     Open {
         what: &'static str,
@@ -37,7 +38,7 @@ pub(crate) enum PathError {
         #[source]
         source: io::Error,
     },
-    /// It is something else.
+    /// The path is not a FIFO.
     #[error(
         "open {what} {}: it is {found}, not a FIFO; nothing was written to it", path.display()
     )]
@@ -46,27 +47,27 @@ pub(crate) enum PathError {
         path: PathBuf,
         found: &'static str,
     },
-    /// The node does not let jobs see it.
+    /// The node does not allow jobs to see the path.
     #[error(
         "`{field}`: {} is not allowed on this node; name a path below the task's directory, or let the operator add it to allow_paths of the native driver's configuration", path.display()
     )]
     NotAllowed { field: String, path: PathBuf },
-    /// The node lets jobs see it, and not write.
+    /// The node allows jobs to read the path, but not to write to it.
     #[error(
         "`{field}`: {} may be mounted read-only on this node; leave `readonly = false` out", path.display()
     )]
     NotWritable { field: String, path: PathBuf },
-    /// The node does not let tasks download it.
+    /// The node does not allow tasks to download the path.
     #[error(
         "{} is not among the files of this node that tasks may download; the operator may allow that: allow_downloads of the native driver's configuration", path.display()
     )]
     NoDownload { path: PathBuf },
-    /// The node does not let tasks put files there.
+    /// The node does not allow tasks to upload files to the path.
     #[error(
         "{} is not among the directories of this node that tasks may upload files into; the operator may allow that: allow_uploads of the native driver's configuration", path.display()
     )]
     NoUpload { path: PathBuf },
-    /// The job writes a path below the task's directory, and the task has none.
+    /// The job names a path below the task's directory, and the task has no directory.
     #[error("`{field}`: {} is a relative path, and the task has no directory", path.display())]
     NoTaskDir { field: String, path: PathBuf },
     /// A path of the job cannot be opened.
@@ -77,14 +78,14 @@ pub(crate) enum PathError {
         #[source]
         source: io::Error,
     },
-    /// A path of the job is something else.
+    /// A path of the job has the wrong file type.
     #[error("`{field}`: {} is {found}, not a file or directory", path.display())]
     SourceKind {
         field: String,
         path: PathBuf,
         found: &'static str,
     },
-    /// It is something else.
+    /// The path has the wrong file type.
     #[error("open {what} {}: it is {found}, not a file or directory", path.display())]
     Kind {
         what: &'static str,
@@ -97,8 +98,8 @@ pub(crate) enum PathError {
     NoCommand { command: String, searched: String },
 }
 
-/// A file for a task's output, readable and writable, so that a reader that goes away never ends
-/// the task. An empty path and `/dev/null` are the null device.
+/// Opens a file for a task's output, readable and writable, so that a reader that goes away never ends the task. An
+/// empty path and `/dev/null` mean the null device.
 pub(crate) fn open_output(what: &'static str, path: &Path) -> Result<OwnedFd, PathError> {
     if path.as_os_str().is_empty() || path == Path::new(NULL_DEVICE) {
         return open_null();
@@ -108,7 +109,7 @@ pub(crate) fn open_output(what: &'static str, path: &Path) -> Result<OwnedFd, Pa
         path: path.to_owned(),
         source: source.into(),
     };
-    // Opening must not wait, neither for a reader nor, if it is something else than a FIFO, for a device.
+    // The open must not block. A FIFO would wait for a reader, and a file of another type could wait for a device.
     let flags =
         OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = rustix::fs::openat(CWD, path, flags, Mode::empty()).map_err(failed)?;
@@ -121,12 +122,12 @@ pub(crate) fn open_output(what: &'static str, path: &Path) -> Result<OwnedFd, Pa
             found: describe(found),
         });
     }
-    // The task writes like to any pipe: it waits while the pipe is full.
+    // The task writes as to any pipe: it blocks while the pipe is full.
     rustix::fs::fcntl_setfl(&file, OFlags::RDWR).map_err(failed)?;
     Ok(file)
 }
 
-/// The null device, for reading and writing.
+/// Opens the null device for reading and writing.
 pub(crate) fn open_null() -> Result<OwnedFd, PathError> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOCTTY;
     rustix::fs::openat(CWD, NULL_DEVICE, flags, Mode::empty()).map_err(|source| PathError::Open {
@@ -136,8 +137,8 @@ pub(crate) fn open_null() -> Result<OwnedFd, PathError> {
     })
 }
 
-/// Opens the directory a task begins in. A relative `work_dir` is beneath `task_dir`, even if links are on the way; an
-/// absolute one is taken as it is. Without a `task_dir` it is the root directory.
+/// Opens a task's working directory. A relative `work_dir` is beneath `task_dir`, even if links are in the path; an
+/// absolute one is taken as it is. Without a `task_dir` the working directory is the root directory.
 pub(crate) fn open_work_dir(task_dir: &Path, work_dir: Option<&str>) -> Result<OwnedFd, PathError> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let open = |path: &Path| {
@@ -166,7 +167,7 @@ pub(crate) fn open_work_dir(task_dir: &Path, work_dir: Option<&str>) -> Result<O
     }
 }
 
-/// Ids of a directory's owner.
+/// The uid and gid of a directory's owner.
 pub(crate) type Owner = (u32, u32);
 
 /// A file or directory of the host that a job names.
@@ -177,7 +178,7 @@ pub(crate) struct Source {
     pub(crate) writable: bool,
 }
 
-/// A directory that belongs to the agent.
+/// Opens a directory that belongs to the agent.
 pub(crate) fn open_dir(what: &'static str, path: &Path) -> Result<OwnedFd, PathError> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::openat(CWD, path, flags, Mode::empty()).map_err(|source| PathError::Open {
@@ -187,8 +188,8 @@ pub(crate) fn open_dir(what: &'static str, path: &Path) -> Result<OwnedFd, PathE
     })
 }
 
-/// Opens the directory `name` in `base`, made if it is missing, owned by `owner`. The owner of `base` may have put a
-/// link there, which is refused.
+/// Opens the directory `name` in `base`. Creates it if it is missing and gives it to `owner`. The owner of `base` may
+/// have put a link there, which is refused.
 pub(crate) fn open_own_dir(
     base: &OwnedFd,
     name: &str,
@@ -198,7 +199,7 @@ pub(crate) fn open_own_dir(
     let attempt = || {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let open = || beneath::open(base, name, flags, Traversal::Mounts);
-        // The agent made most of them.
+        // The agent has created most of these directories.
         let (dir, made) = match open() {
             Err(rustix::io::Errno::NOENT) => match rustix::fs::mkdirat(base, name, Mode::RWXU) {
                 Ok(()) => (open()?, true),
@@ -223,15 +224,15 @@ pub(crate) fn open_own_dir(
     })
 }
 
-/// A file of the driver's own in a directory that a task may write to, to be written from its beginning. It keeps its
-/// content until then.
+/// Opens a file of the driver for writing, in a directory that a task may write to. The file keeps its content until
+/// the driver writes.
 pub(crate) fn create_own_file(dir: &Path, name: &str) -> Result<File, PathError> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NONBLOCK;
     open_file(dir, Path::new(name), flags, Traversal::Mounts)
 }
 
-/// Makes a file of the driver's own in such a directory, in place of any existing one. Every user may read it, and a
-/// task may be shown it.
+/// Creates a file of the driver in a directory that a task may write to, in place of any existing file. Every user may
+/// read the file, so it can be mounted into a task.
 pub(crate) fn make_shown_file(dir: &Path, name: &str, content: &[u8]) -> Result<Source, PathError> {
     let attempt = || -> io::Result<OwnedFd> {
         let base = beneath::open_top(dir, OFlags::PATH)?;
@@ -258,7 +259,7 @@ pub(crate) fn make_shown_file(dir: &Path, name: &str, content: &[u8]) -> Result<
     })
 }
 
-/// A file of the node's own, which no task reaches: its first bytes.
+/// Reads the first bytes of a file of the node that no task can change.
 pub(crate) fn read_of_node(path: &str, bytes_max: u64) -> io::Result<String> {
     let mut text = String::new();
     File::open(path)?
@@ -267,7 +268,7 @@ pub(crate) fn read_of_node(path: &str, bytes_max: u64) -> io::Result<String> {
     Ok(text)
 }
 
-/// Such a file, to be read.
+/// Opens a file of the driver for reading, in a directory that a task may write to.
 pub(crate) fn open_own_file(dir: &Path, name: &str) -> Result<File, PathError> {
     open_file(
         dir,
@@ -277,13 +278,13 @@ pub(crate) fn open_own_file(dir: &Path, name: &str) -> Result<File, PathError> {
     )
 }
 
-/// A file that a task wrote, to be read: beneath `dir`, wherever links on the way point.
+/// Opens a file that a task wrote for reading. The lookup stays beneath `dir`, wherever links in the path point.
 pub(crate) fn open_beneath(dir: &Path, path: &Path) -> Result<File, PathError> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK;
     open_file(dir, path, flags, Traversal::Links)
 }
 
-/// Regular files only: anything else may have no end, or do something when it is opened for good.
+/// Opens regular files only. A file of another type may be endless, or have an effect when it is opened.
 fn open_file(
     dir: &Path,
     path: &Path,
@@ -323,7 +324,7 @@ fn change_owner(file: &OwnedFd, (uid, gid): Owner) -> rustix::io::Result<()> {
     rustix::fs::fchown(file, Some(uid), Some(gid))
 }
 
-/// Gives a directory that was opened here to another owner.
+/// Gives an open directory to another owner.
 pub(crate) fn give_dir(dir: &OwnedFd, owner: Owner) -> Result<(), PathError> {
     change_owner(dir, owner).map_err(|source| PathError::Open {
         what: "the task's directory",
@@ -332,11 +333,12 @@ pub(crate) fn give_dir(dir: &OwnedFd, owner: Owner) -> Result<(), PathError> {
     })
 }
 
-/// Lets the task's user open its outputs by their names in /proc, as `/dev/stdout` is.
+/// Gives a task's output to its user, so that the task can open it by its name in /proc, which `/dev/stdout` points
+/// to.
 pub(crate) fn give_output(file: &OwnedFd, owner: Owner) -> Result<(), PathError> {
     let attempt = || {
         let stat = rustix::fs::fstat(file)?;
-        // The null device is everybody's.
+        // All users can open the null device.
         if FileType::from_raw_mode(stat.st_mode) == FileType::Fifo
             && owner != (stat.st_uid, stat.st_gid)
         {
@@ -351,7 +353,7 @@ pub(crate) fn give_output(file: &OwnedFd, owner: Owner) -> Result<(), PathError>
     })
 }
 
-/// Gives a task's terminal to its user, who may then open it by its name; its group stays `tty`.
+/// Gives a task's terminal to its user, who may then open it by its name. The group of the terminal stays `tty`.
 pub(crate) fn give_terminal(file: &OwnedFd, uid: u32) -> Result<(), PathError> {
     let uid = rustix::fs::Uid::from_raw(uid);
     rustix::fs::fchown(file, Some(uid), None).map_err(|source| PathError::Open {
@@ -363,13 +365,13 @@ pub(crate) fn give_terminal(file: &OwnedFd, uid: u32) -> Result<(), PathError> {
 
 /// `f_type` of a devpts file system (statfs(2)).
 const DEVPTS_MAGIC: i64 = 0x1cd1;
-/// The source of a terminal, in the task's root.
+/// The path of the terminal multiplexer in the task's root.
 const MULTIPLEXER: &str = "dev/pts/ptmx";
 
-/// The multiplexer of terminals as the process `pid` sees it: a task's terminals are in its own `/dev/pts`.
-/// The caller knows that the process did not end meanwhile.
+/// Opens the terminal multiplexer of the process `pid`: a task's terminals are in its own `/dev/pts`. The caller must
+/// ensure that the process did not end in the meantime.
 ///
-/// It is looked at before it is opened, because opening a device that somebody put there may do something.
+/// The file type is checked before the open, because opening another device may have an effect.
 pub(crate) fn open_multiplexer(pid: i32) -> Result<OwnedFd, PathError> {
     let path = PathBuf::from(format!("/proc/{pid}/root"));
     let failed = |source: rustix::io::Errno| PathError::Open {
@@ -396,7 +398,7 @@ pub(crate) fn open_multiplexer(pid: i32) -> Result<OwnedFd, PathError> {
     rustix::fs::openat(CWD, own.as_str(), flags, Mode::empty()).map_err(failed)
 }
 
-/// Opens the path that a job names as `field`: below the task's directory, or where the node allows.
+/// Opens the path that a job names as `field`: below the task's directory, or where the node allows it.
 pub(crate) fn open_source(
     field: &str,
     path: &str,
@@ -450,8 +452,8 @@ pub(crate) fn open_source(
     })
 }
 
-/// Opens a file of the host that a task wants to download: beneath the node's allowance for downloads, and no link on
-/// the way. The driver reads it with its own rights: an allowed file is allowed to every task.
+/// Opens a file of the host that a task wants to download. The file must be beneath an allowed download directory,
+/// with no link in the path. The driver reads the file with its own rights, so every task can read an allowed file.
 pub(crate) fn open_download(path: &str, policy: &Policy) -> Result<File, PathError> {
     let path = Path::new(path);
     let refused = || PathError::NoDownload {
@@ -471,20 +473,19 @@ pub(crate) fn open_download(path: &str, policy: &Policy) -> Result<File, PathErr
     open_file(place, rest, flags, Traversal::Mounts)
 }
 
-/// A file that becomes one of a directory of the host when all of it is written. It leaves nothing there if it never
-/// is.
+/// A file for a directory of the host that gets its name when it is completely written. An incomplete file is removed.
 #[derive(Debug)]
 pub(crate) struct NewFile {
     dir: OwnedFd,
-    /// The name until then.
+    /// The name until the file is complete.
     temporary: String,
     name: OsString,
     path: PathBuf,
     is_kept: bool,
 }
 
-/// A file of the host that a task wants to upload: in a directory that is there, beneath what the node allows for that,
-/// and no link on the way.
+/// Creates a file of the host that a task wants to upload. Its directory must exist beneath an allowed upload
+/// directory, with no link in the path.
 pub(crate) fn create_upload(path: &str, policy: &Policy) -> Result<(NewFile, File), PathError> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let path = Path::new(path);
@@ -521,13 +522,13 @@ pub(crate) fn create_upload(path: &str, policy: &Policy) -> Result<(NewFile, Fil
         path: path.to_owned(),
         is_kept: false,
     };
-    // The driver's umask must not narrow the mode.
+    // The driver's umask must not restrict the mode.
     rustix::fs::fchmod(&file, mode).map_err(failed)?;
     Ok((new, file.into()))
 }
 
 impl NewFile {
-    /// Gives it its name, also where that is another file's.
+    /// Gives the file its name and replaces an existing file with that name.
     pub(crate) fn keep(mut self) -> Result<(), PathError> {
         rustix::fs::renameat(&self.dir, &self.temporary, &self.dir, &self.name).map_err(
             |source| PathError::Open {
@@ -553,19 +554,19 @@ impl Drop for NewFile {
     }
 }
 
-/// A file of the driver's own that has no name, readable and writable, on the file system of `dir`.
+/// Creates a file of the driver without a name, readable and writable, on the file system of `dir`.
 pub(crate) fn nameless_file(dir: &Path) -> io::Result<File> {
     let mode = Mode::RUSR | Mode::WUSR;
     let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
     match rustix::fs::openat(CWD, dir, flags, mode) {
         Ok(file) => Ok(file.into()),
-        // Not every file system has such files.
+        // Some file systems do not support files without a name.
         Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::ISDIR) => unnamed_file(dir, mode),
         Err(error) => Err(error.into()),
     }
 }
 
-/// A file that loses its name at once.
+/// Creates a file and removes its name immediately.
 fn unnamed_file(dir: &Path, mode: Mode) -> io::Result<File> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let ordinal = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -576,7 +577,7 @@ fn unnamed_file(dir: &Path, mode: Mode) -> io::Result<File> {
     Ok(file.into())
 }
 
-/// Opens a mount that the host wants a task to see. The host is trusted; the content at the end of its path is not.
+/// Opens a mount that the host requests for a task. The host is trusted; the content at the end of the path is not.
 pub(crate) fn open_host_mount(path: &str) -> Result<Source, PathError> {
     let path = Path::new(path);
     let flags = OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW;
@@ -594,7 +595,7 @@ pub(crate) fn open_host_mount(path: &str) -> Result<Source, PathError> {
     })
 }
 
-/// Files and directories only: a device or a socket of the host is a way out.
+/// Accepts files and directories only: through a device or a socket of the host, a task could leave its isolation.
 fn kind_of(file: OwnedFd, what: &'static str, path: &Path) -> Result<(OwnedFd, bool), PathError> {
     let stat = rustix::fs::fstat(&file).map_err(|source| PathError::Open {
         what,
@@ -612,8 +613,8 @@ fn kind_of(file: OwnedFd, what: &'static str, path: &Path) -> Result<(OwnedFd, b
     }
 }
 
-/// Makes the directory or file at `path` in `root`, which a job named, unless it is there. A link on
-/// the way is refused: it would lead out of the root.
+/// Creates the directory or file at `path` in `root`, which a job named, unless it exists. A link in the path is
+/// refused, because it could lead out of the root.
 pub(crate) fn make_place(root: &OwnedFd, path: &str, is_dir: bool) -> Result<(), PathError> {
     let failed = |source: rustix::io::Errno| PathError::Open {
         what: "the place to mount on in the task's root",
@@ -630,7 +631,8 @@ pub(crate) fn make_place(root: &OwnedFd, path: &str, is_dir: bool) -> Result<(),
     while let Some(part) = parts.next() {
         let mode = Mode::from_raw_mode(0o755);
         if parts.peek().is_none() && !is_dir {
-            // Opened to be made. An existing entry may be of any kind; the mount is refused if it does not fit.
+            // The open creates the file. An existing entry may have any type; the mount fails if the type does not
+            // fit.
             let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
             beneath::create(&dir, part, flags, mode, Traversal::Mounts).map_err(failed)?;
             return Ok(());
@@ -644,7 +646,7 @@ pub(crate) fn make_place(root: &OwnedFd, path: &str, is_dir: bool) -> Result<(),
     Ok(())
 }
 
-/// The paths at which a contained task's program may be, in the order of the search, as the task sees it.
+/// Returns the possible paths of a contained task's program in search order, as the task sees them.
 pub(crate) fn places(command: &str, path_variable: Option<&str>) -> Vec<PathBuf> {
     let named = Path::new(command);
     if named.is_absolute() {
@@ -670,7 +672,7 @@ fn search(path_variable: Option<&str>) -> Vec<PathBuf> {
         .collect()
 }
 
-/// For a contained task whose program is nowhere.
+/// Returns the error for a contained task whose program does not exist.
 pub(crate) fn not_found(command: &str, path_variable: Option<&str>) -> PathError {
     let places = search(path_variable);
     PathError::NoCommand {
@@ -683,8 +685,8 @@ pub(crate) fn not_found(command: &str, path_variable: Option<&str>) -> PathError
     }
 }
 
-/// The program that `command` names. It is run by its path, as the task's own user, so that finding
-/// it grants nothing.
+/// Returns the path of the program that `command` names. The program is run by its path with the task's user, so the
+/// lookup grants no rights.
 pub(crate) fn find_command(
     command: &str,
     task_dir: &Path,
@@ -702,7 +704,7 @@ pub(crate) fn find_command(
     if !task_dir.as_os_str().is_empty() {
         places.extend([task_dir.join("local"), task_dir.to_owned()]);
     }
-    // An empty part of PATH means the current directory, which here would be the driver's.
+    // An empty part of PATH means the current directory, which would be the driver's.
     places.extend(
         path_variable
             .split(':')
@@ -894,7 +896,7 @@ mod tests {
         }
     }
 
-    /// A root made by somebody who knew that we would mount on `/proc` and `/dev`.
+    /// A root whose author knew that the driver mounts on `/proc` and `/dev`.
     #[test]
     fn places_in_a_hostile_root_stay_in_it() {
         let root = tempfile::tempdir().unwrap();

@@ -1,7 +1,7 @@
-//! The node's allowance for its tasks: the driver's own configuration.
+//! The node's policy for its tasks: the driver's own configuration.
 //!
-//! A job may ask for less isolation than the default, and the node decides here. The defaults are safe: no task runs
-//! raw, is uid 0, or sees a path of the host. A task is in no group of the host but its user's own.
+//! A job may ask for less isolation than the default, and this policy decides. The defaults are safe: no task runs
+//! raw, has uid 0, or sees a path of the host. A task has no group of the host except its user's own.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -17,11 +17,11 @@ use crate::isolation::capabilities::{Capabilities, UnknownCapability};
 use crate::limits;
 use crate::user::AllowedGroups;
 
-/// The user of a contained task that names none.
+/// The user of a contained task that names no user.
 const DEFAULT_USER: &str = "nobody";
 
-/// The paths of the host that contained tasks see, read-only, where they exist. A last star stands for any end of a
-/// name. Of `/etc`, the paths that programs need to find libraries, names, users and certificates.
+/// The paths of the host that contained tasks see, read-only, where they exist. A star at the end matches any end of a
+/// name. The entries of `/etc` are those that programs need to find libraries, names, users and certificates.
 const HOST_DIRS: [&str; 37] = [
     "/usr",
     "/bin",
@@ -62,46 +62,46 @@ const HOST_DIRS: [&str; 37] = [
     "/etc/timezone",
 ];
 
-/// The node's allowances, checked.
+/// The node's checked policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Policy {
-    /// Tasks may run without isolation, as any user: their job is root on this node.
+    /// Tasks may run without isolation, as any user. Such a job has root on this node.
     pub(crate) allow_raw: bool,
     /// Contained tasks may be uid 0.
     pub(crate) allow_uid0: bool,
-    /// Capabilities that contained tasks may have at most.
+    /// The capabilities that contained tasks may have at most.
     pub(crate) allow_caps: Capabilities,
-    /// Groups of the host that contained tasks may have; the own group of a user needs no mention.
+    /// The groups of the host that contained tasks may have. A user's own group need not be listed.
     pub(crate) allow_groups: AllowedGroups,
     /// The entries of a root made of the host's directories.
     pub(crate) host_dirs: Vec<String>,
-    /// Paths of the host that jobs may mount, or take their root from.
+    /// The paths of the host that jobs may mount or use as their root.
     pub(crate) allow_paths: Vec<AllowedPath>,
-    /// The user of a contained task that names none.
+    /// The user of a contained task that names no user.
     pub(crate) default_user: String,
     /// Directories of the host whose files every task may download by `file:` URLs, regardless of the files'
     /// permissions.
     pub(crate) allow_downloads: Vec<PathBuf>,
     /// Directories of the host that every task may upload files into by `file:` URLs.
     pub(crate) allow_uploads: Vec<PathBuf>,
-    /// The driver may fetch from this machine itself and send to it, for tasks. What listens there for the machine
-    /// alone is open to tasks then.
+    /// The driver may download from this machine and upload to it, for tasks. Tasks can then reach services that
+    /// listen only for this machine.
     pub(crate) allow_local_transfers: bool,
-    /// Certificates of authorities that transfers by HTTPS are checked with; default is the machine's.
+    /// The file of the certificate authorities that HTTPS transfers are checked with; the default is the machine's.
     pub(crate) ca_file: Option<PathBuf>,
-    /// Bytes of a result file that are kept. A longer one is cut.
+    /// Bytes of a result file that are kept. A longer result is cut.
     pub(crate) result_bytes_max: usize,
 }
 
-/// A path of the host that jobs may use, with all below it.
+/// A path of the host that jobs may use, including everything below it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AllowedPath {
     pub(crate) path: PathBuf,
     pub(crate) writable: bool,
 }
 
-/// A configuration of the driver that cannot be used, by the field that is wrong: in backquotes, and by the name
-/// that it has in the file of a host.
+/// A driver configuration that cannot be used, with the name of the faulty field. The field is in backquotes and has
+/// its name in the configuration file of a host.
 #[derive(Debug, Error)]
 pub(crate) enum PolicyError {
     #[error(
@@ -171,7 +171,7 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// Reads a configuration; null is the default.
+    /// Reads a configuration; null means the default.
     pub(crate) fn read(config: Value) -> Result<Self, PolicyError> {
         let given: PolicyConfig = match config {
             Value::Null => PolicyConfig::default(),
@@ -229,7 +229,7 @@ impl Policy {
         })
     }
 
-    /// The same for what runs beside a task that was allowed to start.
+    /// Returns the policy for processes next to a task that was allowed to start.
     pub(crate) fn of_running_task(&self) -> Self {
         Self {
             allow_uid0: true,
@@ -239,7 +239,7 @@ impl Policy {
         }
     }
 
-    /// The schema that hosts check the configuration against.
+    /// Returns the schema that hosts use to check the configuration.
     pub(crate) fn schema() -> Spec {
         Spec::object([
             ("allow_raw", Spec::optional("allow_raw", "bool")),
@@ -272,18 +272,18 @@ impl Policy {
         ])
     }
 
-    /// The allowance that covers `path`, and what is left of the path below it.
+    /// Returns the allowed path that contains `path`, and the rest of `path` below it.
     pub(crate) fn allowance<'a>(&self, path: &'a Path) -> Option<(&AllowedPath, &'a Path)> {
         self.allow_paths
             .iter()
             .filter_map(|allowed| Some((allowed, path.strip_prefix(&allowed.path).ok()?)))
-            // The longest, which may be writable where a shorter one is not, or the other way.
+            // The longest allowed path applies, which may be writable where a shorter one is not, or the reverse.
             .max_by_key(|(allowed, _)| allowed.path.as_os_str().len())
     }
 }
 
 impl AllowedPath {
-    /// `/path`, or `/path:rw` to let tasks write.
+    /// Parses `/path`, or `/path:rw` for a writable path.
     fn read(text: &str) -> Result<Self, PolicyError> {
         let (path, writable) = match text.strip_suffix(":rw") {
             Some(path) => (path, true),
@@ -338,7 +338,7 @@ fn checked(field: &'static str, path: &str) -> Result<PathBuf, PolicyError> {
     })
 }
 
-/// Absolute, below the root, and without `..` or a zero byte.
+/// Returns whether the path is absolute, not the root, and without `..` and zero bytes.
 pub(crate) fn is_plain_absolute(path: &Path) -> bool {
     let mut components = path.components();
     components.next() == Some(Component::RootDir)

@@ -1,8 +1,7 @@
-//! A process that cannot be mistaken for another.
+//! A process that cannot be mistaken for another process.
 //!
-//! A pid is a number that is used again. A [`Process`] holds a pidfd, which stands for one process
-//! for ever, and was checked when it was taken: the process with that pid started at the tick that
-//! was recorded, in this boot.
+//! The kernel reuses pids. A [`Process`] holds a pidfd, which refers to one process forever. The identity was checked
+//! when the pidfd was opened: the process with that pid started at the recorded tick, in this boot.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -32,7 +31,7 @@ pub(crate) struct Stat {
     pub(crate) rss_pages: u64,
 }
 
-/// A process, by more than its number.
+/// A process, identified by more than its pid.
 #[derive(Clone, Debug)]
 pub(crate) struct Process {
     pub(crate) pid: i32,
@@ -40,15 +39,15 @@ pub(crate) struct Process {
     pidfd: Arc<OwnedFd>,
 }
 
-/// The reason why a recorded process cannot be had.
+/// The reason why a recorded process was not found.
 #[derive(Debug, Error)]
 pub(crate) enum FindError {
     #[error("no process has pid {pid}")]
     NoProcess { pid: i32 },
-    /// Its number went to another.
+    /// Another process has the pid now.
     #[error("pid {pid} belongs to a process started at tick {found}, not {expected}")]
     Other { pid: i32, expected: u64, found: u64 },
-    /// It ended and waits for its parent to notice.
+    /// The process ended and waits to be reaped by its parent.
     #[error("process {pid} ended and its exit status belongs to its parent")]
     Dead { pid: i32 },
     #[error("look at process {pid}")]
@@ -59,18 +58,18 @@ pub(crate) enum FindError {
     },
 }
 
-/// The end of a process, as its parent learns it.
+/// The exit status of a process, as its parent reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ProcessEnd {
     Exited(i32),
     Signaled(i32),
-    /// The driver is not its parent.
+    /// The driver is not the parent of the process.
     Unknown,
 }
 
 impl Process {
-    /// A process that this one just started: its number cannot have been used again, because nobody
-    /// has reaped it.
+    /// Returns the process that this process just started. Its pid cannot have been reused, because it is not reaped
+    /// yet.
     pub(crate) fn started(spawned: &SpawnedProcess) -> io::Result<Self> {
         Ok(Self {
             pid: spawned.pid,
@@ -79,7 +78,7 @@ impl Process {
         })
     }
 
-    /// The process that had `pid` and started at `start_ticks`, if it still runs.
+    /// Returns the process that had `pid` and started at `start_ticks`, if it still runs.
     pub(crate) fn find(pid: i32, start_ticks: u64) -> Result<Self, FindError> {
         let io = |source| FindError::Io { pid, source };
         let number = Pid::from_raw(pid).ok_or(FindError::NoProcess { pid })?;
@@ -88,8 +87,8 @@ impl Process {
             Err(rustix::io::Errno::SRCH) => return Err(FindError::NoProcess { pid }),
             Err(source) => return Err(io(source.into())),
         };
-        // Looked at after the pidfd was taken: if the number changed hands in between, the process
-        // seen here started later than the one that was recorded.
+        // The start time is read after the pidfd was opened. If the pid was reused in between, the process in /proc
+        // started later than the recorded one.
         let stat = match stat(pid) {
             Ok(stat) => stat,
             Err(error) if is_gone(&error) => return Err(FindError::NoProcess { pid }),
@@ -113,7 +112,7 @@ impl Process {
         Ok(process)
     }
 
-    /// The file that becomes readable when the process ends.
+    /// Returns the pidfd, which becomes readable when the process ends.
     pub(crate) fn pidfd(&self) -> Arc<OwnedFd> {
         Arc::clone(&self.pidfd)
     }
@@ -127,8 +126,8 @@ impl Process {
         }
     }
 
-    /// Whether `signal` would have its default effect: it is neither blocked nor ignored nor handled.
-    /// `false` when the process is gone.
+    /// Returns whether `signal` would have its default effect: it is neither blocked nor ignored nor handled. Returns
+    /// `false` when the process has ended.
     pub(crate) fn takes_default(&self, signal: Signal) -> io::Result<bool> {
         match read_small(Path::new(&format!("/proc/{}/status", self.pid))) {
             Ok(status) => Ok(is_default(&status, signal)),
@@ -137,31 +136,31 @@ impl Process {
         }
     }
 
-    /// Kills the group that the process leads. Only while the process is not reaped: afterwards the
-    /// number may be another group's.
+    /// Kills the process group of the process. Call this only before the process is reaped: afterwards the number may
+    /// belong to another group.
     pub(crate) fn kill_group(&self) -> io::Result<()> {
         let Some(group) = Pid::from_raw(self.pid) else {
             return Ok(());
         };
         match rustix::process::kill_process_group(group, Signal::KILL) {
-            // A zombie that is alone in its group gives EPERM or ESRCH.
+            // A zombie that is alone in its group returns EPERM or ESRCH.
             Ok(()) | Err(rustix::io::Errno::SRCH | rustix::io::Errno::PERM) => Ok(()),
             Err(source) => Err(source.into()),
         }
     }
 
-    /// The end of the process, left to be taken by [`Self::reap`]; `None` while it runs.
+    /// Returns the exit status without reaping the process; `None` while the process runs.
     pub(crate) fn ended(&self) -> io::Result<Option<ProcessEnd>> {
         self.wait(WaitIdOptions::NOWAIT)
     }
 
-    /// The end of the process, taken from the kernel; `None` while it runs.
+    /// Reaps the process and returns its exit status; `None` while the process runs.
     pub(crate) fn reap(&self) -> io::Result<Option<ProcessEnd>> {
         self.wait(WaitIdOptions::empty())
     }
 
-    /// The end of a process that is not a child. The kernel tells it once its parent has taken the status. `None` if
-    /// the kernel does not tell, or the parent takes too long.
+    /// Returns the exit status of a process that is not a child. The kernel reports it once the parent has reaped the
+    /// process. Returns `None` if the kernel does not report it, or the parent takes too long.
     pub(crate) async fn exit_of_other(&self) -> Option<ProcessEnd> {
         for _ in 0..limits::EXIT_INFO_ATTEMPTS_MAX {
             match exit_info(self.pidfd.as_fd()) {
@@ -182,7 +181,7 @@ impl Process {
         !matches!(self.ended(), Ok(Some(ProcessEnd::Unknown)))
     }
 
-    /// A pidfd is readable from the end of its process on.
+    /// Returns whether the process has ended. A pidfd is readable once its process has ended.
     pub(crate) fn is_over(&self) -> io::Result<bool> {
         let mut files = [PollFd::new(&self.pidfd, PollFlags::IN)];
         let at_once = Timespec {
@@ -205,7 +204,7 @@ impl Process {
                     (None, None) => ProcessEnd::Unknown,
                 }))
             }
-            // Not a child: that it ended is all there is to learn.
+            // The process is not a child: only the fact that it ended is known.
             Err(rustix::io::Errno::CHILD) => Ok(self.is_over()?.then_some(ProcessEnd::Unknown)),
             Err(rustix::io::Errno::INTR) => self.wait(more),
             Err(source) => Err(source.into()),
@@ -213,13 +212,13 @@ impl Process {
     }
 }
 
-/// Whether this kernel tells how processes ended that are not children.
+/// Returns whether this kernel reports the exit status of processes that are not children.
 pub(crate) fn has_exit_info() -> bool {
     let own = rustix::process::pidfd_open(rustix::process::getpid(), PidfdFlags::empty());
     own.is_ok_and(|own| exit_info(own.as_fd()) != ExitInfo::Unsupported)
 }
 
-/// Reads what /proc says of `pid`.
+/// Reads the /proc stat file of `pid`.
 pub(crate) fn stat(pid: i32) -> io::Result<Stat> {
     let text = read_small(Path::new(&format!("/proc/{pid}/stat")))?;
     parse_stat(&text).ok_or_else(|| {
@@ -230,8 +229,8 @@ pub(crate) fn stat(pid: i32) -> io::Result<Stat> {
     })
 }
 
-/// The name of a program may hold spaces and parentheses, so that the fields are counted from the
-/// last parenthesis (proc_pid_stat(5); the first after it is the third field).
+/// Parses a stat file. A program name may contain spaces and parentheses, so the fields are counted from the last
+/// parenthesis. The first field after it is the third one (proc_pid_stat(5)).
 fn parse_stat(text: &str) -> Option<Stat> {
     let (_, fields) = text.rsplit_once(')')?;
     let fields: Vec<&str> = fields.split_ascii_whitespace().collect();
@@ -245,7 +244,7 @@ fn parse_stat(text: &str) -> Option<Stat> {
     })
 }
 
-/// Reads the masks of /proc's `status`, where bit 0 is signal 1.
+/// Reads the signal masks of /proc's `status`, where bit 0 is signal 1.
 fn is_default(status: &str, signal: Signal) -> bool {
     let bit = 1_u64 << (signal.as_raw() - 1).clamp(0, 63);
     let mask = |name: &str| {
@@ -257,20 +256,21 @@ fn is_default(status: &str, signal: Signal) -> bool {
         .all(|name| mask(name).is_some_and(|mask| mask & bit == 0))
 }
 
-/// The v2 cgroup of `pid`, as a path from the root of the hierarchy.
+/// Returns the v2 cgroup of `pid`, as a path from the root of the hierarchy.
 pub(crate) fn cgroup(pid: i32) -> io::Result<String> {
     let text = read_small(Path::new(&format!("/proc/{pid}/cgroup")))?;
     let path = text.lines().find_map(|line| line.strip_prefix("0::"));
     Ok(path.unwrap_or_default().to_owned())
 }
 
-/// The identity of this boot: a handle of another boot names no process of this one.
+/// Returns the id of this boot. A handle of another boot refers to no process of this boot.
 pub(crate) fn boot_id() -> io::Result<String> {
     let text = read_small(Path::new("/proc/sys/kernel/random/boot_id"))?;
     Ok(text.trim().to_owned())
 }
 
-/// /proc says either that the directory is not there or, in a race, that the process is not.
+/// Returns whether the error means that the process has ended. /proc reports that the directory is missing or, in a
+/// race, that the process is.
 pub(crate) fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound
         || error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error())
@@ -316,7 +316,7 @@ mod tests {
         assert_eq!(found.pid, pid);
     }
 
-    /// The pid is right and the start is not: this is another process.
+    /// The pid is right and the start time is not, so this is another process.
     #[test]
     fn reused_pid_is_not_the_process() {
         let pid = i32::try_from(std::process::id()).unwrap();
@@ -334,7 +334,8 @@ mod tests {
         assert!(matches!(error, FindError::NoProcess { .. }), "{error}");
     }
 
-    /// A process whose parent is a shell: its status is told where the kernel can, and never a wrong one.
+    /// The parent of this process is a shell. Its exit status is reported if the kernel supports that, and is never
+    /// wrong.
     #[tokio::test]
     async fn non_child_exit_status_is_reported() {
         use std::io::{BufRead as _, BufReader};

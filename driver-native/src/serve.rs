@@ -1,9 +1,8 @@
-//! The driver as a process of its own: `muster driver native`.
+//! The driver as a separate process: `muster driver native`.
 //!
-//! It is started by an agent and outlives it, so that nothing of the agent's may end it: it has a
-//! session of its own, ignores interrupts and hang-ups, and leaves its tasks alone when it ends
-//! itself. A lock beside the socket keeps a second one away, because two drivers would both wait
-//! for the same tasks and each would know half of them.
+//! An agent starts the driver, and the driver outlives the agent, so nothing of the agent may end it. The driver leads
+//! a session, ignores interrupts and hang-ups, and leaves its tasks running when it ends. A lock next to the socket
+//! prevents a second driver: two drivers would both wait for the same tasks, and each would have half of them.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -28,33 +27,33 @@ use crate::spawn::OpenFiles;
 /// The reason why the driver is not served.
 #[derive(Debug, Error)]
 pub enum ServeError {
-    /// Another process has the lock.
+    /// Another process holds the lock.
     #[error(
         "serve the native driver at {}: another driver serves there (it holds {}); use it, or end it first",
         socket.display(), lock.display()
     )]
     AlreadyServed { socket: PathBuf, lock: PathBuf },
-    /// The kernel takes no path of that length.
+    /// The path is longer than the kernel allows.
     #[error(
         "serve the native driver at {}: the path has {length} bytes, a unix socket's has at most {max}; use a shorter directory",
         socket.display(), max = limits::SOCKET_PATH_BYTES_MAX
     )]
     PathTooLong {
         socket: PathBuf,
-        /// Bytes of its path.
+        /// The length of the path in bytes.
         length: usize,
     },
-    /// A file could not be made.
+    /// A file could not be created.
     #[error("serve the native driver: {what} {}", path.display())]
     File {
-        /// The act that failed.
+        /// The operation that failed.
         what: &'static str,
         /// The path of the file.
         path: PathBuf,
         #[source]
         source: io::Error,
     },
-    /// Signals could not be handled.
+    /// The signal handlers could not be installed.
     #[error("serve the native driver: handle signals")]
     Signals(#[source] io::Error),
     /// The host that started this process as a plugin cannot be served.
@@ -64,12 +63,12 @@ pub enum ServeError {
     Plugin(#[from] plugin::ServeError),
 }
 
-/// Serves a native driver at `socket` until a host asks it to shut down or SIGTERM comes. Its tasks
-/// go on then.
+/// Serves a native driver at `socket` until a host requests a shutdown or SIGTERM arrives. The driver's tasks continue
+/// to run.
 ///
 /// # Errors
 ///
-/// [`ServeError::AlreadyServed`] when a driver serves there, others when the socket cannot be made.
+/// [`ServeError::AlreadyServed`] when another driver serves there; other errors when the socket cannot be created.
 pub async fn serve(socket: &Path) -> Result<(), ServeError> {
     let length = socket.as_os_str().len();
     if length > limits::SOCKET_PATH_BYTES_MAX {
@@ -94,13 +93,13 @@ pub async fn serve(socket: &Path) -> Result<(), ServeError> {
     Ok(())
 }
 
-/// Serves a native driver to the plugin host that started this process, such as Nomad or another
-/// agent with this program in its `plugin_dir`. Each life has a socket of its own, so that there is
-/// nothing to lock: a host runs one at a time and recovers the tasks into it.
+/// Serves a native driver to the plugin host that started this process, such as Nomad or another agent with this
+/// program in its `plugin_dir`. Each driver process has its own socket, so no lock is needed. A host runs one process
+/// at a time and recovers the tasks into it.
 ///
 /// # Errors
 ///
-/// [`ServeError::Announce`] when host and driver do not understand each other.
+/// [`ServeError::Announce`] when the handshake between host and driver fails.
 pub async fn serve_plugin() -> Result<(), ServeError> {
     leave_the_agents_session();
     let shutdown = CancellationToken::new();
@@ -114,7 +113,7 @@ pub async fn serve_plugin() -> Result<(), ServeError> {
     Ok(())
 }
 
-/// The lock is the file's, not the file: it is left behind, and gone with its holder.
+/// Locks the lock file. The file stays when its holder ends; the lock does not.
 fn lock(socket: &Path) -> Result<Flock<File>, ServeError> {
     let mut path = socket.as_os_str().to_owned();
     path.push(".lock");
@@ -140,7 +139,7 @@ fn lock(socket: &Path) -> Result<Flock<File>, ServeError> {
     })
 }
 
-/// Makes the socket, for its owner only. One that is there belonged to a driver that is gone.
+/// Creates the socket, for its owner only. An existing socket belonged to a driver that has ended.
 fn bind(socket: &Path) -> Result<UnixListener, ServeError> {
     remove(socket)?;
     let failed = |what| {
@@ -168,8 +167,8 @@ fn remove(socket: &Path) -> Result<(), ServeError> {
 }
 
 /// Raises the limit of open files: each task costs the driver three or four, and the usual limit is 1 024. Returns the
-/// limit for tasks, because programs that count files with `select` break above 1 024. An agent that has raised its own
-/// limit passes on the one that it found.
+/// limit for tasks, because programs that use `select` break above 1 024. An agent that raised its own limit passes on
+/// its original limit.
 fn raise_open_files() -> Option<OpenFiles> {
     let (soft, hard) = match getrlimit(Resource::RLIMIT_NOFILE) {
         Ok(limit) => limit,
@@ -188,15 +187,15 @@ fn raise_open_files() -> Option<OpenFiles> {
     Some(OpenFiles { soft, hard })
 }
 
-/// A session of its own, so that a terminal's signals to the agent do not come here. Fails for a
-/// process that leads its group already, which is as good.
+/// Starts a new session, so that a terminal's signals to the agent do not reach this process. The call fails for a
+/// process that already leads its group, which is harmless.
 fn leave_the_agents_session() {
     if let Err(error) = rustix::process::setsid() {
         debug!(%error, "the driver stays in its session");
     }
 }
 
-/// SIGTERM ends the driver; SIGINT, SIGHUP and SIGPIPE do nothing.
+/// Installs the signal handlers: SIGTERM ends the driver; SIGINT, SIGHUP and SIGPIPE have no effect.
 fn handle_signals(shutdown: CancellationToken) -> io::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut ignored = [

@@ -5,11 +5,11 @@ use std::str::FromStr;
 use muster_driver::TaskError;
 use rustix::process::Signal;
 
-/// The signal of a stop that names none, neither in the call nor in the task: Nomad's default for
-/// tasks that are processes.
+/// The signal of a stop if neither the call nor the task names one. It is Nomad's default for tasks that are
+/// processes.
 pub(crate) const DEFAULT_STOP: &str = "SIGINT";
 
-/// A signal by its name, with or without `SIG`, or by its number.
+/// Parses a signal name, with or without `SIG`, or a signal number.
 pub(crate) fn parse(signal: &str) -> Result<Signal, TaskError> {
     let unknown = || TaskError::UnknownSignal {
         signal: signal.to_owned(),
@@ -27,7 +27,7 @@ pub(crate) fn parse(signal: &str) -> Result<Signal, TaskError> {
     Signal::from_named_raw(number).ok_or_else(unknown)
 }
 
-/// Whether a process that does nothing about `signal` ends by it (signal(7)).
+/// Returns whether `signal` ends a process that does not handle it (signal(7)).
 pub(crate) fn ends_by_default(signal: Signal) -> bool {
     ![
         Signal::CHILD,

@@ -1,18 +1,18 @@
-//! Starts a process without fork, and watches for its end: the only unsafe code of the crate.
+//! Starts a process without fork, and watches for its end. This is the only unsafe code of the crate.
 //!
-//! `clone3` with `CLONE_VM | CLONE_VFORK` makes a child that borrows this process's memory, on a stack of its own. The
-//! calling thread waits until the child has loaded its program. Nothing is copied, so that the cost does not grow with
-//! the caller's memory, and `CLONE_INTO_CGROUP` lets the child be born in its cgroup. The price is a limit on the child
-//! in between: system calls on values that the parent prepared, and nothing else. It allocates nothing, takes no lock,
-//! and reports a failure by two integers in the shared memory.
+//! `clone3` with `CLONE_VM | CLONE_VFORK` creates a child that shares this process's memory, on a separate stack. The
+//! calling thread waits until the child has loaded its program. Nothing is copied, so the cost does not grow with the
+//! caller's memory. `CLONE_INTO_CGROUP` creates the child directly in its cgroup. In return, the child may only make
+//! system calls on values that the parent prepared, until it runs its program. The child allocates nothing, takes no
+//! lock, and reports a failure through two integers in the shared memory.
 //!
-//! The driver's open files are not copied either, of which every live task has some. The child shares their table for
-//! one call, which gives it a table of its own with no more in it than its calls name. So the files that the driver
-//! keeps open for a task have high numbers ([`held`]). A script may begin with calls that are made before that, the
-//! last of which opens a file for the driver.
+//! The driver's file table, which has some files for every running task, is not copied either. The child shares the
+//! table for one call. That call gives the child its own table, with only the files up to the highest one that its
+//! calls name. So the files that the driver keeps open for a task have high numbers ([`held`]). A script may begin
+//! with calls that are made before that; the last of them opens a file for the driver.
 //!
 //! The parent writes the calls as a [`Script`]: namespaces, mounts, limits, user, capabilities, seccomp. The child
-//! walks it from its first line to its last and runs the program.
+//! makes the calls in order and then runs the program.
 #![expect(
     unsafe_code,
     reason = "clone3 with a stack of our own, and the child between it and execve"
@@ -52,28 +52,28 @@ compile_error!(
     "driver-native starts processes with a few lines of assembler that exist for x86_64 Linux only"
 );
 
-/// A process to start, with everything that must not be made in the child.
+/// A process to start, with all data that the child must not create itself.
 #[derive(Debug)]
 pub(crate) struct Spawn<'a> {
-    /// The child's calls before its program.
+    /// The calls of the child before its program.
     pub(crate) script: &'a Script,
     pub(crate) program: ProgramLocation<'a>,
-    /// The program's name first.
+    /// The arguments; the program's name is the first.
     pub(crate) argv: &'a [CString],
-    /// `NAME=value`.
+    /// The environment, as `NAME=value`.
     pub(crate) envp: &'a [CString],
-    /// The cgroup to be born in.
+    /// The cgroup in which the child is created.
     pub(crate) cgroup: Option<BorrowedFd<'a>>,
-    /// Namespaces to be born in, as flags of clone(2).
+    /// The namespaces in which the child is created, as flags of clone(2).
     pub(crate) namespaces: u64,
 }
 
 /// The place of the program.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ProgramLocation<'a> {
-    /// At the first of these paths, as the child sees them, where there is something to run.
+    /// The first of these paths that has a program, as the child sees the paths.
     Paths(&'a [CString]),
-    /// In an open file.
+    /// A program in an open file.
     File(BorrowedFd<'a>),
 }
 
@@ -89,15 +89,15 @@ pub(crate) struct OpenFiles {
 pub(crate) struct SpawnedProcess {
     pub(crate) pid: i32,
     pub(crate) pidfd: Arc<OwnedFd>,
-    /// The file that the script left to the parent, if there is one.
+    /// The file that the script opened for the parent, if there is one.
     pub(crate) left: Option<OwnedFd>,
 }
 
 impl SpawnedProcess {
-    /// Ends a process that nobody will follow, and waits for its end.
+    /// Kills a process that no code will follow, and waits for its end.
     pub(crate) fn abandon(&self) {
         use rustix::process::{Signal, pidfd_send_signal};
-        // The process is a child that nobody has reaped, so that the signal can only be late.
+        // The process is an unreaped child, so its pidfd cannot refer to another process.
         if pidfd_send_signal(&self.pidfd, Signal::KILL).is_ok() {
             reap(self);
         }
@@ -107,23 +107,23 @@ impl SpawnedProcess {
 /// The reason why a process could not be started.
 #[derive(Debug, Error)]
 pub(crate) enum SpawnError {
-    /// The kernel made no process.
+    /// The kernel created no process.
     #[error("make a process (clone3)")]
     Clone {
         #[source]
         source: io::Error,
     },
-    /// The kernel makes no process directly in that cgroup; one may join it after it was made.
+    /// The kernel does not create a process directly in that cgroup. A process may join the cgroup later.
     #[error("make a process in its cgroup (clone3 with CLONE_INTO_CGROUP)")]
     IntoCgroup {
         #[source]
         source: io::Error,
     },
-    /// The process failed before it ran its program, and is gone.
+    /// The process failed before it ran its program, and has ended.
     #[error("{about}")]
     Child {
         step: SpawnStep,
-        /// The failed act and its object.
+        /// The failed operation and its object.
         about: Cow<'static, str>,
         #[source]
         source: io::Error,
@@ -152,7 +152,7 @@ struct CloneArgs {
 
 /// From `linux/sched.h`; a 64-bit flag that the libc crate does not name.
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
-/// From `linux/sched.h`, as the one before: every signal with a handler gets its default again.
+/// From `linux/sched.h`, like the flag above: every signal with a handler gets its default action.
 const CLONE_CLEAR_SIGHAND: u64 = 0x1_0000_0000;
 /// Highest signal number of Linux.
 const SIGNAL_MAX: c_int = 64;
@@ -160,45 +160,45 @@ const SIGNAL_MAX: c_int = 64;
 const SIGSET_BYTES: usize = 8;
 /// The set of all signals.
 const ALL_SIGNALS: u64 = u64::MAX;
-/// The child's position, in place of a call, while it has no table of open files of its own.
+/// The child's position while it has no file table of its own. It is not the index of a call.
 const AT_FILES: u32 = u32::MAX;
-/// The child's exit code when it failed; nobody sees it but the parent's reaping.
+/// The child's exit code when it failed; only the parent's reaping reads it.
 const CHILD_FAILED: c_long = 127;
 
-/// The child's input. Every pointer is into memory of the parent, which waits until the child has ended or runs its
-/// program.
+/// The input of the child. Every pointer points into the parent's memory. The parent waits until the child has ended
+/// or runs its program.
 #[repr(C)]
 struct Plan {
     calls: *const Call,
     calls_len: usize,
     programs: *const *const c_char,
     programs_len: usize,
-    /// A file to run in place of `programs`; -1 is none.
+    /// The file to run in place of `programs`; -1 means none.
     file: c_int,
     argv: *const *const c_char,
     envp: *const *const c_char,
-    /// Signals that the child gives their default, signal 1 in bit 0.
+    /// The signals whose default action the child restores, signal 1 in bit 0.
     ignored: u64,
-    /// Of this descriptor and those above it the child knows nothing.
+    /// The child closes this descriptor and all higher ones.
     files_end: c_int,
-    /// So many of the first calls are made with the parent's table of files.
+    /// The number of calls at the beginning that use the parent's file table.
     shared_calls: usize,
-    /// The file that the last of those opened, which is the parent's; -1 is none.
+    /// The file that the last of those calls opened for the parent; -1 means none.
     left: AtomicI32,
-    /// The call that the child is at, by its place in `calls`; past them all is the program.
+    /// The index in `calls` of the child's current call. A value past the end means the program.
     at: AtomicU32,
-    /// The error number of the call that failed; 0 while none has.
+    /// The error number of the failed call; 0 while no call has failed.
     errno: AtomicI32,
 }
 
-/// Has the alignment of a stack on x86_64.
+/// A unit with the alignment of a stack on x86_64.
 type StackUnit = u128;
 
 /// Starts the process. Blocks the calling thread until the program is loaded or has failed to.
 ///
 /// # Errors
 ///
-/// [`SpawnError`]; no process is left then.
+/// [`SpawnError`]; then no process is left.
 pub(crate) fn spawn(spawn: &Spawn<'_>) -> Result<SpawnedProcess, SpawnError> {
     let argv = null_terminated(spawn.argv);
     let envp = null_terminated(spawn.envp);
@@ -224,8 +224,8 @@ pub(crate) fn spawn(spawn: &Spawn<'_>) -> Result<SpawnedProcess, SpawnError> {
     };
     let mut child = clone_child(&plan, spawn.cgroup, spawn.namespaces)?;
     child.left = match plan.left.load(Ordering::Acquire) {
-        // SAFETY: the child opened it in the table of files that it shared with this process, and had one of its own
-        // from then on: nobody else owns it.
+        // SAFETY: the child opened the file in the table that it shared with this process. The child then got a
+        // separate table, so no other code owns the file.
         left @ 0.. => Some(unsafe { OwnedFd::from_raw_fd(left) }),
         _ => None,
     };
@@ -237,8 +237,8 @@ pub(crate) fn spawn(spawn: &Spawn<'_>) -> Result<SpawnedProcess, SpawnError> {
         at => spawn.script.describe(at as usize),
     };
     match plan.errno.load(Ordering::Acquire) {
-        // The last step leaves no trace when it succeeds; a kill in the middle of it looks the
-        // same, and the one who waits for the process sees the kill.
+        // A successful last step leaves no trace, and a kill in the middle of it looks the same. The caller that waits
+        // for the process sees the kill.
         0 if step == SpawnStep::Exec => Ok(child),
         0 => {
             reap(&child);
@@ -255,27 +255,28 @@ pub(crate) fn spawn(spawn: &Spawn<'_>) -> Result<SpawnedProcess, SpawnError> {
     }
 }
 
-/// Signals that this process ignores, signal 1 in bit 0: what its own parent left it so, and SIGPIPE, which Rust's
-/// runtime ignores from its start. Nothing here ignores another one later, so that they are asked for once.
+/// The signals that this process ignores, signal 1 in bit 0. These are the signals that its parent left ignored, and
+/// SIGPIPE, which Rust's runtime ignores from the start. No code here ignores another signal later, so the set is read
+/// once.
 static IGNORED: LazyLock<u64> = LazyLock::new(|| {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mut lines = status.lines();
     let set = lines.find_map(|line| line.strip_prefix("SigIgn:"));
     let set = set.and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
-    // Without an answer all may be ignored. A signal that has its default already may get it again. The C library does not name those that it keeps to
-    // itself.
+    // Without an answer, all signals may be ignored. Restoring the default of a signal that has its default does no
+    // harm. The C library does not name the signals that it reserves for itself.
     set.unwrap_or(ALL_SIGNALS)
 });
 
-/// A file that is kept open as long as a task is known, under a number above those of the files that starts need for a
-/// moment: a child copies every file below the highest that its calls name.
+/// Moves a file to a number above those of the files that starts need temporarily. The file stays open as long as its
+/// task is known. A child copies every file below the highest number that its calls name.
 pub(crate) fn held(file: OwnedFd) -> OwnedFd {
-    // A limit of open files that is lower leaves it where it is.
+    // With a lower limit of open files, the file keeps its number.
     rustix::io::fcntl_dupfd_cloexec(&file, limits::HELD_FILES_FROM).unwrap_or(file)
 }
 
-/// A pidfd that the runtime watches; readable from the end of its process on. Needs a runtime to be
-/// entered.
+/// Returns a pidfd that the runtime watches. The pidfd is readable once its process has ended. Must be called within a
+/// runtime.
 ///
 /// # Errors
 ///
@@ -284,7 +285,7 @@ pub(crate) fn watch(pidfd: Arc<OwnedFd>) -> io::Result<AsyncFd<Arc<OwnedFd>>> {
     register(pidfd, Interest::READABLE)
 }
 
-/// A file that does not block, read and written by the runtime. Needs a runtime to be entered.
+/// Returns a non-blocking file that the runtime reads and writes. Must be called within a runtime.
 ///
 /// # Errors
 ///
@@ -294,8 +295,8 @@ pub(crate) fn watch_both_ways(file: Arc<OwnedFd>) -> io::Result<AsyncFd<Arc<Owne
 }
 
 fn register(file: Arc<OwnedFd>, interest: Interest) -> io::Result<AsyncFd<Arc<OwnedFd>>> {
-    // SAFETY: an `Arc<OwnedFd>` gives the same descriptor every time and keeps it open; the AsyncFd
-    // owns a share of it, so that it is closed after it was taken from the poller.
+    // SAFETY: an `Arc<OwnedFd>` returns the same descriptor every time and keeps it open. The AsyncFd owns a share of
+    // the Arc, so the descriptor is closed after its removal from the poller.
     let watched = unsafe { AsyncFd::register_with_interest(file, interest) };
     Ok(watched?)
 }
@@ -309,12 +310,12 @@ fn null_terminated(strings: &[CString]) -> Vec<*const c_char> {
 }
 
 thread_local! {
-    /// The stack on which children of this thread begin, one after the other. Kept, because room of that size is whole
-    /// pages to an allocator, taken and given back for each child.
+    /// The stack for the children of this thread, which run one after the other. The stack is kept, because the
+    /// allocator would map and unmap whole pages for each child.
     static STACK: RefCell<Vec<MaybeUninit<StackUnit>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Makes the child and waits until it has ended or runs its program.
+/// Creates the child and waits until it has ended or runs its program.
 fn clone_child(
     plan: &Plan,
     cgroup: Option<BorrowedFd<'_>>,
@@ -348,16 +349,15 @@ fn clone_child_on(
         ..CloneArgs::default()
     };
     let blocked = BlockedSignals::new();
-    // SAFETY: `args` describes `stack`, which is aligned to 16 bytes, is used by nobody else and
-    // lives until the child has left it, because CLONE_VFORK lets this thread go on only then;
-    // `plan` and all it points to live as long. All signals are blocked, so that no handler runs
-    // in the child.
+    // SAFETY: `args` describes `stack`, which is aligned to 16 bytes and is used by no other code. The stack lives
+    // until the child has left it, because CLONE_VFORK resumes this thread only then. `plan` and all data it points to
+    // live as long. All signals are blocked, so that no handler runs in the child.
     let result = unsafe { clone3(&args, plan) };
     drop(blocked);
     match i32::try_from(result) {
         Ok(pid) if pid > 0 => {
-            // SAFETY: clone3 succeeded with CLONE_PIDFD, so that the kernel stored a descriptor
-            // here, which nobody else owns.
+            // SAFETY: clone3 succeeded with CLONE_PIDFD, so the kernel stored a descriptor here that no other code
+            // owns.
             let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
             Ok(SpawnedProcess {
                 pid,
@@ -368,7 +368,7 @@ fn clone_child_on(
         _ => {
             let source = io::Error::from_raw_os_error(i32::try_from(-result).unwrap_or(0));
             Err(match (cgroup, source.raw_os_error()) {
-                // An old kernel or a directory of another hierarchy.
+                // An old kernel, or a directory of another hierarchy.
                 (Some(_), Some(libc::EINVAL | libc::E2BIG | libc::EBADF | libc::EOPNOTSUPP)) => {
                     SpawnError::IntoCgroup { source }
                 }
@@ -378,18 +378,17 @@ fn clone_child_on(
     }
 }
 
-/// The system call. In the parent it returns the child's pid or a negative error number; the child
-/// goes to [`child_main`] on the stack that `args` names and never returns.
+/// The system call. In the parent it returns the child's pid or a negative error number. The child continues in
+/// [`child_main`] on the stack that `args` names, and never returns.
 ///
 /// # Safety
 ///
-/// `args` must share the memory (CLONE_VM), wait for the child (CLONE_VFORK), and name a stack that
-/// is 16-byte aligned at its end and is nobody else's. `plan` must hold valid pointers.
+/// `args` must share the memory (CLONE_VM), wait for the child (CLONE_VFORK), and name a stack. The stack must be
+/// 16-byte aligned at its end, and no other code may use it. `plan` must hold valid pointers.
 unsafe fn clone3(args: &CloneArgs, plan: &Plan) -> i64 {
     let result: i64;
-    // SAFETY: the kernel keeps every register but rax, rcx and r11. The child has a stack pointer
-    // of its own before its first instruction, so that it touches nothing of this frame, and ends
-    // in child_main; the parent falls through.
+    // SAFETY: the kernel keeps every register except rax, rcx and r11. The child has its own stack pointer before its
+    // first instruction, so it does not touch this frame, and it ends in child_main. The parent falls through.
     unsafe {
         std::arch::asm!(
             "syscall",
@@ -412,7 +411,7 @@ unsafe fn clone3(args: &CloneArgs, plan: &Plan) -> i64 {
     result
 }
 
-/// All signals of the calling thread are blocked while this lives.
+/// Blocks all signals of the calling thread while this value exists.
 struct BlockedSignals {
     before: libc::sigset_t,
 }
@@ -435,8 +434,8 @@ impl BlockedSignals {
 
 impl Drop for BlockedSignals {
     fn drop(&mut self) {
-        // SAFETY: `before` is the mask that pthread_sigmask gave out for this thread; the value is
-        // not sent to another one.
+        // SAFETY: `before` is the mask that pthread_sigmask returned for this thread; the value is not sent to another
+        // thread.
         unsafe {
             libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, ptr::null_mut())
         };
@@ -445,7 +444,7 @@ impl Drop for BlockedSignals {
 
 fn reap(child: &SpawnedProcess) {
     use rustix::process::{WaitId, WaitIdOptions, waitid};
-    // The child ended or is ending, so that this does not wait long. An error leaves a zombie, which must not hide the
+    // The child has ended or is ending, so this does not wait long. An error leaves a zombie, and must not hide the
     // first error.
     loop {
         let id = WaitId::PidFd(std::os::fd::AsFd::as_fd(&child.pidfd));
@@ -456,12 +455,12 @@ fn reap(child: &SpawnedProcess) {
     }
 }
 
-/// The child's whole life before its program.
+/// Runs the child from its creation to its program.
 ///
 /// # Safety
 ///
-/// Runs on a stack of its own in memory that it shares with a parent that waits. `plan` is valid
-/// until the parent goes on.
+/// Runs on a separate stack in memory that it shares with a waiting parent. `plan` is valid until the parent
+/// continues.
 unsafe extern "C" fn child_main(plan: *const Plan) -> ! {
     // SAFETY: the parent keeps the plan until this process has left its memory.
     let plan = unsafe { &*plan };
@@ -474,22 +473,21 @@ unsafe extern "C" fn child_main(plan: *const Plan) -> ! {
 
 fn end() -> ! {
     loop {
-        // SAFETY: ends this process at once; nothing of the parent's is run or freed.
+        // SAFETY: the call ends this process immediately; it neither runs nor frees anything of the parent's.
         unsafe { libc::syscall(libc::SYS_exit_group, CHILD_FAILED) };
     }
 }
 
-/// Leaves the parent's table of open files for one with the files below `end`; the answer is the error number, if
-/// there is one.
+/// Replaces the parent's file table with a table of the files below `end`. Returns the error number, if there is one.
 fn own_files(end: c_int) -> Option<c_int> {
     let unshare = libc::CLOSE_RANGE_UNSHARE;
-    // SAFETY: the call takes numbers. It closes nothing in the table that the parent has.
+    // SAFETY: the call takes numbers. It closes nothing in the parent's table.
     let result = unsafe { libc::syscall(libc::SYS_close_range, end, c_int::MAX, unshare) };
     (result < 0).then(errno)
 }
 
-/// Gives ignored signals their default: a program must not inherit what the driver ignores. Those with a handler
-/// have theirs from birth on.
+/// Restores the default action of ignored signals: a program must not inherit the driver's ignored signals. Signals
+/// with a handler have their default since the clone.
 fn default_signals(ignored: u64) {
     /// The kernel's `struct sigaction`: handler, flags, restorer, mask.
     const DEFAULT: [u64; 4] = [0; 4];
@@ -497,9 +495,8 @@ fn default_signals(ignored: u64) {
         if ignored & (1 << (signal - 1)) == 0 {
             continue;
         }
-        // SAFETY: DEFAULT has the size and form that the kernel expects. The child's dispositions
-        // are its own, because CLONE_SIGHAND is not set. SIGKILL and SIGSTOP are refused, which
-        // changes nothing.
+        // SAFETY: DEFAULT has the size and form that the kernel expects. The child's dispositions are its own, because
+        // CLONE_SIGHAND is not set. The kernel refuses SIGKILL and SIGSTOP, which is harmless.
         unsafe {
             libc::syscall(
                 libc::SYS_rt_sigaction,
@@ -512,12 +509,12 @@ fn default_signals(ignored: u64) {
     }
 }
 
-/// Does every call of the script and runs the program; returns the error number of what failed, and
-/// not at all if nothing does.
+/// Makes every call of the script and runs the program. Returns the error number of the failed call, and does not
+/// return if no call fails.
 ///
-/// User and groups are set by the system call itself: the library's functions would set them for
-/// the parent's threads too. The kernel makes shared memory undumpable when the user changes, so
-/// that processes of that user cannot trace their way into the driver.
+/// The system call itself sets the user and groups, because the library's functions would also set them for the
+/// parent's threads. The kernel makes shared memory undumpable when the user changes. So processes of that user cannot
+/// trace the driver through the child.
 ///
 /// # Safety
 ///
@@ -544,7 +541,7 @@ unsafe fn prepare_and_exec(plan: &Plan) -> c_int {
         return failed;
     }
     let none: u64 = 0;
-    // SAFETY: the mask has the kernel's size. Signals that came meanwhile act now, on this process.
+    // SAFETY: the mask has the kernel's size. Signals that arrived in the meantime now act on this process.
     unsafe {
         libc::syscall(
             libc::SYS_rt_sigprocmask,
@@ -558,8 +555,8 @@ unsafe fn prepare_and_exec(plan: &Plan) -> c_int {
     unsafe { exec(plan) }
 }
 
-/// Makes the calls, one after the other. The answer is the result of the last one, unless that failed and may, or the
-/// error number of one that may not.
+/// Makes the calls in order. Returns the result of the last call, or nothing if that call failed with a tolerated
+/// error. Returns the error number of a call whose failure is not tolerated.
 ///
 /// # Safety
 ///
@@ -572,7 +569,7 @@ unsafe fn make(
     let mut last = None;
     for call in calls {
         let args = call.args(slots);
-        // SAFETY: what the script's author promised; see `Script`.
+        // SAFETY: the author of the script upholds the rules of `Script`.
         let result = unsafe {
             libc::syscall(
                 call.number,
@@ -596,14 +593,14 @@ unsafe fn make(
             call.keep(result, slots);
             last = c_int::try_from(result).ok();
         }
-        // Only this process writes it, so that no read-modify-write is needed.
+        // Only this process writes the value, so no read-modify-write is needed.
         let next = plan.at.load(Ordering::Relaxed).wrapping_add(1);
         plan.at.store(next, Ordering::Release);
     }
     Ok(last)
 }
 
-/// Runs the program; returns the error number if there is none to run.
+/// Runs the program. Returns the error number if no program could be executed.
 ///
 /// # Safety
 ///
@@ -631,7 +628,7 @@ unsafe fn exec(plan: &Plan) -> c_int {
         unsafe { libc::syscall(libc::SYS_execve, *program, plan.argv, plan.envp) };
         match errno() {
             libc::ENOENT | libc::ENOTDIR => {}
-            // Like a shell: something that may not be run is remembered, and the search goes on.
+            // Like a shell: a file that may not be executed is remembered, and the search continues.
             libc::EACCES => failed = libc::EACCES,
             other => return other,
         }
@@ -639,7 +636,7 @@ unsafe fn exec(plan: &Plan) -> c_int {
     failed
 }
 
-/// Like [`std::slice::from_raw_parts`], without its checks: a failed one would panic.
+/// Like [`std::slice::from_raw_parts`], without its checks, because a failed check would panic.
 ///
 /// # Safety
 ///
@@ -653,7 +650,7 @@ unsafe fn raw_slice<'a, T>(start: *const T, len: usize) -> &'a [T] {
 }
 
 fn errno() -> c_int {
-    // SAFETY: the location is the calling thread's; the child uses that of the thread that waits.
+    // SAFETY: the location belongs to the calling thread; the child uses the location of the waiting thread.
     unsafe { *libc::__errno_location() }
 }
 

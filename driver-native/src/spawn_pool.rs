@@ -1,11 +1,11 @@
-//! Threads that start tasks and do nothing else.
+//! Threads that only start tasks.
 //!
-//! The bounding set of a process is the most of root's powers that it can have. One system call lowers it for each
-//! power: forty, two microseconds each, for every task that keeps none. Children have the set of the thread that makes
-//! them. So these threads lower their own once, for good, and their children have nothing to lower. Their other rights
-//! are the driver's: they mount and open as before.
+//! The bounding set of a process limits its capabilities. Lowering it takes one system call for each capability: forty
+//! calls of two microseconds, for every task that keeps none. A child inherits the set of the thread that creates it.
+//! So these threads lower their own set once and permanently, and their children have nothing to lower. Their other
+//! rights are those of the driver, so they mount and open as before.
 //!
-//! Only tasks that keep no power at all are started here, and no thread is begun from here that starts others.
+//! These threads start only tasks that keep no capability. No thread that starts other tasks is created from them.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -23,18 +23,18 @@ use crate::isolation::capabilities::Capabilities;
 use crate::limits;
 
 thread_local! {
-    /// The most powers that children of this thread can have; `None` means the driver's.
+    /// The bounding set of this thread's children; `None` means the driver's.
     static BOUNDING: Cell<Option<Capabilities>> = const { Cell::new(None) };
 }
 
-/// The powers that children of the calling thread can have at most, as far as it lowered them.
+/// Returns the bounding set of the calling thread's children.
 pub(crate) fn bounding() -> Capabilities {
     BOUNDING.get().unwrap_or_else(Capabilities::all)
 }
 
 type SpawnJob = Box<dyn FnOnce() + Send>;
 
-/// The threads. They are begun when there is work that none of them waits for, and end when there is none for a while.
+/// The threads. A thread is created for a job when no thread is idle, and ends after an idle time.
 #[derive(Clone, Default)]
 pub(crate) struct SpawnPool {
     shared: Arc<PoolState>,
@@ -60,12 +60,12 @@ struct State {
 }
 
 impl SpawnPool {
-    /// Runs `work` on one of the threads, to its end even when the caller goes away. The caller must see to it that no
-    /// more than [`limits::SPAWNS_MAX`] run at once.
+    /// Runs `work` on one of the threads. The work runs to completion even when the caller goes away. The caller must
+    /// ensure that at most [`limits::SPAWNS_MAX`] jobs run at once.
     ///
     /// # Errors
     ///
-    /// An I/O error if no thread exists and none can be made, or if `work` panicked.
+    /// An I/O error if no thread exists and none can be created, or if `work` panicked.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -75,7 +75,7 @@ impl SpawnPool {
         self.push(Box::new(move || {
             let _entered = runtime.enter();
             if let Ok(done) = catch_unwind(AssertUnwindSafe(work)) {
-                // A caller that has gone away needs no answer.
+                // A caller that went away needs no answer.
                 let _gone = sender.send(done);
             }
         }))?;
@@ -111,7 +111,7 @@ impl PoolState {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does what comes, until nothing came for [`limits::STARTER_IDLE`].
+    /// Runs jobs until none has arrived for [`limits::STARTER_IDLE`].
     fn work(&self) {
         let mut state = self.lock();
         loop {
@@ -131,13 +131,13 @@ impl PoolState {
     }
 }
 
-/// Gives up what the calling thread can hand on to its children. Where that is refused, they lower it themselves.
+/// Lowers the bounding set of the calling thread. If the kernel refuses, the children lower their own sets.
 fn lower_bounding() {
     let known = Capabilities::all().numbers();
     let dropped = known
         .map(|(number, _)| CapabilitySet::from_bits_retain(1 << number))
         .map(remove_capability_from_bounding_set)
-        // A kernel does not know the newest.
+        // An older kernel does not support the newest capabilities.
         .find(|dropped| !matches!(dropped, Ok(()) | Err(Errno::INVAL)))
         .unwrap_or(Ok(()));
     match dropped {

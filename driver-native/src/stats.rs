@@ -1,7 +1,7 @@
-//! The usage of a task, from the files of its cgroup.
+//! The usage of a task, read from the files of its cgroup.
 //!
-//! Without a cgroup, /proc tells of the main process alone: the fallback for hosts that give no cgroup. Memory that a
-//! v1 hierarchy accounts for is not seen here; the agent sees it.
+//! Without a cgroup, only the main process is measured, through /proc. This is the fallback for hosts that name no
+//! cgroup. Memory that a v1 hierarchy accounts for is not measured here; the agent measures it.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -30,7 +30,7 @@ struct CpuTime {
     system_us: u64,
 }
 
-/// The state that the next item of a stream builds on.
+/// The state of a statistics stream between two items.
 struct StatsStream {
     task_id: String,
     life: Arc<TaskProcess>,
@@ -39,14 +39,15 @@ struct StatsStream {
     pause: Duration,
 }
 
-/// Statistics of `task`, one at once and then at `interval`, until it ends.
+/// Returns statistics of `task`, immediately and then at `interval`, until the task ends.
 pub(crate) fn stream(task: &NativeTask, interval: Duration) -> TaskStatsStream {
     let interval = interval.max(limits::STATS_INTERVAL_MIN);
     let series = StatsStream {
         task_id: task.id.to_string(),
         life: Arc::clone(&task.life),
         before: CpuTime::default(),
-        // The first share counts from the start. A wall clock set since then spoils this one share only.
+        // The first percentage covers the time since the start. If the wall clock was set since then, only this
+        // percentage is wrong.
         before_at: Instant::now()
             .checked_sub(task.started_at.elapsed().unwrap_or_default())
             .unwrap_or_else(Instant::now),
@@ -100,7 +101,7 @@ fn of_cgroup(cgroup: &TaskCgroup) -> io::Result<(CpuTime, CpuUsage, MemoryUsage)
         system_us: field(&text, "system_usec").unwrap_or(0),
     };
     let mut cpu = CpuUsage::default();
-    // Only where the cpu controller is in the v2 hierarchy.
+    // The file has these fields only where the cpu controller is in the v2 hierarchy.
     if let Some(periods) = field(&text, "nr_throttled") {
         cpu.throttled_periods = periods;
         cpu.measured.push(CpuField::ThrottledPeriods);
@@ -112,7 +113,7 @@ fn of_cgroup(cgroup: &TaskCgroup) -> io::Result<(CpuTime, CpuUsage, MemoryUsage)
     Ok((time, cpu, memory_of(cgroup)))
 }
 
-/// A file that is not there was not measured.
+/// The value of a missing file does not count as measured.
 fn memory_of(cgroup: &TaskCgroup) -> MemoryUsage {
     let number = |name: &str| cgroup.read(name).ok()?.trim().parse::<u64>().ok();
     let mut memory = MemoryUsage::default();

@@ -1,8 +1,7 @@
-//! One task: followed from its start to its end, and killed whole.
+//! One task: the driver follows it from its start to its end, and kills all of its processes.
 //!
-//! A [`NativeTask`] is watched by one asynchronous task of the runtime that sleeps on the pidfd;
-//! dropping the `NativeTask` ends the watch and leaves the process alone. Only the watcher reaps
-//! and records the end.
+//! One asynchronous task of the runtime watches a [`NativeTask`] and sleeps on the pidfd. Dropping the `NativeTask`
+//! ends the watch and leaves the process alone. Only the watcher reaps the process and records its end.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -35,30 +34,30 @@ use crate::{limits, signal};
 /// Version of [`DriverState`] in a handle.
 pub(crate) const HANDLE_VERSION: i32 = 1;
 
-/// Driver state that a handle stores of a process. It is JSON, so that a person can read a stored one.
+/// The driver state of a process in a handle. It is JSON, so that a person can read a stored one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct DriverState {
     pid: i32,
     start_ticks: u64,
     boot_id: String,
-    /// v2 cgroup of the process as /proc shows it; empty when the driver was given none.
+    /// The v2 cgroup of the process as /proc shows it; empty if the host gave the driver no cgroup.
     cgroup: String,
     /// Nanoseconds since 1970.
     started_at_ns: u64,
-    /// Which ids a strict task has.
+    /// The number of a strict task's range of ids.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     id_range: Option<u32>,
-    /// The group that the host named and the task was put into: such a host does not keep the placement, which is a
-    /// field of ours.
+    /// The cgroup that the host named and that the task was put into. A foreign host does not store the placement,
+    /// which is a field of ours.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     named_cgroup: Option<NamedCgroup>,
 }
 
-/// A group that was there before the task, and may be there for the next one.
+/// A cgroup that existed before the task and may be used by the next task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct NamedCgroup {
     dir: PathBuf,
-    /// The OOM kills that the cgroup had counted before the task.
+    /// The number of OOM kills in the cgroup before the task.
     oom_kills: u64,
 }
 
@@ -72,8 +71,8 @@ impl DriverState {
 #[derive(Debug)]
 pub(crate) struct NativeTask {
     pub(crate) node: Arc<Node>,
-    /// [`TaskHandle::encode`]: nobody asks most tasks for more than what stands below, and decoded it takes several
-    /// times as much.
+    /// The result of [`TaskHandle::encode`]. Most requests need only the fields below, and the decoded handle takes
+    /// several times as much memory.
     handle: Box<[u8]>,
     pub(crate) id: Box<str>,
     pub(crate) name: Box<str>,
@@ -83,11 +82,11 @@ pub(crate) struct NativeTask {
     pub(crate) started_at: SystemTime,
     pub(crate) life: Arc<TaskProcess>,
     watcher: AbortHandle,
-    /// Stops the task if it has been without a host for too long.
+    /// The guard, which stops the task if it has been without a host for too long.
     guard: OnceLock<AbortHandle>,
-    /// `None` if the FIFOs could not be opened again after a recovery; the task goes on without.
+    /// `None` if the FIFOs could not be opened again after a recovery; the task continues without them.
     _output: Option<OpenOutputs>,
-    /// Nobody else's as long as the task is known.
+    /// The ids of a strict task. No other task gets them while the driver has this task.
     ids: Option<Range>,
 }
 
@@ -100,25 +99,24 @@ impl Drop for NativeTask {
     }
 }
 
-/// The process of a task and how it ended.
+/// The process of a task and its end.
 #[derive(Debug)]
 pub(crate) struct TaskProcess {
     pub(crate) process: Process,
     pub(crate) cgroup: Option<TaskCgroup>,
-    /// Kills for want of memory that the group had counted before the task.
+    /// The number of OOM kills in the cgroup before the task.
     oom_kills_before: u64,
-    /// The tree of actions that runs beside the first process.
+    /// The tree of actions that runs next to the first process.
     pub(crate) tree: Option<Arc<RunningTree>>,
     exit: watch::Sender<Option<TaskEnd>>,
-    /// It is the first process of its pid namespace: the kernel keeps signals from it that it does not
-    /// handle.
+    /// The process is the first of its pid namespace: the kernel does not deliver signals that it does not handle.
     is_first: bool,
-    /// A signal that SIGKILL stood for; 0 is none.
+    /// The signal for which SIGKILL was sent instead; 0 means none.
     meant: AtomicI32,
-    /// Why the driver stops it without being asked to.
+    /// The reason why the driver stops the task without a request.
     stopped_for: OnceLock<String>,
-    /// Set when the process was reaped. Held while reaping and while killing the process's group,
-    /// because the number of a group is only known to be the task's before.
+    /// Set when the process was reaped. The lock is held while the driver reaps the process or kills its group. The
+    /// number of the group certainly belongs to the task only before the process is reaped.
     reaped: Mutex<bool>,
 }
 
@@ -130,10 +128,10 @@ pub(crate) struct TaskEnd {
 }
 
 impl NativeTask {
-    /// Starts the process. Blocks until its program is loaded; needs a runtime to be entered. The last part of the
-    /// answer is what the task's owner should know.
+    /// Starts the process. Blocks until its program is loaded; must be called within a runtime. The last part of the
+    /// result contains notes for the task's owner.
     ///
-    /// The actions of a task that has some are begun when nothing can fail any more.
+    /// Actions are started when no later step of the start can fail.
     pub(crate) fn start(
         mut config: TaskConfig,
         native: NativeConfig,
@@ -171,7 +169,7 @@ impl NativeTask {
             streams: &streams,
             terminal: None,
         })?;
-        // A process that cannot be followed must not be left behind.
+        // A process that cannot be followed must not be left running.
         let output = Some(streams.into_held());
         let cgroup = (cgroup, named_cgroup);
         let adopted = Self::adopt(config, &native, node, cgroup, &spawned, (output, ids));
@@ -183,7 +181,7 @@ impl NativeTask {
         Ok((task, handle, named.notes))
     }
 
-    /// Takes charge of a process that was just started.
+    /// Takes charge of a process that this driver just started.
     fn adopt(
         config: TaskConfig,
         native: &NativeConfig,
@@ -219,7 +217,7 @@ impl NativeTask {
         Ok((task, handle))
     }
 
-    /// Finds the process of a handle. Needs a runtime to be entered.
+    /// Finds the process of a handle. Must be called within a runtime.
     pub(crate) fn recover(
         mut handle: TaskHandle,
         node: &Arc<Node>,
@@ -330,9 +328,9 @@ impl NativeTask {
         })
     }
 
-    /// `guard` is aborted with the task.
+    /// Sets the guard, which is aborted when the task is dropped.
     pub(crate) fn guarded_by(&self, guard: AbortHandle) {
-        // There is one, given by who made the task.
+        // The creator of the task sets the guard only once.
         let _first = self.guard.set(guard);
     }
 
@@ -345,7 +343,7 @@ impl NativeTask {
     ///
     /// # Errors
     ///
-    /// None that is known: the bytes are the driver's own.
+    /// None is known: the driver wrote the bytes itself.
     pub(crate) fn handle(&self) -> Result<TaskHandle, DriverError> {
         TaskHandle::decode(&self.handle).map_err(|error| self.unreadable(&error))
     }
@@ -376,14 +374,14 @@ impl NativeTask {
 }
 
 impl TaskProcess {
-    /// Sends a signal to the process, with the effect that it has on any other process; `false` when it
-    /// has ended.
+    /// Sends a signal to the process, with the effect that the signal has on any other process. Returns `false` when
+    /// the process has ended.
     ///
-    /// The first process of a pid namespace gets no signal that it has no handler for, so that a
-    /// program that was not written to be one could only be killed. A signal that would end it does:
-    /// SIGKILL is sent in its place, and the end is told as the signal's.
+    /// The kernel delivers to the first process of a pid namespace only signals that it handles. A program that does
+    /// not expect this could only be killed. So if the signal would end the process, SIGKILL is sent in its place, and
+    /// the end is reported as that of the signal.
     ///
-    /// Of a task with actions all their processes get the signal.
+    /// In a task with actions, the processes of all running actions get the signal.
     pub(crate) fn signal(&self, signal: Signal) -> io::Result<bool> {
         if let Some(tree) = &self.tree {
             return tree.signal(signal).map(|()| true);
@@ -399,13 +397,13 @@ impl TaskProcess {
         self.process.signal(signal)
     }
 
-    /// The driver is about to stop the task for `why`, which its end says.
+    /// Records that the driver is about to stop the task for `why`. The end of the task reports the reason.
     pub(crate) fn stop_for(&self, why: String) {
-        // The first reason stands.
+        // Later reasons are ignored.
         let _first = self.stopped_for.set(why);
     }
 
-    /// The end with why the driver stopped it. A tree that went well had ended before.
+    /// Adds the driver's reason for the stop to the result. A successful tree had ended before the stop.
     fn explained(&self, mut result: ExitResult) -> ExitResult {
         let Some(why) = self.stopped_for.get() else {
             return result;
@@ -420,24 +418,24 @@ impl TaskProcess {
         result
     }
 
-    /// The end, if it came.
+    /// Returns the end of the task, if the task has ended.
     pub(crate) fn end(&self) -> Option<TaskEnd> {
         self.exit.borrow().clone()
     }
 
-    /// Waits for the end.
+    /// Waits for the end of the task.
     pub(crate) async fn ended(&self) -> TaskEnd {
         let mut exit = self.exit.subscribe();
         loop {
             if let Some(end) = exit.borrow_and_update().clone() {
                 return end;
             }
-            // The sender lives in `self`, so that waiting cannot fail.
+            // The sender is in `self`, so the wait cannot fail.
             let _changed = exit.changed().await;
         }
     }
 
-    /// Sleeps until the process ends, and records how.
+    /// Waits until the process ends, and records its end.
     async fn watch(self: Arc<Self>, pidfd: AsyncFd<Arc<OwnedFd>>) {
         loop {
             let ready = pidfd.readable().await;
@@ -478,7 +476,7 @@ impl TaskProcess {
         }
     }
 
-    /// Completes the result of a process that was not a child with what the kernel tells of its end.
+    /// Completes the result of a process that was not a child with the kernel's exit information.
     async fn completed(&self, result: ExitResult) -> ExitResult {
         if result.status_known {
             return result;
@@ -494,15 +492,16 @@ impl TaskProcess {
         }
     }
 
-    /// The result of a process that a signal ended. SIGKILL after another signal is told as that one.
+    /// Returns the result of a process that a signal ended. SIGKILL in place of another signal is reported as the
+    /// other signal.
     fn signaled(&self, signal: i32) -> ExitResult {
         let meant = self.meant.load(Ordering::Relaxed);
         let killed = signal == Signal::KILL.as_raw() && meant != 0;
         ExitResult::signaled(if killed { meant } else { signal })
     }
 
-    /// Reaps an ended process. What it left running is killed first: while it is not reaped, its
-    /// group's number is its own.
+    /// Reaps an ended process and first kills the processes that it left running. Until it is reaped, its process
+    /// group number is not reused.
     fn take_end(&self) -> io::Result<Option<ExitResult>> {
         let mut reaped = self.reaped.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(ended) = self.process.ended()? else {
@@ -514,7 +513,7 @@ impl TaskProcess {
         }
         match &self.cgroup {
             Some(cgroup) => {
-                // Most leave nothing, and nobody can join a cgroup that is empty.
+                // Most tasks leave no process, and no process can join an empty cgroup by itself.
                 let is_empty = matches!(cgroup.populated(), Ok(false));
                 if !is_empty && let Err(error) = cgroup.kill() {
                     warn!(pid = self.process.pid, %error, "cannot kill what the task left running");
@@ -541,7 +540,7 @@ impl TaskProcess {
         Ok(Some(result))
     }
 
-    /// Kills the task with all it started, and waits until it is gone.
+    /// Kills all processes of the task and waits until they are gone.
     pub(crate) async fn kill(&self) -> Result<(), TaskError> {
         if self.is_over_and_empty() {
             return Ok(());
@@ -561,31 +560,32 @@ impl TaskProcess {
         self.emptied().await
     }
 
-    /// Tells whether the process has ended and its cgroup is empty. False for a task with a tree or without a cgroup.
+    /// Returns whether the process has ended and its cgroup is empty. Returns `false` for a task with a tree or
+    /// without a cgroup.
     fn is_over_and_empty(&self) -> bool {
         let is_empty = |cgroup: &TaskCgroup| matches!(cgroup.populated(), Ok(false));
         self.tree.is_none() && self.end().is_some() && self.cgroup.as_ref().is_some_and(is_empty)
     }
 
-    /// Sends SIGKILL to everything of the task.
+    /// Sends SIGKILL to all processes of the task.
     pub(crate) fn kill_all(&self) -> io::Result<()> {
         let reaped = self.reaped.lock().unwrap_or_else(PoisonError::into_inner);
         match &self.cgroup {
             Some(cgroup) => cgroup.kill()?,
-            // A process that is not the driver's child is reaped by somebody else: between this
-            // look and the kill it would have to end and its number to go round.
+            // Another process reaps a process that is not the driver's child. Between this check and the kill, the
+            // process would have to end and its pid to be reused.
             None if !*reaped && self.process.ended()?.is_none() => self.process.kill_group()?,
             None => {}
         }
         if let Some(tree) = &self.tree {
             tree.signal(Signal::KILL)?;
         }
-        // Where there is no cgroup, or the task moved out of it.
+        // This reaches a process without a cgroup, or one that moved out of it.
         self.process.signal(Signal::KILL)?;
         Ok(())
     }
 
-    /// Waits until nothing runs in the cgroup any more.
+    /// Waits until no process is left in the cgroup.
     async fn emptied(&self) -> Result<(), TaskError> {
         let Some(cgroup) = &self.cgroup else {
             return Ok(());
@@ -626,7 +626,7 @@ impl TaskProcess {
     }
 }
 
-/// In the v2 hierarchy alone.
+/// Returns a placement in the v2 hierarchy only.
 fn placed(dir: PathBuf) -> CgroupPlacement {
     CgroupPlacement {
         dir,
@@ -634,7 +634,7 @@ fn placed(dir: PathBuf) -> CgroupPlacement {
     }
 }
 
-/// A failure that may pass.
+/// Creates an error for a temporary failure.
 pub(crate) fn failed(message: String) -> TaskError {
     DriverError::Failed {
         message,
@@ -651,14 +651,14 @@ fn failed_recovery(error: &dyn std::error::Error) -> RecoverTaskError {
     .into()
 }
 
-/// Whether cgroup `found` is `expected` or below it: a task may make cgroups of its own.
+/// Returns whether cgroup `found` is `expected` or below it: a task may create cgroups below its own.
 fn is_within(found: &str, expected: &str) -> bool {
     found
         .strip_prefix(expected)
         .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// 2^64 ns last until the year 2554.
+/// Converts a time to nanoseconds; 2^64 ns are enough until the year 2554.
 fn nanoseconds(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH)
         .ok()
@@ -678,7 +678,7 @@ mod tests {
         assert!(!is_within("/", "/m/alloc/web"));
     }
 
-    /// These bytes are in agents' stores.
+    /// Agents have stored these bytes.
     #[test]
     fn state_of_version_1_is_still_read() {
         let stored = br#"{"pid":7,"start_ticks":99,"boot_id":"b","cgroup":"/m/a/t","started_at_ns":1700000000000000001}"#;

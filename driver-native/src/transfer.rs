@@ -1,11 +1,12 @@
-//! Fetches files for tasks and sends files of tasks, from the host's side.
+//! Downloads files for tasks and uploads files of tasks, from the host's side.
 //!
-//! The driver fetches, because a task may have no network; Diego's cells do the same. What comes lies in a file
-//! without a name until it is complete, its sum is right and a porter unpacks it with the task's own rights; what is
-//! sent was read by a porter, too. Here nothing is opened that a task could have put there. `address` says who may be
-//! spoken to, `http` speaks, `archive` reads what came, `pipe` is the way to the porter, `digest` counts sums.
+//! The driver makes the transfers, because a task may have no network; Diego's cells do the same. A downloaded file
+//! has no name until it is complete and its checksum is right. Then a porter unpacks it with the task's own rights. A
+//! porter also reads the files that are uploaded. This module opens nothing that a task could have put in place.
+//! `address` checks the addresses, `http` implements HTTP, `archive` reads archives, `pipe` connects to the porter,
+//! `digest` computes checksums.
 //!
-//! Nothing is kept from one transfer for another.
+//! No data is kept from one transfer for another.
 
 mod address;
 mod archive;
@@ -35,7 +36,7 @@ use digest::{ExpectedDigest, SumError};
 use http::{Client, HttpError};
 pub(crate) use pipe::{DeadlinePipe, pipe};
 
-/// Why nothing was fetched or sent.
+/// The reason why a transfer failed.
 #[derive(Debug, Error)]
 pub(crate) enum TransferError {
     #[error(transparent)]
@@ -52,7 +53,7 @@ pub(crate) enum TransferError {
     Deadline,
 }
 
-/// Why bytes are not kept.
+/// The reason why received bytes are not kept.
 #[derive(Debug, Error)]
 pub(crate) enum SinkError {
     #[error("it has more than {max} bytes, which is all that it may")]
@@ -73,17 +74,18 @@ impl TransferError {
     }
 }
 
-/// A fetched file.
+/// A downloaded file.
 #[derive(Debug)]
 pub(crate) struct FetchedFile {
-    /// Has no name, and is at its beginning.
+    /// The file, without a name and positioned at its beginning.
     pub(crate) file: File,
     pub(crate) bytes: u64,
     /// The name of a file that is not an archive.
     pub(crate) name: Option<Name>,
 }
 
-/// Fetches what `download` names, at most `max` bytes, into a file in `dir`. Dropping the future ends the transfer.
+/// Downloads the file that `download` names, at most `max` bytes, into a file in `dir`. Dropping the future ends the
+/// transfer.
 pub(crate) async fn fetch(
     download: &Download,
     policy: &Policy,
@@ -113,7 +115,8 @@ pub(crate) async fn fetch(
     several(attempt).await
 }
 
-/// Sends a file to an `http` or `https` URL, or puts it where a `file` URL says. Dropping the future ends the transfer.
+/// Sends a file to an `http` or `https` URL, or writes it to the path of a `file` URL. Dropping the future ends the
+/// transfer.
 pub(crate) async fn send(
     to: &str,
     outgoing: &UploadFile,
@@ -133,7 +136,7 @@ fn client(policy: &Policy) -> Client {
     }
 }
 
-/// Attempts something until it goes well, cannot, or was attempted often enough.
+/// Repeats `attempt` until it succeeds, fails permanently, or has used all attempts.
 async fn several<T, F: Future<Output = Result<T, TransferError>>>(
     attempt: impl Fn() -> F,
 ) -> Result<T, TransferError> {
@@ -153,7 +156,7 @@ async fn several<T, F: Future<Output = Result<T, TransferError>>>(
     }
 }
 
-/// Copies a file of the host that the node lets tasks have. It may change meanwhile; what counts is the copy.
+/// Copies a file of the host that tasks may download. The file may change during the copy; only the copy counts.
 async fn copy(path: &str, policy: &Policy, sink: &mut Sink) -> Result<(), TransferError> {
     let file = paths::open_download(&host_path(path)?, policy)?;
     let mut file = tokio::fs::File::from_std(file);
@@ -167,8 +170,8 @@ async fn copy(path: &str, policy: &Policy, sink: &mut Sink) -> Result<(), Transf
     }
 }
 
-/// Puts a file into a directory of the host that the node lets tasks upload into. It has its name when it is on the
-/// disk whole.
+/// Writes a file into a directory of the host that tasks may upload into. The file gets its name when it is completely
+/// on the disk.
 async fn put(path: &str, outgoing: &UploadFile, policy: &Policy) -> Result<(), TransferError> {
     let (new, file) = paths::create_upload(&host_path(path)?, policy)?;
     let copying = async {
@@ -183,13 +186,13 @@ async fn put(path: &str, outgoing: &UploadFile, policy: &Policy) -> Result<(), T
     Ok(new.keep()?)
 }
 
-/// The path of `file:///a` and `file://localhost/a`, without the scheme.
+/// Returns the path of `file:///a` and `file://localhost/a`, given without the scheme.
 fn host_path(path: &str) -> Result<String, TransferError> {
     let path = path.strip_prefix("localhost").unwrap_or(path);
     String::from_utf8(decoded(path)).map_err(|_invalid| TransferError::Scheme)
 }
 
-/// Where bytes go until they are complete.
+/// The destination of bytes until they are complete.
 pub(crate) struct Sink {
     file: tokio::fs::File,
     sum: Option<ExpectedDigest>,
@@ -198,7 +201,7 @@ pub(crate) struct Sink {
 }
 
 impl Sink {
-    /// Whether so many may come in all.
+    /// Checks that a total of `bytes` is within the bound.
     fn may_take(&self, bytes: u64) -> Result<(), SinkError> {
         if bytes > self.max {
             return Err(SinkError::Bytes { max: self.max });
@@ -215,7 +218,7 @@ impl Sink {
         self.file.write_all(bytes).await.map_err(SinkError::Io)
     }
 
-    /// Looks at the sum, and goes back to the beginning.
+    /// Checks the checksum, and seeks to the beginning.
     async fn finish(&mut self) -> Result<(), SinkError> {
         if let Some(sum) = self.sum.take() {
             sum.check()?;
@@ -226,7 +229,7 @@ impl Sink {
     }
 }
 
-/// A file to send, with its sums.
+/// A file to send, with its checksums.
 #[derive(Debug)]
 pub(crate) struct UploadFile {
     file: File,
@@ -235,7 +238,7 @@ pub(crate) struct UploadFile {
     sha256: Vec<u8>,
 }
 
-/// Why a file of a task was not read.
+/// The reason why a file of a task was not read.
 #[derive(Debug, Error)]
 pub(crate) enum ReadError {
     #[error(transparent)]
@@ -245,7 +248,7 @@ pub(crate) enum ReadError {
 }
 
 impl UploadFile {
-    /// Takes all that comes from a porter, at most `max` bytes, into a file in `dir`.
+    /// Reads all bytes from a porter, at most `max`, into a file in `dir`.
     pub(crate) async fn read(
         mut from: impl tokio::io::AsyncRead + Unpin,
         dir: &Path,
@@ -281,7 +284,7 @@ impl UploadFile {
         })
     }
 
-    /// The file from its beginning, for one attempt: those before it have ended.
+    /// Returns the file at its beginning, for one attempt. Earlier attempts have ended.
     fn reader(&self) -> io::Result<tokio::fs::File> {
         use std::io::Seek as _;
         let mut file = self.file.try_clone()?;
@@ -290,7 +293,7 @@ impl UploadFile {
     }
 }
 
-/// A number of bytes as Diego's lines have it: `12.3M`.
+/// Formats a number of bytes as in Diego's log lines: `12.3M`.
 pub(crate) fn size(bytes: u64) -> String {
     const UNITS: [(u64, &str); 6] = [
         (1 << 60, "E"),
@@ -309,7 +312,7 @@ pub(crate) fn size(bytes: u64) -> String {
     }
 }
 
-/// The last part of a URL's path, if a file can be called so.
+/// Returns the last part of a URL's path, if it is a valid file name.
 fn last_part(url: &str) -> Option<Name> {
     let path = url.split(['?', '#']).next()?;
     let (_, path) = path.split_once("://")?;
@@ -319,7 +322,7 @@ fn last_part(url: &str) -> Option<Name> {
     (!last.contains(&b'/')).then_some(name)
 }
 
-/// The bytes that a part of a URL stands for.
+/// Decodes the percent escapes of a part of a URL.
 fn decoded(text: &str) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

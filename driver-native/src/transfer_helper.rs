@@ -1,9 +1,10 @@
 //! Messages of the driver to the porter: the program that writes and reads files in a task, as the task.
 //!
-//! The driver is root, and a task decides what its directories hold. So the driver itself neither makes nor opens any
-//! file of a transfer: `../porter` does. It is a static program of a few KiB, started beside the task's first process
-//! like a program of a `run` action. It can do nothing that the task could not do itself, and its usage counts for the
-//! task. Its own words come from a place that the task can reach, and are believed as little.
+//! The driver is root, and a task controls the content of its directories. So the driver neither creates nor opens any
+//! file of a transfer: `../porter` does. The porter is a static program of a few KiB, which is started next to the
+//! task's first process like a program of a `run` action. The porter can do nothing that the task could not do itself,
+//! and its usage counts for the task. The task can tamper with the porter's reports, so the driver does not trust
+//! them.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -11,22 +12,22 @@ use std::os::fd::OwnedFd;
 
 use crate::init::sealed;
 
-/// Built by `build.rs`.
+/// The program that `build.rs` builds.
 const PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/muster-porter"));
-/// As `ps` shows it.
+/// The name that `ps` shows.
 pub(crate) const NAME: &std::ffi::CStr = c"muster-porter";
-/// Bytes of a name that the porter takes, with its zero byte: as many as the kernel does.
+/// The longest name that the porter and the kernel accept, with its zero byte.
 const NAME_BYTES_MAX: usize = 4_096;
-/// Bytes of one part of a name that file systems take.
+/// The longest part of a name that file systems accept.
 const PART_BYTES_MAX: usize = 255;
-/// Bytes of its report: what it did, an error number, a name.
+/// Bytes of the porter's report: the operation, an error number, a name.
 pub(crate) const REPORT_BYTES_MAX: usize = 8 + NAME_BYTES_MAX;
-/// Bits of a mode that files get: neither set-id nor sticky.
+/// The mode bits that files can get: neither set-id bits nor the sticky bit.
 const MODE_BITS: u32 = 0o777;
-/// The permissions that the owner of a directory always has, or nothing could be made in it.
+/// The permissions that the owner of a directory always has. Without them, nothing could be created in the directory.
 const DIRECTORY_MODE: u32 = 0o700;
 
-/// A file that holds the program and that nobody can change.
+/// Returns a sealed file that holds the program.
 pub(crate) fn sealed_file() -> io::Result<OwnedFd> {
     sealed(NAME, PROGRAM)
 }
@@ -45,12 +46,12 @@ muster_domain::text_enum!(pub(crate) Direction {
     Out => "out",
 });
 
-/// A name beneath a directory: relative, without `..`, in plain form. Empty is the directory itself.
+/// A normalized relative name beneath a directory, without `..`. An empty name is the directory itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Name(Vec<u8>);
 
 impl Name {
-    /// Reads a name; `None` if it leads out or is none.
+    /// Parses a name; returns `None` if the name is invalid or leaves the directory.
     pub(crate) fn read(bytes: &[u8]) -> Option<Self> {
         if bytes.starts_with(b"/") || bytes.contains(&0) {
             return None;
@@ -76,9 +77,9 @@ impl Name {
         self.0.is_empty()
     }
 
-    /// Whether a symbolic link of this name to `target` stays beneath the directory: it is relative and goes up at
-    /// its beginning only, at most to the directory. No part of a name is ever reached through a link, so that this
-    /// is what it will mean.
+    /// Returns whether a symbolic link with this name and the target `target` stays beneath the directory. The target
+    /// must be relative, may have `..` only at its beginning, and must not go above the directory. No part of a name
+    /// is ever reached through a link, so the target keeps this meaning.
     pub(crate) fn may_link_to(&self, target: &[u8]) -> bool {
         let fits = !target.is_empty() && target.len() < NAME_BYTES_MAX && !target.contains(&0);
         if !fits || target.starts_with(b"/") {
@@ -114,7 +115,7 @@ impl<W: Write> Packer<W> {
         self.message(b'd', name, &[], mode | DIRECTORY_MODE, 0)
     }
 
-    /// Exactly `size` bytes must follow, by [`Self::data`].
+    /// Writes the head of a file. Exactly `size` bytes must follow with [`Self::data`].
     pub(crate) fn file(&mut self, name: &Name, mode: u32, size: u64) -> io::Result<()> {
         self.message(b'f', name, &[], mode, size)
     }
@@ -164,7 +165,7 @@ impl<W: Write> Packer<W> {
     }
 }
 
-/// The message of a porter's report; `None` if it cannot be read.
+/// Returns the text of a porter's report; `None` if the report is invalid.
 pub(crate) fn report(bytes: &[u8]) -> Option<String> {
     let (head, name) = bytes.split_at_checked(8)?;
     let number = i32::from_le_bytes(head[4..].try_into().ok()?);

@@ -1,4 +1,4 @@
-//! The user that a task runs as.
+//! The user of a task.
 
 use std::ffi::CString;
 
@@ -14,16 +14,16 @@ pub(crate) struct Identity {
     pub(crate) groups: Vec<u32>,
 }
 
-/// Why a task cannot run as the user it names.
+/// The reason why a task cannot run as the user it names.
 #[derive(Debug, Error)]
 pub(crate) enum UserError {
-    /// Neither an id nor a name.
+    /// The user is neither an id nor a valid name.
     #[error("user {} {reason}", QuotedName(user))]
     Malformed { user: String, reason: AccountError },
-    /// Neither an id nor a name.
+    /// The group is neither an id nor a valid name.
     #[error("group {} {reason}", QuotedName(group))]
     MalformedGroup { group: String, reason: AccountError },
-    /// Not in the database.
+    /// The user is not in the database.
     #[error("user {user:?} is not known on this node; create it, or use a numeric uid")]
     Unknown { user: String },
     /// The database could not be read.
@@ -33,7 +33,7 @@ pub(crate) enum UserError {
         #[source]
         source: nix::Error,
     },
-    /// Not in the database.
+    /// The group is not in the database.
     #[error("group {group:?} is not known on this node; create it, or use a numeric gid")]
     UnknownGroup { group: String },
     /// The database could not be read.
@@ -43,12 +43,12 @@ pub(crate) enum UserError {
         #[source]
         source: nix::Error,
     },
-    /// The node does not list it.
+    /// The node does not list the group.
     #[error(
         "group {group:?} (gid {gid}) is not allowed on this node; leave the group out for the user's own, or allow it in the agent's configuration: plugin \"native\" {{ config {{ allow_groups = [\"{group}\"] }} }}"
     )]
     GroupNotAllowed { group: String, gid: u32 },
-    /// The user's group is one that the node must list.
+    /// The node must list the user's group, and does not.
     #[error(
         "user {user:?} has the group {group:?} (gid {gid}), which is not allowed on this node; name another user, or allow the group in the agent's configuration: plugin \"native\" {{ config {{ allow_groups = [\"{group}\"] }} }}"
     )]
@@ -57,15 +57,15 @@ pub(crate) enum UserError {
         group: String,
         gid: u32,
     },
-    /// Only root may be somebody else.
+    /// Only root may become another user.
     #[error("run as user {user:?}: the driver runs as uid {uid} and only root may change users")]
     NotRoot { user: String, uid: u32 },
 }
 
-/// Groups of the host that contained tasks may have besides the own group of their user.
+/// The groups of the host that contained tasks may have, apart from their user's own group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum AllowedGroups {
-    /// Every group: for what runs beside a task that was allowed to start, and where ids are the task's own.
+    /// Every group: for processes next to a task that was allowed to start, and for tasks with separate ids.
     Any,
     /// These, by name or id.
     Listed(Vec<String>),
@@ -85,10 +85,10 @@ impl AllowedGroups {
 }
 
 impl Identity {
-    /// The identity for `user`, a name or a uid. `None` is the driver's own: for an empty name, or
-    /// when it is the driver's and the driver is not root.
+    /// Returns the identity for `user`, a name or a uid. `None` means the driver's own: for an empty name, or when
+    /// `user` is the driver's user and the driver is not root.
     ///
-    /// A uid that no database knows gets the group of the same number and no other.
+    /// A uid without a database entry gets the group of the same number and no other.
     pub(crate) fn of(user: &str, group: Option<&str>) -> Result<Option<Self>, UserError> {
         if user.is_empty() && group.is_none() {
             return Ok(None);
@@ -112,10 +112,11 @@ impl Identity {
         })
     }
 
-    /// The identity for `user` in no group but one: `group`, or the user's own.
+    /// Returns the identity for `user` in only one group: `group`, or the user's own.
     ///
-    /// A group that the job names must be `allowed` or the user's own. So must the user's own group if it is root's, or
-    /// one of the host's whose number is that of a user that no database knows: uid 42 would be in Debian's `shadow`.
+    /// A group that the job names must be `allowed` or the user's own. The user's own group must be `allowed` if it is
+    /// root's group. It must also be `allowed` if the uid has no database entry and a group of the host has that
+    /// number. For example, uid 42 would be in Debian's `shadow`.
     pub(crate) fn alone(
         user: &str,
         group: Option<&str>,
@@ -174,10 +175,10 @@ impl Identity {
     }
 }
 
-/// The answer of the database about a user.
+/// The result of a database lookup for a user.
 enum UserLookup {
     Entry(User),
-    /// Nothing of this uid.
+    /// No entry for this uid.
     Number(u32),
 }
 
@@ -230,7 +231,7 @@ fn look_up_group(group: &str) -> Result<u32, UserError> {
     }
 }
 
-/// The name of a group of the host; `None` if there is no such group.
+/// Returns the name of a group of the host; `None` if there is no such group.
 fn group_name(gid: u32) -> Result<Option<String>, UserError> {
     let entry = Group::from_gid(Gid::from_raw(gid));
     let entry = entry.map_err(|source| UserError::LookupGroup { gid, source })?;

@@ -1,8 +1,9 @@
-//! The driver's time without a host, for tasks that may not run without one for ever.
+//! The time without a host, for tasks that must not run forever without one.
 //!
-//! An agent decides when its tasks stop for want of a server. If it dies and stays dead, no agent decides. So the
-//! driver, which lives on, counts from the end of the last connection, on the monotonic clock. A driver that was itself
-//! started anew counts from its start. It knows the tasks that an agent gives it back, and only an agent starts it.
+//! An agent stops its tasks when it has no server for too long. A dead agent stops nothing. So the driver, which
+//! continues to run, measures the time since the end of the last connection, on the monotonic clock. A restarted
+//! driver measures from its own start. It has only the tasks that an agent gives back to it, and only an agent starts
+//! it.
 
 use std::future::pending;
 use std::time::Duration;
@@ -10,19 +11,20 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// When the last host connection ended; `None` while one is connected, and where nothing reports connections.
+/// The time when the last host connection ended; `None` while a host is connected, or when connections are not
+/// reported.
 #[derive(Debug, Default)]
 pub(crate) struct HostWatchdog {
     since: watch::Sender<Option<Instant>>,
 }
 
 impl HostWatchdog {
-    /// A host is connected from now on, or none is any more.
+    /// Records that a host is connected, or that none is connected any more.
     pub(crate) fn host_present(&self, present: bool) {
         self.since.send_replace((!present).then(Instant::now));
     }
 
-    /// Returns when no host was connected for `max`; never if the driver is dropped before.
+    /// Returns when no host was connected for `max`. Never returns if the watchdog is dropped before.
     pub(crate) fn lasts(&self, max: Duration) -> impl Future<Output = ()> + Send + use<> {
         let mut since = self.since.subscribe();
         async move {
@@ -46,7 +48,7 @@ impl HostWatchdog {
     }
 }
 
-/// The reason for stopping a task that may run for `max` without an agent.
+/// Returns the reason for stopping a task that may run for `max` without an agent.
 pub(crate) fn reason(max: Duration) -> String {
     if max.subsec_nanos() == 0 {
         format!("stopped: no agent for {} s", max.as_secs())
@@ -62,9 +64,9 @@ mod tests {
     const MAX: Duration = Duration::from_secs(30);
     const NEARLY: Duration = Duration::from_secs(29);
 
-    /// Whether it is over by now.
+    /// Returns whether the wait has finished by now.
     async fn is_over(waiting: &mut tokio::task::JoinHandle<()>) -> bool {
-        // On a clock that stands still this lets everybody run who can.
+        // With a paused clock, this runs all tasks that can make progress.
         tokio::time::sleep(Duration::from_millis(1)).await;
         waiting.is_finished()
     }
@@ -102,7 +104,7 @@ mod tests {
         assert!(is_over(&mut waiting).await);
     }
 
-    /// One that was given back to a driver which has had no host for a while.
+    /// A task that was given back to a driver after some time without a host.
     #[tokio::test(start_paused = true)]
     async fn later_task_shares_elapsed_watchdog_time() {
         let absence = HostWatchdog::default();
@@ -114,7 +116,7 @@ mod tests {
         assert!(is_over(&mut waiting).await);
     }
 
-    /// A driver within its host, and one that is gone.
+    /// Covers a driver inside its host process, and a dropped driver.
     #[tokio::test(start_paused = true)]
     async fn watchdog_never_expires_in_host_or_after_drop() {
         let absence = HostWatchdog::default();

@@ -1,12 +1,13 @@
-//! Opens files that a task, or another process with access to its directories, can change at any moment.
+//! Opens files that a task, or another process with access to the task's directories, can change at any moment.
 //!
-//! A name is looked up in a directory that is open, beneath it and nowhere else, in one step of the kernel's
-//! (`openat2(2)`): there is no moment between a look and an open in which somebody could put a link there. Such a way
-//! begins at a directory that is the agent's own, which is opened by its path. Agent and native driver open what tasks
-//! can reach here and nowhere else, which `cargo xtask tidy` holds them to (`task-open`, `task-path`); what the native
-//! driver knows besides, of kinds of files and of what a node allows, is in its `paths`.
+//! `openat2(2)` resolves a name beneath an open directory, in one step of the kernel. No process can put a link in
+//! place between a check and an open. The first directory belongs to the agent and is opened by its path. The agent
+//! and the native driver open every path that tasks can reach through this module. `cargo xtask tidy` enforces that
+//! (`task-open`, `task-path`). The `paths` module of the native driver adds the checks of file kinds and of the node's
+//! allowances.
 //!
-//! Deliberately absent: what is done with what was opened. It is used by its descriptor, never by its path again.
+//! Deliberately absent: the use of an opened file. The caller uses the file by its descriptor, never by its path
+//! again.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -14,13 +15,13 @@ use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::path::Arg;
 
-/// The kinds of places that a path may pass on the way to a name. It never goes above its first directory.
+/// The kinds of places that a path may pass on the way to a name. The path never leaves its first directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Traversal {
-    /// Directories of the same mount alone.
+    /// Only directories of the same mount.
     Dirs,
     Mounts,
-    /// Directories, mounts, and links as long as they stay beneath.
+    /// Directories, mounts, and links that stay beneath the first directory.
     Links,
 }
 
@@ -35,12 +36,12 @@ impl Traversal {
     }
 }
 
-/// Opens `path` beneath `dir`; closed when a program is executed.
+/// Opens `path` beneath `dir`. The file is closed on exec.
 ///
 /// # Errors
 ///
-/// The error of the kernel. Among others, it is `ELOOP` for a link.
-/// It is `EXDEV` for a way out of `dir` or, with [`Traversal::Dirs`], a mount.
+/// The error of the kernel. Among others, it is `ELOOP` for a link. It is `EXDEV` for a path out of `dir` or, with
+/// [`Traversal::Dirs`], for a mount.
 pub fn open(
     dir: impl AsFd,
     path: impl Arg,
@@ -51,7 +52,7 @@ pub fn open(
     openat2(dir, path, flags, Mode::empty(), through)
 }
 
-/// Opens `path` beneath `dir`, and makes a file there with `mode` if there is nothing.
+/// Opens `path` beneath `dir`, and creates a file with `mode` if nothing exists there.
 ///
 /// # Errors
 ///
@@ -67,10 +68,11 @@ pub fn create(
     openat2(dir, path, flags, mode, through)
 }
 
-/// Tries of one open. A rename or a mount anywhere on the machine during a lookup of `..` or of a link fails one.
+/// Attempts of one open. A rename or a mount anywhere on the machine during a lookup of `..` or of a link fails an
+/// attempt.
 const TRIES_MAX: usize = 64;
 
-/// Tries again while the kernel says that it raced with a rename (`EAGAIN`), for a bounded number of times.
+/// Tries again while the kernel reports a race with a rename (`EAGAIN`), for a bounded number of times.
 fn openat2(
     dir: impl AsFd,
     path: impl Arg,
@@ -94,8 +96,8 @@ fn retried<T>(mut open: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
     open()
 }
 
-/// Such an open as a call that somebody else makes: a child between its birth and its program, which has no library.
-/// The arguments are a directory, a path with a zero byte at its end, [`Self::how`] and its length.
+/// The arguments of an open that a child makes between clone and exec, where the child cannot use the library. The
+/// arguments are a directory, a path with a zero byte at its end, [`Self::how`] and the length of `how`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenCall {
     /// `struct open_how`: flags, mode, resolve.
@@ -106,12 +108,13 @@ impl OpenCall {
     /// The number of the system call.
     pub const NUMBER: i64 = libc::SYS_openat2;
 
-    /// As [`open()`].
+    /// Returns the call that does the same as [`open()`].
     pub fn beneath(flags: OFlags, through: Traversal) -> Self {
         Self::of(flags, through.resolve())
     }
 
-    /// Anywhere, where every link but those of /proc is trusted: in a root that nobody but the driver has made.
+    /// Returns a call that opens a path anywhere and follows every link except those of /proc. It is for a root that
+    /// only the driver has written.
     pub fn trusting(flags: OFlags) -> Self {
         Self::of(flags, ResolveFlags::NO_MAGICLINKS)
     }
@@ -125,8 +128,8 @@ impl OpenCall {
     }
 }
 
-/// Opens a directory beneath which nobody is followed out: one of the agent's own, or, in such a one, a task's. The
-/// last part of `path` is no link.
+/// Opens a directory as the start of later lookups: a directory of the agent, or a task's directory inside such a one.
+/// The last part of `path` must not be a link.
 ///
 /// # Errors
 ///
@@ -149,7 +152,7 @@ mod tests {
 
     const ALL: [Traversal; 3] = [Traversal::Dirs, Traversal::Mounts, Traversal::Links];
 
-    /// `top/inside/file` beside `outside/file`, and `top` open.
+    /// Makes `top/inside/file` next to `outside/file`, and opens `top`.
     fn scene() -> (TempDir, OwnedFd) {
         let temp = tempfile::tempdir().unwrap();
         for dir in ["top/inside", "outside"] {
@@ -199,7 +202,7 @@ mod tests {
         }
     }
 
-    /// A rename elsewhere must not fail an open, and a storm of them must not hang one.
+    /// A rename elsewhere must not fail an open, and many renames must not make an open hang.
     #[test]
     fn open_race_is_retried_limited_times() {
         for (races, opened) in [
@@ -266,7 +269,7 @@ mod tests {
         );
     }
 
-    /// The words of openat2(2), in the order of the kernel's structure.
+    /// The fields of openat2(2), in the order of the kernel's structure.
     #[test]
     fn open_how_has_expected_flags_and_resolve() {
         let flags = OFlags::PATH | OFlags::NOFOLLOW;
@@ -301,7 +304,7 @@ mod tests {
         );
     }
 
-    /// A directory is exchanged for a link to the outside, and back, as fast as can be.
+    /// A second thread exchanges a directory and a link to the outside as fast as it can.
     #[test]
     fn a_race_is_never_won() {
         const ENOUGH: usize = 1_000;

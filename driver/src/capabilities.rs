@@ -1,4 +1,4 @@
-//! The identity of a driver, its capabilities and its state on this node.
+//! The identity of a driver, its capabilities and its health on this node.
 
 use std::collections::BTreeMap;
 
@@ -11,20 +11,20 @@ pub struct PluginInfo {
     pub name: String,
     /// Version of the driver.
     pub version: String,
-    /// Versions of the plugin interface that it speaks.
+    /// The versions of the plugin interface that the plugin supports.
     pub api_versions: Vec<String>,
 }
 
-/// How a task's file system is kept from the host's.
+/// The isolation of a task's file system from the host's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FsIsolation {
-    /// It is the host's.
+    /// The task uses the host's file system.
     #[default]
     None,
     /// A root directory made from the host's files.
     Chroot,
     Image,
-    /// The host's, with only named paths to be seen.
+    /// The host's file system with only the named paths visible.
     Unveil,
 }
 
@@ -43,26 +43,26 @@ pub enum MountConfigs {
     reason = "each is an independent capability of the protocol"
 )]
 pub struct Capabilities {
-    /// It can send signals to tasks.
+    /// The driver can send signals to tasks.
     pub send_signals: bool,
-    /// It can run commands in tasks.
+    /// The driver can run commands in tasks.
     pub exec: bool,
-    /// How it isolates file systems.
+    /// The isolation of the tasks' file systems.
     pub fs_isolation: FsIsolation,
-    /// Network modes it can run a task in; empty is the host's only.
+    /// The network modes in which the driver can run a task; empty means only the host's.
     pub network_modes: Vec<NetworkMode>,
     /// The host must leave network namespaces to the driver.
     pub must_create_network: bool,
     /// Whether jobs may ask for mounts.
     pub mount_configs: MountConfigs,
-    /// Its tasks run elsewhere and outlive the node.
+    /// The tasks run on other machines and outlive the node.
     pub remote_tasks: bool,
-    /// It takes its tasks' output itself: the host collects none.
+    /// The driver collects its tasks' output itself; the host collects none.
     pub disable_log_collection: bool,
-    /// It can run tasks as users that no database knows.
+    /// The driver can run tasks as users without an entry in a user database.
     pub dynamic_workload_users: bool,
-    /// It puts tasks into the cgroup that the host names, whose limits are the host's to set and to change. Beyond
-    /// Nomad's protocol.
+    /// The driver puts tasks into the cgroup that the host names, and the host sets and changes the limits of that
+    /// cgroup. This field extends Nomad's protocol.
     pub joins_cgroup: bool,
 }
 
@@ -71,7 +71,7 @@ pub struct Capabilities {
 pub enum Health {
     /// A prerequisite is missing.
     Undetected,
-    /// A prerequisite is there and does not work.
+    /// A prerequisite is present and does not work.
     Unhealthy,
     Healthy,
 }
@@ -80,21 +80,21 @@ pub enum Health {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Attribute {
     Bool(bool),
-    /// A number, with its unit or an empty one.
+    /// An integer and its unit; the unit may be empty.
     Int(i64, String),
-    /// A fractional number, with its unit or an empty one.
+    /// A fractional number and its unit; the unit may be empty.
     Float(f64, String),
     Text(String),
 }
 
-/// How a driver is at a moment.
+/// The state of a driver at a moment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fingerprint {
     /// Attributes that the driver adds to the node, by full name (`driver.<name>…`).
     pub attributes: BTreeMap<String, Attribute>,
     pub health: Health,
-    /// The same in words, with the way out if it does not.
+    /// The health as text, with a remedy if the driver is not healthy.
     pub health_description: String,
-    /// The error that kept the driver from finding out.
+    /// The error that prevented the driver from determining its health.
     pub err: Option<String>,
 }

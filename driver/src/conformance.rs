@@ -1,8 +1,8 @@
 //! The tests that every driver passes, in process or through the plugin protocol.
 //!
-//! A crate with a driver implements [`DriverUnderTest`], which says how its `config` blocks express "sleep"
-//! or "exit 3", and calls [`driver_conformance!`](crate::driver_conformance) in a test file: each
-//! case becomes a test of its own. A case panics when the driver is wrong.
+//! A crate with a driver implements [`DriverUnderTest`], which builds the `config` blocks for "sleep" or "exit 3". It
+//! calls [`driver_conformance!`](crate::driver_conformance) in a test file, and each case becomes a separate test. A
+//! case panics when the driver is wrong.
 #![expect(
     clippy::missing_panics_doc,
     reason = "every function here is a test and panics by design"
@@ -34,86 +34,86 @@ pub use self::session::{
     session_in_no_task_is_not_found, session_keeps_outputs_apart_and_tells_the_exit,
 };
 
-/// The deadline of a step. Far beyond what any driver needs on a loaded machine; only a driver that
-/// hangs reaches it.
+/// The deadline of a step. It is far longer than any driver needs on a loaded machine, so only a driver that hangs
+/// reaches it.
 const STEP_DEADLINE: Duration = Duration::from_mins(1);
-/// The deadline of a driver's first report about itself: a driver that reports only when it looks again, after half a
-/// minute, comes too late for a host that waits with its registration.
+/// The deadline of a driver's first fingerprint. A host waits for it before it registers. A driver that reports only
+/// at its next check, after half a minute, is too late.
 const FIRST_WORD_DEADLINE: Duration = Duration::from_secs(10);
-/// Longer than any case: what a task that is not meant to end sleeps.
+/// The run time of a task that is not meant to end. It is longer than any case.
 const FOREVER: Duration = Duration::from_mins(10);
 const SIGKILL: i32 = 9;
 const SIGTERM: i32 = 15;
 
 /// A driver under test.
 pub trait DriverUnderTest: Send + Sync {
-    /// A driver that knows no task.
+    /// Returns a driver that has no task.
     fn driver(&self) -> BoxFuture<'_, Arc<dyn TaskDriver>>;
 
-    /// The driver's next life: `old` crashes, its tasks go on, and the answer knows none of them.
+    /// Returns the driver after a restart: `old` crashes, its tasks continue, and the new driver has no record of
+    /// them.
     fn restart(&self, old: Arc<dyn TaskDriver>) -> BoxFuture<'_, Arc<dyn TaskDriver>>;
 
-    /// A task configuration with what this driver needs of its host, and no `config`.
+    /// Returns a task configuration with everything this driver requires from its host, and no `config`.
     fn host_part(&self, task_id: &str) -> TaskConfig;
 
-    /// A `config` that runs for a time and exits with 0.
+    /// Returns a `config` that runs for a time and exits with 0.
     fn runs_for(&self, time: Duration) -> Value;
 
-    /// A `config` that exits with `code` at once.
+    /// Returns a `config` that exits with `code` immediately.
     fn exits_with(&self, code: i32) -> Value;
 
-    /// A `config` that runs for ever and ignores every signal it can.
+    /// Returns a `config` that runs forever and ignores every signal that can be ignored.
     fn ignores_signals(&self) -> Value;
 
-    /// A `config` that cannot start.
+    /// Returns a `config` that cannot start.
     fn broken(&self) -> Value;
 
-    /// A command that prints `text`, for drivers that can run commands.
+    /// Returns a command that prints `text`, for drivers that can run commands.
     fn prints(&self, text: &str) -> Vec<String>;
 
-    /// A `config` whose start fails in a way that may pass, if there is one.
+    /// Returns a `config` whose start fails temporarily, if there is one.
     fn busy(&self) -> Option<Value> {
         None
     }
 
-    /// A command that copies its input to its output.
+    /// Returns a command that copies its input to its output.
     fn copies_input(&self) -> Vec<String> {
         vec!["cat".to_owned()]
     }
 
-    /// A command that writes `text` to its error output and exits with 1.
+    /// Returns a command that writes `text` to its error output and exits with 1.
     fn complains(&self, text: &str) -> Vec<String> {
         shell_command(&format!("printf '%s' '{text}' >&2; exit 1"))
     }
 
-    /// A command that answers each line of its terminal with `<lines> <columns>`.
+    /// Returns a command that answers each line of its terminal with `<lines> <columns>`.
     fn prints_size(&self) -> Vec<String> {
         shell_command("while read -r line; do stty size; done")
     }
 
-    /// A command that does not end.
+    /// Returns a command that does not end.
     fn sleeps(&self) -> Vec<String> {
         vec!["sleep".to_owned(), FOREVER.as_secs().to_string()]
     }
 
-    /// The driver can run commands with their input and output as streams. One that cannot must
-    /// say so.
+    /// Whether the driver can run commands with their input and output as streams. A driver that cannot must return
+    /// "unsupported".
     fn streams_exec(&self) -> bool {
         false
     }
 
-    /// The driver can find a task again by a handle after [`Self::restart`].
+    /// Whether the driver can find a task by its handle after [`Self::restart`].
     fn recovers(&self) -> bool {
         true
     }
 
-    /// A configuration of the driver under which its fingerprint says something else than under the default one, if
-    /// there is any.
+    /// Returns a driver configuration whose fingerprint differs from the default one, if there is any.
     fn other_settings(&self) -> Option<Value> {
         None
     }
 
-    /// Waits until the task of [`Self::ignores_signals`] really ignores them.
+    /// Waits until the task of [`Self::ignores_signals`] ignores signals.
     fn settled<'a>(&'a self, _config: &'a TaskConfig) -> BoxFuture<'a, ()> {
         async {}.boxed()
     }
@@ -185,7 +185,7 @@ macro_rules! driver_conformance {
     };
 }
 
-/// Awaits `step`, or says which one hangs.
+/// Awaits `step`, or panics with the name of the step that hangs.
 async fn within<T>(what: &str, step: impl Future<Output = T>) -> T {
     tokio::time::timeout(STEP_DEADLINE, step)
         .await
@@ -267,7 +267,7 @@ async fn assert_not_found(driver: &dyn TaskDriver, task_id: &str) {
     assert_eq!(within("exec", exec).await, Err(not_found()));
 }
 
-/// Start, run, exit, destroy, with the state to be seen at each step.
+/// A task starts, runs, exits and is destroyed; each step shows the expected state.
 pub async fn task_goes_through_its_life(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
     let config = task(
@@ -312,7 +312,7 @@ pub async fn exit_code_is_reported(subject: &dyn DriverUnderTest) {
     destroy(&*driver, &config.id).await;
 }
 
-/// The answer is kept until the task is destroyed.
+/// The driver keeps the exit result until the task is destroyed.
 pub async fn wait_answers_at_once_for_an_ended_task(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
     let config = task(subject, "again", subject.exits_with(4));
@@ -326,7 +326,7 @@ pub async fn wait_answers_at_once_for_an_ended_task(subject: &dyn DriverUnderTes
     destroy(&*driver, &config.id).await;
 }
 
-/// Waiting takes nothing from other waiters.
+/// All callers that wait for one task get the same result.
 pub async fn all_waiters_get_the_same_answer(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
     let config = task(
@@ -342,7 +342,7 @@ pub async fn all_waiters_get_the_same_answer(subject: &dyn DriverUnderTest) {
     destroy(&*driver, &config.id).await;
 }
 
-/// Nothing is left of a task that was destroyed.
+/// The driver has no record of a destroyed task.
 pub async fn destroyed_task_is_not_found(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
     let config = task(subject, "destroyed", subject.exits_with(0));
@@ -354,14 +354,14 @@ pub async fn destroyed_task_is_not_found(subject: &dyn DriverUnderTest) {
     assert_not_found(&*driver, &config.id).await;
 }
 
-/// A task that never was is the same as one that was destroyed.
+/// The driver reports a task that never existed like a destroyed one.
 pub async fn unknown_task_is_not_found(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
 
     assert_not_found(&*driver, "no-alloc/no-task/00000000").await;
 }
 
-/// A stop ends the task by its signal, and the task stays known.
+/// A stop ends the task by its signal, and the driver keeps the task.
 pub async fn stop_ends_a_task_and_keeps_it(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
     let config = task(subject, "stopped", subject.runs_for(FOREVER));
@@ -379,7 +379,7 @@ pub async fn stop_ends_a_task_and_keeps_it(subject: &dyn DriverUnderTest) {
     destroy(&*driver, &config.id).await;
 }
 
-/// The time given is waited, then the task is killed.
+/// The driver waits for the given timeout, then kills the task.
 pub async fn ignored_stop_ends_in_a_kill(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
     let config = task(subject, "stubborn", subject.ignores_signals());
@@ -400,7 +400,7 @@ pub async fn ignored_stop_ends_in_a_kill(subject: &dyn DriverUnderTest) {
     destroy(&*driver, &config.id).await;
 }
 
-/// A stop that comes late is no failure, and does not change how the task ended.
+/// A stop of an ended task is no failure, and does not change the task's exit result.
 pub async fn stop_of_an_ended_task_succeeds(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
     let config = task(subject, "late", subject.exits_with(5));
@@ -415,7 +415,7 @@ pub async fn stop_of_an_ended_task_succeeds(subject: &dyn DriverUnderTest) {
     destroy(&*driver, &config.id).await;
 }
 
-/// A signal goes to the task and ends it if it says nothing else.
+/// A signal reaches the task and ends it if the task does not handle the signal.
 pub async fn signal_reaches_the_task(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
     let config = task(subject, "signalled", subject.runs_for(FOREVER));
@@ -429,7 +429,7 @@ pub async fn signal_reaches_the_task(subject: &dyn DriverUnderTest) {
     destroy(&*driver, &config.id).await;
 }
 
-/// A name that is no signal is said back, and the task is left alone.
+/// The driver refuses an unknown signal name, quotes it in the error, and leaves the task alone.
 pub async fn unknown_signal_is_refused(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
     let config = task(subject, "unsignalled", subject.runs_for(FOREVER));
@@ -451,7 +451,7 @@ pub async fn unknown_signal_is_refused(subject: &dyn DriverUnderTest) {
     destroy(&*driver, &config.id).await;
 }
 
-/// A signal to an ended task has no target; another process can have its number.
+/// A signal to an ended task has no target. Another process can have the task's pid.
 pub async fn signal_to_an_ended_task_is_refused(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
     let config = task(subject, "ended", subject.exits_with(0));
@@ -469,7 +469,7 @@ pub async fn signal_to_an_ended_task_is_refused(subject: &dyn DriverUnderTest) {
     destroy(&*driver, &config.id).await;
 }
 
-/// Force is asked for before a running task is forgotten.
+/// A running task is destroyed only with `force`.
 pub async fn running_task_is_destroyed_by_force_only(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
     let config = task(subject, "forced", subject.runs_for(FOREVER));
@@ -489,7 +489,7 @@ pub async fn running_task_is_destroyed_by_force_only(subject: &dyn DriverUnderTe
     assert_not_found(&*driver, &config.id).await;
 }
 
-/// A start that fails says so, and its id is free again.
+/// A failed start returns an error, and its id is free again.
 pub async fn failed_start_leaves_nothing(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
     let mut config = task(subject, "broken", subject.broken());
@@ -525,7 +525,7 @@ pub async fn same_id_starts_once(subject: &dyn DriverUnderTest) {
     destroy(&*driver, &config.id).await;
 }
 
-/// A recovered task is found by its id and is what was started: same attributes, pid included.
+/// A recovered task is found by its id and is the started task: the attributes are the same, including the pid.
 pub async fn recovered_task_is_the_same_task(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
     let config = task(subject, "recovered", subject.runs_for(FOREVER));
@@ -554,7 +554,7 @@ pub async fn recovered_task_is_the_same_task(subject: &dyn DriverUnderTest) {
     destroy(&*driver, &config.id).await;
 }
 
-/// A host that is not sure may recover once too often.
+/// A second recovery of the same task changes nothing. A host that is not sure may recover a task twice.
 pub async fn recovery_of_a_known_task_changes_nothing(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
     let config = task(subject, "known", subject.runs_for(FOREVER));
@@ -567,7 +567,7 @@ pub async fn recovery_of_a_known_task_changes_nothing(subject: &dyn DriverUnderT
     destroy(&*driver, &config.id).await;
 }
 
-/// A task that ended unseen is gone, and is not mistaken for another.
+/// A task that ended while no driver watched is reported as gone, and is not mistaken for another.
 pub async fn ended_task_is_not_recovered(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
     let config = task(subject, "unseen", subject.exits_with(0));
@@ -584,7 +584,7 @@ pub async fn ended_task_is_not_recovered(subject: &dyn DriverUnderTest) {
     assert_not_found(&*driver, &config.id).await;
 }
 
-/// A handle of a later version is refused with both numbers.
+/// A handle of a later version is refused, with both versions in the error.
 pub async fn newer_handle_is_refused(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
     let config = task(subject, "newer", subject.runs_for(FOREVER));
@@ -610,7 +610,7 @@ pub async fn newer_handle_is_refused(subject: &dyn DriverUnderTest) {
     destroy(&*driver, &config.id).await;
 }
 
-/// Bytes that are no state are refused, not misread.
+/// Bytes that are no driver state are refused, not misread.
 pub async fn damaged_handle_is_refused(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
     let config = task(subject, "damaged", subject.runs_for(FOREVER));
@@ -633,7 +633,7 @@ pub async fn damaged_handle_is_refused(subject: &dyn DriverUnderTest) {
     destroy(&*driver, &config.id).await;
 }
 
-/// The stored bytes of a handle are as good as the handle.
+/// A handle still recovers its task after it was encoded and decoded.
 pub async fn stored_handle_still_recovers(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
     let config = task(subject, "stored", subject.runs_for(FOREVER));
@@ -651,7 +651,7 @@ pub async fn stored_handle_still_recovers(subject: &dyn DriverUnderTest) {
     destroy(&*driver, &config.id).await;
 }
 
-/// A start that fails for the moment is told from one that fails for good.
+/// The driver distinguishes a temporary start failure from a permanent one.
 pub async fn start_that_may_pass_says_so(subject: &dyn DriverUnderTest) {
     let Some(busy) = subject.busy() else {
         return;
@@ -668,8 +668,8 @@ pub async fn start_that_may_pass_says_so(subject: &dyn DriverUnderTest) {
     assert_not_found(&*driver, &config.id).await;
 }
 
-/// A handle of an earlier version is understood or refused, never misread: what the driver takes
-/// back is the task that was started.
+/// A handle of an earlier version is understood or refused, never misread: the recovered task is the task that was
+/// started.
 pub async fn older_handle_is_recovered_or_refused(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
     let config = task(subject, "older", subject.runs_for(FOREVER));
@@ -703,7 +703,7 @@ pub async fn older_handle_is_recovered_or_refused(subject: &dyn DriverUnderTest)
     destroy(&*driver, &config.id).await;
 }
 
-/// Stops, waits and looks at the same task at the same time all succeed.
+/// Concurrent stops, waits and inspections of one task all succeed.
 pub async fn concurrent_calls_agree(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
     let config = task(subject, "busy", subject.runs_for(FOREVER));
@@ -721,7 +721,7 @@ pub async fn concurrent_calls_agree(subject: &dyn DriverUnderTest) {
     destroy(&*driver, &config.id).await;
 }
 
-/// A reader of statistics learns from the end of the stream that the task ended.
+/// The statistics stream ends when the task ends.
 pub async fn stats_end_with_the_task(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
     let config = task(subject, "measured", subject.runs_for(FOREVER));
@@ -741,7 +741,7 @@ pub async fn stats_end_with_the_task(subject: &dyn DriverUnderTest) {
     destroy(&*driver, &config.id).await;
 }
 
-/// The interval is kept, roughly: never faster.
+/// The driver keeps the interval roughly, and never reports faster.
 pub async fn stats_come_at_the_interval(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
     let config = task(subject, "paced", subject.runs_for(FOREVER));
@@ -760,7 +760,7 @@ pub async fn stats_come_at_the_interval(subject: &dyn DriverUnderTest) {
     destroy(&*driver, &config.id).await;
 }
 
-/// A host does not wait for the period of the fingerprint.
+/// The driver sends the first fingerprint immediately, not after the fingerprint period.
 pub async fn fingerprint_comes_at_once(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
 
@@ -773,7 +773,7 @@ pub async fn fingerprint_comes_at_once(subject: &dyn DriverUnderTest) {
     assert!(first.is_some());
 }
 
-/// Nor for what changed: a host learns it from the stream that it has.
+/// The driver sends a changed fingerprint immediately on the open stream.
 pub async fn fingerprint_tells_a_change_at_once(subject: &dyn DriverUnderTest) {
     let Some(settings) = subject.other_settings() else {
         return;
@@ -808,7 +808,7 @@ pub async fn schema_is_an_object(subject: &dyn DriverUnderTest) {
     assert!(info.is_ok_and(|info| !info.name.is_empty()));
 }
 
-/// A host that lost its records gets the handles back; a driver may also say it cannot.
+/// A driver returns the handles of its started tasks to a host that lost its records, or reports that it cannot.
 pub async fn listed_tasks_are_the_started_ones(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
     let config = task(subject, "listed", subject.runs_for(FOREVER));
@@ -831,7 +831,7 @@ pub async fn listed_tasks_are_the_started_ones(subject: &dyn DriverUnderTest) {
     }
 }
 
-/// A command's output and exit code come back, if the driver can run one.
+/// The output and the exit code of a command are returned, if the driver can run commands.
 pub async fn command_runs_in_the_task(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
     let capabilities = within("capabilities", driver.capabilities())
@@ -866,7 +866,7 @@ pub async fn command_runs_in_the_task(subject: &dyn DriverUnderTest) {
     destroy(&*driver, &config.id).await;
 }
 
-/// Everything the host said is in the handle.
+/// The handle contains the whole configuration that the host sent.
 pub async fn configuration_survives_the_way(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
     let mut config = task(subject, "full", subject.runs_for(FOREVER));

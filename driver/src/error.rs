@@ -1,8 +1,8 @@
-//! How a driver's calls fail.
+//! The errors of a driver's calls.
 //!
-//! Starting and recovering have an error of their own, because the agent decides by it what becomes
-//! of the task. All other calls about a task share [`TaskError`]; calls about the driver itself
-//! fail with [`DriverError`], which the others wrap.
+//! Starting and recovering each have their own error, because the agent decides from it how to continue with the task.
+//! All other calls about a task share [`TaskError`]. Calls about the driver itself fail with [`DriverError`], which
+//! the other errors wrap.
 
 use std::time::Duration;
 
@@ -15,25 +15,25 @@ pub const TASK_NOT_FOUND: &str = "task not found for given id";
 /// The next step of the caller after a failed operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Retry {
-    /// The same call fails again until somebody changes the job, the node or the call.
+    /// The same call fails again until the job, the node or the call is changed.
     Never,
     /// The same call may succeed later on this node.
     Later,
-    /// It cannot succeed here soon, but may on another node.
+    /// The call will not succeed here soon, but may succeed on another node.
     ElsewhereNow,
 }
 
-/// A failure of the driver or of the way to it.
+/// A failure of the driver or of the connection to it.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum DriverError {
-    /// Nobody answers at the driver's socket, or the connection broke during the call. Whether a
-    /// call that was under way took effect is not known.
+    /// No process answers at the driver's socket, or the connection broke during the call. It is unknown whether an
+    /// open call took effect.
     #[error("reach the driver: {reason}")]
     Unavailable {
         /// The report of the connection.
         reason: String,
     },
-    /// The driver did not answer in time. Whether the call took effect is not known.
+    /// The driver did not answer in time. It is unknown whether the call took effect.
     #[error("get an answer of the driver to {call} within {after:?}")]
     TimedOut {
         /// Name of the call.
@@ -72,7 +72,7 @@ impl DriverError {
         }
     }
 
-    /// The driver has no function `call`.
+    /// Creates the error for a driver without the function `call`.
     pub fn unsupported(call: &str) -> Self {
         Self::Unsupported {
             call: call.to_owned(),
@@ -80,13 +80,13 @@ impl DriverError {
     }
 }
 
-/// Why a task was not started. Nothing of it is left behind.
+/// The reason why a task was not started. Nothing of the task is left behind.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum StartTaskError {
     /// The driver has a task of this id, running or not yet destroyed.
     #[error("start task {task_id}: the driver already has a task of this id; destroy it first")]
     AlreadyStarted {
-        /// The id that was to be used.
+        /// The id of the refused task.
         task_id: String,
     },
     /// The same configuration cannot start on this node.
@@ -101,7 +101,7 @@ pub enum StartTaskError {
         /// The failure, its place and its cause.
         message: String,
     },
-    /// The driver could not be asked.
+    /// The call to the driver failed.
     #[error(transparent)]
     Driver(#[from] DriverError),
 }
@@ -117,18 +117,18 @@ impl StartTaskError {
     }
 }
 
-/// Why a task was not recovered. The driver does not know the task afterwards.
+/// The reason why a task was not recovered. The driver has no record of the task afterwards.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum RecoverTaskError {
-    /// The task ended while no driver watched. How it ended has to be found out elsewhere (the exit
-    /// ledger); processes it left behind may still be in its cgroup.
+    /// The task ended while no driver watched. The exit ledger may have its exit status. Processes that the task left
+    /// behind may still be in its cgroup.
     #[error("recover task {task_id}: it is gone: {reason}")]
     Gone {
         task_id: String,
-        /// The sign that it is gone.
+        /// The evidence that the task is gone.
         reason: String,
     },
-    /// The handle was made by a version of the driver, newer or older, that this one cannot read.
+    /// Another version of the driver, newer or older, made the handle, and this version cannot read it.
     #[error(
         "recover task: its handle has version {found}, which this driver, whose own have {supported}, cannot read; start the version of the driver that made it"
     )]
@@ -144,7 +144,7 @@ pub enum RecoverTaskError {
         /// The fault in it.
         reason: String,
     },
-    /// The driver could not be asked, or failed.
+    /// The call to the driver failed, or the driver failed.
     #[error(transparent)]
     Driver(#[from] DriverError),
 }
@@ -161,26 +161,26 @@ impl RecoverTaskError {
     }
 }
 
-/// Why an operation on a task failed.
+/// The reason why an operation on a task failed.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum TaskError {
-    /// The driver does not know the task: it was never started here, it was destroyed, or the
-    /// driver was started again since and the task not yet recovered.
+    /// The driver has no record of the task. The task was never started here, it was destroyed, or the driver
+    /// restarted and the task is not recovered yet.
     #[error("{TASK_NOT_FOUND}: {task_id}")]
     NotFound {
-        /// The id that was asked for.
+        /// The id in the request.
         task_id: String,
     },
-    /// The task has ended, so that there is nothing to signal or to run a command in.
+    /// The task has ended, so it can neither be signalled nor run a command.
     #[error("task {task_id} is not running")]
     NotRunning { task_id: String },
-    /// The task runs; destroying it needs `force`.
+    /// The task is running; destroying it requires `force`.
     #[error("task {task_id} is still running; stop it first or destroy it by force")]
     StillRunning { task_id: String },
     /// No signal of this name or number.
     #[error("signal {signal:?} is not known; use a name like SIGTERM or a number")]
     UnknownSignal { signal: String },
-    /// The driver could not be asked, or failed.
+    /// The call to the driver failed, or the driver failed.
     #[error(transparent)]
     Driver(#[from] DriverError),
 }
@@ -197,7 +197,7 @@ impl TaskError {
         }
     }
 
-    /// The driver does not know `task_id`.
+    /// Creates the error for an unknown `task_id`.
     pub fn not_found(task_id: &str) -> Self {
         Self::NotFound {
             task_id: task_id.to_owned(),

@@ -1,9 +1,9 @@
-//! Events that drivers report about their tasks besides state.
+//! Events that drivers report about their tasks, in addition to state.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
-/// Something a driver wants the allocation's history to show.
+/// An event that a driver adds to the history of the allocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskEvent {
     pub task_id: String,

@@ -5,11 +5,11 @@ use crate::task::ExitResult;
 /// The result of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExecResult {
-    /// Its output, up to the driver's bound.
+    /// The standard output of the command, up to the driver's bound.
     pub stdout: Vec<u8>,
-    /// Its error output, up to the driver's bound.
+    /// The error output of the command, up to the driver's bound.
     pub stderr: Vec<u8>,
-    /// How it ended. `err` says when output was cut or when time ran out.
+    /// The exit of the command. `err` is set when output was cut or when the time ran out.
     pub result: ExitResult,
 }
 
@@ -17,7 +17,7 @@ pub struct ExecResult {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExecRequest {
     pub command: Vec<String>,
-    /// Give it a terminal.
+    /// Gives the command a terminal.
     pub tty: bool,
 }
 
@@ -31,9 +31,9 @@ pub struct TerminalSize {
 /// The input of an interactive command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ExecInput {
-    /// Bytes for its standard input.
+    /// Bytes for the standard input of the command.
     Stdin(Vec<u8>),
-    /// Its standard input ends.
+    /// The end of the command's standard input.
     StdinClosed,
     /// The terminal changed its size.
     Resize(TerminalSize),
@@ -42,10 +42,10 @@ pub enum ExecInput {
 /// The output of an interactive command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ExecOutput {
-    /// Bytes of its output.
+    /// Bytes of the command's standard output.
     Stdout(Vec<u8>),
-    /// Bytes of its error output.
+    /// Bytes of the command's error output.
     Stderr(Vec<u8>),
-    /// It ended; nothing follows.
+    /// The exit of the command. It is the last item.
     Exited(ExitResult),
 }

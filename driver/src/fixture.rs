@@ -1,5 +1,5 @@
-//! For tests: those that cannot run on a machine say so, by name and reason, and are counted by `cargo xtask test`; and a
-//! tree that changes under whoever walks it.
+//! Helpers for tests. They report tests that cannot run on a machine by name and reason, which `cargo xtask test`
+//! counts. They also exchange two files while a test walks the tree.
 
 #![expect(clippy::print_stderr, reason = "tests are read by people")]
 
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{CWD, RenameFlags};
 
-/// Says that the test `name` did not run: on its output, and in the file that `MUSTER_SKIP_FILE` names.
+/// Reports that the test `name` did not run: on the error output, and in the file that `MUSTER_SKIP_FILE` names.
 ///
 /// # Panics
 ///
@@ -20,13 +20,13 @@ pub fn skipped(name: &str, reason: &str) {
     if let Some(path) = std::env::var_os("MUSTER_SKIP_FILE") {
         let file = OpenOptions::new().create(true).append(true).open(path);
         let mut file = file.expect("MUSTER_SKIP_FILE can be written");
-        // At once: tests of one binary run side by side.
+        // One write per line, because tests of one binary run in parallel.
         file.write_all(format!("{name}: {reason}\n").as_bytes())
             .expect("MUSTER_SKIP_FILE can be written");
     }
 }
 
-/// The same of the test whose thread this is.
+/// Reports that the test of the current thread did not run.
 ///
 /// # Panics
 ///
@@ -37,15 +37,15 @@ pub fn skipped_here(reason: &str) {
     skipped(path.rsplit("::").next().unwrap_or(path), reason);
 }
 
-/// Whether tests are to do all of their repetitions (`cargo xtask test --long`).
+/// Whether tests should do all of their repetitions (`cargo xtask test --long`).
 #[must_use]
 pub fn long() -> bool {
     std::env::var_os("MUSTER_TEST_LONG").is_some_and(|value| value == "1")
 }
 
-/// Does `work` while `one` and `other` are exchanged for each other again and again, as fast as can be.
+/// Runs `work` while another thread exchanges `one` and `other` as fast as it can.
 pub fn exchanging<T>(one: &Path, other: &Path, work: impl FnOnce() -> T) -> T {
-    /// Ends the exchange, whatever becomes of the work.
+    /// Ends the exchange even if the work panics.
     struct EndGuard<'a>(&'a AtomicBool);
 
     impl Drop for EndGuard<'_> {
@@ -58,7 +58,7 @@ pub fn exchanging<T>(one: &Path, other: &Path, work: impl FnOnce() -> T) -> T {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !is_over.load(Ordering::Relaxed) {
-                // One that whoever works has moved or removed comes back, or does not.
+                // The exchange fails while `work` has moved or removed one of the files.
                 let _exchanged =
                     rustix::fs::renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE);
             }

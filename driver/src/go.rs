@@ -1,9 +1,8 @@
-//! Programs in another language for tests: a driver and a host whose side of the plugin protocol is
-//! not ours.
+//! Programs in Go for tests: a driver and a host with a foreign implementation of the plugin protocol.
 //!
-//! Their sources are in `driver/tests/go`. They are built from Debian's packages of the plugin
-//! library, and their messages are generated from our own `.proto` files by another compiler. What
-//! that cannot show, a field with a wrong number, the tests of the conversions do. Nothing is fetched.
+//! The sources of the programs are in `driver/tests/go`. They are built from Debian's packages of the plugin library.
+//! Another compiler generates their messages from our own `.proto` files. These programs cannot detect a wrong field
+//! number; the tests of the conversions do that. Nothing is downloaded.
 
 use std::fs::{self, File};
 use std::io;
@@ -12,9 +11,9 @@ use std::process::Command;
 
 use thiserror::Error;
 
-/// Where Debian puts the sources of Go libraries.
+/// The directory of Debian's packages for the sources of Go libraries.
 const GO_SOURCES: &str = "/usr/share/gocode";
-/// The required files, each with the package that has it.
+/// The required files, each with the package that contains it.
 const NEEDED: [(&str, &str); 6] = [
     ("/usr/bin/go", "golang-go"),
     ("/usr/bin/protoc", "protobuf-compiler"),
@@ -35,22 +34,22 @@ const NEEDED: [(&str, &str); 6] = [
         "golang-github-golang-protobuf-1-3-dev",
     ),
 ];
-/// Files of `driver/proto` that the programs speak, as one Go package.
+/// The files of `driver/proto` that the programs use, as one Go package.
 const PROTOS: [&str; 4] = [
     "hclspec.proto",
     "structs.proto",
     "base.proto",
     "driver.proto",
 ];
-/// How the generator is told about them.
+/// The options of the generator for these files.
 const PROTO_OPTIONS: &str = "plugins=grpc,import_path=pb,\
 Mgoogle/protobuf/duration.proto=github.com/golang/protobuf/ptypes/duration,\
 Mgoogle/protobuf/timestamp.proto=github.com/golang/protobuf/ptypes/timestamp";
 
-/// Why a program is not there.
+/// The reason why a program was not built.
 #[derive(Debug, Error)]
 pub enum BuildGoError {
-    /// The machine has not what building takes.
+    /// The machine lacks a file that the build needs.
     #[error("{path} is missing: install {package}, or run `cargo xtask setup`")]
     Missing {
         /// The path of the missing file.
@@ -67,12 +66,12 @@ pub enum BuildGoError {
     Io(#[from] io::Error),
 }
 
-/// The program whose sources are in `driver/tests/go/<name>`, built if it was not.
+/// Returns the path of the program whose sources are in `driver/tests/go/<name>`; builds it if needed.
 ///
 /// # Errors
 ///
-/// [`BuildGoError::Missing`] on a machine without the packages: the test is skipped then. Every
-/// other error is a failure.
+/// [`BuildGoError::Missing`] on a machine without the packages; the test is then skipped. Every other error is a
+/// failure.
 pub fn program(name: &str) -> Result<PathBuf, BuildGoError> {
     for (path, package) in NEEDED {
         if !Path::new(path).exists() {
@@ -83,7 +82,7 @@ pub fn program(name: &str) -> Result<PathBuf, BuildGoError> {
     let out = root.join("../target/go");
     fs::create_dir_all(&out)?;
     let out = out.canonicalize()?;
-    // Test programs of several crates come here at once. The lock ends with the file.
+    // Test programs of several crates run this at the same time. The lock is released when the file is closed.
     let lock = File::create(out.join("lock"))?;
     lock.lock()?;
     let sources = out.join("path/src/muster.test");
@@ -103,7 +102,7 @@ pub fn program(name: &str) -> Result<PathBuf, BuildGoError> {
         .args(PROTOS))?;
     let built = out.join(format!("{name}.built"));
     go(&out, &built, &format!("muster.test/{name}"))?;
-    // A program that runs cannot be written to, but it can be replaced.
+    // A running program cannot be written to, but it can be replaced.
     let program = out.join(name);
     if fs::read(&built)? != fs::read(&program).unwrap_or_default() {
         let beside = out.join(format!("{name}.new"));
@@ -113,8 +112,8 @@ pub fn program(name: &str) -> Result<PathBuf, BuildGoError> {
     Ok(program)
 }
 
-/// Makes the link `at` to `to`. One that leads elsewhere is made anew: a `target` that was copied has the links of the
-/// repository it came from, whose sources are others or gone.
+/// Makes the link `at` to `to`. A link with another target is replaced. A copied `target` directory has links into its
+/// original repository, whose sources differ or are gone.
 fn link(to: &Path, at: &Path) -> io::Result<()> {
     match fs::read_link(at) {
         Ok(there) if there == to => return Ok(()),

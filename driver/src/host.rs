@@ -1,22 +1,22 @@
-//! Facts that a host tells its drivers about itself: its topology, and the ports that they may listen on.
+//! The facts about a host that it sends to its drivers: its topology, and the ports that drivers may listen on.
 //!
-//! Drivers made for Nomad compute with it: shares of the machine from a task's MHz, sets of cores. Some refuse to be
-//! configured without it.
+//! Drivers made for Nomad compute with these facts: shares of the machine from a task's MHz, and sets of cores. Some
+//! drivers refuse their configuration without them.
 
 use std::ops::RangeInclusive;
 
 use crate::limits::{DRIVER_PORT_MAX, DRIVER_PORT_MIN};
 
-/// Facts that a host tells its drivers about itself.
+/// The facts about a host that it sends to its drivers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostInfo {
-    /// Ports of the loopback that drivers may listen on; none that tasks are given.
+    /// Loopback ports that drivers may listen on. The host gives none of them to tasks.
     pub ports: RangeInclusive<u16>,
     pub topology: Topology,
 }
 
 impl HostInfo {
-    /// A host on a machine like that, with the ports that drivers expect.
+    /// Creates the facts of a host with this topology and with the ports that drivers expect.
     pub fn new(topology: Topology) -> Self {
         Self {
             ports: DRIVER_PORT_MIN..=DRIVER_PORT_MAX,
@@ -30,11 +30,11 @@ impl HostInfo {
 pub struct Topology {
     /// Numbers of the NUMA nodes, sorted.
     pub numa_nodes: Vec<u32>,
-    /// The kernel's distances, a row for each node in their order; empty where it does not say.
+    /// The kernel's distances, one row for each node in the order of the nodes; empty where the kernel reports none.
     pub distances: Vec<Vec<u32>>,
-    /// Every core that there is.
+    /// All cores of the machine.
     pub cores: Vec<Core>,
-    /// MHz that are kept from tasks.
+    /// MHz that are reserved and not available to tasks.
     pub withheld_mhz: u64,
 }
 
@@ -42,11 +42,11 @@ pub struct Topology {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Core {
     pub id: u32,
-    /// The NUMA node that it is of.
+    /// The NUMA node of the core.
     pub numa_node: u32,
-    /// The socket that it is in.
+    /// The socket of the core.
     pub socket: u32,
-    /// Its weight in placement, in MHz.
+    /// The weight of the core in placement, in MHz.
     pub mhz: u64,
     /// No task may run on it.
     pub is_reserved: bool,

@@ -1,19 +1,18 @@
 //! The task-driver interface, the plugin protocol, a mock driver and the conformance suite.
 //!
-//! - [`TaskDriver`] is what the agent calls; it is object safe, so that the agent holds drivers as
-//!   `Arc<dyn TaskDriver>` whether they run in its process or in another.
-//! - `task`, `capabilities`, `schema`, `stats`, `event`, `exec`, `network` are the data of its calls.
-//! - `error` is how each call fails, and whether trying again can help.
-//! - [`HostInfo`] is what a host tells drivers of itself.
-//! - [`plugin`] speaks Nomad's driver plugin protocol over a unix socket: [`plugin::Client`] is a
-//!   driver that lives in another process, [`plugin::serve`] offers one to another process.
-//! - [`mount`] restricts mounts that tasks see; it is the one room for `unsafe` here.
-//! - [`beneath`] opens what tasks could have put something else in the place of, for the agent and for drivers.
-//! - [`mock`] is a driver whose tasks are timers; `conformance` (feature `fixture`) is the set of
-//!   tests that every driver passes, `go` builds a driver and a host that are not ours, and `fixture` counts tests that
-//!   cannot run.
+//! - [`TaskDriver`] is the interface that the agent calls. It is object safe: the agent holds drivers as
+//!   `Arc<dyn TaskDriver>`, whether they run in its own process or in another.
+//! - `task`, `capabilities`, `schema`, `stats`, `event`, `exec`, `network` contain the data of its calls.
+//! - `error` contains the failures of the calls, and whether another attempt can help.
+//! - [`HostInfo`] contains the facts about a host that it sends to its drivers.
+//! - [`plugin`] implements Nomad's driver plugin protocol over a unix socket. [`plugin::Client`] represents a driver
+//!   in another process; [`plugin::serve`] offers a driver to another process.
+//! - [`mount`] restricts mounts that tasks see. It is the only module with `unsafe` code in this crate.
+//! - [`beneath`] opens paths that tasks could have replaced, for the agent and for drivers.
+//! - [`mock`] is a driver whose tasks are timers. `conformance` (feature `fixture`) is the set of tests that every
+//!   driver passes. `go` builds a driver and a host in Go. `fixture` counts tests that cannot run.
 //!
-//! Absent on purpose: restart policy, log collection and limits. They are the agent's.
+//! Absent on purpose: restart policy, log collection and limits. They belong to the agent.
 
 pub mod beneath;
 pub mod limits;

@@ -1,8 +1,8 @@
-//! A driver whose tasks are timers: for tests of everything above drivers, and for simulators.
+//! A driver whose tasks are timers, for tests of all layers above drivers and for simulators.
 //!
-//! Tasks live in a [`MockHost`], not in the driver, as a remote driver's tasks live on another
-//! machine: dropping a [`MockDriver`] is a crash of the driver, and a second one on the same host
-//! recovers the tasks from their handles. Time is tokio's, so that a paused clock moves it.
+//! Tasks live in a [`MockHost`], not in the driver, like the tasks of a remote driver. Dropping a [`MockDriver`] acts
+//! as a crash of the driver. A second driver on the same host recovers the tasks from their handles. Time is tokio's,
+//! so that tests can pause the clock.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -41,10 +41,10 @@ pub const NAME: &str = "mock";
 
 const CREATE_NETWORK: &str = "CreateNetwork";
 
-/// Version of the handles, unless another is asked for.
+/// The version of the handles, unless a test sets another.
 const HANDLE_VERSION: i32 = 1;
 
-/// How often the fingerprint is said again when nothing changes.
+/// The interval at which an unchanged fingerprint is repeated.
 const FINGERPRINT_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Number of SIGKILL, the same on every architecture.
@@ -54,41 +54,41 @@ const SIGKILL: i32 = 9;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct MockTask {
-    /// Milliseconds until it ends by itself; `None` is never.
+    /// Milliseconds until the task ends by itself; `None` means never.
     pub run_for_ms: Option<u64>,
-    /// Exit code when it ends by itself.
+    /// The exit code of a task that ends by itself.
     pub exit_code: i32,
-    /// Signal that ends it, instead of the exit code; 0 is none.
+    /// The signal that ends the task, instead of the exit code; 0 means none.
     pub exit_signal: i32,
-    /// It ends as if memory had run out.
+    /// The task ends as if the kernel had killed it for lack of memory.
     pub oom_killed: bool,
-    /// Milliseconds that its start takes.
+    /// Milliseconds that the start of the task takes.
     pub start_for_ms: u64,
-    /// Its start fails with these words.
+    /// The start of the task fails with this message.
     pub start_error: Option<String>,
     /// A failed start may be tried again.
     pub start_error_recoverable: bool,
-    /// Only SIGKILL ends it.
+    /// Only SIGKILL ends the task.
     pub ignore_signals: bool,
-    /// Sending it a signal fails with these words.
+    /// Sending a signal to the task fails with this message.
     pub signal_error: Option<String>,
-    /// The standard output of a command run in it.
+    /// The standard output of a command that runs in the task.
     pub exec_stdout: String,
-    /// How a command run in it exits.
+    /// The exit code of a command that runs in the task.
     pub exec_code: i32,
-    /// The driver puts it on a network of its own, at this address.
+    /// The driver puts the task on a separate network, at this address.
     pub address: String,
-    /// Per cent of one core that its driver says it uses; `None`: it does not say.
+    /// The CPU usage that the driver reports, in per cent of one core; `None` means no report.
     pub cpu_percent: Option<u32>,
 }
 
 impl MockTask {
-    /// Runs until it is stopped.
+    /// Returns a task that runs until it is stopped.
     pub fn forever() -> Self {
         Self::default()
     }
 
-    /// Runs for a time, then exits with `exit_code`.
+    /// Returns a task that runs for a time, then exits with `exit_code`.
     ///
     /// # Panics
     ///
@@ -101,7 +101,7 @@ impl MockTask {
         }
     }
 
-    /// Does not start.
+    /// Returns a task that does not start.
     pub fn broken(message: &str) -> Self {
         Self {
             start_error: Some(message.to_owned()),
@@ -109,7 +109,7 @@ impl MockTask {
         }
     }
 
-    /// The `config` block that says so.
+    /// Returns the `config` block of this task.
     pub fn to_config(&self) -> Value {
         let MockTask {
             run_for_ms,
@@ -155,22 +155,22 @@ impl MockTask {
     }
 }
 
-/// Where mock tasks run. Clones are the same host.
+/// The simulated host of mock tasks. Clones are the same host.
 #[derive(Clone, Debug, Default)]
 pub struct MockHost {
     processes: Arc<Mutex<HashMap<u64, Arc<Process>>>>,
     stubborn: Arc<AtomicBool>,
-    /// Drivers say nothing when they are asked to destroy a task.
+    /// Drivers do not answer `DestroyTask` while this is `true`.
     silent: Arc<watch::Sender<bool>>,
 }
 
 impl MockHost {
-    /// A host without tasks.
+    /// Creates a host without tasks.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Returns the number of tasks that run on the host, under any manager.
+    /// Returns the number of tasks that run on the host, under any driver.
     pub fn running(&self) -> usize {
         self.lock()
             .values()
@@ -178,22 +178,22 @@ impl MockHost {
             .count()
     }
 
-    /// Ends everything, as a host that loses power does.
+    /// Ends all tasks, as a power failure of the host does.
     pub fn power_off(&self) {
         self.lock().clear();
     }
 
-    /// Tasks whose resources are not destroyed, running or not.
+    /// Returns the number of tasks whose resources are not destroyed, running or not.
     pub fn tasks(&self) -> usize {
         self.lock().len()
     }
 
-    /// While `stubborn`, drivers of this host refuse to destroy tasks.
+    /// Makes drivers of this host refuse to destroy tasks while `stubborn` is set.
     pub fn refuse_destroys(&self, stubborn: bool) {
         self.stubborn.store(stubborn, Ordering::Relaxed);
     }
 
-    /// While `silent`, drivers of this host do not answer when they are asked to destroy tasks; then they do.
+    /// Makes drivers of this host delay their answer to `DestroyTask` until `silent` is cleared.
     pub fn hold_destroys(&self, silent: bool) {
         self.silent.send_replace(silent);
     }
@@ -228,7 +228,7 @@ impl MockHost {
     }
 }
 
-/// A timer that stands for a process.
+/// A timer that simulates a process.
 #[derive(Debug)]
 struct Process {
     task: MockTask,
@@ -238,7 +238,7 @@ struct Process {
 }
 
 impl Process {
-    /// Records the first end only.
+    /// Records the end of the process; later ends are ignored.
     fn end(&self, result: ExitResult) {
         self.exit.send_if_modified(|exit| {
             let first = exit.is_none();
@@ -309,10 +309,10 @@ pub struct MockDriver {
     remote: bool,
     fs_isolation: FsIsolation,
     takes_output: bool,
-    /// How far its tasks get; it does not say if `None`.
+    /// The reach that the driver reports for its tasks; `None` means no report.
     reach: Option<TaskReach>,
     handle_version: i32,
-    /// By allocation; `None` if the driver makes no networks.
+    /// The networks by allocation; `None` if the driver makes no networks.
     networks: Option<Mutex<BTreeMap<String, NetworkIsolation>>>,
     tasks: Mutex<HashMap<String, ManagedTask>>,
     events: broadcast::Sender<TaskEvent>,
@@ -327,12 +327,12 @@ impl Default for MockDriver {
 }
 
 impl MockDriver {
-    /// A driver with a host of its own.
+    /// Creates a driver with its own host.
     pub fn new() -> Self {
         Self::on(MockHost::new())
     }
 
-    /// A driver that starts and finds its tasks on `host`.
+    /// Creates a driver that starts and finds its tasks on `host`.
     pub fn on(host: MockHost) -> Self {
         Self {
             host,
@@ -363,7 +363,7 @@ impl MockDriver {
         }
     }
 
-    /// How many calls wait for an answer.
+    /// Returns the number of calls that wait for an answer.
     pub fn hung_calls(&self) -> usize {
         self.faults.waiting()
     }
@@ -373,12 +373,12 @@ impl MockDriver {
         self.faults.fail_waits(fail);
     }
 
-    /// When each `WaitTask` came that was answered with an error.
+    /// Returns the arrival times of the `WaitTask` calls that were answered with an error.
     pub fn failed_waits(&self) -> Vec<Instant> {
         self.faults.failed_waits()
     }
 
-    /// A driver of remote tasks, which understands [`DETACH_SIGNAL`].
+    /// Creates a driver of remote tasks, which understands [`DETACH_SIGNAL`].
     pub fn remote(host: MockHost) -> Self {
         Self {
             remote: true,
@@ -386,42 +386,42 @@ impl MockDriver {
         }
     }
 
-    /// Another version of the driver: its handles are of `version`, and it reads no others.
+    /// Simulates another version of the driver: its handles have `version`, and it reads no others.
     #[must_use]
     pub fn of_version(mut self, version: i32) -> Self {
         self.handle_version = version;
         self
     }
 
-    /// A driver that isolates file systems so.
+    /// Sets the file system isolation that the driver reports.
     #[must_use]
     pub fn isolating(mut self, isolation: FsIsolation) -> Self {
         self.fs_isolation = isolation;
         self
     }
 
-    /// A driver that takes its tasks' output itself.
+    /// Makes the driver collect its tasks' output itself.
     #[must_use]
     pub fn taking_output(mut self) -> Self {
         self.takes_output = true;
         self
     }
 
-    /// A driver that says how far its tasks get.
+    /// Sets the reach that the driver reports for its tasks.
     #[must_use]
     pub fn reaching(mut self, reach: TaskReach) -> Self {
         self.reach = Some(reach);
         self
     }
 
-    /// A driver that makes the network of each allocation itself.
+    /// Makes the driver create the network of each allocation itself.
     #[must_use]
     pub fn with_networks(mut self) -> Self {
         self.networks = Some(Mutex::default());
         self
     }
 
-    /// Networks that were made and not yet destroyed.
+    /// Returns the number of networks that were made and not yet destroyed.
     pub fn networks(&self) -> usize {
         self.networks.as_ref().map_or(0, |networks| {
             let networks = networks.lock().unwrap_or_else(PoisonError::into_inner);
@@ -460,7 +460,7 @@ impl MockDriver {
         })
     }
 
-    /// Changes what the fingerprint stream says.
+    /// Changes the health in the fingerprint stream.
     pub fn set_health(&self, health: Health, description: &str) {
         self.fingerprints.send_modify(|fingerprint| {
             fingerprint.health = health;
@@ -480,7 +480,7 @@ impl MockDriver {
     }
 
     fn emit(&self, config: &TaskConfig, message: &str) {
-        // Nobody listening is no failure.
+        // An event without a receiver is not a failure.
         let _receivers = self.events.send(TaskEvent {
             task_id: config.id.clone(),
             alloc_id: config.alloc_id.clone(),
@@ -674,7 +674,7 @@ fn network_of(task: &MockTask) -> Option<NetworkOverride> {
     })
 }
 
-/// Numbers of the signals that tests use.
+/// Returns the number of a signal that tests use.
 fn number(signal: &str) -> Result<i32, TaskError> {
     match signal {
         "SIGHUP" => Ok(1),
@@ -705,7 +705,7 @@ impl TaskDriver for MockDriver {
         async { Ok(Some(Spec::object([("description", words)]))) }.boxed()
     }
 
-    /// `description` is what the fingerprint says; without it, the default.
+    /// `description` becomes the health description of the fingerprint; without it, the default applies.
     fn set_config(&self, config: Value) -> BoxFuture<'_, Result<(), DriverError>> {
         let words = config.get("description").and_then(Value::as_str);
         self.set_health(Health::Healthy, words.unwrap_or("healthy"));
@@ -760,7 +760,7 @@ impl TaskDriver for MockDriver {
         let changes = self.fingerprints.subscribe();
         let stream = stream::unfold((changes, true), |(mut changes, first)| async move {
             if !first {
-                // A driver that is gone says nothing more; a period that passed repeats the last.
+                // The stream ends when the driver was dropped. After a quiet period, the last fingerprint is repeated.
                 let changed = tokio::time::timeout(FINGERPRINT_INTERVAL, changes.changed());
                 if let Ok(Err(_gone)) = changed.await {
                     return None;
@@ -846,7 +846,7 @@ impl TaskDriver for MockDriver {
     }
 
     fn task_events(&self) -> BoxFuture<'_, Result<TaskEventStream, DriverError>> {
-        // A reader that lags misses events and goes on.
+        // A reader that lags loses events and continues.
         let stream =
             BroadcastStream::new(self.events.subscribe()).filter_map(|event| async { event.ok() });
         async { Ok(stream.boxed()) }.boxed()
@@ -922,7 +922,7 @@ impl TaskDriver for MockDriver {
         _isolation: NetworkIsolation,
     ) -> BoxFuture<'a, Result<(), DriverError>> {
         async move {
-            // One that is gone is what was asked for.
+            // A network that is already gone is the requested state.
             let _made = self.networks_of("DestroyNetwork")?.remove(alloc_id);
             Ok(())
         }

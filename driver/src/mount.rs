@@ -1,4 +1,4 @@
-//! The flags of a mount and the owners of its files: `mount_setattr(2)`, for the agent and for drivers.
+//! The flags of a mount and the owners of its files (`mount_setattr(2)`), for the agent and for drivers.
 //!
 //! Absent on purpose: making and attaching mounts, for which `rustix` has functions.
 
@@ -15,22 +15,22 @@ use std::os::fd::{AsRawFd as _, BorrowedFd};
 pub struct MountFlags(u64);
 
 impl MountFlags {
-    /// Nobody writes there.
+    /// Makes the mount read-only.
     pub const READ_ONLY: Self = Self(libc::MOUNT_ATTR_RDONLY);
-    /// Programs do not change their user.
+    /// The kernel ignores set-user-id and set-group-id bits on the mount.
     pub const NO_SET_USER: Self = Self(libc::MOUNT_ATTR_NOSUID);
-    /// Devices are not opened.
+    /// Device files on the mount cannot be opened.
     pub const NO_DEVICES: Self = Self(libc::MOUNT_ATTR_NODEV);
-    /// Programs are not run.
+    /// Programs on the mount cannot be executed.
     pub const NO_PROGRAMS: Self = Self(libc::MOUNT_ATTR_NOEXEC);
 
-    /// Both.
+    /// Returns the union of both sets of flags.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Both, if `wanted`.
+    /// Returns the union of both sets of flags if `wanted`, else `self`.
     #[must_use]
     pub const fn and_if(self, wanted: bool, other: Self) -> Self {
         if wanted { self.and(other) } else { self }
@@ -51,20 +51,22 @@ struct MountAttr {
 pub enum Propagation {
     #[default]
     Private,
-    /// It does, if the mount of the source is shared. Mounts made below it do not reach the source.
+    /// The mount receives later mounts, if the mount of the source is shared. Mounts made below it do not reach the
+    /// source.
     Slave,
 }
 
-/// Sets `flags` on the mount at `mount`, and with `whole` on all below it, and cuts it off from mounts made elsewhere.
+/// Sets `flags` on the mount at `mount`, and with `whole` on all mounts below it. The mount no longer receives mounts
+/// made elsewhere.
 ///
 /// # Errors
 ///
-/// The kernel refuses; `EBUSY` while a file that was written there is open.
+/// The kernel's error: `EBUSY` while a file on the mount is open for writing.
 pub fn restrict(mount: BorrowedFd<'_>, flags: MountFlags, whole: bool) -> io::Result<()> {
     restrict_with(mount, flags, whole, Propagation::Private)
 }
 
-/// Sets `flags` and `propagation` on the mount at `mount`, and with `whole` on all below it.
+/// Sets `flags` and `propagation` on the mount at `mount`, and with `whole` on all mounts below it.
 ///
 /// # Errors
 ///
@@ -87,11 +89,11 @@ pub fn restrict_with(
     set_attr(mount, &attr, whole)
 }
 
-/// Shows the files at `mount`, which is attached nowhere yet, with their owners as ids of `user_namespace`.
+/// Maps the owners of the files at `mount`, which is not attached yet, to ids of `user_namespace`.
 ///
 /// # Errors
 ///
-/// `EINVAL` when the file system cannot do that.
+/// `EINVAL` when the file system does not support mapped owners.
 pub fn map_owners(mount: BorrowedFd<'_>, user_namespace: BorrowedFd<'_>) -> io::Result<()> {
     let attr = MountAttr {
         set: libc::MOUNT_ATTR_IDMAP,

@@ -1,57 +1,58 @@
-//! Networks as far as drivers have to do with them.
+//! The networks of tasks, as far as drivers handle them.
 
 use std::collections::BTreeMap;
 
 /// The tasks that share a network namespace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NetworkMode {
-    /// Everybody on the host.
+    /// All processes on the host.
     #[default]
     Host,
     /// The tasks of an allocation.
     Group,
-    /// Nobody: a namespace for each task.
+    /// No other task: each task has its own namespace.
     Task,
-    /// Nobody, and it leads nowhere.
+    /// No other task, and the namespace has no connection to a network.
     None,
 }
 
 /// A network namespace for a task.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NetworkIsolation {
-    /// The tasks that share it.
+    /// The tasks that share the namespace.
     pub mode: NetworkMode,
-    /// File that stands for the namespace.
+    /// The file that represents the namespace.
     pub path: String,
-    /// The driver's own notes.
+    /// Labels that the driver stores for itself.
     pub labels: BTreeMap<String, String>,
-    /// Name of the host in the namespace; empty is none.
+    /// The host name in the namespace; empty means none.
     pub hostname: String,
-    /// Address for that name.
+    /// The address of that host name.
     pub address: String,
 }
 
-/// A network that a driver made for an allocation.
+/// A network that a driver created for an allocation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CreatedNetwork {
     pub isolation: NetworkIsolation,
-    /// `false` when it was there before the call.
+    /// `false` when the network existed before the call.
     pub created: bool,
 }
 
-/// How far a task gets where no host holds it to a network policy.
+/// The reach of a task while no host enforces a network policy on it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TaskReach {
-    /// Every address that the machine's network, or its allocation's, leads to.
+    /// Every address that the network of the machine or of the allocation leads to.
     #[default]
     Network,
-    /// Nothing: it has no network but loopback of its own.
+    /// No network except the task's own loopback.
     Itself,
-    /// It is not isolated: where its node allows that, it may be root, and then no policy holds it anyway.
+    /// The task is not isolated. Where the node allows it, the task may be root, and then no policy can be enforced on
+    /// it.
     Machine,
 }
 
-/// Where a task is reached when its driver put it on a network of its own.
+/// The address of a task whose driver put it on a separate network.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NetworkOverride {
     pub port_map: BTreeMap<String, i32>,

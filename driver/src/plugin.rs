@@ -1,11 +1,11 @@
 //! The driver plugin protocol: gRPC over a unix socket, with Nomad's packages and field numbers.
 //!
-//! [`Client`] is the host's side, [`serve`] the driver's. What goes beyond Nomad's protocol is in
-//! fields numbered 1000 and above, in the service `muster.driver.v1.MusterDriver`, and in the
-//! metadata key of `status`; a peer that does not know them works without.
+//! [`Client`] is the host's side, [`serve`] the driver's. Extensions of Nomad's protocol are in fields numbered 1000
+//! and above, in the service `muster.driver.v1.MusterDriver`, and in the metadata key of `status`. A peer without the
+//! extensions still works.
 //!
-//! [`PluginCommand`] starts a plugin's process and shakes hands with it, [`FollowLog`] passes its log on;
-//! [`announce()`] is the other side of the handshake. Who keeps a plugin alive is the agent.
+//! [`PluginCommand`] starts a plugin's process and performs the handshake; [`FollowLog`] forwards the plugin's log.
+//! [`announce()`] is the plugin's side of the handshake. The agent keeps a plugin alive.
 
 pub(crate) mod convert;
 pub(crate) mod proto;

@@ -1,6 +1,6 @@
-//! The schema of a configuration: what a driver expects in its blocks.
+//! The schema of a configuration: the content that a driver expects in its blocks.
 //!
-//! The tree is that of HCL's decoder specifications. [`Schema`] checks a block against it.
+//! The tree is that of HCL's decoder specifications. [`Schema`] checks a block against the tree.
 
 use std::collections::BTreeMap;
 
@@ -14,21 +14,21 @@ mod path;
 
 pub use self::compiled::Schema;
 
-/// One thing that is wrong with a configuration.
+/// One fault in a configuration.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("`{field}` {message}")]
 pub struct ConfigFault {
-    /// The field it is about, from the outside in: `config.mount[1].source`.
+    /// The path of the faulty field, from the outside in: `config.mount[1].source`.
     pub field: String,
-    /// The fault in it.
+    /// The description of the fault.
     pub message: String,
 }
 
-/// A schema that makes no sense: a mistake of the driver.
+/// An invalid schema: a mistake of the driver.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("the driver's schema is wrong at `{place}`: {reason}")]
 pub struct SchemaError {
-    /// Where in the schema.
+    /// The path of the fault in the schema.
     pub place: String,
     pub reason: String,
 }
@@ -46,13 +46,13 @@ pub enum Spec {
         name: String,
         /// A type expression: `string`, `number`, `bool`, `list(string)`, `map(string)`, `any`, …
         type_expr: String,
-        /// The block must have it.
+        /// The block must have the attribute.
         required: bool,
     },
     Block {
         /// Type of the nested block.
         name: String,
-        /// It must be there.
+        /// The nested block must be present.
         required: bool,
         /// The specification of its content.
         nested: Box<Spec>,
@@ -63,7 +63,7 @@ pub enum Spec {
         name: String,
         /// Type expression of every attribute.
         type_expr: String,
-        /// It must be there.
+        /// The nested block must be present.
         required: bool,
     },
     /// Nested blocks, as a list.
@@ -71,7 +71,7 @@ pub enum Spec {
         /// Type of the nested blocks.
         name: String,
         items_min: u64,
-        /// The most; 0 is any number.
+        /// The largest number of blocks; 0 means any number.
         items_max: u64,
         /// The specification of each value.
         nested: Box<Spec>,
@@ -81,7 +81,7 @@ pub enum Spec {
         /// Type of the nested blocks.
         name: String,
         items_min: u64,
-        /// The most; 0 is any number.
+        /// The largest number of blocks; 0 means any number.
         items_max: u64,
         /// The specification of each value.
         nested: Box<Spec>,
@@ -95,10 +95,10 @@ pub enum Spec {
         /// The specification of each value.
         nested: Box<Spec>,
     },
-    /// The first of two that is not null.
+    /// The first of two values that is not null.
     Default {
         primary: Box<Spec>,
-        /// Tried if the first is null.
+        /// The specification that applies if the first value is null.
         default: Box<Spec>,
     },
     /// A value given by an HCL expression.
@@ -106,7 +106,7 @@ pub enum Spec {
 }
 
 impl Spec {
-    /// An attribute that may be left out.
+    /// Creates an attribute that may be left out.
     pub fn optional(name: &str, type_expr: &str) -> Self {
         Self::Attr {
             name: name.to_owned(),
@@ -115,7 +115,7 @@ impl Spec {
         }
     }
 
-    /// An attribute that must be there.
+    /// Creates an attribute that must be present.
     pub fn required(name: &str, type_expr: &str) -> Self {
         Self::Attr {
             name: name.to_owned(),
@@ -124,7 +124,7 @@ impl Spec {
         }
     }
 
-    /// An object of attributes, each under its own name.
+    /// Creates an object of attributes, each under its own name.
     pub fn object<const N: usize>(attributes: [(&str, Self); N]) -> Self {
         Self::Object(
             attributes
@@ -135,8 +135,8 @@ impl Spec {
     }
 }
 
-/// `value` without the entries of objects that are null. To a schema an entry that is null and one
-/// that is absent are the same; to most readers of configurations only the absent one is the default.
+/// Returns `value` without the object entries that are null. A schema treats a null entry like an absent one; most
+/// readers of configurations use the default only for an absent entry.
 pub fn without_nulls(value: Value) -> Value {
     match value {
         Value::Object(entries) => Value::Object(
@@ -151,9 +151,9 @@ pub fn without_nulls(value: Value) -> Value {
     }
 }
 
-/// A number that is whole as a whole one: `1.0` is `1`, as in HCL, which knows one kind of number.
+/// Converts a float with an integral value to an integer: `1.0` becomes `1`. HCL has one kind of number.
 pub(crate) fn whole(number: &Number) -> Number {
-    /// Below this every whole number has a value of its own in both kinds (2^53).
+    /// Below this bound (2^53), every integer is exact as a float.
     const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
     match number.as_f64() {
         Some(real) if number.is_f64() && real.fract() == 0.0 && real.abs() <= EXACT_MAX => {

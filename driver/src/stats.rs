@@ -1,7 +1,7 @@
 //! The resource usage of a task, in the measures of the plugin protocol.
 //!
-//! The agent takes the numbers of tasks in its own cgroups from eBPF and from the kernel's files;
-//! this is for drivers whose tasks it cannot see, and for other hosts.
+//! The agent measures tasks in its own cgroups with eBPF and the kernel's files. These types are for drivers whose
+//! tasks are outside the agent's cgroups, and for other hosts.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -10,10 +10,10 @@ use std::time::SystemTime;
 #[derive(Clone, Debug, PartialEq)]
 pub struct TaskStats {
     pub task_id: String,
-    /// When it was measured.
+    /// The time of the measurement.
     pub at: SystemTime,
     pub usage: TaskUsage,
-    /// By process, where the driver looks at processes.
+    /// The usage of each process, by pid, if the driver measures processes.
     pub by_pid: BTreeMap<String, TaskUsage>,
 }
 
@@ -24,7 +24,7 @@ pub struct TaskUsage {
     pub memory: MemoryUsage,
 }
 
-/// CPU since the measurement before; only the fields in `measured` mean something.
+/// CPU usage since the previous measurement; only the fields in `measured` are valid.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CpuUsage {
     /// Per cent of one core in the kernel.
@@ -33,9 +33,9 @@ pub struct CpuUsage {
     pub user_mode: f64,
     /// MHz used.
     pub total_ticks: f64,
-    /// Bandwidth periods in which the task was held back, since it started.
+    /// Bandwidth periods in which the kernel throttled the task, since the task started.
     pub throttled_periods: u64,
-    /// Nanoseconds for which it was held back, since it started.
+    /// Nanoseconds for which the kernel throttled the task, since the task started.
     pub throttled_time: u64,
     /// Per cent of one core in all.
     pub percent: f64,
@@ -60,20 +60,20 @@ pub enum CpuField {
     Percent,
 }
 
-/// Bytes of memory; only the fields in `measured` mean something.
+/// Bytes of memory; only the fields in `measured` are valid.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemoryUsage {
-    /// Memory of the processes that is no cache.
+    /// Memory of the processes without the page cache.
     pub rss: u64,
     pub cache: u64,
     pub swap: u64,
     /// Memory that counts against the limit.
     pub usage: u64,
-    /// The most that ever counted against the limit.
+    /// The peak of the memory that counts against the limit.
     pub max_usage: u64,
-    /// The kernel's own for the task.
+    /// Kernel memory of the task.
     pub kernel_usage: u64,
-    /// The most that ever was the kernel's own.
+    /// The peak of the task's kernel memory.
     pub kernel_max_usage: u64,
     /// The fields that were measured.
     pub measured: Vec<MemoryField>,

@@ -1,7 +1,7 @@
-//! A task as a driver sees it: what to start, how to find it again, how it is and how it ended.
+//! A task as a driver sees it: its configuration, its handle, its status and its exit result.
 //!
-//! The stored form of a handle is its protobuf message ([`TaskHandle::encode`]): the agent keeps
-//! it across restarts and versions, so that fields may be added and none is ever renumbered.
+//! The stored form of a handle is its protobuf message ([`TaskHandle::encode`]). The agent keeps the message across
+//! restarts and versions. Fields may therefore be added, and no field is ever renumbered.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -39,102 +39,102 @@ pub struct TaskConfig {
     pub node_name: String,
     /// The `config` block of the task, in the driver's own schema. `Null` is an empty block.
     pub config: Value,
-    /// The whole environment of the task: the driver adds nothing and takes nothing away.
+    /// The complete environment of the task. The driver adds and removes nothing.
     pub env: BTreeMap<String, String>,
-    /// The part of `env` that device plugins asked for.
+    /// The part of `env` that device plugins requested.
     pub device_env: BTreeMap<String, String>,
     /// The resources that the task may use.
     pub resources: TaskResources,
-    /// The user to run as, by name or by number. Empty: the driver's default.
+    /// The user of the task, by name or by number. Empty means the driver's default.
     pub user: String,
     /// Directory of the allocation.
     pub alloc_dir: PathBuf,
-    /// Directory of the task: its working directory, and where relative paths of its `config`
-    /// start. A host that names none means `<alloc_dir>/<task_name>`.
+    /// The directory of the task: its working directory, and the base of relative paths in its `config`. If a host
+    /// names none, the directory is `<alloc_dir>/<task_name>`.
     pub task_dir: PathBuf,
-    /// FIFO for the task's output. Empty or `/dev/null`: the output is thrown away.
+    /// The FIFO for the task's output. Empty or `/dev/null`: the output is discarded.
     pub stdout_path: PathBuf,
-    /// FIFO for the task's error output. Empty or `/dev/null`: the output is thrown away.
+    /// The FIFO for the task's error output. Empty or `/dev/null`: the output is discarded.
     pub stderr_path: PathBuf,
     /// Host paths to show in the task.
     pub mounts: Vec<Mount>,
     /// Devices to show in the task.
     pub devices: Vec<Device>,
-    /// The network namespace to use; `None` is the host's.
+    /// The network namespace of the task; `None` means the host's.
     pub network: Option<NetworkIsolation>,
-    /// Name resolution in the task; `None` is the host's.
+    /// The name resolution in the task; `None` means the host's.
     pub dns: Option<Dns>,
-    /// The task's cgroups, made and limited by the host; `None` leaves the task in the driver's.
+    /// The task's cgroups, created and limited by the host; `None` leaves the task in the driver's cgroup.
     pub cgroup: Option<CgroupPlacement>,
-    /// The signal of a stop that names none; `None` is the driver's default.
+    /// The signal of a stop without a signal; `None` means the driver's default.
     pub kill_signal: Option<String>,
-    /// How long it may run while the driver has no host; `None` is for ever. A host that only wants it changed
-    /// would have to start the task anew.
+    /// The time that the task may run while no host is connected to the driver; `None` means forever. To change it,
+    /// the host must start the task anew.
     pub without_host: Option<WithoutHost>,
 }
 
-/// How long a task may run while no host is connected to its driver.
+/// The time that a task may run while no host is connected to its driver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WithoutHost {
-    /// From the end of the last connection on. Then the driver stops the task as a host would.
+    /// The time from the end of the last connection. After it, the driver stops the task as a host would.
     pub max: Duration,
-    /// From its signal to its end by force.
+    /// The time from the stop signal to the kill.
     pub kill_timeout: Duration,
 }
 
-/// Where a task is born.
+/// The cgroups in which a task is created.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CgroupPlacement {
     /// The task's cgroup in the v2 hierarchy.
     pub dir: PathBuf,
-    /// `cgroup.procs` files of v1 hierarchies; the task writes itself into each before it runs.
+    /// The `cgroup.procs` files of v1 hierarchies. The task writes itself into each before its program runs.
     pub joins: Vec<PathBuf>,
 }
 
-/// The resources that a task was promised.
+/// The resources that were promised to a task.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TaskResources {
     /// MHz of one core.
     pub cpu_mhz: i64,
-    /// MiB that the task was placed with.
+    /// MiB of memory that placement reserved for the task.
     pub memory_mb: i64,
-    /// MiB that the task may grow to; 0 is `memory_mb`.
+    /// MiB that the task's memory may grow to; 0 means `memory_mb`.
     pub memory_max_mb: i64,
-    /// The same as settings of the kernel.
+    /// The same resources as settings of the kernel.
     pub linux: LinuxResources,
     /// Ports of the allocation.
     pub ports: Vec<PortMapping>,
 }
 
-/// Resources as the kernel's settings; zero or empty is "not set".
+/// Resources as the kernel's settings; zero or empty means "not set".
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LinuxResources {
     /// Microseconds of a bandwidth period.
     pub cpu_period: i64,
     /// Microseconds of CPU in each period.
     pub cpu_quota: i64,
-    /// Weight against other tasks, in cgroup v1's unit.
+    /// Weight relative to other tasks, in cgroup v1's unit.
     pub cpu_shares: i64,
-    /// Bytes at which the task is out of memory.
+    /// The memory limit in bytes.
     pub memory_limit_bytes: i64,
-    /// Bias of the out-of-memory killer.
+    /// The adjustment of the out-of-memory killer's score.
     pub oom_score_adj: i64,
     /// CPUs the task may run on, in the kernel's list format.
     pub cpuset_cpus: String,
     /// Share of all CPU of the node, 0 to 1.
     pub percent_ticks: f64,
-    /// A cpuset cgroup that the host made.
+    /// A cpuset cgroup that the host created.
     pub cpuset_cgroup: String,
 }
 
 /// A port of the allocation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PortMapping {
-    /// Its label in the job.
+    /// The label of the port in the job.
     pub label: String,
     /// The port on the host.
     pub value: i32,
-    /// The port in the task's namespace; 0 is the same.
+    /// The port in the task's namespace; 0 means the same number as on the host.
     pub to: i32,
     pub host_ip: String,
 }
@@ -142,7 +142,7 @@ pub struct PortMapping {
 /// A host path shown in the task.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Mount {
-    /// Where the task sees it.
+    /// The path in the task.
     pub task_path: String,
     /// The path on the host.
     pub host_path: String,
@@ -150,14 +150,14 @@ pub struct Mount {
     pub readonly: bool,
     /// `private`, `host-to-task` or `bidirectional`; empty is private.
     pub propagation_mode: String,
-    /// SELinux label to give it.
+    /// The SELinux label for the mount.
     pub selinux_label: String,
 }
 
 /// A device shown in the task.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Device {
-    /// Where the task sees it.
+    /// The path of the device in the task.
     pub task_path: String,
     /// The device on the host.
     pub host_path: String,
@@ -176,7 +176,8 @@ pub struct Dns {
 }
 
 impl Dns {
-    /// A `resolv.conf` that says this in place of what `own` says of it, and all else that `own` says.
+    /// Returns a `resolv.conf` with these servers, search domains and options in place of those in `own`. Everything
+    /// else in `own` is kept.
     pub fn over(&self, own: &str) -> String {
         let Self {
             servers,
@@ -206,23 +207,23 @@ impl Dns {
 /// Whether a task runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TaskState {
-    /// The driver cannot say.
+    /// The driver cannot determine the state.
     #[default]
     Unknown,
     Running,
     Exited,
 }
 
-/// The handle that finds a task again after its driver restarted. Opaque to the host but for storing.
+/// The handle that finds a task again after its driver restarted. The host stores it and does not interpret it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TaskHandle {
     /// Format of `driver_state`.
     pub version: i32,
-    /// Name of the driver that made it; empty from drivers that do not say.
+    /// The name of the driver that made the handle; empty if the driver does not report its name.
     pub driver: String,
     /// The configuration that the task was started with.
     pub config: TaskConfig,
-    /// The state when the handle was made.
+    /// The state of the task when the handle was made.
     pub state: TaskState,
     pub driver_state: Vec<u8>,
 }
@@ -230,16 +231,16 @@ pub struct TaskHandle {
 /// A stored handle that cannot be read.
 #[derive(Debug, Error)]
 pub enum HandleDecodeError {
-    /// Not a handle's bytes.
+    /// The bytes are not a handle.
     #[error("decode a stored task handle")]
     Message(#[from] prost::DecodeError),
-    /// A part of it has no meaning.
+    /// A part of the handle is invalid.
     #[error("decode a stored task handle: {0}")]
     Content(String),
 }
 
 impl TaskHandle {
-    /// The bytes to store.
+    /// Returns the bytes to store.
     ///
     /// # Errors
     ///
@@ -248,7 +249,7 @@ impl TaskHandle {
         Ok(convert::handle_to_proto(self)?.encode_to_vec())
     }
 
-    /// The handle that [`Self::encode`] stored.
+    /// Returns the handle that [`Self::encode`] stored.
     ///
     /// # Errors
     ///
@@ -263,52 +264,52 @@ impl TaskHandle {
 /// The result of a successful start.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StartedTask {
-    /// To be stored before anything else is done with the task.
+    /// The handle of the task. The host must store it before any other step with the task.
     pub handle: TaskHandle,
-    /// Set when the driver put the task on a network of its own.
+    /// Set when the driver put the task on a separate network.
     pub network: Option<NetworkOverride>,
 }
 
-/// How a task ended.
+/// The end of a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExitResult {
     /// Exit code; 0 when a signal ended it.
     pub exit_code: i32,
-    /// The signal that ended it; 0 when it exited.
+    /// The signal that ended the task; 0 when the task exited.
     pub signal: i32,
     /// The kernel killed a process of the task because memory ran out.
     pub oom_killed: bool,
-    /// `false` when the driver was not the parent of the process and could not learn how it ended:
-    /// then the code and the signal mean nothing, and the exit ledger has to be asked.
+    /// `false` when the driver was not the parent of the process and could not read its exit status. Then the code and
+    /// the signal are invalid, and the host must ask the exit ledger.
     pub status_known: bool,
     /// The error in the driver, if there was one.
     pub err: Option<String>,
-    /// The result of the actions of a task that had some in place of a program.
+    /// The result of the actions, if the task has actions in place of a program.
     pub actions: Option<Box<ActionsEnd>>,
-    /// Why the driver stopped the task without being asked to, if it did.
+    /// The reason why the driver stopped the task without a request, if it did.
     pub stopped: Option<String>,
 }
 
-/// The result of a task's actions. The exit code beside it is that of the process that decided, else 1 of a
-/// failure.
+/// The result of a task's actions. [`ExitResult::exit_code`] is then the exit code of the process that decided the
+/// result, or 1 for a failure.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ActionsEnd {
-    /// Why they failed; empty if they did not.
+    /// The reason why the actions failed; empty if they did not.
     pub failure_reason: String,
-    /// Which of them failed, such as `serial[1].timeout.run`; empty if none did.
+    /// The path of the failed action, such as `serial[1].timeout.run`; empty if none failed.
     pub failed_action: String,
     /// The exit code is that of a process.
     pub exited: bool,
     /// The beginning of the result file.
     pub result: String,
-    /// There was more of it.
+    /// The result file was longer than `result`.
     pub result_truncated: bool,
-    /// Why there is no result although one was asked for; empty otherwise.
+    /// The reason why there is no result although the job asked for one; empty otherwise.
     pub result_note: String,
 }
 
 impl ActionsEnd {
-    /// A failure that no action is to blame for.
+    /// Creates a failure without a failed action.
     pub fn failure(reason: &str) -> Self {
         Self {
             failure_reason: reason.to_owned(),
@@ -318,7 +319,7 @@ impl ActionsEnd {
 }
 
 impl ExitResult {
-    /// An exit with `code`.
+    /// Creates an exit with `code`.
     pub fn exited(code: i32) -> Self {
         Self {
             exit_code: code,
@@ -331,7 +332,7 @@ impl ExitResult {
         }
     }
 
-    /// A death by `signal`.
+    /// Creates a death by `signal`.
     pub fn signaled(signal: i32) -> Self {
         Self {
             signal,
@@ -339,7 +340,7 @@ impl ExitResult {
         }
     }
 
-    /// An end that nobody who could tell has seen.
+    /// Creates the result of an end whose exit status the driver could not read.
     pub fn unknown(reason: String) -> Self {
         Self {
             status_known: false,
@@ -348,31 +349,31 @@ impl ExitResult {
         }
     }
 
-    /// The code and the signal are those of the process. A driver that reports an error without either did not see the
-    /// end.
+    /// Whether the code and the signal are those of the process. A driver that reports an error without a code or a
+    /// signal did not see the end.
     pub fn exit_known(&self) -> bool {
         self.status_known && (self.err.is_none() || self.exit_code != 0 || self.signal != 0)
     }
 
-    /// The task ended as a success.
+    /// Whether the task ended as a success.
     pub fn successful(&self) -> bool {
         self.status_known && self.exit_code == 0 && self.signal == 0 && self.err.is_none()
     }
 }
 
-/// A task as its driver knows it.
+/// The status of a task as its driver reports it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TaskStatus {
     pub id: String,
-    /// Its name in the group.
+    /// The name of the task in its group.
     pub name: String,
     pub state: TaskState,
-    /// When it was started.
+    /// The time when the task was started.
     pub started_at: Option<SystemTime>,
     pub completed_at: Option<SystemTime>,
     pub result: Option<ExitResult>,
-    /// Further facts that the driver reports about it, like `pid`.
+    /// Further facts about the task that the driver reports, such as `pid`.
     pub attributes: BTreeMap<String, String>,
-    /// The network the driver gave it.
+    /// The network that the driver gave the task.
     pub network: Option<NetworkOverride>,
 }

@@ -1,13 +1,13 @@
-//! Values as values of other types, and the type that several have in common, as in go-cty.
+//! Conversions of values between types, and the common type of several values, as in go-cty.
 //!
-//! A *safe* conversion never fails: it makes texts of numbers and booleans. The others parse texts.
+//! A *safe* conversion never fails: it converts numbers and booleans to text. The other conversions parse texts.
 
 use std::collections::BTreeMap;
 
 use crate::number::Number;
 use crate::value::{Attribute, Type, Value};
 
-/// The reason why a value does not become one of another type.
+/// The reason why a value cannot be converted to a type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ConversionError {
     /// The path of the part that does not fit, such as `[1].name`; empty for the value as a whole.
@@ -128,7 +128,7 @@ fn converted(value: Value, to: &Type) -> Outcome {
         return Ok(value);
     }
     let wrong = |value: &Value| mismatch(value, to);
-    // An empty collection keeps the type of its elements where any will do.
+    // An empty collection keeps its element type if the target accepts any type.
     let kept = match &value {
         Value::List(of, items) | Value::Set(of, items) if items.is_empty() => Some(of.clone()),
         Value::Map(of, entries) if entries.is_empty() => Some(of.clone()),
@@ -203,7 +203,7 @@ fn elements(items: Vec<Value>, to: &Type) -> Result<(Type, Vec<Value>), Conversi
     elements_at(items, to, |at| format!("[{at}]"))
 }
 
-/// `items` as elements of a collection of `to`, and the type that they have.
+/// Converts `items` to elements of a collection of `to`, and returns their common type.
 fn elements_at(
     items: Vec<Value>,
     to: &Type,
@@ -224,7 +224,7 @@ fn elements_at(
         .enumerate()
         .map(|(at, item)| convert(item, &to).map_err(|e| e.within(&step(at))))
         .collect::<Result<_, _>>()?;
-    // Elements of a type with `any` in it may still differ.
+    // Elements may still differ if their type contains `any`.
     let kinds: Vec<Type> = items.iter().map(Value::kind).collect();
     let of = kinds[0].clone();
     if kinds.iter().all(|kind| *kind == of) {
@@ -321,7 +321,7 @@ pub(crate) fn unify(types: &[Type], safe: bool) -> Option<Type> {
         .cloned()
 }
 
-/// Lists, sets or maps, all of them the same kind of collection.
+/// The common type of lists, sets or maps, which must all be the same kind of collection.
 fn unify_collections(types: &[Type], safe: bool) -> Option<Type> {
     let elements: Vec<Type> = types
         .iter()
@@ -437,7 +437,7 @@ fn convertible(types: &[Type], to: Type, safe: bool) -> Option<Type> {
         .then_some(to)
 }
 
-/// `types` with more general ones before those that are less so.
+/// `types` sorted from more general to less general.
 fn by_preference(types: &[Type]) -> Vec<&Type> {
     let mut left: Vec<&Type> = types.iter().collect();
     let mut sorted = Vec::new();

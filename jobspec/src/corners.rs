@@ -1,4 +1,4 @@
-//! Corners of job files, each with what is stored for it: `testdata/corners.txt`. And the tables of the documentation.
+//! Edge cases of job files with the stored results (`testdata/corners.txt`), and the tables of the documentation.
 
 use muster_domain::job::validate;
 use muster_wire::api::job::request::{ReadJobError, lines, read};
@@ -11,7 +11,7 @@ use super::Inputs;
 /// A job of type `job_type` with `text` in `block`.
 fn file(job_type: &str, block: &str, text: &str) -> String {
     let of = |name: &str| if block == name { text } else { "" };
-    // Blocks of a line stand on lines of their own.
+    // The text of the corner is placed on lines of its own.
     let (job, group, task) = (of("job"), of("group"), of("task"));
     let name = if job.contains("id =") {
         ""
@@ -23,7 +23,7 @@ fn file(job_type: &str, block: &str, text: &str) -> String {
     )
 }
 
-/// `text` with each attribute and each block on a line of its own, as HCL wants them.
+/// `text` with each attribute and each block on a line of its own, as HCL requires.
 fn on_lines(text: &str) -> String {
     let mut out = String::new();
     let (mut in_text, mut in_list) = (false, 0);
@@ -124,7 +124,7 @@ fn corners_are_stored_as_nomad_stores_them() {
     );
 }
 
-/// Whether the block `block` has a field `name` in files, wherever it stands below a job.
+/// Whether the block `block` has a field `name` in files, at any place below a job.
 fn knows(block: &str, name: &str) -> bool {
     fn find<'b>(owner: &str, at: &'b Schema, wanted: &str) -> Option<&'b Schema> {
         if owner == wanted {
@@ -139,7 +139,7 @@ fn knows(block: &str, name: &str) -> bool {
     find("job", &JOB, block).is_some_and(|schema| schema.in_file(name).is_some())
 }
 
-/// A file and the API take, refuse and warn of the same fields.
+/// A file and the API accept, refuse and warn of the same fields.
 #[test]
 fn files_and_the_api_know_the_same_fields() {
     for (block, rows) in unsupported::BLOCKS {

@@ -26,17 +26,17 @@ pub(crate) struct JobFile<'a> {
     pub(crate) evaluator: Evaluator,
 }
 
-/// Why a job file could not be read.
+/// The reason why a job file cannot be read.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// The file is wrong.
     Here(Vec<JobFileFault>),
-    /// A value that was given beside it is wrong.
+    /// A value of an input is faulty, such as one of the command line.
     Given(ReadJobFileError),
 }
 
 impl<'a> JobFile<'a> {
-    /// Finds the `job` block in `body`, and the names it may use.
+    /// Finds the `job` block in `body`, and the names in its scope.
     pub(crate) fn open(
         body: &'a Body,
         inputs: &Inputs,
@@ -228,7 +228,7 @@ impl Decoder<'_> {
         }
     }
 
-    /// An attribute with the name of a block. Nomad also takes `config = { … }`.
+    /// Reads an attribute with the name of a block. Nomad also accepts `config = { … }`.
     fn block_as_value(
         &mut self,
         block: &ExpandedBlock<'_>,
@@ -335,7 +335,7 @@ impl Decoder<'_> {
         }
     }
 
-    /// The API calls what a task's scaling is about by another word than files do.
+    /// Translates the label of a task's scaling. The API and job files use different words.
     fn task_scaling(&mut self, inner: &ExpandedBlock<'_>, value: &mut Map<String, Value>) {
         let written = value.remove("type");
         let label = value
@@ -359,7 +359,7 @@ impl Decoder<'_> {
         }
     }
 
-    /// Puts what may stand once.
+    /// Writes a block that may appear once.
     fn once(
         &mut self,
         inner: &ExpandedBlock<'_>,
@@ -396,7 +396,7 @@ impl Decoder<'_> {
         }
     }
 
-    /// A constraint or an affinity; a short form names its operator.
+    /// A constraint or an affinity; a short form implies its operator.
     fn condition(
         &mut self,
         inner: &ExpandedBlock<'_>,
@@ -425,9 +425,9 @@ impl Decoder<'_> {
             };
             condition.insert("Operand".to_owned(), Value::String(name.to_owned()));
             match (side, value.as_bool()) {
-                // `distinct_hosts = false` asks for nothing.
+                // `distinct_hosts = false` adds no condition.
                 (ConditionSide::Neither, Some(false)) => return,
-                // `is_set = true` beside an attribute.
+                // `is_set = true` may accompany an attribute.
                 (ConditionSide::Neither, _) | (ConditionSide::Alone, Some(true)) => {}
                 (ConditionSide::Alone | ConditionSide::Left, _) => {
                     condition.insert("LTarget".to_owned(), value);
@@ -440,7 +440,7 @@ impl Decoder<'_> {
         push(object, nested.json, Value::Object(condition));
     }
 
-    /// A task outside a group is a group of its own with the same name. Nomad lists these first.
+    /// Wraps a task outside a group in a group with the same name. Nomad lists such groups first.
     fn alone(
         &mut self,
         inner: &ExpandedBlock<'_>,
@@ -500,10 +500,10 @@ impl Decoder<'_> {
     }
 }
 
-/// Which side of a condition the value of a short form is.
+/// The meaning of the value of a short form.
 #[derive(Clone, Copy, Debug)]
 enum ConditionSide {
-    /// It only says whether.
+    /// The short form has a boolean value and replaces neither side.
     Neither,
     Left,
     /// The attribute, or only that the form is meant.

@@ -1,4 +1,4 @@
-//! The content of a body once its `dynamic` blocks are written out.
+//! The content of a body after the expansion of its `dynamic` blocks.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -11,27 +11,27 @@ use crate::scope::Scope;
 use crate::syntax::{Attribute, Block, Body, Expression, Structure};
 use crate::value::Value;
 
-/// One thing in a body.
+/// An attribute or a block of a body.
 #[derive(Debug)]
 pub(crate) enum Item<'a> {
     Attribute(&'a Attribute),
     Block(ExpandedBlock<'a>),
 }
 
-/// A block, as it was written or as a `dynamic` block makes it.
+/// A block, as written or as expanded from a `dynamic` block.
 #[derive(Debug)]
 pub(crate) struct ExpandedBlock<'a> {
     pub(crate) name: &'a str,
-    /// Where its name stands.
+    /// The place of the block's name.
     pub(crate) place: Range<usize>,
     pub(crate) labels: Vec<String>,
     pub(crate) body: &'a Body,
-    /// The names that are known inside.
+    /// The names in scope inside the block.
     pub(crate) scope: Scope,
 }
 
 impl<'a> ExpandedBlock<'a> {
-    /// `block` as it was written.
+    /// Returns `block` as written.
     pub(crate) fn written(block: &'a Block, scope: &Scope) -> Self {
         let labels = block.labels.iter();
         Self {
@@ -169,7 +169,7 @@ fn texts(
     texts.ok_or_else(|| JobFileFault::at(span(expression), "`labels` must be a list of texts"))
 }
 
-/// Where the name of `block` stands.
+/// The place of the name of `block`.
 pub(crate) fn place(block: &Block) -> Range<usize> {
     block.ident.span.clone()
 }

@@ -1,8 +1,7 @@
-//! Expressions to values.
+//! Evaluates expressions to values.
 //!
-//! A job file needs what a general evaluator does not offer: the place of a fault inside an expression,
-//! references that stay text for the agent, and a bound on the work that a file can ask for. Nesting is
-//! bounded by the parser.
+//! A general evaluator lacks three things that a job file needs. Faults need a place inside an expression. References
+//! for the agent must stay text. The work that a file can cause must be bounded. The parser bounds nesting.
 
 mod operator;
 mod reference;
@@ -22,7 +21,7 @@ use crate::scope::Scope;
 use crate::syntax::{Call, ExprKind, Expression, ForExpr, ForPart, Step};
 use crate::value::{Attribute, Type, Value};
 
-/// The value of an expression, or the reason why it has none.
+/// The value of an expression, or the reason for its absence.
 pub(crate) type Outcome = Result<Value, JobFileFault>;
 
 /// Evaluates the expressions of one file.
@@ -30,11 +29,11 @@ pub(crate) type Outcome = Result<Value, JobFileFault>;
 pub(crate) struct Evaluator {
     /// The directory in which `file` looks.
     dir: PathBuf,
-    /// Bytes of values that may still be made.
+    /// The remaining budget of values in bytes.
     left: Cell<usize>,
-    /// Whether names that only the agent knows stay text.
+    /// Whether references that only the agent can resolve stay text.
     keeps_references: bool,
-    /// Whether a result that was not chosen has no value. Its type is then a guess.
+    /// Whether an unchosen result has no value. Its type is then a guess.
     #[cfg(test)]
     pub(crate) guesses: Cell<bool>,
 }
@@ -133,7 +132,7 @@ impl Evaluator {
         Ok(Value::Object(entries))
     }
 
-    /// The text of a key as it is written in an object.
+    /// The text of an object's key.
     fn key(&self, expression: &Expression, scope: &Scope) -> Result<String, JobFileFault> {
         if let Some(name) = expression.keyword() {
             return Ok(name.to_owned());
@@ -199,8 +198,8 @@ impl Evaluator {
         }
     }
 
-    /// The type that a result of the type `kind` and `failed` have in common, of which the latter has no value.
-    /// Its form may say that there is none.
+    /// The common type of a result of the type `kind` and of `failed`, which has no value. The form of `failed` may
+    /// show that there is no common type.
     fn agreed(
         &self,
         kind: &Type,
@@ -256,7 +255,7 @@ impl Evaluator {
         }
     }
 
-    /// The type of a failed `for`, if only its values are wrong.
+    /// The type of a failed `for` expression, if only its values are faulty.
     fn failed_for(&self, each: &ForExpr, scope: &Scope) -> Option<Type> {
         let mut attributes = BTreeMap::new();
         let mut kinds = Vec::new();
@@ -309,7 +308,7 @@ impl Evaluator {
             && elements.is_empty()
             && !mentions(condition, names)
         {
-            // A wrong condition is a fault even if there is no element to ask it for.
+            // A faulty condition is reported even without elements.
             self.condition(condition, scope)?;
         }
         for (key, value) in elements {
@@ -410,7 +409,7 @@ impl Evaluator {
         })
     }
 
-    /// `can(expression)`: whether it has a value.
+    /// `can(expression)`: whether the expression has a value.
     fn can(&self, call: &Call, scope: &Scope) -> Outcome {
         match call.args.as_slice() {
             [argument] if !call.expands => Ok(Value::Bool(self.eval(argument, scope).is_ok())),
@@ -468,7 +467,7 @@ fn mentions(expression: &Expression, names: &ForPart) -> bool {
     found
 }
 
-/// A fault of a value that is of the wrong type for its place.
+/// A fault for a value of the wrong type.
 fn wrong(expression: &Expression, rule: &str, found: &Value) -> JobFileFault {
     JobFileFault::at(
         span(expression),

@@ -10,7 +10,7 @@ use muster_wire::limits::{FAULTS_MAX, JOB_FILE_BYTES_MAX};
 
 use crate::syntax::SyntaxError;
 
-/// One thing wrong with a job file.
+/// A fault in a job file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobFileFault {
     /// Byte range in the file.
@@ -30,14 +30,14 @@ impl JobFileFault {
         }
     }
 
-    /// The same about `field`.
+    /// Adds the field `field` to the fault.
     #[must_use]
     pub fn about(mut self, field: &str) -> Self {
         self.message = format!("`{field}`: {}", self.message);
         self
     }
 
-    /// With advice.
+    /// Adds advice.
     #[must_use]
     pub fn help(mut self, help: impl Into<String>) -> Self {
         self.help = Some(help.into());
@@ -48,29 +48,29 @@ impl JobFileFault {
 /// A job file could not be used.
 #[derive(Debug)]
 pub enum ReadJobFileError {
-    /// It could not be read at all.
+    /// The file cannot be read.
     Unreadable {
         path: PathBuf,
         source: std::io::Error,
     },
-    /// It is too large.
+    /// The file is too large.
     TooLarge { path: PathBuf },
-    /// It is not text.
+    /// The file is not UTF-8 text.
     NotText { path: PathBuf },
-    /// Its contents are wrong.
+    /// The content of the file is faulty.
     Faulty {
         name: String,
         text: String,
-        /// Everything wrong with it; never empty.
+        /// All faults; never empty.
         faults: Vec<JobFileFault>,
     },
 }
 
 impl ReadJobFileError {
-    /// `faults` in `text`: each once, and no more than anybody mends at a time.
+    /// Creates the error from `faults` in `text`. Duplicates are removed, and the number is bounded.
     #[must_use]
     pub fn new(name: &str, text: &str, mut faults: Vec<JobFileFault>) -> Self {
-        // A dynamic block finds the same fault for each of its elements.
+        // A dynamic block reports the same fault for each of its elements.
         faults.dedup();
         let more = faults.len().saturating_sub(FAULTS_MAX);
         faults.truncate(FAULTS_MAX);
@@ -138,7 +138,7 @@ impl fmt::Display for ReadJobFileError {
 
 impl std::error::Error for ReadJobFileError {}
 
-/// A fault as miette shows it.
+/// A fault in the form that miette displays.
 #[derive(Debug)]
 struct FaultReport {
     fault: JobFileFault,
@@ -203,7 +203,7 @@ pub fn load(path: &Path) -> Result<(String, String), ReadJobFileError> {
     }
 }
 
-/// `fault`, with the one of `known` that comes nearest to `name`, or all of them.
+/// `fault` with the nearest of `known` to `name`, or with all of them.
 pub(crate) fn nearest<'a>(
     fault: JobFileFault,
     name: &str,

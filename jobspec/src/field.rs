@@ -1,4 +1,4 @@
-//! Values as fields of the API, each kind checked where it is written.
+//! Converts values to fields of the API. Each kind is checked at its place in the file.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::scope::Scope;
 use crate::syntax::Expression;
 use crate::value::Value;
 
-/// The value of `expression` for the field `field`, of a file that has no names of its own.
+/// The value of `expression` for the field `field`, in a file without variables and locals.
 ///
 /// # Errors
 ///

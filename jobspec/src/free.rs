@@ -1,9 +1,8 @@
-//! Blocks whose keys nobody here knows: drivers' configurations.
+//! Blocks with unknown keys: drivers' configurations.
 //!
-//! They become JSON in the form that drivers' schemas are applied to, which is Nomad's: a nested block is
-//! an object in a list, an object that is an attribute's value as well, and labels are such objects
-//! around it. Where each thing stands in the file is kept beside it, by the name that whoever checks the
-//! configuration calls it: `config.mount[1].source`.
+//! They become JSON in Nomad's form, which drivers' schemas expect. A nested block is an object in a list, as is an
+//! attribute's object value. Labels become such objects around it. The place of each part is stored by its field name,
+//! such as `config.mount[1].source`. The checker of a configuration reports faults by these names.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -17,14 +16,14 @@ use crate::field;
 use crate::scope::Scope;
 use crate::syntax::{Attribute, Block, ExprKind, Expression};
 
-/// Where the parts of a configuration stand in their file.
+/// The places of the parts of a configuration in its file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FieldSpans {
     by_field: BTreeMap<String, Range<usize>>,
 }
 
 impl FieldSpans {
-    /// Where `field` stands, or what is around it if it is not there.
+    /// The place of `field`, or of its nearest parent that exists.
     pub fn of(&self, field: &str) -> Range<usize> {
         let mut field = field;
         loop {
@@ -43,8 +42,7 @@ impl FieldSpans {
     }
 }
 
-/// The keys of `block`, which is called `name`, in a file that has no names of its own. What cannot be
-/// read is added to `faults`.
+/// Reads the keys of the block `name` in a file without variables and locals. Unreadable parts are added to `faults`.
 pub fn read(
     name: &str,
     block: &Block,
@@ -54,7 +52,7 @@ pub fn read(
     read_in(name, &found, &Evaluator::new(""), faults)
 }
 
-/// The keys of `block`, which is called `name`. What cannot be read is added to `faults`.
+/// Reads the keys of the block `name`. Unreadable parts are added to `faults`.
 pub(crate) fn read_in(
     name: &str,
     block: &ExpandedBlock<'_>,
@@ -118,7 +116,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Places of what is in an expression.
+    /// Records the places of the parts of an expression.
     fn inside(&mut self, field: &str, expression: &Expression) {
         match &expression.kind {
             ExprKind::Tuple(items) => {

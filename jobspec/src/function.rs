@@ -1,7 +1,7 @@
-//! Functions: Nomad's, with the answers of go-cty's standard library.
+//! Functions: Nomad's, with the results of go-cty's standard library.
 //!
-//! A function names its parameters, and arguments are converted to them as in go-cty. `can`, `convert` and
-//! `try` take expressions; the evaluator carries them out.
+//! A function declares its parameters. Arguments are converted to them as in go-cty. `can`, `convert` and `try` take
+//! expressions, and the evaluator implements them.
 
 mod call;
 mod collection;

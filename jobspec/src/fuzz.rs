@@ -1,4 +1,4 @@
-//! A fuzz target: job files. They are refused with their faults, or become a body that the API can read.
+//! A fuzz target for job files. A file is refused with faults, or becomes a body that the API can read.
 
 use std::path::Path;
 
@@ -9,11 +9,11 @@ use serde_json::{Value, json};
 use super::eval::Evaluator;
 use super::{ConfigSpans, Inputs, parse};
 
-/// Reads `data` as a job file. Files that it names are looked for where none are.
+/// Reads `data` as a job file. Referenced files are looked up in a directory without files.
 ///
 /// # Panics
 ///
-/// If a file is refused without a fault or with too many, or reads otherwise a second time.
+/// If a file is refused without a fault or with too many, or the second reading differs.
 pub fn job_file(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else {
         return;
@@ -31,7 +31,7 @@ pub fn job_file(data: &[u8]) {
 }
 
 fn check(name: &str, text: &str, job: &Value) {
-    // Whether it makes sense is the server's question.
+    // The server decides whether the job is valid.
     drop(request::read(json!({ "Job": job }).to_string().as_bytes()));
     let (file, evaluator) = (name.to_owned(), Evaluator::beside(Path::new(name)));
     let places = ConfigSpans::parse(file, text.to_owned(), &Inputs::default(), evaluator);

@@ -1,7 +1,7 @@
 //! HCL's JSON syntax: `{"job": {"web": {"group": {"g": {…}}}}}`.
 //!
-//! JSON does not tell attributes from blocks, so the schema of job files does: an object below the name of
-//! a block is its labels and then its body, a list is several such blocks. Texts are templates.
+//! JSON does not distinguish attributes from blocks, so the schema of job files does. An object below the name of a
+//! block has the labels and then the body. A list has several such blocks. Texts are templates.
 
 use std::collections::BTreeSet;
 
@@ -21,7 +21,7 @@ enum BodyForm {
     /// A whole job file.
     File,
     Schema(&'static Schema),
-    /// A `dynamic` block that makes blocks of this form.
+    /// A `dynamic` block that generates blocks of this form.
     Dynamic(&'static Schema, bool),
     Variable,
     /// Attributes alone. Their texts may be templates.
@@ -76,7 +76,7 @@ impl BodyForm {
         }
     }
 
-    /// The form of the blocks that `dynamic` makes by the name `name`.
+    /// The form of the blocks that a `dynamic` block `name` generates.
     fn of_dynamic(schema: &'static Schema, name: &str) -> Self {
         match schema.in_file(name).map(|field| field.kind) {
             Some(FieldKind::Block(shape, inner)) => Self::Dynamic(inner, shape == BlockShape::Free),
@@ -96,7 +96,7 @@ pub(crate) fn job_file(node: &Node) -> ParseResult<Body> {
     Ok(body)
 }
 
-/// The attributes of a file of values. Its texts are no templates, as in Nomad.
+/// The attributes of a file of values. As in Nomad, its texts are not templates.
 pub(crate) fn values(node: &Node) -> ParseResult<Body> {
     let mut body = Body::default();
     add_body(&mut body, node, BodyForm::Values(false))?;
@@ -215,7 +215,7 @@ fn keyword(node: &Node) -> ParseResult<Expression> {
 
 fn template(text: &str, place: &std::ops::Range<usize>) -> ParseResult<Expression> {
     syntax::parse_template(text, place.start + 1).map_err(|error| {
-        // Escapes make a text shorter than it is written.
+        // Escapes make a text shorter than its source.
         let mut fault = from_parser(error);
         fault.span = fault.span.start.min(place.end)..fault.span.end.min(place.end);
         fault

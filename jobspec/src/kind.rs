@@ -45,7 +45,7 @@ pub(crate) fn of_default(value: &Value) -> Type {
     }
 }
 
-/// `None` if there is no type `name` that takes such an argument.
+/// Parses a type with an argument. `None` if no type `name` takes such an argument.
 fn constructed(name: &str, argument: &Expression) -> Result<Option<Type>, JobFileFault> {
     Ok(match (name, &argument.kind) {
         ("list", _) => Some(Type::list(parse(argument)?)),

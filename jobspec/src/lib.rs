@@ -1,12 +1,10 @@
 //! Job files: HCL2 in Nomad's jobspec form, or JSON in the API's form.
 //!
-//! The result is the JSON body that `PUT /v1/jobs` takes. Every fault found in the file is returned,
-//! each with its place. What a job may say is the table in `schema`; what its values mean is decided
-//! by the server, which fills in defaults and validates.
+//! The result is the JSON body of `PUT /v1/jobs`. All faults in the file are returned with their places. The tables in
+//! `schema` define the fields of a job. The server fills in defaults and validates the values.
 //!
-//! A file may declare variables and locals and compute values of them: `variable` holds the values it is
-//! given, `eval` computes. References that the agent fills in (`${NOMAD_PORT_http}`, `${attr.cpu.arch}`)
-//! stay as they are.
+//! A file may declare variables and locals and use them in expressions. `variable` holds the given values, `eval`
+//! evaluates expressions. References for the agent (`${NOMAD_PORT_http}`, `${attr.cpu.arch}`) stay text.
 
 #![forbid(unsafe_code)]
 
@@ -55,8 +53,8 @@ pub fn read(path: &Path, inputs: &Inputs) -> Result<Value, ReadJobFileError> {
     parse(&name, &text, inputs)
 }
 
-/// The job in `text`. A text that starts with a brace, or a name that ends in `.json`, is JSON: the API's
-/// form, or HCL's JSON syntax. Files that it names are looked for beside `name`.
+/// Reads the job in `text`. A text that starts with a brace, or a name that ends in `.json`, is JSON: the API's form,
+/// or HCL's JSON syntax. Referenced files are looked up next to `name`.
 ///
 /// # Errors
 ///
@@ -82,7 +80,7 @@ enum ParsedFile {
     Hcl(syntax::Body),
 }
 
-/// Whether a file is JSON: by its name, or by its first sign.
+/// Whether a file is JSON, by its name or by its first character.
 fn is_json(name: &str, text: &str) -> bool {
     let text = text.trim_start_matches('\u{feff}').trim_start();
     let extension = Path::new(name).extension();

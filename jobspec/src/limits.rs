@@ -1,11 +1,11 @@
-//! Bounds of what a job file may ask of the machine that reads it.
+//! Bounds on the resources that a job file may use while it is read.
 
-/// Bytes of values that a job file may make while it is read. A file is up to 1 MiB and a request up to
-/// 4 MiB, so that this leaves room for intermediate values; a file that needs more doubles a value.
+/// Bytes of values that a job file may create while it is read. A file is up to 1 MiB and a request up to 4 MiB, so
+/// there is room for intermediate values. Only a file that keeps doubling a value needs more.
 pub(crate) const WORK_BYTES_MAX: usize = 64 << 20;
-/// The weight of each value and each block beside its text, in bytes.
+/// The cost of each value and each block besides its text, in bytes.
 pub(crate) const VALUE_BYTES: usize = 32;
-/// Locals in a file. Their order is found by passes over all of them.
+/// Locals in a file. Each pass of the sort by dependency visits all of them.
 pub(crate) const LOCALS_MAX: usize = 1_000;
 /// Lists and objects inside each other in a named value. Values are read recursively.
 pub(crate) const VALUE_DEPTH_MAX: usize = 128;
@@ -13,8 +13,8 @@ pub(crate) const VALUE_DEPTH_MAX: usize = 128;
 pub(crate) const RANGE_MAX: usize = 1_024;
 /// Columns of a verb of `format`, and of an indentation: wider is a mistake.
 pub(crate) const WIDTH_MAX: usize = 1_024;
-/// Levels of expressions, brackets and blocks inside each other. A bracket takes two; the parser and the
-/// evaluator are recursive.
+/// Levels of nested expressions, brackets and blocks. A bracket takes two levels; the parser and the evaluator are
+/// recursive.
 pub(crate) const SYNTAX_DEPTH_MAX: usize = 160;
 /// Items of one list, object, path or text in a file.
 pub(crate) const ITEMS_MAX: usize = 100_000;

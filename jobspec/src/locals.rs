@@ -15,11 +15,11 @@ use crate::value::Value;
 struct Local<'a> {
     place: Range<usize>,
     expression: &'a Expression,
-    /// The locals that it names.
+    /// The locals that the expression references.
     needs: BTreeSet<String>,
 }
 
-/// The names of a file: `variables`, and all locals in `blocks`. What a local needs comes before it.
+/// The names of a file: `variables`, and all locals in `blocks`. A local is evaluated after the locals that it needs.
 pub(crate) fn read(
     blocks: &[&Block],
     variables: BTreeMap<String, Value>,
@@ -44,7 +44,7 @@ pub(crate) fn read(
                 continue;
             };
             if !local.needs.is_disjoint(&broken) {
-                // What it needs has been reported.
+                // The fault in the local that it needs has been reported.
                 broken.insert(name);
                 continue;
             }
@@ -112,7 +112,7 @@ fn value(
     Ok(value)
 }
 
-/// A fault for locals that wait for each other, at the first of them.
+/// A fault for locals that depend on each other, at the first of them.
 fn circle(left: &BTreeMap<String, Local<'_>>) -> Option<JobFileFault> {
     let mut way: Vec<&str> = vec![left.keys().next()?];
     loop {

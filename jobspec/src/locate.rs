@@ -1,7 +1,7 @@
-//! Where in its job file something stands that only a driver could find wrong.
+//! Finds the place in a job file for a fault that a driver reported.
 //!
-//! A driver checks a task's `config` on the node, by fields such as `config.mount[1].source`. Whoever
-//! wrote the job has a file with lines: this brings the two together again.
+//! A driver checks a task's `config` on the node, by fields such as `config.mount[1].source`. The author of the job has
+//! a file with lines. This module maps the fields back to lines.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,7 +16,7 @@ use crate::variable::Inputs;
 /// The first name of every field of a task's configuration.
 const ROOT: &str = "config";
 
-/// Where the configurations of a job's tasks stand.
+/// The places of the configurations of a job's tasks.
 #[derive(Debug)]
 pub struct ConfigSpans {
     file: String,
@@ -26,8 +26,8 @@ pub struct ConfigSpans {
 }
 
 impl ConfigSpans {
-    /// Those of the job file at `path`, with the values of `inputs`. Empty for the API's JSON, for standard input,
-    /// which can be read only once, and for a file that was changed since.
+    /// The places in the job file at `path`, with the values of `inputs`. It is empty for the API's JSON, and for
+    /// standard input, which can be read only once. It is also empty for a file that has changed since.
     #[must_use]
     pub fn read(path: &Path, inputs: &Inputs) -> Self {
         let (file, text) = if path == Path::new("-") {
@@ -54,7 +54,7 @@ impl ConfigSpans {
                     put(&task, label(&group), evaluator, &mut tasks);
                 }
             }
-            // A task outside a group is a group of its own name.
+            // A task outside a group belongs to a group of the same name.
             for task in named(&opened.job, "task", evaluator) {
                 put(&task, label(&task), evaluator, &mut tasks);
             }
@@ -62,7 +62,7 @@ impl ConfigSpans {
         Self { file, text, tasks }
     }
 
-    /// The places of the fields that `words` about a task name in backquotes, as `file:line:column`.
+    /// The places of the fields that `words` about a task names in backquotes, as `file:line:column`.
     #[must_use]
     pub fn of(&self, group: &str, task: &str, words: &str) -> Vec<String> {
         let Some(places) = self.tasks.get(&(group.to_owned(), task.to_owned())) else {
@@ -82,7 +82,7 @@ impl ConfigSpans {
     }
 }
 
-/// The blocks called `name` in `block`. What cannot be read was reported before the job was registered.
+/// The blocks called `name` in `block`. Unreadable parts were reported before the registration of the job.
 fn named<'a>(
     block: &ExpandedBlock<'a>,
     name: &str,

@@ -1,8 +1,8 @@
-//! Numbers as HCL has them: binary floating point of up to 512 bits, as in go-cty.
+//! HCL's numbers: binary floating point of up to 512 bits, as in go-cty.
 //!
-//! A number keeps its precision, because Go's `big.Float` rounds a sum to the larger precision of its
-//! operands. Integers come from `num-bigint`. The rounding is here, because no library that was looked at
-//! (dashu-float, astro-float, bigdecimal) has a precision for each value and Go's shortest decimal text.
+//! A number keeps its precision, because Go's `big.Float` rounds a sum to the larger precision of its operands.
+//! Integers come from `num-bigint`. Rounding is implemented here. The libraries dashu-float, astro-float and bigdecimal
+//! lack a precision for each value and Go's shortest decimal text.
 
 use std::cmp::Ordering;
 
@@ -57,7 +57,7 @@ impl Number {
         Self::rounded_sticky(negative, mantissa, exponent, precision, false)
     }
 
-    /// The same for a mantissa from which a remainder above zero was cut off.
+    /// As [`Self::rounded`], for a mantissa from which a remainder above zero was cut off.
     fn rounded_sticky(
         negative: bool,
         mantissa: BigUint,
@@ -173,7 +173,7 @@ impl Number {
             .unwrap_or_else(|| Self::zero(false, COUNTED_BITS))
     }
 
-    /// A whole number of any size, with the precision that holds it.
+    /// A whole number of any size, with a precision that represents it exactly.
     pub(crate) fn big(negative: bool, whole: BigUint) -> Option<Self> {
         let precision = whole.bits().max(COUNTED_BITS);
         Self::rounded(negative, whole, 0, precision)
@@ -203,7 +203,7 @@ impl Number {
         self.text().parse().unwrap_or(f64::NAN)
     }
 
-    /// Whether it is below zero, or the zero that is written `-0`.
+    /// Whether the number is below zero, or negative zero.
     pub(crate) fn is_negative(&self) -> bool {
         self.negative && self.form != NumberForm::Zero
     }
@@ -216,7 +216,7 @@ impl Number {
         self.form == NumberForm::Infinite
     }
 
-    /// Whether it has no fraction.
+    /// Whether the number has no fraction.
     pub(crate) fn is_whole(&self) -> bool {
         match &self.form {
             NumberForm::Zero => true,
@@ -225,7 +225,7 @@ impl Number {
         }
     }
 
-    /// Its size without fraction and sign; `None` if it is infinite.
+    /// The absolute value without the fraction; `None` if the number is infinite.
     pub(crate) fn truncated(&self) -> Option<BigUint> {
         match &self.form {
             NumberForm::Zero => Some(BigUint::ZERO),
@@ -237,7 +237,7 @@ impl Number {
         }
     }
 
-    /// The whole number that it is, if 64 bits hold it.
+    /// The number as `i64`, if it is whole and fits.
     pub(crate) fn as_i64(&self) -> Option<i64> {
         let size = self.as_size()?;
         if self.negative {
@@ -247,7 +247,7 @@ impl Number {
         }
     }
 
-    /// The whole number that it is, if it is not negative and 64 bits hold it.
+    /// The number as `u64`, if it is whole and fits.
     pub(crate) fn as_u64(&self) -> Option<u64> {
         self.as_size().filter(|size| !self.negative || *size == 0)
     }
@@ -257,7 +257,7 @@ impl Number {
         u64::try_from(&whole).ok()
     }
 
-    /// The same with the other sign.
+    /// The number with the opposite sign.
     pub(crate) fn negated(&self) -> Self {
         Self {
             negative: !self.negative,
@@ -265,7 +265,7 @@ impl Number {
         }
     }
 
-    /// The same without its sign.
+    /// The absolute value.
     pub(crate) fn absolute(&self) -> Self {
         Self {
             negative: false,
@@ -332,7 +332,7 @@ impl Number {
         }
     }
 
-    /// The product as go-cty has it: of 512 bits at most, and of fewer where they hold it.
+    /// The product as in go-cty: of 512 bits at most, and of fewer if they represent it exactly.
     pub(crate) fn times(&self, other: &Self) -> Option<Self> {
         let mut product = self.product(other, PARSED_BITS)?;
         let needed = match &product.form {
@@ -343,7 +343,7 @@ impl Number {
         Some(product)
     }
 
-    /// The quotient, infinite where a number is divided by zero; `None` if it is undefined.
+    /// The quotient. Division by zero is infinite. `None` if the quotient is undefined.
     pub(crate) fn divided(&self, other: &Self) -> Option<Self> {
         let precision = self.precision.max(other.precision);
         let negative = self.negative != other.negative;
@@ -363,7 +363,7 @@ impl Number {
         }
     }
 
-    /// The remainder of a division whose result is cut to a whole number.
+    /// The remainder of a division with a quotient truncated to a whole number.
     pub(crate) fn modulo(&self, other: &Self) -> Option<Self> {
         if other.is_zero() {
             return Some(self.clone());
@@ -427,12 +427,12 @@ impl Number {
         if self.negative { size.reverse() } else { size }
     }
 
-    /// Its digits without an exponent, as few as tell it from its neighbours.
+    /// The shortest digits without an exponent that identify the number.
     pub(crate) fn text(&self) -> String {
         self.fixed(None)
     }
 
-    /// Its digits with `precision` of them after the point, or as few as tell it from its neighbours.
+    /// The digits with `precision` decimals, or the shortest digits that identify the number.
     pub(crate) fn fixed(&self, precision: Option<usize>) -> String {
         if self.is_infinite() {
             return if self.negative { "-Inf" } else { "+Inf" }.to_owned();
@@ -463,7 +463,7 @@ impl Number {
         text
     }
 
-    /// Its digits with an exponent, `precision` of them after the point.
+    /// The digits with an exponent and `precision` decimals.
     pub(crate) fn exponential(&self, precision: Option<usize>) -> String {
         if self.is_infinite() {
             return self.fixed(None);
@@ -496,7 +496,7 @@ impl Number {
         text + &format!("e{sign}{:02}", exponent.unsigned_abs())
     }
 
-    /// Its digits, with an exponent where that is shorter, as Go's `%g`.
+    /// The digits, with an exponent if that is shorter, as Go's `%g`.
     pub(crate) fn general(&self, precision: Option<usize>) -> String {
         if self.is_infinite() {
             return self.fixed(None);
@@ -541,7 +541,7 @@ impl Number {
         text
     }
 
-    /// Its exact decimal digits.
+    /// The exact decimal digits.
     fn decimal(&self) -> Decimal {
         match &self.form {
             NumberForm::Finite(mantissa, exponent) => Decimal::new(mantissa, *exponent),
@@ -549,9 +549,9 @@ impl Number {
         }
     }
 
-    /// Rounds `decimal`, its exact digits, to as few as tell it from its neighbours.
+    /// Rounds `decimal`, the exact digits, to the shortest digits that identify the number.
     ///
-    /// The interval and its comparison digit by digit are those of Go's `math/big`.
+    /// The interval and its comparison digit by digit follow Go's `math/big`.
     fn shorten(&self, decimal: &mut Decimal) {
         let NumberForm::Finite(mantissa, exponent) = &self.form else {
             return;
@@ -675,7 +675,7 @@ impl Decimal {
         char::from(self.byte(at))
     }
 
-    /// Keeps `count` digits, rounded to the nearest, half to even.
+    /// Rounds to `count` digits, to nearest, half to even.
     fn round(&mut self, count: i64) {
         let Ok(count) = usize::try_from(count) else {
             *self = Self::default();

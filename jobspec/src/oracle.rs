@@ -1,8 +1,8 @@
-//! Generated expressions and files, evaluated here and by `hashicorp/hcl` itself.
+//! Generated expressions and files, evaluated here and by `hashicorp/hcl`.
 //!
-//! The other side is a Go program (`jobspec/oracle`), which is built and run once. Cases come from a seed.
-//! A case that differs is shrunk, printed and added to `oracle/cases.jsonl`, whose cases run first each
-//! time. `MUSTER_ORACLE_CASES` names another number of cases, `MUSTER_ORACLE_SEED` another seed.
+//! The reference is a Go program (`jobspec/oracle`), which is built and run once. A seed determines the cases. A case
+//! with a different result is shrunk, printed and added to `oracle/cases.jsonl`. Cases of that file run first each
+//! time. `MUSTER_ORACLE_CASES` sets the number of cases, `MUSTER_ORACLE_SEED` the seed.
 
 mod generate;
 
@@ -47,7 +47,7 @@ impl Drop for Oracle {
 enum Answer {
     Value(String),
     Refused(String),
-    /// One side has no answer that can be compared.
+    /// One side has no comparable result.
     Skipped,
 }
 
@@ -103,7 +103,7 @@ impl Oracle {
         let questions = self.questions.as_mut().expect("the oracle has an input");
         let answers = &mut self.answers;
         std::thread::scope(|scope| {
-            // Written beside the reading, so that no pipe is full on both sides.
+            // A second thread writes, so that full pipes cannot block both sides.
             scope.spawn(|| {
                 questions
                     .write_all(text.as_bytes())
@@ -250,7 +250,7 @@ fn write_text(text: &mut String, found: &str) {
     text.push('"');
 }
 
-/// The smallest case made of parts of `case` whose answers still differ.
+/// The smallest case made of parts of `case` whose results still differ.
 fn shrunk(oracle: &mut Oracle, case: Case) -> Case {
     let mut best = case;
     loop {

@@ -1,6 +1,6 @@
-//! Job files with what Nomad makes of them, and what it refuses.
+//! Job files with Nomad's results and refusals.
 //!
-//! `MUSTER_CASES` names another file of cases to run than those beside the workspace.
+//! `MUSTER_CASES` names a file of cases to run instead of `shared/cases`.
 
 use std::path::{Path, PathBuf};
 
@@ -29,10 +29,10 @@ const REFUSED_BY_DESIGN: [(&str, &str); 16] = [
     ("vault_token", "no Vault"),
 ];
 
-/// Refusals of which Nomad says another place each time.
+/// Refusals for which Nomad reports a different place each time.
 const PLACELESS: [&str; 1] = ["extra__error_variable_cycle"];
 
-/// How a file of cases went.
+/// The results of a file of cases.
 #[derive(Debug, Default)]
 struct Tally {
     equal: usize,
@@ -46,11 +46,11 @@ enum CaseResult {
     Equal,
     RefusedByDesign,
     Different(String),
-    /// Not about this parser.
+    /// The case is not about this parser.
     Other,
 }
 
-/// Runs the cases in `path`; `None` if it cannot be read or holds no job files.
+/// Runs the cases in `path`; `None` if it cannot be read or has no job files.
 fn run(path: &Path) -> Option<Tally> {
     let text = std::fs::read_to_string(path).ok()?;
     let dir = path.parent().unwrap_or(Path::new(""));
@@ -77,7 +77,7 @@ fn run(path: &Path) -> Option<Tally> {
     Some(tally)
 }
 
-/// Returns the content of `field`: of a file beside the cases, or the text itself.
+/// Returns the content of `field`: of a file next to the cases, or the text itself.
 fn contents(field: &Value, dir: &Path) -> String {
     let field = field.as_str().expect("a name of a file, or a text");
     std::fs::read_to_string(dir.join(field)).unwrap_or_else(|_| field.to_owned())
@@ -113,7 +113,7 @@ fn verdict(row: &Value, dir: &Path) -> CaseResult {
     }
 }
 
-/// Whether all that is wrong is what Muster does not do.
+/// Whether all faults are about features that Muster lacks by design.
 fn is_by_design(error: &ReadJobFileError) -> bool {
     let ReadJobFileError::Faulty { faults, .. } = error else {
         return false;
@@ -126,7 +126,7 @@ fn is_by_design(error: &ReadJobFileError) -> bool {
     })
 }
 
-/// How our fault is at none of the lines that Nomad names.
+/// The mismatch, if our fault is at none of the lines that Nomad names.
 fn misplaced(error: &ReadJobFileError, theirs: &str) -> Option<String> {
     let lines = |text: &str, end: char| -> Vec<u32> {
         let places = text.split("job.hcl:").skip(1);
@@ -140,7 +140,7 @@ fn misplaced(error: &ReadJobFileError, theirs: &str) -> Option<String> {
         .then(|| format!("faults at {our_lines:?} ({ours}), not {their_lines:?}"))
 }
 
-/// Where two values differ first, and how. What Nomad prints as the zero of its kind may be left out.
+/// The first difference between two values. A zero value that Nomad prints may be absent here.
 fn difference(at: &str, ours: &Value, theirs: &Value) -> Option<String> {
     match (ours, theirs) {
         (Value::Object(ours), Value::Object(theirs)) => {

@@ -28,7 +28,7 @@ impl Scope {
         scope.with("local", Value::Object(locals))
     }
 
-    /// The same with `name` inside.
+    /// The scope with an additional name.
     pub(crate) fn with(&self, name: impl Into<String>, value: Value) -> Self {
         Self {
             innermost: Some(Rc::new(Binding {
@@ -39,7 +39,7 @@ impl Scope {
         }
     }
 
-    /// The same with more locals.
+    /// The scope with additional locals.
     ///
     /// # Panics
     ///

@@ -1,9 +1,9 @@
-//! The native syntax of HCL: text to a tree with the place of each part.
+//! The native syntax of HCL: parses text to a tree with the place of each part.
 //!
-//! The parser is our own. `hcl-edit` 0.10, which was used before, cuts text out of indented heredocs,
-//! takes the lines after an empty heredoc for its text, keeps escapes inside directives as they are
-//! written, and limits numbers to 64 bits. The rules here are those of `hashicorp/hcl` v2, and a test
-//! compares the answers of both (`oracle`).
+//! The parser is our own because `hcl-edit` 0.10, its predecessor, has four faults. It cuts text out of indented
+//! heredocs. It takes the lines after an empty heredoc for its text. It keeps escapes inside directives unresolved. It
+//! limits numbers to 64 bits. The rules here are those of `hashicorp/hcl` v2, and a test compares the results of both
+//! (`oracle`).
 
 mod ast;
 pub(crate) mod json;
@@ -45,12 +45,12 @@ pub fn parse_body(text: &str) -> Result<Body, SyntaxError> {
     Parser::new(text, 0).file()
 }
 
-/// Parses one expression, which stands at `offset` of its file.
+/// Parses one expression at `offset` of its file.
 pub(crate) fn parse_expression(text: &str, offset: usize) -> Result<Expression, SyntaxError> {
     Parser::new(text, offset).only_expression()
 }
 
-/// Parses a text with `${…}` and `%{…}` in it, which stands at `offset` of its file.
+/// Parses a text with `${…}` and `%{…}` at `offset` of its file.
 pub(crate) fn parse_template(text: &str, offset: usize) -> Result<Expression, SyntaxError> {
     Parser::new(text, offset).only_template()
 }

@@ -161,7 +161,7 @@ fn the_example_jobs_are_accepted() {
     for entry in std::fs::read_dir(examples).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
-            // Examples of other things than jobs.
+            // These examples are not jobs.
             continue;
         }
 

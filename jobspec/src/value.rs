@@ -1,7 +1,7 @@
-//! Values and their types, as go-cty has them.
+//! Values and their types, as in go-cty.
 //!
-//! A list written in a file is a tuple and an object in braces is an object: each element has a type of
-//! its own. Functions and conversions make lists, sets and maps, whose elements have one type.
+//! A list in a file is a tuple, and braces make an object: each element has a type of its own. Functions and
+//! conversions make lists, sets and maps, whose elements have one type.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ use crate::number::Number;
 /// The type of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Type {
-    /// Any type; that of a `null` that no conversion has given another.
+    /// Any type. It is the type of a `null` without a conversion.
     Any,
     Bool,
     Number,
@@ -25,7 +25,7 @@ pub(crate) enum Type {
     Set(Box<Type>),
     Map(Box<Type>),
     Tuple(Vec<Type>),
-    /// Attributes by name; one that may be absent is marked.
+    /// Attributes by name; optional attributes are marked.
     Object(BTreeMap<String, Attribute>),
 }
 
@@ -64,7 +64,7 @@ impl Type {
         Self::Map(Box::new(of))
     }
 
-    /// The same where no attribute is optional: the type of a value.
+    /// The type with all attributes required: the type of a value.
     pub(crate) fn without_optional(&self) -> Self {
         let inner = |of: &Type| Box::new(of.without_optional());
         match self {

@@ -1,6 +1,7 @@
-//! The variables of a job file: what the file declares, and the values it is given.
+//! The variables of a job file: their declarations and their values.
 //!
-//! Weakest first: the default, the environment (`NOMAD_VAR_name`), files of values, the command line.
+//! Sources by precedence, lowest first: the default, the environment (`NOMAD_VAR_name`), files of values, the command
+//! line.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -18,13 +19,12 @@ use crate::value::{Type, Value};
 /// The prefix of a variable's name in the environment.
 const ENV_PREFIX: &str = "NOMAD_VAR_";
 
-/// Values that are given beside a job file.
+/// Values from outside of a job file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Inputs {
-    /// The environment: names with values. What does not begin with `NOMAD_VAR_` is ignored, and so are
-    /// variables that the file does not declare.
+    /// The environment: names with values. Names without the prefix `NOMAD_VAR_` and undeclared variables are ignored.
     pub env: Vec<(String, String)>,
-    /// Files with a value a line; later ones win.
+    /// Files with a value per line; later files win.
     pub files: Vec<PathBuf>,
     /// `name=value`; later ones win.
     pub values: Vec<String>,
@@ -46,7 +46,7 @@ struct ValidationRule<'a> {
     message: &'a Expression,
 }
 
-/// A text that a value was given in, for faults.
+/// The source text of a value, for faults.
 #[derive(Clone, Copy, Debug)]
 struct Source<'a> {
     name: &'a str,
@@ -64,7 +64,7 @@ impl Source<'_> {
 pub(crate) struct Variables<'a>(BTreeMap<String, Variable<'a>>);
 
 impl<'a> Variables<'a> {
-    /// Adds the one that a `variable` block declares.
+    /// Adds the variable that a `variable` block declares.
     pub(crate) fn declare(&mut self, block: &'a Block, evaluator: &Evaluator) -> Vec<JobFileFault> {
         let mut faults = Vec::new();
         let [name] = block.labels.as_slice() else {
@@ -156,12 +156,11 @@ impl<'a> Variables<'a> {
         faults
     }
 
-    /// Takes the values of `inputs`.
+    /// Applies the values of `inputs`.
     ///
     /// # Errors
     ///
-    /// The first of them that cannot be read, names no variable or does not fit it; its place is in the
-    /// text where it was given.
+    /// The first value that cannot be read, names no variable or does not fit it. Its place is in its source text.
     pub(crate) fn take(&mut self, inputs: &Inputs) -> Result<(), ReadJobFileError> {
         for (name, value) in &inputs.env {
             let Some(variable) = name.strip_prefix(ENV_PREFIX) else {
@@ -189,7 +188,7 @@ impl<'a> Variables<'a> {
         Ok(())
     }
 
-    /// Takes `text`, which stands at `offset` in `source`, as the value of `name`.
+    /// Parses `text` at `offset` of `source` as the value of `name`.
     fn take_text(
         &mut self,
         name: &str,
@@ -270,7 +269,7 @@ impl<'a> Variables<'a> {
         nearest(JobFileFault::at(at, message), name, known)
     }
 
-    /// The values of all of them, checked.
+    /// The checked values of all variables.
     pub(crate) fn values(
         self,
         evaluator: &Evaluator,
@@ -334,7 +333,7 @@ impl<'a> ValidationRule<'a> {
     }
 }
 
-/// A variable of which the name is known, and perhaps the kind.
+/// A variable with its name, and with its type if known.
 #[derive(Debug)]
 struct Declaration<'a> {
     name: &'a str,
@@ -342,14 +341,14 @@ struct Declaration<'a> {
 }
 
 impl Declaration<'_> {
-    /// Its kind, and the value of `default`.
+    /// Returns the type and the value of `default`.
     fn value(
         self,
         default: Option<&Expression>,
         evaluator: &Evaluator,
     ) -> Result<(Type, Option<Value>), JobFileFault> {
         let Some(default) = default else {
-            // A value for a variable of no kind is the text that was given.
+            // The value for a variable without a type is the given text.
             return Ok((self.kind.unwrap_or(Type::Text), None));
         };
         let value = evaluator

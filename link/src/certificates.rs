@@ -1,11 +1,11 @@
-//! A process's certificates, which may be replaced while it runs.
+//! The certificates of a process, which may be replaced while it runs.
 //!
-//! The files are looked at once in a while and whenever somebody asks; what is new there is used for every
-//! connection from then on, and connections that stand are kept. A file that cannot be used changes
-//! nothing: the process goes on with what it has and says why, once for each state of the files.
+//! The process checks the files at an interval and on request. Each new connection uses the newest certificates, and
+//! existing connections are kept. Files that cannot be used change nothing. The process keeps its certificates and
+//! logs the reason, once for each state of the files.
 //!
-//! To replace certificates, write the three files and rename them into place. Between two of them the key
-//! does not fit its certificate; that is taken for an unusable state and looked at again.
+//! To replace certificates, write the three files and rename them into place. Between two renames the key does not
+//! fit its certificate. The process treats that as an unusable state and checks the files again later.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -20,19 +20,19 @@ use tokio::sync::{Notify, watch};
 use crate::endpoint;
 use crate::tls::{Identity, Role, TlsError};
 
-/// Between two looks at the files. Somebody who replaced a certificate waits for less than they need to look
-/// whether it worked; three `stat` calls cost microseconds.
+/// Interval between two checks of the files. It is shorter than the time that an operator needs to verify a
+/// replacement. Its three `stat` calls cost microseconds.
 pub const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 /// The remaining lifetime of a certificate below which each start and change warns.
 const WARN_BEFORE: Duration = Duration::from_hours(7 * 24);
 
-/// Why certificates that were found are not used.
+/// The reason why new certificates are not used.
 #[derive(Debug, thiserror::Error)]
 pub enum ReloadError {
-    /// They cannot be loaded.
+    /// The certificates cannot be loaded.
     #[error(transparent)]
     Load(#[from] TlsError),
-    /// They are those of another cluster.
+    /// The certificates belong to another cluster.
     #[error(
         "the certificate in {} is for cluster `{found}`, this process belongs to `{ours}`",
         dir.display()
@@ -42,7 +42,7 @@ pub enum ReloadError {
         found: String,
         ours: String,
     },
-    /// They do not fit together, or do not hold at this time.
+    /// The files do not fit together, or the certificate is not valid at this time.
     #[error(
         "the certificate in {} does not work here: {reason}",
         dir.display()
@@ -50,10 +50,10 @@ pub enum ReloadError {
     Unfit { dir: PathBuf, reason: String },
 }
 
-/// The state of a file: time, size, number.
+/// The state of a file: modification time in seconds and nanoseconds, size, inode number.
 pub type FileStamp = Option<(i64, i64, u64, u64)>;
 
-/// Where the files are.
+/// The paths of the certificate files.
 #[derive(Debug)]
 struct Files {
     dir: PathBuf,
@@ -82,22 +82,22 @@ pub fn stamp(path: &Path) -> FileStamp {
 
 #[derive(Debug)]
 struct CertificateState {
-    /// `None`: they never change.
+    /// The paths of the files. `None`: the certificates never change.
     files: Option<Files>,
-    /// The files as they were last looked at.
+    /// The stamps of the files at the last check.
     looked_at: Mutex<Vec<FileStamp>>,
     current: watch::Sender<Arc<Identity>>,
     asked: Notify,
 }
 
-/// The certificates of this process. Clones share them.
+/// The certificates of this process. Clones share the same certificates.
 #[derive(Clone, Debug)]
 pub struct Certificates {
     shared: Arc<CertificateState>,
 }
 
 impl Certificates {
-    /// Loads those of `role` from `dir`, and follows the files from then on.
+    /// Loads the certificates of `role` from `dir`. [`Self::follow`] later checks the same files.
     ///
     /// # Errors
     ///
@@ -107,7 +107,7 @@ impl Certificates {
             dir: dir.to_owned(),
             role,
         };
-        // Before the files are read, or a change in between would go unseen.
+        // The stamps are taken before the files are read. Otherwise a change in between would go unnoticed.
         let stamps = files.stamps();
         let identity = Identity::load(dir, role)?;
         if let Err(reason) = check(&identity, role) {
@@ -134,20 +134,20 @@ impl Certificates {
         Arc::clone(&self.shared.current.borrow())
     }
 
-    /// The same, and each change of it.
+    /// Returns a receiver of the current identity and of each change of it.
     #[must_use]
     pub fn watch(&self) -> watch::Receiver<Arc<Identity>> {
         self.shared.current.subscribe()
     }
 
-    /// Looks at the files soon, in [`Self::follow`]; what SIGHUP does.
+    /// Requests a check of the files by [`Self::follow`], as SIGHUP does.
     pub fn ask(&self) {
-        // The files are read even if nothing about them seems to have changed.
+        // Cleared stamps force a read of the files, even if the files seem unchanged.
         self.looked_at().clear();
         self.shared.asked.notify_one();
     }
 
-    /// Reads the files if they have changed since the last look. Whether other certificates are in use.
+    /// Reads the files if they have changed since the last check. Returns whether the certificates in use changed.
     ///
     /// # Errors
     ///
@@ -196,10 +196,10 @@ impl Certificates {
         Ok(true)
     }
 
-    /// Refreshes for ever, and says what happened. `changed` is called with each new certificate.
+    /// Refreshes the certificates for ever and logs the results. `changed` is called with each new identity.
     pub async fn follow(&self, changed: impl Fn(&Identity)) {
         loop {
-            // A timer that is late is as good as one in time.
+            // The timeout only bounds the wait, so its result does not matter.
             drop(tokio::time::timeout(LOOK_INTERVAL, self.shared.asked.notified()).await);
             match self.refresh() {
                 Ok(false) => {}
@@ -219,7 +219,7 @@ impl Certificates {
     }
 
     fn looked_at(&self) -> std::sync::MutexGuard<'_, Vec<FileStamp>> {
-        // A list of times is whole whatever happened elsewhere.
+        // A poisoned lock is harmless, because the list of stamps is always consistent.
         self.shared
             .looked_at
             .lock()
@@ -228,15 +228,15 @@ impl Certificates {
 }
 
 impl From<Identity> for Certificates {
-    /// Certificates that never change.
+    /// Creates certificates that never change.
     fn from(identity: Identity) -> Self {
         Self::new(identity, None, Vec::new())
     }
 }
 
-/// Whether peers will take the certificate: its key fits, the authority signed it, and it holds now.
+/// Checks that peers would accept the certificate: its key fits, the authority signed it, and it is valid now.
 fn check(identity: &Identity, role: Role) -> Result<(), String> {
-    // Building a configuration compares key and certificate.
+    // Building a configuration compares the key with the certificate.
     endpoint::client_config(identity, b"check").map_err(|error| chain(&error))?;
     let roots = endpoint::roots(&identity.authority).map_err(|error| chain(&error))?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -255,7 +255,7 @@ fn check(identity: &Identity, role: Role) -> Result<(), String> {
     Ok(())
 }
 
-/// Says so if the certificate has ended or soon will.
+/// Logs a warning if the certificate has expired or expires soon.
 fn warn_of_end(identity: &Identity) {
     let Some(left) = identity.chain.first().and_then(crate::peer::time_left) else {
         return;
@@ -269,7 +269,7 @@ fn warn_of_end(identity: &Identity) {
     }
 }
 
-/// An error and its causes on one line.
+/// Formats an error and its causes on one line.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

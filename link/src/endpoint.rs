@@ -12,21 +12,21 @@ use rustls_pki_types::CertificateDer;
 
 use crate::tls::Identity;
 
-/// Silence after which a connection is given up. Three keep-alives fit in it.
+/// Silence after which a connection is closed. Three keep-alive intervals fit in it.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
-/// How often an idle client says that it is there.
+/// Interval at which an idle client sends a keep-alive.
 const KEEP_ALIVE: Duration = Duration::from_secs(3);
-/// Streams a peer may have open at once. An idle connection costs about 30 kB with few and 112 kB
-/// with a thousand; log readers of one node need one each.
+/// Streams that a peer may have open at once. An idle connection costs about 30 kB with this limit and 112 kB with a
+/// limit of 1 000. Each log reader of a node needs one stream.
 const STREAMS_MAX: u32 = 64;
 /// Bytes a stream may have in flight: one full frame.
 const STREAM_WINDOW_BYTES: u32 = 8 << 20;
 /// Bytes a connection may have in flight, over all its streams.
 const CONNECTION_WINDOW_BYTES: u32 = 32 << 20;
-/// Bytes of the socket's buffers. The kernel's default of 208 KiB loses packets under bulk load.
+/// Bytes of the socket's buffers. The kernel's default of 208 KiB loses packets under heavy load.
 const SOCKET_BUFFER_BYTES: usize = 4 << 20;
 
-/// Why an endpoint could not be made.
+/// The reason why an endpoint could not be created.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenEndpointError {
     /// The address cannot be bound.
@@ -38,20 +38,20 @@ pub enum OpenEndpointError {
         #[source]
         source: std::io::Error,
     },
-    /// The certificates do not work.
+    /// The certificates cannot be used.
     #[error("the certificates cannot be used")]
     Tls(#[from] rustls::Error),
-    /// The authority's certificate does not work.
+    /// The authority's certificate cannot be used.
     #[error("the authority's certificate cannot be used")]
     Verifier(#[from] rustls::server::VerifierBuilderError),
-    /// The crypto provider lacks what QUIC needs.
+    /// The crypto provider has no cipher suite for QUIC's initial packets.
     #[error("the TLS library lacks QUIC's initial cipher suite")]
     Suite(#[from] NoInitialCipherSuite),
 }
 
-/// A server's endpoint on `addr`, for peers that speak one of `protocols`.
+/// Creates a server's endpoint on `addr`, for peers that use one of `protocols`.
 ///
-/// It can open connections to other servers as well: see [`client_config`].
+/// The endpoint can open connections to other servers as well: see [`client_config`].
 ///
 /// # Errors
 ///
@@ -70,7 +70,8 @@ pub fn server(
     endpoint.map_err(|source| OpenEndpointError::Bind { addr, source })
 }
 
-/// How to accept connections that speak one of `protocols`: for an endpoint whose certificate was replaced.
+/// Returns the configuration that accepts connections with one of `protocols`. An endpoint needs a new one when its
+/// certificate was replaced.
 ///
 /// # Errors
 ///
@@ -88,7 +89,7 @@ pub fn server_config(
         .with_client_cert_verifier(verifier)
         .with_single_cert(identity.chain.clone(), identity.key.clone_key())?;
     tls.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
-    // Early data could be replayed, and our messages are not all idempotent.
+    // Early data could be replayed, and not all of our messages are idempotent.
     tls.max_early_data_size = 0;
     let mut config = quinn::ServerConfig::with_crypto(Arc::new(QuicServerConfig::try_from(tls)?));
     config.transport_config(Arc::new(transport()));
@@ -96,7 +97,7 @@ pub fn server_config(
     Ok(config)
 }
 
-/// An endpoint that only opens connections, with the protocol `protocol`.
+/// Creates an endpoint that only opens connections, with the protocol `protocol`.
 ///
 /// # Errors
 ///
@@ -114,7 +115,7 @@ pub fn client(identity: &Identity, protocol: &[u8]) -> Result<Endpoint, OpenEndp
     Ok(endpoint)
 }
 
-/// How to open a connection with the protocol `protocol`. Connect to the name
+/// Returns the configuration that opens a connection with the protocol `protocol`. The caller connects to the name
 /// `Role::Server.dns_name(&identity.cluster)`.
 ///
 /// # Errors
@@ -137,8 +138,8 @@ pub fn client_config(
     Ok(config)
 }
 
-/// An endpoint that, started again with the same key, tells the peers of its former self that their
-/// connections are gone. They would wait for [`IDLE_TIMEOUT`] otherwise.
+/// Returns the settings of an endpoint. After a restart with the same key, the endpoint can reset the connections of
+/// its previous process. Otherwise peers would wait for [`IDLE_TIMEOUT`].
 fn endpoint_config(identity: &Identity) -> EndpointConfig {
     let secret = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, identity.key.secret_der());
     let derive = |purpose: &[u8]| ring::hmac::sign(&secret, purpose);
@@ -150,7 +151,7 @@ fn endpoint_config(identity: &Identity) -> EndpointConfig {
     let tag = derive(b"muster connection ids");
     let mut key = [0; 8];
     key.copy_from_slice(&tag.as_ref()[..8]);
-    // The default draws a key per process and drops packets of connections that an earlier process had.
+    // The default generator draws a key per process and drops packets of a previous process's connections.
     config.cid_generator(move || {
         Box::new(quinn_proto::HashedConnectionIdGenerator::from_key(
             u64::from_le_bytes(key),
@@ -185,7 +186,8 @@ fn socket(addr: SocketAddr) -> Result<UdpSocket, OpenEndpointError> {
             socket2::Type::DGRAM,
             Some(socket2::Protocol::UDP),
         )?;
-        // Less than asked is granted without CAP_NET_ADMIN; a smaller buffer is slower, not wrong.
+        // Without CAP_NET_ADMIN the kernel grants less than requested. A smaller buffer is slower, but it still
+        // works.
         drop(socket.set_recv_buffer_size(SOCKET_BUFFER_BYTES));
         drop(socket.set_send_buffer_size(SOCKET_BUFFER_BYTES));
         socket.set_nonblocking(true)?;

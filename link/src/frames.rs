@@ -6,24 +6,24 @@ use quinn::{ReadExactError, RecvStream, SendStream, VarInt, WriteError};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Why a message was not sent.
+/// The reason why a message was not sent.
 #[derive(Debug, thiserror::Error)]
 pub enum SendFrameError {
-    /// It cannot be put in a frame.
+    /// The message cannot be put in a frame.
     #[error("the message cannot be framed")]
     Encode(#[from] EncodeFrameError),
-    /// The stream or its connection is gone.
+    /// The stream or its connection is closed.
     #[error("the stream is closed")]
     Write(#[from] WriteError),
 }
 
-/// Why no message was received.
+/// The reason why no message was received.
 #[derive(Debug, thiserror::Error)]
 pub enum RecvFrameError {
-    /// The peer sent something that is no frame of ours.
+    /// The peer sent bytes that are not a frame of this protocol.
     #[error("the peer's frame is refused")]
     Header(#[from] HeaderError),
-    /// The frame holds no such message.
+    /// The frame does not contain a message of the expected type.
     #[error("the peer's message is malformed")]
     Decode(#[from] DecodeError),
     /// The stream or its connection ended within a frame.
@@ -32,8 +32,8 @@ pub enum RecvFrameError {
 }
 
 impl RecvFrameError {
-    /// The reason to give to a peer of another version when the connection is closed. A close has the same form in all
-    /// versions, so the peer can show it.
+    /// Returns the reason for closing the connection of a peer that has another version. A close has the same form in
+    /// all versions, so the peer can show the reason.
     #[must_use]
     pub fn version_refusal(&self) -> Option<String> {
         match self {
@@ -57,19 +57,19 @@ pub struct FrameSender {
 }
 
 impl FrameSender {
-    /// On `stream`, between an agent and a server.
+    /// Creates a sender on `stream`, between an agent and a server.
     #[must_use]
     pub fn new(stream: SendStream) -> Self {
         Self::speaking(frame::AGENT, stream)
     }
 
-    /// On `stream`, in `protocol`.
+    /// Creates a sender on `stream` for messages of `protocol`.
     #[must_use]
     pub fn speaking(protocol: Protocol, stream: SendStream) -> Self {
         Self { stream, protocol }
     }
 
-    /// Sends `message`. Returns when the stream has taken it, which waits while the peer reads slowly.
+    /// Sends `message`. Returns when the stream has accepted it, which waits while the peer reads slowly.
     ///
     /// # Errors
     ///
@@ -80,24 +80,24 @@ impl FrameSender {
         Ok(())
     }
 
-    /// Says that no message follows.
+    /// Ends the stream: no message follows.
     pub fn finish(&mut self) {
         // An error means that the stream is closed already.
         drop(self.stream.finish());
     }
 
-    /// Resolves when the peer does not want to hear more.
+    /// Resolves when the peer has asked this side to stop sending.
     pub async fn stopped(&mut self) {
         drop(self.stream.stopped().await);
     }
 
-    /// Sends this stream's data before that of streams with a lower number. 0 unless said.
+    /// Sets the priority of this stream. Data of a stream with a higher number is sent first. The default is 0.
     pub fn prioritise(&mut self, priority: i32) {
         // An error means that the stream is closed already.
         drop(self.stream.set_priority(priority));
     }
 
-    /// The stream, for bytes that are no messages.
+    /// Returns the stream, for bytes that are not framed messages.
     #[must_use]
     pub fn into_stream(self) -> SendStream {
         self.stream
@@ -112,19 +112,19 @@ pub struct FrameReceiver {
 }
 
 impl FrameReceiver {
-    /// From `stream`, between an agent and a server.
+    /// Creates a receiver on `stream`, between an agent and a server.
     #[must_use]
     pub fn new(stream: RecvStream) -> Self {
         Self::speaking(frame::AGENT, stream)
     }
 
-    /// From `stream`, in `protocol`.
+    /// Creates a receiver on `stream` for messages of `protocol`.
     #[must_use]
     pub fn speaking(protocol: Protocol, stream: RecvStream) -> Self {
         Self { stream, protocol }
     }
 
-    /// The next message; `None` when the peer is done.
+    /// Receives the next message. Returns `None` when the peer has ended the stream.
     ///
     /// Not cancellation safe: a message that was received in part is lost with the future.
     ///
@@ -143,13 +143,13 @@ impl FrameReceiver {
         Ok(Some(frame::decode(&body)?))
     }
 
-    /// Tells the peer to send no more.
+    /// Asks the peer to stop sending.
     pub fn stop(&mut self) {
         // An error means that the stream is closed already.
         drop(self.stream.stop(VarInt::from_u32(0)));
     }
 
-    /// The stream, for bytes that are no messages.
+    /// Returns the stream, for bytes that are not framed messages.
     #[must_use]
     pub fn into_stream(self) -> RecvStream {
         self.stream

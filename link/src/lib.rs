@@ -1,16 +1,16 @@
-//! QUIC between the processes of a cluster: what both ends of a link share.
+//! QUIC between the processes of a cluster: the code that both ends of a link share.
 //!
-//! | module | what |
+//! | module | content |
 //! |---|---|
 //! | [`tls`] | certificates of a cluster: made once, loaded by each process |
-//! | [`certificates`] | those of a running process, replaced without a restart |
+//! | [`certificates`] | certificates of a running process, replaced without a restart |
 //! | [`endpoint`] | QUIC endpoints with mutual TLS 1.3 |
-//! | [`peer`] | the role a peer's certificate gives it |
+//! | [`peer`] | the role that a peer's certificate grants |
 //! | [`frames`] | framed messages on a stream |
 //! | [`private`] | files and directories that only their owner may use |
-//! | [`window`] | bounds what is on its way over a stream |
+//! | [`window`] | a bound on the data in flight on a stream |
 //!
-//! Deliberately absent: what the messages mean. That is in `wire`, `control` and `agent`.
+//! Deliberately absent: the meaning of the messages. It is defined in `wire`, `control` and `agent`.
 
 #![forbid(unsafe_code)]
 

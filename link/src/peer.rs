@@ -1,6 +1,6 @@
 //! The identity in a peer's certificate.
 //!
-//! A server checks it before it reads a frame: an agent can never speak Raft.
+//! A server checks it before it reads a frame, so an agent can never use the Raft protocol.
 
 use std::time::{Duration, SystemTime};
 
@@ -10,26 +10,26 @@ use x509_parser::prelude::{FromDer as _, GeneralName, X509Certificate};
 
 use crate::tls::{DOMAIN, Role, is_name};
 
-/// TLS's alert `certificate_expired`; also sent for one that does not hold yet.
+/// TLS's alert `certificate_expired`. It is also sent for a certificate that is not valid yet.
 const EXPIRED: u64 = 45;
 /// TLS's alert `certificate_required`.
 const REQUIRED: u64 = 116;
 /// TLS's alert `no_application_protocol`.
 const PROTOCOL: u64 = 120;
 
-/// Why a peer is not let in.
+/// The reason why a peer is rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum PeerError {
-    /// It showed no certificate.
+    /// The peer presented no certificate.
     #[error("the peer showed no certificate")]
     NoCertificate,
-    /// Its certificate cannot be read.
+    /// The peer's certificate cannot be read.
     #[error("the peer's certificate cannot be read: {0}")]
     Malformed(String),
-    /// Its certificate names no role.
+    /// The peer's certificate names no role.
     #[error("the peer's certificate names no role of a cluster: {0}")]
     NoRole(String),
-    /// It belongs to another cluster.
+    /// The peer belongs to another cluster.
     #[error("the peer belongs to cluster `{theirs}`, this is cluster `{ours}`")]
     Cluster { theirs: String, ours: String },
 }
@@ -39,12 +39,13 @@ pub enum PeerError {
 pub struct Peer {
     pub role: Role,
     pub cluster: String,
-    /// A server's name, if its certificate has one.
+    /// The name of the server, if its certificate has one.
     pub server_name: Option<String>,
 }
 
 impl Peer {
-    /// From the names in its certificate. `None` if they name no role, or different ones.
+    /// Derives the peer from the names in its certificate. Returns `None` if the names have no role, or different
+    /// roles.
     #[must_use]
     pub fn from_names(names: &[String]) -> Option<Self> {
         let mut roles = names.iter().filter_map(|name| parse_name(name));
@@ -70,7 +71,7 @@ impl Peer {
 ///
 /// # Errors
 ///
-/// [`PeerError`] if its certificate does not say.
+/// [`PeerError`] if the peer's certificate does not identify it.
 pub fn identify(connection: &Connection, cluster: &str) -> Result<Peer, PeerError> {
     let chain = connection
         .peer_identity()
@@ -92,12 +93,12 @@ pub fn identify(connection: &Connection, cluster: &str) -> Result<Peer, PeerErro
 ///
 /// # Errors
 ///
-/// [`PeerError`] if its certificate does not say.
+/// [`PeerError`] if the peer's certificate does not identify it.
 pub fn role(connection: &Connection, cluster: &str) -> Result<Role, PeerError> {
     Ok(identify(connection, cluster)?.role)
 }
 
-/// The application protocol of `connection`; `None` before its handshake has said.
+/// Returns the application protocol of `connection`. Returns `None` before the handshake has negotiated it.
 #[must_use]
 pub fn protocol(connection: &Connection) -> Option<Vec<u8>> {
     connection
@@ -107,7 +108,7 @@ pub fn protocol(connection: &Connection) -> Option<Vec<u8>> {
         .protocol
 }
 
-/// The DNS names in `certificate`.
+/// Returns the DNS names in `certificate`.
 ///
 /// # Errors
 ///
@@ -128,7 +129,7 @@ pub fn names(certificate: &CertificateDer<'_>) -> Result<Vec<String>, PeerError>
         .collect())
 }
 
-/// The organization that the holder of `certificate` belongs to.
+/// Returns the organization of the holder of `certificate`.
 #[must_use]
 pub(crate) fn organization(certificate: &CertificateDer<'_>) -> Option<String> {
     let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
@@ -136,7 +137,8 @@ pub(crate) fn organization(certificate: &CertificateDer<'_>) -> Option<String> {
     organization.as_str().ok().map(ToOwned::to_owned)
 }
 
-/// How long `certificate` still holds; zero if it has ended, `None` if it cannot be read.
+/// Returns how long `certificate` is still valid. It is zero if the certificate has expired, and `None` if it cannot
+/// be read.
 pub(crate) fn time_left(certificate: &CertificateDer<'_>) -> Option<Duration> {
     let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
     let end = u64::try_from(parsed.validity().not_after.timestamp()).ok()?;
@@ -144,10 +146,10 @@ pub(crate) fn time_left(certificate: &CertificateDer<'_>) -> Option<Duration> {
     Some(end.duration_since(SystemTime::now()).unwrap_or_default())
 }
 
-/// Returns advice about `error` if it is about certificates: the library names a number or a rule.
+/// Returns advice about a certificate error. The TLS library itself only names a number or a rule.
 #[must_use]
 pub fn explain(error: &ConnectionError) -> Option<String> {
-    // A TLS alert is this and its number (RFC 9001, section 4.8).
+    // QUIC encodes a TLS alert as 0x100 plus its number (RFC 9001, section 4.8).
     let alert = |code: TransportErrorCode| u64::from(code).checked_sub(0x100);
     match error {
         ConnectionError::TransportError(error) => {
@@ -182,13 +184,13 @@ pub fn explain(error: &ConnectionError) -> Option<String> {
     }
 }
 
-/// Whether the peer takes no connection at this moment (RFC 9000, `CONNECTION_REFUSED`).
+/// Whether the peer currently refuses connections (RFC 9000, `CONNECTION_REFUSED`).
 #[must_use]
 pub fn is_refused(error: &ConnectionError) -> bool {
     matches!(error, ConnectionError::ConnectionClosed(close) if close.error_code == TransportErrorCode::CONNECTION_REFUSED)
 }
 
-/// The role and cluster in a name such as `agent.local.muster`.
+/// Returns the role and the cluster in a name such as `agent.local.muster`.
 #[must_use]
 pub fn parse_name(name: &str) -> Option<(Role, String)> {
     let mut labels = name.split('.');

@@ -1,5 +1,5 @@
-//! Files and directories that only their owner may use. Jobs carry secrets in their environment, so that whatever
-//! keeps jobs is kept from other users.
+//! Files and directories that only their owner may use. Jobs carry secrets in their environment, so files with jobs
+//! are closed to other users.
 
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
@@ -13,18 +13,19 @@ use std::path::{Path, PathBuf};
 pub const DIR_MODE: u32 = 0o700;
 /// Permissions of a file.
 pub const FILE_MODE: u32 = 0o600;
-/// Bits that let other users read or change something, and not only pass through.
+/// Permission bits that let other users read or change an entry, and not only pass through it.
 const OTHERS: u32 = 0o066;
 /// All permissions of the group and of others.
 const GROUP_AND_OTHERS: u32 = 0o077;
-/// Others than the owner may not delete in a directory that all may write, such as `/tmp`.
+/// The sticky bit. In a directory that all users may write, such as `/tmp`, only the owner may delete an entry.
 const STICKY: u32 = 0o1000;
-/// Entries that a doctor looks at: a data directory may hold very many.
+/// The most entries that one check examines. A data directory may have very many.
 const LOOKED_AT_MAX: usize = 100_000;
-/// Exposed entries that are told of: a few show the fault.
+/// The most exposed entries that one check reports. A few are enough to show the fault.
 const EXPOSED_MAX: usize = 5;
 
-/// Options that make a file for its owner alone. Read, write and what becomes of a file that is there are the caller's.
+/// Returns options that create a file for its owner only. The caller adds read, write and the handling of an existing
+/// file.
 #[must_use]
 pub fn options() -> OpenOptions {
     let mut options = OpenOptions::new();
@@ -32,7 +33,7 @@ pub fn options() -> OpenOptions {
     options
 }
 
-/// Makes an empty file, or empties the one that is there.
+/// Creates an empty file, or empties the existing one.
 ///
 /// # Errors
 ///
@@ -57,11 +58,11 @@ pub fn write(path: &Path, contents: impl AsRef<[u8]>) -> io::Result<()> {
     create(path)?.write_all(contents.as_ref())
 }
 
-/// Takes from other users what an earlier version gave them.
+/// Removes the permissions of other users, which an earlier version granted.
 ///
 /// # Errors
 ///
-/// The file is another user's.
+/// The file belongs to another user.
 pub fn restrict(file: &File) -> io::Result<()> {
     let mode = file.metadata()?.permissions().mode();
     if mode & GROUP_AND_OTHERS == 0 {
@@ -70,7 +71,7 @@ pub fn restrict(file: &File) -> io::Result<()> {
     file.set_permissions(Permissions::from_mode(FILE_MODE))
 }
 
-/// [`restrict`], of the file at `path` if there is one.
+/// Applies [`restrict`] to the file at `path` if it exists.
 ///
 /// # Errors
 ///
@@ -83,7 +84,7 @@ pub fn restrict_at(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Makes a directory and those above it that are missing. One that is there is left as it is.
+/// Creates a directory and its missing parents. An existing directory stays unchanged.
 ///
 /// # Errors
 ///
@@ -95,15 +96,15 @@ pub fn create_dir(path: &Path) -> io::Result<()> {
         .create(path)
 }
 
-/// Makes a directory that belongs to one process, or closes the one that is there to other users.
+/// Creates a directory for one process, or closes the existing one to other users.
 ///
-/// `is_own` says of a name whether the process makes such an entry. A directory that holds others' entries, or that all
-/// may write, is left as it is: it may be `/var/lib`. Those above it that are missing are made as usual, because a task
-/// may have to pass. The answer is whether the directory is closed.
+/// `is_own` returns whether the process itself creates entries of the given name. A directory stays unchanged if it
+/// has foreign entries, belongs to another user, or is sticky: it may be `/var/lib` or `/tmp`. Missing parents get
+/// the usual permissions, because a task may have to pass through them. Returns whether the directory is closed.
 ///
 /// # Errors
 ///
-/// It cannot be made or read.
+/// The directory cannot be created or read.
 pub fn claim_dir(path: &Path, is_own: impl Fn(&str) -> bool) -> io::Result<bool> {
     if let Some(parent) = path.parent() {
         fs::create_dir_all(parent)?;
@@ -134,8 +135,9 @@ pub struct ExposedFile {
     pub mode: u32,
 }
 
-/// The first entries of `dir`, itself included, that other users may read or change. Below a directory that only its
-/// owner enters nothing is exposed. What is called as one of `skipped` is not looked at: it is open on purpose.
+/// Returns the first entries of `dir`, including `dir` itself, that other users may read or change. Entries below a
+/// directory that only its owner may enter are not exposed. Entries with a name in `skipped` are open on purpose and
+/// are not checked.
 ///
 /// # Errors
 ///
@@ -148,7 +150,7 @@ pub fn exposed(dir: &Path, skipped: &[&str]) -> io::Result<Vec<ExposedFile>> {
     while let Some(path) = open.pop() {
         let meta = match fs::symlink_metadata(&path) {
             Ok(meta) => meta,
-            // It may have ended meanwhile.
+            // The entry may have been deleted meanwhile.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(error) => return Err(error),
         };
@@ -217,7 +219,7 @@ mod tests {
         assert_eq!(mode(&own), DIR_MODE);
     }
 
-    /// A directory such as `/var/lib`.
+    /// Checks that a directory such as `/var/lib` stays unchanged.
     #[test]
     fn directories_of_others_are_left() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,8 +1,8 @@
 //! Certificates of a cluster.
 //!
-//! One authority per cluster; a certificate's DNS name says what its holder is:
-//! `server.<cluster>.muster`, `agent.<cluster>.muster` or `operator.<cluster>.muster`. A server's certificate
-//! names the server as well: `<name>.server.<cluster>.muster`. Keys are readable by their owner only.
+//! A cluster has one authority. A certificate's DNS name states the role of its holder: `server.<cluster>.muster`,
+//! `agent.<cluster>.muster` or `operator.<cluster>.muster`. A server's certificate also contains the server's name:
+//! `<name>.server.<cluster>.muster`. Only the owner of a key can read it.
 
 use std::fs;
 use std::io::Write as _;
@@ -21,17 +21,17 @@ use crate::private;
 
 /// The last label of every name in our certificates.
 pub const DOMAIN: &str = "muster";
-/// Bytes of a cluster's or a server's name: with the labels around it a name stays far below DNS's 253, and
-/// each label below its 63.
+/// The longest name of a cluster or a server, in bytes. A complete DNS name then stays far below 253 bytes, and each
+/// label below 63.
 pub const NAME_BYTES_MAX: usize = 40;
-/// The default lifetime of a certificate. A year: a certificate is renewed in an ordinary working routine,
-/// and is reloaded without a restart.
+/// The default lifetime of a certificate: one year. A certificate is renewed as part of ordinary maintenance, and is
+/// reloaded without a restart.
 pub const CERTIFICATE_LIFE: Duration = Duration::from_hours(365 * 24);
-/// How long an authority holds.
+/// The lifetime of an authority.
 const AUTHORITY_LIFE: Duration = Duration::from_hours(10 * 365 * 24);
-/// How far back a certificate holds: clocks of machines differ.
+/// Time by which a certificate's validity begins earlier, because the clocks of machines differ.
 const CLOCK_SKEW: Duration = Duration::from_hours(1);
-/// The cluster of a server that was given no name.
+/// The cluster name of a server that was given none.
 pub const DEFAULT_CLUSTER: &str = "local";
 
 /// The role of a certificate's holder.
@@ -45,7 +45,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// The first label of its certificate's name, and the stem of its files.
+    /// Returns the first label of the certificate's name. It is also the stem of the file names.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -55,20 +55,20 @@ impl Role {
         }
     }
 
-    /// The name in its certificate.
+    /// Returns the DNS name in a certificate of this role.
     #[must_use]
     pub fn dns_name(self, cluster: &str) -> String {
         format!("{}.{cluster}.{DOMAIN}", self.as_str())
     }
 }
 
-/// The name in the certificate of one server.
+/// Returns the DNS name in the certificate of one server.
 #[must_use]
 pub fn server_dns_name(server: &str, cluster: &str) -> String {
     format!("{server}.{}", Role::Server.dns_name(cluster))
 }
 
-/// Whether `name` can stand in a certificate: 1 to 40 letters, digits and hyphens.
+/// Whether a certificate can contain `name`: 1 to 40 letters, digits and hyphens.
 #[must_use]
 pub fn is_name(name: &str) -> bool {
     (1..=NAME_BYTES_MAX).contains(&name.len())
@@ -84,16 +84,16 @@ pub enum CertificateSubject<'a> {
     Agent,
     /// A user of the HTTP API.
     Operator,
-    /// The server of this name.
+    /// The server with this name.
     Server {
         name: &'a str,
-        /// Host names and IP addresses under which clients reach it, besides `localhost` and `127.0.0.1`.
+        /// Host names and IP addresses under which clients reach the server, besides `localhost` and `127.0.0.1`.
         hosts: &'a [String],
     },
 }
 
 impl CertificateSubject<'_> {
-    /// Returns the role of its holder.
+    /// Returns the role of the certificate's holder.
     #[must_use]
     pub fn role(&self) -> Role {
         match self {
@@ -104,7 +104,7 @@ impl CertificateSubject<'_> {
     }
 }
 
-/// Why certificates could not be made or loaded.
+/// The reason why certificates could not be created or loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file could not be read.
@@ -121,40 +121,40 @@ pub enum TlsError {
         #[source]
         source: std::io::Error,
     },
-    /// A file holds something else.
+    /// The content of a file is not valid.
     #[error("{} holds no usable {what}: {reason}", path.display())]
     Malformed {
         path: PathBuf,
         what: &'static str,
-        /// Why it does not.
+        /// The reason why the content is not valid.
         reason: String,
     },
-    /// A certificate could not be made.
+    /// A certificate could not be created.
     #[error("the certificate of {name} cannot be made")]
     Generate {
         name: String,
         #[source]
         source: rcgen::Error,
     },
-    /// The cluster's name cannot stand in a certificate.
+    /// The cluster's name cannot be part of a certificate.
     #[error("`{name}` cannot name a cluster: use 1 to 40 letters, digits and hyphens")]
     ClusterName { name: String },
-    /// The server's name cannot stand in a certificate.
+    /// The server's name cannot be part of a certificate.
     #[error("`{name}` cannot name a server: use 1 to 40 letters, digits and hyphens")]
     ServerName { name: String },
-    /// There is an authority already.
+    /// An authority already exists.
     #[error("{} is there already: a new authority would make every certificate of the cluster worthless; give another directory, or remove it first", path.display())]
     Exists { path: PathBuf },
 }
 
-/// The certificate that a process shows, and those that it trusts.
+/// The certificate that a process presents, and the authority that it trusts.
 #[derive(Debug)]
 pub struct Identity {
-    /// The cluster it belongs to, from its certificate.
+    /// The cluster of the process, from its certificate.
     pub cluster: String,
     /// The server's name in its certificate; `None` for agents and for a certificate without one.
     pub server_name: Option<String>,
-    /// Its certificate, leaf first.
+    /// The certificate chain, leaf first.
     pub chain: Vec<CertificateDer<'static>>,
     pub key: PrivateKeyDer<'static>,
     pub authority: CertificateDer<'static>,
@@ -192,7 +192,7 @@ impl Identity {
         })
     }
 
-    /// A copy; private keys are only ever copied on purpose.
+    /// Copies the identity. Private keys are copied only by explicit calls.
     #[must_use]
     pub fn duplicate(&self) -> Self {
         Self {
@@ -205,8 +205,8 @@ impl Identity {
     }
 }
 
-/// Makes, in `dir`, an authority and a certificate for each role, unless they are there. The server's is made
-/// for `server`.
+/// Creates an authority and a certificate for each role in `dir`, unless they exist. The server's certificate is
+/// issued for `server`.
 ///
 /// # Errors
 ///
@@ -229,11 +229,11 @@ pub fn ensure_cluster(dir: &Path, cluster: &str, server: &str) -> Result<(), Tls
     ] {
         authority.issue(dir, subject, CERTIFICATE_LIFE)?;
     }
-    // Its certificate last: its presence says that the rest is there.
+    // The certificate is written last, so that its presence shows that the other files exist.
     authority.save(dir)
 }
 
-/// The authority of a cluster, with its key: what makes certificates.
+/// The authority of a cluster, with the key that signs certificates.
 #[derive(Debug)]
 pub struct Authority {
     cluster: String,
@@ -243,7 +243,7 @@ pub struct Authority {
 }
 
 impl Authority {
-    /// Makes an authority for `cluster`; it is nowhere on disk yet.
+    /// Generates an authority for `cluster` in memory. [`Self::save`] writes it to disk.
     ///
     /// # Errors
     ///
@@ -258,7 +258,7 @@ impl Authority {
         params
             .distinguished_name
             .push(DnType::CommonName, name.as_str());
-        // Says which cluster it is for when it is loaded again.
+        // The name identifies the cluster when the authority is loaded again.
         params
             .distinguished_name
             .push(DnType::OrganizationName, cluster);
@@ -298,7 +298,7 @@ impl Authority {
         })
     }
 
-    /// The cluster it is for.
+    /// Returns the name of the authority's cluster.
     #[must_use]
     pub fn cluster(&self) -> &str {
         &self.cluster
@@ -319,7 +319,7 @@ impl Authority {
         write(&path, &self.certificate)
     }
 
-    /// Writes a certificate for `subject` into `dir`: `<role>.pem` and `<role>.key`. It holds for `life`.
+    /// Writes a certificate for `subject` into `dir`: `<role>.pem` and `<role>.key`. It is valid for `life`.
     ///
     /// # Errors
     ///
@@ -335,7 +335,8 @@ impl Authority {
         self.issue_with(dir, subject, life, &key)
     }
 
-    /// Writes the same for the private key in the file `key`, as PKCS#8 in PEM: RSA, P-256, P-384 or Ed25519.
+    /// Writes a certificate as [`Self::issue`] does, for the private key in the file `key`. The key is PKCS#8 in PEM:
+    /// RSA, P-256, P-384 or Ed25519.
     ///
     /// # Errors
     ///
@@ -395,7 +396,7 @@ impl Authority {
         write(&file("pem"), &leaf.pem())
     }
 
-    /// Writes the authority's certificate, without its key, into `dir`: what a holder of a certificate needs.
+    /// Writes the authority's certificate, without its key, into `dir`. Each holder of a certificate needs it.
     ///
     /// # Errors
     ///

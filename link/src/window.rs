@@ -1,11 +1,11 @@
-//! Limits the data that is on its way over a stream and not taken yet.
+//! Limits the data that is in flight on a stream and not consumed yet.
 //!
-//! A stream whose reader stands still would fill the window of its whole connection. Where that must not happen, the
-//! reader says what it took, and the sender waits here.
+//! A stream with a stalled reader would fill the window of its whole connection. Streams that must avoid this use a
+//! window of their own. The reader acknowledges the bytes that it consumed, and the sender waits for room here.
 
 use tokio::sync::Semaphore;
 
-/// Room for so many bytes on their way.
+/// A window of a fixed number of bytes in flight.
 #[derive(Debug)]
 pub struct Window {
     room: Semaphore,
@@ -13,7 +13,7 @@ pub struct Window {
 }
 
 impl Window {
-    /// All of it is free.
+    /// Creates a window of `bytes`, all of it free.
     #[must_use]
     pub fn new(bytes: u32) -> Self {
         Self {
@@ -22,15 +22,15 @@ impl Window {
         }
     }
 
-    /// Waits until `bytes` have room. What is larger than the window has it when nothing else is on its way.
+    /// Waits until `bytes` fit into the window. Data larger than the window fits when no other data is in flight.
     pub async fn take(&self, bytes: u64) {
-        // A window is never closed.
+        // The semaphore is never closed, so this always succeeds.
         if let Ok(room) = self.room.acquire_many(self.clamped(bytes)).await {
             room.forget();
         }
     }
 
-    /// Takes room for `bytes` if there is some.
+    /// Reserves room for `bytes` if there is enough.
     #[must_use]
     pub fn try_take(&self, bytes: u64) -> bool {
         let room = self.room.try_acquire_many(self.clamped(bytes));
@@ -40,7 +40,7 @@ impl Window {
         })
     }
 
-    /// `bytes` were taken. A larger number than there was counts as all of it.
+    /// Frees the room of `bytes` that the reader consumed. A number above the room in use frees all of it.
     pub fn give(&self, bytes: u64) {
         let owed = (self.bytes as usize).saturating_sub(self.room.available_permits());
         self.room
@@ -79,7 +79,7 @@ mod tests {
         assert_eq!(window.room.available_permits(), 10);
     }
 
-    /// Whether `future` waits.
+    /// Whether `future` is pending.
     async fn waits(mut future: std::pin::Pin<&mut impl Future<Output = ()>>) -> bool {
         std::future::poll_fn(|context| {
             std::task::Poll::Ready(future.as_mut().poll(context).is_pending())

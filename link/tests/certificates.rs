@@ -1,4 +1,4 @@
-//! Certificates that are replaced while connections stand.
+//! Tests of certificates that are replaced while connections exist.
 
 #![expect(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
 
@@ -21,7 +21,7 @@ fn cluster() -> TempDir {
     dir
 }
 
-/// Gives the files of `role` in `dir` a new certificate that holds for `life`.
+/// Writes a new certificate for the files of `role` in `dir`, valid for `life`.
 fn issue(dir: &Path, role: Role, life: Duration) {
     let subject = match role {
         Role::Agent => CertificateSubject::Agent,
@@ -37,7 +37,8 @@ fn issue(dir: &Path, role: Role, life: Duration) {
         .unwrap();
 }
 
-/// The same with one that has ended: certificates count in seconds, so the next one is awaited.
+/// Writes a certificate that has already expired. Validity counts in whole seconds, so the function waits for the
+/// next second.
 fn issue_ended(dir: &Path, role: Role) {
     issue(dir, role, Duration::ZERO);
     let second = || {
@@ -57,7 +58,7 @@ fn listen(certificates: &Certificates) -> (Endpoint, SocketAddr) {
     (endpoint, addr)
 }
 
-/// Both ends of a connection, or how each failed.
+/// Returns both ends of a connection, or the error of each.
 async fn connect(
     server: &Endpoint,
     addr: SocketAddr,
@@ -73,7 +74,7 @@ async fn connect(
         .unwrap();
     let dialled = async {
         let connection = connecting.await?;
-        // The server's verdict on the client's certificate comes after the handshake's end here.
+        // TLS reports a rejected client certificate only after the client's handshake has ended.
         match connection.accept_uni().await {
             Ok(_) => Ok(connection),
             Err(error) => Err(error),

@@ -1,4 +1,4 @@
-//! Two endpoints on loopback.
+//! Tests of two endpoints on the loopback interface.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -49,8 +49,8 @@ async fn a_message_crosses_and_the_role_is_known() {
     assert_eq!(message, Some(report));
 }
 
-/// Another authority signed the client's certificate; TLS says so after the client believes that it
-/// is connected, so the first stream decides.
+/// Another authority signed the client's certificate. TLS reports this after the client's handshake has ended, so the
+/// first stream fails.
 #[tokio::test]
 async fn a_stranger_is_refused() {
     let ours = tempfile::tempdir().unwrap();

@@ -1,10 +1,10 @@
-//! The promises in `budgets.toml`, and whether results keep them.
+//! The promises in `budgets.toml`, and the check whether results keep them.
 
 use serde::{Deserialize, Serialize};
 
 use crate::harness::Metric;
 
-/// `budgets.toml`, as built in.
+/// The text of `budgets.toml`, compiled into the program.
 const TEXT: &str = include_str!("../budgets.toml");
 
 #[derive(Debug, Deserialize)]
@@ -13,13 +13,13 @@ struct File {
     budget: Vec<Budget>,
 }
 
-/// One promise.
+/// One promise and its bound.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Budget {
-    /// In words.
+    /// The promise as a sentence.
     pub(crate) promise: String,
-    /// The subject that measures it.
+    /// The subject that measures the promise.
     pub(crate) subject: String,
     /// The metric within the subject.
     pub(crate) metric: String,
@@ -27,13 +27,13 @@ pub(crate) struct Budget {
     pub(crate) at_least: Option<f64>,
     /// The median must be at most this.
     pub(crate) at_most: Option<f64>,
-    /// The rival that a ratio is about, where the metric has more than one.
+    /// The rival in the ratio, if the metric has more than one.
     pub(crate) rival: Option<String>,
-    /// Ours over the rival's must be at least this.
+    /// The lower bound of the ratio of our value to the rival's.
     pub(crate) ratio_at_least: Option<f64>,
-    /// Ours over the rival's must be at most this.
+    /// The upper bound of the ratio of our value to the rival's.
     pub(crate) ratio_at_most: Option<f64>,
-    /// Not measured yet: why, or by which work it will be.
+    /// The reason why the promise is not measured or reached yet, or the work that will change that.
     pub(crate) pending: Option<String>,
 }
 
@@ -45,9 +45,9 @@ pub(crate) enum Outcome {
     Kept,
     /// Not kept in this run.
     Missed,
-    /// Nothing measures it yet.
+    /// No subject measures the promise yet.
     Pending,
-    /// Its subject did not run.
+    /// The subject of the promise did not run.
     Unmeasured,
 }
 
@@ -78,7 +78,8 @@ pub(crate) fn load() -> anyhow::Result<Vec<Budget>> {
     Ok(file.budget)
 }
 
-/// Holds `results` against `budgets`. Budgets of subjects that were not asked for are left out.
+/// Compares `results` with `budgets`. Budgets of subjects outside `subjects` are left out, unless `subjects` is
+/// empty.
 pub(crate) fn judge(
     budgets: &[Budget],
     results: &[(String, Metric)],

@@ -1,4 +1,4 @@
-//! Cgroups of the v2 hierarchy to start tasks in, below this process's own.
+//! Cgroups of the v2 hierarchy in which tasks start, below this process's own cgroup.
 
 use std::fs::{self, File};
 use std::io;
@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 
-/// How long a cgroup may stay busy after its last process was waited for.
+/// The longest time that a cgroup may stay busy after its last process was reaped.
 const REMOVE_WAIT: Duration = Duration::from_secs(5);
 
-/// A cgroup that holds others, removed when dropped.
+/// A cgroup that contains other cgroups. It is removed when dropped.
 #[derive(Debug)]
 pub(crate) struct CgroupDir {
     path: PathBuf,
-    /// The same from the hierarchy's root on.
+    /// The path of the cgroup from the root of the hierarchy.
     from_root: PathBuf,
 }
 
@@ -36,12 +36,12 @@ impl CgroupDir {
         &self.path
     }
 
-    /// As `/proc/self/cgroup` would name it.
+    /// Returns the path in the form of `/proc/self/cgroup`.
     pub(crate) fn path_from_root(&self) -> PathBuf {
         Path::new("/").join(&self.from_root)
     }
 
-    /// Makes a cgroup in it.
+    /// Creates a cgroup below this one.
     pub(crate) fn child(&self, name: &str) -> io::Result<Cgroup> {
         let path = self.path.join(name);
         fs::create_dir(&path)?;
@@ -51,7 +51,7 @@ impl CgroupDir {
 
 impl Drop for CgroupDir {
     fn drop(&mut self) {
-        // What a failed round left; directories of cgroups are removed one by one.
+        // A failed round may leave cgroups behind. Directories of cgroups must be removed one by one.
         for entry in fs::read_dir(&self.path).into_iter().flatten().flatten() {
             drop(fs::remove_dir(entry.path()));
         }
@@ -66,19 +66,19 @@ pub(crate) struct Cgroup {
 }
 
 impl Cgroup {
-    /// One that somebody else made, and removes.
+    /// Refers to a cgroup that other code creates and removes.
     pub(crate) fn at(path: &Path) -> Self {
         Self {
             path: path.to_owned(),
         }
     }
 
-    /// Its directory, open.
+    /// Opens the directory of the cgroup.
     pub(crate) fn open(&self) -> io::Result<File> {
         File::open(&self.path)
     }
 
-    /// Removes it as soon as nothing is left in it.
+    /// Removes the cgroup as soon as it has no processes left.
     pub(crate) fn remove(self) -> io::Result<()> {
         let deadline = Instant::now() + REMOVE_WAIT;
         loop {
@@ -94,7 +94,7 @@ impl Cgroup {
     }
 }
 
-/// Where the hierarchy is and where in it this process is, from what `/proc/self` says.
+/// Returns the root of the hierarchy and this process's cgroup in it, from the texts of `/proc/self`.
 fn own_dir(own: &str, mounts: &str) -> Option<(PathBuf, PathBuf)> {
     let path = own.lines().find_map(|line| line.strip_prefix("0::/"))?;
     let root = mounts.lines().find_map(|line| {

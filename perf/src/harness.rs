@@ -1,4 +1,4 @@
-//! Rounds, samples and what is said of them.
+//! Rounds, samples and the metrics computed from them.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,34 +11,34 @@ use serde::Serialize;
 /// The context of every subject.
 #[derive(Debug)]
 pub(crate) struct Context {
-    /// Fewer rounds and smaller loads.
+    /// Whether the run uses fewer rounds and smaller loads.
     pub(crate) quick: bool,
-    /// A directory to measure in, removed at the end.
+    /// The directory for measured files. It is removed at the end.
     pub(crate) dir: PathBuf,
 }
 
 impl Context {
-    /// Rounds of each of subject and rival. Odd, so that the median is a sample.
+    /// Returns the number of rounds of the subject and of each rival. It is odd, so that the median is a sample.
     pub(crate) fn rounds(&self) -> usize {
         self.pick(5, 3)
     }
 
-    /// `full`, or `quick` in a quick run.
+    /// Returns `full`, or `quick` in a quick run.
     pub(crate) fn pick<T>(&self, full: T, quick: T) -> T {
         if self.quick { quick } else { full }
     }
 
-    /// An empty directory within [`Self::dir`], removed when dropped.
+    /// Creates an empty directory within [`Self::dir`]. It is removed when dropped.
     pub(crate) fn subdir(&self) -> anyhow::Result<tempfile::TempDir> {
         Ok(tempfile::tempdir_in(&self.dir)?)
     }
 }
 
-/// Parts of a round in which subject and rivals take turns, where both can stop at any time: a disk, or
-/// a neighbour, changes its mind several times a second.
+/// Turns of subject and rivals within one round. They alternate so often because the speed of a disk or of a shared
+/// machine changes several times a second.
 pub(crate) const TURNS: u32 = 5;
 
-/// Values of one quantity, one a round.
+/// The values of one quantity, one per round.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Samples(pub(crate) Vec<f64>);
 
@@ -58,50 +58,50 @@ impl Samples {
     }
 }
 
-/// The same quantity of somebody else, measured in the same run.
+/// The same quantity of a rival, measured in the same run.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Baseline {
-    /// The name.
+    /// The name of the rival.
     pub(crate) name: String,
-    /// Its values, in the order of the rounds.
+    /// The rival's values, in the order of the rounds.
     pub(crate) theirs: Samples,
 }
 
 /// One measured quantity.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Metric {
-    /// Unique within its subject.
+    /// The name of the metric, unique within its subject.
     pub(crate) name: String,
-    /// Such as `placements/s`.
+    /// The unit, such as `placements/s`.
     pub(crate) unit: &'static str,
-    /// Ours.
+    /// The values of Muster.
     pub(crate) ours: Samples,
-    /// The rivals, the first of them being the one that a budget without a name means.
+    /// The rivals. A budget without a rival's name refers to the first one.
     pub(crate) rivals: Vec<Baseline>,
 }
 
 impl Metric {
-    /// Ours over a rival's: the median of the rounds' ratios, so that what slows the machine down for
-    /// some rounds weighs on both sides alike.
+    /// Returns the median of the rounds' ratios of our value to the rival's. A slow phase of the machine then affects
+    /// both sides alike.
     pub(crate) fn ratio(&self, rival: &Baseline) -> f64 {
         let pairs = self.ours.0.iter().zip(&rival.theirs.0);
         Samples(pairs.map(|(ours, theirs)| ours / theirs).collect()).median()
     }
 }
 
-/// Collects what rounds find.
+/// Collects the values that rounds measure.
 #[derive(Debug, Default)]
 pub(crate) struct MetricSet {
     metrics: Vec<Metric>,
 }
 
 impl MetricSet {
-    /// Adds a round's value of `name`.
+    /// Adds Muster's value of `name` in a round.
     pub(crate) fn ours(&mut self, name: &str, unit: &'static str, value: f64) {
         self.metric(name, unit).ours.0.push(value);
     }
 
-    /// Adds a round's value of the same quantity of `rival`.
+    /// Adds the value of `rival` for the same quantity in a round.
     pub(crate) fn rival(&mut self, name: &str, unit: &'static str, rival: &str, value: f64) {
         let rivals = &mut self.metric(name, unit).rivals;
         match rivals.iter_mut().find(|known| known.name == rival) {
@@ -113,7 +113,7 @@ impl MetricSet {
         }
     }
 
-    /// The metrics, in the order in which they were first named.
+    /// Returns the metrics, in the order in which they were first named.
     pub(crate) fn finish(self) -> Vec<Metric> {
         self.metrics
     }
@@ -134,7 +134,8 @@ impl MetricSet {
     }
 }
 
-/// Durations of single operations, kept to two digits: a thousand writers have one each.
+/// Durations of single operations, kept to two digits. The precision is low because each of a thousand writers has
+/// its own histogram.
 #[derive(Debug)]
 pub(crate) struct Latencies(Histogram<u64>);
 
@@ -153,21 +154,21 @@ impl Latencies {
         Ok(self.0.add(&other.0)?)
     }
 
-    /// How many there are.
+    /// Returns the number of durations.
     pub(crate) fn count(&self) -> u64 {
         self.0.len()
     }
 
-    /// The value at `share` (0 to 1), in microseconds.
+    /// Returns the duration at `share` (0 to 1), in microseconds.
     pub(crate) fn micros(&self, share: f64) -> f64 {
         self.0.value_at_quantile(share) as f64 / 1e3
     }
 }
 
-/// CPU time from its start on, the kernel's on our behalf included.
+/// A clock of CPU time since its start, including the kernel's time on behalf of this process.
 ///
-/// The computation of one thread is timed by its own clock, so that neighbours on a shared machine do not count;
-/// on an idle machine it is the time of the clock on the wall.
+/// The computation of a single thread is timed by the thread's CPU clock. Other programs on a shared machine then do
+/// not count. On an idle machine CPU time equals wall time.
 #[derive(Debug)]
 pub(crate) struct CpuClock {
     clock: ClockId,
@@ -175,12 +176,12 @@ pub(crate) struct CpuClock {
 }
 
 impl CpuClock {
-    /// Of this thread.
+    /// Starts a clock of this thread.
     pub(crate) fn of_thread() -> anyhow::Result<Self> {
         Self::start(ClockId::CLOCK_THREAD_CPUTIME_ID)
     }
 
-    /// Of all threads of this process; its children's is not in it.
+    /// Starts a clock of all threads of this process. It does not include child processes.
     pub(crate) fn of_process() -> anyhow::Result<Self> {
         Self::start(ClockId::CLOCK_PROCESS_CPUTIME_ID)
     }
@@ -197,7 +198,7 @@ impl CpuClock {
     }
 }
 
-/// The value at `share` (0 to 1) of `sorted`.
+/// Returns the value at `share` (0 to 1) of `sorted`.
 pub(crate) fn quantile(sorted: &[f64], share: f64) -> f64 {
     if sorted.is_empty() {
         return f64::NAN;

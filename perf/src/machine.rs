@@ -1,4 +1,4 @@
-//! A description of this machine: printed with every result.
+//! A description of this machine, which is printed with every result.
 
 use std::fmt;
 use std::fs;
@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::harness::{Context, quantile};
 
-/// The conditions that a number depends on besides the program.
+/// The conditions of the machine on which a measured number depends.
 #[derive(Debug, Serialize)]
 pub(crate) struct Machine {
     cpu: String,
@@ -19,7 +19,7 @@ pub(crate) struct Machine {
     memory_mib: u64,
     fsync_us_p50: f64,
     fsync_us_p99: f64,
-    /// Processes that wanted a core in the minute before, on average.
+    /// The load average of the last minute: processes that wanted a core.
     load: f64,
     profile: &'static str,
 }
@@ -45,7 +45,7 @@ impl fmt::Display for Machine {
     }
 }
 
-/// The facts of this machine, with the file system of the context's directory.
+/// Returns the facts of this machine, including the file system of the context's directory.
 pub(crate) fn facts(context: &Context) -> anyhow::Result<Machine> {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let cpu = field(&cpuinfo, "model name")
@@ -90,7 +90,7 @@ fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     })
 }
 
-/// The type of the longest mount point that holds the directory.
+/// Returns the file system type of the longest mount point that contains the directory.
 fn filesystem(context: &Context) -> String {
     let dir = fs::canonicalize(&context.dir).unwrap_or_else(|_| context.dir.clone());
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();

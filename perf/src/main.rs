@@ -1,9 +1,9 @@
 //! The benchmark suite.
 //!
-//! A *subject* measures something of Muster and, in the same run and interleaved with it (A B A B), a
-//! *rival*: the bare system calls, a plain loop, another library. Single numbers move by a factor of two
-//! between hours on a shared machine; ratios within one run do not, so budgets are ratios where a rival
-//! exists. `budgets.toml` lists what is promised.
+//! A *subject* measures a part of Muster. In the same run, alternating with it (A B A B), it measures a *rival*: the
+//! bare system calls, a plain loop, another library. Single numbers vary by a factor of two between hours on a shared
+//! machine. Ratios within one run do not, so budgets are ratios where a rival exists. `budgets.toml` lists the
+//! promises.
 //!
 //! ```text
 //! cargo xtask perf                     all subjects
@@ -13,9 +13,9 @@
 //! cargo xtask perf schedule --plot costs.svg   the cost of a placement by nodes, as a drawing
 //! ```
 //!
-//! Beside neighbours, what waits for a disk or for another process is measured as
-//! `chrt -f 1 target/release/muster-perf raft_commit --quick`: a thread that wakes then runs at once,
-//! and not at the neighbour's next tick, 4 ms later. Short runs only: the neighbours stand still.
+//! Some subjects wait for a disk or for another process. On a shared machine they are measured with
+//! `chrt -f 1 target/release/muster-perf raft_commit --quick`. A thread that wakes then runs at once, and not at the
+//! next scheduler tick, 4 ms later. Such runs must be short, because other programs do not run meanwhile.
 
 #![expect(clippy::print_stdout, reason = "prints results for a living")]
 
@@ -33,7 +33,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-/// As in the program that is measured.
+/// The allocator is the same as in the measured program.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
@@ -76,7 +76,7 @@ fn main() -> anyhow::Result<ExitCode> {
     }
     let scratch = match &args.dir {
         Some(dir) => tempfile::tempdir_in(dir)?,
-        // Beside the program: on a disk, and where git does not look.
+        // The directory is beside the program: it is on a disk, and git ignores it.
         None => tempfile::tempdir_in(std::env::current_exe()?.parent().unwrap_or(Path::new(".")))?,
     };
     let context = harness::Context {
@@ -119,7 +119,7 @@ fn main() -> anyhow::Result<ExitCode> {
         plot::write(path, &results)?;
         println!("\nplot in {}", path.display());
     }
-    // A promise without a number is not kept either.
+    // A promise without a measured number counts as not kept.
     let kept = broken.is_empty()
         && !verdicts.iter().any(|verdict| {
             matches!(

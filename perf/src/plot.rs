@@ -1,8 +1,8 @@
-//! The cost of a placement against the number of nodes, as an SVG drawing.
+//! The cost of a placement by the number of nodes, as an SVG drawing.
 //!
-//! Every metric that is called `<what>_cost_<shape>_on_<nodes>` is a point of the line `<what> <shape>`; both axes are
-//! logarithmic, because a line that rises with them grows with the nodes and a flat one does not. Nothing but a
-//! browser is needed to look at it.
+//! Every metric with a name of the form `<what>_cost_<shape>_on_<nodes>` is a point of the line `<what> <shape>`.
+//! Both axes are logarithmic. A flat line means that the cost does not depend on the number of nodes. A browser is
+//! enough to show the drawing.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -10,7 +10,7 @@ use std::path::Path;
 
 use crate::harness::Metric;
 
-/// The drawing's size, and the frame of the axes within it.
+/// The size of the drawing. The constants below give the frame of the axes within it.
 const WIDTH: f64 = 960.0;
 const HEIGHT: f64 = 600.0;
 const LEFT: f64 = 80.0;
@@ -18,15 +18,15 @@ const RIGHT: f64 = 660.0;
 const TOP: f64 = 50.0;
 const BOTTOM: f64 = 540.0;
 
-/// Told apart by people who see few colours too, together with the marks' numbers.
+/// Colours that are distinguishable for colour-blind readers, together with the numbers of the marks.
 const COLOURS: [&str; 8] = [
     "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#8c6d31",
 ];
 
-/// Points of one line: nodes, and nanoseconds a placement.
+/// The points of one line: nodes, and nanoseconds per placement.
 type PlotLine = Vec<(f64, f64)>;
 
-/// Draws what `results` say to `path`.
+/// Draws `results` into the file `path`.
 pub(crate) fn write(path: &Path, results: &[(String, Metric)]) -> anyhow::Result<()> {
     let lines = lines(results);
     anyhow::ensure!(
@@ -45,7 +45,7 @@ fn lines(results: &[(String, Metric)]) -> BTreeMap<String, PlotLine> {
         let name = format!("{what} {shape}");
         let mut add = |name: String, value| lines.entry(name).or_default().push((nodes, value));
         add(name.clone(), metric.ours.median());
-        // Of the rivals only those that scan: the others are points of the same line.
+        // Only the rivals that scan get lines. The other rivals are points of the same line.
         for rival in metric
             .rivals
             .iter()
@@ -93,7 +93,7 @@ impl Axis {
         self.begin + share * (self.end - self.begin)
     }
 
-    /// The powers of ten.
+    /// Returns the powers of ten on the axis.
     fn ticks(&self) -> impl Iterator<Item = f64> {
         let (mut power, last) = (self.first, self.last);
         std::iter::from_fn(move || {
@@ -171,7 +171,7 @@ fn draw(lines: &BTreeMap<String, PlotLine>) -> String {
     svg
 }
 
-/// A number of nodes, with thin gaps between the thousands.
+/// Formats a number of nodes, with thin spaces between the thousands.
 fn amount(value: f64) -> String {
     let digits = format!("{value:.0}");
     let mut text = String::new();
@@ -184,7 +184,7 @@ fn amount(value: f64) -> String {
     text
 }
 
-/// Nanoseconds in the unit that people would use.
+/// Formats nanoseconds in a readable unit.
 fn time(nanos: f64) -> String {
     match nanos {
         x if x >= 1e9 => format!("{:.3} s", x / 1e9),
@@ -225,7 +225,7 @@ mod tests {
         assert_eq!(lines["plan 1x10000"], [(100.0, 400.0), (10_000.0, 800.0)]);
     }
 
-    /// A decade is as long wherever it is, and more is further.
+    /// Checks that all decades have the same length and that larger values are farther along the axis.
     #[test]
     fn axes_are_logarithmic() {
         let axis = Axis::over([300.0, 20_000.0].into_iter(), 0.0, 300.0);

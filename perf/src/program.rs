@@ -1,17 +1,17 @@
-//! Programs that the machine has, and the CPU time of their threads.
+//! Programs that the machine has installed, and the CPU time of threads.
 
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context as _;
 
-/// Whether the machine has such a program.
+/// Whether `program` is in a directory of `PATH`.
 pub(crate) fn is_there(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
 }
 
-/// CPU time of a thread, to the nanosecond, from its file `schedstat`.
+/// Returns the CPU time of a thread with nanosecond precision, from its file `schedstat`.
 pub(crate) fn ran(schedstat: &Path) -> anyhow::Result<Duration> {
     let text = std::fs::read_to_string(schedstat)?;
     let nanos = text.split(' ').next().context("schedstat has numbers")?;

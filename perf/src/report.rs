@@ -1,4 +1,4 @@
-//! Results for people and for programs.
+//! Output of the results, for people and for programs.
 
 #![expect(clippy::print_stdout, reason = "prints results for a living")]
 
@@ -10,7 +10,7 @@ use crate::budget::{BudgetResult, Outcome};
 use crate::harness::{Metric, Samples};
 use crate::machine::Machine;
 
-/// Prints each metric with its spread over the rounds, and its rivals'.
+/// Prints each metric with its spread over the rounds, and the values of its rivals.
 pub(crate) fn print(metrics: &[Metric]) {
     for metric in metrics {
         let Metric {
@@ -22,7 +22,7 @@ pub(crate) fn print(metrics: &[Metric]) {
         println!("  {name:<38} {} {unit}", spread(ours));
         for rival in rivals {
             let ratio = metric.ratio(rival);
-            // Two zeros have none.
+            // The ratio of two zeros does not exist.
             let ours = if ratio.is_nan() {
                 String::new()
             } else {
@@ -37,7 +37,7 @@ pub(crate) fn print(metrics: &[Metric]) {
     }
 }
 
-/// Prints what became of each promise.
+/// Prints the outcome of each promise.
 pub(crate) fn print_verdicts(verdicts: &[BudgetResult]) {
     println!("budgets");
     for verdict in verdicts {
@@ -67,7 +67,7 @@ pub(crate) fn print_verdicts(verdicts: &[BudgetResult]) {
     );
 }
 
-/// Writes everything as JSON.
+/// Writes all results as JSON.
 pub(crate) fn write_json(
     path: &Path,
     machine: &Machine,

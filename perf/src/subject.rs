@@ -1,4 +1,4 @@
-//! The subjects: one file each, one row here.
+//! The list of subjects. Each subject has a file of its own and one row here.
 
 mod bpf_cost;
 pub(crate) mod child;
@@ -28,10 +28,10 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 use crate::harness::{Context, Metric};
 use child::CHILD_ENV;
 
-/// Measures one subject.
+/// A function that measures one subject.
 pub(crate) type Run = fn(&Context) -> anyhow::Result<Vec<Metric>>;
 
-/// Every subject, in the order in which they run.
+/// All subjects, in the order in which they run.
 pub(crate) const ALL: &[(&str, Run)] = &[
     ("schedule", schedule::run),
     ("place", place::run),
@@ -53,14 +53,14 @@ pub(crate) const ALL: &[(&str, Run)] = &[
     ("gc_node_restart", gc_node::restart),
 ];
 
-/// The names of all subjects.
+/// Returns the names of all subjects.
 pub(crate) fn names() -> Vec<&'static str> {
     ALL.iter().map(|(name, _)| *name).collect()
 }
 
-/// Runs the child of a subject.
+/// Runs this process as the child of a subject.
 pub(crate) fn run_child() -> anyhow::Result<ExitCode> {
-    // A subject that fails, or is interrupted, leaves nobody behind.
+    // The kernel ends this child if the subject fails or is interrupted.
     set_parent_process_death_signal(Some(Signal::KILL))?;
     let what = std::env::var(CHILD_ENV)?;
     let args: Vec<_> = std::env::args_os().skip(1).collect();

@@ -2,9 +2,9 @@
 //!
 //! This file registers a noun: its module, its routes in [`routes`], its [`Topic`] of events and the [`Payload`].
 //!
-//! Two directions with two manners. What comes *in* is read field by field by `block`, so that every
-//! unknown, unsupported or mistyped field is named with its path. What goes *out* is a struct per shape;
-//! the same structs read answers back in our own command line and skip what they do not know.
+//! Requests are read field by field by `block`, so each unknown, unsupported or mistyped field is reported with its
+//! path. Responses are structs, one per shape. Our command line parses responses with the same structs and ignores
+//! unknown fields.
 //!
 //! Conventions of all shapes: durations are whole nanoseconds, an empty list or map is `null`, points in
 //! time are nanoseconds since the epoch (`SubmitTime`, `CreateTime`) or RFC 3339 texts (`StartedAt`).
@@ -101,18 +101,18 @@ muster_domain::text_enum!(pub Topic: "topic" {
     Server => "Server",
 });
 
-/// The row, under the name of its topic. What is gone is `null`.
+/// The row, under the name of its topic. A deleted row is `null`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub enum Payload {
     Job(Option<Box<Job>>),
-    /// Without its job, which has events of its own.
+    /// An allocation without its job, which has events of its own.
     Allocation(Box<Allocation>),
     Evaluation(Box<Evaluation>),
     Node(Option<Box<Node>>),
     Deployment(Box<Deployment>),
     Task(Option<Box<Task>>),
     GarbageCollection(Box<GcRound>),
-    /// Of the topic `GarbageCollection`, too, and of type `NodeGarbageCollected`.
+    /// An event of type `NodeGarbageCollected`, also of the topic `GarbageCollection`.
     NodeGarbageCollection(Box<NodeGcRound>),
     Server(Box<ServerHealthChange>),
 }

@@ -1,15 +1,15 @@
-//! bincode, behind one module, with a byte limit on every decode.
+//! bincode, encapsulated in one module, with a byte limit on every decode.
 //!
-//! bincode is unmaintained: nothing else names it, so that it can be replaced here (another crate is
-//! known to write the same bytes). Decoding never allocates more than its limit and never ignores
-//! trailing bytes. No type that is decoded here is recursive, which would overflow the stack.
+//! bincode is unmaintained. No other module uses it, so it can be replaced here; another crate writes the same bytes.
+//! Decoding never allocates more than its limit and never ignores trailing bytes. No decoded type is recursive, because
+//! recursion could overflow the stack.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::limits;
 
-/// Why bytes could not be read.
+/// The reason why bytes cannot be decoded.
 #[derive(Debug, thiserror::Error)]
 pub enum DecodeError {
     /// The bytes end before the value does.
@@ -19,7 +19,7 @@ pub enum DecodeError {
         /// Bytes there were.
         len: usize,
     },
-    /// There are bytes after the value: it was written by another version.
+    /// There are bytes after the value, so another version wrote it.
     #[error("{what}: {extra} bytes follow the value; the writer is of another version")]
     Trailing {
         what: &'static str,
@@ -31,7 +31,7 @@ pub enum DecodeError {
     Malformed { what: &'static str, reason: String },
 }
 
-/// Why a value could not be written.
+/// The reason why a value cannot be encoded.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{what}: cannot be encoded: {reason}")]
 pub struct EncodeError {
@@ -39,11 +39,11 @@ pub struct EncodeError {
     pub reason: String,
 }
 
-/// The bytes of `value`.
+/// Encodes `value`.
 ///
 /// # Errors
 ///
-/// If a `Serialize` implementation refuses; none of ours does.
+/// If a `Serialize` implementation refuses; none of Muster's does.
 pub fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, EncodeError> {
     bincode::serde::encode_to_vec(value, bincode::config::standard()).map_err(|error| EncodeError {
         what: std::any::type_name::<T>(),
@@ -51,11 +51,11 @@ pub fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, EncodeError> {
     })
 }
 
-/// Writes what [`encode`] makes of `value` behind what is in `bytes`.
+/// Appends the encoding of `value` to `bytes`, as by [`encode`].
 ///
 /// # Errors
 ///
-/// As [`encode`]; `bytes` may have a part of the value then.
+/// As [`encode`]; `bytes` may then hold a part of the value.
 pub fn encode_behind<T: Serialize>(bytes: &mut Vec<u8>, value: &T) -> Result<(), EncodeError> {
     let written =
         bincode::serde::encode_into_writer(value, AppendTo(bytes), bincode::config::standard());
@@ -74,7 +74,7 @@ impl bincode::enc::write::Writer for AppendTo<'_> {
     }
 }
 
-/// How many bytes [`encode`] makes of `value`, without making them.
+/// The number of bytes that [`encode`] returns for `value`, without creating them.
 ///
 /// # Errors
 ///
@@ -90,7 +90,7 @@ pub fn encoded_bytes<T: Serialize>(value: &T) -> Result<usize, EncodeError> {
     Ok(counted.bytes_written)
 }
 
-/// The value in `bytes`, all of them.
+/// Decodes a value from all of `bytes`.
 ///
 /// # Errors
 ///

@@ -1,7 +1,7 @@
 //! The frame around every message on a QUIC stream.
 //!
-//! `u32` body length, little endian; `u16` version; body. A frame of another version or above its
-//! protocol's limit ends the connection before its body is read.
+//! A frame has a `u32` body length (little-endian), a `u16` version and the body. A frame of another version, or above
+//! its protocol's limit, ends the connection before its body is read.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -9,19 +9,19 @@ use serde::de::DeserializeOwned;
 use crate::codec::{self, DecodeError, EncodeError};
 use crate::limits;
 
-/// The version of the messages in [`crate::rpc`]. A peer with another one gets an error and is disconnected.
+/// The version of the messages in [`crate::rpc`]. A peer with another version gets an error and is disconnected.
 pub const AGENT_VERSION: u16 = 1;
-/// The version of the messages among servers. A peer with another one gets an error and is disconnected.
+/// The version of the messages among servers. A peer with another version gets an error and is disconnected.
 pub const SERVER_VERSION: u16 = 1;
 /// Bytes before the body.
 pub const HEADER_BYTES: usize = 6;
 
-/// The terms of a stream, the same at both of its ends.
+/// The parameters of a stream, the same at both ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Protocol {
-    /// Its name, for messages.
+    /// The name of the protocol in error messages.
     pub name: &'static str,
-    /// The version of its messages.
+    /// The version of the messages.
     pub version: u16,
     /// Bytes of one body.
     pub bytes_max: usize,
@@ -50,7 +50,7 @@ pub enum HeaderError {
         bytes: usize,
         max: usize,
     },
-    /// The peer speaks another version.
+    /// The peer uses another version.
     #[error(
         "the peer speaks version {theirs} of the {protocol} protocol, this is version {ours}: upgrade the older one"
     )]
@@ -62,7 +62,7 @@ pub enum HeaderError {
     },
 }
 
-/// A frame could not be made.
+/// The reason why a frame cannot be encoded.
 #[derive(Debug, thiserror::Error)]
 pub enum EncodeFrameError {
     /// The body is too large.

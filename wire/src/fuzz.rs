@@ -1,4 +1,4 @@
-//! Fuzz targets: bytes that a peer or a client sends. They are refused, or they read back the same.
+//! Fuzz targets for bytes that a peer or a client sends. Each input is refused, or reads back the same.
 
 use muster_domain::job::validate;
 use serde::Serialize;
@@ -13,7 +13,7 @@ use crate::rpc::{
 };
 use crate::{codec, frame};
 
-/// A check of one kind of message. The corpus names a kind by its place: append new ones.
+/// One check per kind of message. The corpus refers to a kind by its position: append new kinds.
 const MESSAGES: [fn(&[u8]); 12] = [
     reads_back::<FromAgent>,
     reads_back::<ToAgent>,
@@ -90,7 +90,7 @@ pub fn job_json(data: &[u8]) {
     assert_eq!(again, Ok(spec), "API");
 }
 
-/// One more than the limit says how many were left out.
+/// The one fault above the limit counts the omitted faults.
 fn check_count(faults: usize) {
     assert!((1..=limits::FAULTS_MAX + 1).contains(&faults), "{faults}");
 }

@@ -1,12 +1,12 @@
-//! Messages that cross the boundary of a process.
+//! Messages between processes.
 //!
-//! | module | what |
+//! | module | content |
 //! |---|---|
 //! | [`codec`] | bincode with a byte limit on every decode |
 //! | [`frame`] | the frame around every message on a QUIC stream |
 //! | [`rpc`] | messages between agents and the control plane |
 //! | [`api`] | HTTP bodies, with Nomad's field names |
-//! | [`limits`] | bounds on all of it |
+//! | [`limits`] | bounds on all messages |
 //! | `fuzz` | fuzz targets (feature `fuzz`) |
 //!
 //! Deliberately absent: sockets, async, TLS. They are in `link`, `control` and `agent`.

@@ -18,22 +18,21 @@ pub const REPORT_BATCH_MAX: usize = 256;
 pub const LOG_CHUNK_BYTES_MAX: usize = 64 << 10;
 /// Bytes of a session's input or output in one message. A client of Nomad sends as many at once.
 pub const EXEC_CHUNK_BYTES_MAX: usize = 32 << 10;
-/// Bytes of a session that may be on their way in either direction and not taken: 6 MB/s at 20 ms. Sixty-four
-/// sessions that stand still hold a quarter of what a connection may have in flight.
+/// Bytes of a session that may be in flight and unacknowledged in either direction: 6 MB/s at 20 ms. Sixty-four stalled
+/// sessions occupy a quarter of the connection's window.
 pub const EXEC_WINDOW_BYTES: u32 = 128 << 10;
-/// Bytes of a session's command, all arguments together. The kernel takes 2 MiB; a URL holds less.
+/// Bytes of a session's command, all arguments together. The kernel allows 2 MiB; a URL holds less.
 pub const EXEC_COMMAND_BYTES_MAX: usize = 64 << 10;
-/// Bytes of a log that a reader may have passed on without acknowledging them. It is below the least that an agent has
-/// on its way to one reader, so that the two never wait for each other.
+/// Bytes of a log that a reader may forward without acknowledging them. The bound is below the smallest window of an
+/// agent for one reader, so that neither waits for the other.
 pub const LOG_TAKEN_BYTES: u64 = 4 << 10;
 /// Bytes of an allocation's data in one message, as [`crate::rpc::DiskEntry::cost`] counts them.
 pub const DISK_PIECE_BYTES_MAX: usize = 64 << 10;
-/// Bytes of an allocation's data that may be on their way from node to node and not unpacked: 25 MB/s at 20 ms. A node
-/// takes few such streams at a time, and with all of them standing still three quarters of what its connection may have
-/// in flight are left.
+/// Bytes of an allocation's data that may be in flight between nodes and not unpacked: 25 MB/s at 20 ms. A node accepts
+/// few such streams at a time. If all of them stall, three quarters of its connection's window are left.
 pub const DISK_WINDOW_BYTES: u32 = 512 << 10;
-/// Bytes of an allocation's data that a node may have unpacked without acknowledging them. It is an eighth of the
-/// window, so that the two never wait for each other.
+/// Bytes of an allocation's data that a node may unpack without acknowledging them. The bound is an eighth of the
+/// window, so that neither side waits for the other.
 pub const DISK_TAKEN_BYTES: u64 = 64 << 10;
 /// Bytes of an HTTP request body. Nomad's `job_max_source_size` is 1 MiB of job file; its JSON form
 /// is up to four times that.
@@ -44,6 +43,6 @@ pub const JOB_FILE_BYTES_MAX: usize = 1 << 20;
 pub const BLOCKING_WAIT_MAX: std::time::Duration = std::time::Duration::from_mins(10);
 /// Wait of a blocking query that names none.
 pub const BLOCKING_WAIT_DEFAULT: std::time::Duration = std::time::Duration::from_mins(5);
-/// Faults and warnings of one request that are told one by one; the rest are counted. Nobody mends more
-/// at a time.
+/// Faults and warnings of one request that are listed one by one; the rest are counted. Users do not fix more at a
+/// time.
 pub const FAULTS_MAX: usize = 100;

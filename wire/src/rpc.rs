@@ -1,9 +1,9 @@
 //! Messages between agents and the control plane, over QUIC with ALPN [`ALPN_AGENT`].
 //!
 //! An agent opens one bidirectional *session* stream and sends [`FromAgent`]; the server answers with [`ToAgent`]. Any
-//! server of the cluster serves it. For everything that reads from a node (logs, statistics) the server opens a
-//! bidirectional stream to the agent. It sends one [`NodeRequest`] and reads [`NodeReply`]s until the stream ends. An
-//! agent that wants the data of an allocation from another node asks on a stream of its own ([`AgentRequest`]).
+//! server of the cluster serves sessions. To read from a node (logs, statistics), the server opens a bidirectional
+//! stream to the agent. It sends one [`NodeRequest`] and reads [`NodeReply`]s until the stream ends. An agent fetches
+//! the data of an allocation on another node by a stream of its own ([`AgentRequest`]).
 
 mod disk;
 mod exec;
@@ -32,7 +32,7 @@ pub const ALPN_AGENT: &[u8] = b"muster-agent/1";
 /// The application protocol of servers among themselves.
 pub const ALPN_RAFT: &[u8] = b"muster-raft/1";
 
-/// From an agent, on its session stream.
+/// A message from an agent on its session stream.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum FromAgent {
     /// First message, and again whenever the fingerprint changes.
@@ -40,8 +40,8 @@ pub enum FromAgent {
         node: Box<NodeSpec>,
         /// The secret of the node, whose hash is in the fingerprint.
         secret: NodeSecret,
-        /// Up to which index this agent knows everything that is wanted of its node; 0: nothing. The
-        /// server sends what changed since, and never anything older.
+        /// The index up to which this agent has received all desired allocations of its node; 0: none. The server sends
+        /// later changes, and never anything older.
         known: LogIndex,
     },
     /// The node is alive. Sent at least every third of the time to live.
@@ -65,12 +65,12 @@ pub enum FromAgent {
     },
 }
 
-/// About how many bytes a report takes, rather more than less: numbers, names of at most 128 bytes, and texts.
+/// The approximate size of a report in bytes, rounded up: numbers, names of at most 128 bytes, and texts.
 #[must_use]
 pub fn report_bytes(report: &AllocReport) -> usize {
-    /// Of a report, and of a task in it, besides the texts.
+    /// Bytes of a report, and of a task in it, besides the texts.
     const PART: usize = 256;
-    /// Of an event besides its message: a handful of numbers.
+    /// Bytes of an event besides its message, which are a few numbers.
     const EVENT: usize = 96;
     let events = report.task_states.iter().flat_map(|task| &task.events);
     let messages: usize = events.map(|event| EVENT + event.message.len()).sum();
@@ -89,16 +89,16 @@ pub fn report_bytes(report: &AllocReport) -> usize {
     (1 + report.task_states.len()) * PART + texts + end + remote
 }
 
-/// To an agent, on its session stream.
+/// A message to an agent on its session stream.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ToAgent {
     /// The node is registered.
     Registered {
-        /// The cluster it belongs to.
+        /// The cluster of the server.
         cluster: String,
         /// Time without a heartbeat after which the node is down.
         heartbeat_ttl: Duration,
-        /// Where agents reach the servers of the cluster, this one among them.
+        /// The addresses of all servers of the cluster for agents.
         servers: Vec<SocketAddr>,
     },
     /// The server refuses the node, as every other would. The session ends.
@@ -106,11 +106,11 @@ pub enum ToAgent {
         /// The reason, and the remedy.
         reason: String,
     },
-    /// The leader has counted a heartbeat, and all before it.
+    /// The leader has received a heartbeat, and all heartbeats before it.
     HeartbeatAck {
         number: u64,
-        /// The node's lease: it is not taken for down before this time has passed since the heartbeat
-        /// was *sent*, whatever server leads. The agent measures it on its own monotonic clock.
+        /// The node's lease. The node is not marked down before this time has passed since the heartbeat was *sent*,
+        /// under any leader. The agent measures it on its own monotonic clock.
         lease: Duration,
     },
     /// Reports up to `sequence` are committed.
@@ -120,47 +120,47 @@ pub enum ToAgent {
     },
     /// Allocations that the node must run or stop.
     Desired {
-        /// The state these come from.
+        /// The index of the state that the allocations are from.
         index: LogIndex,
         /// Changed allocations, at most [`crate::limits::DESIRED_BATCH_MAX`] a message.
         allocs: Vec<DesiredAlloc>,
-        /// Allocations that are wanted as the agent knows them already; at most
-        /// [`crate::limits::UNCHANGED_BATCH_MAX`] a message.
+        /// Desired allocations that are unchanged since the agent received them; at most
+        /// [`crate::limits::UNCHANGED_BATCH_MAX`] per message.
         unchanged: Vec<AllocId>,
-        /// Allocations that the control plane has forgotten: stop and destroy them.
+        /// Allocations that the control plane has deleted: the agent must stop and destroy them.
         gone: Vec<AllocId>,
-        /// If this message ends a set: how many allocations the node has at `index`. An agent that has
-        /// heard of as many knows everything up to `index`.
+        /// The number of allocations of the node at `index`, if this message ends a set. An agent that has received as
+        /// many is up to date with `index`.
         complete: Option<u32>,
-        /// Of those `allocs` that have remote tasks which another agent started or manages. Of all others there
-        /// are none.
+        /// Data for those of `allocs` whose remote tasks another agent started or manages. The other allocations have
+        /// no such tasks.
         remote: Vec<RemoteAlloc>,
     },
-    /// Destroy every terminal allocation now, whatever the thresholds say.
+    /// Asks the agent to destroy all terminal allocations now, regardless of the thresholds.
     CollectGarbage,
     /// The servers of the cluster have changed.
     Servers {
-        /// Where agents reach them.
+        /// The addresses of the servers for agents.
         servers: Vec<SocketAddr>,
     },
     /// This server cannot serve the node for a while. The session ends.
     TryElsewhere {
         reason: String,
-        /// Not to come back here before.
+        /// The time before which the agent must not reconnect to this server.
         after: Duration,
     },
-    /// The network policy for tasks of every node where neither job nor node says it. It is sent before the first
-    /// [`Self::Desired`] of a session, and when it changes. A cluster that never had such a policy sends none.
+    /// The cluster's network policy for tasks, where neither job nor node decides. It is sent before the first
+    /// [`Self::Desired`] of a session, and after each change. A cluster that never had such a policy sends none.
     ClusterPolicy {
-        /// The index of the entry that wrote it. An agent that received a later one gets no older one.
+        /// The index of the entry that wrote the policy. An agent that received a later one gets no older one.
         index: LogIndex,
         policy: Box<NetworkPolicy>,
     },
-    /// The addresses on which servers listen for clients, by TCP. No task is to reach them unless its node allows it.
-    /// They are sent before the first [`Self::Desired`] of a session, and when they change. An unspecified address
-    /// stands for that of the sending server.
+    /// The TCP addresses on which servers listen for clients. Tasks may not connect to them unless their node allows
+    /// it. The addresses are sent before the first [`Self::Desired`] of a session, and after each change. An
+    /// unspecified address stands for the address of the sending server.
     Apis {
-        /// Addresses of HTTP, and of Diego's wire where it is spoken.
+        /// Addresses of HTTP, and of Diego's protocol if it is enabled.
         addrs: Vec<SocketAddr>,
     },
 }
@@ -174,35 +174,35 @@ pub enum NodeRequest {
     NodeStats,
     /// Resource usage of an allocation.
     AllocStats { alloc_id: AllocId },
-    /// Destroy what is over, whatever the thresholds say: [`NodeReply::Collected`] when that is done and its space is
-    /// free, [`NodeReply::Idle`] meanwhile.
+    /// Destroys terminal allocations, regardless of the thresholds. The agent answers [`NodeReply::Collected`] when
+    /// their space is free, and [`NodeReply::Idle`] meanwhile.
     CollectGarbage {
-        /// Only say what would be done.
+        /// Whether the agent only reports what it would destroy.
         dry_run: bool,
     },
     /// Packets that the network policies of an allocation's tasks allowed and refused.
     AllocNetwork {
         alloc_id: AllocId,
-        /// Only verdicts with a greater number.
+        /// The number after which verdicts are requested.
         after: u64,
     },
-    /// Output of a task, in [`LogPiece`]s. The reader acknowledges with [`LogAck`] on the same stream the output that
-    /// it passed on. So the output on its way to a slow reader is bounded and leaves room for everything else.
+    /// Requests the output of a task, in [`LogPiece`]s. The reader acknowledges forwarded output with [`LogAck`] on the
+    /// same stream. So the output in flight to a slow reader is bounded and leaves room for other streams.
     ReadLogs(LogsRequest),
-    /// Run a command in a task, with its input and output as streams.
+    /// Runs a command in a task, with its input and output as streams.
     Exec(ExecSession),
     /// Send a signal to tasks: [`NodeReply::Signaled`] when that is done.
     Signal {
         alloc_id: AllocId,
-        /// One task; every one that runs unless given.
+        /// The task; `None` means every running task.
         task: Option<String>,
         /// By name or number.
         signal: String,
     },
     /// Resources that an allocation used in the last minutes.
     AllocHistory { alloc_id: AllocId },
-    /// The data of an allocation that has ended, in [`DiskPiece`]s. The reader acknowledges with [`DiskAck`] on the
-    /// same stream the data that it unpacked.
+    /// Requests the data of an ended allocation, in [`DiskPiece`]s. The reader acknowledges unpacked data with
+    /// [`DiskAck`] on the same stream.
     ReadDisk(DiskRequest),
 }
 
@@ -211,14 +211,14 @@ pub enum NodeRequest {
 pub struct LogsRequest {
     pub alloc_id: AllocId,
     pub task: String,
-    /// The stream: one of its two.
+    /// The stream: stdout or stderr.
     pub stream: LogStream,
     pub from: LogOrigin,
-    /// Whether to go on when the end is reached, until the task is gone or the stream is closed.
+    /// Whether the node continues to send after the end is reached, until the task is gone or the stream is closed.
     pub follow: bool,
 }
 
-/// One of a task's two outputs.
+/// The output streams of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LogStream {
     Stdout,
@@ -230,20 +230,20 @@ muster_domain::text_enum!(pub LogStream {
     Stderr => "stderr",
 });
 
-/// Where to begin reading.
+/// The start position of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LogOrigin {
     /// This many bytes after the oldest byte kept.
     Start(u64),
     /// This many bytes before the newest.
     End(u64),
-    /// At this offset in the stream, counted from the first byte that the task ever wrote.
+    /// The offset in the stream, counted from the first byte that the task wrote.
     At(u64),
-    /// At what is latest of these; with none of them at the oldest byte kept.
+    /// The latest of the positions below; without any, the oldest byte kept.
     Recent {
         /// This many lines before the newest.
         lines: Option<u64>,
-        /// The first line that was taken at this time or later.
+        /// The first line that was received at this time or later.
         since: Option<Timestamp>,
     },
 }
@@ -251,20 +251,21 @@ pub enum LogOrigin {
 /// Bytes of a log, in answer to [`NodeRequest::ReadLogs`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogPiece {
-    /// The file they are in, such as `web.stdout.3`.
+    /// The file of the bytes, such as `web.stdout.3`.
     pub file: String,
     /// Position in that file after these bytes.
     pub offset: u64,
     /// Position in the stream after these bytes, counted from the first byte that the task ever wrote.
     pub position: u64,
-    /// Time at which the agent took them from the task, or up to a tenth of a second earlier. `None` if that is lost.
+    /// Time at which the agent received the bytes from the task, or up to a tenth of a second earlier. `None` if
+    /// unknown.
     pub at: Option<Timestamp>,
     /// The bytes; at most [`crate::limits::LOG_CHUNK_BYTES_MAX`].
     pub data: Vec<u8>,
 }
 
 impl LogPiece {
-    /// The size that counts in [`LogAck`]: its bytes and a flat rate for the rest of the message.
+    /// The size that counts in [`LogAck`]: the bytes and a flat amount for the rest of the message.
     #[must_use]
     pub fn cost(&self) -> u64 {
         const REST_OF_MESSAGE_BYTES: u64 = 128;
@@ -272,7 +273,7 @@ impl LogPiece {
     }
 }
 
-/// An acknowledgement by the reader of a log: it passed pieces on. It is sent at the latest when they add up to
+/// An acknowledgement by the reader of a log for forwarded pieces. It is sent at the latest when they add up to
 /// [`crate::limits::LOG_TAKEN_BYTES`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogAck {
@@ -280,14 +281,13 @@ pub struct LogAck {
     pub bytes: u64,
 }
 
-/// The kind of a node's failure. A server chooses the HTTP status by it.
+/// The kind of a node's failure. A server derives the HTTP status from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FailureKind {
-    /// None of the others.
     Other,
-    /// The thing asked for does not exist.
+    /// The requested object does not exist.
     NotFound,
-    /// The node serves as many requests of this kind as it takes.
+    /// The node serves its maximum of requests of this kind.
     TooMany,
     /// The node cannot serve the request for a while.
     Unavailable,
@@ -298,7 +298,7 @@ pub enum FailureKind {
 pub enum NodeReply {
     /// Bytes of a log; at most [`crate::limits::LOG_CHUNK_BYTES_MAX`].
     LogData {
-        /// The file they are in, such as `web.stdout.3`.
+        /// The file of the bytes, such as `web.stdout.3`.
         file: String,
         /// Position in that file after these bytes.
         offset: u64,
@@ -307,7 +307,7 @@ pub enum NodeReply {
     },
     /// Bytes were rotated away before they could be read.
     LogGap { bytes: u64 },
-    /// Nothing happened for a while; the node is alive.
+    /// A keep-alive message after a while without data.
     Idle,
     /// Resource usage of the node.
     NodeStats(Box<NodeStats>),
@@ -323,11 +323,11 @@ pub enum NodeReply {
     /// The result of a collection, or of a dry run.
     Collected {
         freed: u64,
-        /// Files and directories deleted meanwhile: inodes given back.
+        /// Files and directories deleted meanwhile: inodes freed.
         inodes: u64,
         /// Their bytes on disk.
         bytes: u64,
-        /// Allocations that stay, by reason; without those that run.
+        /// Allocations that are kept, by reason; without running ones.
         kept: Vec<(String, u64)>,
     },
     /// Packets that network policies allowed and refused.
@@ -336,28 +336,28 @@ pub enum NodeReply {
     LogPiece(LogPiece),
     /// Bytes of a log that are not there.
     LogMissing {
-        /// Position in the stream after them.
+        /// Position in the stream after the missing bytes.
         position: u64,
         bytes: u64,
-        /// They were never kept, for want of room or because they were more than the task's rate. Else they were
-        /// rotated away before they were read.
+        /// Whether the bytes were never stored, for lack of room or because they exceeded the task's rate. Otherwise
+        /// they were rotated away before they were read.
         dropped: bool,
     },
-    /// All of a log was sent: it ends here, or if it was followed, its task is over.
+    /// All of a log was sent. The end of the log is reached, or the task of a followed log is over.
     LogEnd {
         /// Position in the stream.
         position: u64,
     },
     /// The command of a session runs.
     ExecOpened,
-    /// Bytes that it wrote.
+    /// Bytes that the command wrote.
     ExecOutput(ExecPiece),
-    /// Input of a session was passed on to it.
+    /// Input of a session was forwarded to the command.
     ExecTaken {
-        /// Its [`ExecInput::cost`], together.
+        /// The total [`ExecInput::cost`] of that input.
         bytes: u64,
     },
-    /// It ended; nothing follows.
+    /// The command ended; nothing follows.
     ExecExited(ExecExit),
     /// A signal was sent.
     Signaled { tasks: Vec<String> },
@@ -365,32 +365,32 @@ pub enum NodeReply {
     AllocHistory(Box<AllocHistory>),
     /// Some of an allocation's data.
     DiskPiece(DiskPiece),
-    /// All of them were sent.
+    /// All data were sent.
     DiskEnd(DiskSum),
 }
 
 /// Packets that the network policies of an allocation's tasks allowed and refused.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AllocNetwork {
-    /// Its own address, if it has a network of its own.
+    /// The address of the allocation, if it has a network of its own.
     pub address: Option<String>,
     /// Rules that met a packet, of tasks that run.
     pub rules: Vec<RuleCount>,
-    /// The newest verdicts that were told, oldest first: refusals, and what rules with `log` let pass. At most
-    /// one in 10 ms of a rule, task and CPU.
+    /// The newest reported verdicts, oldest first: denied packets, and allowed packets of rules with `log`. At most one
+    /// per 10 ms for each rule, task and CPU.
     pub verdicts: Vec<Verdict>,
     /// The number of the allocation's newest verdict.
     pub last: u64,
 }
 
-/// Packets that one rule of one task met since the task has its policy.
+/// Packets that one rule of one task matched since the task got its policy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuleCount {
     pub task: String,
-    /// Whether the rule is for sent packets; else it is for received ones.
+    /// Whether the rule is for sent packets; otherwise it is for received packets.
     pub egress: bool,
     pub rule: String,
-    /// Whether it lets packets pass.
+    /// Whether the rule allows packets.
     pub allows: bool,
     pub packets: u64,
     /// Their bytes, IP headers included.
@@ -400,13 +400,13 @@ pub struct RuleCount {
 /// A packet, or an attempt to connect, that was judged.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verdict {
-    /// Its place in the order of the allocation's verdicts, from 1 at the agent's start: where numbers are left out,
-    /// verdicts are missing.
+    /// The number of the verdict in its allocation, from 1 at the agent's start. A gap in the numbers means missing
+    /// verdicts.
     pub number: u64,
     /// Time of the verdict.
     pub at: Timestamp,
     pub task: String,
-    /// Whether the task sent it.
+    /// Whether the task sent the packet.
     pub egress: bool,
     /// The rule that decided.
     pub rule: String,
@@ -414,7 +414,7 @@ pub struct Verdict {
     /// The number of the IP protocol.
     pub protocol: u8,
     pub remote: IpAddr,
-    /// Its port; 0 without ports.
+    /// The remote port; 0 for protocols without ports.
     pub remote_port: u16,
     /// The task's port; 0 without ports, and before a connection has one.
     pub local_port: u16,
@@ -454,9 +454,9 @@ pub struct NodeStats {
     pub collection: NodeCollection,
     /// Limits of tasks that were found to be others than theirs, and set again, since the agent's start.
     pub limits_repaired: u64,
-    /// Reasons for which the node takes no new work, by name.
+    /// Reasons why the node takes no new allocations, by name.
     pub conditions: BTreeMap<String, String>,
-    /// Entries of eBPF maps whose cgroup was gone, and that were removed, since the agent's start.
+    /// Stale entries removed from eBPF maps since the agent's start. Their cgroups had been deleted.
     pub ebpf_stale_removed: u64,
 }
 
@@ -465,9 +465,9 @@ pub struct NodeStats {
 pub struct NodeCollection {
     /// Finished allocations that are there.
     pub finished: u64,
-    /// Those that are being destroyed.
+    /// Allocations that are being destroyed.
     pub under_way: u64,
-    /// Those whose driver or kernel did not let go of them, and which are tried again.
+    /// Allocations whose resources the driver or the kernel did not release. Their destroy is tried again.
     pub refused: u64,
     /// Allocations destroyed, by reason.
     pub destroyed: BTreeMap<String, u64>,
@@ -475,16 +475,16 @@ pub struct NodeCollection {
     pub refusals: u64,
     /// Time at which the newest was destroyed, and the reason.
     pub last: Option<(Timestamp, String)>,
-    /// Destroyed directories whose deletion is not over.
+    /// Directories of destroyed allocations whose deletion is not complete.
     pub deleting: u64,
-    /// Files and directories deleted: inodes given back.
+    /// Files and directories deleted: inodes freed.
     pub deleted_inodes: u64,
     /// Bytes deleted with them.
     pub deleted_bytes: u64,
     pub delete_failures: u64,
     /// Time that all threads together spent on deleting.
     pub delete_busy: Duration,
-    /// Directories that cannot be deleted at present, each with the reason; a few of them.
+    /// Directories that cannot be deleted at present, with reasons; a few of them.
     pub stuck: Vec<(String, String)>,
 }
 
@@ -494,16 +494,16 @@ pub struct AllocStats {
     pub alloc_id: AllocId,
     /// Time of the measurement.
     pub at: Timestamp,
-    /// Its tasks by name.
+    /// The tasks by name.
     pub tasks: BTreeMap<String, TaskStats>,
-    /// Its ephemeral disk; `None` while its directories are being made.
+    /// The ephemeral disk; `None` while its directories are being created.
     pub disk: Option<AllocDisk>,
 }
 
 /// The ephemeral disk of an allocation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AllocDisk {
-    /// How its limit is held: `quota` by the file system, `accounted` by measuring, `off` not at all.
+    /// The enforcement of the limit: `quota` by the file system, `accounted` by measurement, or `off`.
     pub enforcement: String,
     /// The reason why the file system does not enforce the limit; empty if it does.
     pub reason: String,
@@ -517,24 +517,24 @@ pub struct AllocDisk {
     pub measured_at: Option<Timestamp>,
 }
 
-/// How long things took, by powers of two.
+/// The distribution of durations, by powers of two.
 ///
-/// Counts of buckets: all below [`Histogram::FIRST_BOUND_NS`], then below twice of that, and so on; the last of
-/// [`Histogram::BUCKETS`] has no bound. Empty buckets at the end are left out.
+/// Counts of buckets. The first bucket is below [`Histogram::FIRST_BOUND_NS`], and each further bound is twice the
+/// bound before it. The last of [`Histogram::BUCKETS`] has no bound. Empty buckets at the end are left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Histogram {
-    /// How many there were.
+    /// The counts of the buckets.
     pub counts: Vec<u64>,
     pub sum: Duration,
 }
 
 impl Histogram {
-    /// How many buckets there are.
+    /// The number of buckets.
     pub const BUCKETS: usize = 24;
-    /// The bound of the first bucket in nanoseconds; times in it are below.
+    /// The bound of the first bucket in nanoseconds; its durations are below.
     pub const FIRST_BOUND_NS: u64 = 1_024;
 
-    /// The bound of `bucket` in nanoseconds; times in it are below. `None` for the last.
+    /// The bound of `bucket` in nanoseconds; its durations are below. `None` for the last bucket.
     #[must_use]
     pub fn bound_ns(bucket: usize) -> Option<u64> {
         (bucket + 1 < Self::BUCKETS).then(|| Self::FIRST_BOUND_NS << bucket)
@@ -544,8 +544,8 @@ impl Histogram {
 /// Time in which processes waited for one resource, since the task began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pressure {
-    /// At least one of them.
+    /// Time in which at least one of the processes waited.
     pub some: Duration,
-    /// All that were not idle, at once; `None` where the kernel does not say.
+    /// Time in which all non-idle processes waited at once; `None` if the kernel does not report it.
     pub full: Option<Duration>,
 }

@@ -1,18 +1,19 @@
-//! Usage of a task: the table of its values, and the table of their display.
+//! Usage of a task: the table of values, and the table of their display.
 //!
 //! ```text
 //! field: Type => json_field, "JsonName", SOURCE;
 //! ```
 //!
-//! `field: Type` is the value in the agent's message, and `json_field` the same in the API's answer. The source tells an
-//! agent why it lacks a value. The order of these rows is the order of the message's bytes.
+//! `field: Type` is the value in the agent's message, and `json_field` is the value in the API's response. The agent
+//! uses the source to report the reason for an absent value. The order of these rows is the order of the message's
+//! bytes.
 //!
 //! ```text
 //! field: Kind("metric_name", "Help.") => "label", Value(json_field);
 //! ```
 //!
-//! A row of the second table has the metrics of a field, and the line of the command line that begins or ends with it.
-//! The order of these rows is the order in both outputs. A field without a metric or without a line does not compile.
+//! A row of the second table has the metrics of a field and the command line's line that begins or ends with it. The
+//! order of these rows is the order in both outputs. A field without a metric or without a line does not compile.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -37,7 +38,7 @@ pub enum CgroupController {
 pub enum Source {
     /// Files of the task's cgroup that this controller provides.
     Cgroup(CgroupController),
-    /// The eBPF programs, and which part of them if it may be absent alone.
+    /// The eBPF programs, and the part of them that may be absent on its own.
     Ebpf(Option<&'static str>),
     /// Pressure files of the task's cgroup.
     Pressure,
@@ -54,15 +55,15 @@ const fn part(name: &'static str) -> Source {
     Source::Ebpf(Some(name))
 }
 
-/// A value of [`TaskStats`]: its name, its source, and whether it is there.
+/// A value of [`TaskStats`]: its name, its source, and whether it is present.
 pub type SourcedValue = (&'static str, Source, bool);
 
 /// A type of values.
 pub trait Value {
-    /// Its form in the API.
+    /// The form of the value in the API.
     type Json;
 
-    /// The value as the API answers it.
+    /// Converts the value for the API.
     fn json(&self) -> Self::Json;
 }
 
@@ -104,8 +105,8 @@ macro_rules! task_values {
         $(#[doc = $doc:literal])+
         $field:ident: $type:ty => $json_field:ident, $json:literal, $source:expr;
     )+) => {
-        /// Resource usage of a task. A value that cannot be had is absent, never zero. For a task in none of the agent's
-        /// cgroups, the values are those of its driver. Its CPU time counts from the agent's first question.
+        /// Resource usage of a task. An unavailable value is absent, never zero. For a task outside the agent's
+        /// cgroups, the driver supplies the values. Its CPU time then counts from the agent's first request.
         #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
         pub struct TaskStats {
             $(
@@ -116,14 +117,14 @@ macro_rules! task_values {
             pub absent: BTreeMap<String, String>,
             /// The first process of the task; 0 if none runs.
             pub pid: u32,
-            /// Bytes of stdout and stderr taken so far.
+            /// Bytes of stdout and stderr collected so far.
             pub log_bytes: u64,
-            /// Bytes of stdout and stderr dropped, because the disk was full or they were more than the task's rate,
-            /// since the agent takes them.
+            /// Bytes of stdout and stderr dropped since collection began. The disk was full, or the output exceeded the
+            /// task's rate.
             pub log_dropped_bytes: u64,
-            /// Time in which there was more of stdout and of stderr than the task's rate, since the agent takes them.
+            /// Time in which stdout and stderr exceeded the task's rate, since collection began.
             pub log_limited: Duration,
-            /// Where its driver says that it is reached, if that put it on a network of its own.
+            /// The address of the task as its driver reports it, if the driver put it on a network of its own.
             pub network: Option<alloc::TaskNetwork>,
         }
 
@@ -135,7 +136,7 @@ macro_rules! task_values {
             }
         }
 
-        /// Counters of a task. What is absent is `null`, and `absent` says why.
+        /// Counters of a task. An absent value is `null`, and `absent` has the reason.
         #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
         #[serde(rename_all = "PascalCase", default)]
         pub struct TaskCounters {
@@ -150,9 +151,9 @@ macro_rules! task_values {
             pub log_dropped_bytes: u64,
             /// Time in which there was more of the output than the task's rate.
             pub log_limited_nanos: u64,
-            /// Name of the value and why it is absent.
+            /// Names of absent values, with the reasons.
             pub absent: BTreeMap<String, String>,
-            /// Where its driver put it, if that was on a network of its own.
+            /// The address of the task, if its driver put it on a network of its own.
             pub network: Option<api::TaskNetwork>,
         }
 
@@ -177,11 +178,11 @@ task_values! {
     cpu: Duration => cpu_nanos, "CPUNanos", CPU;
     /// Context switches, from eBPF.
     context_switches: u64 => context_switches, "ContextSwitches", EBPF;
-    /// How long threads that could run waited for a CPU, each time they got one; from eBPF.
+    /// Waiting times of runnable threads for a CPU, one for each time they got one; from eBPF.
     run_delay: Histogram => run_delay, "RunDelay", part("run_delay");
-    /// Times the kernel stopped the task for its CPU quota, from the cgroup.
+    /// Times the kernel throttled the task for its CPU quota, from the cgroup.
     throttled_periods: u64 => throttled_periods, "ThrottledPeriods", CPU;
-    /// Time for which it was stopped, from the cgroup.
+    /// Time for which the task was throttled, from the cgroup.
     throttled: Duration => throttled_nanos, "ThrottledNanos", CPU;
     /// Bytes of memory charged, from the cgroup.
     memory_bytes: u64 => memory_bytes, "MemoryBytes", MEMORY;
@@ -191,7 +192,7 @@ task_values! {
     memory_limit_bytes: u64 => memory_limit_bytes, "MemoryLimitBytes", MEMORY;
     /// Bytes of anonymous memory, from the cgroup.
     memory_anon_bytes: u64 => memory_anon_bytes, "MemoryAnonBytes", MEMORY;
-    /// Bytes of page cache, those of `memory_shmem_bytes` included; from the cgroup.
+    /// Bytes of page cache, including `memory_shmem_bytes`; from the cgroup.
     memory_file_bytes: u64 => memory_file_bytes, "MemoryFileBytes", MEMORY;
     /// Bytes of page cache that no disk has, as in tmpfs; from the cgroup.
     memory_shmem_bytes: u64 => memory_shmem_bytes, "MemoryShmemBytes", MEMORY;
@@ -199,9 +200,9 @@ task_values! {
     memory_swap_bytes: u64 => memory_swap_bytes, "MemorySwapBytes", MEMORY;
     /// Bytes the kernel needs for the task, from the cgroup.
     memory_kernel_bytes: u64 => memory_kernel_bytes, "MemoryKernelBytes", MEMORY;
-    /// Times it was held back above `memory.high`, from the cgroup.
+    /// Times the task was throttled above `memory.high`, from the cgroup.
     memory_high_events: u64 => memory_high_events, "MemoryHighEvents", MEMORY;
-    /// Times it was about to go above its limit, from the cgroup.
+    /// Times the task was about to exceed its limit, from the cgroup.
     memory_max_events: u64 => memory_max_events, "MemoryMaxEvents", MEMORY;
     /// Page faults that went to disk, from the cgroup.
     major_faults: u64 => major_faults, "MajorFaults", MEMORY;
@@ -227,19 +228,19 @@ task_values! {
     net_tx_bytes: u64 => net_tx_bytes, "NetTxBytes", EBPF;
     /// Packets sent, from eBPF.
     net_tx_packets: u64 => net_tx_packets, "NetTxPackets", EBPF;
-    /// Packets to the task that its network policy refused, from eBPF; not among those received.
+    /// Packets to the task that its network policy denied, from eBPF; not counted as received.
     net_rx_denied: u64 => net_rx_denied, "NetRxDenied", EBPF;
-    /// Packets of the task that its network policy refused, from eBPF; not among those sent.
+    /// Packets of the task that its network policy denied, from eBPF; not counted as sent.
     net_tx_denied: u64 => net_tx_denied, "NetTxDenied", EBPF;
-    /// Packets to the task that came faster than it may receive, from eBPF; not among those received.
+    /// Packets to the task above its receive rate, from eBPF; not counted as received.
     net_rx_limited: u64 => net_rx_limited, "NetRxLimited", EBPF;
-    /// Packets of the task that it sent faster than it may, from eBPF; not among those sent.
+    /// Packets of the task above its send rate, from eBPF; not counted as sent.
     net_tx_limited: u64 => net_tx_limited, "NetTxLimited", EBPF;
-    /// TCP connections that the task opened, and that came about; from eBPF.
+    /// TCP connections that the task opened and that were established; from eBPF.
     tcp_opened: u64 => tcp_opened, "TCPOpened", part("connections");
-    /// TCP connections to the task that came about, from eBPF.
+    /// TCP connections to the task that were established, from eBPF.
     tcp_accepted: u64 => tcp_accepted, "TCPAccepted", part("connections");
-    /// TCP segments sent once more because no answer came, from eBPF.
+    /// Retransmitted TCP segments, from eBPF.
     tcp_retransmits: u64 => tcp_retransmits, "TCPRetransmits", part("tcp_retransmits");
     /// Bytes read from block devices, from eBPF.
     block_read_bytes: u64 => block_read_bytes, "BlockReadBytes", part("block");
@@ -250,7 +251,7 @@ task_values! {
     block_write_bytes: u64 => block_write_bytes, "BlockWriteBytes", part("block");
     /// Requests that wrote, from eBPF.
     block_writes: u64 => block_writes, "BlockWrites", part("block");
-    /// From when a device was given a request until it was done with it, from eBPF.
+    /// Time from the start of a request by a device to its completion, from eBPF.
     block_latency: Histogram => block_latency, "BlockLatency", part("block");
 }
 
@@ -259,7 +260,7 @@ task_values! {
 pub enum MetricKind {
     /// A count that only grows.
     Counter,
-    /// A number that goes up and down.
+    /// A value that can go up and down.
     Gauge,
     Histogram,
 }

@@ -1,7 +1,7 @@
 //! Shapes of the HTTP API: golden bodies, and every field that Nomad's clients read.
 //!
-//! `testdata/keys/*.txt` are the field paths of answers recorded from a running Nomad, less those that this
-//! version answers with `null`; `*` stands for a name the user chose, `[]` for the elements of a list.
+//! `testdata/keys/*.txt` are the field paths of responses recorded from a running Nomad. Fields that are always `null`
+//! in this version are left out. `*` stands for a user's name, `[]` for the elements of a list.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -356,7 +356,8 @@ fn bodies_read_back() {
     );
 }
 
-/// A plan that places many keeps the best nodes' scores only; the reader of one allocation asks for its own.
+/// A plan with many placements keeps the scores of the best nodes only. The response for one allocation must include
+/// its own node.
 #[test]
 fn alloc_always_shows_score_of_its_node() {
     let mut alloc = alloc();

@@ -1,4 +1,5 @@
-//! `cargo xtask bless`: rewrites the golden files with what the code says today, and locks new lines of formats.
+//! `cargo xtask bless`: rewrites the golden files with the current output of the code, and locks new lines of
+//! formats.
 
 use std::process::Command;
 
@@ -16,8 +17,8 @@ pub(crate) struct Options {
     formats: bool,
 }
 
-/// The `bless` command. It writes to the tree and shows which files differ from the last commit,
-/// which is for a person to read.
+/// Runs the `bless` command. It writes to the tree and lists the files that differ from the last commit. A person
+/// must review them.
 ///
 /// # Errors
 ///
@@ -32,7 +33,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
         Some(package) => cargo.args(["--package", package]),
         None => cargo.arg("--workspace"),
     };
-    // The first is expect-test's, the second our own tests'.
+    // The crate expect-test reads the first variable, and our own tests read the second.
     cargo.env("UPDATE_EXPECT", "1").env("MUSTER_BLESS", "1");
     let tested = shell::run(&mut cargo);
     let locked = formats::lock(&shell::root());

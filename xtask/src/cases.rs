@@ -1,9 +1,9 @@
-//! `cargo xtask cases`: recorded decisions, given to our own code.
+//! `cargo xtask cases`: compares recorded decisions with those of our own code.
 //!
-//! The keys of a file's rows tell its kind of question. The answers come from unit tests of the crates. There
-//! `recorded_cases_in_named_files` reads the files that `MUSTER_CASES` names and prints a line for each
-//! (`domain/src/fixture/recorded.rs`). This command builds and runs those tests, shows the differences and adds up.
-//! Files with job files in HCL go to the test of `jobspec`.
+//! The keys of a file's rows identify the kind of question. Unit tests of the crates compute the answers. Their test
+//! `recorded_cases_in_named_files` reads the files that `MUSTER_CASES` names, and prints a line for each
+//! (`domain/src/fixture/recorded.rs`). This command builds and runs those tests, shows the differences and adds up
+//! the counts. Files with job files in HCL go to the test of `jobspec`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,7 +18,7 @@ use serde_json::Value;
 use crate::shell;
 use crate::shell::artifact::{self, Artifact};
 
-/// The crates that answer, and the test by which they do.
+/// The crates that answer questions, and the test in them that does.
 const CRATES: (&[&str], &str) = (
     &["muster-control-core", "muster-wire"],
     "recorded_cases_in_named_files",
@@ -34,11 +34,11 @@ pub(crate) struct Options {
     files: Vec<PathBuf>,
 }
 
-/// The `cases` command. The exit code is 1 if an answer differs or no test knows a file.
+/// Runs the `cases` command. The exit code is 1 if an answer differs or no test recognises a file.
 ///
 /// # Errors
 ///
-/// When a file cannot be read, or the tests cannot be built or do not end well.
+/// When a file cannot be read, the tests cannot be built, or a test run fails.
 pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let (mut job_files, mut others) = (Vec::new(), Vec::new());
     let mut report = Report::default();
@@ -90,7 +90,7 @@ fn build(packages: &[&str]) -> anyhow::Result<Vec<Artifact>> {
     Ok(artifact::build(&mut cargo)?.artifacts)
 }
 
-/// Runs the tests of `binary` whose name has `test` in it, with `paths` in `MUSTER_CASES`.
+/// Runs the tests of `binary` whose name contains `test`, with `paths` in `MUSTER_CASES`.
 fn run_test(
     binary: &Artifact,
     test: &str,
@@ -108,14 +108,14 @@ fn run_test(
     Ok(())
 }
 
-/// The test prints its sum only, so it runs once for each file.
+/// Runs the test of job files once per file, because it prints only a sum.
 fn run_job_files(paths: &[PathBuf], report: &mut Report) -> anyhow::Result<()> {
     let (package, test) = JOB_FILES;
     let binaries = build(&[package])?;
     for path in paths {
         let mut sum = None;
         for binary in &binaries {
-            // It fails where an answer differs, and the sum says so.
+            // The test fails if an answer differs. The sum shows that case.
             let ended = run_test(
                 binary,
                 test,
@@ -139,7 +139,7 @@ fn run_job_files(paths: &[PathBuf], report: &mut Report) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// `3 passed, 1 failed`, and what may stand around it.
+/// Parses `3 passed, 1 failed` within a line.
 fn parse_sum(line: &str) -> Option<(usize, usize)> {
     let (before, after) = line.split_once(" passed, ")?;
     let passed = before.rsplit(' ').next()?.parse().ok()?;
@@ -147,7 +147,7 @@ fn parse_sum(line: &str) -> Option<(usize, usize)> {
     Some((passed, failed))
 }
 
-/// Whether the test harness says it, not the test.
+/// Whether the test harness printed the line, and not the test.
 fn is_of_harness(line: &str) -> bool {
     matches!(line, "" | "ok") || line.starts_with("running ") || line.starts_with("test ")
 }
@@ -159,22 +159,22 @@ enum Answer {
         passed: usize,
         failed: usize,
     },
-    /// The question was not run, for this reason.
+    /// The question was not run, for the given reason.
     NotRun(String),
 }
 
-/// The results of all files.
+/// The results of the questions of all files.
 #[derive(Debug, Default)]
 struct Report {
-    /// The files, and how the user named each.
+    /// The files, each with the path that the user gave.
     files: BTreeMap<PathBuf, PathBuf>,
     answers: BTreeMap<(PathBuf, String), Answer>,
-    /// How many cases were left out, and why.
+    /// The names of the cases that were left out, by file and reason.
     left_out: BTreeMap<(PathBuf, String), Vec<String>>,
 }
 
 impl Report {
-    /// Reads a line of a test.
+    /// Reads a line that a test printed.
     fn line(&mut self, line: &str) {
         let columns: Vec<&str> = line.split('\t').collect();
         match columns[..] {
@@ -205,7 +205,7 @@ impl Report {
             .insert((path.to_owned(), kind.to_owned()), answer);
     }
 
-    /// The files without any answer, as the user named them.
+    /// Returns the files without any answer, with the paths that the user gave.
     fn unknown(&self) -> impl Iterator<Item = &Path> {
         let is_answered = |path: &Path| self.answers.keys().any(|(answered, _)| answered == path);
         let files = self.files.iter();

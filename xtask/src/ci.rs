@@ -1,4 +1,4 @@
-//! `cargo xtask ci`: the whole gate. It writes nothing outside the target folder.
+//! `cargo xtask ci`: the complete gate. It writes nothing outside the target folder.
 //!
 //! Each step runs even if another failed, so that one run names all faults.
 
@@ -32,7 +32,7 @@ const FIRST: [SourceCheck; 2] = [
     },
 ];
 
-/// Checks that run after the build. Clippy compiles the tests, so the lints are no step of their own.
+/// Checks that run after the build. Clippy compiles the tests, so the lints are not a separate step.
 const BESIDE: [SourceCheck; 2] = [
     SourceCheck {
         name: "documents",
@@ -63,7 +63,7 @@ const ADVISORIES: SourceCheck = SourceCheck {
     run: advisories,
 };
 
-/// The `ci` command. The exit status and the summary name the failures.
+/// Runs the `ci` command. The exit status and the summary name the failures.
 ///
 /// # Errors
 ///
@@ -80,7 +80,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     )
 }
 
-/// The checks alone, one after the other.
+/// Runs only the checks, one after the other.
 fn checks() -> ExitCode {
     let mut failed = false;
     for SourceCheck { name, command, run } in FIRST.into_iter().chain(WITHOUT_TESTS) {
@@ -119,7 +119,7 @@ fn lints() -> anyhow::Result<()> {
     ]))
 }
 
-/// With private items, so that a link to one that was renamed is found.
+/// Checks the documents including private items, so that a link to a renamed private item is found.
 fn documents() -> anyhow::Result<()> {
     shell::run(
         shell::cargo()
@@ -136,7 +136,8 @@ fn documents() -> anyhow::Result<()> {
     )
 }
 
-/// Known faults of crates. The other rules of `deny.toml` are checked by [`tidy`], with no program and no network.
+/// Checks for known vulnerabilities of crates. [`tidy`] checks the other rules of `deny.toml`, without another
+/// program and without a network.
 fn advisories() -> anyhow::Result<CheckOutcome> {
     if shell::find_program("cargo-deny").is_none() {
         return Ok(CheckOutcome::Skipped {

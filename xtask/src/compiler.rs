@@ -1,9 +1,9 @@
-//! The gate's compiler: clippy in place of rustc, with a record of each call from which rustdoc is run later.
+//! The gate's compiler: clippy in place of rustc, with a record of each call for a later run of rustdoc.
 //!
-//! `cargo clippy`, `cargo doc` and `cargo build` share nothing: each would compile all dependencies again. Cargo starts
-//! this program for each crate of the workspace (`RUSTC_WORKSPACE_WRAPPER`). It records the arguments and becomes
-//! `clippy-driver`, which checks and compiles in one go. The documents are then checked with the same arguments, so
-//! that they use the libraries of that build.
+//! `cargo clippy`, `cargo doc` and `cargo build` share nothing: each would compile all dependencies again. Cargo
+//! starts this program for each crate of the workspace (`RUSTC_WORKSPACE_WRAPPER`). The program records the arguments
+//! and executes `clippy-driver`, which checks and compiles in one run. The documents are then checked with the same
+//! arguments, so that they use the libraries of that build.
 
 use std::collections::BTreeMap;
 use std::os::unix::process::CommandExt as _;
@@ -15,10 +15,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::shell;
 
-/// The folder of the records. The variable makes this program a compiler.
+/// The variable with the folder of the records. If it is set, this program acts as the compiler.
 const RECORDS_VARIABLE: &str = "MUSTER_XTASK_RECORDS";
 
-/// Options of rustc that rustdoc takes too and needs, each with a value behind it.
+/// Options that both rustc and rustdoc accept and that rustdoc needs, each followed by a value.
 const SHARED_OPTIONS: [&str; 8] = [
     "--cap-lints",
     "--cfg",
@@ -59,10 +59,10 @@ fn records_folder() -> PathBuf {
     shell::target_dir().join("compiler-calls")
 }
 
-/// Becomes the compiler if cargo started this program as one; returns only if not, or on an error.
+/// Acts as the compiler if cargo started this program as one. Returns only if that is not the case, or on an error.
 pub(crate) fn become_compiler() -> Option<ExitCode> {
     let records = std::env::var_os(RECORDS_VARIABLE)?;
-    // Cargo names the compiler first, then its arguments.
+    // The first argument is the compiler, and the others are its arguments.
     let words: Vec<String> = std::env::args().skip(1).collect();
     if let Err(error) = record(Path::new(&records), &words) {
         eprintln!("error: {error:#}");
@@ -93,7 +93,7 @@ fn record(records: &Path, words: &[String]) -> anyhow::Result<()> {
         .with_context(|| format!("cannot write {}", file.display()))
 }
 
-/// Whether cargo sets the variable for a crate, so that `env!` may read it.
+/// Whether cargo sets the variable per crate, so that `env!` may read it.
 fn is_of_crate(name: &str) -> bool {
     [
         "CARGO_PKG_",
@@ -106,8 +106,8 @@ fn is_of_crate(name: &str) -> bool {
         || name == "OUT_DIR"
 }
 
-/// A name for the crate that these arguments compile: `muster_agent-lib`. `None` for tests, build scripts and
-/// questions of cargo.
+/// Returns a name for the crate that these arguments compile, such as `muster_agent-lib`. Returns `None` for tests,
+/// build scripts and queries of cargo.
 fn documented(words: &[String]) -> Option<String> {
     let value = |option: &str| {
         let mut pairs = words.windows(2);
@@ -121,7 +121,7 @@ fn documented(words: &[String]) -> Option<String> {
     (!excluded).then(|| format!("{name}-{kind}"))
 }
 
-/// Checks the documents of each recorded crate, private items included: a link to a renamed item is an error.
+/// Checks the documents of each recorded crate, including private items. A link to a renamed item is an error.
 ///
 /// # Errors
 ///
@@ -155,7 +155,7 @@ fn rustdoc(call: &Call) -> Command {
         .args(shared_arguments(&call.arguments))
         .args(["--document-private-items", "-D", "warnings"])
         .args(["-A", "rustdoc::private_intra_doc_links"])
-        // Without pages: only the check is wanted.
+        // Only the check is needed, so rustdoc writes no pages.
         .args(["-Z", "unstable-options", "--check"])
         .env("RUSTC_BOOTSTRAP", "1")
         .envs(&call.variables)
@@ -163,7 +163,7 @@ fn rustdoc(call: &Call) -> Command {
     command
 }
 
-/// The arguments of a call of rustc that rustdoc needs. The first word is the compiler.
+/// Returns the arguments of a call of rustc that rustdoc needs. The first argument is the compiler.
 fn shared_arguments(words: &[String]) -> Vec<&str> {
     let mut arguments = Vec::new();
     let mut words = words.iter().skip(1).map(String::as_str);

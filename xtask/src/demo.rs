@@ -1,13 +1,13 @@
-//! `cargo xtask demo`: the whole way of a job on this machine, with every number checked.
+//! `cargo xtask demo`: the life of a job on this machine, with every number checked.
 //!
-//! Starts a server and an agent in a directory of its own, runs the jobs in `examples/`, looks at them
-//! with the same commands a user has, kills the agent, cleans up, and then looks at the kernel itself for
-//! anything left behind. A number is printed by the code that checks it; the exit status is the sum.
+//! The demo starts a server and an agent in its own directory, runs the jobs in `examples/`, and inspects them with
+//! users' commands. It kills the agent, cleans up, and then checks the kernel itself for anything left behind. The
+//! code that checks a number also prints it. The exit status is the sum of the checks.
 //!
 //! - [`cluster`] the processes and their API
 //! - [`http`] a client without TLS
-//! - [`checks`] what was promised and what was found
-//! - [`leftovers`] what the kernel still has of a cluster
+//! - [`checks`] promises and observations
+//! - [`leftovers`] remains of a cluster in the kernel
 
 mod checks;
 mod cluster;
@@ -36,14 +36,14 @@ pub(crate) struct Options {
     pub(crate) program: Option<PathBuf>,
 }
 
-/// How long anything the demo waits for may take: a slow machine, not a slow program.
+/// The longest wait for any condition. It allows for a slow machine, not for a slow program.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Runs the demo.
 ///
 /// # Errors
 ///
-/// When something it shows is not as it must be.
+/// When a check fails.
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let muster = match &options.program {
         Some(program) => program.clone(),
@@ -72,12 +72,13 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The program that is shown: the one that the tests start, so that nothing is compiled for the demo alone.
+/// Returns the path of the program. It is the one that the tests start, so that nothing is compiled for the demo
+/// alone.
 fn program() -> PathBuf {
     shell::target_dir().join("debug/muster")
 }
 
-/// Builds the program and, beside it, the eBPF object with what that needs.
+/// Builds the program, and concurrently the eBPF object and its requirements.
 fn build() -> anyhow::Result<()> {
     if !setup::can_compile() {
         install()?;
@@ -96,7 +97,7 @@ fn build() -> anyhow::Result<()> {
         let ebpf = ebpf
             .join()
             .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        // Both are told: the error of one does not explain the other.
+        // Both errors are printed, because neither explains the other.
         if let (Err(error), Err(_)) = (&ebpf, &built) {
             println!("  {error:#}");
         }
@@ -114,7 +115,7 @@ fn install() -> anyhow::Result<()> {
     )
 }
 
-/// Builds with the features of the whole workspace, as the tests do, so that both share everything.
+/// Builds with the features of the whole workspace, as the tests do, so that both builds share all artifacts.
 fn build_muster() -> anyhow::Result<()> {
     shell::run(shell::cargo().args(["build", "--workspace", "--bin", "muster"]))
 }
@@ -185,7 +186,7 @@ fn place(cluster: &mut Cluster, checks: &mut CheckCounts) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// Asks each instance over TCP, as its users would.
+/// Sends a request to each instance over TCP, as its users would.
 fn serve(cluster: &mut Cluster, checks: &mut CheckCounts) -> anyhow::Result<()> {
     for alloc in cluster.running("web")? {
         let name = text(&alloc, "Name")?;
@@ -228,7 +229,7 @@ fn batch(cluster: &mut Cluster, checks: &mut CheckCounts) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// Live numbers, from eBPF where this machine can.
+/// Shows live resource usage, from eBPF if this machine supports it.
 fn usage(cluster: &Cluster, checks: &mut CheckCounts) -> anyhow::Result<()> {
     if !cluster.has_ebpf() {
         checks.skipped(
@@ -259,7 +260,7 @@ fn usage(cluster: &Cluster, checks: &mut CheckCounts) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A task above its memory limit is killed by the kernel, and Muster says why.
+/// Shows that the kernel kills a task above its memory limit, and that Muster reports the reason.
 fn hungry(cluster: &mut Cluster, checks: &mut CheckCounts) -> anyhow::Result<()> {
     if !cluster.limits_memory() {
         checks.skipped(
@@ -268,7 +269,7 @@ fn hungry(cluster: &mut Cluster, checks: &mut CheckCounts) -> anyhow::Result<()>
         );
         return Ok(());
     }
-    // The job fails, which is the point.
+    // The job is meant to fail.
     cluster.muster_any(&["job", "run", "--detach", "examples/hungry.hcl"])?;
     let event = cluster.wait("the hungry task to be killed", |cluster| {
         let allocs = cluster.get("/v1/job/hungry/allocations")?;
@@ -290,7 +291,7 @@ fn hungry(cluster: &mut Cluster, checks: &mut CheckCounts) -> anyhow::Result<()>
     Ok(())
 }
 
-/// kill -9 of the agent: tasks go on, and the next agent finds them.
+/// Shows that tasks survive `kill -9` of the agent and that the next agent finds them.
 fn survive(cluster: &mut Cluster, checks: &mut CheckCounts) -> anyhow::Result<()> {
     let before = processes(cluster)?;
     println!("\n$ kill -9 {}   # the agent", cluster.agent_pid());
@@ -365,7 +366,7 @@ fn clean_up(cluster: &mut Cluster, checks: &mut CheckCounts) -> anyhow::Result<(
     Ok(())
 }
 
-/// Process id and start time of each instance of web, by name.
+/// Returns the process id and the start time of each instance of web, by name.
 fn processes(cluster: &Cluster) -> anyhow::Result<std::collections::BTreeMap<String, (u32, u64)>> {
     let mut found = std::collections::BTreeMap::new();
     for alloc in cluster.running("web")? {

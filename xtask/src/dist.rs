@@ -1,8 +1,8 @@
-//! `cargo xtask dist`: the program as it is shipped, in `target/package`.
+//! `cargo xtask dist`: builds the released program in `target/package`.
 //!
 //! - `muster`: one file with the eBPF object in it, without symbols
-//! - `muster.debug`: its symbols and line tables. A debugger and our own backtraces find it beside the program by
-//!   the link that the program holds.
+//! - `muster.debug`: its symbols and line tables. The program contains a link to this file. Debuggers and our own
+//!   backtraces use the link to find it beside the program.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,11 +13,11 @@ use serde_json::Value;
 
 use crate::{ebpf, shell, steps};
 
-/// Builds the program that is shipped, and its symbols.
+/// Builds the released program and its symbols.
 ///
 /// # Errors
 ///
-/// When a part cannot be built, or the program does not hold its eBPF object.
+/// When a part cannot be built, or the program does not contain its eBPF object.
 pub(crate) fn run() -> anyhow::Result<()> {
     let Some(objcopy) = shell::find_program("objcopy") else {
         bail!("objcopy not found: install the package binutils");
@@ -42,7 +42,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Builds the package of the command line alone, so that features for tests are off.
+/// Builds only the package of the command line, so that features for tests are off.
 fn build(object: &Path) -> anyhow::Result<PathBuf> {
     let mut cargo = shell::cargo();
     cargo
@@ -58,7 +58,7 @@ fn split(objcopy: &Path, built: &Path, program: &Path, symbols: &Path) -> anyhow
     let folder = symbols.parent().context("the symbols have no folder")?;
     let name = symbols.file_name().context("the symbols have no name")?;
     let mut keep = Command::new(objcopy);
-    // The reader in Rust's backtraces knows zlib.
+    // The backtrace reader of Rust's standard library supports zlib.
     keep.args(["--only-keep-debug", "--compress-debug-sections=zlib"]);
     shell::run(keep.arg(built).arg(symbols))?;
     let mut strip = Command::new(objcopy);
@@ -66,17 +66,17 @@ fn split(objcopy: &Path, built: &Path, program: &Path, symbols: &Path) -> anyhow
         .arg("--strip-all")
         .arg("--add-gnu-debuglink")
         .arg(name);
-    // objcopy reads the symbols to put their checksum into the link.
+    // objcopy reads the symbols to store their checksum in the link.
     shell::run(strip.arg(built).arg(program).current_dir(folder))
 }
 
-/// The hash of the object in `program`, as `muster doctor` says it.
+/// Returns the hash of the object in `program`, as `muster doctor` reports it.
 fn embedded_object(program: &Path) -> anyhow::Result<String> {
     let mut doctor = Command::new(program);
     doctor
         .args(["--json", "doctor"])
         .env_remove("MUSTER_EBPF_OBJECT");
-    // Its status is that of this machine.
+    // The exit status of `doctor` describes this machine and does not matter here.
     let output = doctor
         .output()
         .with_context(|| format!("cannot start {}", program.display()))?;

@@ -1,9 +1,9 @@
 //! `cargo xtask build-ebpf`: compiles `ebpf/programs` into the object that the agent loads.
 //!
-//! The programs need `core` built for the eBPF target, which the workspace's own toolchain cannot
-//! do. A rustup nightly that has `rust-src` can; where there is none, Debian's `rustc-web` with
-//! `rust-web-src` does it with the unstable flag allowed. Both link with bpf-linker. They build in a
-//! folder of their own, so that they and the workspace's compiler do not undo each other's work.
+//! The programs need `core` built for the eBPF target, which the workspace's own toolchain cannot do. A rustup
+//! nightly with `rust-src` can. Without one, Debian's `rustc-web` with `rust-web-src` can, if unstable features are
+//! allowed. Both link with bpf-linker. The build uses a separate folder, so that it and the workspace's builds do not
+//! invalidate each other.
 
 use std::{
     fs, io,
@@ -16,20 +16,20 @@ use anyhow::{Context, bail};
 
 use crate::shell;
 
-/// The target's name. Little-endian, as every machine that Muster is built for.
+/// The target's name. It is little-endian, like every machine that Muster supports.
 const TARGET: &str = "bpfel-unknown-none";
 
 /// The package and its program.
 const PACKAGE: &str = "muster-ebpf-programs";
 const PROGRAM: &str = "muster-ebpf";
 
-/// The newest LLVM whose code bpf-linker, as `setup` installs it, can read.
+/// The newest LLVM whose code the bpf-linker of `setup` can read.
 pub(crate) const LLVM_MAJOR: u32 = 22;
 
 /// The oldest compiler that builds the programs: `rust-version` of the workspace.
 const RUSTC_MIN: (u32, u32) = (1, 95);
 
-/// Where Debian puts its compiler.
+/// The path of Debian's compiler.
 const DEBIAN_RUSTC: &str = "/usr/bin/rustc";
 const DEBIAN_CARGO: &str = "/usr/bin/cargo";
 
@@ -45,7 +45,7 @@ pub(crate) enum Compiler {
     Debian,
 }
 
-/// Builds the object and returns where it is. Quick when nothing has changed.
+/// Builds the object and returns its path. It is fast when nothing has changed.
 ///
 /// # Errors
 ///
@@ -65,19 +65,19 @@ pub(crate) fn build() -> anyhow::Result<PathBuf> {
     Ok(object)
 }
 
-/// The file of the object. A program that is in the target folder looks for it there.
+/// Returns the path of the object. A program in the target folder looks for the object there.
 pub(crate) fn object() -> PathBuf {
     shell::target_dir().join("ebpf").join("muster-ebpf.o")
 }
 
-/// The compiler to use, if there is one.
+/// Returns the compiler to use, if there is one.
 pub(crate) fn compiler() -> Option<Compiler> {
     rustup_nightly()
         .map(Compiler::Rustup)
         .or_else(|| debian_works().then_some(Compiler::Debian))
 }
 
-/// bpf-linker, if it is there and starts: it needs the LLVM it was built with.
+/// Returns the path of bpf-linker if it is installed and starts. It needs the LLVM with which it was built.
 pub(crate) fn linker() -> Option<PathBuf> {
     let in_cargo_home = cargo_home().map(|home| home.join("bin/bpf-linker"));
     shell::find_program("bpf-linker")
@@ -95,7 +95,7 @@ fn cargo_home() -> Option<PathBuf> {
         })
 }
 
-/// The command that compiles the programs.
+/// Returns the command that compiles the programs.
 fn command(compiler: &Compiler, linker: &Path, build_dir: &Path) -> Command {
     let mut command = match compiler {
         Compiler::Rustup(toolchain) => {
@@ -130,7 +130,7 @@ fn command(compiler: &Compiler, linker: &Path, build_dir: &Path) -> Command {
                 linker.display()
             ),
         );
-    // What `cargo run` and rustup tell their children is about the other compiler.
+    // The variables that `cargo run` and rustup set for their children describe the other compiler.
     let foreign = [
         "CARGO",
         "CARGO_ENCODED_RUSTFLAGS",
@@ -150,7 +150,7 @@ fn command(compiler: &Compiler, linker: &Path, build_dir: &Path) -> Command {
     command
 }
 
-/// The first nightly of rustup's that has the sources of `core` and an LLVM the linker can read.
+/// Returns the first rustup nightly that has the sources of `core` and an LLVM that the linker can read.
 fn rustup_nightly() -> Option<String> {
     let list = shell::capture(Command::new("rustup").args(["toolchain", "list"])).ok()?;
     nightlies(&list)
@@ -167,7 +167,7 @@ fn rustup_nightly() -> Option<String> {
         .map(str::to_owned)
 }
 
-/// The nightlies in what `rustup toolchain list` prints.
+/// Returns the nightlies in the output of `rustup toolchain list`.
 fn nightlies(list: &str) -> Vec<&str> {
     list.lines()
         .filter_map(|line| line.split_whitespace().next())
@@ -175,7 +175,7 @@ fn nightlies(list: &str) -> Vec<&str> {
         .collect()
 }
 
-/// Whether Debian's compiler is there, with sources, and new enough.
+/// Whether Debian's compiler is installed with sources and is new enough.
 fn debian_works() -> bool {
     let rustc = |arguments: &[&str]| {
         let mut command = Command::new(DEBIAN_RUSTC);
@@ -193,8 +193,8 @@ fn has_core(sysroot: &Path) -> bool {
     library.join("core/src/lib.rs").is_file() && library.join("Cargo.lock").is_file()
 }
 
-/// Whether a compiler is new enough for the programs and not too new for the linker, by what
-/// `rustc -vV` prints.
+/// Whether a compiler is new enough for the programs and not too new for the linker, according to the output of
+/// `rustc -vV`.
 fn is_usable(version: &str) -> bool {
     let value = |name| {
         let text = version.lines().find_map(|line| line.strip_prefix(name))?;
@@ -207,7 +207,7 @@ fn is_usable(version: &str) -> bool {
         && llvm.is_some_and(|(major, _)| major <= LLVM_MAJOR)
 }
 
-/// Copies the object to its place, if it differs, in one step: an agent may read it meanwhile.
+/// Copies the object to its place if it differs. The copy is atomic, because an agent may read the object meanwhile.
 fn install(built: &Path, object: &Path) -> anyhow::Result<()> {
     let bytes = fs::read(built).with_context(|| format!("cannot read {}", built.display()))?;
     if !bytes.starts_with(b"\x7fELF") || bytes.get(18..20) != Some(EM_BPF.as_slice()) {
@@ -231,7 +231,7 @@ fn install(built: &Path, object: &Path) -> anyhow::Result<()> {
     fs::rename(&scratch, object).with_context(|| format!("cannot write {}", object.display()))
 }
 
-/// Leaves writing to the owner: the agent refuses an object that others may write.
+/// Removes write permission from everyone except the owner. The agent refuses an object that others may write.
 fn allow_only_owner(path: &Path) -> anyhow::Result<()> {
     fs::set_permissions(path, fs::Permissions::from_mode(0o644))
         .with_context(|| format!("cannot set the mode of {}", path.display()))

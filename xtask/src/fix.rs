@@ -1,8 +1,8 @@
-//! `cargo xtask fix`: formats, and applies what clippy can mend by itself.
+//! `cargo xtask fix`: formats the code and applies clippy's automatic corrections.
 
 use crate::shell;
 
-/// The `fix` command. It writes to the tree, changes that are not committed included.
+/// Runs the `fix` command. It writes to the tree, even if there are uncommitted changes.
 ///
 /// # Errors
 ///
@@ -18,6 +18,6 @@ pub(crate) fn run() -> anyhow::Result<()> {
         "--allow-staged",
     ]);
     shell::run(&mut clippy)?;
-    // Last, since a correction may leave a line too long.
+    // Formatting comes last, since a correction may leave a line too long.
     shell::run(shell::cargo().args(["fmt", "--all"]))
 }

@@ -10,7 +10,7 @@ use anyhow::{Context, bail, ensure};
 
 use crate::shell;
 
-/// Every target by name, with the input that it reads.
+/// Every target by name, with the kind of its input.
 const TARGETS: [(&str, &str); 7] = [
     ("frames", "frames between agents and servers"),
     ("job_file", "job files in HCL or JSON"),
@@ -32,11 +32,11 @@ const RUSTFLAGS: [&str; 7] = [
     "-Ccodegen-units=16",
 ];
 
-/// Memory of the process. The largest message has 64 MiB, and a few copies of one must fit.
+/// The memory limit of the process in MiB. The largest message has 64 MiB, and a few copies of it must fit.
 const RSS_MIB_MAX: u32 = 1_024;
-/// Memory of one allocation: the largest message, with room for its capacity to be doubled.
+/// The limit of one allocation in MiB. It allows the largest message with a doubled capacity.
 const ALLOCATION_MIB_MAX: u32 = 160;
-/// Seconds of one input. Inputs have some kilobytes and take milliseconds.
+/// The time limit of one input in seconds. Inputs have a few kilobytes and take milliseconds.
 const INPUT_SECONDS_MAX: u32 = 20;
 
 /// Which target, and for how long.
@@ -55,7 +55,7 @@ pub(crate) struct Options {
     more: Vec<String>,
 }
 
-/// The `fuzz` command.
+/// Runs the `fuzz` command.
 ///
 /// # Errors
 ///
@@ -81,7 +81,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     fuzzer.arg(format!("-artifact_prefix={}/", folders.failed.display()));
     fuzzer.arg("-print_final_stats=1");
     fuzzer.args(&options.more);
-    // New inputs go to the first.
+    // libFuzzer writes new inputs to the first folder.
     fuzzer.arg(&folders.found).arg(&folders.corpus);
     if let Err(error) = shell::run(&mut fuzzer) {
         bail!(
@@ -128,7 +128,8 @@ impl Folders {
     }
 }
 
-/// Where all of this is built, so that ordinary builds neither wait for it nor are built anew.
+/// Returns the folder of these builds. It is separate so that ordinary builds neither wait for it nor rebuild
+/// anything.
 fn folder() -> PathBuf {
     shell::target_dir().join("fuzz")
 }
@@ -153,7 +154,7 @@ fn build(target: &str) -> anyhow::Result<PathBuf> {
     let mut cargo = shell::cargo();
     cargo.args(["build", "--profile", "fuzz", "--package", "muster-fuzz"]);
     cargo.args(["--bin", target, "--features", target]);
-    // With a target named, build scripts and macros are not instrumented.
+    // If a target platform is named, build scripts and macros are not instrumented.
     cargo.args(["--target", &host]);
     cargo.arg("--target-dir").arg(folder());
     cargo.env_remove("CARGO_ENCODED_RUSTFLAGS");
@@ -162,7 +163,7 @@ fn build(target: &str) -> anyhow::Result<PathBuf> {
     Ok(folder().join(host).join("fuzz").join(target))
 }
 
-/// The platform that the compiler runs on.
+/// Returns the platform on which the compiler runs.
 fn host() -> anyhow::Result<String> {
     let version = shell::capture(Command::new("rustc").arg("-vV").current_dir(shell::root()))?;
     let host = version.lines().find_map(|line| line.strip_prefix("host: "));

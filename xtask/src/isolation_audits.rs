@@ -1,14 +1,14 @@
-//! The judges of isolation that are not ours (`driver-native/tests/isolation/judges.rs`), put into `judges` of the
-//! target folder by `cargo xtask setup`.
+//! External tools that audit the isolation (`driver-native/tests/isolation/judges.rs`). `cargo xtask setup` puts them
+//! into `judges` of the target folder.
 //!
-//! - `runtimetest` is built from the source package that Debian 13 has of the OCI's runtime-tools, since no package holds
-//!   it as a program. apt fetches and checks it with a configuration of its own, so that the machine's stays as it is.
-//!   Its build needs are in Debian 12, but for the library that prints its results, which is ours
+//! - `runtimetest` is built from Debian 13's source package of the OCI's runtime-tools, since no package contains the
+//!   program. apt fetches and checks the source with a separate configuration, so that the machine's stays unchanged.
+//!   Its build dependencies are in Debian 12, except the library that prints its results. We provide that library
 //!   (`driver-native/tests/isolation/go`).
 //! - `procenv` is Debian's.
-//! - nginx, which is no judge but has to run under them all, is Debian's too: only its program, since the package
-//!   would start a web server on this machine.
-//! - Cepheus, a script and an engine in Python, is on PyPI; its files are known by their hashes
+//! - nginx is not an auditor, but it must run as a contained and as a strict task. It is Debian's, and only its
+//!   program is used, since the package would start a web server on this machine.
+//! - Cepheus, a script and an engine in Python, is on PyPI. Its files are verified by their hashes
 //!   (`driver-native/tests/isolation/requirements.txt`). They are unpacked here and run in tasks only.
 
 use std::fs;
@@ -19,13 +19,13 @@ use anyhow::{Context, bail};
 
 use crate::shell;
 
-/// Changes when a judge is to be made anew.
+/// The version of the build steps. A change rebuilds the tools.
 const RECIPE: &str = "2\n";
-/// Where the source package is, and its name there.
+/// The Debian suite of the source package. The constants below describe the package.
 const SUITE: &str = "trixie";
 const SOURCE: &str = "golang-github-opencontainers-runtime-tools";
 const PROGRAM: &str = "github.com/opencontainers/runtime-tools/cmd/runtimetest";
-/// Where Debian puts the sources of Go libraries.
+/// The path of Debian's sources of Go libraries.
 const GO_SOURCES: &str = "/usr/share/gocode";
 const GO_LIBRARIES: [&str; 8] = [
     "blang/semver/v4",
@@ -39,7 +39,7 @@ const GO_LIBRARIES: [&str; 8] = [
 ];
 const PYTHON: &str = "/usr/bin/python3";
 
-/// Debian's packages that the judges are, or are made with.
+/// Debian's packages that contain the tools or build them.
 pub(crate) const PACKAGES: [&str; 13] = [
     "golang-go",
     "golang-github-blang-semver-dev",
@@ -56,17 +56,17 @@ pub(crate) const PACKAGES: [&str; 13] = [
     "xz-utils",
 ];
 
-/// Where the judges are.
+/// Returns the folder of the tools.
 pub(crate) fn folder() -> PathBuf {
     shell::target_dir().join("judges")
 }
 
-/// Whether they are there, as this version wants them.
+/// Whether the tools are present in the version that this program expects.
 pub(crate) fn present() -> bool {
     fs::read_to_string(folder().join("recipe")).is_ok_and(|recipe| recipe == RECIPE)
 }
 
-/// Whether they could be made.
+/// Whether this machine can build the tools.
 pub(crate) fn can_be_made() -> bool {
     let libraries = Path::new(GO_SOURCES).join("src/github.com");
     ["go", "procenv", "xz", "apt-get"]
@@ -79,11 +79,11 @@ pub(crate) fn can_be_made() -> bool {
             .all(|path| libraries.join(path).is_dir())
 }
 
-/// Makes them.
+/// Builds the tools.
 ///
 /// # Errors
 ///
-/// When something cannot be fetched or built; nothing half made is left then.
+/// When a part cannot be fetched or built. No partial result is left then.
 pub(crate) fn make() -> anyhow::Result<()> {
     let folder = folder();
     let scratch = folder.with_extension("new");
@@ -98,7 +98,7 @@ pub(crate) fn make() -> anyhow::Result<()> {
         fs::rename(&scratch, &folder)
             .with_context(|| format!("cannot make {}", folder.display()))?;
     } else {
-        // What it failed at matters more than what is left.
+        // The original error matters more than a failure to clean up.
         let _removed = fs::remove_dir_all(&scratch);
     }
     made
@@ -148,7 +148,7 @@ fn build_runtimetest(work: &Path, program: &Path) -> anyhow::Result<()> {
     .map(drop)
 }
 
-/// Has apt fetch the source archive of [`SUITE`] from where this machine has its packages from.
+/// Fetches the source archive of [`SUITE`] with apt, from the site of this machine's packages.
 fn fetch_source(work: &Path) -> anyhow::Result<PathBuf> {
     let site = site()?;
     for folder in ["lists/partial", "cache/archives/partial"] {
@@ -190,7 +190,7 @@ fn fetch_source(work: &Path) -> anyhow::Result<PathBuf> {
         .with_context(|| format!("apt left no archive of {SOURCE}"))
 }
 
-/// Where this machine's packages of Debian come from.
+/// Returns the site from which this machine gets Debian's packages.
 fn site() -> anyhow::Result<String> {
     let mut apt = Command::new("apt-get");
     apt.args(["indextargets", "--format", "$(ORIGIN) $(LABEL) $(REPO_URI)"]);
@@ -202,7 +202,7 @@ fn site() -> anyhow::Result<String> {
         .context("apt has no archive of Debian's; run: apt-get update")
 }
 
-/// Takes the program out of Debian's package, which is not installed.
+/// Extracts the program from Debian's package without installing the package.
 fn unpack_nginx(work: &Path, program: &Path) -> anyhow::Result<()> {
     let download = || {
         let mut apt = Command::new("apt-get");
@@ -211,7 +211,7 @@ fn unpack_nginx(work: &Path, program: &Path) -> anyhow::Result<()> {
         apt.args(["--option", "APT::Sandbox::User="]);
         shell::capture(&mut apt)
     };
-    // What apt knows of the archive may be too old, or nothing.
+    // The package lists of apt may be missing or outdated.
     if download().is_err() {
         shell::capture(Command::new("apt-get").args(["update", "--quiet=2"]))?;
         download()?;

@@ -1,16 +1,16 @@
-//! `cargo xtask`: the commands a developer and the CI run.
+//! `cargo xtask`: the commands of developers and of the CI.
 //!
-//! - [`setup`] finds and installs what building and testing needs; [`ebpf`] builds the eBPF object
-//! - [`isolation_audits`] makes the tools of others that look at a task from inside
-//! - [`demo`] shows the system on this machine; [`perf`] measures it; [`dist`] builds what is shipped
-//! - [`mod@test`] runs every test this machine can; [`vm`] the ones that need a kernel of their own;
-//!   [`sim`] the simulated cluster; [`cases`] gives recorded decisions to our own code
+//! - [`setup`] finds and installs the requirements of builds and tests; [`ebpf`] builds the eBPF object
+//! - [`isolation_audits`] builds external tools that inspect a task from inside
+//! - [`demo`] shows the system on this machine; [`perf`] measures it; [`dist`] builds the released program
+//! - [`mod@test`] runs every test that this machine can run; [`vm`] runs tests that need their own kernel;
+//!   [`sim`] runs the simulated cluster; [`cases`] compares recorded decisions with our own code
 //! - [`mod@fuzz`] runs the fuzz targets
-//! - [`ci`] is the whole gate: format, lints, [`tidy`], tests, documents, with [`compiler`] in place of rustc. It never
-//!   writes to the tree; [`fix`] and [`bless`] do
-//! - [`shell`] starts other programs for all of them; [`steps`] tells how long their parts take
+//! - [`ci`] is the complete gate: format, lints, [`tidy`], tests, documents, with [`compiler`] in place of rustc. It
+//!   never writes to the tree; [`fix`] and [`bless`] do
+//! - [`shell`] starts other programs for all of them; [`steps`] prints the durations of their parts
 //!
-//! Nothing here is part of the product: no crate depends on this one, and it on none of ours.
+//! Nothing here is part of the product. No crate depends on this one, and this one depends on none of ours.
 #![expect(
     clippy::print_stdout,
     clippy::print_stderr,

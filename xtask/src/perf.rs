@@ -1,4 +1,4 @@
-//! `cargo xtask perf`: builds the benchmarks as released code and runs them.
+//! `cargo xtask perf`: builds the benchmarks in release mode and runs them.
 
 use crate::shell;
 
@@ -11,11 +11,11 @@ pub(crate) struct Options {
     arguments: Vec<String>,
 }
 
-/// The `perf` command.
+/// Runs the `perf` command.
 ///
 /// # Errors
 ///
-/// When the build fails, or a budget is broken and `--check` was given.
+/// When the build fails, or a budget is missed and `--check` was given.
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let mut cargo = shell::cargo();
     cargo.args([

@@ -1,8 +1,8 @@
-//! `cargo xtask setup`: finds what building the eBPF programs and running the tests needs, and
-//! installs what is missing from Debian's packages and crates.io.
+//! `cargo xtask setup`: finds the requirements of the eBPF build and of the tests, and installs missing ones from
+//! Debian's packages and crates.io.
 //!
-//! An installed tool is found by its files and by starting it. So a machine that is not Debian, or has tools from
-//! elsewhere, is served too. A [`Scope`] leaves out what a command does not need.
+//! A tool counts as installed if its files exist and it starts. This also covers a machine without Debian and tools
+//! from other sources. A [`Scope`] leaves out the requirements that a command does not need.
 
 use std::{
     collections::BTreeSet,
@@ -15,7 +15,7 @@ use anyhow::{Context, bail};
 
 use crate::{ebpf, isolation_audits, shell, steps};
 
-/// The version of bpf-linker that was tried with the compilers `build-ebpf` uses.
+/// The version of bpf-linker that was tested with the compilers of `build-ebpf`.
 const BPF_LINKER_VERSION: &str = "0.13.0";
 
 /// Options of `setup`.
@@ -52,7 +52,7 @@ impl Scope {
         }
     }
 
-    /// The command that prepares for it.
+    /// Returns the command for which the scope prepares.
     fn command(self) -> &'static str {
         match self {
             Self::Demo => "cargo xtask setup --for demo",
@@ -62,7 +62,7 @@ impl Scope {
     }
 }
 
-/// The purpose of a need.
+/// The purpose of a requirement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PackageUse {
     Compile,
@@ -84,7 +84,7 @@ impl std::fmt::Display for PackageUse {
     }
 }
 
-/// Something that is needed, and where Debian has it.
+/// A requirement, and the Debian packages that contain it.
 struct Requirement {
     name: &'static str,
     purpose: PackageUse,
@@ -95,7 +95,7 @@ struct Requirement {
 const JUDGES: &str = "the judges of isolation";
 const LINKER: &str = "bpf-linker";
 
-/// Everything, in the order it is named. bpf-linker is last: it is built with the packages.
+/// All requirements, in the order in which they are named. bpf-linker is last, because its build needs the packages.
 const NEEDS: [Requirement; 16] = [
     Requirement {
         name: "a C compiler",
@@ -118,7 +118,7 @@ const NEEDS: [Requirement; 16] = [
     Requirement {
         name: "what bpf-linker is built with",
         purpose: PackageUse::Ebpf,
-        // g++ for the library that LLVM is linked with, not for itself.
+        // g++ is needed for its library, which LLVM links, and not for itself.
         packages: &["llvm-22-dev", "libzstd-dev", "g++"],
         present: || ebpf::linker().is_some() || can_build_linker(),
     },
@@ -203,7 +203,7 @@ const NEEDS: [Requirement; 16] = [
     },
 ];
 
-/// Installs what is missing for everything, or names it.
+/// Installs all missing requirements, or names them.
 ///
 /// # Errors
 ///
@@ -212,11 +212,11 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     prepare(Scope::Tests, options)
 }
 
-/// Installs what is missing for `scope`, or names it.
+/// Installs the missing requirements of `scope`, or names them.
 ///
 /// # Errors
 ///
-/// When something is missing in the end, or with `check`. The message names it, and how to get it.
+/// When a requirement is still missing at the end, or with `check`. The message names it, and how to get it.
 pub(crate) fn prepare(scope: Scope, options: &Options) -> anyhow::Result<()> {
     let missing = missing(scope);
     if missing.is_empty() {
@@ -244,7 +244,7 @@ pub(crate) fn prepare(scope: Scope, options: &Options) -> anyhow::Result<()> {
     install(scope, &missing)
 }
 
-/// Whether a C compiler and make are here, with which Muster itself can be compiled.
+/// Whether a C compiler and make are installed, which compile Muster itself.
 pub(crate) fn can_compile() -> bool {
     NEEDS
         .iter()
@@ -284,7 +284,7 @@ fn install(scope: Scope, missing: &[&Requirement]) -> anyhow::Result<()> {
     report(&self::missing(scope), &problems)
 }
 
-/// The needs of `scope` that are not present.
+/// Returns the requirements of `scope` that are not present.
 fn missing(scope: Scope) -> Vec<&'static Requirement> {
     NEEDS
         .iter()
@@ -292,7 +292,7 @@ fn missing(scope: Scope) -> Vec<&'static Requirement> {
         .collect()
 }
 
-/// Says what became of it.
+/// Prints the result of the installation.
 fn report(missing: &[&Requirement], problems: &[String]) -> anyhow::Result<()> {
     if missing.is_empty() {
         println!("setup: nothing is missing any more");
@@ -336,7 +336,7 @@ fn install_packages(needs: &[&Requirement]) -> anyhow::Result<()> {
         shell::run(apt().arg("update").arg("--quiet"))?;
         absent = without_candidate(&wanted)?;
     }
-    // A need is of no use in part: rustc without its sources builds nothing here.
+    // A partial requirement is useless: rustc without its sources cannot build `core`.
     let can_be_had: BTreeSet<&str> = needs
         .iter()
         .filter(|need| {
@@ -362,7 +362,7 @@ fn install_packages(needs: &[&Requirement]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The packages that apt could not install now, for want of a version.
+/// Returns the packages that apt cannot install now, because no version is available.
 fn without_candidate(packages: &BTreeSet<&str>) -> anyhow::Result<BTreeSet<String>> {
     let policy = shell::capture(
         Command::new("apt-cache")
@@ -378,7 +378,7 @@ fn without_candidate(packages: &BTreeSet<&str>) -> anyhow::Result<BTreeSet<Strin
         .collect())
 }
 
-/// The packages that have a version to install, by what `apt-cache policy` prints.
+/// Returns the packages with an installable version in the output of `apt-cache policy`.
 fn candidates(policy: &str) -> BTreeSet<&str> {
     let mut available = BTreeSet::new();
     let mut package = "";
@@ -396,8 +396,8 @@ fn candidates(policy: &str) -> BTreeSet<&str> {
     available
 }
 
-/// Builds bpf-linker from crates.io, without optimization and debug information: its work is done by LLVM, which is
-/// built already, and compiling it is what a newcomer waits for. Quiet, since it runs beside another build.
+/// Builds bpf-linker from crates.io, without optimization and debug information. LLVM, which is built already, does
+/// its work, and a newcomer waits for this compilation. The build is quiet, since it runs beside another build.
 fn install_linker() -> anyhow::Result<()> {
     let feature = format!("llvm-{}", ebpf::LLVM_MAJOR);
     shell::run(
@@ -438,7 +438,7 @@ fn go_libraries() -> bool {
 }
 
 fn static_busybox() -> bool {
-    // `ldd` fails for a program that needs no library.
+    // `ldd` fails for a statically linked program.
     shell::find_program("busybox")
         .is_some_and(|busybox| shell::capture(Command::new("ldd").arg(busybox)).is_err())
 }
@@ -471,7 +471,7 @@ fn confirmed() -> anyhow::Result<bool> {
     ))
 }
 
-/// Where a need comes from, for a reader.
+/// Describes the source of a requirement, for a reader.
 fn source(need: &Requirement) -> String {
     if need.packages.is_empty() {
         match need.name {
@@ -504,7 +504,7 @@ mod tests {
         assert_eq!(candidates(policy), BTreeSet::from(["gcc"]));
     }
 
-    /// bpf-linker is built with what the needs before it install.
+    /// Checks that bpf-linker comes last, because its build needs the requirements before it.
     #[test]
     fn bpf_linker_comes_last() {
         assert_eq!(NEEDS.last().map(|need| need.name), Some(LINKER));

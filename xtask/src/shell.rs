@@ -1,4 +1,4 @@
-//! Starting other programs: where the tree is, a clean `cargo`, output that is shown and read.
+//! Starting other programs: the workspace's folder, a clean `cargo`, output that is both shown and read.
 
 pub(crate) mod artifact;
 pub(crate) mod usage;
@@ -12,13 +12,13 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 
-/// Bytes read from a program's output at a time. A line of a test is far shorter; a larger buffer
-/// would not make the copy faster, since the programs write line by line.
+/// Bytes read from a program's output at a time. A line of a test is far shorter. A larger buffer would not make the
+/// copy faster, since the programs write line by line.
 const OUTPUT_CHUNK_BYTES: usize = 16 * 1024;
 
-/// The workspace's folder.
+/// Returns the workspace's folder.
 pub(crate) fn root() -> PathBuf {
-    // `cargo run` sets the variable; the constant serves a binary that is started by hand.
+    // `cargo run` sets the variable. The constant serves a binary that is started by hand.
     let xtask = std::env::var_os("CARGO_MANIFEST_DIR")
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
     xtask
@@ -26,14 +26,14 @@ pub(crate) fn root() -> PathBuf {
         .map_or_else(|| xtask.clone(), Path::to_path_buf)
 }
 
-/// A copy of this program, at a path that stays the same. A build of the workspace replaces the program itself.
+/// Copies this program to a constant path and returns the path. A build of the workspace replaces the program itself.
 ///
 /// # Errors
 ///
 /// When the copy cannot be made.
 pub(crate) fn own_copy() -> anyhow::Result<PathBuf> {
     let copy = target_dir().join("muster-xtask-copy");
-    // The kernel keeps the file of a running program, also when its name is gone.
+    // The kernel keeps the file of a running program, even if its name is deleted.
     let own = std::fs::read("/proc/self/exe").context("cannot read this program")?;
     if std::fs::read(&copy).is_ok_and(|present| present == own) {
         return Ok(copy);
@@ -46,17 +46,17 @@ pub(crate) fn own_copy() -> anyhow::Result<PathBuf> {
     Ok(copy)
 }
 
-/// Where cargo puts what it builds.
+/// Returns cargo's target folder.
 pub(crate) fn target_dir() -> PathBuf {
     let dir =
         std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
     root().join(dir)
 }
 
-/// A `cargo` in the workspace's folder.
+/// Returns a `cargo` command in the workspace's folder.
 ///
-/// `cargo run` describes the xtask package in the environment. Passed on, these variables would
-/// make some build scripts run again each time a developer goes from `cargo xtask` to `cargo`.
+/// `cargo run` describes the xtask package in the environment. If these variables were passed on, some build scripts
+/// would run again whenever a developer alternates between `cargo xtask` and `cargo`.
 pub(crate) fn cargo() -> Command {
     let mut command = Command::new("cargo");
     command.current_dir(root());
@@ -91,11 +91,11 @@ pub(crate) fn run(command: &mut Command) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs `command` and returns what it wrote to standard output.
+/// Runs `command` and returns its standard output.
 ///
 /// # Errors
 ///
-/// As [`run`]; the message then ends with what the program wrote to standard error.
+/// As [`run`]; the message then ends with the program's standard error.
 pub(crate) fn capture(command: &mut Command) -> anyhow::Result<String> {
     let output = command
         .stdin(Stdio::null())
@@ -113,8 +113,8 @@ pub(crate) fn capture(command: &mut Command) -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Runs `command` with both of its outputs in one pipe, in the order they were written, and hands
-/// each line to `on_line` as it comes.
+/// Runs `command` with both of its outputs in one pipe, in the order in which they are written. Passes each line to
+/// `on_line` as it arrives.
 pub(crate) fn lines(
     command: &mut Command,
     on_line: &mut dyn FnMut(&str),
@@ -127,13 +127,13 @@ pub(crate) fn lines(
     let mut child = command
         .spawn()
         .with_context(|| format!("cannot start {}", display(command)))?;
-    // The command keeps the writing ends until it is given others; the reader would never end.
+    // The command keeps the writing ends until it gets other outputs. The reader would never reach the end otherwise.
     command.stdout(Stdio::null()).stderr(Stdio::null());
     copy(reader, &mut std::io::sink(), on_line)?;
     usage::wait(&mut child)
 }
 
-/// Copies `reader` to `output` as it comes, and hands each whole line to `on_line`.
+/// Copies `reader` to `output` as data arrives, and passes each complete line to `on_line`.
 pub(crate) fn copy(
     mut reader: impl Read,
     output: &mut dyn Write,
@@ -164,7 +164,7 @@ pub(crate) fn copy(
     Ok(())
 }
 
-/// Where the program `name` is, if it is in `PATH` or where Debian keeps what only root runs.
+/// Returns the path of the program `name`. Searches `PATH` and the folders in which Debian keeps root's programs.
 pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
@@ -173,7 +173,7 @@ pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
         .find(|file| file.is_file())
 }
 
-/// The command as one would type it.
+/// Formats the command as a user would type it.
 pub(crate) fn display(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     words
@@ -182,7 +182,7 @@ pub(crate) fn display(command: &Command) -> String {
         .join(" ")
 }
 
-/// `word`, quoted for a POSIX shell where it must be.
+/// Quotes `word` for a POSIX shell if necessary.
 pub(crate) fn quote(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,+@%".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
@@ -191,7 +191,7 @@ pub(crate) fn quote(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
-/// `0.4 s`, `48 s`, `2 m 05 s`.
+/// Formats a duration: `0.4 s`, `48 s`, `2 m 05 s`.
 pub(crate) fn seconds(duration: Duration) -> String {
     match duration.as_secs() {
         0..10 => format!("{:.1} s", duration.as_secs_f64()),

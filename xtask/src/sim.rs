@@ -1,4 +1,4 @@
-//! `cargo xtask sim`: the simulated cluster, from seeds.
+//! `cargo xtask sim`: runs the simulated cluster from seeds.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,18 +8,20 @@ use anyhow::Context as _;
 use crate::shell;
 use crate::shell::artifact::Artifact;
 
-/// The simulator's program.
+/// The name of the simulator's program.
 pub(crate) const PROGRAM: &str = "muster-control-sim";
 
-/// The packages that compute while the simulator runs. Optimised, a seed takes 0.4 s of one core instead of 2.4 s.
-/// The other tests mostly wait and would not earn the time: `muster-control-core` compiles in 164 s of CPU time
-/// instead of 36 s. A profile of its own would compile all dependencies once more.
+/// The packages that compute while the simulator runs. With optimisation, a seed takes 0.4 s of one core instead of
+/// 2.4 s.
+///
+/// The other tests mostly wait, so optimisation would not pay off: `muster-control-core` compiles in 164 s of CPU
+/// time instead of 36 s. A separate profile would compile all dependencies once more.
 const OPTIMISED: [&str; 3] = ["muster-control-core", "muster-control-sim", "muster-domain"];
 
-/// Seeds that the gate runs: a minute and a half of processor time.
+/// The number of seeds in the gate: a minute and a half of processor time.
 const GATE_SEEDS: u64 = 200;
 
-/// Seeds of a long run: 75 minutes of processor time.
+/// The number of seeds in a long run: 75 minutes of processor time.
 const LONG_SEEDS: u64 = 10_000;
 
 /// Whether `artifact` is the simulator's program.
@@ -47,11 +49,11 @@ pub(crate) struct Options {
     more: Vec<String>,
 }
 
-/// The `sim` command.
+/// Runs the `sim` command.
 ///
 /// # Errors
 ///
-/// When the simulation found something.
+/// When the simulation found a fault.
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let mut cargo = shell::cargo();
     cargo.args(["run", "--quiet", "--package", PROGRAM]);
@@ -68,7 +70,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     shell::run(cargo.args(&options.more))
 }
 
-/// Adds to `cargo` what builds the simulator and its tests.
+/// Adds to `cargo` the arguments that build the simulator and its tests.
 pub(crate) fn build_arguments(cargo: &mut Command) {
     cargo.args(["build", "--package", PROGRAM, "--all-targets"]);
     optimise(cargo);
@@ -81,11 +83,11 @@ fn optimise(cargo: &mut Command) {
     }
 }
 
-/// Runs the gate's seeds with `program`, one process for each processor, and returns how many ran.
+/// Runs the gate's seeds with `program`, one process per processor, and returns the number of seeds that ran.
 ///
 /// # Errors
 ///
-/// When a seed found a fault, or fewer seeds ran than the gate asks for.
+/// When a seed found a fault, or fewer seeds ran than the gate requires.
 pub(crate) fn gate(program: &Path, long: bool) -> anyhow::Result<u64> {
     let wanted = if long { LONG_SEEDS } else { GATE_SEEDS };
     let processes = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
@@ -108,7 +110,7 @@ pub(crate) fn gate(program: &Path, long: bool) -> anyhow::Result<u64> {
     Ok(ran)
 }
 
-/// Splits seeds 1 to `count` into at most `parts` ranges: the first seed and the length of each.
+/// Splits seeds 1 to `count` into at most `parts` ranges. Returns the first seed and the length of each.
 fn ranges(count: u64, parts: u64) -> Vec<(u64, u64)> {
     let length = count.div_ceil(parts.max(1)).max(1);
     (0..count)
@@ -132,7 +134,7 @@ fn run_seeds(program: &Path, first: u64, count: u64) -> anyhow::Result<u64> {
     seeds_that_ran(&text).context("the simulator did not print its count of seeds")
 }
 
-/// The count at the beginning of the simulator's last line: `200 seeds: ...`.
+/// Returns the count at the beginning of the simulator's last line: `200 seeds: ...`.
 fn seeds_that_ran(output: &str) -> Option<u64> {
     let last = output
         .lines()

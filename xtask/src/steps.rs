@@ -1,7 +1,7 @@
 //! Steps of the long commands: a line before each with its last duration, and one after it.
 //!
-//! Durations are kept in `xtask-times.json` of the target folder. They only inform; a file that cannot be read or
-//! written is no error.
+//! Durations are kept in `xtask-times.json` of the target folder. They are for information only. An error while the
+//! file is read or written is ignored.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,18 +10,18 @@ use std::time::{Duration, Instant};
 
 use crate::shell;
 
-/// Steps whose duration is kept. Every step of today's commands fits several times.
+/// The most steps with a stored duration. It is several times the number of all current steps.
 const STEPS_MAX: usize = 100;
 
-/// Held while the file is read and written: steps run beside each other.
+/// A lock for reading and writing the file, because steps run concurrently.
 static FILE: Mutex<()> = Mutex::new(());
 
-/// Runs `step`, and prints its name with the last duration before it and its own after it. Only a duration of
-/// success is kept: a failure tells nothing about the next run.
+/// Runs `step`. Prints its name with the last duration before it, and its own duration after it. Only the duration of
+/// a success is stored, because a failure does not predict the next run.
 ///
 /// # Errors
 ///
-/// Those of `step`.
+/// The errors of `step`.
 pub(crate) fn run<T>(name: &str, step: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
     let last = read().get(name).copied();
     println!("── {name}{}", expectation(last));
@@ -36,7 +36,7 @@ pub(crate) fn run<T>(name: &str, step: impl FnOnce() -> anyhow::Result<T>) -> an
     result
 }
 
-/// `, 2 m 05 s last time`; nothing for a step that has not run here before.
+/// Formats the last duration, such as `, 2 m 05 s last time`. It is empty for a step that has not run here before.
 fn expectation(last: Option<f64>) -> String {
     last.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
         .map(|last| format!(", {} last time", shell::seconds(last)))
@@ -47,7 +47,7 @@ fn file() -> PathBuf {
     shell::target_dir().join("xtask-times.json")
 }
 
-/// Seconds by step.
+/// Reads the durations in seconds by step.
 fn read() -> BTreeMap<String, f64> {
     let text = std::fs::read_to_string(file()).unwrap_or_default();
     parse(&text)
@@ -65,7 +65,7 @@ fn remember(name: &str, duration: Duration) {
     let mut times = read();
     times.insert(name.to_owned(), duration.as_secs_f64());
     if let Ok(text) = serde_json::to_string_pretty(&times) {
-        // Without the file the next run prints no last duration, which is all.
+        // Without the file, the next run only lacks the last duration.
         drop(std::fs::write(file(), text));
     }
 }

@@ -1,12 +1,14 @@
-//! `cargo xtask test`: every test that this machine can run, and the name of each it cannot.
+//! `cargo xtask test`: runs every test that this machine can run, and names each other test.
 //!
-//! Four tiers: T0 in process, T1 on this machine (real sockets, files, processes), T2 in a guest
-//! with its own kernel, T3 the demo as a black box. The kind of its target tells whether a test is
-//! of T0 or T1: libraries and programs have T0. [`guest`] runs T2, [`output`] reads what the tests print, [`report`]
-//! counts and prints the summary, [`required`] names the tests without which no run is good.
+//! There are four tiers. T0 runs in process, and T1 on this machine (real sockets, files, processes). T2 runs in a
+//! guest with its own kernel, and T3 is the demo as a black box. The kind of a test's target decides between T0 and
+//! T1: tests of libraries and programs are T0.
 //!
-//! A test that cannot run says so by a line in the file that `MUSTER_SKIP_FILE` names: libtest
-//! shows nothing of a test that passes, and knows no "skipped".
+//! [`guest`] runs T2, and [`output`] reads the output of the tests. [`report`] counts and prints the summary, and
+//! [`required`] lists the tests that every good run must include.
+//!
+//! A test that cannot run reports this by a line in the file that `MUSTER_SKIP_FILE` names. libtest shows no output
+//! of a test that passes, and has no status "skipped".
 
 mod guest;
 mod host;
@@ -33,7 +35,7 @@ use timing::{StepTimer, Timing};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SourceCheck {
     pub(crate) name: &'static str,
-    /// The command that repeats it.
+    /// The command that repeats the check.
     pub(crate) command: &'static str,
     pub(crate) run: fn() -> anyhow::Result<CheckOutcome>,
 }
@@ -42,7 +44,7 @@ pub(crate) struct SourceCheck {
 #[derive(Debug)]
 pub(crate) enum CheckOutcome {
     Passed,
-    /// It could not run here.
+    /// The check could not run on this machine.
     Skipped {
         reason: String,
     },
@@ -81,17 +83,17 @@ pub(crate) struct Options {
     require_all: bool,
 }
 
-/// The `test` command.
+/// Runs the `test` command.
 ///
 /// # Errors
 ///
-/// When the tests could not be started. Failed tests are in the exit status and the summary.
+/// When the tests could not be started. The exit status and the summary report failed tests.
 pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     run_gate(options, false, &[], &[])
 }
 
 impl Options {
-    /// Everything; in a long run with all repetitions.
+    /// Returns options that run everything, with all repetitions in a long run.
     pub(crate) fn everything(long: bool) -> Self {
         Self {
             long,
@@ -100,7 +102,7 @@ impl Options {
     }
 }
 
-/// Runs the checks `first`, then the checks `beside` and the tests; with `lints`, clippy compiles them.
+/// Runs the checks `first`, and then the checks `beside` and the tests. With `lints`, clippy compiles the tests.
 ///
 /// # Errors
 ///
@@ -145,10 +147,10 @@ pub(crate) fn run_gate(
     all.finish()
 }
 
-/// A run of the gate: what its threads share.
+/// The data of a run of the gate that its threads share.
 struct GateRun<'a> {
     options: &'a Options,
-    /// Whether clippy compiles, so that one build gives programs and lints.
+    /// Whether clippy is the compiler, so that one build produces both programs and lints.
     lints: bool,
     folder: &'a Path,
     report: Mutex<Report>,
@@ -164,7 +166,7 @@ impl GateRun<'_> {
         self.timing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs `work` and records its times.
+    /// Runs `work` and records its wall time and processor time.
     fn step<T>(&self, name: &str, work: impl FnOnce() -> T) -> T {
         let step = StepTimer::new(name);
         let result = work();
@@ -186,7 +188,7 @@ impl GateRun<'_> {
         }
     }
 
-    /// Installs packages beside the compilation, which needs only a C compiler and make.
+    /// Installs packages during the compilation, which needs only a C compiler and make.
     fn prepare_and_build(&self) -> anyhow::Result<Vec<Artifact>> {
         let build = || self.step("build", || self.build_tests());
         if !setup::can_compile() {
@@ -201,7 +203,7 @@ impl GateRun<'_> {
         })
     }
 
-    /// Builds every test and program but those of the simulator, which are optimised.
+    /// Builds every test and program, except those of the simulator, which are built with optimisation.
     fn build_tests(&self) -> anyhow::Result<Vec<Artifact>> {
         let mut cargo = self.cargo_with_lints()?;
         cargo.args(["build", "--all-targets", "--timings"]);
@@ -213,7 +215,8 @@ impl GateRun<'_> {
         self.build(cargo)
     }
 
-    /// A cargo that compiles; for the gate with clippy as the compiler, which checks and compiles in one go.
+    /// Returns a cargo command that compiles. In the gate the compiler is clippy, which checks and compiles in one
+    /// run.
     fn cargo_with_lints(&self) -> anyhow::Result<Command> {
         let mut cargo = shell::cargo();
         if self.lints {
@@ -222,7 +225,7 @@ impl GateRun<'_> {
         Ok(cargo)
     }
 
-    /// Runs a build; in the gate, each warning is a failure.
+    /// Runs a build. In the gate, each warning is a failure.
     fn build(&self, mut cargo: Command) -> anyhow::Result<Vec<Artifact>> {
         let built = artifact::build(&mut cargo)?;
         if self.lints && built.warnings > 0 {
@@ -235,8 +238,8 @@ impl GateRun<'_> {
         Ok(built.artifacts)
     }
 
-    /// Installs missing programs and builds the eBPF object. Without them most tests can run, and
-    /// the others say so.
+    /// Installs missing programs and builds the eBPF object. Most tests can run without them, and the other tests
+    /// report that they cannot.
     fn prepare(&self) {
         if self.options.quick {
             self.report().skip(Skip::new(
@@ -251,14 +254,16 @@ impl GateRun<'_> {
         self.report().merge(report);
     }
 
-    /// The checks, then the tiers: the simulator, the guests with T0 and the demo beside the last of them, then T1.
+    /// Runs the checks and then the tiers. The order is: the simulator, the guests with T0 and the demo during the
+    /// last guests, then T1.
     ///
-    /// A compiler or a guest beside the tests of T1 cost more than it won, even at the lowest priority. A
-    /// compiler that is preempted within the kernel holds up grace periods of RCU, for which every attached eBPF
-    /// program and removed namespace waits: tests of agents took five times as long. A guest that gets little of the
-    /// processor fails its tests of rates.
+    /// A compiler or a guest during T1 cost more time than it saved, even at the lowest priority. A compiler that is
+    /// preempted within the kernel delays RCU grace periods. Every attached eBPF program and every removed namespace
+    /// waits for them, so tests of agents took five times as long. A guest that gets little processor time fails its
+    /// tests of rates.
     fn everything(&self, artifacts: &[Artifact], beside: &[SourceCheck]) -> anyhow::Result<()> {
-        // In turn: the build of the simulator may replace libraries that rustdoc reads.
+        // The checks run one after the other, because the build of the simulator may replace libraries that rustdoc
+        // reads.
         for check in beside {
             self.check(*check);
         }
@@ -294,14 +299,14 @@ impl GateRun<'_> {
         Ok(())
     }
 
-    /// The tests among `artifacts` on this machine.
+    /// Runs the tests among `artifacts` on this machine.
     fn host_tests(&self, step: &str, artifacts: &[Artifact]) -> anyhow::Result<Run> {
         self.step(step, || {
             host::run(artifacts, self.folder, &self.timing, self.options.long)
         })
     }
 
-    /// T2, with `beside` on the first processor that has no guest left.
+    /// Runs T2, with `beside` on the first processor that has no guest left.
     fn guests(
         &self,
         artifacts: &[Artifact],
@@ -322,7 +327,8 @@ impl GateRun<'_> {
         guests
     }
 
-    /// The simulated cluster, part of T0: the tests of the simulator, then its seeds. It is compiled with optimisation.
+    /// Runs the simulated cluster, a part of T0: the tests of the simulator, then its seeds. It is compiled with
+    /// optimisation.
     fn simulator(&self) -> anyhow::Result<Option<(Run, Vec<Artifact>)>> {
         const COMMAND: &str = "cargo xtask sim --seeds 200";
         let packages = &self.options.packages;
@@ -358,7 +364,7 @@ impl GateRun<'_> {
         Ok(Some((run, artifacts)))
     }
 
-    /// T3.
+    /// Runs the demo (T3).
     fn demo(&self, artifacts: &[Artifact]) {
         const COMMAND: &str = "cargo xtask demo";
         let options = self.options;
@@ -380,7 +386,7 @@ impl GateRun<'_> {
         }
     }
 
-    /// Prints the tables and the summary, writes them to the report's folder, returns the exit status.
+    /// Prints the tables and the summary, writes them to the report's folder, and returns the exit status.
     fn finish(self) -> anyhow::Result<ExitCode> {
         let report = self.report.into_inner();
         let report = report.unwrap_or_else(PoisonError::into_inner);
@@ -414,7 +420,7 @@ fn prepare(report: &mut Report) {
     }
     match (ebpf::build(), installed) {
         (Ok(_), _) => {}
-        // Whether the programs are broken is not known where they cannot be built.
+        // If the programs cannot be built, it is unknown whether they are broken.
         (Err(error), Err(_)) => {
             report.skip(Skip::new(
                 "build-ebpf",
@@ -432,7 +438,7 @@ fn prepare(report: &mut Report) {
     }
 }
 
-/// Runs the demo as a program of its own: away from the terminal it waits for no input.
+/// Runs the demo as a separate process. Without a terminal it does not wait for input.
 fn demo(artifacts: &[Artifact], folder: &Path) -> anyhow::Result<()> {
     let muster = artifacts
         .iter()

@@ -1,11 +1,13 @@
-//! `cargo xtask tidy`: the rules that the compiler and clippy do not know.
+//! `cargo xtask tidy`: the rules that the compiler and clippy do not check.
 //!
-//! [`circles`] finds circles of imports; [`crates`] holds the dependency table against what cargo resolves; [`third_party`] holds crates of others against
-//! `deny.toml`; [`text`] the rules about one line of code;
-//! [`layout`] those about files and their names; [`names`] those about names; [`prose`] those about
-//! doc comments; [`documents`] those about Markdown; [`formats`] holds golden files against their lock.
-//! They return findings ([`finding`]) and print nothing. Deliberate exceptions stand, with their reasons, in `xtask/tidy-exceptions.toml` ([`exceptions`]). More of
-//! them than the list says is an error, and so is less, so the list only shrinks.
+//! [`circles`] finds circles of imports. [`crates`] compares the dependency table with cargo's resolution.
+//! [`third_party`] checks crates of others against `deny.toml`. [`text`] has the rules about one line of code, and
+//! [`layout`] the rules about files and their names. [`names`] has the rules about names, [`doc_comments`] and
+//! [`prose`] about doc comments, and [`documents`] about Markdown. [`formats`] compares golden files with their lock.
+//!
+//! They return findings ([`finding`]) and print nothing. `xtask/tidy-exceptions.toml` lists deliberate exceptions
+//! with their reasons ([`exceptions`]). More findings than the list allows are an error, and so are fewer. The list
+//! can therefore only shrink.
 
 mod circles;
 mod crates;
@@ -29,7 +31,7 @@ use crate::shell;
 use finding::Finding;
 use source::SourceFile;
 
-/// The `tidy` command.
+/// Runs the `tidy` command.
 ///
 /// # Errors
 ///
@@ -73,11 +75,11 @@ pub(crate) fn run() -> anyhow::Result<()> {
     }
 }
 
-/// The files of the tree that git knows or would take.
+/// Returns the files of the tree that git tracks or would add.
 fn files() -> anyhow::Result<Vec<SourceFile>> {
     let root = shell::root();
     let mut git = Command::new("git");
-    // The CI's clone may belong to another user than the one who runs this.
+    // The clone in the CI may belong to another user than the one that runs this program.
     git.arg("-c")
         .arg(format!("safe.directory={}", root.display()));
     git.args([
@@ -92,7 +94,7 @@ fn files() -> anyhow::Result<Vec<SourceFile>> {
     let mut files = Vec::new();
     for path in list.split('\0').filter(|path| !path.is_empty()) {
         let full = root.join(path);
-        // Deleted and not yet committed, or a link to a folder.
+        // The path is a deleted file before its commit, or a link to a folder.
         if !full.is_file() {
             continue;
         }

@@ -1,9 +1,9 @@
-//! `cargo xtask vm`: a command as root in a guest with its own kernel and pure cgroup v2.
+//! `cargo xtask vm`: runs a command as root in a guest with its own kernel and pure cgroup v2.
 //!
-//! Some tests need what a developer's machine may not let us touch, such as limits and the OOM killer. They run in a
-//! QEMU guest. Its kernel is Debian's, unpacked from the package and not installed ([`kernel`]). Its file system is an
-//! archive with busybox, our binaries and the libraries they need ([`initramfs`]). [`qemu`] starts it, shows its
-//! console and returns the status that the guest reports on a second serial port.
+//! Some tests need privileged features that a developer's machine may not offer, such as limits and the OOM killer.
+//! They run in a QEMU guest. Its kernel is Debian's, unpacked from the package and not installed ([`kernel`]). Its
+//! file system is an archive with busybox, our binaries and the libraries they need ([`initramfs`]). [`qemu`] starts
+//! the guest, shows its console and returns the status that the guest reports on a second serial port.
 //!
 //! This command writes nothing outside the target folder. The guest has neither network nor disk.
 
@@ -26,8 +26,7 @@ use crate::shell::artifact::{self, Artifact};
 
 pub(crate) use kernel::SERIES;
 
-/// The test binaries that belong in the guest: package and target. One that does not exist yet
-/// is named and left out.
+/// The test binaries of the guest: package and target. One that does not exist yet is named and left out.
 const GUEST_TESTS: [(&str, &str); 3] = [
     ("muster-agent", "vm"),
     ("muster-agent", "it"),
@@ -37,8 +36,8 @@ const GUEST_TESTS: [(&str, &str); 3] = [
 /// A test binary, and libtest's arguments that select some of its tests.
 type Filter = (&'static str, &'static str);
 
-/// The tests of the eBPF programs that run under each kernel: every program is loaded, attached, counts and judges.
-/// This machine runs all of them, and so does each guest in a long run.
+/// The tests of the eBPF programs that run under each kernel. Every program is loaded, attached, counts and decides.
+/// This machine runs all tests of the programs, and so does each guest in a long run.
 macro_rules! ebpf_tests {
     () => {
         "adoption::this_kernel adoption::counts_and_exits block:: exec:: group::walk_matches nat::published \
@@ -50,7 +49,7 @@ macro_rules! ebpf_tests {
 }
 
 /// The tests that depend on cgroup v2, on the kernel, or on mounts that a container does not allow. All others run on
-/// this machine only: an emulated one takes five to ten times as long.
+/// this machine only, because an emulated machine takes five to ten times as long.
 const GUEST_FILTERS: [Filter; 3] = [
     (
         "it",
@@ -73,10 +72,10 @@ const GUEST_FILTERS: [Filter; 3] = [
     ),
 ];
 
-/// The binary that tests the eBPF programs, and [`ebpf_tests`].
+/// The binary that tests the eBPF programs, with [`ebpf_tests`].
 const EBPF_TESTS: Filter = ("vm", ebpf_tests!());
 
-/// The exit status when the guest had to be ended at its deadline, as that of `timeout`.
+/// The exit status when the guest was ended at its deadline. It equals that of `timeout`.
 const STATUS_DEADLINE: u8 = 124;
 
 /// Options for the guest and for its command.
@@ -147,7 +146,7 @@ impl Default for Options {
     }
 }
 
-/// A series of kernels: numbers with dots between them, which is part of a file's name.
+/// Parses a series of kernels: numbers separated by dots. It becomes part of a file's name.
 fn parse_series(text: &str) -> Result<String, String> {
     let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
     if text.split('.').all(is_number) {
@@ -159,16 +158,16 @@ fn parse_series(text: &str) -> Result<String, String> {
     ))
 }
 
-/// How it went in the guest.
+/// The outcome of a guest's command.
 #[derive(Debug)]
 pub(crate) enum Outcome {
     /// The command ran and ended with this status.
     Ended(u8),
     /// The guest was ended at the deadline.
     Deadline,
-    /// The guest was ended because it had said nothing for too long.
+    /// The guest was ended because it had printed nothing for too long.
     Silent,
-    /// The guest went away without a status: its kernel panicked, or QEMU failed.
+    /// The guest ended without a status, because its kernel panicked or QEMU failed.
     Vanished {
         /// QEMU's exit status, as text.
         status: String,
@@ -180,7 +179,7 @@ pub(crate) enum Outcome {
     },
 }
 
-/// The `vm` command.
+/// Runs the `vm` command.
 pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     let binaries = binaries(options)?;
     if options.command.is_empty() && !binaries.iter().any(is_guest_test) {
@@ -204,13 +203,13 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Boots a guest that holds `binaries`, runs the command in it, copies its console to `console` as it
-/// comes and hands each line to `on_line`.
+/// Boots a guest with `binaries` and runs the command in it. Copies its console to `console` as it arrives, and
+/// passes each line to `on_line`.
 ///
 /// # Errors
 ///
-/// An error when the guest's file system cannot be made. A machine that lacks something for a guest is not an error but
-/// [`Outcome::Unavailable`].
+/// When the guest's file system cannot be made. If this machine lacks a requirement of a guest, the result is
+/// [`Outcome::Unavailable`] and not an error.
 pub(crate) fn guest(
     options: &Options,
     binaries: &[Artifact],
@@ -270,16 +269,16 @@ pub(crate) fn guest(
     qemu::run(&guest, console, on_line)
 }
 
-/// Downloads the kernels and learns how guests run here, so that guests that start at once find both.
+/// Downloads the kernels and determines the acceleration, so that guests that start at once find both.
 ///
 /// # Errors
 ///
-/// When a kernel cannot be had. The guest that needs it reports the same reason.
+/// When a kernel is not available. The guest that needs it reports the same reason.
 pub(crate) fn prepare() -> anyhow::Result<()> {
     SERIES.into_iter().try_for_each(prepare_series)
 }
 
-/// Downloads the kernel of one series and learns how guests run here.
+/// Downloads the kernel of one series and determines the acceleration.
 ///
 /// # Errors
 ///
@@ -295,7 +294,7 @@ pub(crate) fn prepare_series(series: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The binaries for the guest among `built`.
+/// Returns the binaries for the guest among `built`.
 pub(crate) fn choose(built: &[Artifact]) -> Vec<Artifact> {
     built
         .iter()
@@ -304,13 +303,13 @@ pub(crate) fn choose(built: &[Artifact]) -> Vec<Artifact> {
         .collect()
 }
 
-/// The tests of the eBPF programs among `binaries`. They need no other program.
+/// Returns the binaries with tests of the eBPF programs among `binaries`. They need no other program.
 fn choose_ebpf(binaries: &[Artifact]) -> Vec<Artifact> {
     let chosen = binaries.iter().filter(|binary| tests_programs(binary));
     chosen.cloned().collect()
 }
 
-/// Whether `artifact` holds the tests of the eBPF programs.
+/// Whether `artifact` contains the tests of the eBPF programs.
 pub(crate) fn tests_programs(artifact: &Artifact) -> bool {
     artifact.is_test && artifact.target == EBPF_TESTS.0
 }
@@ -327,7 +326,7 @@ pub(crate) fn is_guest_test(artifact: &Artifact) -> bool {
             .any(|(package, target)| artifact.package == *package && artifact.target == *target)
 }
 
-/// The binaries that a guest started by hand gets.
+/// Returns the binaries of a guest that a user starts.
 fn binaries(options: &Options) -> anyhow::Result<Vec<Artifact>> {
     if options.no_build {
         let executable = shell::target_dir().join("debug/muster");
@@ -351,7 +350,7 @@ fn binaries(options: &Options) -> anyhow::Result<Vec<Artifact>> {
             .find(|(_, target)| target == name)
             .with_context(|| format!("the guest has no test {name}"))?;
         let mut cargo = shell::cargo();
-        // Some tests start the program.
+        // Some tests start the `muster` program.
         cargo.args(["build", "--workspace", "--bin", "muster", "--test", target]);
         return Ok(choose(&artifact::build(&mut cargo)?.artifacts));
     }
@@ -376,7 +375,7 @@ fn binaries(options: &Options) -> anyhow::Result<Vec<Artifact>> {
     Ok(chosen)
 }
 
-/// Whether the package has an integration test of that name: a file, or a folder with `main.rs`.
+/// Whether the package has an integration test `target`: a file, or a folder with `main.rs`.
 fn test_exists(package: &str, target: &str) -> bool {
     let tests = shell::root()
         .join(package.trim_start_matches("muster-"))
@@ -384,7 +383,8 @@ fn test_exists(package: &str, target: &str) -> bool {
     tests.join(format!("{target}.rs")).is_file() || tests.join(target).join("main.rs").is_file()
 }
 
-/// The filters of a guest's binaries. A binary without one runs all of its tests, as every binary does in a long run.
+/// Returns the filters of a guest's binaries. A binary without a filter runs all of its tests, as every binary does
+/// in a long run.
 fn filters(ebpf: bool, long: bool) -> &'static [Filter] {
     match (long, ebpf) {
         (true, _) => &[],
@@ -393,7 +393,7 @@ fn filters(ebpf: bool, long: bool) -> &'static [Filter] {
     }
 }
 
-/// The script for the guest's shell: the command as given, or each test in turn.
+/// Returns the script for the guest's shell: the command as given, or each test in turn.
 fn script(command: &[String], binaries: &[Artifact], filters: &[Filter]) -> String {
     if !command.is_empty() {
         let words: Vec<String> = command.iter().map(|word| shell::quote(word)).collect();
@@ -406,7 +406,7 @@ fn script(command: &[String], binaries: &[Artifact], filters: &[Filter]) -> Stri
         let path = initramfs::guest_path(test);
         let filter = filters.iter().find(|(name, _)| *name == test.target);
         let filter = filter.map_or("", |(_, filter)| filter);
-        // `cargo xtask test` reads the line, to name a failure by the binary it is in.
+        // `cargo xtask test` parses the line, so that it can name the binary of a failure.
         writeln!(
             script,
             "echo '     Running {path}'\n{path} {filter} --test-threads=1 \
@@ -420,7 +420,7 @@ fn script(command: &[String], binaries: &[Artifact], filters: &[Filter]) -> Stri
     script
 }
 
-/// The reason why this machine cannot run a guest; `None` if it can.
+/// Returns the reason why this machine cannot run a guest, or `None` if it can.
 fn missing() -> Option<String> {
     if !cfg!(target_arch = "x86_64") {
         return Some(format!(
@@ -442,7 +442,7 @@ fn missing() -> Option<String> {
     ))
 }
 
-/// A folder for one guest, removed with what is in it when the guest has ended.
+/// A folder for one guest. The folder and its contents are removed when the guest has ended.
 #[derive(Debug)]
 struct WorkDir {
     path: PathBuf,
@@ -518,7 +518,7 @@ mod tests {
         assert_eq!(filters(true, true), []);
     }
 
-    /// A filter that names no test would leave out what only a guest can show.
+    /// Checks that every filter selects a test. A filter without a match would skip tests that only a guest can run.
     #[test]
     fn every_filter_selects_a_test() {
         for (target, filter) in GUEST_FILTERS {
@@ -533,7 +533,7 @@ mod tests {
         }
     }
 
-    /// Whether a module of `tests` has a module or test whose name contains the last part of `word`.
+    /// Whether a module of `tests` contains a module or test whose name contains the last part of `word`.
     fn selects(tests: &Path, word: &str) -> bool {
         let (modules, name) = word.rsplit_once("::").unwrap_or(("", word));
         let mut sources = String::new();
@@ -547,7 +547,7 @@ mod tests {
         lines.any(|line| declares(line) && line.contains(name))
     }
 
-    /// Adds the text of every file of the module; of all files if it has no name.
+    /// Adds the text of every file of the module. If the module name is empty, adds all files.
     fn read_module(folder: &Path, module: &str, sources: &mut String) {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();

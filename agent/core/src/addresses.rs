@@ -1,11 +1,11 @@
-//! Which addresses allocations with a network of their own get.
+//! The addresses of allocations that have a network of their own.
 
 use std::collections::BTreeSet;
 
 use ipnet::Ipv4Net;
 
-/// The addresses of one subnet. One that was given back is given again as late as possible, so that who
-/// still speaks to the allocation that had it does not reach another.
+/// The addresses of one subnet. A returned address is reused as late as possible, so that old peers of its last
+/// allocation do not reach another allocation.
 #[derive(Clone, Debug)]
 pub struct AddressPool {
     first: u32,
@@ -14,7 +14,7 @@ pub struct AddressPool {
     taken: BTreeSet<u32>,
 }
 
-/// A subnet without room.
+/// A subnet that is too small.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{subnet} is not a subnet for allocations: use one with a prefix between /8 and /29, such as 172.26.64.0/20"
@@ -24,7 +24,7 @@ pub struct SmallSubnetError {
 }
 
 impl AddressPool {
-    /// Every address of `subnet` but the first two and the last, which mean other things to people.
+    /// Creates a pool of every address of `subnet` but the first two and the last, which have other conventional uses.
     ///
     /// # Errors
     ///
@@ -53,7 +53,7 @@ impl AddressPool {
         Some(free.to_be_bytes())
     }
 
-    /// Takes `address`, which an earlier agent gave away. Says whether it is one of the pool's.
+    /// Takes `address`, which an earlier agent gave away. Returns whether the address belongs to the pool.
     pub fn adopt(&mut self, address: [u8; 4]) -> bool {
         let address = u32::from_be_bytes(address);
         let is_ours = (self.first..=self.last).contains(&address);
@@ -64,12 +64,12 @@ impl AddressPool {
         is_ours
     }
 
-    /// Gives `address` back.
+    /// Returns `address` to the pool.
     pub fn give_back(&mut self, address: [u8; 4]) {
         self.taken.remove(&u32::from_be_bytes(address));
     }
 
-    /// How many addresses there are.
+    /// The number of addresses in the pool.
     #[must_use]
     pub fn size(&self) -> u32 {
         self.last - self.first + 1

@@ -1,14 +1,14 @@
-//! All tasks of one allocation, and what is reported of it.
+//! The runner of all tasks of one allocation, and the allocation's report to the control plane.
 //!
-//! [`AllocRunner`] hands events to its [`TaskRunner`]s and turns what they want into effects. Every
-//! batch of effects begins with [`Effect::Persist`] if anything changed: the shell writes before it
-//! acts, so that a start that may have happened is always known to the next agent.
+//! [`AllocRunner`] passes events to its [`TaskRunner`]s and turns their effects into its own. Every batch of effects
+//! begins with [`Effect::Persist`] if the state changed. The shell writes before it acts, so the next agent has a
+//! record of every start that may have happened.
 //!
-//! An allocation is complete or failed only when nothing of it runs: its ports and memory may be
-//! given away the moment the control plane hears it.
+//! An allocation is complete or failed only when none of its processes runs. The control plane may give its ports and
+//! memory to another allocation as soon as it receives that report.
 //!
-//! A stop applies to all tasks, no matter what caused it. After the group's delay the leader is stopped, then the
-//! others. Tasks that come last run after it, unless nothing of the allocation ever ran.
+//! A stop applies to all tasks, no matter what caused it. After the group's shutdown delay the leader is stopped, then
+//! the other tasks. Poststop tasks run after the stop, unless no task of the allocation was ever started.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
@@ -31,17 +31,17 @@ use crate::task::{
 /// Something that happened to an allocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The control plane said what it wants.
+    /// The control plane sent a desired status.
     DesiredChanged(DesiredStatus),
-    /// The allocations whose place it takes have ended.
+    /// The allocations that this allocation replaces have ended.
     TurnCame,
-    /// Something happened on the way to its directories that an operator should know.
+    /// An event for the operator occurred while the directories were being made.
     Message { message: String },
-    /// The allocation's directories are there.
+    /// The allocation's directories exist.
     Prepared,
     /// The allocation's directories could not be made.
     PrepareFailed { reason: String },
-    /// Something happened to the task at this position of the group.
+    /// An event of the task at this position of the group.
     Task {
         task_at: usize,
         /// The input for the task's runner.
@@ -49,27 +49,27 @@ pub enum Event {
     },
     /// The time that [`AllocRunner::poll_timeout`] named has come.
     TimerFired,
-    /// No server was in reach for as long as the job allows.
+    /// The agent had no contact with a server for as long as the job allows.
     Disconnected,
     /// The allocation holds more than its ephemeral disk.
     DiskExceeded {
-        /// A text for the operator: limit, use and what uses most.
+        /// A text for the operator: the limit, the use and the largest users of the disk.
         message: String,
     },
-    /// The allocation is to be stopped and everything of it removed.
+    /// The allocation is to be stopped and removed.
     DestroyAsked,
-    /// Everything of it was removed.
+    /// The allocation's directories, logs and records were removed.
     Destroyed,
 }
 
-/// Something the shell must do for an allocation.
+/// An action that the shell must carry out for an allocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Write [`AllocRunner::snapshot`] before anything that follows.
+    /// Write [`AllocRunner::snapshot`] before carrying out any later effect.
     Persist,
-    /// Make the allocation's directories. Answered by `Prepared` or `PrepareFailed`.
+    /// Make the allocation's directories. The answer is `Prepared` or `PrepareFailed`.
     PrepareAlloc,
-    /// Do this for the task at this position of the group.
+    /// Carry out this effect for the task at this position of the group.
     Task {
         task_at: usize,
         /// The action on the task.
@@ -77,25 +77,26 @@ pub enum Effect {
     },
     /// Send [`AllocRunner::report`].
     Report {
-        /// The allocation's status changed: do not wait for other news.
+        /// Whether the allocation's status changed. The shell then sends the report at once, without waiting for
+        /// others.
         urgent: bool,
     },
-    /// Remove directories, logs and records. Answered by `Destroyed`.
+    /// Remove directories, logs and records. The answer is `Destroyed`.
     DestroyAlloc,
 }
 
 /// The part of an [`AllocRunner`] that survives the agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AllocSnapshot {
-    /// Its directories are there.
+    /// Whether the allocation's directories exist.
     pub prepared: bool,
-    /// It is being destroyed.
+    /// Whether the allocation is being destroyed.
     pub destroying: bool,
-    /// Its stop, if that is under way or was.
+    /// The allocation's stop, if one has begun.
     pub stopping: Option<AllocStop>,
-    /// Whether it is healthy.
+    /// The state of the health check.
     pub health: HealthSnapshot,
-    /// Its tasks, in the order of the group.
+    /// The tasks' states, in the order of the group.
     pub tasks: Vec<TaskSnapshot>,
 }
 
@@ -103,11 +104,11 @@ pub struct AllocSnapshot {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AllocStop {
     pub cause: StopCause,
-    /// The group's delay lasts until then; `None` when it is over.
+    /// The end of the group's shutdown delay; `None` when the delay is over.
     pub kill_at: Option<Timestamp>,
 }
 
-/// A description of an allocation that no task can be taken from.
+/// A description of an allocation that its tasks cannot be read from.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MalformedAllocError {
     /// The job has no such group.
@@ -115,22 +116,22 @@ pub enum MalformedAllocError {
         "allocation {alloc_id}: the job has no group at position {group_at}; the server is at fault, stop the allocation"
     )]
     Group { alloc_id: AllocId, group_at: u16 },
-    /// The tasks that are known do not fit the job.
+    /// The recorded tasks do not match the job.
     #[error(
         "allocation {alloc_id}: it has {found} tasks and the group named has {wanted}, or others; stop the allocation"
     )]
     Tasks {
         alloc_id: AllocId,
-        /// Tasks that are known.
+        /// The number of recorded tasks.
         found: usize,
-        /// Tasks in the group.
+        /// The number of tasks in the group.
         wanted: usize,
     },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AllocStage {
-    /// Others have to end before it begins.
+    /// Other allocations have to end before this one begins.
     Waiting,
     Received,
     Preparing,
@@ -147,20 +148,20 @@ pub struct AllocRunner {
     stage: AllocStage,
     destroy_asked: bool,
     stopping: Option<AllocStop>,
-    /// From the decision to stop the allocation to the first stop of a task.
+    /// Time from the decision to stop the allocation to the first stop of a task.
     shutdown_delay: Duration,
     health: Health,
     effects: VecDeque<Effect>,
     reported: Option<ClientStatus>,
-    /// Changes of the tasks that were seen.
+    /// The tasks' change count at the last collection of effects.
     changes: u64,
-    /// Something besides the tasks changed and is not yet persisted.
+    /// Whether state outside the tasks changed and is not yet persisted.
     unsaved: bool,
-    /// Something besides the tasks changed and is not yet reported.
+    /// Whether state outside the tasks changed and is not yet reported.
     unreported: bool,
 }
 
-/// Where an allocation begins that waits for those of `before`.
+/// Returns the first stage of an allocation that waits for the allocations in `before`.
 fn first_stage(before: &BTreeSet<AllocId>) -> AllocStage {
     if before.is_empty() {
         AllocStage::Received
@@ -169,7 +170,7 @@ fn first_stage(before: &BTreeSet<AllocId>) -> AllocStage {
     }
 }
 
-/// The description of an allocation that waits for the end of those in `before`.
+/// Describes an allocation that waits for the end of the allocations in `before`.
 fn waiting_for(before: &BTreeSet<AllocId>) -> String {
     let names: Vec<String> = before.iter().map(AllocId::to_string).collect();
     let names = names.join(", ");
@@ -203,7 +204,7 @@ fn policies(desired: &DesiredAlloc) -> Result<Vec<(String, TaskPolicy)>, Malform
 }
 
 impl AllocRunner {
-    /// An allocation that was just received.
+    /// Creates the runner of an allocation that was just received.
     ///
     /// # Errors
     ///
@@ -213,8 +214,8 @@ impl AllocRunner {
         Self::taking(desired, &remote, &BTreeSet::new(), now)
     }
 
-    /// The same, with remote tasks that run already, and with allocations that have to end before it begins
-    /// ([`start_order::before`](crate::start_order::before)).
+    /// Like [`Self::new`], with remote tasks that already run, and with allocations that have to end before this one
+    /// begins ([`start_order::before`](crate::start_order::before)).
     ///
     /// # Errors
     ///
@@ -242,11 +243,11 @@ impl AllocRunner {
         Ok(runner)
     }
 
-    /// An allocation that an earlier agent ran.
+    /// Restores the runner of an allocation that an earlier agent ran.
     ///
     /// # Errors
     ///
-    /// [`MalformedAllocError`] if job and record do not fit.
+    /// [`MalformedAllocError`] if the job and the record do not match.
     pub fn restore(
         desired: &DesiredAlloc,
         snapshot: AllocSnapshot,
@@ -255,12 +256,12 @@ impl AllocRunner {
         Self::restore_with(desired, snapshot, Vec::new(), &BTreeSet::new(), now)
     }
 
-    /// The same, with what [`Self::remote_tasks`] said, and with allocations that have to end before it begins, if it
-    /// had not.
+    /// Like [`Self::restore`], with the recorded value of [`Self::remote_tasks`]. If the allocation had not begun, the
+    /// allocations in `before` have to end before it begins.
     ///
     /// # Errors
     ///
-    /// [`MalformedAllocError`] if job and record do not fit.
+    /// [`MalformedAllocError`] if the job and the record do not match.
     pub fn restore_with(
         desired: &DesiredAlloc,
         snapshot: AllocSnapshot,
@@ -304,8 +305,8 @@ impl AllocRunner {
         Ok(runner)
     }
 
-    /// An allocation that ran here but whose record was lost: each task is looked for, and none is
-    /// started before the answer.
+    /// Creates the runner of an allocation that ran on this node but whose record was lost. The runner recovers each
+    /// task, and starts none before the recovery is answered.
     ///
     /// # Errors
     ///
@@ -343,7 +344,7 @@ impl AllocRunner {
         }
     }
 
-    /// Takes in what happened.
+    /// Takes in an event.
     pub fn handle_event(&mut self, event: Event, now: Timestamp) {
         match event {
             Event::DesiredChanged(DesiredStatus::Run) | Event::TimerFired => {}
@@ -384,12 +385,12 @@ impl AllocRunner {
         self.advance(now);
     }
 
-    /// The job changed in place, or the deployment: decisions from here on follow it. The event that
-    /// comes with it is to be handled after this.
+    /// Takes in an in-place change of the job or of its deployment. Later decisions follow the new state. The caller
+    /// handles the event that comes with the change after this call.
     ///
     /// # Errors
     ///
-    /// [`MalformedAllocError`] if the group has other tasks; nothing changed then.
+    /// [`MalformedAllocError`] if the group has other tasks. The runner is then unchanged.
     pub fn handle_update(
         &mut self,
         desired: &DesiredAlloc,
@@ -414,7 +415,8 @@ impl AllocRunner {
         Ok(())
     }
 
-    /// Hands the control plane's remote handles to the tasks. Call it before handling the event that comes with it.
+    /// Passes the control plane's remote handles to the tasks. The caller handles the event that comes with them
+    /// afterwards.
     pub fn handle_remote(&mut self, remote: &RemoteAlloc) {
         let of = |handles: &[RemoteHandle], task: &TaskRunner| {
             let mut handles = handles.iter();
@@ -427,12 +429,12 @@ impl AllocRunner {
         }
     }
 
-    /// The next thing to do.
+    /// Returns the next effect.
     pub fn poll_effect(&mut self) -> Option<Effect> {
         self.effects.pop_front()
     }
 
-    /// When [`Event::TimerFired`] is due, and why.
+    /// Returns the time at which [`Event::TimerFired`] is due, and the reason.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<(Timestamp, &'static str)> {
         let health = self.health.poll_timeout(self.condition(&self.siblings()));
@@ -448,37 +450,37 @@ impl AllocRunner {
         }
     }
 
-    /// The allocation.
+    /// The id of the allocation.
     #[must_use]
     pub fn alloc_id(&self) -> AllocId {
         self.alloc_id
     }
 
-    /// Whether nothing of it runs and nothing will.
+    /// Whether no process of the allocation runs and none will be started.
     #[must_use]
     pub fn is_terminal(&self) -> bool {
         self.client_status().is_terminal()
     }
 
-    /// Whether everything of it was removed.
+    /// Whether the allocation's directories, logs and records were removed.
     #[must_use]
     pub fn is_destroyed(&self) -> bool {
         self.stage == AllocStage::Destroyed
     }
 
-    /// Whether somebody wants it to be removed.
+    /// Whether the removal of the allocation was requested.
     #[must_use]
     pub fn is_destroy_asked(&self) -> bool {
         self.destroy_asked
     }
 
-    /// Whether it is to stop, or has stopped: what it does not have to begin with, it does not need any more.
+    /// Whether the allocation is to stop, or has stopped. It then no longer needs a resource that it lacks to begin.
     #[must_use]
     pub fn is_stopping(&self) -> bool {
         self.stopping.is_some() || self.destroy_asked || self.is_terminal()
     }
 
-    /// When its last task ended; `None` while one may run.
+    /// The time at which the last task ended; `None` while a task may run.
     #[must_use]
     pub fn finished_at(&self) -> Option<Timestamp> {
         if !self.is_terminal() {
@@ -490,19 +492,19 @@ impl AllocRunner {
             .max()
     }
 
-    /// The reported states of its tasks, in the order of the group.
+    /// The reported states of the tasks, in the order of the group.
     pub fn task_states(&self) -> impl Iterator<Item = &TaskState> {
         self.tasks.iter().map(TaskRunner::state)
     }
 
-    /// Its state as a whole.
+    /// The status of the allocation as a whole.
     #[must_use]
     pub fn client_status(&self) -> ClientStatus {
         let phase = |wanted| self.task_states().any(|task| task.phase == wanted);
         if phase(TaskPhase::Running) {
             ClientStatus::Running
         } else if phase(TaskPhase::Pending) {
-            // A restart's pause is part of running.
+            // The pause before a restart counts as running.
             let ran = self.task_states().any(|task| task.started_at.is_some());
             if ran {
                 ClientStatus::Running
@@ -541,15 +543,15 @@ impl AllocRunner {
         self.tasks.iter().filter_map(held).collect()
     }
 
-    /// Whether the task at this position of the group runs on another system, as far as is known.
+    /// Whether the task at this position of the group is known to run on another system.
     #[must_use]
     pub fn runs_elsewhere(&self, task_at: usize) -> bool {
         let task = self.tasks.get(task_at);
         task.is_some_and(|task| task.remote().running.is_some())
     }
 
-    /// The remote parts of its tasks, which must survive the agent besides the snapshot. In the order of the group;
-    /// empty if there is nothing.
+    /// The remote parts of the tasks' state, in the order of the group. They must survive the agent besides the
+    /// snapshot. Empty if no task has one.
     #[must_use]
     pub fn remote_tasks(&self) -> Vec<RemoteTask> {
         let tasks: Vec<_> = self.tasks.iter().map(|it| it.remote().clone()).collect();
@@ -557,14 +559,14 @@ impl AllocRunner {
         if is_any { tasks } else { Vec::new() }
     }
 
-    /// How the work of a one-off task ended, once nothing of it runs.
+    /// The end of a one-off task's work, once no process of the task runs.
     fn end(&self) -> Option<Box<one_off::WorkEnd>> {
         let mut ends = self.tasks.iter().filter_map(TaskRunner::end);
         let end = ends.next().filter(|_| self.is_terminal())?;
         Some(Box::new(end.clone()))
     }
 
-    /// The state that must survive the agent.
+    /// Returns the state that must survive the agent.
     #[must_use]
     pub fn snapshot(&self) -> AllocSnapshot {
         let prepared = match self.stage {
@@ -648,7 +650,7 @@ impl AllocRunner {
         }
     }
 
-    /// Begins to stop what is left of the tasks that do not come last. The first cause stands.
+    /// Begins to stop the tasks that are not dead and are not poststop tasks. A stop that has begun keeps its cause.
     fn stop(&mut self, cause: StopCause, now: Timestamp) {
         let left = |task: &TaskRunner| {
             task.sibling().role != Role::Poststop && task.state().phase != TaskPhase::Dead
@@ -671,9 +673,9 @@ impl AllocRunner {
         });
     }
 
-    /// Fails the allocation, because it holds more than it may: started again with what is on its disk, it would
-    /// exceed it again. No delay is waited for, and what comes last is not run. Of a stop that was wanted before,
-    /// only the delay ends.
+    /// Fails the allocation, because it holds more than its ephemeral disk. A restart would exceed the limit again,
+    /// because the disk keeps its content. The stop has no delay, and poststop tasks do not run. A stop that the
+    /// control plane or a lost connection caused keeps its cause and loses only its delay.
     fn disk_exceeded(&mut self, message: &str, now: Timestamp) {
         if self.is_stopped_by(StopCause::DiskExceeded) || self.is_terminal() {
             return;
@@ -701,7 +703,7 @@ impl AllocRunner {
         });
     }
 
-    /// A second stop does not wait for tasks that come last, which may never end.
+    /// A second stop also stops poststop tasks, which may never end.
     fn stop_what_comes_last(&mut self, now: Timestamp) {
         let is_last = |task: &TaskRunner| task.sibling().role == Role::Poststop;
         let ended = |task: &TaskRunner| is_last(task) || task.state().phase == TaskPhase::Dead;
@@ -712,7 +714,7 @@ impl AllocRunner {
         }
     }
 
-    /// Lets every task do what is due, until nothing follows from that, and says what changed.
+    /// Lets every task do its due work until no task changes, and collects the effects.
     fn advance(&mut self, now: Timestamp) {
         loop {
             let before = self.task_changes();
@@ -755,7 +757,7 @@ impl AllocRunner {
         self.tasks.iter().map(TaskRunner::changes).sum()
     }
 
-    /// Tells each task whether it must wait for others.
+    /// Sets for each task whether it must wait for other tasks.
     fn hold_back(&mut self) {
         let siblings = self.siblings();
         for (task, sibling) in self.tasks.iter_mut().zip(&siblings) {
@@ -763,20 +765,20 @@ impl AllocRunner {
         }
     }
 
-    /// Goes on with a stop: tasks without a process at once, then, after the delay, the leader, then the other tasks,
+    /// Continues a stop. Tasks without a process stop at once. After the delay the leader stops, then the other tasks,
     /// and the sidecars last.
     fn stop_tasks(&mut self, now: Timestamp) {
         let Some(AllocStop { cause, kill_at }) = self.stopping else {
             return;
         };
-        // Without a process that ran, there is nothing for those that come last to follow.
+        // If no task was ever started, poststop tasks have nothing to run after.
         let is_ready = self.stage == AllocStage::Ready;
         let nothing_ran = !self.siblings().iter().any(|task| task.attempted);
         let mut tasks: Vec<&mut TaskRunner> = self
             .tasks
             .iter_mut()
             .filter(|task| nothing_ran || cause.fails() || task.sibling().role != Role::Poststop)
-            // Without directories nothing can be taken over, and so not be stopped yet.
+            // Without directories a remote task cannot be taken over, so it cannot be stopped yet.
             .filter(|task| is_ready || !task.must_be_taken())
             .collect();
         for task in tasks.iter_mut().filter(|task| task.is_idle()) {

@@ -1,13 +1,13 @@
 //! Decides which finished allocation is destroyed next.
 //!
-//! One at a time: after each, the shell measures again, so that collection stops exactly when the
-//! thresholds are met. Nothing is deleted for its age; without pressure everything stays. Carrying
-//! it out, and asking the driver first, is the shell's.
+//! Allocations are destroyed one at a time. The shell measures again after each destroy, so collection stops exactly
+//! when the thresholds are met. No allocation is destroyed because of its age; without pressure all stay. The shell
+//! carries out the destroy and asks the driver first.
 //!
-//! A destroy that is under way counts as done for the number of allocations. Space is measured, so
-//! under pressure of space nothing is chosen while one is under way or something that was destroyed is
-//! still being deleted: two could free more than was needed. One that was refused counts as there while
-//! it is tried again, because it may be refused again: others are chosen beside it.
+//! A destroy under way counts as done for the number of allocations. Space is measured, so under pressure of space no
+//! allocation is chosen while a destroy or a deletion is under way. Two at once could free more than was needed. An
+//! allocation whose destroy was refused still counts as present, because a retry may be refused again. Other
+//! allocations are chosen meanwhile.
 
 mod report_queue;
 mod rounds;
@@ -29,9 +29,9 @@ pub use rounds::{GcReading, GcRoundTracker};
 pub struct GcLimits {
     /// Allocations kept, running and finished: `gc_max_allocs`.
     pub allocs_max: usize,
-    /// Percent of the disk in use from which on finished ones go: `gc_disk_usage_threshold`.
+    /// Percent of the disk in use from which on finished allocations are destroyed: `gc_disk_usage_threshold`.
     pub disk_threshold: u8,
-    /// Percent of the inodes in use from which on finished ones go: `gc_inode_usage_threshold`.
+    /// Percent of the inodes in use from which on finished allocations are destroyed: `gc_inode_usage_threshold`.
     pub inode_threshold: u8,
 }
 
@@ -73,7 +73,7 @@ impl Default for GcLimits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GcConfig {
     pub limits: GcLimits,
-    /// `gc_interval`: time between two looks at the thresholds.
+    /// `gc_interval`: time between two checks of the thresholds.
     pub interval: Duration,
     /// `gc_parallel_destroys`: allocations destroyed at a time; 0 counts as 1.
     pub parallel_destroys: usize,
@@ -96,15 +96,14 @@ pub struct GcSpace {
     pub disk_percent: u8,
     /// Percent of the inodes in use; 0 where the file system has no fixed number.
     pub inode_percent: u8,
-    /// Something that was destroyed is still being deleted: there will be more space without a further
-    /// destroy.
+    /// Whether a destroyed allocation is still being deleted. Space will then grow without a further destroy.
     pub deleting: bool,
 }
 
 /// The work that collection has done, and the work that is left.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GcState {
-    /// Finished allocations that are there.
+    /// Finished allocations that still exist.
     pub finished: usize,
     /// Allocations that are being destroyed.
     pub under_way: usize,
@@ -112,10 +111,10 @@ pub struct GcState {
     pub refused: usize,
     /// Allocations destroyed since the agent's start, by reason.
     pub destroyed: BTreeMap<GcReason, u64>,
-    /// Destroys refused by a driver or the kernel since the agent's start, and those for which there was no driver any
-    /// more.
+    /// Destroys that a driver or the kernel refused since the agent's start, and destroys of allocations whose driver
+    /// the node has lost.
     pub refusals: u64,
-    /// When the newest was destroyed, and why.
+    /// The time of the newest destroy, and its reason.
     pub last: Option<(Timestamp, GcReason)>,
 }
 
@@ -123,7 +122,7 @@ pub struct GcState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct DestroyBackoff {
     pause: Duration,
-    /// It is not tried before.
+    /// The destroy is not tried again before this time.
     until: Timestamp,
 }
 
@@ -131,12 +130,12 @@ struct DestroyBackoff {
 #[derive(Debug)]
 pub struct Collector {
     config: GcConfig,
-    /// The oldest first, the lower id on a tie.
+    /// The finished allocations in the order of their end, the lower id first on a tie.
     order: BTreeSet<(Timestamp, AllocId)>,
     finished: BTreeMap<AllocId, Timestamp>,
-    /// Destroys under way that were chosen here, and why.
+    /// Destroys under way that the collector chose, with the reason.
     chosen: BTreeMap<AllocId, GcReason>,
-    /// Destroys under way of what the control plane has forgotten.
+    /// Destroys under way of allocations that the control plane has forgotten.
     removed: BTreeSet<AllocId>,
     /// Allocations that are to be destroyed by request.
     forced: BTreeSet<AllocId>,
@@ -147,7 +146,7 @@ pub struct Collector {
 }
 
 impl Collector {
-    /// With nothing to collect.
+    /// Creates a collector that has no allocation to destroy.
     #[must_use]
     pub fn new(config: GcConfig) -> Self {
         Self {
@@ -164,7 +163,7 @@ impl Collector {
         }
     }
 
-    /// Nothing of an allocation has run since `at`.
+    /// Takes in that no process of an allocation has run since `at`.
     pub fn handle_finished(&mut self, alloc_id: AllocId, at: Timestamp) {
         if let Some(before) = self.finished.insert(alloc_id, at) {
             self.order.remove(&(before, alloc_id));
@@ -172,7 +171,7 @@ impl Collector {
         self.order.insert((at, alloc_id));
     }
 
-    /// Everything that has finished by now is to go; says what that is. What was refused is tried at once.
+    /// Marks all finished allocations for destruction and returns them. Refused destroys are retried at once.
     pub fn handle_forced(&mut self) -> BTreeSet<AllocId> {
         let finished: BTreeSet<AllocId> = self.finished.keys().copied().collect();
         self.forced.extend(&finished);
@@ -180,18 +179,18 @@ impl Collector {
         finished
     }
 
-    /// The control plane has forgotten an allocation: it is stopped and destroyed at once, whatever else
-    /// goes on.
+    /// Takes in that the control plane has forgotten an allocation. It is stopped and destroyed at once, no matter
+    /// which other destroys are under way.
     pub fn handle_removed(&mut self, alloc_id: AllocId) {
         if !self.chosen.contains_key(&alloc_id) {
             self.removed.insert(alloc_id);
         }
     }
 
-    /// The driver or the kernel did not let go of an allocation. Others go meanwhile.
+    /// Takes in that the driver or the kernel refused a destroy. Other allocations may be destroyed meanwhile.
     pub fn handle_refused(&mut self, alloc_id: AllocId, now: Timestamp) {
         self.refusals += 1;
-        // One that the control plane has forgotten is tried on by its own runner.
+        // The runner of an allocation that the control plane has forgotten repeats the destroy itself.
         self.chosen.remove(&alloc_id);
         let pause = self
             .refused
@@ -203,13 +202,13 @@ impl Collector {
             .insert(alloc_id, DestroyBackoff { pause, until });
     }
 
-    /// The node has lost the driver of a task, and that driver did not release its resources. The allocation is
-    /// destroyed all the same.
+    /// Takes in a destroy without its driver. The node has lost the driver of a task, and that driver did not release
+    /// its resources. The allocation is destroyed all the same.
     pub fn handle_abandoned(&mut self) {
         self.refusals += 1;
     }
 
-    /// Nothing of an allocation is left.
+    /// Takes in that an allocation was removed completely.
     pub fn handle_destroyed(&mut self, alloc_id: AllocId, now: Timestamp) {
         if let Some(at) = self.finished.remove(&alloc_id) {
             self.order.remove(&(at, alloc_id));
@@ -224,14 +223,15 @@ impl Collector {
         }
     }
 
-    /// When a node collects.
+    /// The thresholds of the node.
     #[must_use]
     pub fn limits(&self) -> GcLimits {
         self.config.limits
     }
 
-    /// The allocation to destroy now, and why. `allocs` counts all of the node's, and those about to start;
-    /// `may_go` says who may; `space` measures, and is asked only if it matters.
+    /// Returns the allocation to destroy now, and the reason. `allocs` is the number of the node's allocations, with
+    /// those about to start. `may_go` decides whether an allocation may be destroyed. `space` measures the file system,
+    /// and is called only if the result matters.
     pub fn poll_destroy(
         &mut self,
         allocs: usize,
@@ -253,7 +253,7 @@ impl Collector {
         choice
     }
 
-    /// When something that was refused may be tried again, if that is after `now`.
+    /// Returns the time at which a refused destroy may be tried again, if that is after `now`.
     #[must_use]
     pub fn poll_timeout(&self, now: Timestamp) -> Option<(Timestamp, &'static str)> {
         let times = self.refused.values().map(|refusal| refusal.until);
@@ -261,20 +261,21 @@ impl Collector {
         next.map(|until| (until, "destroy what was refused"))
     }
 
-    /// How often to look.
+    /// The time between two checks of the thresholds.
     #[must_use]
     pub fn interval(&self) -> Duration {
         self.config.interval
     }
 
-    /// Whether the driver or the kernel did not let go of this allocation when it was last tried.
+    /// Whether the driver or the kernel refused the last destroy of this allocation.
     #[must_use]
     pub fn is_refused(&self, alloc_id: AllocId) -> bool {
         self.refused.contains_key(&alloc_id)
     }
 
-    /// The number of allocations that a forced collection would take, and those that would stay, by reason. `allocs` is
-    /// the number of all allocations. `kept` gives the reason why a finished one may not go.
+    /// The number of allocations that a forced collection would destroy, and the number that would stay, by reason.
+    /// `allocs` is the number of all allocations. `kept` gives the reason why a finished allocation may not be
+    /// destroyed.
     #[must_use]
     pub fn outlook(
         &self,
@@ -305,8 +306,8 @@ impl Collector {
     }
 
     /// The number of allocations that stay for the time being, by reason. `allocs` is the number of all allocations.
-    /// `kept` gives the reason why a finished one may not go. Allocations that are being destroyed do not count as
-    /// staying.
+    /// `kept` gives the reason why a finished allocation may not be destroyed. Allocations that are being destroyed do
+    /// not count as staying.
     #[must_use]
     pub fn kept(
         &self,
@@ -326,7 +327,7 @@ impl Collector {
         stay
     }
 
-    /// The work that it has done, and the work that is left.
+    /// Returns the work that collection has done, and the work that is left.
     #[must_use]
     pub fn state(&self) -> GcState {
         GcState {
@@ -342,7 +343,7 @@ impl Collector {
     /// The reason to collect, if there is one.
     fn pressure(&self, allocs: usize, space: impl FnOnce() -> GcSpace) -> Option<GcReason> {
         let limits = self.config.limits;
-        // An allocation that runs while it is removed counts until it is gone: its stop may take long.
+        // An allocation that still runs while it is removed counts until it is gone, because its stop may take long.
         let leaving = self.chosen.keys().chain(&self.removed);
         let leaving = leaving
             .filter(|alloc_id| self.is_leaving(**alloc_id))
@@ -361,12 +362,12 @@ impl Collector {
         self.chosen.contains_key(&alloc_id) || self.removed.contains(&alloc_id)
     }
 
-    /// Whether an allocation will be gone in a moment.
+    /// Whether an allocation is being destroyed and was not refused.
     fn is_leaving(&self, alloc_id: AllocId) -> bool {
         self.finished.contains_key(&alloc_id) && !self.is_refused(alloc_id)
     }
 
-    /// The allocation that finished first, of those that somebody wants to be gone and that may go.
+    /// The allocation that finished first, of those whose destruction was requested and that may be destroyed.
     fn oldest_forced(&self, may_go: impl Fn(AllocId) -> bool, now: Timestamp) -> Option<AllocId> {
         if self.forced.is_empty() {
             return None;
@@ -375,7 +376,7 @@ impl Collector {
         self.oldest(wanted, now)
     }
 
-    /// The allocation that finished first, of those that may go and that `wanted` likes.
+    /// The allocation that finished first, of those that may be destroyed and that `wanted` accepts.
     fn oldest(&self, wanted: impl Fn(AllocId) -> bool, now: Timestamp) -> Option<AllocId> {
         let may_go = |alloc_id: &AllocId| {
             let refused = self.refused.get(alloc_id);

@@ -1,8 +1,9 @@
 //! Whether an allocation is healthy, as deployments and drains count it.
 //!
-//! It is healthy once all its tasks run, or have done what they run once for, and the youngest process
-//! has run for a while; it is unhealthy when a task fails, when it ends, or when that took too long.
-//! The first answer stands until another deployment asks.
+//! An allocation is healthy once every task is as wanted and the youngest process has run for `min_healthy_time`. A
+//! task is as wanted when it runs, or when it has ended and runs only once. An allocation is unhealthy when a task
+//! fails, when all tasks are dead, or when `healthy_deadline` passes. The first verdict stands until another deployment
+//! starts a new check.
 
 use std::time::Duration;
 
@@ -13,18 +14,18 @@ use serde::{Deserialize, Serialize};
 
 use crate::lifecycle::{GroupTask, Role};
 
-/// By what an allocation is judged.
+/// The times by which the agent judges an allocation's health.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HealthPolicy {
     /// Time the youngest process must have run.
     pub min_healthy_time: Duration,
-    /// Time from the question to the last moment for an answer.
+    /// Time from the start of the check to the last moment for a verdict.
     pub healthy_deadline: Duration,
 }
 
 impl HealthPolicy {
-    /// By its group's `update` block within a deployment, else by its `migrate` block. `None` if the agent
-    /// has nothing to say: jobs that are not services, and those whose operator decides.
+    /// Returns the times of the group's `update` block within a deployment, else of its `migrate` block. Returns `None`
+    /// if the agent gives no verdict: for jobs that are not services, and for jobs whose operator decides.
     #[must_use]
     pub fn of(desired: &DesiredAlloc) -> Option<Self> {
         let group = desired.group()?;
@@ -61,21 +62,21 @@ impl HealthPolicy {
 /// The joint condition of the tasks at a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Condition {
-    /// Something is not there yet.
+    /// A task does not run yet.
     Starting,
-    /// Everything runs that should.
+    /// Every task that should run runs.
     Running {
         /// The start of the youngest process.
         since: Timestamp,
     },
-    /// Something failed, or nothing runs any more.
+    /// A task failed, or no task runs any more.
     Broken,
-    /// It was asked to stop, so its end says nothing about its health.
+    /// The allocation was asked to stop, so its end is no evidence about its health.
     Leaving,
 }
 
 impl Condition {
-    /// The condition of the tasks of an allocation that nobody asked to stop.
+    /// Returns the condition of the tasks of an allocation that was not asked to stop.
     #[must_use]
     pub fn of(all: &[GroupTask]) -> Self {
         let over = all.iter().all(|task| task.phase == TaskPhase::Dead);
@@ -102,11 +103,11 @@ fn is_as_wanted(task: &GroupTask) -> bool {
 /// The part of the health check that survives the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HealthSnapshot {
-    /// The deployment that asks.
+    /// The deployment that the verdict is for.
     pub deployment: Option<DeploymentId>,
     /// Start time of the judgement.
     pub since: Timestamp,
-    /// The answer, once there is one.
+    /// The verdict, once there is one.
     pub healthy: Option<bool>,
 }
 
@@ -118,7 +119,7 @@ pub struct Health {
 }
 
 impl Health {
-    /// The health of an allocation that was just received.
+    /// Starts the check of an allocation that was just received.
     #[must_use]
     pub fn new(desired: &DesiredAlloc, now: Timestamp) -> Self {
         let state = HealthSnapshot {
@@ -132,7 +133,7 @@ impl Health {
         }
     }
 
-    /// The health of an allocation that an earlier agent ran.
+    /// Continues the check of an allocation that an earlier agent ran.
     #[must_use]
     pub fn restore(desired: &DesiredAlloc, snapshot: HealthSnapshot, now: Timestamp) -> Self {
         let mut this = Self {
@@ -147,7 +148,7 @@ impl Health {
         this
     }
 
-    /// The desired state changed. Another deployment starts a new judgement. Returns whether one does.
+    /// Takes in a changed desired state. Another deployment starts a new check. Returns whether a new check started.
     pub fn handle_update(&mut self, desired: &DesiredAlloc, now: Timestamp) -> bool {
         self.policy = HealthPolicy::of(desired);
         let anew = self.state.deployment != desired.deployment;
@@ -157,7 +158,7 @@ impl Health {
         anew
     }
 
-    /// Decides if the time has come; says whether it did.
+    /// Decides if the time has come. Returns whether it decided.
     pub fn judge(&mut self, condition: Condition, now: Timestamp) -> bool {
         let (None, Some(policy)) = (self.state.healthy, self.policy) else {
             return false;
@@ -166,7 +167,7 @@ impl Health {
         self.state.healthy.is_some()
     }
 
-    /// When [`Self::judge`] has something to decide if nothing else happens, and why.
+    /// Returns the time at which [`Self::judge`] decides if no event comes before, and the reason.
     #[must_use]
     pub fn poll_timeout(&self, condition: Condition) -> Option<(Timestamp, &'static str)> {
         let policy = self.policy.filter(|_| self.state.healthy.is_none())?;
@@ -181,7 +182,7 @@ impl Health {
         }
     }
 
-    /// The answer, once there is one.
+    /// The verdict, once there is one.
     #[must_use]
     pub fn healthy(&self) -> Option<bool> {
         self.state.healthy

@@ -1,12 +1,12 @@
 //! Decides which allocations an agent stops by itself because no server was in reach for too long.
 //!
-//! Time is the machine's since its boot, and counts from the sending of the newest heartbeat that a
-//! leader is known to have counted, be it an earlier agent's: one that is started again and again
-//! gains no time by it. Where nothing is known of an earlier agent in this boot, it counts from the
-//! agent's start. An earlier contact that is older than it really was only stops sooner.
+//! Time is the machine's time since its boot. It counts from the sending of the newest heartbeat that a leader is known
+//! to have counted. That heartbeat may be an earlier agent's, so repeated starts of the agent gain no time. Without a
+//! record of an earlier agent in this boot, time counts from the agent's start. A recorded contact that is too old only
+//! stops allocations sooner.
 //!
-//! An agent that finds a patience over at its start gives its servers a moment to answer
-//! ([`FIRST_CONTACT`]), up to a bound that no further start moves ([`FIRST_CONTACT_LATE_MAX`]).
+//! An agent that finds an expired deadline at its start gives its servers a moment to answer ([`FIRST_CONTACT`]).
+//! Further starts do not move the bound of that moment ([`FIRST_CONTACT_LATE_MAX`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -17,20 +17,20 @@ use muster_domain::id::{AllocId, Timestamp};
 use crate::limits::{FIRST_CONTACT, FIRST_CONTACT_LATE_MAX};
 use crate::node::Desired;
 
-/// When a leader last heard of the node.
+/// The time of the last heartbeat that a leader counted.
 #[derive(Debug)]
 pub struct HeartbeatLease {
     last: Timestamp,
-    /// When this agent began, if `last` is an earlier one's.
+    /// The start of this agent, if `last` comes from an earlier agent.
     began: Option<Timestamp>,
-    /// Allocations that a server named first since the last contact, with the time. Nothing is placed on a node that is
-    /// gone.
+    /// Allocations that a server first named since the last contact, with the time. The control plane places no
+    /// allocation on a node that is down.
     received_at: BTreeMap<AllocId, Timestamp>,
     /// Allocations that were stopped since the last contact.
     stopped: BTreeSet<AllocId>,
 }
 
-/// How long the allocation may run without a server; `None` means for ever.
+/// The time that the allocation may run without a server; `None` means for ever.
 pub(crate) fn patience(desired: &DesiredAlloc) -> Option<Duration> {
     match desired.desired {
         DesiredStatus::Run => desired.group()?.disconnect.stop_on_client_after,
@@ -39,7 +39,7 @@ pub(crate) fn patience(desired: &DesiredAlloc) -> Option<Duration> {
 }
 
 impl HeartbeatLease {
-    /// The contact of an agent that starts; `earlier` is that of the agent before it in this boot.
+    /// Creates the lease of an agent that starts. `earlier` is the contact of the agent before it in this boot.
     #[must_use]
     pub fn new(now: Timestamp, earlier: Option<Timestamp>) -> Self {
         Self {
@@ -60,22 +60,22 @@ impl HeartbeatLease {
         }
     }
 
-    /// A server tells of an allocation that never ran. It may do so before the leader has counted the session's
-    /// first heartbeat.
+    /// Takes in an allocation that never ran. A server may send it before the leader has counted the session's first
+    /// heartbeat.
     pub fn handle_alloc_update(&mut self, alloc: &DesiredAlloc, now: Timestamp) {
         if patience(alloc).is_some() {
             self.received_at.insert(alloc.alloc_id, now);
         }
     }
 
-    /// The next allocation's turn, if no heartbeat is counted until then, and why.
+    /// Returns the time at which the next allocation stops if no heartbeat is counted before, and the reason.
     #[must_use]
     pub fn poll_timeout(&self, desired: &Desired) -> Option<(Timestamp, &'static str)> {
         let turns = self.turns(desired).map(|(at, _)| at);
         turns.min().map(|at| (at, "stop what has no server"))
     }
 
-    /// The allocations that must stop at `now`; each is named once until a heartbeat is counted.
+    /// Returns the allocations that must stop at `now`. Each is returned once until a heartbeat is counted.
     pub fn handle_timeout(&mut self, desired: &Desired, now: Timestamp) -> Vec<AllocId> {
         let due: Vec<AllocId> = self
             .turns(desired)
@@ -93,7 +93,7 @@ impl HeartbeatLease {
         })
     }
 
-    /// When an allocation stops whose patience is over at `due`.
+    /// The time at which an allocation with the deadline `due` stops.
     fn stop_time(&self, alloc_id: AllocId, due: Timestamp) -> Timestamp {
         let first = |from: Timestamp| from.plus(FIRST_CONTACT);
         let at_start = self.began.map(first);
@@ -122,7 +122,7 @@ mod tests {
         AllocId::at(LogIndex(1), name)
     }
 
-    /// Allocations 0, 1, … that may run so many seconds without a server.
+    /// Allocations 0, 1, … that may run without a server for the given seconds.
     fn desired(patience: &[Option<u64>]) -> Desired {
         let mut job = fixture::job("web").version();
         Desired::restore((0..).zip(patience).map(|(name, seconds)| {
@@ -135,7 +135,7 @@ mod tests {
         }))
     }
 
-    /// The patience of a newer version of the job counts, also for an allocation that is known already.
+    /// The limit of a newer version of the job applies, also to an allocation that is known already.
     #[test]
     fn newer_stop_after_client_disconnect_replaces_old() {
         let mut desired = desired(&[Some(30), None]);
@@ -208,7 +208,7 @@ mod tests {
         assert_eq!(contact.handle_timeout(&desired, at(35)), [id(0)]);
     }
 
-    /// Each of them would have been patient again if it counted from its own start.
+    /// Each agent would wait for the whole time again if it counted from its own start.
     #[test]
     fn restarted_agent_continues_disconnect_countdown() {
         let desired = desired(&[Some(30)]);
@@ -221,7 +221,7 @@ mod tests {
         assert_eq!(third.handle_timeout(&desired, at(38)), [id(0)]);
     }
 
-    /// However often it is started: from ten seconds after its end no patience is lengthened.
+    /// For any number of starts: ten seconds after its end, no deadline is extended.
     #[test]
     fn long_expired_disconnect_deadline_gets_no_extension() {
         let desired = desired(&[Some(30)]);
@@ -241,11 +241,11 @@ mod tests {
         contact.handle_heartbeat(at(33));
 
         assert_eq!(contact.handle_timeout(&desired, at(33)), []);
-        // The second is given no more than it asks for.
+        // The second deadline is not extended beyond its own limit.
         assert_eq!(contact.poll_timeout(&desired).unwrap().0, at(34));
     }
 
-    /// A file that somebody else wrote must not make a patience longer than it is.
+    /// A file that another program wrote must not prolong a deadline.
     #[test]
     fn no_contact_is_in_the_future() {
         let contact = HeartbeatLease::new(at(5), Some(at(500)));
@@ -256,8 +256,8 @@ mod tests {
         );
     }
 
-    /// The node was away for long and is back: what was placed on it since is told before the leader has counted
-    /// its first heartbeat.
+    /// The node returns after a long absence. The server sends newly placed allocations before the leader has counted
+    /// the node's first heartbeat.
     #[test]
     fn newly_assigned_alloc_survives_until_first_heartbeat() {
         let desired = desired(&[Some(30)]);
@@ -271,8 +271,8 @@ mod tests {
         assert_eq!(contact.poll_timeout(&desired).unwrap().0, at(333));
     }
 
-    /// The servers take such tasks for gone a minute after they found the node gone, which is later than a minute
-    /// after its last contact.
+    /// The servers mark such tasks lost a minute after they detected the node's loss. That is later than a minute after
+    /// the node's last contact.
     #[test]
     fn one_off_tasks_stop_before_servers_mark_lost() {
         use muster_domain::one_off::{GRACE, LOST_AFTER, OneOffTimings};

@@ -1,9 +1,9 @@
-//! The order of an allocation's tasks: which may start, and which must stop.
+//! The order of an allocation's tasks: which tasks may start, and which must stop.
 //!
-//! Tasks that come first run to their end, or as sidecars until the others have ended. Then the main
-//! tasks run, beside those that come after their start. What comes last runs when nothing else is left.
-//! All of it follows from the tasks' own states, so nothing of it is stored: a phase that was entered
-//! stays entered, because a task that was started once says so.
+//! Prestart tasks run to their end, or as sidecars until the other tasks have ended. Then the main tasks run, together
+//! with the poststart tasks. Poststop tasks run when no other task is left. All of it follows from the tasks' own
+//! states, so no phase is stored. A phase that was entered stays entered, because each task records whether it was ever
+//! started.
 
 use muster_domain::alloc::TaskPhase;
 use muster_domain::id::Timestamp;
@@ -16,15 +16,15 @@ use crate::task::StopCause;
 pub enum Role {
     /// To its end, before the main tasks start.
     Prestart,
-    /// Beside the others, from before the main tasks start.
+    /// Together with the other tasks, from before the main tasks start.
     PrestartSidecar,
     /// The main work of the group.
     Main,
     /// To its end, after the main tasks have started.
     Poststart,
-    /// Beside the others, from after the main tasks have started.
+    /// Together with the other tasks, from after the main tasks have started.
     PoststartSidecar,
-    /// To its end, after everything else has ended.
+    /// To its end, after all other tasks have ended.
     Poststop,
 }
 
@@ -44,7 +44,7 @@ impl Role {
         }
     }
 
-    /// Whether a task of this role that ended well is started again in a job of which `main` tasks are.
+    /// Whether a task of this role that succeeded is started again. `main` is the setting for the job's main tasks.
     #[must_use]
     pub fn restarts_on_success(self, main: bool) -> bool {
         match self {
@@ -54,7 +54,7 @@ impl Role {
         }
     }
 
-    /// Whether a task of this role runs beside the main tasks until they have ended.
+    /// Whether a task of this role runs together with the main tasks until they have ended.
     #[must_use]
     pub fn is_sidecar(self) -> bool {
         match self {
@@ -64,7 +64,7 @@ impl Role {
     }
 }
 
-/// A task as its siblings see it.
+/// The state of a task that its sibling tasks depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(
     clippy::struct_excessive_bools,
@@ -72,16 +72,16 @@ impl Role {
 )]
 pub struct GroupTask {
     pub role: Role,
-    /// Whether the others end with it.
+    /// Whether the other tasks end with it.
     pub leader: bool,
     pub phase: TaskPhase,
     /// Whether it failed for good.
     pub failed: bool,
-    /// Whether a start of it was asked for, ever.
+    /// Whether a start of the task was ever requested.
     pub attempted: bool,
-    /// Whether a process of it ran, ever.
+    /// Whether a process of the task ever ran.
     pub started: bool,
-    /// Start time of its newest process; `None` if none runs.
+    /// Start time of the newest process; `None` if none runs.
     pub running_since: Option<Timestamp>,
 }
 
@@ -90,7 +90,7 @@ impl GroupTask {
         self.phase == TaskPhase::Dead
     }
 
-    /// Whether it is what the main tasks wait for, or no matter of theirs.
+    /// Whether the task no longer keeps the main tasks from starting.
     fn lets_main_start(&self) -> bool {
         match self.role {
             Role::Prestart => self.is_dead() && !self.failed,
@@ -106,7 +106,7 @@ pub fn may_start(role: Role, all: &[GroupTask]) -> bool {
     let mut main = all.iter().filter(|task| task.role == Role::Main);
     match role {
         Role::Prestart | Role::PrestartSidecar => true,
-        // A sidecar that is being restarted takes no main task back.
+        // A sidecar that is being restarted does not stop main tasks that were started.
         Role::Main => main.any(|task| task.attempted) || all.iter().all(GroupTask::lets_main_start),
         Role::Poststart | Role::PoststartSidecar => main.all(|task| task.started),
         Role::Poststop => all
@@ -115,7 +115,7 @@ pub fn may_start(role: Role, all: &[GroupTask]) -> bool {
     }
 }
 
-/// Why everything but what comes last must stop, if it must.
+/// The reason why all tasks but poststop tasks must stop, if there is one.
 #[must_use]
 pub fn reason_to_stop(all: &[GroupTask]) -> Option<StopCause> {
     let mut before_last = all.iter().filter(|task| task.role != Role::Poststop);

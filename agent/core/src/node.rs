@@ -1,10 +1,10 @@
 //! Decides which messages of the control plane change the desired allocations.
 //!
-//! [`Desired`] merges what servers send into what the node should run. An allocation's modify index
-//! decides between two messages about it, and the index of the state a message was made from decides
-//! what its silence means: a server that lags behind cannot take away what it has not heard of. So
-//! repeated, late and reordered messages change nothing. A set says how many allocations are in it, so
-//! that a message that is missing is noticed.
+//! [`Desired`] merges the servers' messages into the set of allocations that the node should run. Of two messages about
+//! an allocation, the one with the higher modify index counts. A message that omits an allocation removes it only if
+//! the message's state index covers that allocation. So a lagging server cannot remove an allocation that it has not
+//! received yet. Repeated, late and reordered messages change nothing. A set carries its number of allocations, so a
+//! missing message is detected.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -14,13 +14,13 @@ use muster_domain::id::{AllocId, LogIndex};
 use crate::heartbeat_lease;
 use crate::limits::TOMBSTONES_MAX;
 
-/// News for the node.
+/// A change of the node's desired allocations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// Run this allocation, which never ran anywhere.
+    /// Run this allocation, which never ran on any node.
     Start(Box<DesiredAlloc>),
-    /// The control plane believes that this allocation runs here, but the agent has no record of
-    /// it: adopt it if it is found, else report it as failed. Never start it a second time.
+    /// The control plane believes that this allocation runs here, but the agent has no record of it. The agent adopts
+    /// it if it finds its processes, and else reports it as failed. It never starts the allocation a second time.
     Unremembered(Box<DesiredAlloc>),
     /// The desired state of a known allocation changed.
     Update(Box<DesiredAlloc>),
@@ -28,35 +28,36 @@ pub enum Change {
     Gone(AllocId),
 }
 
-/// A message of the control plane about what it wants.
+/// A message of the control plane about the desired allocations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DesiredUpdate {
-    /// The state it was made from.
+    /// The index of the state that the message was made from.
     pub index: LogIndex,
     pub allocs: Vec<DesiredAlloc>,
-    /// Allocations that are wanted as they were.
+    /// Allocations whose desired state did not change.
     pub unchanged: Vec<AllocId>,
     pub gone: Vec<AllocId>,
-    /// If it ends a set: how many allocations the node has at `index`.
+    /// The number of the node's allocations at `index`, if this message ends a set.
     pub complete: Option<u32>,
 }
 
 /// The result of merging a message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MergeOutcome {
-    /// News for the node.
+    /// The changes for the node.
     pub changes: Vec<Change>,
-    /// The first set of the session is whole: what it does not name is not wanted.
+    /// Whether the first set of the session is complete. Allocations that it does not name are not wanted.
     pub whole: bool,
-    /// The server believes that the agent knows something it does not: ask for everything anew.
+    /// Whether the server believes that the agent knows an allocation that it has no record of. The agent then asks for
+    /// everything again.
     pub ask_again: bool,
 }
 
-/// All allocations of the node at one index, as far as they were told.
+/// The node's allocations at one index, as far as the server has sent them.
 #[derive(Debug, Default)]
 struct PartialDesiredSet {
     mentioned: BTreeSet<AllocId>,
-    /// How many there are, once that was told.
+    /// The number of allocations in the set, once the server has sent it.
     count: Option<usize>,
 }
 
@@ -64,19 +65,20 @@ struct PartialDesiredSet {
 #[derive(Debug, Default)]
 pub struct Desired {
     known: BTreeMap<AllocId, DesiredAlloc>,
-    /// The known allocations that may not run for ever without a server: few, and asked for after each event.
+    /// The known allocations that may run without a server only for a limited time. There are few, and they are read
+    /// after each event.
     dependent: BTreeSet<AllocId>,
-    /// Everything that was wanted up to here is known.
+    /// The index up to which the whole desired state is known.
     index: LogIndex,
-    /// Sets that are being told, by their index, until the first of the session is whole; `None` after that.
+    /// The sets that are being received, by index, until the first set of the session is complete; `None` after that.
     sets: Option<BTreeMap<LogIndex, PartialDesiredSet>>,
-    /// Destroyed allocations: up to which index they stay away.
+    /// Destroyed allocations, each with the index up to which a message about it is ignored.
     tombstones: BTreeMap<AllocId, LogIndex>,
     tombstone_order: VecDeque<AllocId>,
 }
 
 impl Desired {
-    /// Restores the set that an earlier agent knew.
+    /// Restores the allocations that an earlier agent knew.
     #[must_use]
     pub fn restore(known: impl IntoIterator<Item = DesiredAlloc>) -> Self {
         let mut this = Self::default();
@@ -95,19 +97,19 @@ impl Desired {
         }
     }
 
-    /// Up to which index everything is known: what a server needs not to repeat. 0 for an agent that
-    /// was just started, because its store may have lost what it had not written.
+    /// The index up to which the whole desired state is known. A server need not repeat the state up to it. It is 0 for
+    /// an agent that was just started, because its store may have lost unwritten state.
     #[must_use]
     pub fn index(&self) -> LogIndex {
         self.index
     }
 
-    /// A session begins: the server will mention every allocation of the node once.
+    /// Begins a session. The server will mention every allocation of the node once.
     pub fn begin_session(&mut self) {
         self.sets = Some(BTreeMap::new());
     }
 
-    /// Merges a message and says what is new.
+    /// Merges a message and returns the changes.
     pub fn apply(&mut self, update: DesiredUpdate) -> MergeOutcome {
         let mut merged = MergeOutcome::default();
         if let Some(sets) = &mut self.sets {
@@ -136,8 +138,8 @@ impl Desired {
         merged
     }
 
-    /// Ends the set at `index` if all of it is there: what it does not name is not wanted. A message that was
-    /// overtaken by the end of its set must not be taken for silence.
+    /// Ends the set at `index` if it is complete. Allocations that the set does not name are not wanted. A message that
+    /// arrives after the end of its set must not count as an omission.
     fn end_set(&mut self, index: LogIndex, merged: &mut MergeOutcome) {
         let sets = self.sets.as_ref();
         let Some(set) = sets.and_then(|sets| sets.get(&index)) else {
@@ -160,7 +162,7 @@ impl Desired {
         merged.whole = true;
     }
 
-    /// How many allocations are known that were there at `index`.
+    /// The number of known allocations that existed at `index`.
     fn count_at(&self, index: LogIndex) -> usize {
         let known = self.known.values();
         known
@@ -178,12 +180,12 @@ impl Desired {
         self.known.get(&alloc_id)
     }
 
-    /// Everything known.
+    /// Iterates over all known allocations.
     pub fn iter(&self) -> impl Iterator<Item = &DesiredAlloc> {
         self.known.values()
     }
 
-    /// The allocations that may not run for ever without a server.
+    /// The allocations that may run without a server only for a limited time.
     pub(crate) fn dependent(&self) -> impl Iterator<Item = &DesiredAlloc> {
         let ids = self.dependent.iter();
         ids.filter_map(|alloc_id| self.known.get(alloc_id))
@@ -207,14 +209,14 @@ impl Desired {
                     ClientStatus::Running | ClientStatus::Unknown => {
                         Some(Change::Unremembered(Box::new(alloc)))
                     }
-                    // It ran to its end in another life of this node.
+                    // The allocation ran to its end under an earlier agent of this node.
                     ClientStatus::Complete | ClientStatus::Failed | ClientStatus::Lost => None,
                 }
             }
         }
     }
 
-    /// Forgets an allocation, unless the state at `index` could not know it yet.
+    /// Forgets an allocation, unless the known version of it is newer than `index`.
     fn forget(&mut self, alloc_id: AllocId, index: LogIndex) -> Option<Change> {
         let newer = self
             .known

@@ -1,9 +1,9 @@
-//! Rules of what a task may send and receive, compiled for the packet path.
+//! Rules for the packets that a task may send and receive, compiled for the packet path.
 //!
-//! `muster_ebpf_common::policy` says what a compiled policy is. Compiling decides all questions of order
-//! beforehand: for each prefix that a rule names, the rules that hold there are laid over each other, the
-//! first uppermost, and what is seen from above is the prefix's intervals. Prefixes that see the same share
-//! one list, and one that sees what the next wider one sees is left out.
+//! `muster_ebpf_common::policy` defines the format of a compiled policy. The compiler resolves the order of rules in
+//! advance. For each prefix that a rule names, it finds the rules that apply there. At each key the first matching rule
+//! wins, and the result is the prefix's list of intervals. Prefixes with the same result share one list. A prefix with
+//! the same result as the next wider prefix is left out.
 
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
@@ -20,17 +20,17 @@ use muster_ebpf_common::policy::{
     Class, Interval, KEYS, LEAF_INTERVALS_MAX, Verdict, icmp_detail, key,
 };
 
-/// The name by which what no rule matched is told.
+/// The reported name of packets that no rule matched.
 pub const DEFAULT_RULE: &str = "default";
-/// The name by which a refused connection to an undeclared port of another allocation is told.
+/// The reported name of a refused connection to an undeclared port of another allocation.
 pub const PRIVATE_PORT_RULE: &str = "built-in/private-port";
-/// The name by which a packet to a port of the node is told that another task of the node holds.
+/// The reported name of a packet to a port of the node that another task of the node holds.
 pub const HELD_PORT_RULE: &str = "built-in/held-port";
-/// The name by which a packet to another port of the node is told.
+/// The reported name of a packet to another port of the node.
 const HOST_RULE: &str = "built-in/host";
-/// The name by which a packet to the node's resolver is told.
+/// The reported name of a packet to the node's resolver.
 const RESOLVER_RULE: &str = "built-in/resolver";
-/// Destinations that a host veth leads to the node, whatever the node's addresses are: broadcast and multicast.
+/// Destinations that a host veth delivers to the node for every set of node addresses: broadcast and multicast.
 const HOST_GROUPS: [IpNet; 2] = [
     IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::BROADCAST, 32)),
     IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(224, 0, 0, 0), 4)),
@@ -40,63 +40,63 @@ const DNS_PORT: PortRange = PortRange {
     first: 53,
     last: 53,
 };
-/// The name by which a packet is told that met no policy at all.
+/// The reported name of a packet for which no policy existed.
 pub const NO_POLICY_RULE: &str = "built-in/no-policy";
 /// Prefix of the names of the node's own rules.
 const NODE: &str = "node/";
 /// Prefix of the names of the cluster's rules.
 const CLUSTER: &str = "cluster/";
-/// Prefix of the names of rules that nobody can lift.
+/// Prefix of the names of rules that no job can lift.
 const BUILT_IN: &str = "built-in/";
 
-/// Intervals of one policy: as many as one prefix may have, and a fourth of what a whole node may have.
+/// Most intervals of one policy: as many as one prefix may have, and a fourth of the number for a whole node.
 const INTERVALS_MAX: usize = LEAF_INTERVALS_MAX as usize;
-/// Rules that are laid over each other, over all prefixes of one policy: a bound on the time of compiling.
-/// A policy of 10 000 rules has 10 000 if each names a prefix of its own.
+/// Most rules that are combined over all prefixes of one policy. The bound limits the time of compiling. A policy of 10
+/// 000 rules combines 10 000 if each rule names a prefix of its own.
 const LAYERS_MAX: usize = 4_000_000;
 
 /// One direction's policy.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct CompiledPolicy {
-    /// Rules by number, as they are told: name and what they do. The last is the default.
+    /// Rules by number: the reported name, and whether the rule allows. The last is the default.
     pub rules: Vec<(String, bool)>,
     pub lists: Vec<Vec<Interval>>,
-    /// For each prefix, its list.
+    /// The number of each IPv4 prefix's list.
     pub v4: BTreeMap<Ipv4Net, usize>,
-    /// For each prefix, its list.
+    /// The number of each IPv6 prefix's list.
     pub v6: BTreeMap<Ipv6Net, usize>,
-    /// Everything passes but what nobody may reach.
+    /// Whether every packet passes except to destinations that are forbidden for all tasks.
     pub open: bool,
 }
 
-/// Both directions of a task.
+/// The policies of both directions of a task.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TaskPolicies {
-    /// The policy for packets that it receives.
+    /// The policy for packets that the task receives.
     pub ingress: CompiledPolicy,
-    /// The policy for packets that it sends.
+    /// The policy for packets that the task sends.
     pub egress: CompiledPolicy,
-    /// How fast it may receive.
+    /// The rate limit for packets that the task receives.
     pub ingress_rate: Option<BitRate>,
-    /// How fast it may send.
+    /// The rate limit for packets that the task sends.
     pub egress_rate: Option<BitRate>,
 }
 
 /// The rules that a node adds to every task's policy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodePolicy {
-    /// Rules behind the job's, and the default for packets that no rule of the job matches.
+    /// The node's rules, which apply after the job's, and the default for packets that no rule of the job matches.
     pub policy: NetworkPolicy,
-    /// The same for all nodes of the cluster, behind this node's own.
+    /// The rules of the whole cluster, which apply after this node's own.
     pub cluster: NetworkPolicy,
-    /// Places that no task may reach, with the name of each: the control plane's.
+    /// Named destinations that no task may reach, which belong to the control plane.
     pub forbidden: Vec<(String, IpNet, PolicyProtocol, u16)>,
-    /// The node's addresses, where tasks with a network of their own reach only ports that allocations hold. Empty if
+    /// The node's addresses. Tasks with a network of their own reach only ports there that allocations hold. Empty if
     /// the operator leaves the node open.
     pub host: Vec<IpNet>,
 }
 
-/// A policy is too large.
+/// The error for a policy that is too large.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the policy's {direction} rules come to more than {INTERVALS_MAX} intervals of ports, or hold in too many \
@@ -106,7 +106,8 @@ pub struct PolicyTooLargeError {
     direction: &'static str,
 }
 
-/// The policies of the task `task` of `group` on a node with `node`'s. The task asks `resolvers` for names.
+/// Compiles the policies of the task `task` of `group` on a node with the rules `node`. `resolvers` are the task's
+/// resolvers.
 ///
 /// # Errors
 ///
@@ -162,8 +163,8 @@ fn built_in(node: &NodePolicy) -> Vec<PolicyRule> {
     std::iter::once(metadata).chain(forbidden).collect()
 }
 
-/// The rules that close the node to a task with a network of its own. Other rules come before them where they name an
-/// address of the node.
+/// The rules that close the node to a task with a network of its own. Rules that name an address of the node come
+/// before them.
 fn host_rules(group: &TaskGroup, node: &NodePolicy, resolvers: &[IpAddr]) -> Vec<PolicyRule> {
     let groups = match group.network.as_ref().map(|network| &network.mode) {
         // The only other end of a host veth is the node.
@@ -221,10 +222,10 @@ fn own_rule(
     }
 }
 
-/// Rules in the order in which they are asked, and the default.
+/// Rules in the order in which they apply, and the default.
 struct OrderedRules<'a> {
     rules: Vec<(String, &'a PolicyRule)>,
-    /// Rules from this number on close the node. They refuse nothing at ports that allocations hold.
+    /// Rules from this number on close the node. They refuse no packet to a port that an allocation holds.
     host_from: usize,
     default: PolicyAction,
     open: bool,
@@ -254,8 +255,8 @@ impl<'a> OrderedRules<'a> {
         }
     }
 
-    /// Adds `host`, which decides about the node's addresses: behind all rules where everything else passes by default,
-    /// and in place of each rule that allows the address without naming it.
+    /// Adds `host`, the rules about the node's addresses. They apply after all other rules if the default allows. They
+    /// also apply in place of each rule that allows the address without naming it.
     fn closing(mut self, host: &'a [PolicyRule]) -> Self {
         self.rules
             .extend(host.iter().map(|rule| (rule.name.clone(), rule)));
@@ -303,13 +304,14 @@ impl<'a> OrderedRules<'a> {
         })
     }
 
-    /// The rules that name each prefix of a family; those that name none name all of it.
+    /// The numbers of the rules that name each prefix of a family. A rule without a prefix names all addresses of the
+    /// family.
     fn by_prefix<N: Ord + Default>(
         &self,
         of_family: impl Fn(IpNet) -> Option<N>,
     ) -> BTreeMap<N, Vec<usize>> {
         let mut named: BTreeMap<N, Vec<usize>> = BTreeMap::new();
-        // The default of a net is all addresses.
+        // The default value of `N` is the prefix of all addresses.
         named.entry(N::default()).or_default();
         for (number, (_, rule)) in self.rules.iter().enumerate() {
             if rule.peers.is_empty() {
@@ -325,7 +327,7 @@ impl<'a> OrderedRules<'a> {
         named
     }
 
-    /// The intervals where `rules` hold in `net`, sorted by number.
+    /// The verdicts of `rules` in `net` as intervals, sorted by start.
     fn seen_from_above(&self, net: IpNet, rules: &[usize]) -> Vec<Interval> {
         let mut free = BTreeMap::from([(0, KEYS)]);
         let mut seen = BTreeMap::new();
@@ -346,7 +348,7 @@ impl<'a> OrderedRules<'a> {
                 break;
             }
         }
-        // Where nothing passes by default, these would only open something.
+        // If the default denies, the host rules could only open ports.
         if self.default == PolicyAction::Allow {
             for number in host {
                 self.cover_host(&mut free, &mut seen, *number, &[(0, KEYS)]);
@@ -363,7 +365,7 @@ impl<'a> OrderedRules<'a> {
         intervals
     }
 
-    /// Gives what is still free of `within` to the host rule `number`, as far as the rule matches it.
+    /// Assigns the free keys of `within` to the host rule `number`, as far as the rule matches them.
     fn cover_host(
         &self,
         free: &mut BTreeMap<u32, u32>,
@@ -387,8 +389,8 @@ impl<'a> OrderedRules<'a> {
     }
 }
 
-/// Whether `rule` names the single address `net`. A range of addresses does not name those within it. Such a range comes
-/// as prefixes side by side, so a wider prefix beside the address tells it from an address in a list.
+/// Whether `rule` names the single address `net`. A range of addresses does not name the addresses within it. A range
+/// arrives as adjacent prefixes, so a wider prefix adjacent to the address marks a range and not a list.
 fn names(rule: &PolicyRule, net: IpNet) -> bool {
     let is_wide = |net: &IpNet| net.prefix_len() < net.max_prefix_len();
     let is_beside = |peer: &IpNet| {
@@ -411,12 +413,12 @@ fn next(address: IpAddr) -> Option<IpAddr> {
 }
 
 fn verdict(action: PolicyAction, log: bool, number: usize) -> u32 {
-    // Rules are bounded far below by validation; what is above would be told by a wrong name, no more.
+    // Validation bounds the number of rules far below this. A larger number would only be reported with a wrong name.
     let number = u32::try_from(number).unwrap_or(Verdict::RULES_MAX);
     Verdict::new(action == PolicyAction::Allow, log, number).0
 }
 
-/// Gives what is still free of `first..end` to `verdict`.
+/// Assigns the free keys of `first..end` to `verdict`.
 fn cover(
     free: &mut BTreeMap<u32, u32>,
     seen: &mut BTreeMap<u32, u32>,
@@ -442,7 +444,7 @@ fn cover(
     }
 }
 
-/// The keys that a rule matches, each from the first to before the last.
+/// The ranges of keys that a rule matches. Each range excludes its end.
 fn ranges(rule: &PolicyRule) -> Vec<(u32, u32)> {
     let whole = |class: Class| (key(class, 0), key(class, u16::MAX) + 1);
     let ports = |class: Class| {
@@ -474,7 +476,7 @@ fn ranges(rule: &PolicyRule) -> Vec<(u32, u32)> {
     }
 }
 
-/// Lists of intervals, each once.
+/// Lists of intervals without duplicates.
 #[derive(Default)]
 struct IntervalLists {
     lists: Vec<Vec<Interval>>,
@@ -495,7 +497,7 @@ impl IntervalLists {
     }
 }
 
-/// The list of each prefix, without prefixes that have the same one as the next wider prefix.
+/// The list of each prefix, without prefixes that have the same list as the next wider prefix.
 fn thinned<N: Ord + Copy + Into<IpNet>>(
     named: &BTreeMap<N, Vec<usize>>,
     wider: impl Fn(&N) -> Option<N>,

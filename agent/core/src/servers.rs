@@ -1,11 +1,11 @@
 //! Decides which server the agent tries next, and when.
 //!
-//! Every server known is tried in turn, beginning with an order of the node's own, so that the nodes of a
-//! cluster spread over its servers. A server that fails is left alone for a pause that grows; the others
-//! are tried meanwhile, so that an agent is stuck to no server that is dead or has no leader. All pauses are
-//! spread by a sequence that the node's id begins: nodes that lose the same server do not come back as one.
+//! Every known server is tried in turn, in an order that is the node's own, so that the nodes of a cluster spread over
+//! its servers. A server that fails is not tried for a pause that grows. The other servers are tried meanwhile, so an
+//! agent does not stay with a server that is dead or has no leader. All pauses are jittered by a sequence that the
+//! node's id seeds, so nodes that lose the same server do not return together.
 //!
-//! Time is the agent's monotonic clock. Deliberately absent: what an address is.
+//! Time is the agent's monotonic clock. The module does not interpret addresses.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher as _};
@@ -27,12 +27,12 @@ struct ServerBackoff {
 /// The servers to choose from.
 #[derive(Debug)]
 pub struct Servers<A> {
-    /// Named by the operator. Used as long as no server has named others, and after all of those.
+    /// The servers that the operator named. They are used while no server has named others, and after all of those.
     configured: Vec<A>,
-    /// Named by the control plane.
+    /// The servers that the control plane named.
     learned: Vec<A>,
     trouble: BTreeMap<A, ServerBackoff>,
-    /// No attempt before: the herd is spread.
+    /// No attempt is made before this time, so that nodes do not come back together.
     rest: Timestamp,
     seed: u64,
     draws: u64,
@@ -40,7 +40,7 @@ pub struct Servers<A> {
 }
 
 impl<A: Clone + Hash + Ord> Servers<A> {
-    /// The servers `configured` by the operator and those `learned` in an earlier life.
+    /// Creates the list from the servers `configured` by the operator and those `learned` by an earlier agent.
     #[must_use]
     pub fn new(node_id: NodeId, configured: Vec<A>, learned: Vec<A>) -> Self {
         let seed = u128::from_be_bytes(node_id.0) >> 64;
@@ -58,8 +58,8 @@ impl<A: Clone + Hash + Ord> Servers<A> {
         servers
     }
 
-    /// Takes the control plane's word for who its servers are; at most [`SERVERS_MAX`] of them. Whether
-    /// that is news. An empty list is none.
+    /// Replaces the learned servers by the control plane's list, at most [`SERVERS_MAX`] of them. Returns whether the
+    /// list changed. An empty list changes nothing.
     pub fn learn(&mut self, mut servers: Vec<A>) -> bool {
         servers.sort_unstable();
         servers.dedup();
@@ -84,12 +84,13 @@ impl<A: Clone + Hash + Ord> Servers<A> {
         &self.learned
     }
 
-    /// A node is down after a silence of `ttl` and a little: no pause may be longer than half of it.
+    /// Sets the node's time to live. A node is down after a silence slightly longer than `ttl`, so no pause may exceed
+    /// half of it.
     pub fn set_ttl(&mut self, ttl: Duration) {
         self.pause_max = (ttl / 2).clamp(RECONNECT_PAUSE_MIN, RECONNECT_PAUSE_MAX);
     }
 
-    /// The server to try, and not before when. `None` without servers.
+    /// Returns the server to try, and the earliest time for the attempt. Returns `None` without servers.
     #[must_use]
     pub fn next(&self, now: Timestamp) -> Option<(A, Timestamp)> {
         let candidates = self.learned.iter().chain(
@@ -100,7 +101,7 @@ impl<A: Clone + Hash + Ord> Servers<A> {
         candidates
             .map(|server| {
                 let trouble = self.trouble.get(server).copied().unwrap_or_default();
-                // A server that only the operator named may be long gone: it comes after those that work.
+                // A server that only the operator named may be long gone. It comes after those that work.
                 let gone = !self.learned.is_empty() && !self.learned.contains(server);
                 let at = trouble.until.max(self.rest).max(now);
                 (at, trouble.failures, gone, self.rank(server), server)
@@ -114,7 +115,7 @@ impl<A: Clone + Hash + Ord> Servers<A> {
         self.trouble.remove(server);
     }
 
-    /// A session with `server` has ended, or never began.
+    /// Takes in that a session with `server` has ended, or never began.
     pub fn handle_failure(&mut self, server: &A, now: Timestamp) {
         let failures = self.failures(server);
         let pause = RECONNECT_PAUSE_MIN
@@ -124,8 +125,8 @@ impl<A: Clone + Hash + Ord> Servers<A> {
         self.put(server, failures + 1, now.plus(pause));
     }
 
-    /// `server` asked not to be tried before `after` has passed. It is, after twice that at the latest: what
-    /// it said may be old.
+    /// `server` asked not to be tried before `after` has passed. The agent tries it after twice that time at the
+    /// latest, because the request may be outdated.
     pub fn handle_sent_away(&mut self, server: &A, after: Duration, now: Timestamp) {
         let failures = self.failures(server);
         let after = after.clamp(RECONNECT_PAUSE_MIN, AWAY_MAX);
@@ -152,19 +153,19 @@ impl<A: Clone + Hash + Ord> Servers<A> {
             .insert(server.clone(), ServerBackoff { failures, until });
     }
 
-    /// Half of `pause` to all of it.
+    /// Returns a random time between half of `pause` and all of it.
     fn jittered(&mut self, pause: Duration) -> Duration {
         pause / 2 + pause.mul_f64(self.draw() / 2.0)
     }
 
-    /// The next of the node's numbers, from 0 to 1.
+    /// Returns the next number of the node's sequence, from 0 to 1.
     fn draw(&mut self) -> f64 {
         self.draws += 1;
         let [high, low, ..] = mix(self.seed.wrapping_add(self.draws)).to_be_bytes();
         f64::from(u16::from_be_bytes([high, low])) / f64::from(u16::MAX)
     }
 
-    /// The place of `server` in the node's own order.
+    /// The position of `server` in the node's own order.
     fn rank(&self, server: &A) -> u64 {
         let mut hasher = DefaultHasher::new();
         self.seed.hash(&mut hasher);
@@ -173,7 +174,7 @@ impl<A: Clone + Hash + Ord> Servers<A> {
     }
 }
 
-/// The finalizer of `SplitMix64`: neighbours get numbers that have nothing in common.
+/// The finalizer of `SplitMix64`: neighbouring inputs give unrelated outputs.
 fn mix(number: u64) -> u64 {
     let mut z = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,11 +1,11 @@
-//! Decides which allocation waits for which: one begins when those whose place it takes have ended.
+//! Decides which allocations wait: an allocation begins when the allocations that it replaces have ended.
 //!
-//! The control plane counts an allocation that it tells to stop as gone. In the same plan it gives its room, ports,
-//! cores and devices away. On the node a process that is asked to stop has its whole kill timeout, and the port with
-//! it. So a replacement waits for the allocation that it replaces, and an allocation that takes something from another
-//! waits for that other.
+//! The control plane counts an allocation that it asks to stop as gone. In the same plan it gives the allocation's
+//! room, ports, cores and devices to others. On the node the stopping process still has its whole kill timeout, and
+//! keeps its port until then. So a replacement waits for the allocation that it replaces. An allocation that takes a
+//! resource from another waits for that other.
 //!
-//! Only older allocations are waited for, so there is never a circle. The shell says which allocations have ended, and
+//! An allocation waits only for older ones, so there is never a cycle. The shell reports which allocations have ended.
 //! [`AllocRunner`](crate::alloc::AllocRunner) keeps a waiting allocation from beginning.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,7 +14,8 @@ use muster_domain::alloc::{DesiredAlloc, DesiredStatus};
 use muster_domain::id::AllocId;
 use muster_domain::scheduling::may_evict;
 
-/// Whom `alloc` has to wait for, of `others`: the node's allocations that have not ended.
+/// Returns the allocations of `others` that `alloc` has to wait for. `others` are the node's allocations that have not
+/// ended.
 pub fn before<'a>(
     alloc: &DesiredAlloc,
     others: impl IntoIterator<Item = &'a DesiredAlloc>,
@@ -32,31 +33,33 @@ fn is_in_the_way(alloc: &DesiredAlloc, other: &DesiredAlloc) -> bool {
     let leaves = match other.desired {
         DesiredStatus::Run => false,
         DesiredStatus::Stop => alloc.previous == Some(other.alloc_id),
-        // Which allocation it made room for is not said: it may be this one, if that is important enough.
+        // The evicted allocation does not name the one it made room for. That may be `alloc`, if its priority is high
+        // enough.
         DesiredStatus::Evict => {
             let priority = |of: &DesiredAlloc| of.job.spec.priority;
             alloc.previous == Some(other.alloc_id) || may_evict(priority(alloc), priority(other))
         }
     };
-    // Nothing is given away twice: if the other is to run as far as is known, its stop is under way.
+    // The control plane never assigns a resource twice. If `other` is still to run as far as the agent knows, its stop
+    // is already under way.
     leaves || alloc.holding.meets(&other.holding)
 }
 
-/// The allocations that wait, each with those that it waits for.
+/// The waiting allocations, each with the allocations that it waits for.
 #[derive(Debug, Default)]
 pub struct StartDependencies {
     waiting: BTreeMap<AllocId, BTreeSet<AllocId>>,
 }
 
 impl StartDependencies {
-    /// An allocation waits for those of `before`, unless there are none.
+    /// Lets an allocation wait for those in `before`, unless `before` is empty.
     pub fn wait(&mut self, alloc_id: AllocId, before: BTreeSet<AllocId>) {
         if !before.is_empty() {
             self.waiting.insert(alloc_id, before);
         }
     }
 
-    /// An allocation has ended: whose turn it is then, the oldest first.
+    /// Takes in the end of an allocation. Returns the allocations that may now begin, the oldest first.
     pub fn handle_ended(&mut self, alloc_id: AllocId) -> Vec<AllocId> {
         self.waiting.remove(&alloc_id);
         let mut free = Vec::new();

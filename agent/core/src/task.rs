@@ -1,9 +1,8 @@
-//! One task: when it is started, restarted, stopped, forced and given up.
+//! The runner of one task: when the task is started, restarted, stopped, killed and given up.
 //!
-//! [`TaskRunner`] is the only writer of the [`TaskState`] that is reported. It never asks for a
-//! start while a start, a recovery or a process may be under way, so the shell never runs two
-//! processes for one task. Directories, cgroups and logs are the shell's; other tasks of the
-//! allocation are [`crate::alloc`]'s.
+//! [`TaskRunner`] is the only writer of the [`TaskState`] that is reported. It never requests a start while a start, a
+//! recovery or a process may be under way, so the shell never runs two processes for one task. The shell manages
+//! directories, cgroups and logs. [`crate::alloc`] manages the other tasks of the allocation.
 
 mod remote;
 mod restart;
@@ -26,20 +25,20 @@ pub use restart::RestartTracker;
 /// The settings that decide about a task, taken from its job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskPolicy {
-    /// Whether a task that ended well is started again.
+    /// Whether a task that succeeded is started again.
     pub restart_on_success: bool,
-    /// How often and when it is started again.
+    /// How often and when the task is started again.
     pub restart: RestartPolicy,
-    /// The signal that asks it to stop.
+    /// The signal that asks the task to stop.
     pub kill_signal: String,
-    /// From that signal to force.
+    /// Time from the kill signal to the kill.
     pub kill_timeout: Duration,
-    /// From the decision to stop it to that signal.
+    /// Time from the decision to stop the task to the kill signal.
     pub shutdown_delay: Duration,
     pub role: Role,
-    /// Whether the others end with it.
+    /// Whether the other tasks end with this task.
     pub leader: bool,
-    /// It is a one-off task: it runs at most once, and how its work ended is reported.
+    /// Whether the task is a one-off task. Such a task runs at most once, and the end of its work is reported.
     pub once: bool,
 }
 
@@ -61,123 +60,124 @@ impl TaskPolicy {
     }
 }
 
-/// Where a task is in its life.
+/// The state of a task in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TaskLifecycle {
-    /// It is to be started at `at`.
+    /// The task is to be started at `at`.
     Waiting {
         /// The earliest time of the start.
         at: Timestamp,
     },
-    /// A start was asked for and is not answered.
+    /// A start was requested and is not answered.
     Starting,
-    /// A recovery was asked for and is not answered.
+    /// A recovery was requested and is not answered.
     Recovering,
     Running,
-    /// Its process runs and is to end: at `kill_at` it is asked to.
+    /// The process runs and is to end. It gets the kill signal at `kill_at`.
     Closing {
-        /// Time of the request to end.
+        /// Time of the kill signal.
         kill_at: Timestamp,
     },
-    /// Its process runs and was asked to end; at `force_at` the agent kills it.
+    /// The process runs and was asked to end. The agent kills it at `force_at`.
     Stopping {
         /// Time of the kill by the agent.
         force_at: Timestamp,
-        /// Whether it was forced before.
+        /// Whether the process was killed before.
         forced: bool,
     },
-    /// It ended and will not be started again.
+    /// The task ended and will not be started again.
     Dead,
 }
 
-/// Something that happened to a task.
+/// An event of a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TaskInput {
     Started {
         /// A note for the operator, such as a limit that could not be enforced; may be empty.
         note: String,
     },
-    /// A start failed and left nothing behind.
+    /// A start failed and left no process or resource.
     StartFailed {
         reason: String,
         /// Whether the same start may succeed later.
         retryable: bool,
     },
-    /// It runs on another system, with this handle: said before `Started` or `Recovered`.
+    /// The task runs on another system, with this handle. The input comes before `Started` or `Recovered`.
     RunsElsewhere {
         /// The handle, as it may be given to another agent.
         handle: Vec<u8>,
     },
-    /// Its driver put it on a network of the driver's own: said before `Started`, and after a recovery.
+    /// The driver gave the task a network of the driver's own. The input comes before `Started`, and after a recovery.
     Reached {
-        /// Where it is reached.
+        /// The addresses of the task in that network.
         network: Box<TaskNetwork>,
     },
     /// The task that was to be taken over is gone.
     NothingToTake {
-        /// The evidence for that.
+        /// The evidence that the task is gone.
         reason: String,
     },
-    /// The agent manages the task no longer, which runs on.
+    /// The agent no longer manages the task, which continues to run.
     Detached {
         /// A note for the operator; may be empty.
         note: String,
     },
-    /// Its process ended, and everything of that attempt was removed.
+    /// The process ended, and all resources of that attempt were removed.
     Exited {
         /// The exit of the process.
         exit: Exit,
-        /// More for the operator, such as the limit of an out-of-memory kill; may be empty.
+        /// A detail for the operator, such as the limit of an out-of-memory kill; may be empty.
         detail: String,
-        /// How the work of a one-off task ended; `None` of everything else.
+        /// The end of a one-off task's work; `None` for other tasks.
         end: Option<Box<WorkEnd>>,
     },
-    /// A recovery found its process running.
+    /// A recovery found the process running.
     Recovered,
-    /// A recovery found that it was never started.
+    /// A recovery found that the task was never started.
     NeverStarted,
-    /// Its process went away with something that no start can bring back, such as a reboot.
+    /// The process was lost in a way that the driver cannot recover, such as by a reboot.
     Lost { reason: String },
-    /// Its driver, or the agent on what the driver does not set, has something to tell that changes nothing.
+    /// A message for the operator that changes no state. It comes from the driver, or from the agent about settings
+    /// that the driver does not make.
     Message { message: String },
-    /// The driver could not carry out a stop. The agent forces when the time is over.
+    /// The driver could not carry out a stop. The agent kills the task when the time is over.
     StopFailed { reason: String },
 }
 
-/// Something the shell must do for a task.
+/// An action that the shell must carry out for a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TaskEffect {
-    /// Start it. Answered by `Started`, `StartFailed`, and after `Started` by `Exited`.
+    /// Start the task. The answer is `Started` or `StartFailed`; `Exited` follows `Started`.
     Start {
         /// Counts the starts of this task on this node, from 1.
         attempt: u32,
     },
-    /// Take it over: it runs on another system. Answered as a start, or by `NothingToTake`.
+    /// Take over the task, which runs on another system. The answer is that of a start, or `NothingToTake`.
     TakeOver {
-        /// Counts as a start.
+        /// The number of the attempt; a takeover counts as a start.
         attempt: u32,
-        /// The handle by which the driver finds it.
+        /// The handle by which the driver finds the task.
         handle: Vec<u8>,
     },
-    /// Find its process. Answered by `Recovered` (and later `Exited`), `Exited`, `NeverStarted` or
-    /// `Lost`.
+    /// Find the task's process. The answer is `Recovered` (and later `Exited`), `Exited`, `NeverStarted` or `Lost`.
     Recover {
-        /// The start that is looked for.
+        /// The number of the start that is to be recovered.
         attempt: u32,
     },
-    /// Ask it to end. `Exited` follows.
+    /// Ask the task to end. `Exited` follows.
     Stop {
         signal: String,
-        /// The driver forces after this.
+        /// The driver kills the task after this time.
         timeout: Duration,
     },
-    /// Let the driver manage it no longer, and remove what is of it here. `Detached` follows, or `Exited`.
+    /// Let the driver stop managing the task, and remove the task's resources on this node. `Detached` or `Exited`
+    /// follows.
     Detach,
-    /// Kill everything in its cgroup, without the driver. `Exited` follows.
+    /// Kill all processes in the task's cgroup, without the driver. `Exited` follows.
     Force,
 }
 
-/// Why a one-off task failed that was stopped because no server was in reach.
+/// The failure reason of a one-off task that was stopped because no server was in reach.
 const NO_SERVER: &str = "stopped: no server was in reach for as long as a task may run without one";
 
 /// Why a task is stopped.
@@ -198,10 +198,10 @@ pub enum StopCause {
 }
 
 impl StopCause {
-    /// The event and message that are reported besides the stop itself.
+    /// Returns the event and the message that are reported besides the stop itself.
     fn event(self) -> Option<(TaskEventKind, &'static str)> {
         match self {
-            // Told with what is on the disk, by the allocation.
+            // The allocation reports its exceeded disk itself, with the largest users of the disk.
             Self::Asked | Self::DiskExceeded => None,
             Self::SiblingFailed => Some((
                 TaskEventKind::SiblingFailed,
@@ -216,7 +216,7 @@ impl StopCause {
         }
     }
 
-    /// Whether a task that is stopped for it has failed.
+    /// Whether a stop for this cause fails the task.
     pub(crate) fn fails(self) -> bool {
         match self {
             Self::DiskExceeded => true,
@@ -237,11 +237,11 @@ pub struct TaskSnapshot {
     pub attempt: u32,
     /// Restarts counted by the policy.
     pub tracker: RestartTracker,
-    /// Whether it was asked to stop, and why.
+    /// The cause of the task's stop, if a stop was requested.
     pub stop: Option<StopCause>,
-    /// Start time of its newest process.
+    /// Start time of the newest process.
     pub running_since: Option<Timestamp>,
-    /// How the work of a one-off task ended, once it has.
+    /// The end of a one-off task's work, once it has ended.
     pub end: Option<Box<WorkEnd>>,
 }
 
@@ -257,15 +257,15 @@ pub struct TaskRunner {
     running_since: Option<Timestamp>,
     end: Option<Box<WorkEnd>>,
     remote: RemoteTask,
-    /// It waits for others of its allocation; follows from their states, and is not saved.
+    /// Whether the task waits for other tasks of its allocation. The value follows from their states and is not saved.
     held: bool,
     effects: VecDeque<TaskEffect>,
-    /// Counts changes of what is saved and reported.
+    /// Counts changes of the saved or reported state.
     changes: u64,
 }
 
 impl TaskRunner {
-    /// A task that was just received; it is due at once.
+    /// Creates the runner of a task that was just received. Its start is due at once.
     #[must_use]
     pub fn new(name: &str, policy: TaskPolicy, now: Timestamp) -> Self {
         let mut runner = Self {
@@ -286,7 +286,8 @@ impl TaskRunner {
         runner
     }
 
-    /// A task that an earlier agent ran. If a process of it may exist, it is looked for.
+    /// Restores the runner of a task that an earlier agent ran. If a process of the task may exist, the runner recovers
+    /// it.
     #[must_use]
     pub fn restore(policy: TaskPolicy, snapshot: TaskSnapshot, now: Timestamp) -> Self {
         let TaskSnapshot {
@@ -331,8 +332,8 @@ impl TaskRunner {
         runner
     }
 
-    /// A task whose record was lost but that runs as far as is known: it is looked for as its first
-    /// start.
+    /// Creates the runner of a task whose record was lost but that runs as far as is known. The runner recovers it as
+    /// its first start.
     #[must_use]
     pub fn adopt(name: &str, policy: TaskPolicy, now: Timestamp) -> Self {
         let mut runner = Self::new(name, policy, now);
@@ -344,13 +345,13 @@ impl TaskRunner {
         runner
     }
 
-    /// Restores what an earlier agent knew of it as a remote task.
+    /// Restores the state that an earlier agent recorded for a remote task.
     pub fn restore_remote(&mut self, remote: RemoteTask) {
         self.remote = remote;
     }
 
-    /// The control plane says that it runs already, with the handle `take`, and that another allocation was given the
-    /// task of the handle `leave`.
+    /// Takes in the control plane's handles. The task of the handle `take` already runs and is to be taken over. The
+    /// task of the handle `leave` was given to another allocation.
     pub fn handle_remote(&mut self, take: Option<Vec<u8>>, leave: Option<Vec<u8>>) {
         let is_untouched = match self.life {
             TaskLifecycle::Waiting { .. } => self.attempt == 0,
@@ -369,7 +370,7 @@ impl TaskRunner {
         self.changes += u64::from(self.remote != before);
     }
 
-    /// The control plane has forgotten its allocation.
+    /// Takes in that the control plane has forgotten the task's allocation.
     pub fn handle_forgotten(&mut self) {
         if self.remote.held().is_some() && !self.remote.forgotten {
             self.remote.forgotten = true;
@@ -377,22 +378,22 @@ impl TaskRunner {
         }
     }
 
-    /// The job changed in a way that needs no new process: the next decision follows `policy`.
+    /// Takes in a job change that needs no new process. The next decision follows `policy`.
     pub fn handle_policy(&mut self, policy: TaskPolicy) {
         self.policy = policy;
     }
 
-    /// The task waits for others of its allocation, or no longer does: while it waits it is not started.
+    /// Sets whether the task waits for other tasks of its allocation. A waiting task is not started.
     pub fn handle_held(&mut self, held: bool) {
         self.held = held;
     }
 
-    /// Something that an operator should know happened to its allocation.
+    /// Records an event of the allocation for the operator.
     pub fn record_event(&mut self, kind: TaskEventKind, message: &str, now: Timestamp) {
         self.event(kind, message, now);
     }
 
-    /// Does what is due: a start, the signal that asks it to end, or force.
+    /// Does the due action: a start, the kill signal, or the kill.
     pub fn handle_timeout(&mut self, now: Timestamp) {
         match self.life {
             TaskLifecycle::Waiting { at } if at <= now && self.stop.is_none() && !self.held => {
@@ -412,7 +413,7 @@ impl TaskRunner {
         }
     }
 
-    /// Takes in what happened.
+    /// Takes in an event.
     pub fn handle_input(&mut self, input: TaskInput, now: Timestamp) {
         match input {
             TaskInput::Started { note } => self.started(&note, now),
@@ -432,7 +433,7 @@ impl TaskRunner {
         }
     }
 
-    /// Stops the task for good. Repeating it changes nothing.
+    /// Stops the task permanently. A repeated call changes nothing.
     pub fn handle_stop(&mut self, cause: StopCause, now: Timestamp) {
         if self.stop.is_some() || self.life == TaskLifecycle::Dead {
             return;
@@ -452,7 +453,7 @@ impl TaskRunner {
                     .unwrap_or_else(|| STOPPED_EARLY.to_owned());
                 self.die(cause.fails(), &why, now);
             }
-            // After a start or recovery, the answer on its way decides what there is to stop.
+            // The pending answer to the start or recovery decides whether there is a process to stop.
             TaskLifecycle::Starting
             | TaskLifecycle::Recovering
             | TaskLifecycle::Closing { .. }
@@ -462,7 +463,8 @@ impl TaskRunner {
         }
     }
 
-    /// The process ended before its turn in a stop of the allocation. The task is neither started again nor failed.
+    /// Takes in that the process ended before its turn in a stop of the allocation. The task is not restarted and has
+    /// not failed.
     pub fn handle_end_during_stop(&mut self, cause: StopCause) {
         if self.life != TaskLifecycle::Dead && self.stop.is_none() {
             self.stop = Some(cause);
@@ -470,8 +472,8 @@ impl TaskRunner {
         }
     }
 
-    /// The task cannot be started: its directories could not be made. A process that may exist is
-    /// not touched.
+    /// Fails a task that cannot be started because its directories could not be made. A process that may exist is not
+    /// touched.
     pub fn handle_unrunnable(&mut self, reason: &str, now: Timestamp) {
         match self.life {
             TaskLifecycle::Waiting { .. } => {
@@ -487,12 +489,12 @@ impl TaskRunner {
         }
     }
 
-    /// The next thing to do.
+    /// Returns the next effect.
     pub fn poll_effect(&mut self) -> Option<TaskEffect> {
         self.effects.pop_front()
     }
 
-    /// When [`Self::handle_timeout`] has something to do, and why.
+    /// Returns the time at which [`Self::handle_timeout`] has work, and the reason.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<(Timestamp, &'static str)> {
         match self.life {
@@ -513,31 +515,31 @@ impl TaskRunner {
         &self.state
     }
 
-    /// How the work of a one-off task ended, once it has.
+    /// The end of a one-off task's work, once it has ended.
     #[must_use]
     pub fn end(&self) -> Option<&WorkEnd> {
         self.end.as_deref()
     }
 
-    /// The state of it as a remote task.
+    /// The state of the task as a remote task.
     #[must_use]
     pub fn remote(&self) -> &RemoteTask {
         &self.remote
     }
 
-    /// Whether it runs on another system, and must be taken over even if it is to stop.
+    /// Whether the task runs on another system and must be taken over even if it is to stop.
     pub(crate) fn must_be_taken(&self) -> bool {
         let is_over = self.life == TaskLifecycle::Dead;
         self.remote.must_be_taken() && !is_over
     }
 
-    /// Where it is in its life.
+    /// The state of the task in its life.
     #[must_use]
     pub fn life(&self) -> TaskLifecycle {
         self.life
     }
 
-    /// Whether it has no process and none is under way.
+    /// Whether the task has no process and none is under way.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         match self.life {
@@ -550,7 +552,7 @@ impl TaskRunner {
         }
     }
 
-    /// The view that its siblings have of it.
+    /// Returns the state that sibling tasks depend on.
     #[must_use]
     pub fn sibling(&self) -> GroupTask {
         GroupTask {
@@ -560,14 +562,14 @@ impl TaskRunner {
             failed: self.state.failed,
             attempted: self.attempt > 0,
             started: self.state.started_at.is_some(),
-            // Whether a process that is looked for runs still is not known.
+            // While a recovery is under way, it is unknown whether the process still runs.
             running_since: self
                 .running_since
                 .filter(|_| self.life != TaskLifecycle::Recovering),
         }
     }
 
-    /// Grows with every change of what is saved or reported.
+    /// A counter that grows with every change of the saved or reported state.
     #[must_use]
     pub fn changes(&self) -> u64 {
         self.changes
@@ -632,7 +634,7 @@ impl TaskRunner {
                     self.changes += 1;
                 }
             }
-            // Said too late.
+            // The input came too late.
             TaskLifecycle::Waiting { .. } | TaskLifecycle::Dead => {}
         }
     }
@@ -696,13 +698,13 @@ impl TaskRunner {
             "found running after a restart of the agent",
             now,
         );
-        // The agent died between taking it over and writing that down.
+        // The agent died after it took the task over and before it recorded that.
         let taken = self.remote.take.take();
         self.remote.running = self.remote.running.take().or(taken);
         self.runs(now);
     }
 
-    /// A process exists. If the task is to stop, it is asked to.
+    /// Takes in that a process exists. If the task is to stop, the process is asked to end.
     fn runs(&mut self, now: Timestamp) {
         self.state.phase = TaskPhase::Running;
         self.state.started_at.get_or_insert(now);
@@ -722,11 +724,11 @@ impl TaskRunner {
             return;
         }
         if self.policy.once {
-            // An unrecorded process may have run: that nobody has seen one proves nothing.
+            // An unrecorded process may have run. A recovery that finds no process is no proof that none ran.
             self.lost("the agent ended while it was being started", now);
             return;
         }
-        // The start that never happened is counted when it happens.
+        // A start that never happened must not count.
         if self.attempt > 1 {
             self.state.restarts = self.state.restarts.saturating_sub(1);
         }
@@ -769,14 +771,14 @@ impl TaskRunner {
             TaskLifecycle::Waiting { .. } | TaskLifecycle::Dead => return,
         }
         (self.remote.take, self.remote.running) = (None, None);
-        // The clock of the report: a process that was found ended did run once.
+        // The reporting clock gives the start time. A process that was found ended did run.
         self.state.started_at.get_or_insert(now);
         let message = exit.message(detail);
         self.event(TaskEventKind::Terminated(exit), &message, now);
         if self.policy.once {
             let mut end = end.unwrap_or_else(|| Box::new(end_of(exit, &message, now)));
             if self.stop.is_some_and(StopCause::fails) {
-                // How the process took the signal is not why the work failed.
+                // The work failed because of the stop's cause, not because of how the process ended after the signal.
                 let why = self.disk_words().unwrap_or_else(|| message.clone());
                 *end = WorkEnd {
                     exit: end.exit,
@@ -786,7 +788,7 @@ impl TaskRunner {
                 };
             }
             if self.stop == Some(StopCause::Disconnected) && end.failed {
-                // The driver knows only that it was asked, as by a client that cancels.
+                // The driver only knows that the task was asked to stop, as for a client that cancels.
                 NO_SERVER.clone_into(&mut end.failure_reason);
             }
             self.end = Some(end);
@@ -818,7 +820,7 @@ impl TaskRunner {
         match self.life {
             TaskLifecycle::Stopping { force_at, forced } => {
                 self.event(TaskEventKind::DriverFailure, reason, now);
-                // The task still has its time: it may have got the signal.
+                // The task keeps its kill timeout, because the process may have received the signal.
                 let earliest = now.plus(self.policy.kill_timeout);
                 self.set_life(TaskLifecycle::Stopping {
                     force_at: force_at.min(earliest),
@@ -834,10 +836,10 @@ impl TaskRunner {
         }
     }
 
-    /// The stop of a process is decided: it gets its signal now, or after the delay.
+    /// Begins the stop of a process. The process gets the kill signal now, or after the delay.
     fn close(&mut self, now: Timestamp) {
         let delay = self.policy.shutdown_delay;
-        // A task that fills a disk gets no delay, in which it would go on.
+        // A task that fills a disk gets no delay, because it would continue to write.
         if delay.is_zero() || self.is_leaving() || self.stop.is_some_and(StopCause::fails) {
             self.ask_to_stop(now);
             return;
@@ -849,7 +851,7 @@ impl TaskRunner {
         });
     }
 
-    /// Whether its stop leaves it running: it is another allocation's.
+    /// Whether a stop leaves the task running, because another allocation manages it.
     fn is_leaving(&self) -> bool {
         self.stop == Some(StopCause::Asked) && self.remote.is_left()
     }
@@ -876,7 +878,7 @@ impl TaskRunner {
         self.effects.push_back(TaskEffect::Stop { signal, timeout });
     }
 
-    /// Asks for it once, and again if nobody answered: a task that is another's is never forced.
+    /// Requests a detach, and repeats the request if there is no answer. A task of another allocation is never killed.
     fn detach(&mut self, now: Timestamp) {
         self.set_life(TaskLifecycle::Stopping {
             force_at: now.plus(limits::DETACH_INTERVAL),
@@ -932,15 +934,14 @@ impl TaskRunner {
         }
     }
 
-    /// The message about its allocation's disk, if that was exceeded.
+    /// The message about the allocation's disk, if the disk limit was exceeded.
     pub(crate) fn disk_words(&self) -> Option<String> {
         let events = self.state.events.iter().rev();
         let mut disk_events = events.filter(|event| event.kind == TaskEventKind::DiskExceeded);
         disk_events.next().map(|event| event.message.clone())
     }
 
-    /// It will not be started again. The work of a one-off task of which nothing better is known failed for
-    /// `reason`.
+    /// Marks the task as dead. If no better end of a one-off task's work is known, the work failed for `reason`.
     fn die(&mut self, failed: bool, reason: &str, now: Timestamp) {
         if self.policy.once && self.end.is_none() {
             self.end = Some(Box::new(WorkEnd::failure(reason, now)));
@@ -954,7 +955,7 @@ impl TaskRunner {
 
     fn set_life(&mut self, life: TaskLifecycle) {
         match life {
-            // In these states its address does not lead to this task any more.
+            // In these states the address no longer leads to this task.
             TaskLifecycle::Waiting { .. } | TaskLifecycle::Dead => self.state.network = None,
             TaskLifecycle::Starting
             | TaskLifecycle::Recovering
@@ -976,23 +977,23 @@ impl TaskRunner {
     }
 }
 
-/// Why the work of a one-off task failed that was stopped before anything of it ran.
+/// The failure reason of a one-off task that was stopped before any process of it ran.
 const STOPPED_EARLY: &str = "stopped-before-running";
 
 /// The message about a remote task that an earlier agent or another allocation had started.
 const TAKEN_OVER: &str =
     "taken over from the allocation before: it runs on elsewhere and was not started anew";
-/// The message about a remote task that is to be left.
+/// The message about a remote task that is to be detached.
 const LEAVING: &str = "DETACH sent: the task runs on, managed by another allocation";
-/// The message about a remote task that was left.
+/// The message about a remote task that was detached.
 const DETACHED: &str = "detached: the task runs on";
 
-/// Why the work of a one-off task failed that could not be started.
+/// The failure reason of a one-off task that could not be started.
 fn not_created(reason: &str) -> String {
     format!("failed to create container: {reason}")
 }
 
-/// How work ended of which its process is all that is known.
+/// Returns the end of work for which only the exit of its process is known.
 #[must_use]
 pub fn end_of(exit: Exit, message: &str, at: Timestamp) -> WorkEnd {
     let exit_known = (!exit.unknown).then_some(exit);
@@ -1009,7 +1010,7 @@ pub fn end_of(exit: Exit, message: &str, at: Timestamp) -> WorkEnd {
     }
 }
 
-/// `text`, cut at a character's border to what is reported.
+/// Returns `text`, cut at a character boundary to the reported length.
 pub(crate) fn shortened(text: &str) -> String {
     let mut end = text.len().min(limits::MESSAGE_BYTES_MAX);
     while !text.is_char_boundary(end) {

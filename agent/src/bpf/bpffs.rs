@@ -16,22 +16,22 @@ use thiserror::Error;
 
 use crate::bpf::limits::{UNMOUNT_ATTEMPTS_MAX, UNMOUNT_WAIT};
 
-/// Where a Linux system mounts a bpffs, if it does.
+/// The directory at which a Linux system mounts a bpffs, if it has one.
 pub const SYSTEM_BPFFS: &str = "/sys/fs/bpf";
 
 /// `BPF_FS_MAGIC` of the kernel's `include/uapi/linux/magic.h`.
 const BPF_FS_MAGIC: FsType = FsType(0xcafe_4a11);
 
-/// Why there is no bpffs to pin to.
+/// The reason why there is no bpffs to pin to.
 #[derive(Debug, Error)]
 pub enum EnsureBpffsError {
     /// The system mounted none, and only root may mount one.
     #[error("mount a bpffs at {path}: run as root, or mount one at /sys/fs/bpf")]
     NotRoot {
-        /// Where it would be mounted.
+        /// The path at which it would be mounted.
         path: PathBuf,
     },
-    /// The directory to mount it at could not be made.
+    /// The mount point could not be made.
     #[error("make directory {path} to mount a bpffs at")]
     MakeDirectory {
         path: PathBuf,
@@ -51,7 +51,7 @@ pub enum EnsureBpffsError {
     },
 }
 
-/// Why the agent's own bpffs could not be unmounted.
+/// The reason why the agent's own bpffs could not be unmounted.
 #[derive(Debug, Error)]
 pub enum UnmountBpffsError {
     /// The kernel did not unmount it.
@@ -62,7 +62,7 @@ pub enum UnmountBpffsError {
         #[source]
         source: nix::Error,
     },
-    /// The directory it was mounted at could not be removed.
+    /// The mount point could not be removed.
     #[error("remove directory {path}, where a bpffs was mounted")]
     RemoveDirectory {
         path: PathBuf,
@@ -99,8 +99,8 @@ pub fn ensure_bpffs(data_dir: &Path) -> Result<PathBuf, EnsureBpffsError> {
     }
 }
 
-/// Unmounts the bpffs that [`ensure_bpffs`] mounted below `data_dir`, and with it removes what is
-/// pinned there. Nothing happens if there is none.
+/// Unmounts the bpffs that [`ensure_bpffs`] mounted below `data_dir`, and so removes its pins. Does nothing if there is
+/// none.
 ///
 /// # Errors
 ///
@@ -129,7 +129,7 @@ pub(crate) fn is_bpffs(path: &Path) -> bool {
     statfs(path).is_ok_and(|stat| stat.filesystem_type() == BPF_FS_MAGIC)
 }
 
-/// Where an agent with this data directory mounts a bpffs of its own.
+/// The path at which an agent with this data directory mounts a bpffs of its own.
 pub(crate) fn own_mount(data_dir: &Path) -> PathBuf {
     data_dir.join("bpf")
 }
@@ -145,7 +145,7 @@ mod tests {
         fs::write(&file, "").unwrap();
 
         match ensure_bpffs(&file) {
-            // The system has one, so none has to be mounted.
+            // The system has a bpffs, so the agent mounts none.
             Ok(path) => assert_eq!(path, Path::new(SYSTEM_BPFFS)),
             Err(error) => assert!(
                 error.to_string().contains(&file.display().to_string()),

@@ -1,16 +1,16 @@
-//! A reader of the kernel's type information (BTF): where a field of a structure lies.
+//! A reader of the kernel's type information (BTF), which gives the offset of a structure's field.
 //!
-//! The format is described in the kernel's `Documentation/bpf/btf.rst`. Everything is read from one
-//! buffer and checked against its end; nothing is kept but where each type begins.
+//! The kernel's `Documentation/bpf/btf.rst` describes the format. Everything is read from one buffer and checked
+//! against its end. Only the start of each type is stored.
 
 use std::{fs, io};
 
 use thiserror::Error;
 
-/// Where the kernel shows its own types.
+/// The file in which the kernel provides its type information.
 pub(crate) const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
 
-/// Types that wrap each other deeper than this are taken as broken data. Real ones stay below ten.
+/// Types that are nested deeper than this count as broken data. Real types stay below ten.
 const DEPTH_MAX: usize = 32;
 
 const MAGIC: u32 = 0xeb9f;
@@ -34,7 +34,7 @@ const KIND_DECL_TAG: u32 = 17;
 const KIND_TYPE_TAG: u32 = 18;
 const KIND_ENUM64: u32 = 19;
 
-/// Why a fact about the kernel's types could not be found.
+/// The reason why a fact about the kernel's types could not be found.
 #[derive(Debug, Error)]
 pub enum ReadTypesError {
     /// The file could not be read; the kernel was built without `CONFIG_DEBUG_INFO_BTF`.
@@ -45,7 +45,7 @@ pub enum ReadTypesError {
         #[source]
         source: io::Error,
     },
-    /// The data is not what the format says.
+    /// The data does not match the format.
     #[error("the kernel's types are malformed at byte {at}: {what}")]
     Malformed {
         /// The offset, in bytes.
@@ -66,9 +66,9 @@ pub enum ReadTypesError {
 #[derive(Debug)]
 pub(super) struct KernelTypes {
     data: Vec<u8>,
-    /// Where each type begins; the type with id 1 is the first.
+    /// The start of each type; the type with id 1 is the first.
     starts: Vec<usize>,
-    /// Where each type of a kind that is looked up by name begins. A kernel has ten times as many types.
+    /// The start of each type of a kind that is looked up by name. A kernel has ten times as many types.
     structures: Vec<usize>,
     enumerations: Vec<usize>,
     typedefs: Vec<usize>,
@@ -88,12 +88,12 @@ struct Header {
 }
 
 impl KernelTypes {
-    /// The types of the running kernel.
+    /// Reads the types of the running kernel.
     ///
     /// # Errors
     ///
-    /// [`ReadTypesError::Read`] if the kernel does not show them, [`ReadTypesError::Malformed`] if
-    /// they are not in the documented format.
+    /// [`ReadTypesError::Read`] if the kernel does not provide them, [`ReadTypesError::Malformed`] if they are not in
+    /// the documented format.
     pub(super) fn of_running_kernel() -> Result<Self, ReadTypesError> {
         Self::in_file(VMLINUX)
     }
@@ -150,7 +150,7 @@ impl KernelTypes {
         Ok(types)
     }
 
-    /// Where `field` lies in `structure`, in bytes. Fields of unnamed inner structures are found.
+    /// Returns the offset of `field` in `structure`, in bytes. Fields of unnamed inner structures are found.
     ///
     /// # Errors
     ///
@@ -164,7 +164,7 @@ impl KernelTypes {
                 continue;
             }
             found = true;
-            // Structures of one name are possible; the one that has the field is meant.
+            // Several structures may have one name. The structure that has the field is used.
             if let Some(bits) = self.field_bits(at, header, field, 0)? {
                 if bits % 8 != 0 {
                     return Err(ReadTypesError::Malformed {
@@ -186,7 +186,7 @@ impl KernelTypes {
         }
     }
 
-    /// The number that `name` stands for in the enumeration `of`; `None` if there is none.
+    /// Returns the number of `name` in the enumeration `of`; `None` if there is none.
     ///
     /// # Errors
     ///
@@ -207,7 +207,7 @@ impl KernelTypes {
         Ok(None)
     }
 
-    /// How many arguments `tracepoint` passes to a program; `None` if there is no such tracepoint.
+    /// Returns the number of arguments that `tracepoint` passes to a program; `None` if there is no such tracepoint.
     ///
     /// # Errors
     ///
@@ -222,7 +222,7 @@ impl KernelTypes {
             if !self.is_named(header.name, &name) {
                 continue;
             }
-            // A typedef of a pointer to a function, whose first argument is the program's own.
+            // The typedef of a tracepoint names a pointer to a function, whose first argument is the program's own.
             let (_, pointer) = self.resolve(header.target)?;
             let (_, function) = self.resolve(pointer.target)?;
             if function.kind == KIND_FUNC_PROTO {
@@ -271,7 +271,7 @@ impl KernelTypes {
         Ok(None)
     }
 
-    /// The type `id` behind its names and qualifiers.
+    /// Returns the type `id` without its typedefs and qualifiers.
     fn resolve(&self, id: u32) -> Result<(usize, Header), ReadTypesError> {
         let mut id = id;
         for _ in 0..DEPTH_MAX {
@@ -315,7 +315,7 @@ impl KernelTypes {
             .is_some_and(|rest| rest.first() == Some(&0))
     }
 
-    /// The word at `at` as an index into the data.
+    /// Reads the word at `at` as an index into the data.
     fn index(&self, at: usize) -> Result<usize, ReadTypesError> {
         self.word(at).map(|word| word as usize)
     }
@@ -332,7 +332,7 @@ impl KernelTypes {
     }
 }
 
-/// Bytes that follow a type's fixed part.
+/// The number of bytes that follow a type's fixed part.
 fn trailer_len(header: Header) -> usize {
     match header.kind {
         KIND_INT | KIND_VAR | KIND_DECL_TAG => 4,
@@ -402,7 +402,7 @@ mod tests {
         }
     }
 
-    /// Ids: 1 `int`, 2 an unnamed union, 3 `const` of it, 4 `thread`.
+    /// Type ids: 1 `int`, 2 an unnamed union, 3 `const` of it, 4 `thread`.
     fn kernel() -> KernelTypes {
         let mut builder = Builder::new();
         let int = builder.name("int");
@@ -482,7 +482,7 @@ mod tests {
         assert!(error.contains("CONFIG_DEBUG_INFO_BTF"), "{error}");
     }
 
-    /// The last byte ends the last field's name, so every cut takes something that is needed.
+    /// The last byte ends the last field's name, so every cut removes a needed byte.
     #[test]
     fn cut_off_data_is_refused() {
         let whole = kernel().data;

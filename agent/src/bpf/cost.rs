@@ -1,4 +1,4 @@
-//! The cost of the node's programs, as the kernel itself measures it.
+//! The cost of the node's programs, as the kernel measures it.
 
 use std::{collections::BTreeMap, fs, io, os::fd::AsRawFd as _, time::Duration};
 
@@ -13,24 +13,24 @@ use crate::bpf::{empty, load};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProgramCost {
     pub name: String,
-    /// How often it ran.
+    /// The number of runs.
     pub runs: u64,
-    /// Time it took in all.
+    /// The total time of the runs.
     pub time: Duration,
 }
 
 impl ProgramCost {
-    /// Nanoseconds of one run.
+    /// Nanoseconds per run.
     #[must_use]
     pub fn nanos(&self) -> f64 {
         self.time.as_secs_f64() * 1e9 / self.runs as f64
     }
 }
 
-/// Why nothing could be measured.
+/// The reason why the cost could not be measured.
 #[derive(Debug, thiserror::Error)]
 pub enum MeasureCostError {
-    /// The kernel does not measure.
+    /// The kernel does not measure the programs.
     #[error(
         "what eBPF programs cost cannot be measured: run this as root with CAP_SYS_ADMIN, on Linux 5.8 or newer"
     )]
@@ -40,8 +40,8 @@ pub enum MeasureCostError {
     Read(#[source] io::Error),
 }
 
-/// Measures the programs of every agent on this machine for `time`: those that bear our names. The measuring is
-/// in each run's time itself ([`EmptyPrograms`](empty::EmptyPrograms) show how much), and ends with this call.
+/// Measures the programs of every agent on this machine for `time`, by the names of Muster's programs. Each run's time
+/// includes the measuring ([`EmptyPrograms`](empty::EmptyPrograms) show how much). The measuring ends with this call.
 ///
 /// # Errors
 ///
@@ -62,7 +62,7 @@ pub fn measure_cost(time: Duration) -> Result<Vec<ProgramCost>, MeasureCostError
     Ok(costs.into_values().collect())
 }
 
-/// The same by the programs' ids: each agent has its own.
+/// Measures by the programs' ids, because each agent has its own programs.
 fn measure_each(time: Duration) -> Result<BTreeMap<u32, ProgramCost>, MeasureCostError> {
     let measuring =
         enable_stats(Stats::RunTime).map_err(|error| MeasureCostError::Enable(error.io_error))?;
@@ -71,7 +71,7 @@ fn measure_each(time: Duration) -> Result<BTreeMap<u32, ProgramCost>, MeasureCos
     let after = totals().map_err(MeasureCostError::Read)?;
     drop(measuring);
     let costs = after.into_iter().map(|(id, (name, runs, nanos))| {
-        // A program that came meanwhile began at nothing.
+        // A program that was loaded meanwhile began at zero.
         let (ran, took) = before
             .get(&id)
             .map_or((0, 0), |(_, runs, nanos)| (*runs, *nanos));
@@ -85,11 +85,11 @@ fn measure_each(time: Duration) -> Result<BTreeMap<u32, ProgramCost>, MeasureCos
     Ok(costs.collect())
 }
 
-/// Name, runs and nanoseconds of each of our programs since the kernel measures, by id.
+/// Name, runs and nanoseconds of each of Muster's programs since measuring began, by id.
 fn totals() -> io::Result<BTreeMap<u32, (String, u64, u64)>> {
     let mut totals = BTreeMap::new();
     for program in loaded_programs() {
-        // A program that went away while the list was made causes no error.
+        // A program that was unloaded while the list was made causes no error.
         let Ok(program) = program else { continue };
         let Some(name) = our_name(&program) else {
             continue;
@@ -103,7 +103,7 @@ fn totals() -> io::Result<BTreeMap<u32, (String, u64, u64)>> {
     Ok(totals)
 }
 
-/// The name under which we know the program.
+/// Muster's name for the program.
 fn our_name(program: &ProgramInfo) -> Option<&'static str> {
     let found = program.name_as_str()?;
     names().find(|name| kernel_name(name) == found)
@@ -113,12 +113,12 @@ fn names() -> impl Iterator<Item = &'static str> {
     load::pin_names().chain(empty::NAMES)
 }
 
-/// The part of a program's name that the kernel keeps (`BPF_OBJ_NAME_LEN`, an end included).
+/// The part of a program's name that the kernel keeps (`BPF_OBJ_NAME_LEN`, including the terminating zero).
 fn kernel_name(name: &str) -> &str {
     name.get(..15).unwrap_or(name)
 }
 
-/// Runs and nanoseconds in what `/proc/self/fdinfo` says of a program.
+/// Reads runs and nanoseconds from a program's `/proc/self/fdinfo`.
 fn run_stats(text: &str) -> (u64, u64) {
     let field = |name: &str| {
         let mut lines = text.lines();
@@ -164,7 +164,7 @@ mod tests {
         run_stats(&fdinfo(bpf)).0 > before
     }
 
-    /// `None`, said as a skip of `test`, where somebody measures already.
+    /// Returns `None` and reports `test` as skipped if another process already measures.
     fn unmeasured(test: &str) -> Option<(Node, Bpf)> {
         let node = Node::set_up(test)?;
         let bpf = node.open();
@@ -176,7 +176,7 @@ mod tests {
         Some((node, bpf))
     }
 
-    /// Both tests in one, since what one measures is measured for the other, too.
+    /// Both checks are in one test, because measuring by one would also measure the programs of the other.
     #[test]
     fn cost_is_the_kernels_and_measuring_ends() {
         let Some((mut node, bpf)) = unmeasured("cost_is_the_kernels_and_measuring_ends") else {
@@ -211,14 +211,14 @@ mod tests {
         );
         assert!(!is_measured(&bpf));
 
-        // The kernel has the measuring by a descriptor of who asked for it.
+        // The measuring belongs to a descriptor of the process that requested it.
         node.start_as("bpf::cost::tests::measures_for_an_hour", "measure");
         poll("measuring", || is_measured(&bpf).then_some(()));
         node.kill();
         assert!(!is_measured(&bpf));
     }
 
-    /// Not a test: it is named on a process's command line.
+    /// Not a test: a process's command line names this function.
     #[test]
     #[ignore = "run by the other test as its child process"]
     fn measures_for_an_hour() {

@@ -1,4 +1,4 @@
-//! Programs that do nothing, called where ours are: what is measured of them is what measuring costs.
+//! Empty programs on the same hooks as the real ones. Their measured cost is the cost of measuring.
 
 #![expect(unsafe_code, reason = "bpf(2) takes addresses of buffers")]
 
@@ -25,11 +25,11 @@ const DIRECTIONS: [u32; 2] = [0, 1];
 /// `BPF_F_ALLOW_OVERRIDE`.
 const ALLOW_OVERRIDE: u32 = 1;
 
-/// `r0 = …`, to which the number is added, and `exit`.
+/// The instructions `r0 = …`, to which the number is added, and `exit`.
 const SET_RESULT: u64 = 0xb7;
 const EXIT: u64 = 0x95;
 
-/// The names under which the kernel knows them.
+/// The names of the programs in the kernel.
 pub(super) const NAMES: [&str; 2] = [EmptyPrograms::SWITCH, EmptyPrograms::PACKET];
 
 /// The part of `union bpf_attr` for `BPF_PROG_LOAD`.
@@ -77,19 +77,19 @@ struct AttachAttr {
     flags: u32,
 }
 
-/// One program at switches and one at packets, detached when dropped.
+/// One empty program at switches and one at packets, detached when dropped.
 #[derive(Debug)]
 pub struct EmptyPrograms {
     _links: Vec<OwnedFd>,
 }
 
 impl EmptyPrograms {
-    /// The name of the one at switches.
+    /// The name of the program at switches.
     pub const SWITCH: &str = "empty_switch";
-    /// The name of the one at packets of both directions.
+    /// The name of the program at packets of both directions.
     pub const PACKET: &str = "empty_packet";
 
-    /// Attaches both, the one at packets to those of this cgroup and all below.
+    /// Attaches both programs. The packet program sees packets of this cgroup and all below.
     ///
     /// # Errors
     ///
@@ -105,8 +105,8 @@ impl EmptyPrograms {
         Ok(Self { _links: links })
     }
 
-    /// Attaches the one at packets, which lets everything pass, to this cgroup alone. It takes the place of the
-    /// programs of the cgroup's ancestors, as a task that wants to avoid them might try. It goes with the cgroup.
+    /// Attaches the packet program, which lets every packet pass, to this cgroup alone. It overrides the programs of
+    /// the cgroup's ancestors, as a task might try in order to avoid them. It is removed with the cgroup.
     ///
     /// # Errors
     ///
@@ -139,7 +139,7 @@ fn load(kind: u32, name: &str, result: u32) -> io::Result<OwnedFd> {
         ..LoadAttr::default()
     };
     attr.name[..name.len()].copy_from_slice(name.as_bytes());
-    // SAFETY: instructions and licence are as long as said, and outlive the call.
+    // SAFETY: instructions and licence have the given lengths and outlive the call.
     owned(unsafe { bpf(BPF_PROG_LOAD, &mut attr) }?)
 }
 

@@ -1,4 +1,4 @@
-//! Process counts, main processes and the exit ledger, as read.
+//! Process counts, main processes and the exit ledger, as read from the maps.
 
 use std::io;
 
@@ -9,16 +9,16 @@ use muster_ebpf_common::{
 
 use crate::bpf::map::PinnedMap;
 
-/// How a task's main process ended.
+/// The end of a task's main process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExitRecord {
     /// The process id in the initial pid namespace.
     pub pid: u32,
-    /// When the process was started, in nanoseconds since boot.
+    /// The start of the process, in nanoseconds since boot.
     pub start_boottime_ns: u64,
-    /// The status that `wait` reports for it.
+    /// The status that `wait` reports for the process.
     pub wait_status: i32,
-    /// When it ended, in nanoseconds since boot.
+    /// The end of the process, in nanoseconds since boot.
     pub at_boottime_ns: u64,
 }
 
@@ -27,7 +27,7 @@ pub struct ExitRecord {
 pub struct MainProcess {
     /// The process id in the initial pid namespace.
     pub pid: u32,
-    /// When it was started, in nanoseconds since boot.
+    /// The start of the process, in nanoseconds since boot.
     pub start_boottime_ns: u64,
 }
 
@@ -40,7 +40,7 @@ pub(super) struct Exec {
 }
 
 impl Exec {
-    /// How the task's main process ended, once it has.
+    /// The end of the task's main process, once it has ended.
     pub(super) fn exit_of(&self, task: CgroupId) -> io::Result<Option<ExitRecord>> {
         let Some(entry) = self
             .exits
@@ -63,7 +63,7 @@ impl Exec {
         }))
     }
 
-    /// The task's main process, once it has one. All zeros stand for one that is not known.
+    /// The task's main process, once it has one. A record of zeros means an unknown process.
     pub(super) fn main_of(&self, task: CgroupId) -> io::Result<Option<MainProcess>> {
         let Some(process) = self
             .main

@@ -1,4 +1,4 @@
-//! The counters that the kernel keeps of all tasks' groups, by one walk over each hierarchy.
+//! The counters that the kernel keeps of all tasks' groups, read by one walk over each hierarchy.
 
 use std::{
     collections::HashMap,
@@ -20,21 +20,21 @@ use crate::bpf::{
     map::{PinnedMap, first, open_pinned, walk_cgroups},
 };
 
-/// The rows of tasks' groups in one hierarchy, by their ids in it.
+/// The rows of tasks' groups in one hierarchy, by the groups' ids in it.
 pub type GroupRows = HashMap<CgroupId, GroupRow, IdHash>;
 
 /// The maps of the stem `group`, and its program.
 #[derive(Debug)]
 pub(super) struct Groups {
     pub(super) rows: PinnedMap<u32, GroupRow>,
-    /// The position of the walk. A walk holds the lock.
+    /// The position of the walk. A running walk holds the lock.
     pub(super) walk: Mutex<PinnedMap<u32, GroupWalk>>,
-    /// `None` where the kernel refused it.
+    /// The program that walks; `None` if the kernel refused it.
     pub(super) program: Option<OwnedFd>,
 }
 
 impl Groups {
-    /// Walks over the groups below `root`; `is_v2` tells of which hierarchy they are.
+    /// Walks over the groups below `root`. `is_v2` is whether the hierarchy is v2.
     pub(super) fn below(&self, root: &Path, is_v2: bool) -> io::Result<GroupRows> {
         let program = self.program.as_ref().ok_or(io::ErrorKind::Unsupported)?;
         let root = File::open(root)?;
@@ -58,7 +58,7 @@ impl Groups {
     }
 }
 
-/// Opens the program that walks, from the directory of one load; `None` where the kernel refused it.
+/// Opens the program that walks, from the directory of one load; `None` if the kernel refused it.
 pub(super) fn open_walk_groups(programs: &Path) -> io::Result<Option<OwnedFd>> {
     let path = programs.join(WALK_GROUPS);
     if path.is_symlink() {

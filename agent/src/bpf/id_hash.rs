@@ -1,8 +1,8 @@
-//! The hash of ids that the kernel gives.
+//! The hash of ids that the kernel assigns.
 
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// Hashes ids that the kernel gives, which nobody chooses, by one multiplication.
+/// Hashes ids that the kernel assigns, by one multiplication. No task can choose such an id to force collisions.
 pub type IdHash = BuildHasherDefault<IdHasher>;
 
 /// See [`IdHash`].
@@ -17,7 +17,8 @@ impl Hasher for IdHasher {
     }
 
     fn write_u64(&mut self, id: u64) {
-        // 2^64 by the golden ratio. The table takes low bits for the place and the highest ones for its tags.
+        // 2^64 divided by the golden ratio. The table uses the low bits for the position and the highest bits for its
+        // tags.
         let spread = (self.0 ^ id).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         self.0 = spread ^ (spread >> 32);
     }

@@ -1,13 +1,13 @@
-//! Facts about the running kernel that the programs are told at load.
+//! Facts about the running kernel that the programs get as parameters at load.
 
 use muster_ebpf_common::{group::MEMORY_EVENTS, kernel::Facts};
 
 use crate::bpf::btf::{KernelTypes, ReadTypesError};
 
-/// Arguments of `sched_process_exit` on a kernel that says whether the last thread ended.
+/// The number of arguments of `sched_process_exit` on a kernel that reports whether the last thread ended.
 const EXIT_ARGUMENTS_WITH_GROUP_DEAD: usize = 2;
 
-/// Arguments of `mark_victim` on a kernel that names the thread's structure: older ones pass its id.
+/// The number of arguments of `mark_victim` on a kernel that passes the thread's structure. Older kernels pass its id.
 const VICTIM_ARGUMENTS_WITH_THREAD: usize = 2;
 
 const POINTER_BYTES: u64 = size_of::<*const u8>() as u64;
@@ -26,10 +26,10 @@ pub(super) fn facts(
         .tracepoint_arguments("sched_process_exit")?
         .unwrap_or(0);
     let victim_arguments = types.tracepoint_arguments("mark_victim")?.unwrap_or(0);
-    // Without these only connections and block I/O are not counted: see `load`.
+    // Without these facts only connections and block I/O are not counted: see `load`.
     let sock = sock(types).unwrap_or_default();
     let block = block(types).unwrap_or_default();
-    // What groups cannot tell is read from their files.
+    // Values that the groups' structures do not provide are read from their files.
     let cpu = cpu(types).unwrap_or_default();
     let memory = memory(types).unwrap_or_default();
     let pids = pids(types).unwrap_or_default();
@@ -86,14 +86,14 @@ pub(super) fn facts(
     })
 }
 
-/// Where a socket's cgroup and its protocol are.
+/// The offsets of a socket's cgroup and its protocol.
 fn sock(types: &KernelTypes) -> Result<(u64, u64), ReadTypesError> {
     let cgroup =
         types.offset_of("sock", "sk_cgrp_data")? + types.offset_of("sock_cgroup_data", "cgroup")?;
     Ok((cgroup, types.offset_of("sock", "sk_protocol")?))
 }
 
-/// Whether a socket begins with what it is known again by, in the order of `PeerMark`.
+/// Whether a socket begins with the fields that identify it, in the order of `PeerMark`.
 fn sock_has_mark(types: &KernelTypes) -> bool {
     let fields = [
         ("skc_daddr", 0),
@@ -113,7 +113,8 @@ fn sock_has_mark(types: &KernelTypes) -> bool {
     fields.into_iter().all(is_there)
 }
 
-/// Where a thread's count of runs is, with the sum of its waiting behind it; 0 if this kernel does not keep them so.
+/// The offset of a thread's count of runs, which the sum of its waiting time follows; 0 if this kernel does not keep
+/// them like that.
 fn task_sched_info(types: &KernelTypes) -> Result<u64, ReadTypesError> {
     let offsets = (
         types.offset_of("sched_info", "pcount"),
@@ -123,12 +124,12 @@ fn task_sched_info(types: &KernelTypes) -> Result<u64, ReadTypesError> {
         (Ok(runs), Ok(waited)) if waited == runs + 8 => {
             Ok(types.offset_of("task_struct", "sched_info")? + runs)
         }
-        // Built without CONFIG_SCHED_INFO, or grown apart.
+        // The kernel was built without CONFIG_SCHED_INFO, or its layout changed.
         _ => Ok(0),
     }
 }
 
-/// Where the block layer keeps whose a request is, and how far it is; the other facts are nothing.
+/// The offsets of a request's owner and progress in the block layer; all other facts are zero.
 fn block(types: &KernelTypes) -> Result<Facts, ReadTypesError> {
     let facts = Facts {
         io_is_v2: 0,
@@ -150,14 +151,15 @@ fn block(types: &KernelTypes) -> Result<Facts, ReadTypesError> {
     })
 }
 
-/// Where a group keeps its side of a controller, the enumeration's `subsys`; an error if there is no such controller.
+/// The offset of a group's state of a controller, the enumeration's `subsys`; an error if there is no such controller.
 fn side(types: &KernelTypes, subsys: &str) -> Result<u64, ReadTypesError> {
     let number = types.enumerator("cgroup_subsys_id", subsys)?;
     let number = number.ok_or_else(|| no_field("cgroup_subsys_id", subsys))?;
     Ok(types.offset_of("cgroup", "subsys")? + u64::from(number) * POINTER_BYTES)
 }
 
-/// Where a field of a controller's structure is, seen from the group's side of the controller, which it begins with.
+/// The offset of a field of a controller's structure. It is relative to the group's state of the controller, with which
+/// the structure begins.
 fn in_side(
     types: &KernelTypes,
     structure: &str,

@@ -1,69 +1,70 @@
-//! Bounds of what the agent asks of the kernel's eBPF side.
+//! Bounds of the agent's requests to the kernel's eBPF side.
 
 use std::time::Duration;
 
 /// Entries fetched by one batch look-up.
 ///
-/// 256 of the largest value on 128 CPUs are 7 MiB. Half of it doubles the system calls of a
-/// node with more than 256 tasks, twice of it saves none of a smaller one. It grows by
-/// itself when the kernel says that one bucket holds more.
+/// 256 entries of the largest value on 128 CPUs are 7 MiB. Half would double the system calls of a node with more than
+/// 256 tasks. Double would save none on a smaller node. The number grows when the kernel reports that one bucket holds
+/// more.
 pub(super) const BATCH_ENTRIES: usize = 256;
 
-/// Bytes of an eBPF object that are read.
+/// Most bytes of an eBPF object that are read.
 ///
-/// Ours has about one megabyte with its debug information. The bound keeps a wrong path from filling the memory.
+/// The object has about one megabyte with its debug information. The bound keeps a wrong path from filling the memory.
 pub(super) const OBJECT_BYTES_MAX: u64 = 16 << 20;
 
 /// Bytes to which an eBPF object is aligned: the headers of a 64-bit ELF file have fields of eight.
 pub(super) const OBJECT_ALIGNMENT: usize = 8;
 
-/// Directories above a program in which cargo's target directory is looked for.
+/// Number of directories above a program that are searched for cargo's target directory.
 ///
-/// A test is three levels down (`target/debug/deps`), with a target triple four. One more is for a build directory
-/// inside.
+/// A test is three levels down (`target/debug/deps`), with a target triple four. One more level allows for a build
+/// directory inside.
 pub(super) const TARGET_DIR_ANCESTORS_MAX: usize = 5;
 
-/// Lines kept of what the verifier says when it refuses a program: the reason is at the end.
+/// Lines kept of the verifier's log when it refuses a program. The reason is at the end.
 pub(super) const VERIFIER_LOG_LINES_MAX: usize = 20;
 
-/// How often an entry is tried to be made while the kernel says that it has no memory.
+/// Most attempts to create an entry while the kernel reports that it has no memory.
 ///
-/// Memory for every CPU's part of an entry comes from a stock that a kernel thread fills again. On a
-/// busy machine of two CPUs one in about a million fast insertions found it empty. With
-/// [`INSERT_WAIT`] between them, five hundred attempts give that thread half a second: when a node's worth of tasks
-/// with histograms is registered at once on a machine whose CPUs are busy, a tenth was not always enough. A machine
-/// that needs longer is out of memory, and the task is better started uncounted than later.
+/// Memory for every CPU's part of an entry comes from a stock that a kernel thread refills. On a busy machine of two
+/// CPUs about one in a million fast insertions found the stock empty. With [`INSERT_WAIT`] between them, five hundred
+/// attempts give that thread half a second. A tenth was not always enough when a node's whole set of tasks with
+/// histograms was registered at once on a machine with busy CPUs. A machine that needs longer is out of memory.
+/// Starting the task uncounted is then better than a delay.
 pub(super) const INSERT_ATTEMPTS_MAX: u32 = 500;
 
-/// How long to leave the CPU to the kernel thread that fills the stock.
+/// Time for which the agent leaves the CPU to the kernel thread that refills the stock.
 pub(super) const INSERT_WAIT: Duration = Duration::from_millis(1);
 
-/// How often a bpffs that is in use is tried to be unmounted.
+/// Most attempts to unmount a bpffs that is in use.
 ///
-/// The use is that of a child of this process between its birth and its program, which still holds a
-/// copy of every descriptor; it is over in milliseconds. A second, with [`UNMOUNT_WAIT`] between the
-/// attempts, tells that from a shell whose working directory is in there.
+/// A child of this process holds a copy of every descriptor between its fork and its exec. This use is over in
+/// milliseconds. Attempts for a second, with [`UNMOUNT_WAIT`] between them, distinguish it from a shell whose working
+/// directory is in the bpffs.
 pub(super) const UNMOUNT_ATTEMPTS_MAX: u32 = 100;
 
-/// How long to wait before the next attempt to unmount.
+/// Pause before the next attempt to unmount.
 pub(super) const UNMOUNT_WAIT: Duration = Duration::from_millis(10);
 
-/// Keys that are listed of one map: twice of what the largest of them holds. The kernel starts again from the
-/// first when an entry is removed under it.
+/// Most keys that are listed of one map: twice the number in the largest map. The kernel starts again from the first
+/// key when an entry is removed during the listing.
 pub(super) const KEYS_MAX: usize = 262_144;
 
-/// How long policies that nobody has, and slots, stay as they are.
+/// Time for which unused policies, and slots, stay unchanged.
 ///
-/// A program that found them before they were given up may still be using them; it runs for microseconds,
-/// and no program is interrupted for longer than the kernel lets a reader of RCU be, which it reports after
-/// seconds as its own fault.
+/// A program that found them before their release may still be using them. Programs run for microseconds. No program is
+/// interrupted for longer than an RCU reader may be, and the kernel reports a longer reader after seconds as its own
+/// fault.
 pub(super) const QUARANTINE: Duration = Duration::from_secs(2);
 
-/// Entries that are written by one system call: at most 32 KiB of keys and values.
+/// Most entries that one system call writes: at most 32 KiB of keys and values.
 pub(super) const BATCH_WRITTEN: usize = 1_024;
 
-/// Rules of a task whose counters are looked up one by one; those of one with more are found by going through the map.
+/// Most rules of a task whose counters are looked up one by one. For more rules, the agent iterates over the map.
 ///
-/// Going through it costs as much as a thousand look-ups where few rules of the node have met a packet, and some ten
-/// times that where the map is full: half of this would make the common case slower, and twice of it would save only a full map.
+/// Iterating over the map costs as much as a thousand look-ups if few rules of the node have matched a packet. It costs
+/// some ten times that if the map is full. Half of this bound would make the common case slower. Double would save time
+/// only for a full map.
 pub(super) const RULES_LOOKED_UP_MAX: usize = 2_048;

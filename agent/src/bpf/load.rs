@@ -24,14 +24,15 @@ use thiserror::Error;
 
 use crate::bpf::{limits::VERIFIER_LOG_LINES_MAX, nat};
 
-/// The most attempts to load one program. libbpf makes five; other work of the thread can interrupt more than that.
+/// The most attempts to load one program. libbpf makes five. Other work of the thread can interrupt more often than
+/// that.
 const LOAD_ATTEMPTS_MAX: u32 = 100;
 
 /// The pause before a program that was interrupted is loaded again.
 const LOAD_PAUSE: Duration = Duration::from_millis(5);
 
-/// Programs on tracepoints, each with its tracepoint. The kernel keeps the first fifteen bytes of a program's name. By
-/// them the programs are told apart when their cost is measured.
+/// Programs on tracepoints, each with its tracepoint. The kernel keeps the first fifteen bytes of a program's name.
+/// These bytes identify the programs when their cost is measured.
 const TRACEPOINTS: [(&str, &str); 5] = [
     ("sched_switch", "sched_switch"),
     ("process_fork", "sched_process_fork"),
@@ -40,15 +41,16 @@ const TRACEPOINTS: [(&str, &str); 5] = [
     ("mark_victim", "mark_victim"),
 ];
 
-/// A program on the tracepoint of its name that counts a part of the rest; without it that part is absent.
+/// A program on the tracepoint of its name that counts one part of the counters. Without the program that part is
+/// absent.
 #[derive(Clone, Copy)]
 struct OptionalProgram {
     program: &'static str,
     /// The name of the part that it counts.
     part: &'static str,
-    /// Whether this kernel keeps what it reads.
+    /// Whether this kernel keeps the data that the program reads.
     can: fn(&Facts) -> bool,
-    /// Why not, if it does not.
+    /// The reason if it does not.
     lack: &'static str,
 }
 
@@ -92,32 +94,32 @@ const PACKETS: [(&str, CgroupSkbAttachType); 2] = [
     ("net_egress", CgroupSkbAttachType::Egress),
 ];
 
-/// Programs at calls of the tree's sockets; each knows its own place.
+/// Programs at calls of the tree's sockets. The object defines the attach point of each.
 const CALLS: [&str; 2] = ["connect4", "connect6"];
 
-/// Programs on devices, which are pinned themselves: devices come and go.
+/// Programs on devices. The programs are pinned themselves, because devices come and go.
 const DEVICES: [&str; 2] = [nat::INWARD, nat::OUTWARD];
 
-/// The one map that does not say itself that it is pinned.
+/// The one map whose definition does not request pinning.
 const SOCKETS: &str = "SOCKETS";
 
-/// The program that is attached nowhere and run by the agent.
+/// The program that the agent runs itself and that has no attach point.
 pub(super) const CHARGE_RUNNING: &str = "charge_running";
 
-/// The program that walks over groups when the agent asks.
+/// The program that walks over groups when the agent runs it.
 pub(super) const WALK_GROUPS: &str = "walk_groups";
 
-/// The name of waiting for a CPU in [`MissingParts`].
+/// The name of the time spent waiting for a CPU in [`MissingParts`].
 pub(super) const RUN_DELAY: &str = "run_delay";
 
-/// The parts that this load cannot count, each with the reason. The reasons are kept beside the programs, as links that
-/// lead nowhere, for the agents that adopt them.
+/// The parts that this load cannot count, each with the reason. The reasons are stored in the directory of the
+/// programs, as dangling symbolic links, for the agents that adopt the programs.
 pub(super) type MissingParts = BTreeMap<&'static str, String>;
 
-/// Why the programs could not be loaded.
+/// The reason why the programs could not be loaded.
 #[derive(Debug, Error)]
 pub enum LoadProgramsError {
-    /// The object could not be read, or its maps not be made.
+    /// The object could not be read, or its maps could not be made.
     #[error("load the eBPF object into the kernel")]
     Object(#[source] EbpfError),
     /// The kernel's types could not be read for the tracepoints.
@@ -163,7 +165,7 @@ pub enum LoadProgramsError {
         #[source]
         source: PinError,
     },
-    /// The reason why something is not counted could not be kept.
+    /// The reason why a part is not counted could not be stored.
     #[error("keep in {path} why something is not counted")]
     KeepReason {
         path: PathBuf,
@@ -193,8 +195,8 @@ pub(super) fn pin_names() -> impl Iterator<Item = &'static str> {
         .chain([CHARGE_RUNNING, WALK_GROUPS])
 }
 
-/// Loads `object`, with the maps that are pinned in `maps` or fresh ones, and pins its programs in
-/// `programs`, attached. They count once [`Facts::generation`] is made the active one.
+/// Loads `object`, with the maps that are pinned in `maps` or fresh ones. Attaches its programs and pins them in
+/// `programs`. They count once [`Facts::generation`] is made the active one.
 pub(super) fn load(
     object: &[u8],
     facts: &Facts,
@@ -259,14 +261,14 @@ pub(super) fn absent(programs: &Path) -> MissingParts {
     let parts = PARTS.iter().map(|part| (part.program, part.part));
     let parts = parts.chain([(RUN_DELAY, RUN_DELAY)]);
     let reasons = parts.filter_map(|(pin, part)| {
-        // A pin is not a link, and then nothing is absent.
+        // A pin is not a symbolic link; the part is then not absent.
         let reason = fs::read_link(programs.join(pin)).ok()?;
         Some((part, reason.to_string_lossy().into_owned()))
     });
     reasons.collect()
 }
 
-/// Attaches a program that only counts, or keeps in its place why it does not.
+/// Attaches a program that only counts, or stores the reason for its absence in its place.
 fn load_part(
     ebpf: &mut Ebpf,
     part: OptionalProgram,
@@ -281,7 +283,7 @@ fn load_part(
         attach_tracepoint(ebpf, program, program, btf).map_err(|error| {
             let source = std::error::Error::source(&error).map(ToString::to_string);
             let text = error.to_string();
-            // The verifier's log is left out: it helps only those who build programs.
+            // The verifier's log is left out, because it helps only developers of the programs.
             let first = text.lines().next().unwrap_or_default();
             source.map_or_else(|| first.to_owned(), |source| format!("{first}: {source}"))
         })
@@ -297,7 +299,7 @@ fn load_part(
     }
 }
 
-/// Keeps why `part` is not counted.
+/// Stores the reason why `part` is not counted.
 fn keep_reason(programs: &Path, part: &str, reason: &str) -> Result<(), LoadProgramsError> {
     let path = programs.join(part);
     symlink(reason, &path).map_err(|source| LoadProgramsError::KeepReason { path, source })
@@ -329,7 +331,7 @@ fn attach_packets(
 ) -> Result<FdLink, LoadProgramsError> {
     let program: &mut CgroupSkb = program_mut(ebpf, name)?;
     load_program(name, || program.load())?;
-    // A link always lets others attach beside it, and the kernel refuses to be told so.
+    // A link always allows other programs on the same cgroup, and the kernel refuses a flag for it.
     let link = program
         .attach(cgroup, direction, CgroupAttachMode::Single)
         .and_then(|id| program.take_link(id));
@@ -368,7 +370,8 @@ fn pin_charge_running(ebpf: &mut Ebpf, programs: &Path) -> Result<(), LoadProgra
     pin_at(name, programs, |path| program.pin(path))
 }
 
-/// Pins the program that walks over groups, or keeps in its place why it cannot: files tell the same.
+/// Pins the program that walks over groups, or stores the reason for its absence. The groups' files provide the same
+/// values.
 fn pin_walk_groups(ebpf: &mut Ebpf, btf: &Btf, programs: &Path) -> Result<(), LoadProgramsError> {
     let name = WALK_GROUPS;
     let program: &mut Iter = program_mut(ebpf, name)?;
@@ -381,12 +384,12 @@ fn pin_walk_groups(ebpf: &mut Ebpf, btf: &Btf, programs: &Path) -> Result<(), Lo
     }
 }
 
-/// Pins `link` under the program's name. The pin is all that is kept of it.
+/// Pins `link` under the program's name. The link lives only through the pin.
 fn pin_link(link: FdLink, name: &'static str, programs: &Path) -> Result<(), LoadProgramsError> {
     pin_at(name, programs, |path| link.pin(path).map(drop))
 }
 
-/// Pins what has the program's name.
+/// Pins an object under the program's name.
 fn pin_at(
     name: &'static str,
     programs: &Path,
@@ -409,13 +412,13 @@ where
         .ok_or(LoadProgramsError::Missing { program: name })
 }
 
-/// Loads a program, and loads it again when the kernel was interrupted.
+/// Loads a program, and retries when the load was interrupted.
 fn load_program(
     name: &'static str,
     load: impl FnMut() -> Result<(), ProgramError>,
 ) -> Result<(), LoadProgramsError> {
     let is_interrupted = |error: &ProgramError| match error {
-        // The verifier ends with `EAGAIN` when a signal or task work waits for the thread.
+        // The verifier ends with `EAGAIN` when a signal or task work is pending for the thread.
         ProgramError::LoadError { io_error, .. } => io_error.kind() == io::ErrorKind::WouldBlock,
         _ => false,
     };

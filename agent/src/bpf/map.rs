@@ -1,7 +1,7 @@
-//! Maps as bytes: the few commands of `bpf(2)` that reading and writing them takes.
+//! Maps as bytes: the commands of `bpf(2)` that read and write them.
 //!
-//! aya opens and pins the maps. It has no batch look-up, and one way to reach an entry is enough, so
-//! entries are read and written here. Types that cross are [`Plain`].
+//! aya opens and pins the maps. It has no batch look-up, so this module reads and writes all entries, in one way. Keys
+//! and values are [`Plain`] types.
 
 #![expect(unsafe_code, reason = "bpf(2) takes addresses of buffers")]
 
@@ -38,12 +38,12 @@ const BPF_ITER_CREATE: libc::c_long = 33;
 
 /// The attach type of a program of iterators (`BPF_TRACE_ITER`).
 const TRACE_ITER: u32 = 28;
-/// A group and all below it, each before those below it (`BPF_CGROUP_ITER_DESCENDANTS_PRE`).
+/// A group and all groups below it, parents before children (`BPF_CGROUP_ITER_DESCENDANTS_PRE`).
 const DESCENDANTS_FIRST: u32 = 2;
 
 /// Do not replace an entry (`BPF_NOEXIST`).
 const NO_EXIST: u64 = 1;
-/// Run on the CPU that is named (`BPF_F_TEST_RUN_ON_CPU`).
+/// Run on the given CPU (`BPF_F_TEST_RUN_ON_CPU`).
 const RUN_ON_CPU: u32 = 1;
 
 /// The part of `union bpf_attr` for one entry.
@@ -130,11 +130,11 @@ struct RunAttr {
     pad: u32,
 }
 
-/// A pinned map from `K` to `V`, with a value for each possible CPU if `V` says so.
+/// A pinned map from `K` to `V`, with one value or one per possible CPU, depending on the constructor.
 #[derive(Debug)]
 pub(super) struct PinnedMap<K, V> {
     data: MapData,
-    /// Values an entry has: one, or one for each possible CPU.
+    /// Number of values of an entry: one, or one for each possible CPU.
     values: usize,
     types: PhantomData<fn() -> (K, V)>,
 }
@@ -184,7 +184,7 @@ impl<K: Plain, V: Plain> PinnedMap<K, V> {
         Ok(self.lookup(key)?.map(total))
     }
 
-    /// Makes an entry of zeros, or leaves the one that is there. Says whether it was made.
+    /// Creates an entry of zeros, or leaves an existing one. Returns whether it was created.
     pub(super) fn insert_zero(&self, key: K) -> io::Result<bool> {
         let zeros = vec![0; self.value_words()];
         match with_memory(|| self.update(key, &zeros, NO_EXIST)) {
@@ -205,7 +205,7 @@ impl<K: Plain, V: Plain> PinnedMap<K, V> {
         self.update(key, &words, 0)
     }
 
-    /// Sets the first CPU's value of `key`, and zeros the others.
+    /// Sets the first CPU's value of `key`, and zeros the other values.
     pub(super) fn set_first(&self, key: K, value: V) -> io::Result<()> {
         let mut words = vec![0_u64; self.value_words()];
         // SAFETY: the buffer is at least as long as a `V`, and words are aligned for it as above.
@@ -213,7 +213,7 @@ impl<K: Plain, V: Plain> PinnedMap<K, V> {
         self.update(key, &words, 0)
     }
 
-    /// Removes `key`. Says whether it was there.
+    /// Removes `key`. Returns whether it existed.
     pub(super) fn remove(&self, key: K) -> io::Result<bool> {
         let mut attr = ElementAttr {
             map_fd: raw(self.fd()),
@@ -228,8 +228,8 @@ impl<K: Plain, V: Plain> PinnedMap<K, V> {
         }
     }
 
-    /// The keys of all entries, each by a system call. One that is made or removed meanwhile may be there or
-    /// not; at most as many are told as fit into a map of the node's.
+    /// The keys of all entries, each by a system call. An entry that is made or removed meanwhile may be missing or
+    /// present. At most as many keys are returned as fit into a map of the node's.
     pub(super) fn keys(&self) -> io::Result<Vec<K>> {
         let mut keys: Vec<K> = Vec::new();
         loop {
@@ -260,7 +260,7 @@ impl<K: Plain, V: Plain> PinnedMap<K, V> {
         self.first_sums(usize::MAX, each)
     }
 
-    /// The same for no more than `most` entries: of an array the first ones.
+    /// Like [`Self::sums`], for no more than `most` entries; of an array, the first ones.
     pub(super) fn first_sums(&self, most: usize, mut each: impl FnMut(K, V)) -> io::Result<()>
     where
         V: AddAssign,
@@ -268,10 +268,10 @@ impl<K: Plain, V: Plain> PinnedMap<K, V> {
         self.visit(most, |key, values| each(key, total(values.copied())))
     }
 
-    /// Up to `most` entries with their values, of an array the first ones, by one system call for [`BATCH_ENTRIES`] of
-    /// them.
+    /// Visits up to `most` entries with their values; of an array, the first ones. One system call reads
+    /// [`BATCH_ENTRIES`] of them.
     ///
-    /// An entry that is made or removed meanwhile may be there or not.
+    /// An entry that is made or removed meanwhile may be missing or present.
     pub(super) fn visit(
         &self,
         most: usize,
@@ -302,7 +302,8 @@ impl<K: Plain, V: Plain> PinnedMap<K, V> {
                 Ok(_) => false,
                 Err(error) if error.raw_os_error() == Some(libc::ENOENT) => true,
                 Err(error) if error.raw_os_error() == Some(libc::ENOSPC) => {
-                    // A bucket has more entries than there is room for: the same again, larger.
+                    // A bucket has more entries than the buffer has room for. The same call is repeated with a larger
+                    // buffer.
                     room *= 2;
                     keys.resize(room, K::default());
                     words.resize(room * self.value_words(), 0);
@@ -328,7 +329,7 @@ impl<K: Plain, V: Plain> PinnedMap<K, V> {
     /// Sets many entries of a map with one value an entry, by one system call.
     pub(super) fn set_many(&self, entries: &[(K, V)]) -> io::Result<()> {
         assert_eq!(self.values, 1, "one value an entry");
-        // The kernel takes values of such maps one behind the other, without rounding.
+        // The kernel takes values of such maps without padding.
         assert_eq!(
             size_of::<V>() % size_of::<u64>(),
             0,
@@ -396,7 +397,8 @@ impl<K: Plain, V: Plain> PinnedMap<K, V> {
     }
 }
 
-/// The values of one entry, where the kernel wrote them: most of a large one may not be wanted.
+/// The values of one entry, at the place where the kernel wrote them. A caller may need only a small part of a large
+/// value.
 #[derive(Clone, Debug)]
 pub(super) struct EntryValues<'a, V> {
     words: std::slice::ChunksExact<'a, u64>,
@@ -434,14 +436,14 @@ pub(super) fn open_pinned(path: &Path) -> io::Result<OwnedFd> {
     owned(unsafe { bpf(BPF_OBJ_GET, &mut attr) }?)
 }
 
-/// The descriptor that a command answered with.
+/// Takes the descriptor that a command returned.
 fn owned(answer: libc::c_long) -> io::Result<OwnedFd> {
     let fd = i32::try_from(answer).map_err(io::Error::other)?;
     // SAFETY: the kernel gave this process a fresh descriptor that nothing else owns.
     Ok(unsafe { std::os::fd::FromRawFd::from_raw_fd(fd) })
 }
 
-/// Runs a raw tracepoint program once on `cpu`, in the context of whatever runs there.
+/// Runs a raw tracepoint program once on `cpu`, in the context of the thread that runs there.
 pub(super) fn run_on_cpu(program: BorrowedFd<'_>, cpu: u32) -> io::Result<()> {
     let mut attr = RunAttr {
         prog_fd: raw(program),
@@ -453,8 +455,8 @@ pub(super) fn run_on_cpu(program: BorrowedFd<'_>, cpu: u32) -> io::Result<()> {
     unsafe { bpf(BPF_PROG_TEST_RUN, &mut attr) }.map(drop)
 }
 
-/// Runs a program of iterators over the group `root` and all below it. The kernel keeps everybody from making and
-/// removing groups meanwhile.
+/// Runs an iterator program over the group `root` and all below it. Meanwhile the kernel blocks the creation and
+/// removal of groups.
 pub(super) fn walk_cgroups(program: BorrowedFd<'_>, root: BorrowedFd<'_>) -> io::Result<()> {
     let over = CgroupIterInfo {
         order: DESCENDANTS_FIRST,
@@ -468,7 +470,7 @@ pub(super) fn walk_cgroups(program: BorrowedFd<'_>, root: BorrowedFd<'_>) -> io:
         iter_info_len: u32::try_from(size_of_val(&over)).map_err(io::Error::other)?,
         ..LinkIterAttr::default()
     };
-    // SAFETY: what is iterated over outlives the call.
+    // SAFETY: the iterator's parameters outlive the call.
     let link = owned(unsafe { bpf(BPF_LINK_CREATE, &mut attr) }?)?;
     let mut attr = IterAttr {
         link_fd: raw(link.as_fd()),
@@ -476,11 +478,12 @@ pub(super) fn walk_cgroups(program: BorrowedFd<'_>, root: BorrowedFd<'_>) -> io:
     };
     // SAFETY: the command reads nothing but the attributes.
     let mut iterator = File::from(owned(unsafe { bpf(BPF_ITER_CREATE, &mut attr) }?)?);
-    // The program prints nothing: it has seen everything when the end is read.
+    // The program prints nothing. It has visited all groups when the end is read.
     io::copy(&mut iterator, &mut io::sink()).map(drop)
 }
 
-/// Runs a program on devices with `packet` on `device`. Returns the program's answer and the packet after it. No packet
+/// Runs a device program with `packet` on `device`. Returns the program's answer and the packet after it. No packet is
+/// sent.
 /// is sent.
 pub(super) fn run_on_packet(
     program: BorrowedFd<'_>,
@@ -507,10 +510,10 @@ pub(super) fn run_on_packet(
     Ok((attr.retval, after))
 }
 
-/// Words of `struct __sk_buff`, and the one that is the device.
+/// Words of `struct __sk_buff`, and the index of the device's word.
 const CONTEXT_WORDS: usize = 48;
 const CONTEXT_DEVICE: usize = 10;
-/// Bytes that a program could add to a packet here.
+/// Most bytes that a program may add to a packet here.
 const PACKET_GROWTH: usize = 64;
 
 pub(super) fn total<V: Default + AddAssign>(values: impl IntoIterator<Item = V>) -> V {
@@ -521,7 +524,7 @@ pub(super) fn total<V: Default + AddAssign>(values: impl IntoIterator<Item = V>)
     total
 }
 
-/// Waits while the kernel says that it has no memory, in bounds.
+/// Repeats `attempt` a bounded number of times while the kernel reports that it has no memory.
 fn with_memory(mut attempt: impl FnMut() -> io::Result<()>) -> io::Result<()> {
     for _ in 1..INSERT_ATTEMPTS_MAX {
         match attempt() {
@@ -547,8 +550,8 @@ fn raw(fd: BorrowedFd<'_>) -> u32 {
 ///
 /// # Safety
 ///
-/// `A` is the part of `union bpf_attr` that belongs to `command`, and its addresses are valid for
-/// what the command reads and writes.
+/// `A` is the part of `union bpf_attr` that belongs to `command`, and its addresses are valid for the command's reads
+/// and writes.
 pub(super) unsafe fn bpf<A>(command: libc::c_long, attr: &mut A) -> io::Result<libc::c_long> {
     // SAFETY: the caller keeps the contract; the size is that of the attributes.
     let result = unsafe {

@@ -16,9 +16,9 @@ use crate::bpf::{
     open::{OpenBpfError, open_map},
 };
 
-/// The program for packets that come in by a device.
+/// The program for packets that enter by a device.
 pub(super) const INWARD: &str = "nat_in";
-/// The program for packets that go out by a device.
+/// The program for packets that leave by a device.
 pub(super) const OUTWARD: &str = "nat_out";
 
 /// The maps of the stem `nat`, and its programs, which the agent attaches to devices.
@@ -48,7 +48,7 @@ impl Nat {
         self.programs.clone()
     }
 
-    /// Runs the program for packets that come in or go out by `device` on one packet.
+    /// Runs the program for packets that enter or leave by `device` on one packet.
     pub(super) fn judge(
         &self,
         inward: bool,
@@ -69,7 +69,7 @@ impl Nat {
         self.published.set_all(key, leads_to)
     }
 
-    /// Takes the ports back that lead through the host veth.
+    /// Removes the host veth and the published ports that lead through it.
     pub(super) fn remove(&self, host_veth: u32, ports: &[PublishedKey]) -> io::Result<()> {
         for key in ports {
             if self.leads_through(*key)? == Some(host_veth) {
@@ -79,7 +79,7 @@ impl Nat {
         self.host_veths.remove(host_veth).map(drop)
     }
 
-    /// Every port that leads somewhere.
+    /// Every published port.
     #[cfg(test)]
     pub(super) fn ports(&self) -> io::Result<Vec<PublishedKey>> {
         self.published.keys()

@@ -1,4 +1,4 @@
-//! Traffic, as collected.
+//! Traffic, as read from the maps.
 
 use std::io;
 
@@ -17,7 +17,7 @@ pub(super) struct Net {
 }
 
 impl Net {
-    /// The counters of each CPU of the task's traffic; `None` if it is not registered.
+    /// The traffic counters of the task for each CPU; `None` if the task is not registered.
     pub(super) fn of(&self, task: CgroupId, slot: Option<u32>) -> io::Result<Option<Vec<Traffic>>> {
         let Some(slot) = slot else {
             return self.counters.lookup(task);

@@ -1,4 +1,4 @@
-//! The eBPF object: finding it, checking it, telling it apart from others.
+//! The eBPF object: finding it, checking it, and telling versions apart.
 //!
 //! A packaged binary embeds the object. A developer's binary reads the file that `cargo xtask build-ebpf` leaves in
 //! cargo's target directory, so the object is not an input of the build.
@@ -29,7 +29,7 @@ pub const OBJECT_FILE: &str = "muster-ebpf.o";
 /// Where `cargo xtask build-ebpf` puts the file, below cargo's target directory.
 const TARGET_SUBDIR: &str = "ebpf";
 
-/// Files that cargo writes at the top of its target directory. The first is absent if somebody else made the
+/// Files that cargo writes at the top of its target directory. The first is absent if another program made the
 /// directory, the second if cargo's cache of compiler versions is off.
 const TARGET_DIR_MARKS: [&str; 2] = ["CACHEDIR.TAG", ".rustc_info.json"];
 
@@ -40,7 +40,7 @@ const EM_BPF: [u8; 2] = [247, 0];
 /// Permission to write for the group and for others.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 
-/// Where an object came from.
+/// The origin of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ObjectSource {
     Embedded,
@@ -56,7 +56,7 @@ impl std::fmt::Display for ObjectSource {
     }
 }
 
-/// Why no object was found or accepted.
+/// The reason why no object was found or accepted.
 #[derive(Debug, Error)]
 pub enum FindObjectError {
     /// Neither the binary nor any of these files holds an object.
@@ -78,7 +78,7 @@ pub enum FindObjectError {
         /// The error of the kernel.
         source: io::Error,
     },
-    /// The path names something else than a regular file.
+    /// The path names something other than a regular file.
     #[error("eBPF object {path} is not a regular file")]
     NotFile { path: PathBuf },
     /// Another user owns the file or may write it.
@@ -86,7 +86,7 @@ pub enum FindObjectError {
         "eBPF object {path} is not trusted: user {uid} owns it, its mode is {mode:04o}, and the agent loads it as root"
     )]
     Untrusted { path: PathBuf, uid: u32, mode: u32 },
-    /// The file is larger than any object of ours.
+    /// The file is larger than any object of Muster.
     #[error("eBPF object {path} is larger than {OBJECT_BYTES_MAX} bytes")]
     TooLarge { path: PathBuf },
     /// The file is not an ELF file for eBPF.
@@ -137,17 +137,17 @@ pub struct Object {
 }
 
 impl Object {
-    /// Identifies the programs in it.
+    /// The hash that identifies the object's programs.
     pub fn hash(&self) -> u64 {
         self.hash
     }
 
-    /// Where it came from.
+    /// The origin of the object.
     pub fn source(&self) -> &ObjectSource {
         &self.source
     }
 
-    /// Its bytes, aligned to [`OBJECT_ALIGNMENT`].
+    /// The bytes of the object, aligned to [`OBJECT_ALIGNMENT`].
     pub(super) fn bytes(&self) -> &[u8] {
         match &self.content {
             ObjectBytes::Embedded(bytes) => bytes,
@@ -169,14 +169,14 @@ impl Object {
 #[derive(Debug)]
 enum ObjectBytes {
     Embedded(&'static [u8]),
-    /// The object is the end of the buffer, from `start`, where its address is aligned.
+    /// The object occupies the buffer from `start` to its end, where its address is aligned.
     Read {
         buffer: Vec<u8>,
         start: usize,
     },
 }
 
-/// The object of this process. It is looked for once, so that every load of this process is of the same programs.
+/// The object of this process. The search runs once, so that every load of this process uses the same programs.
 pub(super) fn find() -> Result<&'static Object, &'static FindObjectError> {
     static OBJECT: OnceLock<Result<Object, FindObjectError>> = OnceLock::new();
     OBJECT
@@ -193,14 +193,15 @@ pub(super) fn find() -> Result<&'static Object, &'static FindObjectError> {
         .as_ref()
 }
 
-/// The users whose files are loaded: root, this process's, and the owner of this program, who could change it too.
+/// The users whose files are trusted: root, the user of this process, and the owner of this program, who could change
+/// the program too.
 fn trusted_users() -> Vec<u32> {
     let owner = fs::metadata("/proc/self/exe").map(|program| program.uid());
     [0, geteuid().as_raw()].into_iter().chain(owner).collect()
 }
 
-/// The first object of: the file named by the environment, the embedded one, the file beside the program, the file
-/// in the cargo target directory that the program is in.
+/// Returns the first object found. The order is: the file named by the environment, the embedded object, the file in
+/// the program's directory, the file in the cargo target directory that contains the program.
 fn find_for(
     named: Option<PathBuf>,
     embedded: &'static [u8],
@@ -240,13 +241,13 @@ fn candidates(program: &Path) -> Vec<PathBuf> {
     beside.into_iter().chain(in_target_dir).collect()
 }
 
-/// The object in the file at `path`; `None` if there is no file.
+/// Reads the object in the file at `path`; `None` if there is no file.
 fn read(path: &Path, trusted: &[u32]) -> Result<Option<Object>, FindObjectError> {
     let failed = |source| FindObjectError::Read {
         path: path.to_owned(),
         source,
     };
-    // A FIFO would hold up the open without the flag.
+    // Without the flag, a FIFO would block the open.
     let opened = File::options()
         .read(true)
         .custom_flags(O_NONBLOCK)
@@ -295,7 +296,7 @@ fn check_trust(path: &Path, uid: u32, mode: u32, trusted: &[u32]) -> Result<(), 
 
 /// A copy of `bytes` that begins at a multiple of [`OBJECT_ALIGNMENT`], where the ELF parser can read its structures.
 fn aligned(bytes: &[u8]) -> ObjectBytes {
-    // The room is enough for all of it, so the buffer stays where it is.
+    // The reserved capacity holds everything, so the buffer does not move.
     let mut buffer: Vec<u8> = Vec::with_capacity(bytes.len() + OBJECT_ALIGNMENT);
     let address = buffer.as_ptr().addr();
     let start = address.next_multiple_of(OBJECT_ALIGNMENT) - address;
@@ -306,7 +307,7 @@ fn aligned(bytes: &[u8]) -> ObjectBytes {
 
 /// A 64-bit FNV-1a hash over `parts`.
 ///
-/// It tells apart versions of the programs, nodes and allocations. Nobody has a reason to forge a collision.
+/// The hash distinguishes versions of the programs, nodes and allocations. A forged collision would give no advantage.
 pub(crate) fn hash<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> u64 {
     const BASIS: u64 = 0xcbf2_9ce4_8422_2325;
     const PRIME: u64 = 0x0100_0000_01b3;

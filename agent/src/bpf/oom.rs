@@ -1,4 +1,4 @@
-//! Processes killed for want of memory, as read.
+//! Out-of-memory kills of processes, as read from the map.
 
 use std::io;
 
@@ -6,16 +6,17 @@ use muster_ebpf_common::{CgroupId, oom::OomEntry};
 
 use crate::bpf::map::PinnedMap;
 
-/// The processes of a task that the kernel killed for want of memory.
+/// The processes of a task that the kernel killed because memory ran out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OomRecord {
-    /// How many have ended. May hold one that was ending anyway.
+    /// The number of killed processes that have ended. It may include a process that was ending anyway.
     pub kills: u64,
-    /// The name of the one that the kernel chose last, as `ps -o comm` shows it, not of those it killed along with it.
+    /// The name of the process that the kernel selected last, as `ps -o comm` shows it. Processes killed along with it
+    /// do not count.
     pub process: String,
-    /// Its process id in the initial pid namespace.
+    /// The process id in the initial pid namespace.
     pub pid: u64,
-    /// When it ended, in nanoseconds since boot.
+    /// The end of the process, in nanoseconds since boot.
     pub at_boottime_ns: u64,
 }
 

@@ -10,7 +10,7 @@ use thiserror::Error;
 
 use crate::bpf::{btf::ReadTypesError, load::LoadProgramsError, object::FindObjectError};
 
-/// Why the programs could not be brought up or adopted.
+/// The reason why the programs could not be loaded or adopted.
 #[derive(Debug, Error)]
 pub enum OpenBpfError {
     /// There is no eBPF object, or it was refused.
@@ -36,7 +36,7 @@ pub enum OpenBpfError {
     /// `cgroup_dir` is not in the v2 hierarchy.
     #[error("attach eBPF programs to {path}: it is not a cgroup v2 directory")]
     NotCgroupV2 { path: PathBuf },
-    /// The kernel does not show its types, or they lack what the programs read.
+    /// The kernel does not provide its type information, or it lacks types that the programs read.
     #[error("learn where this kernel keeps what the eBPF programs read")]
     Types(#[from] ReadTypesError),
     /// The programs could not be loaded, attached or pinned.

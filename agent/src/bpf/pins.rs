@@ -1,13 +1,13 @@
-//! The pins of the node, and their places.
+//! The node's pins and their paths.
 //!
 //! ```text
 //! <pin dir>/maps-<layout>/<MAP>                 one set, adopted by every load of the programs
 //! <pin dir>/programs-<generation>/<PROGRAM>     links, and the programs that are attached to devices or only run
 //! ```
 //!
-//! A directory of programs is complete when every name is in it. An agent that dies while it fills
-//! one leaves an incomplete one, which the next agent removes. The kernel keeps a program attached
-//! exactly as long as its link is pinned or held open; nothing here holds one open.
+//! A directory of programs is complete when it contains every name. An agent that dies while it fills a directory
+//! leaves an incomplete one, which the next agent removes. The kernel keeps a program attached exactly as long as its
+//! link is pinned or held open. This module holds no link open.
 
 use std::{
     fs, io,
@@ -24,7 +24,7 @@ pub(super) struct Pins {
 }
 
 impl Pins {
-    /// The pins below `root`, which is made, with maps of this layout.
+    /// Returns the pins below `root`, which is created, with maps of this layout.
     pub(super) fn below(root: &Path, layout: u32) -> io::Result<Self> {
         fs::create_dir_all(root)?;
         Ok(Self {
@@ -46,11 +46,11 @@ impl Pins {
     /// Whether every program of `generation` is pinned.
     pub(super) fn is_complete(&self, generation: u64) -> bool {
         let directory = self.programs(generation);
-        // In the place of a program that counts nothing is a link, which leads nowhere and says why.
+        // A program that could not be loaded is replaced by a dangling symbolic link whose target is the reason.
         load::pin_names().all(|name| directory.join(name).symlink_metadata().is_ok())
     }
 
-    /// Removes every other load of the programs, and maps of another layout.
+    /// Removes every other load of the programs, and maps of other layouts.
     pub(super) fn remove_all_but(&self, generation: u64) -> io::Result<()> {
         let keep = [self.maps(), self.programs(generation)];
         for entry in fs::read_dir(&self.root)? {
@@ -68,7 +68,7 @@ impl Pins {
     }
 }
 
-/// Removes everything that is pinned below `pin_dir`, and with it detaches the programs.
+/// Removes all pins below `pin_dir`, and so detaches the programs.
 ///
 /// # Errors
 ///

@@ -1,12 +1,13 @@
-//! Policies as loaded: what each task may send and receive, what its rules counted, what was refused.
+//! Policies as loaded: the packets that each task may send and receive, the counts of its rules, and refused packets.
 //!
-//! A policy is written once under a number of its own, whichever tasks have it, and the task's network policy is
-//! changed last, in one step. A policy that nobody has any more stays whole for [`QUARANTINE`], after which no program
-//! can still be reading it: one that read the network policy before it was changed may look addresses up after.
+//! A policy is written once under a number of its own, which all tasks with that policy share. The task's network
+//! policy is changed last, in one step. An unused policy stays complete for [`QUARANTINE`]. After that no program can
+//! still be reading it. A program that read the network policy before its change may look up addresses after the
+//! change.
 //!
-//! Counts of rules go on under the task's next policies, and under the next agent (`kept.rs`).
+//! Counts of rules continue under the task's next policies, and under the next agent (`persisted.rs`).
 //!
-//! Changes come one after the other. A reader waits for none, except for the counts of the task whose policies change
+//! Changes are serialized. A reader waits for a change only to read the counts of the task whose policies change
 //! (`counts.rs`).
 
 mod counts;
@@ -50,7 +51,7 @@ use persisted::{PersistedCounters, PreviousGeneration};
 
 pub use counts::RuleCount;
 
-/// Why a task has no policy, and must not start.
+/// The reason why a task has no policy and must not start.
 #[derive(Debug, Error)]
 pub enum LoadPolicyError {
     /// All policies of the node together have too many rules.
@@ -69,7 +70,7 @@ pub enum LoadPolicyError {
     Kernel(#[from] io::Error),
 }
 
-/// The maps of the stem `policy`, and what this agent wrote into them.
+/// The maps of the stem `policy`, and the agent's record of their content.
 #[derive(Debug)]
 pub(super) struct Policy {
     policy_refs: PinnedMap<CgroupId, TaskPolicyRef>,
@@ -80,11 +81,11 @@ pub(super) struct Policy {
     rules: PinnedMap<RuleKey, RuleCounters>,
     rates: PinnedMap<CgroupId, Rates>,
     kept: PersistedCounters,
-    /// At [`CHANGES`], how often the policies of a task were changed.
+    /// The map whose entry [`CHANGES`] counts the changes of tasks' policies.
     active: PinnedMap<u32, u64>,
-    /// A change of a policy holds this lock from its beginning to its end.
+    /// Locked from the beginning of a policy change to its end.
     loaded: Mutex<PolicyTable>,
-    /// Taken after the other, and for moments.
+    /// Locked after `loaded`, and only briefly.
     known: Mutex<PolicyIndex>,
 }
 
@@ -94,17 +95,16 @@ const CHANGES: u32 = 1;
 /// The content of the maps.
 #[derive(Debug, Default)]
 struct PolicyTable {
-    /// The number that was given last.
+    /// The number that was assigned last.
     last: u32,
-    /// Policies by what they say.
     numbers: HashMap<Arc<CompiledPolicy>, u32>,
     policies: BTreeMap<u32, SharedRules>,
-    /// Policies that nobody has, which programs may still be reading; the oldest first.
+    /// Unused policies that programs may still be reading; the oldest first.
     retired: VecDeque<(Instant, u32, SharedRules)>,
     room: IntervalAllocator,
-    /// How many tasks hold each port of the node.
+    /// The number of tasks that hold each port of the node.
     node_ports: BTreeMap<u16, u32>,
-    /// The state of the agent before, as far as this one has not taken it over.
+    /// The state of the previous agent, as far as this agent has not taken it over.
     earlier: PreviousGeneration,
 }
 
@@ -112,7 +112,7 @@ struct PolicyTable {
 #[derive(Debug, Default)]
 struct PolicyIndex {
     tasks: BTreeMap<CgroupId, Arc<TaskPolicyState>>,
-    /// The policies by number, those that programs may still be reading included.
+    /// The policies by number, including those that programs may still be reading.
     rules: BTreeMap<u32, Arc<NamedRules>>,
     /// The task whose policies are being changed.
     changing: Option<CgroupId>,
@@ -125,7 +125,7 @@ struct SharedRules {
     tasks: u32,
 }
 
-/// A policy, and what its rules' names are known by.
+/// A policy, and the hashes of its rules' names.
 #[derive(Debug)]
 struct NamedRules {
     compiled: Arc<CompiledPolicy>,
@@ -154,12 +154,13 @@ struct TaskPolicyState {
 /// The ports that a task's allocation has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TaskPorts {
-    /// Ports on which its tasks listen, and which other allocations may connect to.
+    /// Ports on which the allocation's tasks listen, and to which other allocations may connect.
     pub inside: BTreeSet<u16>,
-    /// Ports of the node that lead to it otherwise than by eBPF: tasks with a network of their own reach them at the
-    /// node's addresses.
+    /// Ports of the node that lead to the allocation by other means than eBPF. Tasks with a network of their own reach
+    /// them at the node's addresses.
     pub of_node: BTreeSet<u16>,
-    /// Its network is behind a host veth: nobody outside of it reaches another port than those inside.
+    /// Whether the allocation's network is behind a host veth. Peers outside of it then reach only the ports in
+    /// `inside`.
     pub behind_host_veth: bool,
 }
 
@@ -191,7 +192,7 @@ impl Policy {
         })
     }
 
-    /// Learns what an earlier agent wrote, so that nothing of it is overwritten.
+    /// Reads the data that an earlier agent wrote, so that this agent does not overwrite it.
     pub(super) fn take_up(&self) -> io::Result<()> {
         let mut loaded = self.locked();
         let policies4 = self.leaves4.keys()?.into_iter().map(|key| key.place.policy);
@@ -201,7 +202,7 @@ impl Policy {
         self.find_room(&mut loaded)
     }
 
-    /// Learns which intervals are in use, of whomever.
+    /// Finds the intervals that any policy uses.
     fn find_room(&self, loaded: &mut PolicyTable) -> io::Result<()> {
         let leaves = [leaves_of(&self.leaves4)?, leaves_of(&self.leaves6)?];
         let ranges = leaves.iter().flatten().map(|leaf| (leaf.first, leaf.count));
@@ -209,7 +210,7 @@ impl Policy {
         Ok(())
     }
 
-    /// Removes what an earlier agent wrote for tasks that are gone, and policies that nobody has.
+    /// Removes the data that an earlier agent wrote for tasks that are gone, and unused policies.
     pub(super) fn sweep(&self, alive: &BTreeSet<CgroupId>) -> io::Result<()> {
         let mut loaded = self.locked();
         let retired = loaded.retired.iter().map(|(_, number, _)| number);
@@ -260,7 +261,7 @@ impl Policy {
         self.find_room(&mut loaded)
     }
 
-    /// Puts `task` behind `policies`, at once and for every packet from now on.
+    /// Attaches `policies` to `task`. They apply at once, to every later packet.
     pub(super) fn attach_policy(
         &self,
         task: CgroupId,
@@ -318,7 +319,7 @@ impl Policy {
             .and_then(|()| self.set_ports(task, &ports_before.inside, &ports.inside))
             .and_then(|()| self.set_rates(task, policies))
             .and_then(|()| {
-                // Counts from here until the network policy is changed may be lost.
+                // Counts between this point and the change of the network policy may be lost.
                 let changed = changed.as_ref();
                 floor = changed.map(|past| self.floor(task, past, &traffic));
                 self.write_policy_ref(task, policy_ref)
@@ -348,7 +349,7 @@ impl Policy {
         Ok(())
     }
 
-    /// Sets the rates of a task. It starts with a burst, also at a new rate.
+    /// Sets the rate limits of a task. The task starts with a full burst, also at a new rate.
     fn set_rates(&self, task: CgroupId, policies: &TaskPolicies) -> io::Result<()> {
         let bucket = |rate: Option<BitRate>| {
             let bits = rate.map_or(0, |rate| rate.0);
@@ -364,25 +365,25 @@ impl Policy {
         let before = first(self.rates.lookup(task)?).unwrap_or_default();
         let price = |rates: Rates| [rates.ingress.ps_per_byte, rates.egress.ps_per_byte];
         if price(before) == price(rates) {
-            // Unchanged rates stay as they are, with what is not paid for yet.
+            // Unchanged rates keep their state, including an unpaid debt.
             return Ok(());
         }
         self.rates.set_all(task, rates)
     }
 
-    /// Sets the network policy, and has verdicts forgotten that were made with another one.
+    /// Sets the network policy, and invalidates cached verdicts of the previous policy.
     fn write_policy_ref(&self, task: CgroupId, policy_ref: TaskPolicyRef) -> io::Result<()> {
         let before = first(self.policy_refs.lookup(task)?);
         self.policy_refs.set_all(task, policy_ref)?;
         if before.is_none_or(|before| before == policy_ref) {
-            // No packet of a task without a network policy has a verdict.
+            // No packet of a task without a network policy has a cached verdict.
             return Ok(());
         }
         let changes = first(self.active.lookup(CHANGES)?).unwrap_or(0);
         self.active.set_all(CHANGES, changes.wrapping_add(1))
     }
 
-    /// Gives the entry of `task` to another one, as the kernel may while a program reads it.
+    /// Changes the owner of the entry of `task`, as the kernel may do while a program reads it.
     #[cfg(test)]
     pub(super) fn give_away(&self, task: CgroupId) -> io::Result<()> {
         let mut policy_ref = first(self.policy_refs.lookup(task)?).unwrap_or_default();
@@ -390,7 +391,7 @@ impl Policy {
         self.policy_refs.set_all(task, policy_ref)
     }
 
-    /// Takes the network policy of a task away whose processes are gone.
+    /// Removes the network policy of a task whose processes are gone.
     pub(super) fn forget(&self, task: CgroupId) -> io::Result<()> {
         let mut loaded = self.locked();
         self.policy_refs.remove(task)?;
@@ -410,7 +411,7 @@ impl Policy {
         Ok(())
     }
 
-    /// How many entries each table has in which tasks and their policies are.
+    /// The number of entries in each table that holds tasks and their policies.
     pub(super) fn entries(&self) -> io::Result<[(&'static str, usize); 8]> {
         let [names, carried] = self.kept.entries()?;
         Ok([
@@ -460,8 +461,7 @@ impl Policy {
         Ok(())
     }
 
-    /// Counts another task that holds these ports of the node. After an error [`Self::release_node_ports`] takes that
-    /// back.
+    /// Adds a task to the holders of these ports of the node. After an error [`Self::release_node_ports`] reverts that.
     fn hold_node_ports(
         &self,
         held: &mut BTreeMap<u16, u32>,
@@ -480,7 +480,7 @@ impl Policy {
             .try_for_each(|port| self.ports.set_all(port, 1))
     }
 
-    /// Counts a task less that holds these ports of the node. Ports that nobody holds any more are closed.
+    /// Removes a task from the holders of these ports of the node. Ports without a holder are closed.
     fn release_node_ports(&self, held: &mut BTreeMap<u16, u32>, ports: &BTreeSet<u16>) {
         for port in ports {
             let Some(tasks) = held.get_mut(port) else {
@@ -497,7 +497,7 @@ impl Policy {
         }
     }
 
-    /// The number of `compiled`, written if it is not there, and its rules.
+    /// Returns the number and the rules of `compiled`, which is written if it is not loaded yet.
     fn load(
         &self,
         loaded: &mut PolicyTable,
@@ -522,7 +522,7 @@ impl Policy {
         let number = loaded.last.wrapping_add(1).max(1);
         loaded.last = number;
         if let Err(error) = self.write(number, compiled, &ranges) {
-            // No network policy has ever named it.
+            // No network policy has ever referred to this number.
             self.unwrite(number, compiled);
             loaded.room.put_all(&ranges);
             return Err(no_room(error));
@@ -540,7 +540,8 @@ impl Policy {
         Ok((number, rules))
     }
 
-    /// Where room is lacking only because policies that nobody has are not forgotten yet, waits for that.
+    /// Allocates room. If room is lacking only because unused policies are still in quarantine, waits for their
+    /// removal.
     fn take_room(&self, loaded: &mut PolicyTable, count: u32) -> Option<u32> {
         loop {
             if let Some(first) = loaded.room.take(count) {
@@ -585,7 +586,7 @@ impl Policy {
         Ok(())
     }
 
-    /// Removes what of a policy is there. What cannot be removed is only room that is lost.
+    /// Removes the written parts of a policy. A part that cannot be removed only occupies room.
     fn unwrite(&self, policy: u32, compiled: &CompiledPolicy) {
         let nets = widest_first(compiled.v4.keys(), |net| net.prefix_len().into());
         let removed4 = nets.map(|net| self.leaves4.remove(key4(policy, *net)));
@@ -596,7 +597,7 @@ impl Policy {
         }
     }
 
-    /// Removes policies that nobody has had for a while.
+    /// Removes policies that were unused for the quarantine.
     pub(super) fn forget_retired(&self) {
         self.take_back(&mut self.locked(), Instant::now());
     }
@@ -614,23 +615,23 @@ impl Policy {
     }
 
     fn locked(&self) -> MutexGuard<'_, PolicyTable> {
-        // A panic elsewhere leaves at most room that is lost.
+        // A panic elsewhere at most leaks room.
         self.loaded.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn known(&self) -> MutexGuard<'_, PolicyIndex> {
-        // Nothing that can panic runs between two of its changes that belong together.
+        // No code that can panic runs between two changes that belong together.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The network policy of the task, and whether that is being changed.
+    /// The network policy of the task, and whether it is being changed.
     fn task_policy(&self, task: CgroupId) -> (Option<Arc<TaskPolicyState>>, bool) {
         let known = self.known();
         let task_policy = known.tasks.get(&task).map(Arc::clone);
         (task_policy, known.changing == Some(task))
     }
 
-    /// Tells readers that the task's policies are being changed, until it is dropped.
+    /// Marks the task's policies as being changed for readers, until the guard is dropped.
     fn changing(&self, task: CgroupId) -> PolicyChangeGuard<'_> {
         self.known().changing = Some(task);
         PolicyChangeGuard(self)
@@ -653,7 +654,7 @@ pub(super) fn open_ring(maps: &Path) -> Result<RingBuf<MapData>, OpenBpfError> {
     RingBuf::try_from(Map::RingBuf(data)).map_err(|source| OpenBpfError::OpenMap { path, source })
 }
 
-/// One task fewer has the policy `number`.
+/// Removes one task from the users of the policy `number`.
 fn release(loaded: &mut PolicyTable, number: u32) {
     let Some(entry) = loaded.policies.get_mut(&number) else {
         return;
@@ -685,7 +686,7 @@ fn leaves_of<K: Plain>(trie: &PinnedMap<K, Leaf>) -> io::Result<Vec<Leaf>> {
     Ok(leaves)
 }
 
-/// Removes prefixes from a trie. `judge` says of each whether it is to go, and how long it is.
+/// Removes prefixes from a trie. For each prefix, `judge` decides whether to remove it, and returns its length.
 fn sweep_leaves<K: Plain>(
     trie: &PinnedMap<K, Leaf>,
     judge: impl Fn(&K) -> (bool, u32),
@@ -698,9 +699,9 @@ fn sweep_leaves<K: Plain>(
     Ok(())
 }
 
-/// Sorts prefixes of a policy in the order in which they are removed, the widest first. A program that still reads the
-/// policy finds an address in the narrowest prefix as long as there is one, and then nothing, which refuses. If the
-/// narrow ones were removed first, it would find the rule for the addresses around.
+/// Sorts the prefixes of a policy into their order of removal, the widest first. A program that still reads the policy
+/// finds an address in its narrowest prefix while that prefix exists. Afterwards it finds no prefix and refuses the
+/// packet. If narrow prefixes were removed first, the program would find the rule of a wider prefix.
 fn widest_first<T>(
     nets: impl IntoIterator<Item = T>,
     length: impl Fn(&T) -> u32,
@@ -741,10 +742,10 @@ fn first<V: Copy>(values: Option<Vec<V>>) -> Option<V> {
     values.and_then(|values| values.first().copied())
 }
 
-/// The free intervals: first fit.
+/// The free intervals, allocated first fit.
 #[derive(Debug)]
 struct IntervalAllocator {
-    /// Free ranges: first and length.
+    /// Free ranges: start and length.
     free: BTreeMap<u32, u32>,
 }
 
@@ -770,7 +771,7 @@ impl IntervalAllocator {
             return;
         };
         if start + length < end {
-            // Part of it was taken out before: prefixes share lists.
+            // A part of the range was removed before, because prefixes share lists.
             return;
         }
         self.free.remove(&start);
@@ -833,7 +834,7 @@ mod tests {
         assert_eq!(room.take(INTERVALS_MAX), None);
     }
 
-    /// While a policy is removed, what a program finds of an address is what was found before, or nothing.
+    /// While a policy is removed, a program finds the same result for an address as before, or none.
     #[test]
     fn partially_removed_policy_never_matches_wider_prefix() {
         let nets = ["0.0.0.0/0", "127.0.0.0/8", "127.0.0.1/32", "200.0.0.0/5"];

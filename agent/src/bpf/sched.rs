@@ -1,4 +1,4 @@
-//! CPU time and context switches, as collected.
+//! CPU time and context switches, as read from the maps.
 
 use std::{
     fs, io,
@@ -25,7 +25,7 @@ pub(super) struct Sched {
 }
 
 impl Sched {
-    /// The sum of what was counted of the task; `None` if it is not registered.
+    /// The sum of the task's counters; `None` if the task is not registered.
     pub(super) fn of(
         &self,
         task: CgroupId,
@@ -38,11 +38,10 @@ impl Sched {
         Ok((slot.task == task).then_some(slot.counters))
     }
 
-    /// Charges the threads that run, so that a task which has a CPU for itself is counted up to the last tick of
-    /// that CPU's clock.
+    /// Charges the running threads, so that the CPU time of a task with a CPU of its own is complete up to that CPU's
+    /// last clock tick.
     ///
-    /// `program` is run on the CPUs in question only, which it interrupts for some microseconds; an idle one is left
-    /// asleep.
+    /// `program` runs only on the given CPUs, and interrupts each for some microseconds. An idle CPU is left asleep.
     pub(super) fn charge_running(&self, program: &OwnedFd, cpus: &[u32]) -> io::Result<()> {
         let Some(states) = self.cpus.lookup(0)? else {
             return Ok(());
@@ -52,7 +51,7 @@ impl Sched {
                 continue;
             }
             match run_on_cpu(program.as_fd(), *cpu) {
-                // The CPU went offline; what ran there has been switched away from.
+                // The CPU went offline. The kernel switched its threads away before.
                 Err(error) if error.raw_os_error() == Some(libc::ENXIO) => {}
                 other => other?,
             }
@@ -60,7 +59,7 @@ impl Sched {
         Ok(())
     }
 
-    /// Forgets since when each CPU is charged, for programs that did not count for a while.
+    /// Resets the time since which each CPU is charged, for programs that did not count for a while.
     pub(super) fn restart_clocks(&self) -> io::Result<()> {
         self.cpus.set_all(0, CpuState::default())
     }

@@ -1,8 +1,8 @@
-//! Slots: numbers by which the programs find the counters of switches and packets of the tasks that have one.
+//! Slots: numbers by which the programs find a task's counters of switches and packets.
 //!
-//! To find counters by a task's name costs a program more than to count. There is room for [`SLOTS_MAX`] tasks; one
-//! beyond is counted by name. Nobody but the agent gives a slot, and says in it whose it is: a program that knows
-//! a number from before sees that it is another's.
+//! Finding counters by a task's cgroup id costs a program more than counting. There are [`SLOTS_MAX`] slots; further
+//! tasks are counted by cgroup id. Only the agent assigns a slot, and writes the owner into it. So a program that holds
+//! an outdated number sees that the slot has another owner.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
@@ -21,7 +21,7 @@ use crate::bpf::{
     open::{OpenBpfError, open_map},
 };
 
-/// Where `ACTIVE` counts how often a task was registered or forgotten.
+/// The index in `ACTIVE` of the count of registrations and removals of tasks.
 const REGISTRATIONS: u32 = 2;
 
 /// The slots of a node.
@@ -32,8 +32,8 @@ pub(super) struct Slots {
     book: Mutex<SlotTable>,
 }
 
-/// The owners of slots, as far as this agent gave them or found them given. Reading the map of them instead would cost
-/// one more look-up for every task in each collection.
+/// The owners of slots, as far as this agent assigned or found them. Reading the kernel's map instead would cost one
+/// more look-up for every task in each collection.
 pub(super) type SlotOwners = HashMap<CgroupId, u32, IdHash>;
 
 impl Slots {
@@ -45,7 +45,7 @@ impl Slots {
         })
     }
 
-    /// Learns which slots an earlier agent gave.
+    /// Reads the slots that an earlier agent assigned.
     pub(super) fn take_up(&self) -> io::Result<()> {
         let given: SlotOwners = self.all()?.into_iter().collect();
         let taken: BTreeSet<u32> = given.values().copied().collect();
@@ -70,25 +70,25 @@ impl Slots {
         Ok(all)
     }
 
-    /// Lends the slots that are given, and says how many slots, from the first on, they are among.
+    /// Passes the assigned slots to `use_them`, with the number of slots from the first to the last assigned one.
     pub(super) fn with_given<T>(&self, use_them: impl FnOnce(&SlotOwners, usize) -> T) -> T {
         let book = self.locked();
         use_them(&book.given, among(book.given.values()))
     }
 
-    /// A slot that nobody has.
+    /// Takes a slot without an owner.
     pub(super) fn take(&self) -> Option<u32> {
         self.locked().take(Instant::now())
     }
 
-    /// Says that `slot` is the task's, which it is for the programs from now on.
+    /// Makes the task the owner of `slot`. The programs use the slot from now on.
     pub(super) fn give(&self, task: CgroupId, slot: u32) -> io::Result<()> {
         self.numbers.set_all(task, u64::from(slot))?;
         self.locked().given.insert(task, slot);
         Ok(())
     }
 
-    /// The slot is nobody's. A program that found it before may still be counting there.
+    /// Releases the slot. A program that found it before may still be counting there.
     pub(super) fn give_back(&self, task: CgroupId, slot: u32) -> io::Result<()> {
         self.numbers.remove(task)?;
         let mut book = self.locked();
@@ -97,9 +97,9 @@ impl Slots {
         Ok(())
     }
 
-    /// Has every CPU forget what it knows of cgroups.
+    /// Makes every CPU drop its cached knowledge of cgroups.
     pub(super) fn count_registration(&self) -> io::Result<()> {
-        // Two at once must not count as one.
+        // Two registrations at once must not count as one.
         let _book = self.locked();
         let counted = self.active.lookup(REGISTRATIONS)?;
         let counted = counted.and_then(|values| values.first().copied());
@@ -108,12 +108,12 @@ impl Slots {
     }
 
     fn locked(&self) -> MutexGuard<'_, SlotTable> {
-        // A panic elsewhere leaves at most a slot that nobody has.
+        // A panic elsewhere leaves at most a slot without an owner.
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// How many slots, from the first on, `slots` are among.
+/// The number of slots from the first to the highest of `slots`.
 pub(super) fn among<'a>(slots: impl Iterator<Item = &'a u32>) -> usize {
     slots.max().map_or(0, |last| *last as usize + 1)
 }
@@ -139,7 +139,8 @@ impl Default for SlotTable {
 }
 
 impl SlotTable {
-    /// The first one: all that are used are read at each collection, and those between them.
+    /// Takes the first free slot. Each collection reads all slots up to the highest assigned one, so low numbers are
+    /// cheaper.
     fn take(&mut self, now: Instant) -> Option<u32> {
         while let Some((since, slot)) = self.retired.front().copied() {
             if now.duration_since(since) < QUARANTINE {

@@ -1,4 +1,4 @@
-//! Tests of the programs that need a process's first thread, or a map's entry as no agent writes it; the others are
+//! Tests of the programs that need a process's first thread, or a map entry that no agent writes. The other tests are
 //! in `agent/tests/vm`.
 
 #![expect(
@@ -21,13 +21,13 @@ use node::{CHILD_VAR, Node, poll};
 
 use super::{Bpf, ExecCounters};
 
-/// Runs on the first thread before `main`: tests have threads of their own.
+/// Runs on the first thread before `main`, because tests have threads of their own.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static BEFORE_MAIN: extern "C" fn() = leave_if_ordered;
 
-/// With the order `leave`, the first thread leaves alone with code 3, then another ends the process
-/// with the code of the order.
+/// With the order `leave`, only the first thread exits with code 3. Then another thread ends the process with the code
+/// of the order.
 extern "C" fn leave_if_ordered() {
     let order = env::var(CHILD_VAR).unwrap_or_default();
     let Some(code) = order
@@ -44,11 +44,11 @@ extern "C" fn leave_if_ordered() {
         // SAFETY: the call takes a number and does not return.
         unsafe { libc::_exit(code) }
     });
-    // SAFETY: the call ends this thread only, which holds nothing that another one needs.
+    // SAFETY: the call ends only this thread, which holds no resource that another one needs.
     unsafe { libc::syscall(libc::SYS_exit, 3) };
 }
 
-/// A process whose first thread ends before another one is alive until that one ends.
+/// A process whose first thread ends before another one lives until that one ends.
 #[test]
 fn exit_is_that_of_the_last_thread() {
     let Some(mut node) = Node::set_up("exit_is_that_of_the_last_thread") else {
@@ -64,7 +64,7 @@ fn exit_is_that_of_the_last_thread() {
     assert_eq!(node.counters(&bpf).exec.exits, 1);
 }
 
-/// As at the moment at which one load takes over from another, but for as long as it takes: both count.
+/// Extends the moment at which one load takes over from another, in which both count.
 #[test]
 fn overlapping_program_loads_count_process_once() {
     let Some(mut node) = Node::set_up("overlapping_program_loads_count_process_once") else {
@@ -84,7 +84,7 @@ fn overlapping_program_loads_count_process_once() {
     assert_eq!(node.counters(&bpf).exec, counted);
 }
 
-/// Between two looks at the map the policies change: what was counted before goes on under the next one, and is told once.
+/// The policies change between two reads of the map. Earlier counts continue under the next policies, and count once.
 #[test]
 fn reading_counts_delays_no_policy_change() {
     let Some(mut node) = Node::set_up("reading_counts_delays_no_policy_change") else {

@@ -1,4 +1,4 @@
-//! Verdicts as they are told by the programs.
+//! Verdicts, as the programs report them.
 
 #![expect(
     unsafe_code,
@@ -21,21 +21,21 @@ use tokio::io::unix::AsyncFd;
 
 use crate::bpf::{Bpf, open::OpenBpfError, policy::open_ring};
 
-/// One packet, or attempt to connect, that was judged.
+/// One packet, or attempt to connect, on which a verdict was given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PacketVerdict {
-    /// When, in nanoseconds of the monotonic clock.
+    /// The time of the verdict, in nanoseconds of the monotonic clock.
     pub at_ns: u64,
     pub task: CgroupId,
     /// The direction of the packet.
     pub direction: Direction,
-    /// The rule that decided.
+    /// The rule that matched.
     pub rule: String,
     pub allowed: bool,
     /// The number of the IP protocol.
     pub protocol: u8,
     pub remote: IpAddr,
-    /// Its port; 0 without ports.
+    /// The peer's port; 0 without ports.
     pub remote_port: u16,
     /// The task's port; 0 without ports and before a connection has one.
     pub local_port: u16,
@@ -43,13 +43,13 @@ pub struct PacketVerdict {
     pub bytes: u32,
 }
 
-/// A stream of verdicts. One reader at a time takes them.
+/// A stream of verdicts. Only one reader at a time receives them.
 #[derive(Debug)]
 pub struct Verdicts {
     ring: AsyncFd<Ring>,
 }
 
-/// The ring, as tokio wants it.
+/// The ring buffer, wrapped for tokio.
 struct Ring(RingBuf<MapData>);
 
 impl std::fmt::Debug for Ring {
@@ -75,11 +75,11 @@ impl Verdicts {
         Ok(Self { ring })
     }
 
-    /// Waits until something is told and hands it over, with names from `bpf`.
+    /// Waits for verdicts and passes them to `each`, with names from `bpf`.
     ///
     /// # Errors
     ///
-    /// The error of the kernel on the wait.
+    /// The error of the kernel while waiting.
     pub async fn next(&mut self, bpf: &Bpf, mut each: impl FnMut(PacketVerdict)) -> io::Result<()> {
         let mut ready = self.ring.readable_mut().await?;
         while let Some(item) = ready.get_inner_mut().0.next() {
@@ -92,7 +92,7 @@ impl Verdicts {
     }
 }
 
-/// The event in `bytes`, which the programs wrote.
+/// Parses the event in `bytes`, which the programs wrote.
 fn read(bytes: &[u8]) -> Option<VerdictEvent> {
     let field = |at: usize, length: usize| bytes.get(at..at + length);
     let u64_at = |at| Some(u64::from_ne_bytes(field(at, 8)?.try_into().ok()?));

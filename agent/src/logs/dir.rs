@@ -36,7 +36,7 @@ pub enum OpenLogDirError {
 }
 
 impl LogDir {
-    /// Makes `path` with mode 0700 unless it is there, and opens it.
+    /// Makes `path` with mode 0700 unless it exists, and opens it.
     ///
     /// # Errors
     ///
@@ -70,7 +70,7 @@ impl LogDir {
         })
     }
 
-    /// As [`Self::open`], for those who tell what the kernel said.
+    /// Works like [`Self::open`], for callers that report the kernel's error.
     pub(crate) fn at(path: &Path) -> io::Result<Self> {
         Self::open(path).map_err(|error| match &error {
             OpenLogDirError::Make { source, .. } | OpenLogDirError::Open { source, .. } => {
@@ -79,7 +79,7 @@ impl LogDir {
         })
     }
 
-    /// The path it was opened by.
+    /// The path by which the directory was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -108,7 +108,7 @@ impl LogDir {
         Ok(rustix::fs::renameat(&self.fd, from, &self.fd, to)?)
     }
 
-    /// Removes `name`; it being gone already is success.
+    /// Removes `name`; the absence of the file counts as success.
     pub(crate) fn remove(&self, name: &str) -> io::Result<()> {
         match rustix::fs::unlinkat(&self.fd, name, AtFlags::empty()) {
             Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
@@ -116,7 +116,7 @@ impl LogDir {
         }
     }
 
-    /// The indexes N for which a name `<name>.N` is there, ascending.
+    /// The indexes N of the existing files `<name>.N`, ascending.
     pub(crate) fn indexes(&self, name: &str) -> io::Result<Vec<u64>> {
         let mut found = Vec::new();
         for entry in rustix::fs::Dir::read_from(&self.fd)? {

@@ -1,9 +1,8 @@
 //! The FIFO between a task and its log.
 //!
-//! Both sides hold it open for reading *and* writing: the task so that a lost reader blocks it at
-//! most and never kills it with SIGPIPE, the agent so that the stream never ends while nobody
-//! writes. Bytes that wait in a FIFO live as long as anybody has it open: the task, the driver
-//! that started it, or the agent.
+//! The task and the agent open the FIFO for reading *and* writing. So the loss of the reader can only block the
+//! task, and never kills it with SIGPIPE. The agent's stream does not end while no process writes. Bytes in a FIFO
+//! live as long as any process has it open: the task, the driver that started it, or the agent.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,14 +16,14 @@ use crate::logs::limits::{PIPE_BYTES, PIPE_BYTES_MIN};
 
 /// The user a FIFO belongs to.
 ///
-/// A task that opens `/dev/stdout` opens the FIFO again and needs the permission to.
+/// A task that opens `/dev/stdout` opens the FIFO again and needs the permission for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FifoOwner {
     pub uid: u32,
     pub gid: u32,
 }
 
-/// An open FIFO, checked to be one.
+/// An open file that was checked to be a FIFO.
 #[derive(Debug)]
 pub struct Fifo {
     fd: OwnedFd,
@@ -35,7 +34,7 @@ pub struct Fifo {
 /// Why a FIFO could not be made or opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenFifoError {
-    /// It could not be made.
+    /// The FIFO could not be made.
     #[error("make FIFO {path}")]
     Make {
         path: PathBuf,
@@ -43,7 +42,7 @@ pub enum OpenFifoError {
         #[source]
         source: io::Error,
     },
-    /// It could not be opened, or the name is a symbolic link.
+    /// The FIFO could not be opened, or the name is a symbolic link.
     #[error("open FIFO {path} without following a symbolic link")]
     Open {
         path: PathBuf,
@@ -61,11 +60,11 @@ pub enum OpenFifoError {
 }
 
 impl Fifo {
-    /// Makes the FIFO `name` in `dir` with mode 0600 unless it is there, and opens it.
+    /// Makes the FIFO `name` in `dir` with mode 0600 unless it exists, and opens it.
     ///
     /// # Errors
     ///
-    /// [`OpenFifoError`]; whatever stands under the name is left as it is.
+    /// [`OpenFifoError`]; any existing file of that name stays as it is.
     pub fn create(
         dir: &LogDir,
         name: &str,
@@ -98,7 +97,7 @@ impl Fifo {
         Ok(fifo)
     }
 
-    /// Opens the FIFO `name` of `dir`, as after a restart of the agent.
+    /// Opens the existing FIFO `name` of `dir`, as after a restart of the agent.
     ///
     /// # Errors
     ///
@@ -123,17 +122,17 @@ impl Fifo {
         Ok(Self { fd, path, capacity })
     }
 
-    /// Bytes it can hold before its writer blocks.
+    /// Bytes that the FIFO can hold before its writer blocks.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// Where it is.
+    /// The path of the FIFO.
     pub fn path(&self) -> &std::path::Path {
         &self.path
     }
 
-    /// Bytes that wait in it.
+    /// Bytes that wait in the FIFO.
     ///
     /// # Errors
     ///
@@ -142,7 +141,7 @@ impl Fifo {
         Ok(rustix::io::ioctl_fionread(&self.fd)?)
     }
 
-    /// Gives up the descriptor.
+    /// Converts the FIFO into its descriptor.
     pub(crate) fn into_fd(self) -> OwnedFd {
         self.fd
     }
@@ -154,7 +153,7 @@ impl AsFd for Fifo {
     }
 }
 
-/// Raises the capacity as far as the kernel lets us (`fs.pipe-max-size`, pages per user).
+/// Raises the capacity as far as the kernel allows (`fs.pipe-max-size`, pages per user).
 fn grow(fd: &OwnedFd) -> usize {
     let current = fcntl_getpipe_size(fd).unwrap_or(PIPE_BYTES_MIN);
     let mut wanted = PIPE_BYTES;

@@ -1,14 +1,15 @@
-//! Where bytes were dropped within a log file: the small file `.<name>.<N>.gaps` beside it, if there are any.
+//! Positions at which bytes were dropped within a log file: the small file `.<name>.<N>.gaps` in the same
+//! directory. A log file without gaps has none.
 //!
-//! A log file holds the task's bytes and nothing else, so what is missing between them is told here, in
-//! records of 16 bytes, little-endian: a position in the log file and how many bytes were dropped in that
-//! file up to there. Both ascend; so a position follows from an offset in the stream and back.
+//! A log file holds only the task's bytes, so this file records the missing ones. Its records have 16 bytes,
+//! little-endian: a position in the log file, and the number of bytes that were dropped up to there. Both numbers
+//! ascend, so an offset in the stream gives a position, and the reverse.
 //!
 //! A record is written *before* its bytes are thrown away, and so before any byte behind the gap. A process that is
-//! killed between the two has announced a gap of at most what the FIFO held. Its bytes come after all or were dropped,
-//! so nothing is ever missing without a word. While nothing follows a gap, its record is written over as it grows. A
-//! stream that may drop takes room for its records beforehand, because a full disk is what makes it drop. Where no
-//! record can be written, the gap begins another log file.
+//! killed between the two has announced a gap of at most the content of the FIFO. Those bytes are then written
+//! after all, or dropped, so no byte is missing without a record. While no byte follows a gap, its record is
+//! overwritten as the gap grows. A stream that may drop bytes reserves space for its records beforehand, because a
+//! full disk causes the drops. Where no record can be written, the gap begins another log file.
 
 use std::fs::File;
 use std::io;
@@ -23,7 +24,7 @@ use crate::logs::limits::{GAPS_RESERVE_BYTES, TIME_RECORDS_MAX};
 /// Bytes of a record.
 const RECORD_BYTES: u64 = 16;
 
-/// At `position` of a log file, so many bytes were dropped that it is `total` in this file up to there.
+/// The end of a gap at `position` of a log file. `total` bytes of the file were dropped up to there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Gap {
     pub(crate) position: u64,
@@ -67,17 +68,17 @@ pub(crate) fn file_name(name: &str, index: u64) -> String {
 #[derive(Debug)]
 pub(crate) struct GapsWriter {
     index: u64,
-    /// `None` until there is a gap, or room is taken for some, and after [`Self::close`].
+    /// `None` until there is a gap or space is reserved for records, and after [`Self::close`].
     file: Option<File>,
-    /// Whether there is one to open.
+    /// Whether the file exists.
     is_made: bool,
-    /// Whole records in it.
+    /// Whole records in the file.
     records: u64,
     last: Option<Gap>,
 }
 
 impl GapsWriter {
-    /// For log file `index`, which has no gaps.
+    /// Returns the writer for log file `index`, which has no gaps.
     pub(crate) fn none(index: u64) -> Self {
         Self {
             index,
@@ -88,8 +89,8 @@ impl GapsWriter {
         }
     }
 
-    /// Goes on behind the records that are there. Those behind the `bytes` that the log file has, as a
-    /// power cut leaves them, are moved to its end, so that offsets still ascend; damaged ones are cut off.
+    /// Continues behind the existing records. A power cut can leave records behind the `bytes` of the log file.
+    /// They are moved to its end, so that offsets still ascend; damaged records are cut off.
     pub(crate) fn resume(dir: &LogDir, name: &str, index: u64, bytes: u64) -> io::Result<Self> {
         let file = match dir.open_file(&file_name(name, index), OFlags::RDWR) {
             Ok(file) => file,
@@ -124,24 +125,24 @@ impl GapsWriter {
         })
     }
 
-    /// Bytes dropped in the log file, as far as that is recorded.
+    /// Bytes dropped in the log file, as far as they are recorded.
     pub(crate) fn total(&self) -> u64 {
         self.last.map_or(0, |last| last.total)
     }
 
-    /// Lets go of the file until the next gap.
+    /// Closes the file until the next gap.
     pub(crate) fn close(&mut self) {
         self.file = None;
     }
 
-    /// Takes room for records, so that a full disk leaves some.
+    /// Reserves space for records, so that a full disk leaves some.
     pub(crate) fn reserve(&mut self, dir: &Path, name: &str) -> io::Result<()> {
         let file = self.opened(dir, name)?;
         rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, 0, GAPS_RESERVE_BYTES)?;
         Ok(())
     }
 
-    /// Records that `bytes` more are dropped at `position`; `false` if there are `records_max` already.
+    /// Records that `bytes` more are dropped at `position`; `false` if the file has `records_max` records already.
     pub(crate) fn note(
         &mut self,
         dir: &Path,
@@ -187,7 +188,7 @@ impl GapsWriter {
     }
 }
 
-/// All sound records: the longest begin in which both numbers ascend.
+/// All sound records: the longest prefix in which both numbers ascend.
 fn all(file: &File) -> io::Result<Vec<Gap>> {
     let length = file.metadata()?.len().min(TIME_RECORDS_MAX * RECORD_BYTES);
     let mut bytes = vec![0; usize::try_from(length).unwrap_or(0)];
@@ -222,27 +223,27 @@ pub(crate) struct Gaps {
 pub(crate) enum OffsetContent {
     /// Bytes, or the end.
     Data {
-        /// Where in the log file.
+        /// Position in the log file.
         position: u64,
-        /// How many bytes there are at most up to the next gap; `None` if there is none.
+        /// Bytes at most up to the next gap; `None` if there is none.
         until_gap: Option<u64>,
     },
     Gap {
-        /// Bytes up to its end.
+        /// Bytes up to the end of the gap.
         left: u64,
     },
 }
 
 impl Gaps {
-    /// Of log file `index`.
+    /// Opens the gaps of log file `index`.
     pub(crate) fn open(dir: &LogDir, name: &str, index: u64) -> io::Result<Self> {
         let mut this = Self { index, file: None };
         this.reopen(dir, name)?;
         Ok(this)
     }
 
-    /// Looks again whether there are any. A log file is removed before its gaps: if there were none and the log
-    /// file is still there, there are none in the bytes read before.
+    /// Checks again whether the log file has gaps. A log file is removed before its gaps. So a log file that exists
+    /// without gaps had none in the bytes that were read before.
     pub(crate) fn reopen(&mut self, dir: &LogDir, name: &str) -> io::Result<()> {
         if self.file.is_some() {
             return Ok(());
@@ -255,7 +256,7 @@ impl Gaps {
         Ok(())
     }
 
-    /// Whether any were found.
+    /// Whether a file of gaps was found.
     pub(crate) fn are_there(&self) -> bool {
         self.file.is_some()
     }

@@ -1,8 +1,8 @@
-//! The small file beside a stream's log files that says at which offset each of them begins.
+//! The small file of a stream that holds the offset at which each of its log files begins.
 //!
-//! `.<name>.offsets` has a line `<index> <offset>` for each log file. It is replaced atomically
-//! *before* a log file is made, so each file that can be seen has its line, whenever the writer
-//! was killed. Without it, offsets could not be told once the first file is rotated away.
+//! `.<name>.offsets` has a line `<index> <offset>` for each log file. It is replaced atomically *before* a log file
+//! is made. So each visible log file has its line, whenever the writer was killed. Without the file, offsets would
+//! be unknown once the first log file is rotated away.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -20,7 +20,7 @@ fn file_name(name: &str) -> String {
     format!(".{name}.offsets")
 }
 
-/// Reads the offsets of `name`; `None` when there are none, or none that make sense.
+/// Reads the offsets of `name`; `None` without a file or with an invalid one.
 pub(crate) fn load(dir: &LogDir, name: &str) -> io::Result<Option<Offsets>> {
     let file = match dir.open_file(&file_name(name), OFlags::RDONLY) {
         Ok(file) => file,
@@ -60,11 +60,11 @@ fn parse(text: &str) -> Option<Offsets> {
     (ascending && !offsets.is_empty()).then_some(offsets)
 }
 
-/// Fills in what is missing: the offset of each of `files` (index, length), ascending.
+/// Adds the missing offsets of `files` (index and length, ascending).
 ///
-/// A file without a line begins where the one before it ends, with the bytes that were `dropped` in it. Where not even the first has one,
-/// all files before it are taken to have had its length, which is what rotation makes of a stream
-/// whose limits never changed.
+/// A file without a line begins at the end of the previous file, including the bytes that were `dropped` in that
+/// one. If the first file has no line either, all earlier files are assumed to have had its length. Rotation
+/// produces exactly that for a stream whose limits never changed.
 pub(crate) fn complete(
     known: &Offsets,
     files: &[(u64, u64)],

@@ -1,9 +1,8 @@
 //! Reading a stream back: by offset, from the end, and on and on across rotation.
 //!
-//! A reader never holds the writer up: it opens the files for reading and looks again when it has
-//! come to the end. What was rotated away or dropped before it was read is announced as
-//! [`Chunk::Gap`], where it is missing; a gap that still grows is announced as far as it is known. A file that is
-//! removed while it is being read is still read to its end.
+//! A reader never delays the writer: it opens the files for reading and looks again at their end. Bytes that were
+//! rotated away or dropped before the read are announced as [`Chunk::Gap`] at their place. A growing gap is
+//! announced up to its known size. A file that is removed during a read is still read to its end.
 
 use std::fs::File;
 use std::io;
@@ -23,7 +22,7 @@ use crate::logs::limits::{FOLLOW_PAUSE_MAX, FOLLOW_PAUSE_MIN, READ_BYTES_MAX, RE
 use crate::logs::offsets::{self, Offsets};
 use crate::logs::times::{self, SinceStart, TakenTime};
 
-/// One file of a stream.
+/// A log file of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogFile {
     /// The N of `<name>.N`.
@@ -43,7 +42,7 @@ pub enum Chunk {
         /// At least one byte.
         bytes: Vec<u8>,
     },
-    /// Bytes the task wrote that are not there.
+    /// Bytes that the task wrote and that are not available.
     Gap {
         /// Offset of the first of them.
         offset: u64,
@@ -53,12 +52,12 @@ pub enum Chunk {
     },
 }
 
-/// Why bytes are not there.
+/// Why bytes are not available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GapCause {
-    /// They were never kept: the disk was full, or they were more than the task's rate.
+    /// They were never kept: the disk was full, or they exceeded the task's rate.
     Dropped,
-    /// Their file was removed before they were read; some of them may never have been kept.
+    /// The log file with the bytes was removed before they were read; some of them may never have been kept.
     Rotated,
 }
 
@@ -95,7 +94,7 @@ pub struct LogReader {
     dir: LogDir,
     name: String,
     offset: u64,
-    /// The file that `offset` was last found in.
+    /// The file in which `offset` was last found.
     open: Option<OpenLogFile>,
 }
 
@@ -105,10 +104,10 @@ struct OpenLogFile {
     file: LogFile,
     data: File,
     gaps: Gaps,
-    /// Behind the last byte that was read from it.
+    /// The position behind the last byte that was read from the file.
     position: u64,
-    /// Up to where there are no gaps if none are recorded: a file that was rotated away meanwhile took the record
-    /// of later ones with it.
+    /// The position up to which the file has no gaps if none are recorded. A file that was rotated away meanwhile
+    /// lost its record of later gaps.
     whole_to: u64,
 }
 
@@ -123,7 +122,7 @@ impl OpenLogFile {
 /// The result of one look at the files.
 enum ReadAttempt {
     Found(Chunk),
-    /// Nothing was written at or behind the offset yet.
+    /// No byte at or behind the offset was written yet.
     End,
     /// The file was rotated away between listing and opening.
     Again,
@@ -132,7 +131,7 @@ enum ReadAttempt {
 impl LogReader {
     /// A reader of `<name>.N` in the directory `dir`, at the first byte that is kept.
     ///
-    /// The stream need not have begun: there is nothing to read then.
+    /// The stream may have no bytes yet; then there is nothing to read.
     ///
     /// # Errors
     ///
@@ -158,8 +157,8 @@ impl LogReader {
         self.list().map_err(|source| self.failed(source))
     }
 
-    /// The number of the file that was read from last, and the position in it behind what was read. It is less
-    /// than the offset in the stream by what was dropped, too.
+    /// The number of the file that was read last, and the position behind the last read byte. The position is less
+    /// than the offset in the stream, also by the dropped bytes.
     pub fn file(&self) -> Option<(u64, u64)> {
         self.open
             .as_ref()
@@ -171,13 +170,13 @@ impl LogReader {
         self.offset
     }
 
-    /// Goes on at `offset`; what is not kept there comes as a gap.
+    /// Continues at `offset`; bytes that are not kept there are returned as a gap.
     pub fn seek(&mut self, offset: u64) {
         self.offset = offset;
         self.open = None;
     }
 
-    /// Goes on `bytes` before the end, or at the first byte that is kept. No gap is announced.
+    /// Continues `bytes` before the end, or at the first kept byte. No gap is announced.
     ///
     /// # Errors
     ///
@@ -190,8 +189,8 @@ impl LogReader {
         Ok(())
     }
 
-    /// Goes on so that the last `lines` lines follow, or at the first byte that is kept. A last
-    /// line without its newline counts, and so does each part of a line with a gap in it.
+    /// Continues so that the last `lines` lines follow, or at the first kept byte. A last line without its newline
+    /// counts, and so does each part of a line with a gap in it.
     ///
     /// # Errors
     ///
@@ -204,7 +203,7 @@ impl LogReader {
             return Ok(());
         }
         let mut found = 0;
-        // What was looked through of the part that has no gap: its begin and its end.
+        // The searched range of the part that has no gap.
         let mut part: Option<Range<u64>> = None;
         for file in files.iter().rev() {
             for kept in self.kept(file)?.into_iter().rev() {
@@ -231,8 +230,8 @@ impl LogReader {
         Ok(())
     }
 
-    /// Counts the lines that begin in `kept`, but not at its begin, up to `lines`; says where that one begins.
-    /// Without a gap, bytes go on to `end`.
+    /// Counts the lines that begin in `kept`, but not at its start, up to `lines`. Returns the start of the last
+    /// counted line when it reaches `lines`. Without a gap, bytes continue to `end`.
     fn last_lines(
         &mut self,
         kept: &Range<u64>,
@@ -273,7 +272,7 @@ impl LogReader {
         Ok(kept.into_iter().map(in_stream).collect())
     }
 
-    /// Offset behind the last of `files`, with what was dropped there.
+    /// Offset behind the last of `files`, including the bytes that were dropped there.
     fn end(&self, files: &[LogFile]) -> Result<u64, ReadLogError> {
         let Some(last) = files.last() else {
             return Ok(0);
@@ -285,8 +284,8 @@ impl LogReader {
         Ok(end.saturating_add(dropped))
     }
 
-    /// Goes on at the first line that was taken at `since` or later, as far as that is known: lines whose
-    /// time is lost come too if their file was written to since.
+    /// Continues at the first line that was taken at `since` or later, as far as times are known. Lines without a
+    /// known time are included if their file was written to since then.
     ///
     /// # Errors
     ///
@@ -311,8 +310,8 @@ impl LogReader {
         self.seek_line(found, files.first().map_or(0, |file| file.offset))
     }
 
-    /// Goes on at the first line that begins at `offset` or behind it; the kept bytes begin at `begin`.
-    /// A line longer than what is read at once is entered in its midst.
+    /// Continues at the first line that begins at `offset` or behind it; the kept bytes begin at `begin`. In a line
+    /// longer than one read, reading starts in the middle of that line.
     fn seek_line(&mut self, offset: u64, begin: u64) -> Result<(), ReadLogError> {
         self.seek(offset);
         if offset <= begin {
@@ -321,12 +320,12 @@ impl LogReader {
         self.seek(offset - 1);
         let span = self.read_span(offset.saturating_add(READ_BYTES_MAX as u64))?;
         let line = span.iter().position(|byte| *byte == b'\n');
-        // Without any newline at the very end, the line that is being written is the first one.
+        // Without any newline at the end, the line that is being written is the first one.
         self.seek(line.map_or(offset, |at| offset + at as u64));
         Ok(())
     }
 
-    /// All from here to `end`, with gaps as newlines: they part lines.
+    /// Returns the bytes from here to `end`, with gaps as newlines, because gaps separate lines.
     fn read_span(&mut self, end: u64) -> Result<Vec<u8>, ReadLogError> {
         let mut span = Vec::new();
         while self.offset < end {
@@ -343,7 +342,7 @@ impl LogReader {
         Ok(span)
     }
 
-    /// Returns the next chunk, at most `limit` bytes of data; `None` at the end of what is written.
+    /// Returns the next chunk, at most `limit` bytes of data; `None` at the end of the written bytes.
     ///
     /// # Errors
     ///
@@ -365,8 +364,8 @@ impl LogReader {
         )))
     }
 
-    /// As [`Self::read`], with the time at which the bytes were taken, if it is known. Bytes of one
-    /// chunk were all taken at that time, or up to the resolution of times later.
+    /// Works like [`Self::read`], with the time at which the bytes were taken, if it is known. All bytes of one
+    /// chunk were taken at that time, or later by at most the resolution of times.
     ///
     /// # Errors
     ///
@@ -384,7 +383,8 @@ impl LogReader {
         let Chunk::Data { offset, bytes } = &mut chunk else {
             return Ok(Some((chunk, None)));
         };
-        // Looked up again: a time is written before its bytes, so that of all that was read is there by now.
+        // The time is looked up again. It is written before its bytes, so it exists by now for all bytes that were
+        // read.
         let TakenTime { at, until } = self.taken(*offset);
         let same = until.map_or(u64::MAX, |until| until - *offset);
         let read = bytes.len();
@@ -396,7 +396,7 @@ impl LogReader {
         Ok(Some((chunk, at)))
     }
 
-    /// When the byte at `offset` was taken, if it is in the file that is open.
+    /// The time at which the byte at `offset` was taken, if it is in the open file.
     fn taken(&self, offset: u64) -> TakenTime {
         self.open.as_ref().map_or_else(TakenTime::default, |open| {
             let LogFile {
@@ -408,7 +408,7 @@ impl LogReader {
         })
     }
 
-    /// Returns the next chunk, waiting for it at most `within`; `None` when that has passed.
+    /// Returns the next chunk and waits for it for `within` at most; then returns `None`.
     ///
     /// # Errors
     ///
@@ -421,7 +421,7 @@ impl LogReader {
         self.wait(within, |this| this.read(limit)).await
     }
 
-    /// As [`Self::follow`], with times as in [`Self::read_timed`].
+    /// Works like [`Self::follow`], with times as in [`Self::read_timed`].
     ///
     /// # Errors
     ///
@@ -503,7 +503,7 @@ impl LogReader {
         let Some(relative) = self.offset.checked_sub(open.file.offset) else {
             return Ok(None);
         };
-        // In this order: all gaps in front of those bytes are recorded by now.
+        // The order matters: all gaps before those bytes are recorded by now.
         let mut length = open.data.metadata()?.len();
         open.gaps.reopen(&self.dir, &self.name)?;
         if !open.gaps.are_there() {
@@ -546,7 +546,7 @@ impl LogReader {
     }
 
     fn list(&self) -> io::Result<Vec<LogFile>> {
-        // Names before offsets: a name that can be seen has had its line written before.
+        // Names are read before offsets: a visible name has had its line written before.
         let mut files = Vec::new();
         for index in self.dir.indexes(&self.name)? {
             match self.dir.file_bytes(&format!("{}.{index}", self.name)) {

@@ -1,12 +1,12 @@
 //! The writing side of a stream: files `<name>.N`, N from 0, the highest is the newest.
 //!
-//! A file is filled to exactly `max_file_bytes` and the next one begun; when there would be more
-//! than `max_files`, the oldest goes first, so rotation frees space before it takes any. A writer
-//! that comes back appends to the newest file: its length is what was written, because nothing is
-//! held back in memory.
+//! A file is filled to exactly `max_file_bytes`, and then the next one is begun. Beyond `max_files`, the oldest
+//! file is removed first, so rotation frees space before it takes any. A writer that continues after a restart
+//! appends to the newest file. The length of that file is exact, because no bytes are held back in memory.
 //!
-//! A stream without a byte has no file. One that is silent has none open: what was known of its files is kept, and
-//! compared with what is there at the next byte. The directory is opened by its path whenever a name in it is needed.
+//! A stream without a byte has no file, and a silent stream has no open file. The known state of its files is kept
+//! and compared with the disk at the next byte. The directory is opened by its path whenever a name in it is
+//! needed.
 
 use std::fs::File;
 use std::io;
@@ -22,7 +22,7 @@ use crate::logs::limits::FILES_MAX;
 use crate::logs::offsets::{self, Offsets};
 use crate::logs::times::{self, Record, TimesWriter};
 
-/// How much of a stream is kept.
+/// The limits of a stream's kept log files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RotateLimits {
     /// Most files, 1 to 10 000.
@@ -34,7 +34,7 @@ pub struct RotateLimits {
 /// Why a stream's files could not be opened for writing.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenLogError {
-    /// Nothing could be kept with such limits.
+    /// No byte could be kept with such limits.
     #[error(
         "max_files is {max_files} and max_file_bytes {max_file_bytes}: files must be 1 to {FILES_MAX} and bytes at least 1"
     )]
@@ -58,31 +58,31 @@ pub enum OpenLogError {
     },
 }
 
-/// The files of one stream. They are open from a byte on until [`Self::rest`].
+/// The files of one stream. They are open from their first byte until [`Self::rest`].
 #[derive(Debug)]
 pub struct RotatingFile {
     dir: PathBuf,
     name: String,
     limits: RotateLimits,
-    /// Each file that is there, the current one last. Empty as long as there is none.
+    /// Offset of each existing file, the current one last. Empty as long as no file exists.
     offsets: Offsets,
-    /// The last of them. `None` until there is one, and at rest.
+    /// The newest file. `None` until it exists, and while the stream is silent.
     current: Option<File>,
     /// Length of the current file.
     position: u64,
-    /// Where bytes were dropped in the current file.
+    /// The gaps of the current file.
     gaps: GapsWriter,
-    /// Whether room for gaps is taken before there are any.
+    /// Whether space for gaps is reserved before there are any.
     reserves_gaps: bool,
     /// Bytes after the current file's end that were dropped and have no trace on disk yet.
     dropped: u64,
     rotations: u64,
     times: TimesWriter,
-    /// When the bytes that are written next are taken, if it is to be kept.
+    /// The time at which the next written bytes are taken, if times are to be kept.
     now: Option<Timestamp>,
 }
 
-/// The state of a stream on disk, made sound.
+/// The state of a stream on disk, repaired.
 struct RecoveredStream {
     offsets: Offsets,
     current: File,
@@ -91,8 +91,8 @@ struct RecoveredStream {
 }
 
 impl RotatingFile {
-    /// A stream of which nothing is on disk. Its files are made by its first byte, or its first dropped one; what
-    /// is found in their place then is taken as [`Self::open`] does.
+    /// Returns a stream that has no files on disk. Its first byte, written or dropped, makes its files. Files that
+    /// exist by then are handled as in [`Self::open`].
     ///
     /// # Errors
     ///
@@ -127,12 +127,12 @@ impl RotatingFile {
         })
     }
 
-    /// Takes what is there of `<name>.N` in `dir`, to go on at its end. The absence of files is not an error. Nothing
-    /// is held open before the next byte.
+    /// Opens the existing files `<name>.N` in `dir` to continue at their end. The absence of files is not an error.
+    /// No file is held open before the next byte.
     ///
     /// # Errors
     ///
-    /// [`OpenLogError`]. A name taken by something else than a regular file is an error.
+    /// [`OpenLogError`]. A name that belongs to anything other than a regular file is an error.
     pub fn open(dir: LogDir, name: &str, limits: RotateLimits) -> Result<Self, OpenLogError> {
         let mut this = Self::new(dir.path().to_owned(), name, limits)?;
         match this.resume(&dir) {
@@ -150,7 +150,7 @@ impl RotatingFile {
         }
     }
 
-    /// Goes on where the files on disk end; `false` if there are none.
+    /// Continues where the files on disk end; `false` if there are none.
     fn resume(&mut self, dir: &LogDir) -> io::Result<bool> {
         let Some(found) = found(dir, &self.name)? else {
             return Ok(false);
@@ -165,14 +165,15 @@ impl RotatingFile {
         self.offsets = offsets;
         self.position = position;
         self.gaps = gaps;
-        // Bytes that somebody else took away stay counted: no offset is given twice.
+        // Bytes that another program removed stay counted, so that no offset is used twice.
         self.dropped += known.saturating_sub(self.file_end());
         self.prune(dir, self.limits.max_files as usize)?;
         self.current = Some(current);
         Ok(true)
     }
 
-    /// Opens the current file unless it is open: the first one is made, one that was closed at rest is taken again.
+    /// Opens the current file unless it is open. Makes the first file, or opens one again that was closed because
+    /// of silence.
     fn wake(&mut self) -> io::Result<()> {
         if self.current.is_some() {
             return Ok(());
@@ -196,7 +197,7 @@ impl RotatingFile {
         }
     }
 
-    /// Only from the second file on it needs to be written down where each begins.
+    /// Makes the first file. Start offsets are recorded only from the second file on.
     fn make_first(&mut self, dir: &LogDir) -> io::Result<()> {
         if offsets::load(dir, &self.name)?.is_none() {
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
@@ -213,7 +214,8 @@ impl RotatingFile {
         self.resume(dir).map(drop)
     }
 
-    /// The current file is not as it was left: what is there decides, as after a restart of the agent.
+    /// Handles a current file that was changed by another program: the files on disk decide, as after a restart of
+    /// the agent.
     fn look_again(&mut self, dir: &LogDir) -> io::Result<()> {
         if !self.resume(dir)? {
             let (next, end) = (self.newest() + 1, self.end());
@@ -226,8 +228,8 @@ impl RotatingFile {
         Ok(())
     }
 
-    /// Closes the files until the next byte, for a stream that is silent. All that is known of it is on disk then,
-    /// but for bytes that were dropped without room to say so.
+    /// Closes the files of a silent stream until the next byte. Its whole state is on disk then, except dropped
+    /// bytes for whose record there was no space.
     pub(crate) fn rest(&mut self) {
         self.times.close(&self.name);
         self.gaps.close();
@@ -244,8 +246,8 @@ impl RotatingFile {
         format!("{}/{}", self.dir.display(), self.name)
     }
 
-    /// The file to write to and the position in it, with how many bytes fit there, at least 1.
-    /// Rotates first when the file is full, or bytes were dropped after it and that cannot be told beside it.
+    /// Returns the file to write to, the position in it, and the number of bytes that fit there, at least 1.
+    /// Rotates first when the file is full, or when bytes were dropped after it and the gap cannot be recorded.
     ///
     /// # Errors
     ///
@@ -259,18 +261,18 @@ impl RotatingFile {
         self.note_time();
         let room = self.limits.max_file_bytes - self.position;
         let Some(current) = &self.current else {
-            // Taken away by another program between two looks.
+            // Another program removed the file between two checks.
             return Err(io::ErrorKind::NotFound.into());
         };
         Ok((current.as_fd(), self.position, room))
     }
 
-    /// When bytes were taken is written for some of them together from now on, or when [`Self::flush_times`] says so.
+    /// From now on, several time records are written together, or when [`Self::flush_times`] is called.
     pub(crate) fn hold_times(&mut self) {
         self.times.hold();
     }
 
-    /// Writes when the bytes up to here were taken.
+    /// Writes the held time records of the bytes up to here.
     pub(crate) fn flush_times(&mut self) {
         self.times.flush(&self.name);
     }
@@ -285,11 +287,11 @@ impl RotatingFile {
         self.dropped > 0 || self.position >= self.limits.max_file_bytes
     }
 
-    /// Records that `bytes` were written where [`Self::room`] said.
+    /// Records that `bytes` were written at the position that [`Self::room`] returned.
     ///
     /// # Panics
     ///
-    /// When that is more than there was room for.
+    /// If `bytes` is more than the room.
     pub fn wrote(&mut self, bytes: u64) {
         self.position += bytes;
         assert!(
@@ -298,11 +300,11 @@ impl RotatingFile {
         );
     }
 
-    /// Writes what fits of `bytes` and says how much that was. A short count is not an error.
+    /// Writes the bytes that fit and returns their number. A short count is not an error.
     ///
     /// # Errors
     ///
-    /// The error of the kernel. Nothing was written then.
+    /// The error of the kernel. No byte was written then.
     pub fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let (current, position, room) = self.room()?;
         let fits = usize::try_from(room).map_or(bytes.len(), |room| room.min(bytes.len()));
@@ -311,20 +313,21 @@ impl RotatingFile {
         Ok(wrote)
     }
 
-    /// Records that the task wrote `bytes` that are kept nowhere: readers are told of a gap. Called before they
-    /// are thrown away, see `gaps`. What cannot be recorded yet is counted, and tried again at the next byte.
+    /// Records that `bytes` of the task's output are kept nowhere: readers receive a gap. The caller calls it
+    /// before it throws the bytes away, see `gaps`. A gap that cannot be recorded yet is counted, and recorded at
+    /// the next byte.
     pub fn drop_bytes(&mut self, bytes: u64) {
         self.dropped += bytes;
         self.note_gap();
     }
 
-    /// Takes room for the records of gaps, of this file and of those to come: for a stream that drops bytes
-    /// when the disk is full. Without any, a gap is only counted until there is room for it. So the first file is
+    /// Reserves space for the records of gaps of this file and of later ones, for a stream that drops bytes when
+    /// the disk is full. Without a record, a gap is only counted until there is space for one. So the first file is
     /// made here.
     ///
     /// # Errors
     ///
-    /// [`OpenLogError::Io`]: there is no file. A failure to get room is not an error.
+    /// [`OpenLogError::Io`]: no file could be made. A failure to reserve space is not an error.
     pub fn reserve_gaps(&mut self) -> Result<(), OpenLogError> {
         self.wake().map_err(|source| self.failed(source))?;
         self.reserves_gaps = true;
@@ -343,7 +346,7 @@ impl RotatingFile {
         self.file_end() + self.dropped
     }
 
-    /// How often the next file was begun since this was opened.
+    /// Number of rotations since the stream was opened.
     pub fn rotations(&self) -> u64 {
         self.rotations
     }
@@ -366,7 +369,7 @@ impl RotatingFile {
         }
     }
 
-    /// Before the bytes: see `times`.
+    /// Records the time of the next bytes, before they are written: see `times`.
     fn note_time(&mut self) {
         let Some(at) = self.now else { return };
         let (index, offset) = (self.newest(), self.file_end());
@@ -409,7 +412,7 @@ impl RotatingFile {
     fn begin(&mut self, dir: &LogDir, index: u64, offset: u64) -> io::Result<()> {
         let mut offsets = self.offsets.clone();
         offsets.insert(index, offset);
-        // Only files that are there get a line; pruning took the current one if one is the limit.
+        // Only existing files get a line. With a limit of one file, pruning removed the current file.
         let oldest_kept = (index + 1).saturating_sub(u64::from(self.limits.max_files));
         offsets.retain(|&line, _| line >= oldest_kept);
         offsets::store(dir, &self.name, &offsets)?;
@@ -432,7 +435,7 @@ impl RotatingFile {
         let oldest: Vec<u64> = self.offsets.keys().copied().take(surplus).collect();
         for index in oldest {
             dir.remove(&self.file_name(index))?;
-            // Behind the file, see `Gaps::look`.
+            // The gaps are removed after their log file, see `Gaps::reopen`.
             dir.remove(&gaps::file_name(&self.name, index))?;
             dir.remove(&times::file_name(&self.name, index))?;
             if index != self.newest() {
@@ -443,7 +446,7 @@ impl RotatingFile {
     }
 }
 
-/// Looks for the files of a stream, and finishes what a writer that was killed had begun. `None` if nothing is there.
+/// Finds the files of a stream, and completes the steps of a killed writer. `None` if no file exists.
 fn found(dir: &LogDir, name: &str) -> io::Result<Option<RecoveredStream>> {
     let known = offsets::load(dir, name)?.unwrap_or_default();
     let mut files = Vec::new();
@@ -454,7 +457,7 @@ fn found(dir: &LogDir, name: &str) -> io::Result<Option<RecoveredStream>> {
     let Some((&newest, _)) = offsets.last_key_value() else {
         return Ok(None);
     };
-    // The first file begins at 0 without a line that says so.
+    // The first file begins at 0 without a line for it.
     if offsets != known && !(known.is_empty() && offsets == Offsets::from([(0, 0)])) {
         offsets::store(dir, name, &offsets)?;
     }
@@ -462,7 +465,7 @@ fn found(dir: &LogDir, name: &str) -> io::Result<Option<RecoveredStream>> {
     let position = current.metadata()?.len();
     let gaps = GapsWriter::resume(dir, name, newest, position)?;
     if let Some(before) = offsets.keys().next().and_then(|first| first.checked_sub(1)) {
-        // A writer that was killed while it removed that file left these.
+        // A writer that was killed while it removed that log file left these files.
         dir.remove(&gaps::file_name(name, before))?;
         dir.remove(&times::file_name(name, before))?;
     }
@@ -474,7 +477,7 @@ fn found(dir: &LogDir, name: &str) -> io::Result<Option<RecoveredStream>> {
     }))
 }
 
-/// Where each of `files` begins, and the one that a writer was about to make.
+/// The offsets of `files`, and of the file that a writer was about to make.
 fn offsets_of(dir: &LogDir, name: &str, known: &Offsets, files: &[(u64, u64)]) -> Offsets {
     let dropped = |index| dropped_in(dir, name, index);
     let mut offsets = offsets::complete(known, files, dropped);
@@ -483,7 +486,7 @@ fn offsets_of(dir: &LogDir, name: &str, known: &Offsets, files: &[(u64, u64)]) -
         .last_key_value()
         .map(|(&index, &offset)| (index, offset));
     if let Some((index, offset)) = planned.filter(|(i, _)| Some(i) > offsets.keys().last()) {
-        // More may have been dropped behind the last file since its line was written.
+        // More bytes may have been dropped behind the last file since the line was written.
         let last = offsets.last_key_value().zip(files.last());
         let end = last.map_or(0, |((&last, &begin), (_, bytes))| {
             begin.saturating_add(*bytes).saturating_add(dropped(last))
@@ -493,7 +496,7 @@ fn offsets_of(dir: &LogDir, name: &str, known: &Offsets, files: &[(u64, u64)]) -
     offsets
 }
 
-/// Bytes that are recorded as dropped within the log file `index`; 0 where that cannot be read.
+/// Bytes recorded as dropped within the log file `index`; 0 if the record cannot be read.
 fn dropped_in(dir: &LogDir, name: &str, index: u64) -> u64 {
     let total = Gaps::open(dir, name, index).and_then(|gaps| gaps.total());
     total.unwrap_or_else(|error| {

@@ -33,7 +33,7 @@ fn put(file: &mut RotatingFile, mut bytes: &[u8]) {
     }
 }
 
-/// Everything from the reader's offset on, gaps as `[n]`.
+/// Reads all bytes from the reader's offset on, with gaps as `[n]`.
 fn rest(reader: &mut LogReader) -> String {
     let mut text = String::new();
     while let Some(chunk) = reader.read(7).unwrap() {
@@ -222,7 +222,7 @@ fn put_at(file: &mut RotatingFile, texts: &[(u64, &str)]) {
     }
 }
 
-/// Everything from the reader's offset on, each piece behind its second.
+/// Reads all bytes from the reader's offset on, each piece after its second.
 fn timed(reader: &mut LogReader) -> String {
     let mut text = String::new();
     while let Some((chunk, at)) = reader.read_timed(1_000).unwrap() {
@@ -298,7 +298,7 @@ fn lines_since_a_time_are_found_across_files() {
         (0, "one\nthree\nthird\nfour\nnine"),
         (2, "three\nthird\nfour\nnine"),
         (3, "three\nthird\nfour\nnine"),
-        // The line that was begun before is not one of them.
+        // The line that began before is not included.
         (4, "four\nnine"),
         (5, "nine"),
         (10, ""),
@@ -340,7 +340,7 @@ fn gaps_have_reasons() {
     assert!(timed(&mut reader).starts_with("?[12 Rotated]"));
 }
 
-/// A thousand drops leave one file: nothing is pushed out by them.
+/// A thousand drops leave one file: they push no other file out.
 #[test]
 fn dropping_often_rotates_nothing() {
     let dir = tempfile::tempdir().unwrap();
@@ -358,8 +358,8 @@ fn dropping_often_rotates_nothing() {
     assert_eq!((file.end(), file.rotations()), (200 + 200 * 201 / 2, 0));
 }
 
-/// 256 records are the fewest that fit beside a file; the next gap begins another file, as it does where
-/// none can be recorded.
+/// 256 records are the minimum for a log file. The next gap begins another file, as it does where no gap can be
+/// recorded.
 #[test]
 fn gap_limit_starts_next_log_file() {
     let dir = tempfile::tempdir().unwrap();
@@ -379,7 +379,7 @@ fn gap_limit_starts_next_log_file() {
 #[test]
 fn gap_without_a_record_begins_the_next_file() {
     let dir = tempfile::tempdir().unwrap();
-    // Stands for a disk that has no room for a record.
+    // The directory simulates a disk without space for a record.
     let taken = dir.path().join(".web.stdout.1.gaps");
     fs::create_dir(&taken).unwrap();
     let mut file = writer(dir.path(), limits(9, 4));
@@ -394,8 +394,8 @@ fn gap_without_a_record_begins_the_next_file() {
     assert_eq!(file.rotations(), 2);
 }
 
-/// A writer that follows a killed one goes on at the same offset, whatever was written. The gap is told once, with
-/// bytes behind it or without.
+/// A writer that follows a killed one continues at the same offset, whatever was written. The gap is reported once,
+/// with bytes behind it or without.
 #[test]
 fn gaps_outlive_their_writer() {
     let dir = tempfile::tempdir().unwrap();
@@ -418,7 +418,8 @@ fn gaps_outlive_their_writer() {
     assert_eq!(spans, [(0, 10), (28, 3)]);
 }
 
-/// Killed in a rotation that a full disk held up, with bytes dropped since: the line says 4, but it is 9.
+/// The writer was killed in a rotation that a full disk delayed, with bytes dropped since. The line has 4, but the
+/// offset is 9.
 #[test]
 fn half_made_rotation_begins_behind_the_gap() {
     let dir = tempfile::tempdir().unwrap();
@@ -476,7 +477,7 @@ fn any_offset_is_found_among_gaps() {
     assert_eq!(rest(&mut reader), "e[2]f");
 }
 
-/// The last word is a gap: it is told, and told on as it grows.
+/// A gap at the end is reported, and reported again as it grows.
 #[test]
 fn trailing_gap_is_reported_as_it_grows() {
     let dir = tempfile::tempdir().unwrap();
@@ -570,7 +571,7 @@ fn slow_reader_survives_rotated_gaps() {
     }
 }
 
-/// A kill between removing a log file and what stands beside it.
+/// The writer was killed between removing a log file and its small files.
 #[test]
 fn leftovers_of_a_killed_rotation_are_removed() {
     let dir = tempfile::tempdir().unwrap();
@@ -638,7 +639,7 @@ fn stream_without_a_byte_has_no_file() {
     assert_eq!(reader.offset(), 0);
 }
 
-/// Each reader was there before the stream was.
+/// Each reader was opened before its stream had a byte.
 #[test]
 fn first_byte_or_drop_creates_log_file() {
     for (dropped, text, made) in [
@@ -658,7 +659,7 @@ fn first_byte_or_drop_creates_log_file() {
     }
 }
 
-/// It was not the first writer after all: it goes on as one that looked at once.
+/// The stream had bytes before. The writer continues like one that was opened on existing files.
 #[test]
 fn first_byte_goes_behind_existing_bytes() {
     for before in ["", "0123", "0123456789"] {
@@ -675,14 +676,14 @@ fn first_byte_goes_behind_existing_bytes() {
     }
 }
 
-/// The action of [`whatever_is_written`] between two words.
+/// The action of [`whatever_is_written`] between two texts.
 enum WriterAction {
     Nothing,
     Rest,
     Restart,
 }
 
-/// Words, gaps and times through two rotations, with room for gaps taken or without.
+/// Writes texts, gaps and times through two rotations, with or without reserved space for gaps.
 fn whatever_is_written(dir: &Path, between: &WriterAction, reserves: bool) -> RotatingFile {
     let limits = limits(3, 10);
     let open = || {
@@ -759,7 +760,7 @@ fn descriptors(dir: &Path) -> usize {
     links.filter(|link| link.starts_with(dir)).count()
 }
 
-/// At work: the log file, its times, its gaps. The directory is not kept open.
+/// A busy writer has the log file, its times and its gaps open. The directory is not kept open.
 #[test]
 fn writer_at_rest_keeps_no_file_open() {
     let dir = tempfile::tempdir().unwrap();
@@ -792,8 +793,8 @@ fn times_are_whole_at_rest() {
     assert_eq!(timed(&mut reader(dir.path())), "1:one 2:two 3:three9: nine");
 }
 
-/// Somebody cut the file, or took all files away, while none was open. What is missing is a gap, and no offset
-/// is given twice.
+/// Another program truncated the file, or removed all files, while none was open. The missing bytes are a gap, and
+/// no offset is used twice.
 #[test]
 fn files_changed_at_rest_leave_a_gap() {
     for (cut, text) in [(Some(4), "word[6]more"), (None, "[10]more")] {

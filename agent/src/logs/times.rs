@@ -1,15 +1,14 @@
-//! When the bytes of a stream were taken: the file `.<name>.<N>.times` beside each log file.
+//! Times at which the bytes of a stream were taken: the file `.<name>.<N>.times` of each log file.
 //!
-//! It holds records of 16 bytes, an offset in the stream and nanoseconds since the epoch, little-endian.
-//! From a record's offset up to the next one's, bytes were taken at its time or a little later. A record is
-//! written *before* the bytes it is about, so that no reader meets new bytes under an old time, and
-//! one that no bytes followed is written over.
+//! The file holds records of 16 bytes, little-endian: an offset in the stream and nanoseconds since the epoch. From
+//! a record's offset up to the next one's, bytes were taken at its time or a little later. A record is written
+//! *before* its bytes, so no reader finds new bytes under an old time. A record that no bytes followed is
+//! overwritten.
 //!
-//! A writer that is told to may hold records back for a second or so ([`pending`]), which readers of its process see.
+//! On request, a writer holds records back for about a second ([`pending`]). Readers in the same process see them.
 //!
-//! Nothing depends on these files: one that is lost, torn or damaged makes times absent, never bytes
-//! wrong. They are bounded by thinning: a full one keeps every second record and goes on with a
-//! resolution half as fine.
+//! No other part depends on these files: a lost, torn or damaged file makes times absent, never bytes wrong.
+//! Thinning bounds their size: a full file keeps every second record and continues with half the resolution.
 
 mod pending;
 
@@ -32,7 +31,7 @@ use crate::logs::times::pending::FileId;
 /// Bytes of a record.
 const RECORD_BYTES: u64 = 16;
 
-/// From `offset` on, bytes were taken at `at`.
+/// A record that bytes from `offset` on were taken at `at`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) offset: u64,
@@ -61,7 +60,7 @@ pub(crate) fn file_name(name: &str, index: u64) -> String {
     format!(".{name}.{index}.times")
 }
 
-/// Most records beside a log file of `max_file_bytes`.
+/// Most time records of a log file of `max_file_bytes`.
 pub(crate) fn records_max(max_file_bytes: u64) -> u64 {
     (max_file_bytes / TIME_BYTES_OF_LOG).clamp(TIME_RECORDS_MIN, TIME_RECORDS_MAX)
 }
@@ -69,9 +68,9 @@ pub(crate) fn records_max(max_file_bytes: u64) -> u64 {
 /// The writing side, for one log file at a time.
 #[derive(Debug, Default)]
 pub(crate) struct TimesWriter {
-    /// On the heap: most streams say nothing.
+    /// It is boxed, because most streams have no output.
     open: Option<Box<OpenTimesFile>>,
-    /// Records are held back until [`TimesWriter::flush`], some at most.
+    /// Whether records are held back until [`TimesWriter::flush`], up to a limit.
     holds: bool,
 }
 
@@ -82,20 +81,20 @@ struct OpenTimesFile {
     file_id: FileId,
     /// Whole records in the file.
     written: u64,
-    /// The same with those that are held.
+    /// Whole records in the file and held records.
     records: u64,
     last: Option<Record>,
-    /// Shortest time between two records: doubled whenever records are thinned.
+    /// Shortest time between two records. It doubles whenever records are thinned.
     interval: Duration,
 }
 
 impl TimesWriter {
-    /// From now on records are held back until [`Self::flush`], at most [`TIME_RECORDS_HELD_MAX`] of them.
+    /// From now on, records are held back until [`Self::flush`], at most [`TIME_RECORDS_HELD_MAX`] of them.
     pub(crate) fn hold(&mut self) {
         self.holds = true;
     }
 
-    /// Writes what is held.
+    /// Writes the held records.
     pub(crate) fn flush(&mut self, name: &str) {
         let Some(open) = &mut self.open else { return };
         if let Err(error) = open.flush() {
@@ -104,14 +103,14 @@ impl TimesWriter {
         }
     }
 
-    /// As [`Self::flush`], and lets go of the file until the next record.
+    /// Flushes like [`Self::flush`], and closes the file until the next record.
     pub(crate) fn close(&mut self, name: &str) {
         self.flush(name);
         self.open = None;
     }
 
-    /// Bytes from `record.offset` on, in log file `index`, are about to be taken at its time. Writes
-    /// that down if the last record is too old for them. What fails leaves times absent or coarse.
+    /// Notes that bytes from `record.offset` on, in log file `index`, are about to be taken at its time. Writes the
+    /// record if the last one is too old for them. After an error, times are absent or coarse.
     pub(crate) fn note(
         &mut self,
         dir: &Path,
@@ -129,7 +128,7 @@ impl TimesWriter {
         }
     }
 
-    /// Whether the last record does for bytes of `record`.
+    /// Whether the last record is recent enough for the bytes of `record`.
     fn is_fresh(&self, index: u64, record: Record) -> bool {
         let open = self.open.as_ref().filter(|open| open.index == index);
         let last = open.and_then(|open| Some((open.last?, open.interval)));
@@ -150,11 +149,11 @@ impl TimesWriter {
     ) -> io::Result<()> {
         let mut open = match self.open.take().filter(|open| open.index == index) {
             Some(open) => open,
-            // What is held of the log file before is written when that is dropped.
+            // The held records of the previous log file are written when its state is dropped.
             None => Box::new(OpenTimesFile::resume(dir, name, index, record.offset)?),
         };
         if open.last.is_some_and(|last| last.offset == record.offset) {
-            // Nothing followed the last one.
+            // No bytes followed the last record.
             open.records -= 1;
         }
         if open.records >= records_max {
@@ -167,7 +166,7 @@ impl TimesWriter {
 }
 
 impl OpenTimesFile {
-    /// Goes on behind the records that are there, unless they are about bytes that are not.
+    /// Continues behind the existing records, except records about bytes that do not exist.
     fn resume(dir: &Path, name: &str, index: u64, end: u64) -> io::Result<Self> {
         let flags = OFlags::RDWR | OFlags::CREATE;
         let file = LogDir::at(dir)?.open_file(&file_name(name, index), flags)?;
@@ -195,7 +194,7 @@ impl OpenTimesFile {
     }
 
     fn add(&mut self, record: Record, holds: bool) -> io::Result<()> {
-        // One that no bytes followed is written over.
+        // A record that no bytes followed is overwritten.
         self.written = self.written.min(self.records);
         if holds {
             let held = pending::put(self.file_id, self.records, self.written, record);
@@ -214,20 +213,20 @@ impl OpenTimesFile {
         Ok(())
     }
 
-    /// Writes what is held. If it cannot be written, it is lost.
+    /// Writes the held records. Records that cannot be written are lost.
     fn flush(&mut self) -> io::Result<()> {
         let Some(held) = pending::of(self.file_id) else {
             return Ok(());
         };
         let bytes: Vec<u8> = held.records.iter().flat_map(|held| held.encode()).collect();
         let wrote = self.file.write_all_at(&bytes, held.after * RECORD_BYTES);
-        // Readers find them here until they are there.
+        // Readers find the records here until the file has them.
         pending::forget(self.file_id);
         self.written = self.records;
         wrote
     }
 
-    /// Keeps every second record, in a file that takes the place of the old one at once.
+    /// Keeps every second record, in a file that replaces the old one atomically.
     fn thin(&mut self, dir: &Path, name: &str, records_max: u64) -> io::Result<()> {
         self.flush()?;
         let old = all(&self.file, records_max)?;
@@ -261,16 +260,16 @@ impl Drop for OpenTimesFile {
     }
 }
 
-/// When bytes were taken.
+/// The time at which bytes were taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TakenTime {
     /// The time; `None` where it is not known.
     pub(crate) at: Option<Timestamp>,
-    /// The offset from which on another time holds.
+    /// The offset at which another time begins.
     pub(crate) until: Option<u64>,
 }
 
-/// When the byte at `offset` of the log file `index`, which begins at `begin`, was taken.
+/// The time at which the byte at `offset` of the log file `index`, which begins at `begin`, was taken.
 pub(crate) fn taken(dir: &LogDir, name: &str, index: u64, begin: u64, offset: u64) -> TakenTime {
     let look = || -> io::Result<TakenTime> {
         let file = dir.open_file(&file_name(name, index), OFlags::RDONLY)?;
@@ -289,7 +288,7 @@ pub(crate) fn taken(dir: &LogDir, name: &str, index: u64, begin: u64, offset: u6
     look().unwrap_or_default()
 }
 
-/// The record that `offset` falls under, among `count` that ascend.
+/// The record that covers `offset`, among `count` ascending records.
 fn find(
     count: u64,
     begin: u64,
@@ -304,7 +303,7 @@ fn find(
         let met = record(middle)?;
         if met.offset <= offset {
             low = middle + 1;
-            // One from before the file's begin is damage.
+            // A record from before the file's start is damaged.
             taken.at = (met.offset >= begin && met.at.0 > 0).then_some(met.at);
         } else {
             high = middle;
@@ -317,16 +316,16 @@ fn find(
 /// The answer of one log file's times to a search for a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SinceStart {
-    /// Everything in the file is older.
+    /// All bytes of the file are older.
     Older,
-    /// Bytes from here on are as young; whatever is before is older.
+    /// The bytes from this offset on are recent enough; all earlier ones are older.
     From(u64),
-    /// All of the file is as young.
+    /// All bytes of the file are recent enough.
     All,
 }
 
-/// Which bytes of the log file `index`, which begins at `begin`, were taken at `since` or later. Without
-/// records, the time of the file's last change decides: rather too much is found than too little.
+/// Returns the bytes of the log file `index`, which begins at `begin`, that were taken at `since` or later. Without
+/// records, the time of the file's last change decides: the result may have too many bytes, never too few.
 pub(crate) fn since(
     dir: &LogDir,
     name: &str,
@@ -352,7 +351,7 @@ pub(crate) fn since(
     })
 }
 
-/// All records of a file, with those that are not in it yet.
+/// All records of a file, including held ones.
 fn with_held(file: &File) -> io::Result<Vec<Record>> {
     let Some(held) = pending::of(FileId::of(file)?) else {
         return all(file, TIME_RECORDS_MAX);
@@ -370,7 +369,7 @@ fn among(records: &[Record], begin: u64, since: Timestamp) -> SinceStart {
     }
 }
 
-/// `time` as it is recorded; what lies before 1970 is 0.
+/// Converts `time` to the recorded form; times before 1970 become 0.
 pub(crate) fn at(time: SystemTime) -> Timestamp {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     Timestamp(saturating::nanos(since))
@@ -382,7 +381,7 @@ fn record_at(file: &File, number: u64) -> io::Result<Record> {
     Ok(Record::decode(bytes))
 }
 
-/// All whole records, at most `most`.
+/// Returns all whole records of the file, at most `most`.
 fn all(file: &File, most: u64) -> io::Result<Vec<Record>> {
     let mut bytes = Vec::new();
     let mut from_begin = file.try_clone()?;

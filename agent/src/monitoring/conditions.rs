@@ -1,8 +1,8 @@
 //! Reasons for which the node takes no new work.
 //!
-//! A part of the agent that cannot serve new tasks sets a condition, and clears it once it is well. While there is one,
-//! every driver of the node is registered as unhealthy with the reason. So the scheduler places nothing there, and
-//! `muster node status` and the metric `muster_node_condition` say why.
+//! A part of the agent that cannot serve new tasks sets a condition, and clears it once it can. During a condition,
+//! every driver of the node is registered as unhealthy with the reason. So the scheduler places nothing there.
+//! `muster node status` and the metric `muster_node_condition` show the reason.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -47,7 +47,7 @@ impl Conditions {
         self.reasons.borrow().get(name).cloned()
     }
 
-    /// All that are set, with their reasons.
+    /// All set conditions, with their reasons.
     pub(crate) fn all(&self) -> BTreeMap<String, String> {
         let reasons = self.reasons.borrow();
         let reasons = reasons.iter();
@@ -56,7 +56,7 @@ impl Conditions {
             .collect()
     }
 
-    /// Tells of each change.
+    /// Returns a channel with each change.
     pub(crate) fn changes(&self) -> watch::Receiver<BTreeMap<&'static str, String>> {
         self.reasons.subscribe()
     }

@@ -18,22 +18,22 @@ const KERNEL_MIN: (u32, u32) = (6, 1);
 /// that sees the host's files has to pass.
 const DIRS_OF_TASKS: [&str; 3] = ["alloc", "bpf", "roots"];
 
-/// How much of one thing can be had.
+/// The availability of one feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Status {
     Ok,
-    /// The agent does without, or with less.
+    /// The agent works without the feature, or with less of it.
     Degraded,
     /// The agent cannot run without it.
     Missing,
 }
 
-/// One thing that was looked at.
+/// One checked feature.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// The name of the check, such as `cgroup.memory`.
     pub name: String,
-    /// How much of it can be had.
+    /// The availability of the feature.
     pub status: Status,
     /// The result of the check.
     pub detail: String,
@@ -68,7 +68,7 @@ impl Finding {
     }
 }
 
-/// Looks at everything an agent on `data_dir` would need, in the order in which it needs it.
+/// Checks all features that an agent on `data_dir` would need, in the order in which it needs them.
 pub fn findings(data_dir: &Path) -> Vec<Finding> {
     let mut findings = vec![
         root(nix::unistd::geteuid().is_root()),
@@ -144,8 +144,8 @@ fn data_directory(data_dir: &Path) -> Finding {
     Finding::ok("data directory", detail)
 }
 
-/// Whether other users may read or change what a process keeps in `data_dir`, save in entries called as one of
-/// `skipped`. `None` if there is no such directory.
+/// Checks whether other users may read or change the files that a process keeps in `data_dir`, except entries named
+/// in `skipped`. `None` if there is no such directory.
 #[must_use]
 pub fn private_files(name: &str, data_dir: &Path, skipped: &[&str]) -> Option<Finding> {
     let found = match private::exposed(data_dir, skipped) {

@@ -21,7 +21,7 @@ pub(crate) use network::address_towards;
 pub(crate) use storage::disk_usage;
 pub(crate) use topology::topology;
 
-/// Reads the facts of this machine. `data_dir` decides which disk is meant.
+/// Reads the facts of this machine. `data_dir` selects the disk.
 pub(crate) fn gather(data_dir: &Path) -> Facts {
     let mut facts = Facts::default();
     cpu::add(&mut facts);

@@ -1,11 +1,11 @@
 //! The usage of the node's tasks in the last minutes: a point every [`crate::limits::HISTORY_STEP`].
 //!
-//! A step is one collection of all tasks from the eBPF maps, and one walk of an eBPF program over their cgroups. The
-//! walk finds memory, quota and pressure. Where the program cannot walk, five files of each task are read, which are
-//! held open. Kinds of memory are a file in any case, so they are read on request and have no history. Points are kept
-//! in memory and go with the agent. Nothing is known of the time without an agent.
+//! A step is one collection of all tasks from the eBPF maps, and one walk of an eBPF program over their cgroups.
+//! The walk finds memory, quota and pressure. Where the program cannot walk, five files of each task are read,
+//! which are held open. Kinds of memory need a file in any case, so they are read on request and have no history.
+//! Points are kept in memory and are lost with the agent. There are no points for times without an agent.
 //!
-//! A point says what was used since the look before it, over all starts of the task. For a task that began in between,
+//! A point holds the usage since the previous look, over all starts of the task. For a task that began in between,
 //! the point counts from its beginning. The first look at a task that was there before the agent is not a point.
 
 pub(crate) mod answer;
@@ -25,7 +25,8 @@ use crate::monitoring::history::sample::Sample;
 use crate::monitoring::history::series::{SampleTime, Series, TaskCountValues};
 use crate::session::clock::now;
 
-/// Values that only eBPF can tell, with the part of the programs that tells it if it may be absent alone.
+/// Values that only eBPF can measure. If one part of the programs measures a value and may be absent on its own,
+/// the part is named.
 const EBPF_VALUES: [(&str, Option<&str>); 8] = [
     ("cpu", None),
     ("run_delay", Some(RUN_DELAY)),
@@ -40,12 +41,12 @@ const RUN_DELAY: &str = "run_delay";
 const RETRANSMITS: &str = "tcp_retransmits";
 const BLOCK: &str = "block";
 
-/// How long a task stood still for want of something.
+/// Times for which a task was stalled on a resource.
 const PRESSURE_VALUES: [&str; 3] = ["pressure_cpu", "pressure_memory", "pressure_io"];
 
 const NO_MEMORY: &str = "this machine has no memory controller for tasks";
 
-/// A task, whatever start of it.
+/// A task, independent of its current start.
 type TaskKey = (AllocId, String);
 
 /// The histories of a node's tasks.
@@ -57,9 +58,9 @@ pub(crate) struct Histories {
 
 #[derive(Debug, Default)]
 struct HistoryState {
-    /// At most [`HISTORY_TASKS_MAX`].
+    /// The series of tasks, at most [`HISTORY_TASKS_MAX`].
     tasks: BTreeMap<TaskKey, Series>,
-    /// When all tasks were looked at last, since boot.
+    /// Time of the last look at all tasks, since boot.
     looked: Option<Duration>,
 }
 
@@ -94,7 +95,7 @@ impl HistoryState {
             memory_bytes,
             absent,
         } = look;
-        // One that was there at the last look, and was not seen, began before it.
+        // A task that existed at the last look, and was not seen there, began before it.
         let began = began.filter(|began| self.looked.is_some_and(|looked| looked <= *began));
         let begin = began.map(|began| SampleTime {
             at: moment.at,
@@ -124,8 +125,8 @@ impl HistoryState {
         series.absent = absent;
     }
 
-    /// Forgets tasks whose newest point is too old; when there is little room for others, those that ended first. Tasks
-    /// that ended keep no more room than their points need.
+    /// Removes tasks whose newest point is too old. If there is little room for others, it removes tasks that ended
+    /// first. Tasks that ended keep only the memory for their points.
     fn end_step(&mut self, moment: SampleTime) {
         self.looked = Some(moment.since_boot);
         let oldest = moment.since_boot.saturating_sub(HISTORY_KEPT);
@@ -159,7 +160,7 @@ impl HistoryState {
     }
 }
 
-/// Time since the machine's boot, standing still included.
+/// Time since the machine's boot, including suspend.
 fn since_boot() -> Duration {
     clock_gettime(ClockId::CLOCK_BOOTTIME).map_or(Duration::ZERO, Duration::from)
 }

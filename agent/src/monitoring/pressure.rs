@@ -1,12 +1,13 @@
-//! Tells of tasks that stand still for want of memory, of a disk or of processor time.
+//! Reports tasks that are stalled on memory, a disk or processor time.
 //!
-//! The kernel says when (`Documentation/accounting/psi.rst`, "Monitoring for pressure thresholds"): a trigger for each
-//! want, at the root of the node's tree, because one at each task's group would cost a descriptor and a kernel thread a
-//! task. Then all tasks are looked at twice, and those that stood still for the same part of the time between are told,
-//! in an event of the task. A look that finds a task is the last for [`PRESSURE_PAUSE`]. One that finds none is repeated
-//! sooner, because a task may stand still while it starts. A start ends a pause of more than [`PRESSURE_START_PAUSE`].
-//! An event comes once in [`PRESSURE_EVENT_INTERVAL`] for each want of a task. Where the kernel keeps no pressure, nobody
-//! is told.
+//! The kernel triggers the check (`Documentation/accounting/psi.rst`, "Monitoring for pressure thresholds"). There
+//! is one trigger for each resource, at the root of the node's tree. A trigger at each task's cgroup would cost a
+//! descriptor and a kernel thread for each task. Then the agent looks at all tasks twice. A task that was stalled
+//! for the same share of the time in between is reported in an event of the task. After a look that finds a task,
+//! the pause is [`PRESSURE_PAUSE`]. A look that finds none is repeated sooner, because a task may be stalled while
+//! it starts. A start ends a pause of more than [`PRESSURE_START_PAUSE`]. An event is sent once in
+//! [`PRESSURE_EVENT_INTERVAL`] for each resource of a task. Where the kernel keeps no pressure, there are no
+//! reports.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -28,18 +29,18 @@ use crate::limits::{
 use crate::resources::cgroup::{NodeTree, PressureResource};
 use crate::tasks::live::LiveTasks;
 
-/// A task, whatever start of it.
+/// A task, independent of its current start.
 type TaskKey = (AllocId, String);
 
-/// The wants of tasks, each with the share of time, in percent, from which on it is told. Any waiting for memory means
-/// that its limit is too small. Tasks wait for disks and processors in the best of times.
+/// The resources, each with the share of stalled time, in percent, from which it is reported. Any waiting for
+/// memory means that the task's limit is too small. Tasks wait for disks and processors even under normal load.
 const WANTS: [(PressureResource, u32); 3] = [
     (PressureResource::Cpu, 80),
     (PressureResource::Io, 50),
     (PressureResource::Memory, 10),
 ];
 
-/// Tells of each want of the node's tasks until the agent stops.
+/// Reports stalled tasks of the node until the agent stops.
 pub(crate) async fn follow(context: Arc<AgentContext>, stop: CancellationToken) {
     let followed = WANTS.map(|(want, percent)| {
         let (context, stop) = (Arc::clone(&context), stop.clone());
@@ -122,7 +123,7 @@ impl Pauses {
         }
     }
 
-    /// The kernel told of pressure after `waited`.
+    /// Handles a trigger of the kernel after `waited`.
     fn handle_trigger(&mut self, waited: Duration) {
         if waited >= PRESSURE_PAUSE {
             *self = Self::new();
@@ -137,10 +138,10 @@ impl Pauses {
     }
 }
 
-/// Waits until the kernel says that there is pressure.
+/// Waits until the kernel reports pressure.
 async fn wait(trigger: &AsyncFd<File>) -> io::Result<()> {
     let mut ready = trigger.ready(Interest::PRIORITY).await?;
-    // The kernel tells of each window once: what was told is forgotten.
+    // The kernel reports each window once, so the reported readiness is cleared.
     ready.clear_ready_matching(Ready::PRIORITY);
     Ok(())
 }
@@ -149,7 +150,7 @@ fn part(window: Duration, percent: u32) -> Duration {
     window * percent / 100
 }
 
-/// How long each task has stood still since it began.
+/// The time for which each task was stalled since it began.
 fn stalls(tasks: &LiveTasks, want: PressureResource) -> BTreeMap<TaskKey, Duration> {
     let live = tasks.of(None).into_iter();
     live.filter_map(|(alloc_id, task, live)| {
@@ -159,7 +160,7 @@ fn stalls(tasks: &LiveTasks, want: PressureResource) -> BTreeMap<TaskKey, Durati
     .collect()
 }
 
-/// Returns the tasks that stood still for `least` between two looks, and for how long.
+/// Returns the tasks that were stalled for `least` between two looks, with their stalled time.
 fn stuck(
     before: &BTreeMap<TaskKey, Duration>,
     after: &BTreeMap<TaskKey, Duration>,
@@ -244,7 +245,7 @@ mod tests {
             });
             times.collect::<BTreeMap<_, _>>()
         };
-        // The third was started anew between, the fourth began.
+        // The third task was started anew in between, and the fourth one began.
         let before = at(&[(1, 500), (2, 500), (3, 900)]);
         let after = at(&[(1, 700), (2, 699), (3, 800), (4, 900)]);
 

@@ -1,8 +1,8 @@
 //! Whether this node can start tasks at all.
 //!
-//! A node without free file descriptors, or on which every start fails, would take every retry of the cluster, since
-//! its resources look free. So starts that exceed the limit of open files are refused with one reason, and a node whose
-//! starts fail, whatever the job, has a condition ([`Conditions`]) until a pause is over or a start succeeds.
+//! A node without free file descriptors, or with failing starts, would attract every retry of the cluster, since
+//! its resources look free. So starts that exceed the limit of open files are refused with one reason. A node whose
+//! starts fail for several jobs has a condition ([`Conditions`]) until a pause is over or a start succeeds.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -20,13 +20,14 @@ use crate::monitoring::conditions::Conditions;
 
 /// The condition while there are no file descriptors for another task.
 const OPEN_FILES: &str = "open_files";
-/// The condition while starts fail whatever the job.
+/// The condition while starts of several jobs fail.
 const STARTS: &str = "starts";
 
-/// Errors that no job causes: EMFILE, ENFILE and EIO, as the kernel's messages have them.
+/// Errors that no job causes: EMFILE, ENFILE and EIO, as texts of the kernel's messages.
 const EXHAUSTED: [&str; 2] = ["Too many open files", "Input/output error"];
 
-/// Raises the limit of open files to what the service manager allows. Returns the limit as it was, for tasks.
+/// Raises the limit of open files to the maximum that the service manager allows. Returns the previous limit, which
+/// tasks get.
 pub(crate) fn raise_open_files() -> Option<u64> {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let raised = Rlimit {
@@ -41,7 +42,7 @@ pub(crate) fn raise_open_files() -> Option<u64> {
     current
 }
 
-/// The health of the node, as recent starts show it.
+/// The health of the node, as recent starts indicate it.
 #[derive(Debug)]
 pub(crate) struct StartHealth {
     conditions: Conditions,
@@ -52,10 +53,10 @@ pub(crate) struct StartHealth {
 struct StartFailures {
     /// Descriptors that starts may take before open files are counted again.
     left: u64,
-    /// Failed starts without a successful one between them, and the jobs that they were of.
+    /// Consecutive failed starts, and their jobs.
     failures: u32,
     jobs: BTreeSet<String>,
-    /// When the condition is cleared, so that a start may show whether the node is well.
+    /// The time at which the condition is cleared, so that a start can test the node.
     until: Option<Instant>,
     pause: Duration,
 }
@@ -74,7 +75,7 @@ impl StartHealth {
         }
     }
 
-    /// Takes what a start needs.
+    /// Reserves the descriptors that a start needs.
     ///
     /// # Errors
     ///
@@ -92,7 +93,7 @@ impl StartHealth {
         Ok(())
     }
 
-    /// A start of a task of `job` failed, and might succeed later.
+    /// Handles the failure of a start of `job` that might succeed later.
     pub(crate) fn handle_failed(&self, job: &str, reason: &str, now: Instant) {
         let mut state = self.locked();
         state.failures = state.failures.saturating_add(1);
@@ -110,7 +111,7 @@ impl StartHealth {
         }
     }
 
-    /// A task was started.
+    /// Handles a successful start of a task.
     pub(crate) fn handle_started(&self) {
         let mut state = self.locked();
         state.failures = 0;
@@ -149,7 +150,7 @@ fn open_files_left() -> Result<u64, String> {
     left_of(limit, open_files().unwrap_or(limit))
 }
 
-/// Allocations that the node takes at once: `configured`, unless the machine has room for fewer. 0 means no limit.
+/// Allocations that the node takes at once: `configured`, or fewer if the machine has less room. 0 means no limit.
 pub(crate) fn max_allocs(configured: u32) -> u32 {
     let pids = std::fs::read_to_string("/proc/sys/kernel/pid_max");
     let pids = pids.ok().and_then(|text| text.trim().parse().ok());
@@ -157,24 +158,24 @@ pub(crate) fn max_allocs(configured: u32) -> u32 {
     max_allocs_within(configured, files, pids)
 }
 
-/// `None`: there is no limit of open files, or of process numbers.
+/// `None` means no limit of open files or of process numbers.
 fn max_allocs_within(configured: u32, files: Option<u64>, pids: Option<u64>) -> u32 {
     let by_files = files.map(|limit| (limit - spared(limit)) / OPEN_FILES_HELD_PER_TASK);
     let by_pids = pids.map(|max| max.saturating_sub(PIDS_SPARED) / PIDS_PER_TASK);
     let configured = Some(u64::from(configured)).filter(|max| *max > 0);
     let limits = [by_files, by_pids, configured];
     let least = limits.into_iter().flatten().min();
-    // A node that has room for none is told by its first start.
+    // A node without room for any allocation reports it at its first start.
     least.map_or(0, |max| saturating::to_u32(max).max(1))
 }
 
-/// File descriptors that tasks do not take of `limit`.
+/// File descriptors of `limit` that tasks do not take.
 fn spared(limit: u64) -> u64 {
     (limit / 8).min(OPEN_FILES_SPARED_MAX)
 }
 
-/// Counts the open files of this process. Since Linux 6.2 the directory's size is their count; an earlier kernel says 0.
-/// `None` without /proc, or without a descriptor to read it: then a failed start tells.
+/// Counts the open files of this process. Since Linux 6.2, the directory's size is their count; an earlier kernel
+/// reports 0. `None` without /proc, or without a descriptor to read it; then a failed start reveals the shortage.
 fn open_files() -> Option<u64> {
     let dir = Path::new("/proc/self/fd");
     match std::fs::metadata(dir).ok()?.len() {

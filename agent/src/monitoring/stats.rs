@@ -1,8 +1,9 @@
 //! The usage of the node and its tasks.
 //!
-//! One batch of eBPF look-ups serves all tasks, and one walk of an eBPF program serves their cgroups. Each cgroup adds
-//! the one file that tells kinds of memory. The files of a cgroup tell the rest where the program cannot walk, and
-//! where one allocation is asked for. `/proc` is read for the machine and for the agent itself, never for a task.
+//! One batch of eBPF look-ups serves all tasks, and one walk of an eBPF program serves their cgroups. For kinds of
+//! memory, one file of each cgroup is read. Where the program cannot walk, and for a request about one allocation,
+//! the files of the cgroup supply the other values. `/proc` is read for the machine and for the agent itself, never
+//! for a task.
 
 mod values;
 
@@ -27,15 +28,15 @@ use crate::storage::StorageContext;
 use crate::tasks::drivers::usage::{ReportedUsage, is_hidden};
 use crate::tasks::live::LiveTask;
 
-/// Why the kernel's files tell nothing of a task.
+/// The reason why the kernel's files have no values of a task.
 pub(crate) const GONE: &str = "the task's cgroup is gone";
-/// Why nobody knows how long a task stood still.
+/// The reason why the stall times of a task are unknown.
 pub(crate) const NO_PRESSURE: &str =
     "this kernel keeps no pressure: boot one built with CONFIG_PSI, with psi=1";
-/// Why eBPF tells nothing of a task.
+/// The reason why eBPF has no values of a task.
 pub(crate) const NOT_REGISTERED: &str = "the task is not registered with the eBPF programs";
 
-/// Returns the usage of the node, with every task of it.
+/// Returns the usage of the node and of all its tasks.
 ///
 /// # Errors
 ///
@@ -72,10 +73,10 @@ pub(crate) async fn node(context: &Arc<AgentContext>) -> Result<NodeStats, Strin
     .await
 }
 
-/// A task that has a process, and what was taken of its output.
+/// A task that has a process, and the counts of its output.
 type RunningTask = (AllocId, String, Arc<LiveTask>, StreamStats);
 
-/// Has `look` look at the tasks that run, all or those of one allocation, where it may take its time.
+/// Runs `look` on the running tasks of all allocations or of one, in a thread that may block.
 async fn inspect_running<T: Send + 'static>(
     context: &Arc<AgentContext>,
     alloc_id: Option<AllocId>,
@@ -124,13 +125,13 @@ pub(crate) async fn alloc(
     context: &Arc<AgentContext>,
     alloc_id: AllocId,
 ) -> Result<Option<AllocStats>, String> {
-    // The files of few tasks tell what is so at this moment.
+    // The files of a few tasks give the values of this moment.
     let look = |context: &AgentContext, running| allocs(context, running, None);
     let all = inspect_running(context, Some(alloc_id), look).await;
     all.map(|mut all| all.pop())
 }
 
-/// Returns the usage of tasks, from `walked` as far as it has them, or else from their files.
+/// Returns the usage of tasks from `walked`, and from their files where `walked` has no values.
 fn allocs(
     context: &AgentContext,
     running: Vec<RunningTask>,
@@ -185,7 +186,7 @@ fn task(
             .ok_or_else(|| NOT_REGISTERED.to_owned()),
         Err(reason) => Err(reason.clone()),
     };
-    // Only eBPF and files tell the CPU time.
+    // Only eBPF and files supply the CPU time.
     let walked = walked.filter(|_| counted.is_ok());
     let grouped = add_cgroup(&mut stats, live, main, walked);
     if let Ok(counters) = counted {
@@ -201,7 +202,7 @@ fn task(
     stats
 }
 
-/// Why the group of a task, which is there, does not tell a value of this controller.
+/// The reason why an existing cgroup of a task has no value of this controller.
 pub(crate) fn absent_from_cgroup(live: &LiveTask, controller: Controller) -> String {
     let cgroup = live.cgroup.as_ref();
     let lacking = cgroup.and_then(|cgroup| {
@@ -217,7 +218,8 @@ pub(crate) fn absent_from_cgroup(live: &LiveTask, controller: Controller) -> Str
     }
 }
 
-/// Adds what its driver tells of a task that runs in none of our cgroups, whose files would say zero.
+/// Adds the driver's values of a task that runs in none of the agent's cgroups. The files of its cgroup would show
+/// zero.
 fn add_reported(stats: &mut TaskStats, driver: &str, known: Result<ReportedUsage, String>) {
     let reason = known.as_ref().err().cloned();
     let ReportedUsage {
@@ -246,18 +248,18 @@ fn add_reported(stats: &mut TaskStats, driver: &str, known: Result<ReportedUsage
     });
 }
 
-/// Why a value that a driver does not tell is absent.
+/// The reason for the absence of a value that the driver does not report.
 pub(crate) fn absent_from_driver(driver: &str) -> String {
     format!(
         "the task runs in none of the agent's cgroups: what is known of it is what driver `{driver}` tells"
     )
 }
 
-/// Adds what the task's groups tell; its processes are asked for only if nobody knows its `main` one.
+/// Adds the values of the task's cgroups. Its processes are listed only if its `main` process is unknown.
 ///
 /// # Errors
 ///
-/// The reason why they tell nothing.
+/// The reason why the cgroups have no values.
 fn add_cgroup(
     stats: &mut TaskStats,
     live: &LiveTask,
@@ -371,7 +373,7 @@ fn stalled(pressure: cgroup::Pressure) -> Pressure {
     }
 }
 
-/// Adds what eBPF counted, but not the parts that are `absent` on this machine.
+/// Adds the counts of eBPF, except parts that are `absent` on this machine.
 fn add_counters(
     stats: &mut TaskStats,
     counters: &TaskCounters,

@@ -11,18 +11,18 @@ use muster_ebpf_common::nat::PublishedKey;
 #[derive(Debug)]
 pub(crate) struct AllocNetwork {
     pub(crate) address: IpAddr,
-    /// Files of the host that its tasks see, and where.
+    /// Files of the host that the tasks see, and their paths in a task.
     pub(crate) files: Vec<(PathBuf, &'static str)>,
-    /// The host name of the allocation in it.
+    /// The host name of the allocation in its network.
     pub(crate) host_name: String,
     pub(crate) namespace: OwnedFd,
-    /// `None` if CNI plugins set it up.
+    /// `None` if CNI plugins set the network up.
     pub(crate) host_veth: Option<HostVeth>,
     /// The driver's own description, if it made the namespace.
     pub(crate) made_by_driver: Option<NetworkIsolation>,
 }
 
-/// The device that leads to an allocation, and what leads to the device.
+/// The device that leads to an allocation, and the parts of the machine that lead to the device.
 #[derive(Debug)]
 pub(crate) struct HostVeth {
     pub(crate) index: u32,
@@ -31,7 +31,7 @@ pub(crate) struct HostVeth {
 }
 
 impl AllocNetwork {
-    /// A network that CNI plugins set up in `namespace`.
+    /// Returns the network that CNI plugins set up in `namespace`.
     pub(crate) fn behind_plugins(
         address: IpAddr,
         files: Vec<(PathBuf, &'static str)>,
@@ -48,12 +48,12 @@ impl AllocNetwork {
         }
     }
 
-    /// Takes what the driver that made the namespace says of it.
+    /// Stores the description by the driver that made the namespace.
     pub(crate) fn made_by_driver(&mut self, isolation: Option<NetworkIsolation>) {
         self.made_by_driver = isolation;
     }
 
-    /// The namespace as passed to drivers, with what tasks with a root of their own find in `/etc/hosts`.
+    /// Returns the namespace as passed to drivers, with the `/etc/hosts` entry for tasks with their own root.
     pub(crate) fn isolation(&self) -> NetworkIsolation {
         let made = self.made_by_driver.clone();
         let mut isolation = made.unwrap_or_else(|| NetworkIsolation {

@@ -1,23 +1,23 @@
 //! Networks of allocations: a namespace for each, a pair of devices to the machine, published ports.
 //!
-//! There is no bridge device: each allocation has a host veth of its own (veth), to which the kernel routes its
-//! address, so that the number of allocations has no bound but that of addresses. Ports are published and
-//! answers turned round by eBPF programs (`bpf/nat.rs`), what leaves the machine is masqueraded by one rule of
-//! the packet filter ([`masquerade`]).
+//! There is no bridge device. Each allocation has its own host veth, to which the kernel routes the allocation's
+//! address. So only the number of addresses limits the number of allocations. eBPF programs (`bpf/nat.rs`) publish
+//! ports and translate the answers. One rule of the packet filter masquerades packets that leave the machine
+//! ([`masquerade`]).
 //!
 //! | file | content |
 //! |---|---|
-//! | `workshop.rs` | the thread that makes, finds and removes networks |
-//! | `netlink.rs` | what it asks the kernel |
-//! | `masquerade.rs` | the rule |
+//! | `netns_worker.rs` | the thread that makes, finds and removes networks |
+//! | `netlink.rs` | its requests to the kernel |
+//! | `masquerade.rs` | the rule of the packet filter |
 //! | `fixture.rs` | networks without an agent, for measurements |
 //! | `files.rs` | `/etc/hosts` and `/etc/resolv.conf` of an allocation |
 //!
-//! A namespace lives as long as a process is in it or this agent has it open. An agent that was killed finds
-//! the networks of allocations that run by their processes; those of others are gone, with their devices.
-//! Nothing of this is done on a node on which no job asks for it.
+//! A namespace lives as long as a process is in it or this agent has it open. After a kill, the next agent finds
+//! the networks of running allocations through their processes. The networks of other allocations are gone, with
+//! their devices. A node without a job that uses such a network skips all of this.
 //!
-//! Absent: IPv6 behind a host veth, later fragments of datagrams to published ports.
+//! Absent: IPv6 behind a host veth, and later fragments of datagrams to published ports.
 
 pub(crate) mod error;
 mod failing;
@@ -58,13 +58,13 @@ use crate::tasks::task_env::{TaskEnv, host_address};
 pub(crate) use files::{dns_config, resolvers};
 use netns_worker::{AllocNetns, NetnsRequest};
 
-/// Addresses of allocations unless the agent is told others: Nomad's, so that rules of firewalls that know
-/// them stay true.
+/// Addresses of allocations without a configured subnet. They are Nomad's, so that firewall rules written for Nomad
+/// still apply.
 pub const DEFAULT_SUBNET: Ipv4Net = Ipv4Net::new_assert(Ipv4Addr::new(172, 26, 64, 0), 20);
 /// Protocols of published ports.
 const PROTOCOLS: [u8; 2] = [6, 17];
 
-/// The subnet that `text` names, if allocations can have their addresses in it.
+/// The subnet that `text` names, if allocations can have addresses in it.
 ///
 /// # Errors
 ///
@@ -76,7 +76,8 @@ pub fn parse_subnet(text: &str) -> Result<Ipv4Net, String> {
     Ok(subnet.trunc())
 }
 
-/// The machine's IPv4 addresses, each once and with the prefix of its network; none where the kernel does not tell.
+/// The machine's IPv4 addresses, each once and with the prefix of its network; empty if the kernel does not report
+/// them.
 pub(crate) fn machine_networks() -> BTreeSet<Ipv4Net> {
     let found = netlink::Netlink::open().and_then(|mut netlink| netlink.networks());
     let found = found.inspect_err(|error| {
@@ -85,7 +86,7 @@ pub(crate) fn machine_networks() -> BTreeSet<Ipv4Net> {
     found.unwrap_or_default().into_iter().collect()
 }
 
-/// Removes a node's programs from devices and its rule. Says whether there was a rule.
+/// Removes a node's programs from devices, and its rule. Returns whether there was a rule.
 pub(crate) fn undo(node_id: NodeId) -> io::Result<bool> {
     let (table, handle) = node_network::marks(node_id);
     netns_worker::undo(&table, handle)
@@ -95,16 +96,16 @@ pub(crate) fn undo(node_id: NodeId) -> io::Result<bool> {
 #[derive(Debug)]
 pub(crate) struct Bridge {
     node: NodeNetwork,
-    /// The thread that makes them, or why there is none.
+    /// The thread that makes the networks, or the reason for its absence.
     orders: Result<mpsc::Sender<NetnsRequest>, String>,
     networks: Mutex<BTreeMap<AllocId, Arc<OnceCell<Arc<AllocNetwork>>>>>,
-    /// Networks that the kernel did not let go of: tried again before their allocations are destroyed.
+    /// Networks that the kernel failed to remove. The removal is repeated before their allocations are destroyed.
     left: Mutex<BTreeMap<AllocId, Vec<Arc<AllocNetwork>>>>,
-    /// Whether this agent made anything of the machine's ready.
+    /// Whether this agent has set up the machine's side.
     used: AtomicBool,
 }
 
-/// Whether the group is to have a network of its own that leads somewhere.
+/// Whether the group asks for its own network with a connection to others.
 pub(crate) fn wanted(group: &TaskGroup) -> bool {
     let mode = group.network.as_ref().map(|network| &network.mode);
     mode == Some(&NetworkMode::Bridge)
@@ -126,18 +127,19 @@ impl Bridge {
         }
     }
 
-    /// Why the node has none; `None` if it has.
+    /// The reason why the node has no such networks; `None` if it has them.
     pub(crate) fn unsupported(&self) -> Option<&str> {
         self.orders.as_ref().err().map(String::as_str)
     }
 
-    /// The network that an allocation has by now.
+    /// The current network of an allocation.
     pub(crate) fn of(&self, alloc_id: AllocId) -> Option<Arc<AllocNetwork>> {
         let networks = self.locked();
         networks.get(&alloc_id)?.get().map(Arc::clone)
     }
 
-    /// The network of an allocation whose group wants one: made if it is not there. All its tasks have the same.
+    /// Returns the network of an allocation whose group asks for one, and makes it if it does not exist. All tasks
+    /// of the allocation share it.
     pub(crate) async fn ensure(
         &self,
         setup: NetworkSetup<'_>,
@@ -164,7 +166,7 @@ impl Bridge {
         network.await.map(|network| Some(Arc::clone(network)))
     }
 
-    /// Makes a network that is reached, or leaves nothing of it.
+    /// Makes a network and its connection to the machine, or leaves no part of it.
     async fn make(
         &self,
         ground: &NodeNetworkContext<'_>,
@@ -253,7 +255,7 @@ impl Bridge {
             let (mut network, opened) = open(&ground, desired, group, made);
             network.made_by_driver = by_driver;
             if let Err(error) = opened {
-                // The tasks keep what they have.
+                // The tasks keep their network.
                 tracing::error!(%alloc_id, error = muster_domain::error_chain::chain(&error),
                     "the network of a running allocation is not wholly set up again");
             }
@@ -265,8 +267,8 @@ impl Bridge {
         }
     }
 
-    /// Removes the network of an allocation of which nothing runs, and has the driver that made the namespace take it
-    /// back. Whatever is left of either stays to be removed by the next call.
+    /// Removes the network of an allocation that has no running task, and makes the driver destroy the namespace
+    /// that it made. The next call removes any remains of either.
     pub(crate) async fn give_back(
         &self,
         setup: NetworkSetup<'_>,
@@ -277,8 +279,8 @@ impl Bridge {
         removed.and(released.map_err(BridgeError::from))
     }
 
-    /// Removes the network of an allocation of which nothing runs, and what was left of earlier ones of it. What the
-    /// kernel does not let go of stays to be removed by the next call.
+    /// Removes the network of an allocation that has no running task, and the remains of its earlier networks. The
+    /// next call repeats a removal that the kernel refused.
     pub(crate) async fn remove(
         &self,
         bpf: Option<&Bpf>,
@@ -308,7 +310,8 @@ impl Bridge {
         closed
     }
 
-    /// May be repeated. The ports go first, so that nothing is led to an address that another may get.
+    /// Closes the network; may be repeated. The ports are removed first, so that none leads to an address that
+    /// another allocation may get.
     async fn close(&self, bpf: Option<&Bpf>, network: &AllocNetwork) -> Result<(), BridgeError> {
         let Some(veth) = &network.host_veth else {
             return Ok(());
@@ -327,7 +330,8 @@ impl Bridge {
             Ok(removed) => {
                 removed.map_err(|source| BridgeError::remove("remove its pair of devices", source))
             }
-            // Nobody can try again; it goes with the agent, which has its namespace open.
+            // No later call repeats the removal. The network disappears with the agent, which has its namespace
+            // open.
             Err(error) => {
                 tracing::warn!(%error, "the device of an allocation is left until the agent ends");
                 Ok(())
@@ -335,9 +339,10 @@ impl Bridge {
         }
     }
 
-    /// Looks for devices of the machine that came since, and forgets host veths whose devices are gone.
+    /// Looks for new devices of the machine, and removes host veths whose devices are gone.
     pub(crate) async fn reconcile(&self, bpf: &Bpf) {
-        // Before the devices, so that a host veth that is made meanwhile is not taken for one that is gone.
+        // The veths are read before the devices. A host veth that is made meanwhile must not look like one without
+        // a device.
         let host_veths = bpf.host_veths();
         let (done, devices) = oneshot::channel();
         let devices = match self.ask(NetnsRequest::Look { done }, devices).await {
@@ -377,7 +382,7 @@ impl Bridge {
         done.await.map_err(|_gone| BridgeError::Gone)
     }
 
-    /// Removes what is on the machine's devices and in its packet filter, when no task is left.
+    /// Removes the programs on the machine's devices and the rule in its packet filter, when no task is left.
     pub(crate) async fn undo(&self) {
         if !self.used.load(Ordering::Relaxed) {
             return;
@@ -400,24 +405,24 @@ impl Bridge {
     }
 
     fn left(&self) -> MutexGuard<'_, BTreeMap<AllocId, Vec<Arc<AllocNetwork>>>> {
-        // The same.
+        // The same holds for this map.
         self.left.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Says that the network of an allocation that has ended is not wholly gone.
+/// Logs that the network of an ended allocation is not completely removed.
 pub(crate) fn warn_network_left(alloc_id: AllocId, reason: &str) {
     tracing::warn!(%alloc_id, error = reason,
         "something of the network of an allocation is left; it is removed before the allocation is destroyed");
 }
 
-/// The parts of the node by which an allocation's network is reached.
+/// The parts of the node that connect an allocation's network.
 #[derive(Debug)]
 struct NodeNetworkContext<'a> {
     bpf: Result<&'a Bpf, &'a str>,
-    /// The node's address, for ports that name none.
+    /// The node's address, for ports without their own address.
     address: String,
-    /// The directory for the files of names.
+    /// The directory for the files `hosts` and `resolv.conf`.
     names: PathBuf,
     /// The environment to which the group's network may refer.
     env: TaskEnv,
@@ -434,7 +439,7 @@ impl<'a> NodeNetworkContext<'a> {
     }
 }
 
-/// Has a network be reached. What is answered says also after an error how to undo what was done.
+/// Connects a network to the machine. The result describes how to undo the steps, also after an error.
 fn open(
     ground: &NodeNetworkContext<'_>,
     desired: &DesiredAlloc,
@@ -467,7 +472,7 @@ fn open(
     (network, opened)
 }
 
-/// Has the machine's ports lead into the network.
+/// Publishes ports of the machine into the network.
 fn publish(
     ground: &NodeNetworkContext<'_>,
     desired: &DesiredAlloc,

@@ -2,7 +2,7 @@
 //!
 //! Each allocation has a network namespace with a path below the data directory. The plugins of the network's
 //! configuration run there one after the other with ADD. They run in reverse order with DEL at the end of the
-//! allocation, and after an ADD that failed. Each call has a deadline, and what it prints has a bound.
+//! allocation, and after an ADD that failed. Each call has a deadline, and its output has a bound.
 //!
 //! | file | content |
 //! |---|---|
@@ -10,7 +10,7 @@
 //! | `exec.rs` | runs one plugin |
 //! | `fingerprint.rs` | attributes of the node |
 //! | `namespace.rs` | network namespaces with a path |
-//! | `record.rs` | what is on disk of each network |
+//! | `record.rs` | records of networks on disk |
 //! | `request.rs` | arguments and configurations for plugins |
 //! | `result.rs` | results of plugins |
 
@@ -62,7 +62,7 @@ pub struct CniSettings {
 }
 
 impl Default for CniSettings {
-    /// As Nomad has them.
+    /// Nomad's defaults.
     fn default() -> Self {
         Self {
             path: vec!["/opt/cni/bin".into(), "/usr/libexec/cni".into()],
@@ -124,13 +124,14 @@ pub(crate) struct CniNetworks {
     networks: Mutex<BTreeMap<AllocId, NetworkCell>>,
     /// The records on disk.
     records: Mutex<BTreeMap<AllocId, CniRecord>>,
-    /// One allocation at a time has its plugins run: plugins of one network race for bridges and chains.
+    /// A lock for each network: its plugins run for one allocation at a time, because they race for bridges and
+    /// chains.
     turns: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
     fingerprint: fingerprint::Fingerprint,
 }
 
 impl CniNetworks {
-    /// Those that earlier agents recorded below `data_dir`.
+    /// Loads the networks that earlier agents recorded below `data_dir`.
     pub(crate) fn open(data_dir: &Path, settings: CniSettings) -> Self {
         let dir = RecordDir::new(data_dir);
         Self {
@@ -143,17 +144,18 @@ impl CniNetworks {
         }
     }
 
-    /// Whether there is, or may be, one of the allocation.
+    /// Whether the allocation has, or may have, a CNI network.
     pub(crate) fn has(&self, alloc_id: AllocId) -> bool {
         locked(&self.records).contains_key(&alloc_id)
     }
 
-    /// The network that an allocation has by now.
+    /// The current network of an allocation.
     pub(crate) fn of(&self, alloc_id: AllocId) -> Option<Arc<AllocNetwork>> {
         locked(&self.networks).get(&alloc_id)?.get().map(Arc::clone)
     }
 
-    /// The network of an allocation whose group wants one: set up if it is not. All its tasks have the same.
+    /// Returns the network of an allocation whose group asks for one, and sets it up if necessary. All tasks of the
+    /// allocation share it.
     pub(crate) async fn ensure(
         &self,
         setup: NetworkSetup<'_>,
@@ -178,7 +180,7 @@ impl CniNetworks {
         stopped: &CancellationToken,
     ) -> Result<Arc<AllocNetwork>, CniError> {
         let alloc_id = desired.alloc_id;
-        // What an earlier start, or an earlier agent, left half made.
+        // An earlier start, or an earlier agent, may have left a half-made network.
         self.tear_down(alloc_id).await?;
         let (list, text) = self.find(&cni.name)?;
         let env = TaskEnv::of_alloc(desired, setup.spec);
@@ -207,7 +209,7 @@ impl CniNetworks {
         }
     }
 
-    /// Makes the namespace and has the plugins work in it, or leaves nothing.
+    /// Makes the namespace and runs the plugins in it, or leaves no part of it.
     async fn plug(
         &self,
         alloc_id: AllocId,
@@ -308,7 +310,7 @@ impl CniNetworks {
         ))
     }
 
-    /// Takes up the network that an earlier agent set up for an allocation, and has its plugins check it.
+    /// Takes over the network that an earlier agent set up for an allocation, and has its plugins check it.
     pub(crate) async fn adopt(&self, setup: NetworkSetup<'_>, desired: &DesiredAlloc) {
         let Some(group) = desired.group().filter(|group| wanted(group).is_some()) else {
             return;
@@ -317,7 +319,7 @@ impl CniNetworks {
         let Some(record) = locked(&self.records).get(&alloc_id).cloned() else {
             return;
         };
-        // One without a result is set up anew by the next start.
+        // The next start sets up a network without a result again.
         let Some(value) = record.result.clone() else {
             return;
         };
@@ -344,7 +346,7 @@ impl CniNetworks {
                 return;
             }
         }
-        // Its tasks keep what they have. Some versions of `portmap` refuse every network without IPv6.
+        // The tasks keep their network. Some versions of `portmap` refuse every network without IPv6.
         if let Err(error) = self.check(alloc_id, &record).await {
             tracing::warn!(%alloc_id, error = chain(&error),
                 "CHECK of the CNI network of a running allocation fails; if it is not reached, restart the allocation");
@@ -377,7 +379,7 @@ impl CniNetworks {
         Ok(())
     }
 
-    /// Removes the network of an allocation of which nothing runs. What is left stays to be removed by the next call.
+    /// Removes the network of an allocation that has no running task. The next call removes any remains.
     pub(crate) async fn give_back(&self, alloc_id: AllocId) -> Result<(), CniError> {
         locked(&self.networks).remove(&alloc_id);
         self.tear_down(alloc_id).await
@@ -400,7 +402,7 @@ impl CniNetworks {
                 let Err(error) = self.call(&request, plugin, before).await else {
                     continue;
                 };
-                // A plugin without an ADD that is known to be complete may have nothing to remove.
+                // A plugin whose ADD is not known to be complete may have nothing to remove.
                 let may_fail = record.result.is_none() && at >= record.added;
                 let is_missing = matches!(error.reason, PluginFault::Missing { .. });
                 if !may_fail && !is_missing && !self.gives_up(alloc_id) {
@@ -420,7 +422,7 @@ impl CniNetworks {
         Ok(())
     }
 
-    /// Counts a removal that failed. Says whether there were too many.
+    /// Counts a failed removal. Returns whether the limit is reached.
     fn gives_up(&self, alloc_id: AllocId) -> bool {
         let mut records = locked(&self.records);
         records.get_mut(&alloc_id).is_none_or(|record| {
@@ -429,7 +431,7 @@ impl CniNetworks {
         })
     }
 
-    /// Undoes what killed agents left of `orphans`.
+    /// Removes the networks that killed agents left for `orphans`.
     pub(crate) async fn recover(&self, orphans: Vec<AllocId>) {
         for alloc_id in orphans {
             if let Err(error) = self.tear_down(alloc_id).await {
@@ -438,7 +440,8 @@ impl CniNetworks {
         }
         let dir = self.dir.clone();
         let namespaces = blocking(move || Ok(dir.namespaces())).await;
-        // Looked for after the files were listed: a record is written before its namespace is made.
+        // The list is compared after the files were listed, because a record is written before its namespace is
+        // made.
         let mut namespaces = namespaces.unwrap_or_default();
         namespaces.retain(|alloc_id| !self.has(*alloc_id));
         let dir = self.dir.clone();
@@ -458,7 +461,7 @@ impl CniNetworks {
         ids.copied().collect()
     }
 
-    /// Runs the plugins with GC: they remove what no allocation of this node has.
+    /// Runs the plugins with GC: they remove resources that belong to no allocation of this node.
     pub(crate) async fn collect(&self) {
         for (list, text) in config::read_dir(&self.settings.config_dir).networks {
             if list.version < WITH_GC || list.disable_gc {
@@ -518,7 +521,7 @@ impl CniNetworks {
         command: Command,
     ) -> Request<'a> {
         let namespace = match self.existing(alloc_id, record) {
-            // The namespace is gone with a reboot. Plugins then remove what they have elsewhere.
+            // The namespace is gone after a reboot. Plugins then remove their resources elsewhere.
             Ok(None) | Err(_) if command == Command::Del => String::new(),
             _ => match &record.driver_namespace {
                 Some(path) => path.clone(),
@@ -581,7 +584,7 @@ impl CniNetworks {
     }
 }
 
-/// Removes the CNI networks of a node whose agent does not run. The answer is how many there were.
+/// Removes the CNI networks of a node whose agent does not run. Returns their number.
 pub(crate) async fn undo(data_dir: &Path) -> Result<usize, CniError> {
     let mut networks = CniNetworks::open(data_dir, CniSettings::default());
     let records = locked(&networks.records).clone();

@@ -1,7 +1,7 @@
 //! Sockets on which server processes of this machine listen, as the kernel lists them.
 //!
-//! A server tells the addresses that it advertises. It may listen on others, such as on every address of its machine,
-//! which tasks on that machine reach.
+//! A server reports the addresses that it advertises. It may listen on others, such as on every address of its
+//! machine. Tasks on that machine reach those.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -21,8 +21,8 @@ const UDP_UNCONNECTED: &str = "07";
 /// A socket on which a server listens. The address may be unspecified.
 pub(super) type Listener = (PolicyProtocol, SocketAddr);
 
-/// The sockets of all servers in this process's network namespace. What cannot be read is left out: a process may end
-/// at any moment.
+/// The sockets of all servers in this process's network namespace. Unreadable entries are left out, because a
+/// process may end at any moment.
 pub(super) fn of_servers() -> Vec<Listener> {
     let Ok(processes) = fs::read_dir("/proc") else {
         return Vec::new();
@@ -34,7 +34,7 @@ pub(super) fn of_servers() -> Vec<Listener> {
         .filter(|process| is_server(process) && fs::read_link(process.join("ns/net")).ok() == here)
         .flat_map(|process| of_process(&process))
         .collect();
-    // In one order, so that the same sockets are no news.
+    // The order is fixed, so that the same sockets do not count as a change.
     listeners.sort_unstable_by_key(|(protocol, socket)| (*socket, *protocol as u8));
     listeners.dedup();
     listeners

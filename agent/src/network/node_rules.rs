@@ -1,6 +1,6 @@
 //! The node's additions to its tasks' network policies.
 //!
-//! A caller that changes [`NodeRules`] tells the node's loop, which puts running tasks behind the new rules.
+//! A caller that changes [`NodeRules`] notifies the node's loop, which applies the new rules to running tasks.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -23,19 +23,19 @@ use crate::storage::store::StoreContents;
 /// and the cluster's policy may change while tasks run.
 #[derive(Debug)]
 pub(crate) struct NodeRules {
-    /// As configured, with the servers that the operator named.
+    /// The configured policy, with the servers that the operator named.
     configured: NodePolicy,
     /// Tasks may speak to servers as clients do.
     allows_apis: bool,
     /// Tasks with a network of their own reach all that listens on this machine.
     allows_host: bool,
     current: Mutex<Arc<NodePolicy>>,
-    /// The entry that wrote the cluster's policy; 0 while none is known.
+    /// The index of the log entry that wrote the cluster's policy; 0 while none is known.
     cluster_index: AtomicU64,
 }
 
 impl NodeRules {
-    /// Those of `config`, with what an earlier agent `loaded` of the servers and of the cluster's policy.
+    /// Returns the rules of `config`, with the servers and the cluster's policy that an earlier agent had `loaded`.
     pub(crate) fn new(config: &AgentConfig, loaded: &StoreContents) -> Self {
         let mut configured = config.network.clone();
         configured
@@ -58,17 +58,17 @@ impl NodeRules {
         rules
     }
 
-    /// Those that hold.
+    /// Returns the current policy.
     pub(crate) fn current(&self) -> Arc<NodePolicy> {
         Arc::clone(&self.locked())
     }
 
-    /// No task reaches `servers`, nor those that the operator named. Returns whether the policy changed.
+    /// Denies tasks `servers` and the servers that the operator named. Returns whether the policy changed.
     pub(crate) fn set_servers(&self, servers: &[SocketAddr]) -> bool {
         self.forbid(SERVERS, sockets_of_servers(servers))
     }
 
-    /// Keeps tasks from `apis`, where servers listen for clients, unless the operator allows it. Returns whether the
+    /// Denies tasks `apis`, where servers listen for clients, unless the operator allows them. Returns whether the
     /// policy changed.
     pub(crate) fn set_apis(&self, apis: &[SocketAddr]) -> bool {
         let apis = if self.allows_apis { &[][..] } else { apis };
@@ -79,7 +79,7 @@ impl NodeRules {
         self.forbid(HTTP_API, places)
     }
 
-    /// Puts `places` where others were that are told by this `name`, besides those that are configured.
+    /// Replaces the denied endpoints of this `name` with `places`. Configured endpoints stay.
     fn forbid(&self, name: &str, places: Vec<DeniedEndpoint>) -> bool {
         self.change(|rules| {
             let configured = &self.configured.forbidden;
@@ -93,8 +93,8 @@ impl NodeRules {
         })
     }
 
-    /// Covers the addresses that this machine has got since: where servers on it listen, and all that are closed to
-    /// tasks with a network of their own. Returns whether the policy changed.
+    /// Covers the machine's new addresses: those of its servers, and those that are closed to tasks with their own
+    /// network. Returns whether the policy changed.
     pub(crate) fn cover_new_addresses(&self) -> bool {
         let gateway = IpNet::from(IpAddr::from(GATEWAY));
         let own = own_addresses();
@@ -103,7 +103,7 @@ impl NodeRules {
             if let Some(closed) = closed {
                 rules.host = closed;
             }
-            // A socket that is reached at the gateway is reached at every address.
+            // A socket that is denied at the gateway is denied at every address.
             let here = rules
                 .forbidden
                 .iter()
@@ -120,13 +120,13 @@ impl NodeRules {
         })
     }
 
-    /// The entry that wrote the cluster's policy; 0 while none is known.
+    /// The index of the log entry that wrote the cluster's policy; 0 while none is known.
     pub(crate) fn cluster_index(&self) -> LogIndex {
         LogIndex(self.cluster_index.load(Ordering::Acquire))
     }
 
-    /// Sets the policy that the entry at `index` wants on all nodes of the cluster. Returns whether the policy changed. An older
-    /// entry than the known one comes from a server that is behind.
+    /// Sets the policy for all nodes of the cluster that the entry at `index` wrote. Returns whether the policy
+    /// changed. An entry older than the known one comes from a server that lags behind.
     pub(crate) fn set_cluster(&self, index: LogIndex, policy: &NetworkPolicy) -> bool {
         if index <= self.cluster_index() {
             return false;
@@ -155,18 +155,18 @@ impl NodeRules {
 
 /// The name in refusals of packets to servers' sockets for agents and for each other.
 const SERVERS: &str = "servers";
-/// The same of those for clients: HTTP and Diego's wire.
+/// The name in refusals of packets to servers' sockets for clients: HTTP and Diego's protocol.
 const HTTP_API: &str = "http-api";
 
-/// A place that no task reaches, with what a refusal is told by.
+/// An endpoint that is denied to all tasks, with the name that refusals show.
 type DeniedEndpoint = (String, IpNet, PolicyProtocol, u16);
 
-/// Where servers listen for agents and for each other.
+/// The endpoints where servers listen for agents and for each other.
 fn sockets_of_servers(servers: &[SocketAddr]) -> Vec<DeniedEndpoint> {
     sockets(SERVERS, PolicyProtocol::Udp, servers)
 }
 
-/// The places where a socket of a server on this machine is reached.
+/// The endpoints at which a socket of a server on this machine is reachable.
 fn listener((protocol, socket): Listener) -> Vec<DeniedEndpoint> {
     let place = |net: IpNet| (HTTP_API.to_owned(), net, protocol, socket.port());
     if socket.ip().is_unspecified() {
@@ -176,7 +176,7 @@ fn listener((protocol, socket): Listener) -> Vec<DeniedEndpoint> {
     }
 }
 
-/// All addresses of this machine: of loopback, the gateway of bridge networks, and those of its devices.
+/// All addresses of this machine: loopback, the gateway of bridge networks, and the addresses of its devices.
 fn everywhere_here() -> BTreeSet<IpNet> {
     let loopback = Ipv4Net::new_assert(Ipv4Addr::new(127, 0, 0, 0), 8);
     let gateway = IpAddr::V4(Ipv4Addr::from(GATEWAY));
@@ -188,8 +188,9 @@ fn everywhere_here() -> BTreeSet<IpNet> {
     built_in.into_iter().chain(own_addresses()).collect()
 }
 
-/// Where these sockets are reached. One on this machine may listen at every address, whatever it says: at those of
-/// loopback, at the gateway of bridged tasks, and at every other one that the machine has.
+/// The endpoints at which these sockets are reachable. A server on this machine may listen at every address,
+/// whichever it advertises. These are loopback, the gateway of bridged tasks, and all other addresses of the
+/// machine.
 fn sockets(name: &str, protocol: PolicyProtocol, addrs: &[SocketAddr]) -> Vec<DeniedEndpoint> {
     let mut places = Vec::new();
     for addr in addrs {
@@ -252,7 +253,7 @@ fn own_v6_addresses() -> Vec<IpAddr> {
 
 /// Whether the address is one of this machine's.
 fn is_here(ip: IpAddr) -> bool {
-    // Nobody can bind another's. The number of the port is the kernel's choice.
+    // A bind fails for an address of another machine. The kernel chooses the port.
     ip.is_loopback() || UdpSocket::bind((ip, 0)).is_ok()
 }
 

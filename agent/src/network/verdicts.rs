@@ -11,8 +11,8 @@ use crate::bpf::{Direction, PacketVerdict};
 use crate::limits::{VERDICT_ALLOCS_MAX, VERDICTS_KEPT, VERDICTS_PER_ANSWER_MAX};
 use crate::session::clock::now;
 
-/// The newest verdicts of all tasks, each with its number among those of its allocation. A reader that is too slow sees
-/// by the numbers how many it missed.
+/// The newest verdicts of all tasks, each with its number within its allocation. The numbers show a slow reader how
+/// many it missed.
 #[derive(Debug, Default)]
 pub(crate) struct VerdictLog {
     kept: Mutex<RecentVerdicts>,
@@ -20,7 +20,7 @@ pub(crate) struct VerdictLog {
 
 #[derive(Debug, Default)]
 struct RecentVerdicts {
-    /// The number of each allocation's newest.
+    /// The number of each allocation's newest verdict.
     newest: HashMap<AllocId, u64>,
     verdicts: VecDeque<(AllocId, Verdict)>,
 }
@@ -97,7 +97,7 @@ pub(crate) fn reported_verdict(task: &str, verdict: PacketVerdict) -> Verdict {
     }
 }
 
-/// When it was, by the clock on the wall, that the monotonic clock showed `at_ns`.
+/// Returns the wall-clock time at which the monotonic clock showed `at_ns`.
 fn wall_time(at_ns: u64) -> Timestamp {
     let monotonic = clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(at_ns, |time| {
         u64::try_from(std::time::Duration::from(time).as_nanos()).unwrap_or(at_ns)

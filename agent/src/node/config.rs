@@ -27,49 +27,50 @@ use crate::tasks::drivers::plugin::PluginSettings;
 /// The fate of tasks when the agent stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShutdownPolicy {
-    /// They run on, and the next agent on the data directory adopts them.
+    /// Tasks run on, and the next agent on the data directory adopts them.
     KeepTasks,
-    /// They are stopped first, and the driver's process with them.
+    /// Tasks are stopped first, and then the driver's process.
     StopTasks,
 }
 
-/// How to run an agent.
+/// The configuration of an agent.
 #[expect(
     clippy::struct_excessive_bools,
     reason = "each is a setting of the operator"
 )]
 #[derive(Debug)]
 pub struct AgentConfig {
-    /// Everything the agent writes is below it.
+    /// The directory of all files of the agent.
     pub data_dir: PathBuf,
-    /// Servers to begin with; one connection is held. The servers then say who they all are.
+    /// Initial servers; one connection is held. The servers then report the addresses of all servers.
     pub servers: Vec<SocketAddr>,
     /// The agent's certificates; they name the cluster.
     pub certificates: Certificates,
-    /// For people; the host's name unless set.
+    /// The node's name for people; the host's name unless set.
     pub name: String,
     /// The datacenter of the node.
     pub datacenter: String,
     /// Free classification by the operator; may be empty.
     pub class: String,
-    /// The pool it belongs to.
+    /// The pool of the node.
     pub pool: String,
     /// Free key-value pairs by the operator.
     pub meta: BTreeMap<String, String>,
-    /// The amount that is kept from tasks.
+    /// The resources that are kept from tasks.
     pub reserved: Amount,
     /// Cores that are kept from tasks, sorted.
     pub reserved_cores: Vec<u16>,
     /// Ports that are kept from tasks on every address, sorted.
     pub reserved_ports: Vec<u16>,
-    /// Addresses besides the one towards the servers, which is `default` unless one here is called so.
+    /// Addresses besides the one towards the servers. That one is `default` unless an address here has this name.
     pub addresses: Vec<HostAddress>,
-    /// Directories that jobs may ask for, by name. One that is not there is not offered.
+    /// Directories that jobs may ask for, by name. A missing directory is not offered.
     pub host_volumes: BTreeMap<String, HostVolume>,
-    /// Devices that jobs may ask for. The agent tells tasks which they have, and keeps nobody from them.
+    /// Devices that jobs may ask for. The agent passes a task the ids of its devices, and does not prevent other
+    /// tasks from using them.
     pub devices: Vec<DeviceGroup>,
-    /// How to start the native driver's process; the path of its socket is added as the last
-    /// argument. Empty: the node has no native driver.
+    /// The command of the native driver's process; the path of its socket is added as the last argument. Without a
+    /// command, the node has no native driver.
     pub driver_command: Vec<OsString>,
     /// Variables for the native driver's process, besides PATH and a few more of the agent's own.
     pub driver_env: Vec<(OsString, OsString)>,
@@ -85,7 +86,7 @@ pub struct AgentConfig {
     pub bridge_subnet: Ipv4Net,
     /// The directories of CNI plugins and configurations.
     pub cni: CniSettings,
-    /// The host paths that are shown to tasks whose drivers change into a root of such directories.
+    /// The host paths that appear in the roots of tasks whose drivers change into such a root.
     pub chroot_env: ChrootEnv,
     /// Users for tasks that name none, where drivers run tasks as users that no database knows.
     pub users: UserRange,
@@ -93,30 +94,30 @@ pub struct AgentConfig {
     pub disk: DiskEnforcement,
     /// Collection of finished allocations.
     pub gc: GcConfig,
-    /// How logs are drained.
+    /// The settings of the log loop.
     pub ring: RingConfig,
     /// Allocations that the node takes at once; 0 leaves the number to the machine's limits.
     pub max_allocs: u32,
-    /// A task whose memory or number of processes cannot be limited on this machine is refused;
-    /// else it runs, and an event names what is not enforced.
+    /// Refuses tasks whose memory or number of processes cannot be limited on this machine. Otherwise the task
+    /// runs, and an event names the missing limits.
     pub strict_limits: bool,
-    /// Tasks that have a network run although eBPF programs are absent, with an event that says so. Without the
-    /// programs no task is kept from metadata, control plane and private ports. Such tasks are refused by default. A
-    /// task for which somebody asks for a policy is refused in any case.
+    /// Runs tasks with a network although eBPF programs are absent, with an event about it. Without the programs,
+    /// tasks can reach metadata, control plane and private ports. Such tasks are refused by default. A task with a
+    /// requested policy is refused in any case.
     pub allow_tasks_without_network_policy: bool,
     /// Tasks may speak to servers as clients do, if their policies let them. A task that reaches a server's HTTP port
     /// has full control of the cluster.
     pub allow_api_from_tasks: bool,
-    /// Tasks with a network of their own reach every listener of this machine, if their policies let them. Otherwise
-    /// they reach ports that allocations of the node hold, and the resolver that they are told.
+    /// Lets tasks with their own network reach every listener of this machine, if their policies allow it.
+    /// Otherwise they reach ports that allocations of the node hold, and their configured resolver.
     pub allow_host_from_bridge: bool,
-    /// The agent's own `/proc/self/oom_score_adj`, which says how much rather than this process the kernel kills others
-    /// for memory. `None` leaves it as it is. Drivers and tasks do not inherit it.
+    /// The agent's own `/proc/self/oom_score_adj`, by which the kernel prefers other processes as victims when
+    /// memory runs out. `None` leaves it as it is. Drivers and tasks do not inherit it.
     pub oom_score_adj: Option<i16>,
 }
 
 impl AgentConfig {
-    /// Defaults, for a data directory, servers, certificates and the native driver's command.
+    /// Returns defaults for a data directory, servers, certificates and the native driver's command.
     #[must_use]
     pub fn new(
         data_dir: PathBuf,

@@ -11,63 +11,65 @@ use tokio::sync::oneshot;
 use crate::node::inventory::NodeInventory;
 use crate::storage::gc_outcome::GcOutcome;
 
-/// Everything the node's loop reacts to.
+/// An event of the node's loop.
 #[derive(Debug)]
 pub(crate) enum Event {
     /// A session with a server begins.
     SessionBegan,
-    /// The control plane says what it wants.
+    /// The control plane sends desired allocations.
     Desired {
         /// The update from the control plane.
         update: DesiredUpdate,
-        /// The remote tasks of those allocations, as the control plane has them.
+        /// The remote tasks of those allocations, as the control plane recorded them.
         remote: Vec<RemoteAlloc>,
     },
-    /// Everything that belongs to no allocation is to be removed.
+    /// Tasks and directories that belong to no allocation are to be removed.
     SweepDue {
-        /// The remains on the machine before this event.
+        /// The tasks and directories that were on the machine before this event.
         found: NodeInventory,
     },
-    /// Destroy everything that has finished, and try at once to delete what could not be deleted.
+    /// Destroy all finished allocations, and immediately retry deletions that failed.
     CollectGarbage,
-    /// The same; `done` is told when it is over, or at once what it would do.
+    /// Destroys all finished allocations. `done` receives the outcome at the end, or at once the expected outcome
+    /// of a dry run.
     Collect {
         dry_run: bool,
-        /// Told what was done.
+        /// Receives the outcome.
         done: oneshot::Sender<GcOutcome>,
     },
-    /// The directories of an allocation are made, or cannot be: it has what it gets of the one that it replaces.
+    /// The directories of an allocation are made, or cannot be. Its inheritance from the replaced allocation is
+    /// complete.
     Prepared {
         alloc_id: AllocId,
     },
-    /// Drivers and the kernel have let go of an allocation that is to be destroyed.
+    /// Drivers and the kernel have released an allocation that is to be destroyed.
     Released {
         alloc_id: AllocId,
     },
     Refused {
         alloc_id: AllocId,
     },
-    /// The driver of a task that ended is not on the node any more: what it has of the task stays with it.
+    /// The driver of an ended task is no longer on the node. The remains of the task in the driver stay there.
     Abandoned,
     /// The control plane has committed reports.
     ReportsCommitted,
     /// The node's or the cluster's network rules changed.
     RulesChanged,
-    /// Nothing of an allocation runs, and nothing will.
+    /// An allocation has no running task and will have none.
     Finished {
         alloc_id: AllocId,
-        /// The time since which that is so.
+        /// The time at which its last task ended.
         at: Timestamp,
     },
-    /// Nothing of an allocation is left.
+    /// No part of an allocation is left.
     Destroyed {
         alloc_id: AllocId,
     },
-    /// Stop every task; `done` is told when none runs.
+    /// Stop every task; `done` is notified when none runs.
     StopAll {
-        /// Told when no task runs.
+        /// Is notified when no task runs.
         done: oneshot::Sender<()>,
-        /// Told how long the slowest stop of any of them may take.
+        /// Receives the longest time that the stop of any task may take.
         longest: oneshot::Sender<Duration>,
     },
 }

@@ -51,10 +51,10 @@ struct AllocEntry {
 /// The runner of an allocation.
 #[derive(Debug)]
 enum RunnerState {
-    /// Nobody, until somebody has something to say: it had finished before this agent began. A node may hold
-    /// tens of thousands of these.
+    /// No runner until the first input, because the allocation had finished before this agent began. A node may
+    /// hold tens of thousands of these.
     Asleep(Box<AllocTask>),
-    /// A task of its own.
+    /// An asynchronous task of its own.
     Awake(mpsc::Sender<Input>),
 }
 
@@ -69,16 +69,16 @@ pub(super) struct Node {
     allocs: BTreeMap<AllocId, AllocEntry>,
     jobs: JobVersionCache,
     turns: StartDependencies,
-    /// The heir that gets the data of an allocation, until it has them.
+    /// The heir that gets the data of an allocation, until the transfer is complete.
     heirs: BTreeMap<AllocId, AllocId>,
     collector: Collector,
     rounds: GcRoundTracker,
     asks: GcRequests,
-    /// Allocations with cgroups that were there before this agent.
+    /// Allocations whose cgroups existed before this agent.
     found: BTreeSet<AllocId>,
-    /// Whether what nobody wants was removed.
+    /// Whether unwanted tasks and directories were removed.
     swept: bool,
-    /// Tasks were found, but no record of any.
+    /// Tasks were found on the machine, but no stored record of any.
     store_lost: bool,
     /// The node had a store before, and this agent began one.
     store_is_new: bool,
@@ -116,7 +116,7 @@ impl Node {
         }
     }
 
-    /// Takes up what is stored, then reacts until the agent stops.
+    /// Takes over the stored allocations, then handles events until the agent stops.
     pub(super) async fn run(
         mut self,
         loaded: StoreContents,
@@ -136,7 +136,7 @@ impl Node {
                     None => return,
                 },
                 _ = look.tick() => {}
-                // There may be more space now.
+                // Space may have been freed.
                 Ok(()) = emptied.changed() => {}
                 () = alloc::until(refused) => {}
                 Ok(()) = last_contact.changed() => {
@@ -155,7 +155,7 @@ impl Node {
                     }
                     continue;
                 }
-                // Runners are dropped with this; their processes run on.
+                // The runners are dropped with this loop; their processes run on.
                 () = stop.cancelled() => return,
             }
             self.collect();
@@ -183,7 +183,7 @@ impl Node {
         for (desired, _) in allocs.values() {
             cores.adopt(tree, desired);
         }
-        // Who has begun first: whom the others wait for is among them.
+        // Allocations that have begun come first: the others may wait for one of them.
         let has_begun = |snapshot: &Option<AllocSnapshot>| {
             snapshot.as_ref().is_some_and(|snapshot| snapshot.prepared)
         };
@@ -196,7 +196,7 @@ impl Node {
                 BTreeSet::new()
             } else {
                 let mut before = self.before(&desired);
-                // The stop of the allocation that it replaces may not have reached the store.
+                // The stop of the replaced allocation may not have reached the store.
                 let previous = desired.previous.filter(|previous| self.is_live(*previous));
                 before.extend(previous);
                 before
@@ -244,7 +244,7 @@ impl Node {
         )
     }
 
-    /// An allocation that has not begun waits for others, and what it inherits stays until it has it.
+    /// Registers an allocation that waits for others. The data that it inherits stay until it has them.
     fn queue(&mut self, alloc: &DesiredAlloc, before: BTreeSet<AllocId>) {
         self.turns.wait(alloc.alloc_id, before);
         if let Some(previous) = alloc.inherits_from() {
@@ -252,12 +252,12 @@ impl Node {
         }
     }
 
-    /// An allocation has what it inherits, or will never want it.
+    /// Handles an allocation that has its inheritance, or will never need it.
     fn has_inherited(&mut self, alloc_id: AllocId) {
         self.heirs.retain(|_, heir| *heir != alloc_id);
     }
 
-    /// An allocation has ended: those that waited for it alone begin.
+    /// Handles the end of an allocation: allocations that waited for it alone begin.
     fn ended(&mut self, alloc_id: AllocId) {
         self.has_inherited(alloc_id);
         for next in self.turns.handle_ended(alloc_id) {
@@ -338,8 +338,8 @@ impl Node {
             found.unwrap_or_else(|| RemoteAlloc::none(alloc_id))
         };
         match change {
-            // One that was found here runs already: its start was recorded in a store that is lost, and
-            // its first report has not been committed.
+            // An allocation that was found here runs already. Its start was recorded in a store that is lost, and
+            // its first report was not committed.
             Change::Start(desired)
                 if !self.found.contains(&desired.alloc_id) && !self.may_have_run(&desired) =>
             {
@@ -379,8 +379,8 @@ impl Node {
         }
     }
 
-    /// Whether a one-off task of which nothing is recorded was here: its directories are, and the store that
-    /// would know more was lost. It runs at most once.
+    /// Whether a one-off task without a record was here before. Its directories exist, and the store with the
+    /// record was lost. The task runs at most once.
     fn may_have_run(&self, desired: &DesiredAlloc) -> bool {
         desired.job.spec.is_one_off()
             && self
@@ -392,7 +392,7 @@ impl Node {
                 .exists()
     }
 
-    /// Why nothing is known of an allocation that may have run and of which no process was found.
+    /// Returns the reason for the missing record of an allocation that may have run and has no process.
     fn without_trace(&self, desired: &DesiredAlloc) -> MissingRecordMeaning {
         let data = &self.context.storage.data;
         if self.store_is_new {
@@ -404,7 +404,7 @@ impl Node {
         }
     }
 
-    /// Tells every allocation of which something may run.
+    /// Sends an input to every allocation that may have a running task.
     fn notify_awake(&mut self, input: impl Fn() -> Input) {
         let asleep = |known: &AllocEntry| matches!(known.runner, RunnerState::Asleep(_));
         let all = self.allocs.iter().filter(|(_, known)| !asleep(known));
@@ -414,7 +414,7 @@ impl Node {
         }
     }
 
-    /// Never waits: a runner whose inbox is full may be waiting for this loop.
+    /// Sends an input without waiting: a runner whose inbox is full may be waiting for this loop.
     fn send_input(&mut self, alloc_id: AllocId, input: Input) {
         let Some(known) = self.allocs.get_mut(&alloc_id) else {
             return;
@@ -458,7 +458,7 @@ impl Node {
             }
         };
         if restored {
-            // Nobody here knows whether the last report of the earlier agent arrived.
+            // The agent does not know whether the last report of the earlier agent arrived.
             let report = runner.report();
             if report.client_status.is_terminal() {
                 self.context.session.outbox.put_ended(report);
@@ -469,7 +469,7 @@ impl Node {
             let ResourceContext { cores, tree, .. } = &self.context.resources;
             cores.adopt(tree, &desired);
         }
-        // One whose network was not given back has something to do.
+        // An allocation whose network still exists has work left.
         let sleeps = restored
             && !runner.is_destroy_asked()
             && runner.poll_timeout().is_none()
@@ -556,7 +556,7 @@ impl Node {
         self.report_collection(gc::seen(state, &context.storage.trash));
     }
 
-    /// Tells the servers of the collection that is over, if one is.
+    /// Reports a finished collection to the servers, if there is one.
     fn report_collection(&mut self, seen: GcReading) {
         let Some(report) = self.rounds.handle_seen(seen, now()) else {
             return;
@@ -573,7 +573,7 @@ impl Node {
         });
     }
 
-    /// Asks the drivers of an allocation that is to be destroyed, beside everything else.
+    /// Asks the drivers to release an allocation that is to be destroyed, in parallel to all other work.
     fn release(&mut self, alloc_id: AllocId) {
         let (context, events) = (Arc::clone(&self.context), self.events.clone());
         self.runners.spawn(async move {
@@ -597,13 +597,13 @@ impl Node {
             // The caller may have stopped waiting.
             let _sent = done.send(outlook);
         } else {
-            // For a server that does not hear, or an heir, nobody need wait.
+            // The caller does not wait for allocations that depend on an unreachable server or on an heir.
             waiting.retain(|alloc_id| kept(*alloc_id).is_none());
             self.asks.add(waiting, done);
         }
     }
 
-    /// Everything that has finished is to go; says what that is. What was refused is tried at once.
+    /// Schedules all finished allocations for removal and returns them. Refused deletions are retried at once.
     fn force(&mut self) -> BTreeSet<AllocId> {
         self.context.storage.trash.retry();
         self.collector.handle_forced()
@@ -624,7 +624,7 @@ impl Node {
         }
     }
 
-    /// The node knows all its allocations, if the server knows them.
+    /// Schedules a sweep. The node has all its allocations by then, if the server has them.
     fn sweep_later(&mut self) {
         let delay = if self.store_lost {
             SWEEP_DELAY_AFTER_LOSS
@@ -644,8 +644,8 @@ impl Node {
         });
     }
 
-    /// The node knows all its allocations, and what was found is older than what it knows: what belongs to none of
-    /// them is removed.
+    /// Removes found tasks and directories that belong to no known allocation. The node has all its allocations,
+    /// and its list is newer than the scan.
     fn sweep(&mut self, mut found: NodeInventory) {
         found.retain(|alloc_id| !self.allocs.contains_key(&alloc_id));
         let context = Arc::clone(&self.context);
@@ -654,7 +654,7 @@ impl Node {
     }
 }
 
-/// Ends the tasks of an inventory, and removes them and the directories.
+/// Ends the tasks of an inventory, and removes the tasks and directories.
 async fn remove_inventory(inventory: NodeInventory, context: &AgentContext) {
     for name in inventory.tasks {
         tracing::warn!(
@@ -676,7 +676,7 @@ async fn remove_inventory(inventory: NodeInventory, context: &AgentContext) {
     }
 }
 
-/// How long a stop of the group may take: its delay, its leader, then the slowest of the others.
+/// The longest time that a stop of the group may take: its delay, its leader, then the slowest of the others.
 fn longest_stop(group: &TaskGroup) -> Duration {
     let longest = |leader: bool| {
         let tasks = group.tasks.iter().filter(|task| task.leader == leader);
@@ -723,7 +723,7 @@ async fn until(clock: ContactClock, timeout: Option<(Timestamp, &'static str)>) 
     }
 }
 
-/// The reason why an allocation that has finished may not go, even on request.
+/// The reason why a finished allocation must stay, even on request.
 fn kept(
     context: &AgentContext,
     heirs: &BTreeMap<AllocId, AllocId>,
@@ -738,7 +738,7 @@ fn kept(
     }
 }
 
-/// How full the file system of the allocations is.
+/// The usage of the file system of the allocations.
 fn space(storage: &StorageContext) -> GcSpace {
     let usage = disk_usage(&storage.data.allocs());
     GcSpace {

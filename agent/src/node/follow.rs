@@ -12,7 +12,7 @@ use crate::context::AgentContext;
 use crate::limits::{BRIDGE_LOOK_INTERVAL, START_HEALTH_INTERVAL};
 use crate::network::verdicts::reported_verdict;
 
-/// Keeps up with the machine's devices until the agent stops.
+/// Handles changes of the machine's devices until the agent stops.
 pub(super) async fn bridge_devices(context: Arc<AgentContext>, stop: CancellationToken) {
     let bridge = &context.network.bridge;
     if bridge.unsupported().is_some() {
@@ -25,7 +25,7 @@ pub(super) async fn bridge_devices(context: Arc<AgentContext>, stop: Cancellatio
             _ = look.tick() => {}
             () = stop.cancelled() => return,
         }
-        // The leftovers of an earlier agent are swept once. After that a node without such jobs does nothing.
+        // The leftovers of an earlier agent are swept once. After that, a node without such jobs does nothing.
         if let Some(bpf) = context.bpf()
             && (first || bridge.is_used())
         {
@@ -48,7 +48,7 @@ pub(super) async fn recover_cni_networks(
     stop.run_until_cancelled(recovered).await;
 }
 
-/// Looks at the node now and then until the agent stops.
+/// Checks the health of starts at intervals until the agent stops.
 pub(super) async fn start_health(context: Arc<AgentContext>, stop: CancellationToken) {
     let mut look = tokio::time::interval(START_HEALTH_INTERVAL);
     while stop.run_until_cancelled(look.tick()).await.is_some() {
@@ -59,7 +59,7 @@ pub(super) async fn start_health(context: Arc<AgentContext>, stop: CancellationT
     }
 }
 
-/// Takes verdicts from the programs until the agent stops.
+/// Reads verdicts from the programs until the agent stops.
 pub(super) async fn packet_verdicts(context: Arc<AgentContext>, stop: CancellationToken) {
     let Some(bpf) = context.bpf() else { return };
     let mut verdicts = match bpf.verdicts() {
@@ -72,7 +72,7 @@ pub(super) async fn packet_verdicts(context: Arc<AgentContext>, stop: Cancellati
             return;
         }
     };
-    // Whose a cgroup is; of a task that ended a moment ago too.
+    // The owner of each cgroup, including tasks that ended a moment ago.
     let mut tasks: HashMap<u64, (AllocId, String)> = HashMap::new();
     loop {
         let mut batch: Vec<PacketVerdict> = Vec::new();

@@ -5,8 +5,8 @@ use muster_domain::id::AllocId;
 use crate::resources::cgroup::{NodeTree, TaskName};
 use crate::storage::allocdir::DataDir;
 
-/// Tasks and directories on the machine. An allocation that begins after the look is not in it. A caller that removes
-/// what belongs to none must therefore ask for the known allocations after the look, not before.
+/// Tasks and directories on the machine. An allocation that begins after the scan is not in it. A caller that
+/// removes unowned entries must therefore ask for the known allocations after the scan, not before.
 #[derive(Debug)]
 pub(crate) struct NodeInventory {
     pub(crate) tasks: Vec<TaskName>,
@@ -21,7 +21,7 @@ impl NodeInventory {
         }
     }
 
-    /// Keeps the parts that belong to no allocation, or to one of which `stray` holds.
+    /// Keeps entries that belong to no allocation, or to one for which `stray` returns true.
     pub(crate) fn retain(&mut self, stray: impl Fn(AllocId) -> bool) {
         self.tasks
             .retain(|name| name.alloc.parse().map_or(true, &stray));

@@ -1,6 +1,6 @@
 //! Versions of jobs, each in memory once.
 //!
-//! Every wanted allocation comes with its job. A thousand instances of one would be a thousand copies.
+//! Every desired allocation arrives with its job. A thousand instances of one job would be a thousand copies.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -8,19 +8,19 @@ use std::sync::{Arc, Weak};
 use muster_domain::id::JobKey;
 use muster_domain::job::JobVersion;
 
-/// How many are known before those are looked for that no allocation has any more.
+/// Number of known versions before the first sweep for versions that no allocation has any more.
 const SWEEP_MIN: usize = 64;
 
 /// The newest version of each job that an allocation here has.
 #[derive(Debug, Default)]
 pub(super) struct JobVersionCache {
     known: BTreeMap<JobKey, Weak<JobVersion>>,
-    /// How many may be known before the next sweep.
+    /// Number of known versions that triggers the next sweep.
     sweep_at: usize,
 }
 
 impl JobVersionCache {
-    /// `job`, or the equal one that an allocation has already.
+    /// Returns `job`, or the equal one that an allocation has already.
     pub(super) fn shared(&mut self, job: Arc<JobVersion>) -> Arc<JobVersion> {
         let key = job.spec.key();
         let known = self.known.get(&key).and_then(Weak::upgrade);

@@ -1,4 +1,4 @@
-//! Opens what a node is made of, in the order in which things need each other.
+//! Opens the parts of a node, in the order of their dependencies.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -69,7 +69,7 @@ pub(super) struct AgentParts {
     pub(super) clients: Vec<Client>,
     /// Allocations that have a cgroup with processes.
     pub(super) found: BTreeSet<AllocId>,
-    /// The record of when a leader last heard of the node.
+    /// The file with the time of the last heartbeat that a leader counted.
     pub(super) contact: ContactFile,
 }
 
@@ -213,8 +213,8 @@ pub(super) async fn open(
     })
 }
 
-/// Opens the rules of what tasks may send and receive, the programs that enforce them, and the networks of allocations.
-/// Tasks that run get their network policies before fresh maps count.
+/// Opens the network rules of tasks, the programs that enforce them, and the networks of allocations. Running tasks
+/// get their network policies before fresh maps take effect.
 fn open_network(
     config: &AgentConfig,
     data: &DataDir,
@@ -237,8 +237,7 @@ fn open_network(
     (rules, bpf, bridge)
 }
 
-/// Collects what drivers in processes of their own need of the agent. The agent may have an OOM score that is not for
-/// them.
+/// Collects the context for drivers in processes of their own. The agent's OOM score may not apply to them.
 fn around(
     config: &AgentConfig,
     data: &DataDir,
@@ -267,7 +266,8 @@ fn around(
     }
 }
 
-/// The node's id, and what the agent knew; a node that had an id and knows nothing has lost it.
+/// Opens the store, and returns the node's id and the stored state. A node that had an id and has no state has lost
+/// its store.
 fn open_store(
     data: &DataDir,
     conditions: &Conditions,
@@ -279,7 +279,7 @@ fn open_store(
     Ok((node_id, store, loaded))
 }
 
-/// The data directory, with what the agent itself needs in it.
+/// Returns the data directory with the agent's own directories in it.
 fn prepared(config: &AgentConfig) -> Result<DataDir, StartAgentError> {
     let data = DataDir::new(&config.data_dir);
     let data = data.map_err(|error| StartAgentError::Dirs(error.to_string()))?;
@@ -295,7 +295,7 @@ fn in_process(config: &AgentConfig) -> Drivers {
     drivers
 }
 
-/// Takes what drivers and programs tell, until the agent stops.
+/// Starts the loops that follow drivers, eBPF programs and the machine until the agent stops.
 fn follow_all(context: &Arc<AgentContext>, stop: &CancellationToken, tasks: &mut JoinSet<()>) {
     tasks.spawn(super::follow::packet_verdicts(
         Arc::clone(context),
@@ -393,7 +393,7 @@ fn native_process(
     let command = config.driver_command.clone();
     let settings = config.plugins.get(native::NAME);
     let mut env = config.driver_env.clone();
-    // The driver's own limit is the agent's, which was raised; tasks get the one that was found.
+    // The driver inherits the agent's limit, which was raised; tasks get the original one.
     env.extend(open_files.map(|soft| ("MUSTER_OPEN_FILES".into(), soft.to_string().into())));
     let process = NativeProcess::new(
         command,
@@ -404,7 +404,7 @@ fn native_process(
     Ok(Some(process))
 }
 
-/// The tree of an earlier agent, wherever that was, else one below this process's own group.
+/// Opens the tree of an earlier agent, wherever it is, or else one below this process's own cgroup.
 fn open_tree(data: &DataDir, node_id: NodeId) -> Result<(Hierarchies, NodeTree), StartAgentError> {
     let failed = |error: &dyn std::error::Error| StartAgentError::Cgroup(chain(error));
     let hierarchies = Hierarchies::probe().map_err(|error| failed(&error))?;
@@ -422,7 +422,7 @@ fn open_tree(data: &DataDir, node_id: NodeId) -> Result<(Hierarchies, NodeTree),
     Ok((hierarchies, tree))
 }
 
-/// The tree, with what the operator reserved kept from it.
+/// Opens the tree and keeps the operator's reserved resources from it.
 fn reserving_tree(
     config: &AgentConfig,
     data: &DataDir,
@@ -433,7 +433,7 @@ fn reserving_tree(
     Ok((hierarchies, tree))
 }
 
-/// Keeps from tasks what the operator reserved, whatever they ask for.
+/// Keeps the operator's reserved resources from tasks, whatever the tasks request.
 fn reserve(config: &AgentConfig, tree: &NodeTree) -> Result<(), StartAgentError> {
     let (total, reserved) = (meminfo().total, config.reserved.memory_mb);
     let left = total.saturating_sub(reserved.saturating_mul(1 << 20));
@@ -466,8 +466,8 @@ pub(crate) fn recorded_tree(data: &DataDir) -> Option<NodeTree> {
     }
 }
 
-/// The eBPF programs, or why there are none, which is said here. `fill` is given those whose maps are fresh, before
-/// they judge anything.
+/// Opens the eBPF programs, or logs and returns the reason for their absence. `fill` gets programs with fresh maps
+/// before they judge any packet.
 fn open_bpf(
     data: &DataDir,
     node_id: NodeId,
@@ -505,7 +505,7 @@ fn try_bpf(
     prepared.activate().map_err(|error| chain(&error))
 }
 
-/// The trash; what earlier agents left in it is deleted beside everything else.
+/// Opens the trash. Remains of earlier agents are deleted in the background.
 fn open_trash(data: &DataDir, gc: GcConfig) -> Result<Trash, StartAgentError> {
     let trash = Trash::start(&data.trash(), gc.parallel_destroys.max(1));
     let trash = trash.map_err(|error| StartAgentError::Dirs(format!("the trash: {error}")))?;
@@ -515,7 +515,7 @@ fn open_trash(data: &DataDir, gc: GcConfig) -> Result<Trash, StartAgentError> {
     Ok(trash)
 }
 
-/// Ephemeral disks. That they are measured where they could be limited is said here.
+/// Opens ephemeral disks. Logs the reason if they are only measured and not limited.
 fn open_disks(config: &AgentConfig, data: &DataDir) -> Result<Arc<Disks>, StartAgentError> {
     let disks = Disks::start(&data.allocs(), config.disk);
     let disks = disks.map_err(|error| StartAgentError::Dirs(format!("its disks: {error}")))?;

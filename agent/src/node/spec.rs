@@ -28,7 +28,7 @@ use crate::storage::disk::DiskEnforcementMode;
 use crate::tasks::drivers::DriverHealth;
 use crate::tasks::drivers::nomad::NomadDrivers;
 
-/// Facts that the opened parts of the node know.
+/// Facts that come from the opened parts of the node.
 #[derive(Debug)]
 pub(super) struct NodeFacts {
     pub(super) node_id: NodeId,
@@ -43,7 +43,7 @@ pub(super) struct NodeFacts {
     pub(super) node_secret: NodeSecret,
     pub(super) nomad_drivers: NomadDrivers,
     pub(super) cni: Arc<CniNetworks>,
-    /// Plugins and networks that were found last.
+    /// Plugins and networks that the last look found.
     pub(super) cni_attributes: BTreeMap<String, String>,
 }
 
@@ -148,7 +148,7 @@ impl Publisher {
         (publisher, published)
     }
 
-    /// Follows the drivers' health and the node's conditions at once and the machine's facts once in a while.
+    /// Follows the drivers' health and the node's conditions immediately, and the machine's facts at intervals.
     pub(super) async fn run(mut self, stop: CancellationToken) {
         let mut look = tokio::time::interval(FINGERPRINT_INTERVAL);
         let mut conditions = self.conditions.changes();
@@ -211,7 +211,7 @@ impl Publisher {
     }
 }
 
-/// While the node has a condition, no driver of it takes tasks, and each says why.
+/// Makes all drivers of the node unhealthy during a condition, with its reason.
 fn withhold(
     drivers: &mut DriverHealth,
     attributes: &mut BTreeMap<String, String>,
@@ -231,7 +231,7 @@ fn withhold(
     }
 }
 
-/// The node's addresses by network: what the operator names, and how servers are reached.
+/// The node's addresses by network: those that the operator names, and the one towards the servers.
 fn addresses(config: &AgentConfig, towards_servers: &str) -> Vec<HostAddress> {
     let mut addresses = config.addresses.clone();
     let is_default = |address: &HostAddress| address.network == DEFAULT_HOST_NETWORK;
@@ -246,7 +246,7 @@ fn addresses(config: &AgentConfig, towards_servers: &str) -> Vec<HostAddress> {
     addresses
 }
 
-/// The volumes that are there.
+/// Returns the volumes whose directories exist.
 fn offered(volumes: &BTreeMap<String, HostVolume>) -> BTreeMap<String, HostVolume> {
     let there = volumes.iter().filter(|(name, volume)| {
         let there = Path::new(&volume.path).is_dir();
@@ -264,8 +264,8 @@ fn offered(volumes: &BTreeMap<String, HostVolume>) -> BTreeMap<String, HostVolum
         .collect()
 }
 
-/// Free disk space changes all the time, and each change would be a registration: the first value
-/// stays until it is off by a tenth.
+/// Smooths the free disk space, whose every change would be a registration. The first value stays until it is off
+/// by a tenth.
 fn smooth_disk_space(
     total: &mut Amount,
     attributes: &mut BTreeMap<String, String>,

@@ -18,7 +18,7 @@ pub(super) fn sweep(bpf: &Bpf, tree: &NodeTree) {
     }
 }
 
-/// The cgroups of tasks that there are.
+/// Returns the existing cgroups of tasks.
 pub(super) fn alive(tree: &NodeTree) -> BTreeSet<u64> {
     let groups = tree.tasks().unwrap_or_default();
     let alive = groups.iter().filter_map(|name| {
@@ -28,7 +28,7 @@ pub(super) fn alive(tree: &NodeTree) -> BTreeSet<u64> {
     alive.collect()
 }
 
-/// Removes what eBPF maps have of cgroups that are gone, now and then until the agent stops.
+/// Removes entries of eBPF maps whose cgroups are gone, at intervals until the agent stops.
 pub(super) async fn reconcile(context: Arc<AgentContext>, stop: CancellationToken) {
     let mut before = BTreeSet::new();
     let mut look = tokio::time::interval(RECONCILE_INTERVAL);
@@ -36,7 +36,7 @@ pub(super) async fn reconcile(context: Arc<AgentContext>, stop: CancellationToke
         let of = Arc::clone(&context);
         let looked = tokio::task::spawn_blocking(move || stale(&of)).await;
         let stale = looked.unwrap_or_default();
-        // A task that has just ended is cleaned up by its runner, which still reads what was counted.
+        // The runner of a task that has just ended still reads its counts, and removes its entries itself.
         for cgroup in stale.intersection(&before) {
             let Some(Ok(())) = context.bpf().map(|bpf| bpf.forget(*cgroup)) else {
                 continue;
@@ -49,14 +49,14 @@ pub(super) async fn reconcile(context: Arc<AgentContext>, stop: CancellationToke
     }
 }
 
-/// Cgroups that the maps know and that are gone.
+/// Returns cgroups in the maps that no longer exist.
 fn stale(context: &AgentContext) -> BTreeSet<u64> {
     let known = context.bpf().and_then(|bpf| bpf.collect().ok());
     let Some(known) = known else {
         return BTreeSet::new();
     };
-    // Looked for after the maps were read: the cgroup of a task is made before its entries. A tree that cannot be read
-    // says nothing.
+    // The cgroups are read after the maps, because the cgroup of a task is made before its entries. An unreadable
+    // tree proves nothing.
     let Ok(tasks) = context.resources.tree.tasks() else {
         return BTreeSet::new();
     };
@@ -74,7 +74,7 @@ fn stale(context: &AgentContext) -> BTreeSet<u64> {
     stale
 }
 
-/// Removes network policies that tasks had before this agent found them and gave them theirs.
+/// Removes network policies that tasks had before this agent found the tasks and attached new policies.
 pub(super) async fn sweep_later(context: Arc<AgentContext>, stop: CancellationToken) {
     tokio::select! {
         () = tokio::time::sleep(SWEEP_AFTER) => {}

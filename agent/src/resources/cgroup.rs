@@ -1,4 +1,4 @@
-//! cgroups: where they are on this host, the node's own tree, and one group a task.
+//! cgroups: their mounts on this host, the node's own tree, and one group for each task.
 //!
 //! ```text
 //! <agent's own cgroup>/muster-<8 hex>/<allocation>/<task>    in the v2 hierarchy: identity, kill, freeze
@@ -7,12 +7,12 @@
 //! <agent's own cgroup>/agent                                 the agent, where v2 wants it in a leaf
 //! ```
 //!
-//! A controller is either bound to v1 or to v2, and its limits go there: `cpu`, `cpuset`, `io`, `memory` and
-//! `pids` each have a file that knows both. Each limit is read back after it was set; one that does not
-//! hold is an error, one whose controller is not to be had is named in [`TaskCgroup::unenforced`].
-//! Values are written through cgroups-rs one by one, never through its `apply`, which swallows
-//! errors. This module is the only one that knows paths of the cgroup file system, and it touches
-//! nothing outside the tree it made, but for the agent's own leaf.
+//! A controller is bound either to v1 or to v2, and its limits are set there. `cpu`, `cpuset`, `io`, `memory` and
+//! `pids` each have a module that handles both versions. Each limit is read back after it was set. A limit that does
+//! not hold is an error. A limit whose controller is unavailable is listed in [`TaskCgroup::unenforced`]. Values are
+//! written through cgroups-rs one by one, never through its `apply`, which swallows errors. This module is the only one
+//! that handles paths of the cgroup file system. It touches nothing outside the tree that it made, except the agent's
+//! own leaf.
 
 mod controller;
 mod cpu;

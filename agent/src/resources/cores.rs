@@ -1,7 +1,7 @@
-//! Cores that tasks have for themselves, and keeping all others off them.
+//! Cores that are reserved for single tasks, and keeping all other tasks off them.
 //!
-//! While any task has cores of its own, those that have none run on what is left; when nothing is left,
-//! anywhere. A task that starts meanwhile is born there, one that runs is moved.
+//! While any task has reserved cores, tasks without reserved cores run on the remaining cores. If no core remains, they
+//! run on all cores. A task that starts meanwhile starts there, and a running task is moved.
 
 use std::collections::BTreeMap;
 use std::sync::{PoisonError, RwLock};
@@ -12,15 +12,15 @@ use crate::resources::cgroup::{NodeTree, TaskName};
 
 type CoresByTask = BTreeMap<TaskName, Vec<u16>>;
 
-/// Which task has which cores.
+/// The cores that each task holds.
 #[derive(Debug, Default)]
 pub(crate) struct Cores {
     held: RwLock<CoresByTask>,
 }
 
 impl Cores {
-    /// An allocation that an earlier agent ran: those of its tasks that have groups have their cores still.
-    /// To be called for all before anything else happens to any.
+    /// Adopts an allocation that an earlier agent ran. Its tasks that have groups still hold their cores. The caller
+    /// adopts all allocations before any other call.
     pub(crate) fn adopt(&self, tree: &NodeTree, desired: &DesiredAlloc) {
         let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
         for cores in &desired.holding.cores {
@@ -39,18 +39,18 @@ impl Cores {
         }
     }
 
-    /// `task` has the cores `ids` from now on.
+    /// Gives `task` the cores `ids`.
     pub(crate) fn hold(&self, tree: &NodeTree, task: &TaskName, ids: &[u16]) {
         let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
         let is_new = held.insert(task.clone(), ids.to_vec()).as_deref() != Some(ids);
         if is_new {
             share(tree, &held);
-            // One that runs already, and of which nothing was known, was taken for one of the others.
+            // If the task runs already and was unknown, `share` moved it to the shared cores.
             tree.share_cores(|other| other == task, ids);
         }
     }
 
-    /// `task` has no cores of its own any more. Repeating it changes nothing.
+    /// Releases the reserved cores of `task`. A repeated call changes nothing.
     pub(crate) fn release(&self, tree: &NodeTree, task: &TaskName) {
         let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
         if held.remove(task).is_some() {
@@ -58,8 +58,8 @@ impl Cores {
         }
     }
 
-    /// Has `make` make the groups of a task that has no cores of its own, with the cores it may run on;
-    /// none means any. Nobody takes cores meanwhile.
+    /// Calls `make` to create the groups of a task without reserved cores. `make` gets the cores that the task may run
+    /// on; an empty list means any. No task can reserve cores meanwhile.
     pub(crate) fn shared<T>(&self, tree: &NodeTree, make: impl FnOnce(Vec<u16>) -> T) -> T {
         let held = self.held.read().unwrap_or_else(PoisonError::into_inner);
         let shared = if held.is_empty() {
@@ -78,7 +78,7 @@ fn share(tree: &NodeTree, held: &CoresByTask) {
     );
 }
 
-/// Returns the cores of `all` that nobody holds, or all of them if each is held.
+/// Returns the cores of `all` that no task holds, or all of them if every core is held.
 fn left(held: &CoresByTask, all: &[u16]) -> Vec<u16> {
     let free = |core: &&u16| !held.values().any(|ids| ids.contains(core));
     let free: Vec<u16> = all.iter().filter(free).copied().collect();

@@ -1,8 +1,9 @@
-//! Limits the disks that come while tasks run.
+//! Limits the disks that appear while tasks run.
 //!
-//! A task's rates are written for each disk that is there when they are set (`cgroup/io.rs`). Every
-//! [`DISKS_LOOK_INTERVAL`] the file of each task that has rates is compared with the disks that are there: so a disk is
-//! found that came while a task was being started, too. The task gets an event. What cannot be set is tried again.
+//! A task's rates are written for each disk that exists when they are set (`cgroup/io.rs`). Every
+//! [`DISKS_LOOK_INTERVAL`] the rates of each task that has some are compared with the existing disks. So a disk that
+//! appears while a task is being started is found, too. The task gets an event. A rate that cannot be set is tried
+//! again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,10 +18,10 @@ use crate::limits::DISKS_LOOK_INTERVAL;
 use crate::resources::cgroup::disks;
 use crate::tasks::live::LiveTasks;
 
-/// A task, with what was last said of it that could not be done.
+/// The last reported failure of each task.
 type LastFailures = BTreeMap<(AllocId, String), String>;
 
-/// Looks until the agent stops.
+/// Checks the disks until the agent stops.
 pub(crate) async fn follow(context: Arc<AgentContext>, stop: CancellationToken) {
     let mut looks = tokio::time::interval(DISKS_LOOK_INTERVAL);
     let mut failures = LastFailures::new();
@@ -32,7 +33,8 @@ pub(crate) async fn follow(context: Arc<AgentContext>, stop: CancellationToken) 
     }
 }
 
-/// Limits every task's new disks, and returns what failed; what failed like `before` is not said again.
+/// Limits every task's new disks, and returns the failures. A failure that equals the one in `before` is not reported
+/// again.
 async fn reconcile(tasks: &LiveTasks, before: &LastFailures) -> LastFailures {
     let disks = disks();
     let mut failures = LastFailures::new();
@@ -43,7 +45,7 @@ async fn reconcile(tasks: &LiveTasks, before: &LastFailures) -> LastFailures {
         let message = match cgroup.limit_new_disks(&disks) {
             Ok(new) if new.is_empty() => continue,
             Ok(new) => format!("limits of disks hold for {}, too", new.join(", ")),
-            // It ends.
+            // The task is ending.
             Err(_) if !cgroup.dir().exists() => continue,
             Err(error) => {
                 let error = chain(&error);

@@ -1,21 +1,21 @@
-//! Whom the kernel kills for memory: anybody rather than the agent.
+//! The order in which the kernel kills processes when memory runs out: the agent last.
 //!
-//! A child inherits the value of its parent. Drivers are given [`DEFAULT`] when they are placed, before they are asked
-//! to start anything, and so are their tasks.
+//! A child inherits the value of its parent. Drivers get [`DEFAULT`] when they are placed, before they are asked to
+//! start a task, and so do their tasks.
 
 use std::io;
 
-/// The value of a process for which nobody set one.
+/// The value of a process whose value was never set.
 pub(crate) const DEFAULT: i16 = 0;
 
-/// Sets it for this process, and says so where that is not possible: the agent runs without it.
+/// Sets the value for this process. A failure is only logged, because the agent can run without it.
 pub(crate) fn set_own(score: i16) {
     if let Err(error) = set("self", score) {
         tracing::warn!(score, %error, "the kernel may kill the agent for memory before others");
     }
 }
 
-/// Sets it for a process.
+/// Sets the value for a process.
 pub(crate) fn set_for(pid: u32, score: i16) {
     match set(&pid.to_string(), score) {
         Ok(()) => {}

@@ -3,7 +3,7 @@
 use crate::limits::CGROUP_EMPTY_DEADLINE;
 use crate::resources::cgroup::TaskCgroup;
 
-/// Kills everything in `cgroup` and waits until it is gone.
+/// Kills all processes in `cgroup` and waits until they are gone.
 pub(crate) async fn kill(cgroup: &TaskCgroup) {
     if let Err(error) = cgroup.kill() {
         tracing::error!(%error, "a cgroup cannot be killed");

@@ -1,9 +1,9 @@
-//! Users of tasks that name none and whose driver runs tasks as users that no database knows.
+//! Users of tasks that name no user and whose driver supports users without an entry in a user database.
 //!
-//! Each such task has a number of its own, user and group in one. The number is from a range that the operator keeps
-//! free of others. The task has it from its first start until its allocation is destroyed, so that its files are nobody
-//! else's meanwhile. The holders of numbers are stored before a task is started. A task that runs although the store
-//! was lost has its number in the configuration of its handle. Two agents on one machine need ranges of their own.
+//! Each such task has a number of its own, as user and as group. The number is from a range that the operator keeps
+//! free. The task keeps it from its first start until its allocation is destroyed, so that its files belong to no other
+//! user meanwhile. The holders of numbers are stored before a task is started. If the store was lost, the number of a
+//! running task is in the configuration of its handle. Two agents on one machine need separate ranges.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,10 +12,10 @@ use muster_domain::id::AllocId;
 
 use crate::logs::FifoOwner;
 
-/// The words before a number in the name that drivers are told, as drivers for Nomad read it.
+/// The prefix of the user name that drivers get, as drivers for Nomad parse it.
 const NAME_PREFIX: &str = "nomad-";
 
-/// Numbers of users that no database knows.
+/// Numbers of users that are in no user database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UserRange {
     min: u32,
@@ -34,11 +34,11 @@ pub struct UserRangeError {
 }
 
 impl UserRange {
-    /// The numbers from `min` to `max`, both among them.
+    /// Creates the range from `min` to `max`, both included.
     ///
     /// # Errors
     ///
-    /// If there is none, or root or the number that means no user is among them.
+    /// If the range is empty, or contains root or the number that means no user.
     pub fn new(min: u32, max: u32) -> Result<Self, UserRangeError> {
         if min == 0 || max < min || max == u32::MAX {
             return Err(UserRangeError { min, max });
@@ -50,7 +50,7 @@ impl UserRange {
         (self.min..=self.max).contains(&number)
     }
 
-    /// The number after `number`, beginning again behind the last.
+    /// The number after `number`; the first one follows the last.
     fn after(self, number: u32) -> u32 {
         if number >= self.max {
             self.min
@@ -61,7 +61,7 @@ impl UserRange {
 }
 
 impl Default for UserRange {
-    /// Nomad's: ten thousand, more than a node has tasks.
+    /// Nomad's default: ten thousand numbers, more than a node has tasks.
     fn default() -> Self {
         Self {
             min: 80_000,
@@ -70,7 +70,7 @@ impl Default for UserRange {
     }
 }
 
-/// Every number is somebody's.
+/// Every number of the range is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "all {} users from {} to {} are taken by tasks of this node: widen `client {{ users {{ dynamic_user_min, dynamic_user_max }} }}`, collect finished allocations (`muster system gc`), or name a `user` in the task",
@@ -80,7 +80,7 @@ pub(crate) struct NoUserLeftError {
     range: UserRange,
 }
 
-/// Which task has which number.
+/// The number that each task has.
 #[derive(Debug)]
 pub(crate) struct WorkloadUsers {
     range: UserRange,
@@ -91,12 +91,13 @@ pub(crate) struct WorkloadUsers {
 struct UserTable {
     by_task: BTreeMap<AllocId, BTreeMap<String, u32>>,
     taken: BTreeSet<u32>,
-    /// Given last; the next search begins behind it, so that a number that was given back rests for as long as can be.
+    /// The number that was assigned last. The next search begins after it, so that a released number stays unused as
+    /// long as possible.
     last: Option<u32>,
 }
 
 impl WorkloadUsers {
-    /// Creates the table with the numbers that tasks of earlier agents have, which may be outside of the range.
+    /// Creates the table with the numbers of earlier agents' tasks, which may be outside of the range.
     pub(crate) fn new(range: UserRange, by_task: BTreeMap<AllocId, BTreeMap<String, u32>>) -> Self {
         let taken: BTreeSet<u32> = by_task
             .values()
@@ -114,18 +115,18 @@ impl WorkloadUsers {
         }
     }
 
-    /// The number of a task that has one.
+    /// The number of a task, if it has one.
     pub(crate) fn of(&self, alloc_id: AllocId, task: &str) -> Option<u32> {
         self.locked().by_task.get(&alloc_id)?.get(task).copied()
     }
 
-    /// The numbers of an allocation's tasks, as they are stored.
+    /// The numbers of an allocation's tasks, in their stored form.
     pub(crate) fn of_alloc(&self, alloc_id: AllocId) -> BTreeMap<String, u32> {
         let held = self.locked();
         held.by_task.get(&alloc_id).cloned().unwrap_or_default()
     }
 
-    /// A number for a task: the one that it has, or one that nobody has.
+    /// Returns the number of a task. A task without a number gets a free one.
     pub(crate) fn take(&self, alloc_id: AllocId, task: &str) -> Result<u32, NoUserLeftError> {
         let mut held = self.locked();
         if let Some(number) = held.by_task.get(&alloc_id).and_then(|it| it.get(task)) {
@@ -145,7 +146,7 @@ impl WorkloadUsers {
         Ok(number)
     }
 
-    /// A running task says that it has `number`. Returns whether that was not known.
+    /// Records that a running task has `number`. Returns whether the number was unknown.
     pub(crate) fn claim(&self, alloc_id: AllocId, task: &str, number: u32) -> bool {
         let mut held = self.locked();
         let of_alloc = held.by_task.get(&alloc_id);
@@ -162,7 +163,7 @@ impl WorkloadUsers {
         true
     }
 
-    /// Gives back what an allocation's tasks have.
+    /// Releases the numbers of an allocation's tasks.
     pub(crate) fn release(&self, alloc_id: AllocId) {
         let mut held = self.locked();
         for number in held.by_task.remove(&alloc_id).into_iter().flatten() {
@@ -171,7 +172,7 @@ impl WorkloadUsers {
     }
 
     fn locked(&self) -> MutexGuard<'_, UserTable> {
-        // A panic elsewhere leaves it whole: a number too much is taken at worst.
+        // A panic elsewhere leaves the table valid; at worst a number stays taken.
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -189,12 +190,12 @@ pub(crate) fn name_of(number: u32) -> String {
     format!("{NAME_PREFIX}{number}")
 }
 
-/// The number behind what a driver was told for `user`, if that came from here.
+/// The number in a user name that a driver got, if the name came from this module.
 pub(crate) fn number_in(name: &str) -> Option<u32> {
     name.strip_prefix(NAME_PREFIX)?.parse().ok()
 }
 
-/// User and group of one number.
+/// The user and the group of one number.
 pub(crate) fn owner(number: u32) -> FifoOwner {
     FifoOwner {
         uid: number,
@@ -249,7 +250,7 @@ mod tests {
         assert_eq!(users.take(SECOND, "a"), Ok(10));
     }
 
-    /// A number that was given back last is given last: its task may have files that are still looked at.
+    /// A released number is assigned last, because its task may have files that are still being read.
     #[test]
     fn a_number_that_was_given_back_rests() {
         let users = fresh();

@@ -1,8 +1,8 @@
-//! How many bytes of a stream may be taken, at a rate. Pure.
+//! The bytes of a stream that may be taken at a rate. Pure.
 //!
-//! Bytes are saved up at the rate for at most [`LIMIT_BURST`]. Once they are used up, none may be taken until
-//! those of [`LIMIT_QUANTUM`] are saved: so a stream above its rate is looked at a few times a second and
-//! not for each line, and gaps come apart by as many bytes.
+//! Bytes are saved up at the rate for at most [`LIMIT_BURST`]. Once they are used up, none may be taken until the
+//! bytes of [`LIMIT_QUANTUM`] are saved. So a stream above its rate is looked at a few times a second and not for
+//! each line. Gaps are at least that many bytes apart.
 
 use std::time::Duration;
 
@@ -13,27 +13,27 @@ use crate::ring::limits::{LIMIT_BURST, LIMIT_BYTES_MIN, LIMIT_QUANTUM};
 /// The amount that may be taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Allowance {
-    /// So many bytes, at least one.
+    /// This number of bytes, at least one.
     Bytes(u64),
     NoneUntil(Duration),
 }
 
-/// Bytes saved up. Times are counted from any begin that stays the same.
+/// Bytes saved up. Times count from any fixed start.
 #[derive(Clone, Debug)]
 pub(crate) struct Bucket {
     bytes_per_second: u64,
-    /// Most that are saved up.
+    /// The most bytes that are saved up.
     bytes_max: u64,
-    /// As many must be saved once they were used up.
+    /// Bytes that must be saved after the bucket was empty.
     quantum: u64,
     saved: u64,
-    /// Up to when bytes were saved up.
+    /// The time up to which bytes were saved up.
     at: Duration,
     used_up: bool,
 }
 
 impl Bucket {
-    /// A full one.
+    /// Returns a full bucket.
     pub(crate) fn new(bytes_per_second: u64, now: Duration) -> Self {
         let bytes_per_second = bytes_per_second.max(1);
         let quantum = bytes_in(bytes_per_second, LIMIT_QUANTUM).max(LIMIT_BYTES_MIN);
@@ -60,7 +60,7 @@ impl Bucket {
         Allowance::NoneUntil(self.at + time_for(self.bytes_per_second, self.quantum - self.saved))
     }
 
-    /// `bytes` were taken; more than were allowed are owed by nobody.
+    /// Takes `bytes` out of the bucket; an excess is forgiven.
     pub(crate) fn took(&mut self, bytes: u64) {
         self.saved = self.saved.saturating_sub(bytes);
         self.used_up = self.used_up || self.saved == 0;
@@ -85,7 +85,7 @@ fn bytes_in(bytes_per_second: u64, time: Duration) -> u64 {
     saturating::to_u64(bytes)
 }
 
-/// Time in which `bytes` come at a rate, rounded up.
+/// Time in which `bytes` arrive at a rate, rounded up.
 fn time_for(bytes_per_second: u64, bytes: u64) -> Duration {
     let nanos = (u128::from(bytes) * NANOS).div_ceil(u128::from(bytes_per_second));
     Duration::from_nanos(saturating::to_u64(nanos))
@@ -115,7 +115,7 @@ mod tests {
         assert_eq!(bucket.allowance(ms(60_000)), Allowance::Bytes(4_000));
     }
 
-    /// A quarter of a second is saved up before any are taken, however often it is asked.
+    /// A quarter of a second's bytes are saved up before any are taken, however often the bucket is asked.
     #[test]
     fn exhausted_bucket_refills_by_whole_quantum() {
         let mut bucket = Bucket::new(4_000, ms(0));
@@ -129,7 +129,7 @@ mod tests {
         assert_eq!(bucket.allowance(ms(250)), Allowance::NoneUntil(ms(500)));
     }
 
-    /// Asked at odd times, it gives what a rate of three bytes a millisecond and a burst make.
+    /// The bucket is asked at odd times. It gives the bytes of a burst and of a rate of three bytes a millisecond.
     #[test]
     fn parts_of_bytes_are_not_lost() {
         for rate in [1_024, 3_000, 777_777_777] {
@@ -151,7 +151,7 @@ mod tests {
         }
     }
 
-    /// At 1 KiB/s, a quantum is 256 bytes; at less, it takes longer.
+    /// At 1 KiB/s, a quantum is 256 bytes. At a lower rate, it takes longer to save them.
     #[test]
     fn few_bytes_are_saved_up_longer() {
         let mut bucket = Bucket::new(64, ms(0));

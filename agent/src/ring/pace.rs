@@ -1,9 +1,8 @@
-//! How long a FIFO is left to fill before it is drained again. Pure.
+//! The pause in which a FIFO fills before it is drained again. Pure.
 //!
-//! One system call costs the same for one line as for a thousand, so batching is what log
-//! throughput is made of; waiting too long makes the writer block. The pause grows from nothing
-//! while a stream keeps speaking, and is bounded by the time in which, at the rate just seen, half
-//! the FIFO would fill.
+//! One system call costs the same for one line as for a thousand, so log throughput depends on batching. A wait
+//! that is too long makes the writer block. The pause grows from nothing while a stream keeps writing. Its bound is
+//! the time in which half the FIFO would fill at the last rate.
 
 use std::time::Duration;
 
@@ -27,7 +26,7 @@ pub(crate) struct StreamPace {
 }
 
 impl StreamPace {
-    /// For a FIFO that holds `capacity` bytes.
+    /// Returns the pace for a FIFO that holds `capacity` bytes.
     pub(crate) fn new(capacity: u64) -> Self {
         Self {
             capacity: capacity.max(1),
@@ -35,7 +34,7 @@ impl StreamPace {
         }
     }
 
-    /// After a drain that took `bytes`, more than none, `since` the one before.
+    /// Returns the next step after a drain of `bytes`, at least one, `since` the previous drain.
     pub(crate) fn drained(&mut self, bytes: u64, since: Duration) -> DrainStep {
         if since >= IDLE_AFTER {
             self.pause = Duration::ZERO;
@@ -45,7 +44,7 @@ impl StreamPace {
             self.pause = Duration::ZERO;
             return DrainStep::Again;
         }
-        // Time to fill half of it at the rate just seen.
+        // Time to fill half of the FIFO at the last rate.
         let until_half = since.saturating_mul(saturating_u32(half / bytes.max(1)));
         self.pause = (self.pause * 2)
             .max(DELAY_MIN)

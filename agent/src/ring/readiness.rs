@@ -1,7 +1,7 @@
 //! Waiting until a FIFO has bytes, by io_uring or by epoll.
 //!
-//! No io_uring operation is ever abandoned: a poll that is not wanted any more is cancelled and
-//! awaited, so the kernel holds no reference to a FIFO that was let go.
+//! No io_uring operation is ever abandoned. A poll that is no longer needed is cancelled and awaited, so the kernel
+//! holds no reference to a released FIFO.
 
 #![expect(
     unsafe_code,
@@ -21,7 +21,7 @@ use tokio_uring::{InFlightOneshot, OneshotOutputTransform, UnsubmittedOneshot};
 pub(crate) enum Readiness {
     /// A one-shot poll on the thread's ring.
     IoUring {
-        /// Shared with the poll in flight, so that it outlives it.
+        /// Shared with the poll in flight, so that the descriptor outlives the poll.
         fd: Rc<OwnedFd>,
         /// The poll in flight.
         poll: Option<InFlightOneshot<Rc<OwnedFd>, Completion>>,
@@ -60,9 +60,9 @@ impl Readiness {
         Ok(Self::Epoll(registered?))
     }
 
-    /// Returns when there may be bytes. Must only be called after a drain found none.
+    /// Returns when there may be bytes. The caller must have drained the FIFO to its end before.
     ///
-    /// May be dropped while waiting: the poll stays in flight and the next call awaits it.
+    /// The future may be dropped while it waits: the poll stays in flight and the next call awaits it.
     pub(crate) async fn ready(&mut self) -> io::Result<()> {
         match self {
             Self::IoUring { fd, poll } => {
@@ -72,7 +72,7 @@ impl Readiness {
                 outcome.map(|_events| ())
             }
             Self::Epoll(fd) => {
-                // Cleared before the FIFO is drained to its end, so that no edge is missed.
+                // Readiness is cleared before the FIFO is drained to its end, so that no edge is missed.
                 fd.readable().await?.clear_ready();
                 Ok(())
             }
@@ -90,7 +90,7 @@ impl Readiness {
             .submit()
             .await;
         if let Err(error) = cancelled {
-            // Not found: the poll has completed meanwhile.
+            // The poll has completed meanwhile and is not found.
             tracing::debug!(%error, "no poll to cancel");
         }
         if let Err(error) = in_flight.await {

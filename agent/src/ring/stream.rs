@@ -1,4 +1,4 @@
-//! One FIFO being drained into its files.
+//! A FIFO that is drained into its files.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -26,9 +26,8 @@ use crate::ring::{DetachReport, OnFull, RateLimit, StreamStats, Transfer};
 pub(crate) enum StreamRequest {
     /// Drain, for as long as it is attached.
     Run,
-    /// Drain what is there and end, at the latest at that time.
+    /// Drain the bytes in the FIFO and end, at that time at the latest.
     Finish(Instant),
-    /// End where it is.
     Halt,
 }
 
@@ -39,20 +38,20 @@ pub(crate) struct StreamProgress {
     activity: Cell<Activity>,
 }
 
-/// Whether a stream's files are open, and what was heard of it since the last sweep.
+/// The state of a stream's files, and its activity since the last sweep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Activity {
     AtRest,
     /// Bytes came.
     Spoke,
     Silent,
-    /// None came for a whole time between two sweeps: they are closed as soon as the stream has looked once more.
+    /// No bytes came between two sweeps: the files are closed as soon as the stream has looked once more.
     Closing,
 }
 
 impl StreamProgress {
-    /// Once in each sweep: whether no byte came since the one before, so that the stream is to be woken for its
-    /// files to be closed.
+    /// Returns whether no byte came since the previous sweep, so that the stream is woken to close its files. The
+    /// loop calls it once in each sweep.
     pub(crate) fn is_to_rest(&self) -> bool {
         match self.activity.get() {
             Activity::AtRest | Activity::Closing => false,
@@ -80,9 +79,9 @@ pub(crate) struct Stream {
     buffer: Vec<u8>,
     /// The part of the buffer that was read and not yet written.
     held: Range<usize>,
-    /// When the last bytes were taken.
+    /// The time of the last drain that took bytes.
     drained_at: Instant,
-    /// The time the grid of long pauses is counted from: the same for all streams.
+    /// The start of the grid of long pauses: the same for all streams.
     epoch: Instant,
     retry: Duration,
 }
@@ -91,7 +90,7 @@ pub(crate) struct Stream {
 struct RateState {
     bucket: Bucket,
     on_limit: OnFull,
-    /// When bytes were last found that might not be taken.
+    /// The time at which bytes above the rate were last found.
     held_at: Option<Instant>,
 }
 
@@ -102,16 +101,16 @@ pub(crate) struct StreamRules {
     pub(crate) transfer: Transfer,
 }
 
-/// How a drain ended.
+/// The outcome of a drain.
 enum DrainOutcome {
     /// Took bytes; the FIFO may hold more.
     Some(u64),
     Nothing,
-    /// They cannot be written, and stay where they are.
+    /// The bytes cannot be written, and stay in the FIFO.
     Blocked,
-    /// They are more than the rate, and stay where they are until then.
+    /// The bytes exceed the rate, and stay in the FIFO until then.
     Held(Instant),
-    /// So many could not be written or were more than the rate, and were thrown away.
+    /// This number of bytes could not be written or exceeded the rate, and was thrown away.
     Dropped(u64),
 }
 
@@ -162,14 +161,13 @@ impl Stream {
         Rc::clone(&self.seen)
     }
 
-    /// Drains until told otherwise.
-    /// Boxed: as a part of the future it would be in it twice.
+    /// Drains until another order comes. It is boxed, because otherwise the outer future would contain it twice.
     pub(crate) async fn run(
         mut self: Box<Self>,
         mut orders: watch::Receiver<StreamRequest>,
     ) -> DetachReport {
         loop {
-            // Without anybody left to give orders, the loop is ending.
+            // When all senders of orders are dropped, the loop is ending.
             let alone = orders.has_changed().is_err();
             let order = *orders.borrow_and_update();
             let late =
@@ -184,7 +182,7 @@ impl Stream {
                 DrainOutcome::Some(bytes) => self.pause_after(bytes),
                 DrainOutcome::Nothing if order != StreamRequest::Run => break,
                 DrainOutcome::Nothing => {
-                    // Silence may be long.
+                    // A silence may be long, so held time records are written before it.
                     self.file.flush_times();
                     self.rest_if_silent();
                     self.wait(&mut orders).await;
@@ -196,7 +194,7 @@ impl Stream {
                 }
                 DrainOutcome::Held(until) => Some(until),
                 DrainOutcome::Dropped(bytes) => {
-                    // Even the fastest writer is looked at no oftener than others.
+                    // Even the fastest writer gets no more turns than others.
                     let soon = Instant::now() + DELAY_GRID;
                     Some(self.pause_after(bytes).map_or(soon, |wake| wake.max(soon)))
                 }
@@ -213,7 +211,7 @@ impl Stream {
         self.report()
     }
 
-    /// Lets go of the files, and of the buffer, if there was nothing to write for a while.
+    /// Closes the files and frees the buffer if there was nothing to write for a while.
     fn rest_if_silent(&mut self) {
         if self.seen.activity.get() == Activity::Closing {
             self.file.rest();
@@ -233,13 +231,13 @@ impl Stream {
             _changed = orders.changed() => return,
         };
         if let Err(error) = ready {
-            // Nothing is lost by looking again later; looking again at once would spin.
+            // A later check loses nothing, and an immediate one would spin.
             tracing::warn!(%error, "wait for a log FIFO");
             tokio::time::sleep(RETRY_MIN).await;
         }
     }
 
-    /// When to drain next; `None` for at once.
+    /// The time of the next drain; `None` for at once.
     fn pause_after(&mut self, bytes: u64) -> Option<Instant> {
         self.retry = RETRY_MIN;
         let now = Instant::now();
@@ -248,7 +246,7 @@ impl Stream {
         match self.pace.drained(bytes, since) {
             DrainStep::Again => None,
             DrainStep::Pause(pause) if pause < DELAY_GRID => Some(now + pause),
-            // Never to the past: a pause spans at least one line.
+            // The time is never in the past: a pause spans at least one line.
             DrainStep::Pause(pause) => Some(self.on_grid(now + pause)),
         }
     }
@@ -261,7 +259,7 @@ impl Stream {
         self.epoch + Duration::from_millis(rounded)
     }
 
-    /// Takes what is there, at most [`DRAIN_BYTES_MAX`] and what the rate allows.
+    /// Takes the available bytes, at most [`DRAIN_BYTES_MAX`] and the amount that the rate allows.
     fn drain(&mut self) -> DrainOutcome {
         let most = match self.allowed() {
             Allowance::Bytes(bytes) => bytes.min(DRAIN_BYTES_MAX),
@@ -295,7 +293,7 @@ impl Stream {
         if taken == DRAIN_BYTES_MAX {
             return DrainOutcome::Some(taken);
         }
-        // The rate is used up: what else there is, is held at once and not looked at before.
+        // The rate is used up: further bytes are held at once and not looked at before the next quantum.
         match self.allowed() {
             Allowance::Bytes(_) => DrainOutcome::Some(taken),
             Allowance::NoneUntil(until) => match self.too_much(self.epoch + until) {
@@ -316,7 +314,7 @@ impl Stream {
         limit.bucket.allowance(self.epoch.elapsed())
     }
 
-    /// Last words are taken at any rate: they are at most what the FIFO holds.
+    /// Removes the rate limit for the last bytes of a task, which are at most the content of the FIFO.
     fn lift_limit(&mut self) {
         let held_at = self.limit.take().and_then(|limit| limit.held_at);
         if let Some(since) = held_at {
@@ -340,10 +338,10 @@ impl Stream {
         }
     }
 
-    /// One splice: bytes moved and bytes asked for, `None` when the FIFO is empty.
+    /// Makes one splice call and returns the moved and the requested bytes; `None` when the FIFO is empty.
     fn splice(&mut self, most: u64) -> io::Result<Option<(u64, u64)>> {
         if !self.file.is_ready() && rustix::io::ioctl_fionread(&self.fifo)? == 0 {
-            // A file is opened or begun by the byte that goes into it.
+            // The byte that goes into a file opens it or begins the next one.
             return Ok(None);
         }
         let (file, position, room) = self.file.room()?;
@@ -366,7 +364,7 @@ impl Stream {
         }
     }
 
-    /// One read and the write of it; what could not be written is held for the next.
+    /// Reads once and writes the bytes; unwritten bytes are held for the next call.
     fn copy(&mut self, most: u64) -> io::Result<Option<(u64, u64)>> {
         let wanted = usize::try_from(most).map_or(COPY_BYTES, |most| most.min(COPY_BYTES));
         if self.held.is_empty() {
@@ -414,7 +412,7 @@ impl Stream {
         }
     }
 
-    /// Throws away what waits, and counts it: first on disk, see `logs::gaps`.
+    /// Throws away the waiting bytes, and counts them: first on disk, see `logs::gaps`.
     fn discard(&mut self) -> u64 {
         let waiting = rustix::io::ioctl_fionread(&self.fifo).unwrap_or(0);
         let waiting = waiting.min(DRAIN_BYTES_MAX);
@@ -435,7 +433,7 @@ impl Stream {
                 Ok(0) => break,
                 Ok(read) => left -= read,
                 Err(Errno::INTR) => {}
-                // Another reader of the FIFO takes what is counted here.
+                // Another reader of the FIFO takes the counted bytes.
                 Err(_) => break,
             }
         }
@@ -460,7 +458,7 @@ fn now() -> Timestamp {
     Timestamp(saturating::nanos(since.unwrap_or_default()))
 }
 
-/// Sleeps, unless there is another order first.
+/// Sleeps until `wake`, or until another order comes.
 async fn sleep_until(wake: Instant, orders: &mut watch::Receiver<StreamRequest>) {
     tokio::select! {
         () = tokio::time::sleep_until(wake) => {}

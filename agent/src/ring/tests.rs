@@ -22,7 +22,7 @@ mod many;
 mod measure;
 mod rest;
 
-/// Far above what any of these tests needs on a busy machine.
+/// Far longer than any of these tests needs on a busy machine.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 const ALL: [RingConfig; 4] = [
@@ -103,7 +103,7 @@ impl TestDirs {
             .unwrap()
     }
 
-    /// Everything of a stream that is kept; a gap fails the test.
+    /// Returns all kept bytes of a stream; a gap fails the test.
     fn text(&self, name: &str) -> String {
         let mut reader = LogReader::open(&self.logs(), name).unwrap();
         let mut text = Vec::new();
@@ -123,7 +123,7 @@ fn lines(count: u32) -> String {
     })
 }
 
-/// Writes those of [`lines`] one at a time from a thread.
+/// Writes the [`lines`] of `numbers` one at a time from a thread.
 fn write_lines(mut task: File, numbers: Range<u32>) -> JoinHandle<File> {
     std::thread::spawn(move || {
         for n in numbers {
@@ -134,7 +134,7 @@ fn write_lines(mut task: File, numbers: Range<u32>) -> JoinHandle<File> {
     })
 }
 
-/// Says where two long texts part, without printing them.
+/// Reports where two long texts differ, without printing them.
 fn assert_same(found: &str, expected: &str) {
     if found == expected {
         return;
@@ -192,7 +192,7 @@ async fn lines_of_many_writers_arrive_once_in_order() {
     }
 }
 
-/// A ring runs the engine that was asked for, so that the tests above test io_uring.
+/// A ring runs the requested engine, so that the tests above test io_uring.
 #[test]
 fn engine_is_the_one_that_was_asked_for() {
     let auto = LogRing::start(ALL[0]).unwrap();
@@ -224,7 +224,7 @@ async fn writer_blocks_without_a_reader_and_loses_nothing() {
         ring.stop();
         let writer = write_lines(task, 10_000..100_000);
         let fifo = place.fifo("web.stdout");
-        // What fits beside a full FIFO is less than one line.
+        // The remaining room of the FIFO is less than one line.
         let full = fifo.capacity() as u64 * 9 / 10;
         until("the FIFO is full", async || fifo.waiting().unwrap() > full).await;
         assert!(!writer.is_finished());

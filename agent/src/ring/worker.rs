@@ -21,7 +21,7 @@ use crate::ring::{
     StreamStats, Transfer,
 };
 
-/// A request to the loop. An answer that nobody waits for any more is dropped.
+/// A request to the loop. An answer without a receiver is dropped.
 #[derive(Debug)]
 pub(crate) enum Command {
     Attach {
@@ -37,7 +37,6 @@ pub(crate) enum Command {
         stream_id: StreamId,
         answer: oneshot::Sender<Option<StreamStats>>,
     },
-    /// Sweeps as if it were time to.
     #[cfg(test)]
     Sweep { answer: oneshot::Sender<()> },
 }
@@ -45,7 +44,7 @@ pub(crate) enum Command {
 /// The one message of [`run`] at its start: the engine, or why there is none.
 pub(crate) type StartResult = Result<Engine, Option<io::Error>>;
 
-/// The thread's whole life.
+/// Runs the thread until it ends.
 pub(crate) fn run(
     config: RingConfig,
     inbox: mpsc::Receiver<Command>,
@@ -102,10 +101,10 @@ struct Worker {
     transfer: Transfer,
     epoch: Instant,
     streams: BTreeMap<StreamId, AttachedStream>,
-    /// Those of `streams`: a node with thousands looks for each whether it is there.
+    /// The keys of `streams`, because a look through thousands of streams for each attach would be slow.
     keys: HashSet<StreamKey>,
     next_id: u64,
-    /// Streams told to finish, whose callers wait for them.
+    /// Streams that have the order to finish, and whose callers wait for them.
     finishing: Vec<(StreamKey, JoinHandle<()>)>,
 }
 
@@ -125,7 +124,7 @@ impl Worker {
         }
     }
 
-    /// Obeys commands until all senders are gone, then stops each stream where it is.
+    /// Executes commands until all senders are dropped, then stops each stream at once.
     async fn serve(mut self, mut inbox: mpsc::Receiver<Command>) {
         let mut sweep = tokio::time::interval_at(Instant::now() + REST_SWEEP, REST_SWEEP);
         sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -145,7 +144,7 @@ impl Worker {
             join(stream.task).await;
         }
         for (_, finishing) in self.finishing {
-            // Takes the sender of orders with it, which ends the stream where it is.
+            // Aborting drops the sender of orders, which ends the stream at once.
             finishing.abort();
         }
     }
@@ -212,7 +211,7 @@ impl Worker {
                 name: key.1,
             });
         }
-        // Whatever comes of it later: without its directory no stream begins.
+        // The directory is checked first: without it, no stream begins.
         let dir = LogDir::open(&key.0)?;
         let mut file = if begins {
             RotatingFile::new(key.0.clone(), &key.1, limits)?
@@ -220,7 +219,7 @@ impl Worker {
             RotatingFile::open(dir, &key.1, limits)?
         };
         if on_full == OnFull::Drop {
-            // While there is room: later there may be none to say what was dropped.
+            // Space is reserved now, because a full disk would later leave none for the records of gaps.
             file.reserve_gaps()?;
             file.rest();
         }

@@ -1,9 +1,9 @@
 //! The clock of the agent, which deadlines and events share.
 //!
-//! Restart delays, kill timeouts and health deadlines are times of the wall clock, because they outlive the agent. A
-//! wall clock that is set forward would let them all pass, and one that is set back would prolong them. So the agent
-//! continues by elapsed time when the wall clock jumps. It follows the wall clock again when that is back, and after
-//! a restart of the agent, which restarts no task.
+//! Restart delays, kill timeouts and health deadlines are times of the wall clock, because they outlive the agent.
+//! A wall clock that is set forward would let them all pass, and one that is set back would prolong them. So the
+//! agent continues by elapsed time when the wall clock jumps. It follows the wall clock again when the clock
+//! returns, and after a restart of the agent, which restarts no task.
 
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -15,9 +15,9 @@ use nix::time::{ClockId, clock_gettime};
 static CLOCK: LazyLock<Mutex<JumpDetector>> =
     LazyLock::new(|| Mutex::new(JumpDetector::new(wall(), since_boot(), SetBack::Hold)));
 
-/// The time, as cores take it: the wall clock without a jump in the life of this agent.
+/// The time for the cores: the wall clock without jumps during the life of this agent.
 pub(crate) fn now() -> Timestamp {
-    // A panic elsewhere leaves it whole: each change is one assignment.
+    // A panic elsewhere leaves the detector whole: each change is one assignment.
     let mut detector = CLOCK.lock().unwrap_or_else(PoisonError::into_inner);
     let (now, change) = detector.read(wall(), since_boot());
     drop(detector);
@@ -45,7 +45,7 @@ fn wall() -> Timestamp {
     )
 }
 
-/// Time since the boot, sleep included. The clock is there on every kernel that runs an agent.
+/// Time since the boot, including suspend. Every kernel that runs an agent has this clock.
 fn since_boot() -> Duration {
     clock_gettime(ClockId::CLOCK_BOOTTIME).map_or(Duration::ZERO, Into::into)
 }

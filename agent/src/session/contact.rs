@@ -1,4 +1,4 @@
-//! When a leader last heard of the node, kept over the life of the agent: `contact` in the data directory.
+//! The time of the last contact with a leader, kept over the life of the agent: `contact` in the data directory.
 //!
 //! The file has one line, written in place and not synced. Its number is the machine's time since boot and means
 //! nothing after another boot. The page cache outlives the agent, and only the agent's death must not lose the number.
@@ -19,8 +19,8 @@ use crate::limits::CONTACT_WRITE_INTERVAL;
 
 const FILE: &str = "contact";
 
-/// The clock of [`muster_agent_core::heartbeat_lease`]: time since the boot, as it was when the agent began and has passed for
-/// timers since.
+/// The clock of [`muster_agent_core::heartbeat_lease`]: time since the boot at the agent's start, plus the time
+/// that timers have measured since.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ContactClock {
     instant: Instant,
@@ -29,7 +29,7 @@ pub(crate) struct ContactClock {
 
 impl ContactClock {
     fn start() -> Self {
-        // The clock is there on every kernel that runs an agent.
+        // Every kernel that runs an agent has this clock.
         let since_boot = clock_gettime(ClockId::CLOCK_BOOTTIME).map_or(Duration::ZERO, Into::into);
         Self {
             instant: Instant::now(),
@@ -37,7 +37,7 @@ impl ContactClock {
         }
     }
 
-    /// When the agent began.
+    /// The time at which the agent began.
     pub(crate) fn began(self) -> Timestamp {
         self.since_boot
     }
@@ -48,13 +48,13 @@ impl ContactClock {
         self.since_boot.plus(since)
     }
 
-    /// The instant at which it is `at`, or the agent's beginning if that was later.
+    /// Returns the instant of the time `at`, or the agent's beginning if that was later.
     pub(crate) fn instant(self, at: Timestamp) -> Instant {
         self.instant + at.since(self.since_boot)
     }
 }
 
-/// The file, and what an earlier agent wrote.
+/// The contact file, and the contact that an earlier agent wrote.
 #[derive(Debug)]
 pub(crate) struct ContactFile {
     clock: ContactClock,
@@ -65,7 +65,8 @@ pub(crate) struct ContactFile {
 }
 
 impl ContactFile {
-    /// Reads the contact kept in `data_dir`. An unusable file costs the next agent its memory, and this one nothing.
+    /// Reads the contact in `data_dir`. An unusable file affects only the next agent, which then has no earlier
+    /// contact.
     pub(crate) fn open(data_dir: &Path, boot_id: &str) -> Self {
         let path = data_dir.join(FILE);
         let opened = OpenOptions::new()
@@ -96,7 +97,7 @@ impl ContactFile {
         (self.clock, self.earlier)
     }
 
-    /// Writes down each `last_contact` until `stop`.
+    /// Writes each `last_contact` to the file until `stop`.
     pub(crate) async fn follow(
         self,
         mut last_contact: watch::Receiver<Option<Instant>>,
@@ -121,7 +122,8 @@ impl ContactFile {
         stop.run_until_cancelled(following).await;
     }
 
-    /// Lines are of one length, and a copy of so few bytes into the page cache is whole or was not begun.
+    /// Writes a line. All lines have one length. A copy of so few bytes into the page cache is either complete or
+    /// not begun.
     fn write(&self, contact: Timestamp) -> io::Result<()> {
         let Some(file) = &self.file else {
             return Ok(());

@@ -1,9 +1,9 @@
 //! The node's link to the control plane: one QUIC connection to any of its servers, held for ever.
 //!
-//! While there is none, tasks go on, and news of them wait in the outbox. A session opens with the
-//! fingerprint and ends at the first error, when the leader is silent through this server, or when the server
-//! says that another would do better. Then the next one is tried: `agent-core` decides which, and when. The
-//! servers say who they all are, and the agent's store keeps that.
+//! Without a connection, tasks go on, and their reports wait in the outbox. A session opens with the fingerprint.
+//! It ends at the first error, when the leader is silent through this server, or when the server recommends
+//! another. Then `agent-core` decides which server is tried next, and when. The servers report the addresses of all
+//! servers, and the agent's store keeps them.
 
 mod exec;
 mod logs;
@@ -48,17 +48,17 @@ pub(crate) enum SessionError {
         #[source]
         source: quinn::ConnectError,
     },
-    /// One of the two certificates is refused.
+    /// The agent's or the server's certificate is refused.
     #[error("not connected to {addr}: {reason}")]
     Untrusted {
         addr: SocketAddr,
-        /// The reason, with what to do.
+        /// The reason, with the remedy.
         reason: String,
     },
     /// The server is busy with others.
     #[error("{addr} takes no connection at this moment: many come at once")]
     Busy { addr: SocketAddr },
-    /// The connection broke, or never stood.
+    /// The connection broke, or was never established.
     #[error("the connection to {addr} is lost")]
     Lost {
         addr: SocketAddr,
@@ -75,26 +75,26 @@ pub(crate) enum SessionError {
     /// The peer's certificate names another role.
     #[error("{addr} does not show a server's certificate; give --servers the address of a server")]
     Role { addr: SocketAddr },
-    /// The server answered nothing in time.
+    /// The server did not answer in time.
     #[error("{addr} did not answer within {waited:?}")]
     Late {
         addr: SocketAddr,
-        /// Time that was waited.
+        /// The duration of the wait.
         waited: Duration,
     },
-    /// No leader counts the heartbeats that this server is sent.
+    /// No leader counts the heartbeats that the agent sends to this server.
     #[error("no leader has answered through {addr} for {waited:?}; another server is tried")]
     Leaderless {
         addr: SocketAddr,
-        /// Time that was waited.
+        /// The duration of the wait.
         waited: Duration,
     },
-    /// The server says that another would do better.
+    /// The server recommends another server.
     #[error("{addr} sends the node away: {reason}")]
     SentAway {
         addr: SocketAddr,
         reason: String,
-        /// Not to come back before.
+        /// Shortest time before the agent returns to this server.
         after: Duration,
     },
     /// The server refuses the node.
@@ -126,7 +126,7 @@ impl SessionError {
 /// The parts of the agent that the link needs.
 #[derive(Debug)]
 pub(crate) struct Link {
-    /// The context that answer questions.
+    /// The context that answers requests.
     pub(crate) context: Arc<AgentContext>,
     pub(crate) endpoint: quinn::Endpoint,
     /// Servers to choose from.
@@ -146,7 +146,7 @@ impl Link {
         }
         self.endpoint
             .close(quinn::VarInt::from_u32(0), b"the agent stops");
-        // The peer hears of it at once instead of after its idle timeout.
+        // The peer learns of the close at once instead of after its idle timeout.
         drop(tokio::time::timeout(Duration::from_secs(1), self.endpoint.wait_idle()).await);
     }
 
@@ -154,7 +154,7 @@ impl Link {
         let epoch = Instant::now();
         while !stop.is_cancelled() {
             let Some((server, at)) = self.servers.next(now(epoch)) else {
-                // The agent does not start without servers, and forgets none of the configured ones.
+                // The agent does not start without servers, and never removes the configured ones.
                 return;
             };
             wait(at.since(now(epoch)), stop).await;
@@ -188,7 +188,7 @@ impl Link {
         result
     }
 
-    /// A connection to the server at `addr`, with the certificates of this moment.
+    /// Connects to the server at `addr`, with the current certificates.
     async fn connect(&self, addr: SocketAddr) -> Result<Connection, SessionError> {
         let identity = self.certificates.current();
         let config = endpoint::client_config(&identity, ALPN_AGENT)?;
@@ -210,13 +210,13 @@ impl Link {
         Ok(connection)
     }
 
-    /// Takes the control plane's word for who its servers are, and keeps it for the next start.
+    /// Adopts the server addresses from the control plane, and stores them for the next start.
     async fn learn(&mut self, servers: Vec<SocketAddr>) {
         if self.servers.learn(servers) {
             let servers = self.servers.learned().to_vec();
             tracing::info!(?servers, "the servers of the cluster");
             if self.context.network.rules.set_servers(&servers) {
-                // Without the node's loop the agent is stopping.
+                // The send fails only without the node's loop, when the agent is stopping.
                 drop(self.node.send(Event::RulesChanged).await);
             }
             if let Err(error) = self
@@ -231,7 +231,8 @@ impl Link {
         }
     }
 
-    /// Keeps tasks from where servers listen for clients, as the one at `server` says, and notes it for the next start.
+    /// Denies tasks the endpoints where servers listen for clients, as `server` reports them, and stores them for
+    /// the next start.
     async fn keep_from(&mut self, mut apis: Vec<SocketAddr>, server: SocketAddr) {
         for api in &mut apis {
             if api.ip().is_unspecified() {
@@ -243,7 +244,7 @@ impl Link {
             return;
         }
         tracing::info!(?apis, "tasks are kept from these");
-        // Without the node's loop the agent is stopping.
+        // The send fails only without the node's loop, when the agent is stopping.
         drop(self.node.send(Event::RulesChanged).await);
         let write = Write::Apis(apis);
         if let Err(error) = self.context.storage.store.submit(vec![write]).await {
@@ -251,13 +252,13 @@ impl Link {
         }
     }
 
-    /// Takes what the cluster wants of the network policies of all nodes, and keeps it for the next start.
+    /// Adopts the cluster's policy for all nodes, and stores it for the next start.
     async fn obey(&mut self, index: LogIndex, policy: NetworkPolicy) {
         if !self.context.network.rules.set_cluster(index, &policy) {
             return;
         }
         tracing::info!(index = index.0, "the cluster's network policy");
-        // Without the node's loop the agent is stopping.
+        // The send fails only without the node's loop, when the agent is stopping.
         drop(self.node.send(Event::RulesChanged).await);
         let write = Write::ClusterPolicy(Box::new((index, policy)));
         if let Err(error) = self.context.storage.store.submit(vec![write]).await {
@@ -271,7 +272,7 @@ fn now(epoch: Instant) -> Timestamp {
     Timestamp(0).plus(epoch.elapsed())
 }
 
-/// Nothing was heard within [`SESSION_DEADLINE`].
+/// Returns the error of a server that sent no answer within [`SESSION_DEADLINE`].
 fn late(addr: SocketAddr) -> SessionError {
     SessionError::Late {
         addr,

@@ -11,7 +11,7 @@ pub(super) fn failed(reason: String) -> NodeReply {
     }
 }
 
-/// Sends the reason for which a request is not served, as the last message.
+/// Sends the reason for which a request is refused, as the last message.
 ///
 /// # Errors
 ///

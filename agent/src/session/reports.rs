@@ -1,12 +1,12 @@
-//! News of allocations, and of their collection, on their way to the control plane.
+//! Reports of allocations, and of their collection, on their way to the control plane.
 //!
-//! Only the newest report of an allocation is kept: a later one replaces it, so the outbox is never
-//! larger than the number of allocations. A report counts as told only when the server says that it
-//! is committed; after a broken session everything that is not is sent again.
+//! Only the newest report of an allocation is kept: it replaces the one before. So the outbox is never larger than
+//! the number of allocations. A report counts as delivered only when the server reports its commit. After a broken
+//! session, all uncommitted reports are sent again.
 //!
-//! An agent that begins does not know which reports of the one before have arrived. A node may hold tens of
-//! thousands of allocations that had ended: of those only what the control plane does not know is sent, once the
-//! first set of a session has said what it knows.
+//! A new agent does not know which reports of the previous one arrived. A node may hold tens of thousands of ended
+//! allocations. Of their reports, only those that the control plane lacks are sent. The agent knows them once the
+//! first set of a session is complete.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -22,7 +22,7 @@ use tokio::sync::Notify;
 use crate::limits::REPORT_BYTES_MAX;
 use crate::session::clock::now;
 
-/// Reports that are not committed yet, and which are.
+/// The newest report of each allocation, with its state of delivery.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     entries: Mutex<BTreeMap<AllocId, ReportEntry>>,
@@ -37,15 +37,16 @@ struct ReportEntry {
     report: AllocReport,
     /// Counts the reports of the allocation.
     number: u64,
-    /// The newest that was sent in this session: its number and the message it was in.
+    /// The newest report that was sent in this session: its number and the message that contained it.
     sent: Option<(u64, u64)>,
-    /// The newest that is committed.
+    /// The number of the newest committed report.
     acked: u64,
-    /// A session broke while a report of it was under way.
+    /// A session broke before the server acknowledged a report of the allocation.
     doubtful: bool,
-    /// Somebody else asks: the next report is news, whatever it says.
+    /// Another deployment waits for the health: the next report is sent even if it equals the last one.
     asked_anew: bool,
-    /// An earlier agent may have told it: it is not sent before the control plane has said what it knows.
+    /// An earlier agent may have sent this report. It is held back until the control plane has sent its known
+    /// states.
     may_be_known: bool,
 }
 
@@ -64,7 +65,7 @@ impl ReportEntry {
 }
 
 impl Outbox {
-    /// Takes a report in. One that says what was said already is dropped.
+    /// Adds a report. A report that equals the last one is dropped.
     pub(crate) fn put(&self, report: AllocReport, urgent: bool) {
         {
             let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
@@ -89,7 +90,7 @@ impl Outbox {
         }
     }
 
-    /// Takes in the last report of an allocation that had ended before this agent began.
+    /// Adds the last report of an allocation that had ended before this agent began.
     pub(crate) fn put_ended(&self, report: AllocReport) {
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         let mut entry = ReportEntry::new(report);
@@ -97,8 +98,8 @@ impl Outbox {
         entries.insert(entry.report.alloc_id, entry);
     }
 
-    /// The control plane says what it knows of allocations. Who has ended says nothing more, so the same end is
-    /// the same report.
+    /// Handles the statuses that the control plane has recorded. An ended allocation never changes again, so an
+    /// equal end status means that the report is known.
     pub(crate) fn acknowledge_known(&self, known: impl Iterator<Item = (AllocId, ClientStatus)>) {
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         for (alloc_id, status) in known {
@@ -112,7 +113,7 @@ impl Outbox {
         }
     }
 
-    /// It has said all that it knows: the rest is news.
+    /// Handles the end of the control plane's first set: reports that it did not confirm are sent.
     pub(crate) fn end_first_reports(&self) {
         {
             let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
@@ -123,8 +124,8 @@ impl Outbox {
         self.pending.notify_one();
     }
 
-    /// Another deployment asks how the allocation is: the control plane has forgotten the answer to the one before,
-    /// and the same words are news to it.
+    /// Marks that another deployment waits for the allocation's health. The control plane has dropped the answer to
+    /// the previous deployment, and needs even an equal report.
     pub(crate) fn ask_anew(&self, alloc_id: AllocId) {
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(entry) = entries.get_mut(&alloc_id) {
@@ -132,7 +133,7 @@ impl Outbox {
         }
     }
 
-    /// Returns when there may be something to send, after `delay` unless it is urgent.
+    /// Returns when a report may be ready to send, after `delay` unless it is urgent.
     pub(crate) async fn due(&self, delay: std::time::Duration) {
         tokio::select! {
             () = self.urgent.notified() => {}
@@ -145,13 +146,13 @@ impl Outbox {
         }
     }
 
-    /// A collection of allocations is over.
+    /// Adds the report of a finished collection.
     pub(crate) fn put_collected(&self, report: NodeCollected) {
         self.collections().handle_collected(report);
         self.collected.notify_one();
     }
 
-    /// Returns when there is a collection to tell of.
+    /// Returns when the report of a collection is due.
     pub(crate) async fn collected_due(&self) {
         loop {
             let now = now();
@@ -173,7 +174,7 @@ impl Outbox {
         }
     }
 
-    /// The collection to tell of in the message `sequence`, if there is one.
+    /// The report of a collection for the message `sequence`, if one is due.
     pub(crate) fn collected(&self, sequence: u64) -> Option<NodeCollected> {
         self.collections().poll_report(sequence, now())
     }
@@ -185,7 +186,7 @@ impl Outbox {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A session begins: what is not committed is to be sent again.
+    /// Handles the beginning of a session: uncommitted reports are to be sent again.
     pub(crate) fn begin_session(&self) {
         self.collections().handle_session();
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
@@ -198,9 +199,9 @@ impl Outbox {
         }
     }
 
-    /// Sends those reports once more that were under way when a session broke. The server of that session may
-    /// have written them only after the next server had written something newer; to repeat what is so
-    /// changes nothing.
+    /// Sends again the reports that were in flight when a session broke. The server of that session may have
+    /// written them only after the next server had written a newer report. A repeated report that is already
+    /// written changes nothing.
     pub(crate) fn repeat_doubtful(&self) {
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         for entry in entries.values_mut() {
@@ -210,7 +211,7 @@ impl Outbox {
         }
     }
 
-    /// Reports to send in the message `sequence`; none if there is no news.
+    /// Reports to send in the message `sequence`; empty if there are none.
     pub(crate) fn batch(&self, sequence: u64) -> Vec<AllocReport> {
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         let mut bytes = 0;
@@ -233,7 +234,7 @@ impl Outbox {
             .collect()
     }
 
-    /// Messages up to `sequence` are committed.
+    /// Handles that messages up to `sequence` are committed.
     pub(crate) fn ack(&self, sequence: u64) {
         self.collections().acknowledge(sequence);
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
@@ -268,7 +269,7 @@ impl Outbox {
             .is_some_and(|entry| !entry.report.client_status.is_terminal())
     }
 
-    /// Whether a start of the task was tried, so that it may have written something.
+    /// Whether a start of the task was attempted, so that it may have output.
     pub(crate) fn was_begun(&self, alloc_id: AllocId, task: &str) -> bool {
         let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         let state = entries.get(&alloc_id).and_then(|entry| {
@@ -281,7 +282,7 @@ impl Outbox {
         state.is_some_and(|state| state.started_at.is_some() || state.restarts > 0 || state.failed)
     }
 
-    /// The allocation is gone, and nobody asks for it any more.
+    /// Removes the report of an allocation that is gone.
     pub(crate) fn forget(&self, alloc_id: AllocId) {
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         entries.remove(&alloc_id);
@@ -338,7 +339,7 @@ mod tests {
         assert_eq!(words(&outbox.batch(1)), ["a"]);
     }
 
-    /// The earlier server may write it late, over what the next one wrote.
+    /// The earlier server may write the report late, over a newer one from the next server.
     #[test]
     fn report_under_way_is_repeated_once() {
         let outbox = Outbox::default();
@@ -373,7 +374,7 @@ mod tests {
         assert!(outbox.is_reported(AllocId::at(LogIndex(1), 1)));
     }
 
-    /// A start that failed counts, too; a task that waits for others, or that there is none of, does not.
+    /// A failed start counts, too. A task that waits for others, or that does not exist, does not count.
     #[test]
     fn tasks_that_were_begun_are_known() {
         let state = |name: &str| TaskState::pending(name);
@@ -402,7 +403,7 @@ mod tests {
         assert!(!outbox.was_begun(AllocId::at(LogIndex(1), 2), "ran"));
     }
 
-    /// The first is known, of the second something else, of the third nothing.
+    /// The control plane knows the first end, another status of the second allocation, and nothing of the third.
     #[test]
     fn acknowledged_end_is_not_reported_again() {
         let outbox = Outbox::default();
@@ -429,7 +430,7 @@ mod tests {
         assert_eq!(reported, BTreeSet::from([other, unknown]));
     }
 
-    /// The control plane knows of the end, and not of what came after it was taken up again.
+    /// The control plane has the end, and not the report after the allocation was recovered.
     #[test]
     fn report_changed_before_acknowledgement_is_sent() {
         let outbox = Outbox::default();
@@ -478,7 +479,7 @@ mod tests {
         outbox.ack(1);
 
         outbox.ask_anew(report(1, "").alloc_id);
-        // The old words are not sent again by themselves: they answered another question.
+        // The old reports are not sent again by themselves: they answered another deployment.
         assert!(outbox.batch(2).is_empty());
         outbox.put(report(1, "well"), false);
         assert_eq!(words(&outbox.batch(3)), ["well"]);

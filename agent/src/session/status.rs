@@ -1,4 +1,4 @@
-//! How the node stands with the control plane: what its session and the rest of the agent tell each other.
+//! The node's state towards the control plane, which the session and the rest of the agent share.
 
 use std::time::{Duration, Instant};
 
@@ -27,7 +27,7 @@ impl Default for ControlPlaneStatus {
 }
 
 impl ControlPlaneStatus {
-    /// The node's loop knows everything that is wanted up to `index`.
+    /// Notes that the node's loop has all desired allocations up to `index`.
     pub(crate) fn knows(&self, index: LogIndex) {
         self.known.send_if_modified(|known| {
             let changed = *known != index;
@@ -36,35 +36,36 @@ impl ControlPlaneStatus {
         });
     }
 
-    /// Up to which index the node's loop knows everything. It falls back to 0 when something is missing.
+    /// The index up to which the node's loop has all desired allocations. It falls back to 0 when one is missing.
     pub(super) fn known(&self) -> watch::Receiver<LogIndex> {
         self.known.subscribe()
     }
 
-    /// A leader has counted a heartbeat that was sent at `sent`, and does not take the node for down before
-    /// `lease` has passed since. What is earlier changes nothing: what was granted stays granted.
+    /// Notes that a leader has counted a heartbeat that was sent at `sent`. The leader does not mark the node as
+    /// down before `lease` has passed since then. An earlier end of the lease changes nothing: a granted lease
+    /// stays.
     pub(super) fn grant(&self, sent: Instant, lease: Duration) {
         advance(&self.lease, sent + lease);
         advance(&self.last_contact, sent);
     }
 
-    /// When the newest heartbeat was sent that a leader has counted, and each change of it.
+    /// The time at which the newest heartbeat that a leader has counted was sent, and each change of it.
     pub(crate) fn last_contact(&self) -> watch::Receiver<Option<Instant>> {
         self.last_contact.subscribe()
     }
 
-    /// The node has a session over `connection`, or none.
+    /// Sets the connection of the node's session, or none.
     pub(super) fn set_connection(&self, connection: Option<Connection>) {
         self.server.send_replace(connection);
     }
 
-    /// The connection to the server that the node has a session with, and each change of it.
+    /// The connection of the node's session, and each change of it.
     pub(crate) fn server(&self) -> watch::Receiver<Option<Connection>> {
         self.server.subscribe()
     }
 
-    /// Until when the control plane surely takes the node for alive, and each change of it; `None` before
-    /// the first heartbeat was counted by a leader. What may run only once must have stopped by then.
+    /// The time until which the control plane certainly counts the node as alive, and each change of it. `None`
+    /// before a leader has counted the first heartbeat. Tasks that may run only once must have stopped by then.
     pub(crate) fn lease(&self) -> watch::Receiver<Option<Instant>> {
         self.lease.subscribe()
     }

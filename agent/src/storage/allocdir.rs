@@ -3,21 +3,22 @@
 //! ```text
 //! <data>/alloc/<allocation>/alloc/{data,tmp}         shared by the group's tasks
 //! <data>/alloc/<allocation>/<task>/{local,secrets,tmp}   a task's own
-//! <data>/alloc/<allocation>/tmp/{incoming,arrived}   data that come from another node, on their way
-//! <data>/logs/<allocation>/<task>.stdout.N           what it wrote
-//! <data>/logs/<allocation>/fifos/<task>.stdout       what it writes to
-//! <data>/logs/<allocation>/names/hosts               what it reads of names, with a network of its own
+//! <data>/alloc/<allocation>/tmp/{incoming,arrived}   data from another node, on their way
+//! <data>/logs/<allocation>/<task>.stdout.N           the task's output
+//! <data>/logs/<allocation>/fifos/<task>.stdout       the FIFO that the task writes to
+//! <data>/logs/<allocation>/names/hosts               the names that the task reads, with a network of its own
 //! <data>/roots/<allocation>/<task>                   a root of host directories, for drivers that need one (`roots`)
-//! <data>/trash/…                                     destroyed, being deleted
+//! <data>/trash/…                                     destroyed directories that are being deleted
 //! ```
 //!
-//! Logs and FIFOs lie outside everything a task can write: a task that could replace its FIFO by a
-//! link, or its log by one, would make the agent write or show files that are not the task's. Only
-//! root can enter them; a task has its FIFO open and needs no path.
+//! Logs and FIFOs are outside of all directories that a task can write to. A task that could replace its FIFO or log by
+//! a link would make the agent write or show files of others. Only root can enter these directories. A task has its
+//! FIFO open and needs no path.
 //!
-//! No other user of the machine reaches what tasks write. A program that a task marks set-user-id would run as the
-//! task's user. The directories above are therefore open to root alone. A task that sees the host's files has to pass
-//! ([`DataDir::let_users_pass`]); its driver's node trusts it with more than that.
+//! No other user of the machine can reach files that tasks write. Otherwise a program that a task marks set-user-id
+//! would run as the task's user. The directories above are therefore open to root alone. A task that sees the host's
+//! files has to pass through them ([`DataDir::let_users_pass`]). The node trusts the driver of such a task with more
+//! than that.
 
 use std::fs;
 use std::io;
@@ -37,7 +38,7 @@ use crate::resources::users::WorkloadUsers;
 use crate::storage::roots;
 use crate::storage::trash::Trash;
 
-/// Why a directory could not be made or removed.
+/// The reason why a directory could not be made or removed.
 #[derive(Debug, thiserror::Error)]
 #[error("{action} {}; check free space and the owner of the data directory", path.display())]
 pub(crate) struct DirError {
@@ -48,7 +49,7 @@ pub(crate) struct DirError {
 }
 
 impl DirError {
-    /// The thread that was to do it panicked.
+    /// The error for a panic of the thread that works on the directory.
     pub(crate) fn panicked(panic: &tokio::task::JoinError) -> Self {
         Self {
             action: "work in",
@@ -58,14 +59,14 @@ impl DirError {
     }
 }
 
-/// A user that does not exist here.
+/// A user that does not exist on this machine.
 #[derive(Debug, thiserror::Error)]
 #[error("unknown user `{name}` on this node; create it, or name another in the task's `user`")]
 pub(crate) struct UnknownUserError {
     name: String,
 }
 
-/// The user called or numbered `name`; `None` for no name, which is the driver's default.
+/// Returns the user called or numbered `name`; `None` without a name, which means the driver's default.
 pub(crate) fn owner_named(name: &str) -> Result<Option<FifoOwner>, UnknownUserError> {
     if name.is_empty() {
         return Ok(None);
@@ -91,7 +92,7 @@ pub(crate) fn owner_named(name: &str) -> Result<Option<FifoOwner>, UnknownUserEr
     Ok(Some(owner))
 }
 
-/// The owner of a task's files: the user that the task names, or the one that it was given.
+/// The owner of a task's files: the user that the task names, or the user that the agent assigned to it.
 pub(crate) fn owner_of(
     users: &WorkloadUsers,
     alloc_id: AllocId,
@@ -103,18 +104,18 @@ pub(crate) fn owner_of(
     owner_named(&task.user)
 }
 
-/// Only root may enter.
+/// The mode of a directory that only root may enter.
 const PRIVATE: u32 = 0o700;
-/// Other users may pass through, but not look around.
+/// The mode of a directory that other users may pass through, but not list.
 const PASSABLE: u32 = 0o701;
 
-/// Where everything of one agent lies.
+/// The paths of one agent's files.
 #[derive(Clone, Debug)]
 pub(crate) struct DataDir {
     root: PathBuf,
 }
 
-/// Where one allocation lies.
+/// The paths of one allocation's files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AllocDirs {
     /// The directories that tasks see, shared and own.
@@ -129,7 +130,7 @@ impl AllocDirs {
         self.alloc.join("alloc")
     }
 
-    /// Files that tell its tasks of names, if it has a network of its own.
+    /// The directory of files with names for the tasks, if the allocation has a network of its own.
     pub(crate) fn names(&self) -> PathBuf {
         self.logs.join("names")
     }
@@ -141,7 +142,7 @@ impl AllocDirs {
 }
 
 impl DataDir {
-    /// Below `root`, which is made absolute: tasks run elsewhere.
+    /// Creates the paths below `root`. They are absolute, because tasks run in other directories.
     pub(crate) fn new(root: &Path) -> io::Result<Self> {
         Ok(Self {
             root: std::path::absolute(root)?,
@@ -153,22 +154,22 @@ impl DataDir {
         &self.root
     }
 
-    /// Where allocations lie.
+    /// The parent directory of all allocations' directories.
     pub(crate) fn allocs(&self) -> PathBuf {
         self.root.join("alloc")
     }
 
-    /// Where roots of tasks are mounted.
+    /// The parent directory of the mounted roots of tasks.
     pub(crate) fn roots(&self) -> PathBuf {
         self.root.join("roots")
     }
 
-    /// Where those of one allocation are.
+    /// The directory of the mounted roots of one allocation's tasks.
     pub(crate) fn roots_of(&self, alloc_id: AllocId) -> PathBuf {
         self.roots().join(alloc_id.to_string())
     }
 
-    /// Where destroyed directories wait for their deletion.
+    /// The directory of destroyed directories that wait for their deletion.
     pub(crate) fn trash(&self) -> PathBuf {
         self.root.join("trash")
     }
@@ -178,12 +179,12 @@ impl DataDir {
         self.root.join("drivers")
     }
 
-    /// Where the node's cgroup tree is.
+    /// The file with the record of the node's cgroup tree.
     pub(crate) fn tree_record(&self) -> PathBuf {
         self.root.join("cgroup-tree.json")
     }
 
-    /// Where one allocation lies.
+    /// The paths of one allocation's files.
     pub(crate) fn alloc(&self, alloc_id: AllocId) -> AllocDirs {
         let logs = self.root.join("logs").join(alloc_id.to_string());
         AllocDirs {
@@ -193,7 +194,7 @@ impl DataDir {
         }
     }
 
-    /// Makes what the agent itself needs.
+    /// Makes the agent's own directories.
     pub(crate) fn prepare(&self) -> Result<(), DirError> {
         for dir in [self.allocs(), self.root.join("logs")] {
             make_private(&dir)?;
@@ -204,17 +205,18 @@ impl DataDir {
         Ok(())
     }
 
-    /// Makes the directory that holds all others of an allocation, and says where it is.
+    /// Makes the directory that contains all others of an allocation, and returns its path.
     pub(crate) fn make_alloc_root(&self, alloc_id: AllocId) -> Result<PathBuf, DirError> {
         let AllocDirs { alloc, .. } = self.alloc(alloc_id);
         make_private(&alloc)?;
         Ok(alloc)
     }
 
-    /// Opens the way to an allocation's directories for a task that sees the host's files and is not root.
+    /// Lets a task's user pass through to the allocation's directories, if the task sees the host's files and is not
+    /// root.
     pub(crate) fn let_users_pass(&self, alloc_id: AllocId) -> Result<(), DirError> {
         let AllocDirs { alloc, .. } = self.alloc(alloc_id);
-        // The operator may have laid a link in its place.
+        // The operator may have replaced the directory by a link.
         let opened = fs::set_permissions(&self.root, fs::Permissions::from_mode(PASSABLE));
         opened.map_err(|source| DirError {
             action: "open to other users",
@@ -227,8 +229,8 @@ impl DataDir {
         Ok(())
     }
 
-    /// Makes the directories of an allocation whose tasks are called and owned as `tasks` says.
-    /// Making them twice changes nothing.
+    /// Makes the directories of an allocation. `tasks` has the names and owners of the tasks. A repeated call changes
+    /// nothing.
     pub(crate) fn make_alloc(
         &self,
         alloc_id: AllocId,
@@ -236,7 +238,7 @@ impl DataDir {
     ) -> Result<(), DirError> {
         let dirs = self.alloc(alloc_id);
         let root = make_private(&dirs.alloc)?;
-        // Tasks of one group may run as different users, and take what others have left, as in Nomad.
+        // Tasks of one group may run as different users, and use each other's files, as in Nomad.
         let shared = root.make("alloc", 0o777, None)?;
         for name in ["data", "logs", "tmp"] {
             shared.make(name, 0o777, None)?;
@@ -251,9 +253,9 @@ impl DataDir {
         Ok(())
     }
 
-    /// Moves what `previous` kept to `heir`, whose directories are there. That is the content of the shared `data`, and
-    /// of the `local` directories of tasks that both have. Content that was moved before stays. `carry` is called with
-    /// each directory before its move, and with its destination. Returns whether anything was moved.
+    /// Moves the data of `previous` to `heir`, whose directories exist. The data are the content of the shared `data`,
+    /// and of the `local` directories of tasks that both have. Content that was moved before stays. `carry` is called
+    /// with each directory before its move, and with its destination. Returns whether a directory was moved.
     pub(crate) fn inherit(
         &self,
         previous: AllocId,
@@ -276,8 +278,8 @@ impl DataDir {
         Ok(moved)
     }
 
-    /// Moves everything of an allocation to the trash: one rename for its directories, one for its logs. Roots that
-    /// show them are taken away first.
+    /// Moves all directories of an allocation to the trash: one rename for its directories, one for its logs. Roots
+    /// that show them are removed first.
     pub(crate) fn discard_alloc(&self, trash: &Trash, alloc_id: AllocId) -> Result<(), DirError> {
         let roots = self.roots_of(alloc_id);
         roots::remove_all(&roots).map_err(|error| DirError {
@@ -298,7 +300,7 @@ impl DataDir {
         Ok(())
     }
 
-    /// Allocations that have directories, whether anybody knows of them or not.
+    /// Allocations that have directories, including those without a record.
     pub(crate) fn found_allocs(&self) -> Vec<AllocId> {
         let entries = fs::read_dir(self.allocs());
         entries
@@ -309,8 +311,8 @@ impl DataDir {
     }
 }
 
-/// Moves the directory `from` to its place `to` in the same allocation, unless something is there or nothing came.
-/// Returns whether it was moved.
+/// Moves the directory `from` to its place `to` in the same allocation. Does nothing if `to` has content or `from` is
+/// missing. Returns whether it was moved.
 pub(crate) fn move_in(from: &Path, to: &Path) -> Result<bool, DirError> {
     take_over(from, to, |_same_project| Ok(())).map_err(|source| DirError {
         action: "move in",
@@ -319,8 +321,8 @@ pub(crate) fn move_in(from: &Path, to: &Path) -> Result<bool, DirError> {
     })
 }
 
-/// Moves the directory `from` to the place of `to`, which is there and empty, or has come over before. Nothing is moved
-/// if there is no directory at `from`: a task may have put something else there. Nobody writes to it any more.
+/// Moves the directory `from` to the path `to`, which exists and is empty, or has content from an earlier move. Does
+/// nothing if `from` is not a directory, because a task may have replaced it. No process writes to it any more.
 fn take_over(
     from: &Path,
     to: &Path,
@@ -338,9 +340,9 @@ fn take_over(
     Ok(true)
 }
 
-/// Asks the file system to lay directories in `dir` apart from each other, as ext4 does with the top ones: beside each
-/// other, each new file is searched for among all that were deleted there in the last seconds, which costs more than
-/// starting a task where many come and go. A file system that knows no such thing has no need of it.
+/// Asks the file system to place the directories in `dir` apart from each other, as ext4 does with top directories. If
+/// they are close together, each new file is searched for among all files that were deleted there in the last seconds.
+/// With many short tasks that costs more than starting a task. File systems without this flag do not need it.
 pub(crate) fn spread(dir: &Path) {
     if let Ok(fd) = beneath::open_top(dir, OFlags::RDONLY)
         && let Ok(flags) = rustix::fs::ioctl_getflags(&fd)
@@ -350,14 +352,14 @@ pub(crate) fn spread(dir: &Path) {
     }
 }
 
-/// A directory that is open: those in it are made by name, whatever a task puts in its place meanwhile.
+/// An open directory. Directories in it are made by name, so a task cannot redirect them by replacing a path.
 struct OpenDir {
     fd: OwnedFd,
     path: PathBuf,
 }
 
 impl OpenDir {
-    /// Makes a directory in this one, as [`make`] does.
+    /// Makes a directory in this one, like [`make`].
     fn make(&self, name: &str, mode: u32, owner: Option<FifoOwner>) -> Result<Self, DirError> {
         make_at(
             Some(self.fd.as_fd()),
@@ -369,13 +371,14 @@ impl OpenDir {
     }
 }
 
-/// Makes a directory with this mode, or takes the one that is there. Nothing is done through a path
-/// once it is open: a task may put a link in the place of a directory that it owns.
+/// Makes a directory with this mode, or adopts an existing one. No later step uses the path, because a task may put a
+/// link in the place of a directory that it owns.
 fn make(path: &Path, mode: u32, owner: Option<FifoOwner>) -> Result<OpenDir, DirError> {
     make_at(None, path, path.to_owned(), mode, owner)
 }
 
-/// [`make`], of a directory that only root may enter. One that users may pass already stays so: a task may need it.
+/// Like [`make`], for a directory that only root may enter. A directory that users may already pass through stays so,
+/// because a task may need it.
 fn make_private(path: &Path) -> Result<OpenDir, DirError> {
     let is_passable = fs::symlink_metadata(path)
         .is_ok_and(|meta| meta.is_dir() && meta.permissions().mode() & 0o777 == PASSABLE);
@@ -416,7 +419,7 @@ fn make_at(
         }
         let mode = Mode::from_raw_mode(mode);
         if !is_new || owner.is_some() || mode != Mode::RWXU {
-            // After the owner: a change of owner takes special bits away.
+            // The mode is set after the owner, because a change of owner clears special bits.
             rustix::fs::fchmod(&fd, mode)?;
         }
         Ok(fd)
@@ -469,7 +472,7 @@ mod tests {
         assert_eq!(mode(&dirs.logs), 0o700);
     }
 
-    /// A program that a task marks set-user-id would run as the task's user.
+    /// Otherwise a program that a task marks set-user-id would run as the task's user.
     #[test]
     fn other_users_do_not_reach_task_files() {
         let (_temp, data, alloc_id) = made();
@@ -499,7 +502,7 @@ mod tests {
         assert_eq!(mode(&data.alloc(other).alloc), 0o700);
     }
 
-    /// Directories that a task can write hold neither its log nor its FIFO.
+    /// Directories that a task can write to contain neither its log nor its FIFO.
     #[test]
     fn logs_are_out_of_a_tasks_reach() {
         let (_temp, data, alloc_id) = made();

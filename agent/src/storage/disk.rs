@@ -1,12 +1,12 @@
-//! Ephemeral disks: what an allocation's directory may hold, in bytes and in inodes.
+//! Ephemeral disks: the limits of an allocation's directory, in bytes and in inodes.
 //!
-//! Where the file system has project quota it refuses what is beyond the limit ([`project`]). Everywhere else a thread
-//! measures the directories of running allocations ([`walk`]), and one that holds more than it may is told to its
-//! runner, which stops and fails it. The thread looks under quota as well, which is one system call: a process with
-//! `CAP_SYS_RESOURCE` is not held by quota.
+//! A file system with project quota refuses writes beyond the limit ([`project`]). On other file systems a thread
+//! measures the directories of running allocations ([`walk`]). It reports an allocation above its limit to the
+//! allocation's runner, which stops and fails the allocation. The thread also checks under quota, by one system call,
+//! because quota does not restrict a process with `CAP_SYS_RESOURCE`.
 //!
-//! Everything below `<data>/alloc/<allocation>` counts. Logs, host volumes and the mounts of a task do not count. Logs
-//! are bounded by their own rotation.
+//! Everything below `<data>/alloc/<allocation>` counts. Logs, host volumes and the mounts of a task do not count. The
+//! logs' own rotation limits their size.
 
 mod carry;
 mod limits;
@@ -46,10 +46,10 @@ use crate::tasks::alloc_input::Input;
 /// The operator's choice for ephemeral disks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DiskEnforcement {
-    /// Limited by the file system where it can, else measured.
+    /// The file system limits the disks if it can. Otherwise they are measured.
     #[default]
     Auto,
-    /// They count in placement alone, as in Nomad.
+    /// The disks count only in placement, as in Nomad.
     Off,
 }
 
@@ -66,12 +66,12 @@ impl FromStr for DiskEnforcement {
     }
 }
 
-/// How limits are held on this node.
+/// The way in which this node enforces limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum DiskEnforcementMode {
-    /// By the file system.
+    /// The file system enforces the limits.
     Quota,
-    /// By measuring, because there is no quota.
+    /// The agent measures, because there is no quota.
     Accounted {
         reason: String,
     },
@@ -79,7 +79,7 @@ pub(crate) enum DiskEnforcementMode {
 }
 
 impl DiskEnforcementMode {
-    /// The word in attributes and statistics.
+    /// The name in attributes and statistics.
     pub(crate) fn as_str(&self) -> &'static str {
         match self {
             Self::Quota => "quota",
@@ -89,7 +89,7 @@ impl DiskEnforcementMode {
     }
 }
 
-/// Some of a disk.
+/// An amount of disk space.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskAmount {
     /// Bytes in blocks of the file system.
@@ -112,10 +112,10 @@ impl DiskAmount {
     }
 }
 
-/// The limit of an allocation's disk; 0 is no limit.
+/// The limit of an allocation's disk; 0 means no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskLimit {
-    /// Most bytes.
+    /// The most bytes.
     pub bytes: u64,
     pub inodes: u64,
 }
@@ -128,7 +128,7 @@ impl DiskLimit {
         Self { bytes, inodes }
     }
 
-    /// The limit of an allocation; `None` if its job has no such group.
+    /// The limit of an allocation; `None` if its job has no group for it.
     pub(crate) fn of_alloc(desired: &DesiredAlloc) -> Option<Self> {
         let group = desired.group()?;
         if one_off::has_unlimited_disk(&desired.job.spec) {
@@ -146,11 +146,11 @@ impl DiskLimit {
     }
 }
 
-/// The project of an allocation's directory; `None` if its file system does not limit it.
+/// Returns the project of an allocation's directory; `None` if its file system does not limit it.
 ///
 /// # Errors
 ///
-/// If it cannot be read.
+/// If the project cannot be read.
 pub fn project_of(dir: &Path) -> io::Result<Option<u32>> {
     project::of(dir)
 }
@@ -159,7 +159,7 @@ pub fn project_of(dir: &Path) -> io::Result<Option<u32>> {
 ///
 /// # Errors
 ///
-/// If it has no quota.
+/// If the file system has no quota.
 pub fn project_quota(dir: &Path, project: u32) -> io::Result<(DiskAmount, DiskLimit)> {
     project::quota(dir, project)
 }
@@ -174,27 +174,27 @@ pub(crate) struct Disks {
 #[derive(Debug)]
 struct DiskState {
     means: DiskEnforcementMode,
-    /// The directory above those of all allocations.
+    /// The parent directory of all allocations' directories.
     allocs: PathBuf,
     projects: Projects,
     watched: Mutex<BTreeMap<AllocId, MeasuredAlloc>>,
-    /// Somebody is to be measured, or nobody any more.
+    /// Notified when an allocation is to be measured, and when the thread is to end.
     work: Condvar,
     stop: AtomicBool,
 }
 
-/// An allocation that runs.
+/// A running allocation.
 #[derive(Clone, Debug)]
 struct MeasuredAlloc {
     dir: PathBuf,
     limit: DiskLimit,
-    /// The file system holds it to its limit.
+    /// Whether the file system enforces the limit.
     quota: bool,
     due: Instant,
     seen: Option<(Timestamp, DiskAmount)>,
-    /// [`FilesystemUsage::grown`] when that began.
+    /// The value of [`FilesystemUsage::grown`] when the last measurement began.
     grown: DiskAmount,
-    /// Looks in a row that found what the one before did.
+    /// The number of consecutive measurements with the same result as the one before.
     calm: u32,
     inbox: mpsc::Sender<Input>,
 }
@@ -202,14 +202,14 @@ struct MeasuredAlloc {
 /// One measurement of an allocation.
 struct Measurement {
     used: DiskAmount,
-    /// The limit in force under quota.
+    /// The limit that the quota enforces.
     in_force: Option<DiskLimit>,
     by_place: BTreeMap<String, DiskAmount>,
     too_deep: bool,
 }
 
 impl Disks {
-    /// For allocations below `allocs`.
+    /// Starts the thread for the allocations below `allocs`.
     ///
     /// # Errors
     ///
@@ -238,12 +238,12 @@ impl Disks {
         Ok(Self { shared, thread })
     }
 
-    /// How limits are held.
+    /// The way in which limits are enforced.
     pub(crate) fn means(&self) -> &DiskEnforcementMode {
         &self.shared.means
     }
 
-    /// Returns the most that may come to an allocation from elsewhere.
+    /// Returns the most data that an allocation may receive from another place.
     pub(crate) fn most_for(&self, group: &TaskGroup) -> DiskLimit {
         match self.shared.means {
             DiskEnforcementMode::Quota | DiskEnforcementMode::Accounted { .. } => {
@@ -256,11 +256,11 @@ impl Disks {
         }
     }
 
-    /// Limits an allocation's directory, which is to be empty unless it was limited before.
+    /// Limits an allocation's directory, which must be empty unless it was limited before.
     ///
     /// # Errors
     ///
-    /// If the file system has quota and does not take this one.
+    /// If the file system has quota and refuses this one.
     pub(crate) fn limit(&self, dir: &Path, limit: DiskLimit) -> io::Result<()> {
         match self.shared.means {
             DiskEnforcementMode::Quota => self.shared.projects.limit(dir, limit).map(drop),
@@ -268,11 +268,11 @@ impl Disks {
         }
     }
 
-    /// Has a tree charged to the allocation whose directory is `dir`, before it is moved there.
+    /// Charges a tree to the allocation whose directory is `dir`, before the tree is moved there.
     ///
     /// # Errors
     ///
-    /// If not all of it can be: there is not as much room, or something cannot be read.
+    /// If a part of the tree cannot be charged, because there is not enough room or an entry cannot be read.
     pub(crate) fn carry(&self, tree: OwnedFd, dir: &Path) -> io::Result<()> {
         match self.shared.means {
             DiskEnforcementMode::Quota => project::carry(tree, dir),
@@ -280,8 +280,8 @@ impl Disks {
         }
     }
 
-    /// An allocation runs, or what it may have changed: from now on it is looked at, and `inbox` hears if it holds too
-    /// much.
+    /// Takes in that an allocation runs, or that its limit may have changed. The thread measures the allocation from
+    /// now on, and reports an excess to `inbox`.
     pub(crate) fn watch(
         &self,
         alloc_id: AllocId,
@@ -322,7 +322,7 @@ impl Disks {
         self.shared.work.notify_all();
     }
 
-    /// Takes away what an agent that enforced limits has set.
+    /// Removes the limits that an earlier agent has set.
     fn lift(dir: &Path) {
         if let Ok(Some(_project)) = project::of(dir)
             && let Err(error) = project::release(dir)
@@ -331,12 +331,13 @@ impl Disks {
         }
     }
 
-    /// Nothing of an allocation runs any more.
+    /// Takes in that no process of an allocation runs any more.
     pub(crate) fn forget(&self, alloc_id: AllocId) {
         self.shared.locked().remove(&alloc_id);
     }
 
-    /// An allocation's directory is about to go: its project is free as soon as what is in it is deleted.
+    /// Takes in that an allocation's directory will be removed. Its project is free as soon as the directory's content
+    /// is deleted.
     pub(crate) fn release(&self, dir: &Path) {
         if self.shared.means != DiskEnforcementMode::Quota {
             return;
@@ -356,7 +357,7 @@ impl Disks {
             ..
         } = self.shared.locked().get(&alloc_id)?.clone();
         let means = &self.shared.means;
-        // Of quota the newest can be had at once.
+        // Under quota the current value is available at once.
         let fresh = quota.then(|| project::usage(&dir).ok().flatten()).flatten();
         let (seen, limit) = match fresh {
             Some((used, limit)) => (Some((now(), used)), limit),
@@ -383,7 +384,7 @@ impl Disks {
     }
 
     /// Returns the message about a task that failed while its disk was full to the last block. Returns `None` if the
-    /// disk was not full, or nothing limits it.
+    /// disk was not full, or has no limit.
     pub(crate) fn full(&self, alloc_id: AllocId) -> Option<String> {
         let MeasuredAlloc { dir, quota, .. } = self.shared.locked().get(&alloc_id)?.clone();
         let (used, limit) = quota
@@ -399,7 +400,7 @@ impl Drop for Disks {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Relaxed);
         {
-            // A thread that looked before has begun to wait now.
+            // Under the lock, every thread that read the old flag is already waiting for the notification.
             let _watched = self.shared.locked();
             self.shared.work.notify_all();
         }
@@ -413,11 +414,11 @@ impl Drop for Disks {
 
 impl DiskState {
     fn locked(&self) -> MutexGuard<'_, BTreeMap<AllocId, MeasuredAlloc>> {
-        // A panic elsewhere leaves the map whole: each change of it is one call.
+        // A panic elsewhere leaves the map valid, because each change of it is one call.
         self.watched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The life of the thread.
+    /// The main loop of the thread.
     fn work(&self) {
         if self.means == DiskEnforcementMode::Off {
             return;
@@ -426,7 +427,7 @@ impl DiskState {
         {
             tracing::debug!(%error, "disks are measured with the disk priority of everybody else");
         }
-        // Niceness is a thread's own on Linux.
+        // On Linux niceness applies to a single thread.
         if let Err(error) = rustix::process::nice(NICENESS) {
             tracing::debug!(%error, "disks are measured with the processor priority of everybody else");
         }
@@ -492,7 +493,7 @@ impl DiskState {
                 too_deep: false,
             };
             if watched.limit.is_exceeded(used) {
-                // Only to say where it is.
+                // This walk only finds the largest directories for the message.
                 let walked = walk::measure(&watched.dir, u64::MAX, &self.stop)?;
                 look.by_place = walked.by_place;
             }
@@ -511,7 +512,7 @@ impl DiskState {
         })
     }
 
-    /// Keeps what was found, and tells the runner if that is too much.
+    /// Stores the result of a measurement, and reports an excess to the runner.
     fn settle(
         &self,
         alloc_id: AllocId,
@@ -531,7 +532,7 @@ impl DiskState {
         watched.due = Instant::now() + pause(took, calm);
         let look = match look {
             Ok(look) => look,
-            // It went between the look and now, and its runner with it.
+            // The allocation and its runner ended during the measurement.
             Err(_gone) if watched.inbox.is_closed() || !watched.dir.exists() => {
                 all.remove(&alloc_id);
                 return;
@@ -559,28 +560,29 @@ impl DiskState {
         let message = exceeded(&look, limit);
         tracing::warn!(%alloc_id, message, "an allocation is stopped");
         let event = Event::DiskExceeded { message }.into();
-        // A runner whose inbox is full hears it after the next look.
+        // A runner whose inbox is full gets the report after the next measurement.
         if let Err(error) = watched.inbox.try_send(event) {
             tracing::debug!(%alloc_id, %error, "the allocation's runner does not hear of its disk yet");
         }
     }
 }
 
-/// How full the file system is, as far as it is asked.
+/// The use of the file system, as far as it was queried.
 #[derive(Debug, Default)]
 struct FilesystemUsage {
     asked: Option<(Instant, DiskAmount)>,
-    /// By how much it got fuller since the thread began, from one question to the next. What got free in between
-    /// hides as much.
+    /// The growth of the use since the thread began, summed over the queries. Space that was freed between two queries
+    /// hides an equal growth.
     grown: DiskAmount,
 }
 
-/// The rest that measurements have cost and that was not taken yet.
+/// The pauses that measurements require and that the thread has not made yet.
 #[derive(Debug, Default)]
 struct MeasureDebt(Duration);
 
 impl MeasureDebt {
-    /// After a measurement that took so long: the rest to take, if it is worth to wake for.
+    /// Adds the pause for a measurement that took `took`. Returns the pause to make now, if it is long enough to be
+    /// worth a wake-up.
     fn after(&mut self, took: Duration) -> Option<Duration> {
         self.0 += took.saturating_mul(REST_FACTOR).min(REST_MAX);
         (self.0 >= REST_MIN).then(|| std::mem::take(&mut self.0).min(REST_MAX))
@@ -590,16 +592,16 @@ impl MeasureDebt {
 /// The change of the file system's use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum UsageGrowth {
-    /// It was not asked, or is no fuller.
+    /// The use was not queried, or did not grow.
     None,
-    /// By so much since the thread began.
+    /// The growth since the thread began.
     To(DiskAmount),
-    /// It does not say.
+    /// The file system does not report its use.
     Unknown,
 }
 
 impl FilesystemUsage {
-    /// Asks, if the last time is long ago.
+    /// Queries the use, if the last query is long enough ago.
     fn measure(&mut self, now: Instant, ask: impl FnOnce() -> Option<DiskAmount>) -> UsageGrowth {
         let before = self.asked;
         if before.is_some_and(|(at, _)| now < at + MEASURE_INTERVAL_MIN) {
@@ -618,7 +620,7 @@ impl FilesystemUsage {
     }
 }
 
-/// Returns the amount in use in the file system of `dir`; `None` if it does not say.
+/// Returns the amount in use in the file system of `dir`; `None` if the file system does not report it.
 fn in_use(dir: &Path) -> Option<DiskAmount> {
     let space = rustix::fs::statvfs(dir).ok()?;
     Some(DiskAmount {
@@ -627,7 +629,8 @@ fn in_use(dir: &Path) -> Option<DiskAmount> {
     })
 }
 
-/// Handles a write: an allocation that was calm is looked at now, if the write alone could take it beyond its limit.
+/// Handles a growth of the file system. A calm allocation is measured now, if the growth alone could take it beyond its
+/// limit.
 fn stir(watched: &mut BTreeMap<AllocId, MeasuredAlloc>, growth: UsageGrowth) {
     let may_exceed = |watched: &MeasuredAlloc| match (growth, watched.seen) {
         (UsageGrowth::None, _) => false,
@@ -645,7 +648,8 @@ fn stir(watched: &mut BTreeMap<AllocId, MeasuredAlloc>, growth: UsageGrowth) {
     }
 }
 
-/// Those that are due at `now`, the longest first, which are [`ROUND_MAX`] at most. To find them costs a walk over all.
+/// The allocations that are due at `now`, the longest due first, at most [`ROUND_MAX`]. Finding them is a walk over all
+/// allocations.
 fn due(
     watched: &mut BTreeMap<AllocId, MeasuredAlloc>,
     now: Instant,
@@ -662,13 +666,14 @@ fn due(
     first.map(looked).collect()
 }
 
-/// From the end of a measurement to the next of the same allocation, which held the same for `calm` looks.
+/// The pause between the end of a measurement and the next one of the same allocation. The last `calm` measurements had
+/// the same result.
 fn pause(took: Duration, calm: u32) -> Duration {
     took.saturating_mul(MEASURE_PAUSE_FACTOR)
         .max(MEASURE_INTERVAL_MIN * CALM_FACTOR.pow(calm.min(CALM_MAX)))
 }
 
-/// The message to the operator.
+/// Formats the message to the operator.
 fn exceeded(look: &Measurement, limit: DiskLimit) -> String {
     let mut message = format!(
         "the ephemeral disk is exceeded: {}",
@@ -717,7 +722,7 @@ impl fmt::Display for UsageText {
     }
 }
 
-/// In MiB with one digit, rounded up, so that what is above a limit looks so.
+/// Formats bytes in MiB with one digit, rounded up, so that a value above a limit also looks above it.
 fn mib(bytes: u64) -> String {
     let tenths = bytes.saturating_mul(10).div_ceil(1 << 20);
     match tenths % 10 {

@@ -1,9 +1,9 @@
-//! Carries out collection of finished allocations; which one goes next is decided in `agent-core`.
+//! Carries out the collection of finished allocations. `agent-core` decides which allocation is next.
 //!
-//! Destroying one is: its drivers and the kernel let go of what they could not let go of when its tasks
-//! ended ([`release`]), its directories go to the trash by one rename each ([`destroy`]), and its record is
-//! removed. Deletion follows in the background ([`crate::storage::trash`]). Each step may be repeated, so that an
-//! agent that dies between two of them finishes with the next.
+//! A destroy has three steps. The drivers and the kernel release the resources that they did not release when the tasks
+//! ended ([`release`]). Then one rename each moves the directories to the trash ([`destroy`]). Then the record is
+//! removed. Deletion follows in the background ([`crate::storage::trash`]). Each step may be repeated, so after a crash
+//! between two steps the next agent finishes the destroy.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -27,10 +27,10 @@ use crate::storage::store::Write;
 use crate::storage::trash::Trash;
 use crate::tasks::drivers::DriverSlot;
 
-/// Why a task's resources are not released.
+/// The reason why a task's resources are not released.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ReleaseError {
-    /// The driver refuses or does not answer.
+    /// The driver refuses, or does not answer.
     #[error("driver `{driver}` does not destroy task {task_id}; see the driver's log")]
     Driver {
         driver: String,
@@ -38,19 +38,19 @@ pub(crate) enum ReleaseError {
         #[source]
         source: TaskError,
     },
-    /// The driver says nothing.
+    /// The driver does not answer in time.
     #[error(
         "driver `{driver}` did not destroy task {task_id} within {DESTROY_TASK_DEADLINE:?}; see the driver's log"
     )]
     Silent { driver: String, task_id: String },
-    /// The kernel keeps its counters.
+    /// The kernel does not release the counters.
     #[error("the eBPF entries of task {task_id} cannot be removed")]
     Counters {
         task_id: String,
         #[source]
         source: std::io::Error,
     },
-    /// The kernel keeps its group.
+    /// The kernel does not release the cgroup.
     #[error("the cgroup of task {task_id} cannot be removed")]
     Cgroup {
         task_id: String,
@@ -59,7 +59,7 @@ pub(crate) enum ReleaseError {
     },
 }
 
-/// Has the driver destroy what it has of the start `task_id`; that it knows nothing of it is success.
+/// Asks the driver to destroy its resources of the start `task_id`. A driver without a record of the start is success.
 pub(crate) async fn destroy_task(
     slot: &DriverSlot,
     driver: &str,
@@ -84,8 +84,8 @@ pub(crate) async fn destroy_task(
     }
 }
 
-/// Remembers what could not be released when a task ended: it is tried again before the allocation is
-/// destroyed.
+/// Records the resources that could not be released when a task ended. Their release is tried again before the
+/// allocation is destroyed.
 pub(crate) async fn keep(
     storage: &StorageContext,
     alloc_id: AllocId,
@@ -98,11 +98,11 @@ pub(crate) async fn keep(
     );
     storage.leftovers.insert(alloc_id, leftover.clone());
     let write = Write::Leftover(alloc_id, Box::new(leftover));
-    // The store's thread tells the operator.
+    // The store's thread reports a failure to the operator.
     drop(storage.store.write(vec![write]).await);
 }
 
-/// Releases what is left of the allocation's tasks. All are tried; the first error is told.
+/// Releases the remaining resources of the allocation's tasks. All are tried, and the first error is returned.
 pub(crate) async fn release(context: &AgentContext, alloc_id: AllocId) -> Result<(), ReleaseError> {
     let mut first = Ok(());
     for leftover in context.storage.leftovers.of(alloc_id) {
@@ -159,8 +159,8 @@ async fn release_one(
     release_kernel(context, leftover, cgroup.as_ref()).await
 }
 
-/// Has the kernel let go of what it has of a start: counters, and its cgroup if that is there. Both are
-/// tried; the first error is told. A kernel that was started since has nothing of it.
+/// Releases the kernel's resources of a start: the counters, and the cgroup if it exists. Both are tried, and the first
+/// error is returned. After a reboot the kernel has no resources of the start.
 pub(crate) async fn release_kernel(
     context: &AgentContext,
     leftover: &Leftover,
@@ -191,7 +191,7 @@ pub(crate) async fn release_kernel(
     forgotten.map_err(counters).and(removed.map_err(group))
 }
 
-/// Destroys an allocation of which nothing runs. Tries until it succeeds, and reports each failure to the node.
+/// Destroys an allocation without running processes. Retries until it succeeds, and reports each failure to the node.
 pub(crate) async fn destroy(context: &AgentContext, alloc_id: AllocId) {
     let mut pause = DESTROY_PAUSE_MIN;
     while !(let_go(context, alloc_id).await && discard(&context.storage, alloc_id).await) {
@@ -201,7 +201,7 @@ pub(crate) async fn destroy(context: &AgentContext, alloc_id: AllocId) {
     }
 }
 
-/// Whether its network, drivers and the kernel have let go of an allocation; all are asked.
+/// Whether an allocation's network, drivers and the kernel have released it. All of them are asked.
 async fn let_go(context: &AgentContext, alloc_id: AllocId) -> bool {
     let closed = context.give_network_back(alloc_id).await;
     if let Err(error) = &closed {
@@ -214,10 +214,10 @@ async fn let_go(context: &AgentContext, alloc_id: AllocId) -> bool {
     closed.is_ok() && released.is_ok()
 }
 
-/// Moves directories and logs to the trash; a few allocations at a time, so that nobody who starts one
-/// waits for a thread.
+/// Moves directories and logs to the trash. Only a few allocations do this at a time, so that starts do not wait for a
+/// thread.
 async fn discard(storage: &StorageContext, alloc_id: AllocId) -> bool {
-    // Not in its turn: the way to another node may be long.
+    // The wait for readers comes before the permit, because a transfer to another node may take long.
     storage.dir_leases.leave(alloc_id).await;
     let turn = storage.destroys.acquire().await;
     let discarded = storage.discard(alloc_id).await;
@@ -232,8 +232,9 @@ async fn discard(storage: &StorageContext, alloc_id: AllocId) -> bool {
         .is_ok()
 }
 
-/// Destroys everything that has finished by now, and returns when it is and its space is free, but for what cannot be
-/// deleted; with `dry_run` nothing is done and the answer says what would be. `None` if the agent stops meanwhile.
+/// Destroys all allocations that have finished by now. Returns when they are destroyed and their space is free, except
+/// entries that cannot be deleted. With `dry_run` it only returns the expected result. Returns `None` if the agent
+/// stops meanwhile.
 pub(crate) async fn collect_now(context: &AgentContext, dry_run: bool) -> Option<GcOutcome> {
     let trash = &context.storage.trash;
     let before = trash.state().deleted;
@@ -245,7 +246,7 @@ pub(crate) async fn collect_now(context: &AgentContext, dry_run: bool) -> Option
         return Some(collected);
     }
     if !trash.is_idle() {
-        // It may have been empty between two allocations, and does not hurry any more.
+        // The trash may have been empty between two allocations, which ends the raised priority.
         trash.raise_priority();
         trash.emptied().await;
     }
@@ -257,7 +258,7 @@ pub(crate) async fn collect_now(context: &AgentContext, dry_run: bool) -> Option
     })
 }
 
-/// Those who wait for the end of a forced collection.
+/// The callers that wait for the end of a forced collection.
 #[derive(Debug, Default)]
 pub(crate) struct GcRequests {
     asks: Vec<GcRequest>,
@@ -271,7 +272,8 @@ struct GcRequest {
 }
 
 impl GcRequests {
-    /// Somebody waits for these to be destroyed. Without room the answer is what is known at once.
+    /// Adds a caller that waits for the destroy of the allocations in `waiting`. Beyond the maximum of callers, the
+    /// answer is the result known at once.
     pub(crate) fn add(&mut self, waiting: BTreeSet<AllocId>, done: oneshot::Sender<GcOutcome>) {
         let waiting = if self.asks.len() < COLLECT_ASKS_MAX {
             waiting
@@ -286,7 +288,7 @@ impl GcRequests {
         });
     }
 
-    /// An allocation was destroyed, or refused to be.
+    /// Takes in that an allocation was destroyed, or that its destroy was refused.
     pub(crate) fn settled(&mut self, alloc_id: AllocId, destroyed: bool) {
         for ask in &mut self.asks {
             if ask.waiting.remove(&alloc_id) && destroyed {
@@ -295,7 +297,7 @@ impl GcRequests {
         }
     }
 
-    /// Answers those who need not wait any more. `outlook` says what stays.
+    /// Answers the callers whose wait is over. `outlook` returns the allocations that stay.
     pub(crate) fn answer(&mut self, outlook: impl Fn() -> GcOutcome) {
         let is_over = |ask: &mut GcRequest| ask.waiting.is_empty() || ask.done.is_closed();
         for ask in self.asks.extract_if(.., is_over) {
@@ -309,7 +311,8 @@ impl GcRequests {
     }
 }
 
-/// Returns what a forced collection would do. `kept` says why an allocation that has finished may not go.
+/// Returns the expected result of a forced collection. `kept` gives the reason why a finished allocation may not be
+/// destroyed.
 pub(crate) fn outlook(
     collector: &Collector,
     allocs: usize,
@@ -324,7 +327,7 @@ pub(crate) fn outlook(
     }
 }
 
-/// Returns what collection did so far, with the counts of deletion.
+/// Returns the work that collection has done so far, with the counts of deletion.
 pub(crate) fn seen(state: GcState, trash: &Trash) -> GcReading {
     let counts = trash.counts();
     GcReading {
@@ -336,7 +339,7 @@ pub(crate) fn seen(state: GcState, trash: &Trash) -> GcReading {
     }
 }
 
-/// Time between two looks of the node's loop at what collection could do, if nothing else happens.
+/// Time between two checks of the node's loop for a possible collection, if no other event comes.
 pub(crate) fn interval(collector: &Collector) -> Duration {
     collector.interval().max(crate::limits::GC_INTERVAL_MIN)
 }

@@ -11,6 +11,6 @@ pub struct GcOutcome {
     pub inodes: u64,
     /// Their bytes on disk.
     pub bytes: u64,
-    /// Those that stay, by reason.
+    /// Allocations that stay, by reason.
     pub kept: Vec<(KeptReason, u64)>,
 }

@@ -1,4 +1,4 @@
-//! Remains of tasks that drivers and the kernel did not let go of.
+//! Resources of tasks that drivers and the kernel did not release.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,23 +6,23 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use muster_domain::id::{AllocId, Timestamp};
 use serde::{Deserialize, Serialize};
 
-/// The remains of a start of a task that its driver or the kernel did not let go of.
+/// The unreleased resources of one start of a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Leftover {
     pub(crate) driver: String,
     /// The driver's name for the start.
     pub(crate) task_id: String,
     pub(crate) task: String,
-    /// The id of its cgroup in the v2 hierarchy.
+    /// The id of the start's cgroup in the v2 hierarchy.
     pub(crate) cgroup_id: u64,
-    /// The boot it was started in: after another one the id may be that of another task. Empty if the agent
-    /// that left it did not record that.
+    /// The boot of the start. After another boot the id may belong to another task. Empty if the agent that left it did
+    /// not record the boot.
     pub(crate) boot_id: String,
     /// Time at which it was left; `None` if the agent that left it did not record that.
     pub(crate) left_at: Option<Timestamp>,
 }
 
-/// Leftovers of all allocations: in the store too.
+/// Leftovers of all allocations, which are also in the store.
 #[derive(Debug, Default)]
 pub(crate) struct Leftovers {
     known: Mutex<BTreeMap<AllocId, BTreeMap<String, Leftover>>>,
@@ -36,12 +36,12 @@ impl Leftovers {
         }
     }
 
-    /// Whether there are any of the allocation.
+    /// Whether the allocation has leftovers.
     pub(crate) fn has(&self, alloc_id: AllocId) -> bool {
         self.locked().contains_key(&alloc_id)
     }
 
-    /// Those of the allocation.
+    /// The leftovers of the allocation.
     pub(crate) fn of(&self, alloc_id: AllocId) -> Vec<Leftover> {
         let known = self.locked();
         let leftovers = known.get(&alloc_id).into_iter().flatten();
@@ -65,7 +65,7 @@ impl Leftovers {
     }
 
     pub(crate) fn locked(&self) -> MutexGuard<'_, BTreeMap<AllocId, BTreeMap<String, Leftover>>> {
-        // A panic elsewhere leaves the map whole: each change of it is one call.
+        // A panic elsewhere leaves the map valid, because each change of it is one call.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! The data of an allocation that was on another node: what `ephemeral_disk.migrate` comes to here.
+//! The data of an allocation that ran on another node, which `ephemeral_disk.migrate` transfers to this node.
 //!
 //! ```text
 //! heir's node: fetch ─► its server ─► (another server) ─► former node: lend
@@ -6,11 +6,11 @@
 //! ```
 //!
 //! Tasks wrote the content of those directories, so it is not trusted. [`pack`] reads it and [`unpack`] writes it by
-//! directory descriptors, one name at a time and no link followed. It is unpacked beside the directories that it is for
-//! ([`import`]) and moved there once it is whole. Tasks thus find all of it or nothing.
+//! directory descriptors, one name at a time, without following links. The data are unpacked next to their final
+//! directories ([`import`]) and moved there once they are complete. So a task finds either all of the data or none.
 //!
-//! The data are brought if they can be: an allocation that does not get them begins without, and its tasks' events say
-//! why.
+//! The transfer is best effort. An allocation whose data cannot be transferred begins without them, and its tasks'
+//! events give the reason.
 
 pub(crate) mod dir_leases;
 mod fetch;

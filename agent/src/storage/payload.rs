@@ -1,7 +1,7 @@
 //! The payload of a dispatch, as a file of a task.
 //!
-//! The task may own every directory on the way, and an earlier start of it may have put links there:
-//! each step is beneath the directory before it, and the file is made anew.
+//! The task may own every directory on the path, and an earlier start of it may have put links there. So each step is
+//! resolved beneath the directory before it, and the file is always created anew.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -13,7 +13,7 @@ use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid};
 
 use crate::logs::FifoOwner;
 
-/// Why the payload is not there.
+/// The reason why the payload could not be written.
 #[derive(Debug, thiserror::Error)]
 #[error("write the payload of the dispatch to {}", path.display())]
 pub(crate) struct WritePayloadError {
@@ -22,8 +22,8 @@ pub(crate) struct WritePayloadError {
     source: io::Error,
 }
 
-/// Writes `payload` to `file` in the task's directory `local`, over what is there. `file` was checked
-/// when the job was registered, and is checked by the kernel again.
+/// Writes `payload` to `file` in the task's directory `local`, replacing an existing file. `file` was checked when the
+/// job was registered, and the kernel checks it again.
 pub(crate) fn write(
     local: &Path,
     file: &str,
@@ -50,7 +50,7 @@ pub(crate) fn write(
     })
 }
 
-/// The directory `parents` in `local`, made as far as it is not there.
+/// Opens the directory `parents` in `local`, and makes missing parts of it.
 fn make_dirs(local: &Path, parents: &Path, owner: Option<FifoOwner>) -> io::Result<OwnedFd> {
     let mut dir = beneath::open_top(local, OFlags::RDONLY)?;
     for part in parents {
@@ -134,11 +134,11 @@ mod tests {
         assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 0);
     }
 
-    /// The task puts a link there while the agent is on its way.
+    /// The task creates a link there while the agent resolves the path.
     #[test]
     fn no_race_leads_out_of_the_directory() {
         const TRIES: usize = 500;
-        /// Where one of the two threads hardly runs, the directory may be away all the time.
+        /// If one of the two threads hardly runs, the directory may be missing all the time.
         const TRIES_MAX: usize = 1_000 * TRIES;
         let (local, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let [dir, link] = ["dir", "link"].map(|name| local.path().join(name));

@@ -1,18 +1,18 @@
-//! Roots of tasks whose drivers change into one made of the host's files (`fs_isolation` chroot).
+//! Roots of tasks whose drivers change into a root made of the host's files (`fs_isolation` chroot).
 //!
 //! ```text
-//! <data>/roots/<allocation>/<task>   the task's own directory; on it, read-only, what `chroot_env` names, and `/alloc`
-//! <data>/roots/<allocation>/alloc    a link to what the group shares
+//! <data>/roots/<allocation>/<task>   the task's own directory; on it, read-only, `chroot_env`'s paths, and `/alloc`
+//! <data>/roots/<allocation>/alloc    a link to the directory that the group shares
 //! ```
 //!
-//! Nothing is copied: a root is a mount of the task's directory with mounts on it. Taking that one off takes all of
-//! them off, whatever the task renamed meanwhile. Roots lie beside allocations' directories and never in them, so that
+//! No file is copied: a root is a mount of the task's directory with mounts on it. Unmounting it also unmounts the
+//! others, even if the task renamed directories meanwhile. Roots are outside of allocations' directories, so that
 //! deleting, measuring or sending those meets no mount. They are in the agent's mount namespace, which the plugins that
 //! it starts share. None of these mounts belongs to a peer group of the host's, so changes to them stay local. A root
-//! is there from before its task starts until that has ended. A root that a crash left goes before the next start, with
-//! the allocation, or with `muster agent clean`.
+//! exists from before its task starts until the task has ended. A root that a crash left is removed before the next
+//! start, with the allocation, or with `muster agent clean`.
 //!
-//! Absent: `/dev`, `/proc` and what the job mounts, which the driver makes, as under Nomad.
+//! Absent: `/dev`, `/proc` and the job's mounts, which the driver makes, as under Nomad.
 
 mod env;
 
@@ -35,13 +35,14 @@ pub use env::{ChrootEnv, ChrootEnvError};
 
 /// Programs that change their user and devices are refused on every mount that a task sees.
 const RIGHTS: MountFlags = MountFlags::NO_SET_USER.and(MountFlags::NO_DEVICES);
-/// Where the group's shared directory is found, in a root and beside it.
+/// The name of the group's shared directory, in a root and next to it.
 const SHARED: &str = "alloc";
 
-/// Why a task has no root.
+/// The reason why a task has no root.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RootError {
-    /// Every task would see every other's files, and a root in it would hold all others.
+    /// `chroot_env` shows the data directory. Every task would see the files of every other task, and a root in it
+    /// would contain all others.
     #[error(
         "`chroot_env` shows {} to tasks, which holds the agent's data directory {} or lies in it; name what is beside that",
         path.display(), data.display()
@@ -50,13 +51,13 @@ pub(crate) enum RootError {
     /// Neither a directory nor a file.
     #[error("`chroot_env` names {}, which is neither a directory nor a file", path.display())]
     Kind { path: PathBuf },
-    /// A task left something else where the root needs a directory.
+    /// A task made another kind of file where the root needs a directory.
     #[error(
         "the task has put something of its own where its root needs {}: have it leave that place alone",
         place.display()
     )]
     Occupied { place: PathBuf },
-    /// The driver would change into an empty directory.
+    /// The driver does not see the mounts, so it would change into an empty directory.
     #[error(
         "the driver's process {pid} does not see what the agent mounts: an agent in another mount namespace started it. End it, so that this agent starts it, and give the agent's service no mounts of its own (`PrivateTmp=` and the like)"
     )]
@@ -71,7 +72,7 @@ pub(crate) enum RootError {
 }
 
 impl RootError {
-    /// Trying again changes nothing.
+    /// Whether a retry cannot succeed.
     pub(crate) fn is_final(&self) -> bool {
         match self {
             Self::HoldsData { .. } | Self::Kind { .. } | Self::Occupied { .. } => true,
@@ -92,7 +93,7 @@ fn failed<E: Into<io::Error>>(what: &'static str, path: &Path) -> impl FnOnce(E)
 /// A root, as described to its driver.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Root {
-    /// In place of the allocation's directory.
+    /// The path that replaces the allocation's directory.
     pub(crate) alloc_dir: PathBuf,
     pub(crate) task_dir: PathBuf,
     /// The entries of `chroot_env` that this machine does not have.
@@ -106,11 +107,11 @@ pub(crate) struct RootSources<'a> {
     pub(crate) env: &'a ChrootEnv,
     /// The agent's data directory.
     pub(crate) data: &'a Path,
-    /// The process of the driver that is to use it, if it has one of its own.
+    /// The process of the driver that will use the root, if the driver has one of its own.
     pub(crate) driver: Option<u32>,
 }
 
-/// Makes the root of `task` below `roots`, anew if there is one.
+/// Makes the root of `task` below `roots`, and replaces an existing one.
 pub(crate) fn build(
     means: RootSources<'_>,
     roots: &Path,
@@ -131,13 +132,13 @@ pub(crate) fn build(
         Ok(root)
     });
     made.inspect_err(|_error| {
-        // What is left is taken off before the next start.
+        // A remaining mount is removed before the next start.
         drop(remove(&roots.join(task)));
     })
 }
 
-/// Checks that the process `pid` finds at `root` what the agent mounted there. The start itself reports a process that
-/// ended meanwhile.
+/// Checks that the process `pid` finds the agent's mounts at `root`. If the process ended meanwhile, the start itself
+/// reports that.
 fn seen_by(pid: u32, root: &Path) -> Result<(), RootError> {
     let its = PathBuf::from(format!("/proc/{pid}/root"));
     if !its.exists() {
@@ -196,7 +197,7 @@ fn mount_all(
     Ok(root)
 }
 
-/// Opens the host's entry at `path`, and says whether it is a directory; `None` if there is nothing.
+/// Opens the host's entry at `path`, and returns whether it is a directory; `None` if there is no entry.
 fn source(path: &Path, data: &Path) -> Result<Option<(OwnedFd, bool)>, RootError> {
     let source = match rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
         Err(Errno::NOENT) => return Ok(None),
@@ -223,8 +224,8 @@ fn open_dir(path: &Path) -> Result<OwnedFd, RootError> {
     beneath::open_top(path, OFlags::PATH).map_err(failed("open", path))
 }
 
-/// A mount of what `source` is, `whole` with all that is mounted in it, attached nowhere yet and cut off from where it
-/// comes from.
+/// Returns a detached mount of `source`, without propagation from or to the original. With `whole` it includes all
+/// mounts in `source`.
 fn copied(
     source: &OwnedFd,
     path: &Path,
@@ -238,7 +239,8 @@ fn copied(
         flags |= OpenTreeFlags::AT_RECURSIVE;
     }
     let tree = rustix::mount::open_tree(source, "", flags).map_err(failed("bind", path))?;
-    // Before it is attached: what is taken off a mount that still has peers is taken off those too.
+    // The mount is restricted before it is attached. An unmount in a mount that still has peers would also apply to the
+    // peers.
     mount::restrict(tree.as_fd(), rights, whole).map_err(failed("restrict", path))?;
     Ok(tree)
 }
@@ -257,7 +259,7 @@ fn show(
         errno => failed("make the place", place)(errno),
     })?;
     attach(tree, point.as_fd()).map_err(|errno| match errno {
-        // A file on a directory, or the other way round.
+        // A file would be mounted on a directory, or a directory on a file.
         Errno::NOTDIR => RootError::Occupied {
             place: place.to_owned(),
         },
@@ -270,7 +272,7 @@ fn attach(tree: BorrowedFd<'_>, at: BorrowedFd<'_>) -> Result<(), Errno> {
     rustix::mount::move_mount(tree, "", at, "", flags)
 }
 
-/// The place to mount on, made where it is not there. No step leads through a link or a mount.
+/// Opens the place to mount on, and makes it if it is missing. No step follows a link or crosses a mount.
 fn point(base: BorrowedFd<'_>, place: &Path, is_dir: bool) -> Result<OwnedFd, Errno> {
     let mut at: Option<OwnedFd> = None;
     let mut parts = place.components().peekable();
@@ -297,7 +299,7 @@ fn dir_point(parent: BorrowedFd<'_>, name: &Path) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY;
     let dir = beneath::open(parent, name, flags, Traversal::Dirs)?;
     if is_new {
-        // Whatever the agent's umask is, a task passes through.
+        // The mode must let a task pass, independent of the agent's umask.
         rustix::fs::fchmod(&dir, mode)?;
     }
     Ok(dir)
@@ -311,12 +313,12 @@ fn file_point(parent: BorrowedFd<'_>, name: &Path) -> Result<OwnedFd, Errno> {
     }
 }
 
-/// Takes a task's root away, if there is one; nothing below it is deleted.
+/// Removes a task's root, if there is one. No file below it is deleted.
 pub(crate) fn remove(root: &Path) -> Result<(), RootError> {
     for _mount in 0..ROOT_MOUNTS_MAX {
         match rustix::mount::unmount(root, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
             Ok(()) => {}
-            // Nothing is mounted there, or nothing is there.
+            // No mount is there, or the path does not exist.
             Err(Errno::INVAL | Errno::NOENT) => break,
             Err(errno) => return Err(failed("unmount", root)(errno)),
         }
@@ -324,7 +326,7 @@ pub(crate) fn remove(root: &Path) -> Result<(), RootError> {
     gone(fs::remove_dir(root)).map_err(failed("remove the directory", root))
 }
 
-/// Takes away what `roots` has of an allocation.
+/// Removes all roots of an allocation from `roots`.
 pub(crate) fn remove_all(roots: &Path) -> Result<(), RootError> {
     let entries = match fs::read_dir(roots) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),

@@ -1,8 +1,8 @@
 //! The node's state that survives the agent: `agent.redb` in the data directory.
 //!
-//! One thread writes. A transaction takes every write that waits, so that a hundred tasks that start together share one
+//! One thread writes. A transaction takes every waiting write, so that a hundred tasks that start together share one
 //! `fsync`. Records are read once, when the store is opened. A database that cannot be read is set aside as
-//! `agent.redb.corrupt-<n>`, and a new one is begun. The agent then adopts what it finds running by the names of
+//! `agent.redb.corrupt-<n>`, and a new one is created. The agent then adopts running tasks by the names of their
 //! cgroups. The node's id is also kept in a file of its own, because those names depend on it.
 
 mod lock;
@@ -39,8 +39,8 @@ pub(crate) use lock::DataDirLock;
 pub use lock::LockDataDirError;
 pub(crate) use writer::{CONDITION, PendingWrite, Store, Write};
 
-/// The version of tables and records. A database of an older version is converted ([`upgrade`]), one of another version
-/// is refused by name.
+/// The version of tables and records. A database of an older version is converted ([`upgrade`]). A database of another
+/// version is refused with an error that names the version.
 pub(crate) const SCHEMA: u32 = 2;
 
 const FILE: &str = "agent.redb";
@@ -51,13 +51,13 @@ const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("meta");
 const DESIRED: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("desired");
 const SNAPSHOTS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("snapshots");
 const TASKS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("tasks");
-/// The remote tasks that agents know, by allocation. Only allocations that have any are in it.
+/// The remote tasks that agents know, by allocation. Only allocations with remote tasks are in it.
 const REMOTE: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("remote");
-/// The remains that drivers and the kernel did not let go of, by allocation and the driver's name for the task.
+/// The resources that drivers and the kernel did not release, by allocation and the driver's name for the task.
 const LEFTOVERS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("leftovers");
 /// Networks that drivers made, by allocation.
 const DRIVER_NETWORKS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("driver_networks");
-/// Users of tasks that were given one, by allocation.
+/// Users that the agent assigned to tasks, by allocation.
 const USERS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("users");
 const META_SCHEMA: &str = "schema";
 const META_SERVERS: &str = "servers";
@@ -70,25 +70,25 @@ pub(crate) struct TaskRecord {
     /// The number of this start.
     pub(crate) attempt: u32,
     pub(crate) driver: String,
-    /// The driver's name for it.
+    /// The driver's name for the start.
     pub(crate) task_id: String,
-    /// The id of its cgroup in the v2 hierarchy.
+    /// The id of the start's cgroup in the v2 hierarchy.
     pub(crate) cgroup_id: u64,
-    /// The boot it was started in.
+    /// The boot in which the task was started.
     pub(crate) boot_id: String,
     pub(crate) handle: Vec<u8>,
-    /// How it ended, once that is known.
+    /// The end of the start, once it is known.
     pub(crate) ended: Option<Ended>,
 }
 
 /// The record of the end of a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Ended {
-    /// How its process ended.
+    /// The exit of the task's process.
     pub(crate) exit: Exit,
     /// Details of the end, as text.
     pub(crate) detail: String,
-    /// How the work of a one-off task ended.
+    /// The end of a one-off task's work.
     pub(crate) end: Option<Box<WorkEnd>>,
 }
 
@@ -98,36 +98,36 @@ pub(crate) struct StoreContents {
     pub(crate) allocs: BTreeMap<AllocId, (DesiredAlloc, Option<AllocSnapshot>)>,
     /// Records of tasks by allocation and name.
     pub(crate) tasks: BTreeMap<(AllocId, String), TaskRecord>,
-    /// The remains that drivers and the kernel did not let go of, by allocation and the driver's name for the task.
+    /// The resources that drivers and the kernel did not release, by allocation and the driver's name for the task.
     pub(crate) leftovers: BTreeMap<AllocId, BTreeMap<String, Leftover>>,
-    /// Remote tasks of allocations that have any, in the order of the group.
+    /// Remote tasks of allocations that have some, in the order of the group.
     pub(crate) remote: BTreeMap<AllocId, Vec<RemoteTask>>,
     /// Networks that drivers made for allocations.
     pub(crate) driver_networks: BTreeMap<AllocId, DriverNetwork>,
-    /// Users of tasks that were given one, by allocation and task.
+    /// Users that the agent assigned to tasks, by allocation and task.
     pub(crate) users: BTreeMap<AllocId, BTreeMap<String, u32>>,
-    /// Where the control plane's servers were.
+    /// The last known addresses of the control plane's servers.
     pub(crate) servers: Vec<SocketAddr>,
-    /// Where they listened for clients.
+    /// The last known addresses at which the servers listen for clients.
     pub(crate) apis: Vec<SocketAddr>,
-    /// The cluster's network policy, and the entry that wrote it.
+    /// The cluster's network policy, and the index of the log entry that wrote it.
     pub(crate) cluster_policy: (LogIndex, NetworkPolicy),
-    /// There was no database.
+    /// Whether there was no database.
     pub(crate) fresh: bool,
-    /// There was none, although an agent had run on the data directory.
+    /// Whether there was no database, although an agent had run on the data directory.
     pub(crate) lost: bool,
 }
 
-/// Why the store could not be opened.
+/// The reason why the store could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenStoreError {
-    /// It was written by a newer Muster.
+    /// The store was written by a newer Muster.
     #[error(
         "{}: the data has format {found}, this version reads up to {SCHEMA}; start a newer muster, or give another --data-dir",
         path.display()
     )]
     Newer { path: PathBuf, found: u32 },
-    /// It was written by an older Muster, whose format this version does not read.
+    /// The store was written by an older Muster, whose format this version does not read.
     #[error(
         "{}: the data has format {found}, this version reads formats {} to {SCHEMA}; stop the node's tasks with the older muster that wrote it, or give another --data-dir",
         path.display(),
@@ -143,14 +143,14 @@ pub enum OpenStoreError {
         #[source]
         source: std::io::Error,
     },
-    /// Something else has it open, although no agent holds the data directory.
+    /// Another process has the store open, although no agent holds the data directory.
     #[error("{}: another process has the database open; find it with `fuser {}`", path.display(), path.display())]
     Open { path: PathBuf },
     /// `node-id` is not an id.
     #[error("{}: not a node id; restore the file, or remove it to become a new node", path.display())]
     NodeId {
         path: PathBuf,
-        /// The fault of the id.
+        /// The fault in the id.
         #[source]
         source: muster_domain::id::ParseIdError,
     },
@@ -162,11 +162,11 @@ pub enum OpenStoreError {
 enum ReadError {
     Newer(u32),
     Older(u32),
-    /// Another handle has it open, as of an agent of this process that is being dropped.
+    /// Another handle has the database open, for example an agent of this process that is being dropped.
     Open,
-    /// The file may be whole, but cannot be had.
+    /// The file may be intact, but cannot be accessed.
     Io(std::io::Error),
-    /// The file is no database of ours.
+    /// The file is not a database of Muster.
     Unreadable(String),
 }
 
@@ -174,14 +174,14 @@ impl<E: Into<redb::Error>> From<E> for ReadError {
     fn from(error: E) -> Self {
         match error.into() {
             redb::Error::DatabaseAlreadyOpen => Self::Open,
-            // The kernel's refusal (EIO, EMFILE, ENOSPC) says nothing about what is in the file.
+            // The kernel's refusal (EIO, EMFILE, ENOSPC) does not mean that the file's content is damaged.
             redb::Error::Io(error) if error.raw_os_error().is_some() => Self::Io(error),
             other => Self::Unreadable(other.to_string()),
         }
     }
 }
 
-/// The node's id: what `node-id` says, or `fresh` from now on.
+/// Returns the node's id: the one in `node-id`, or `fresh`, which is then stored.
 pub(crate) fn node_id(data_dir: &Path, fresh: NodeId) -> Result<NodeId, OpenStoreError> {
     let path = data_dir.join(NODE_ID_FILE);
     match std::fs::read_to_string(&path) {
@@ -198,7 +198,8 @@ pub(crate) fn node_id(data_dir: &Path, fresh: NodeId) -> Result<NodeId, OpenStor
     }
 }
 
-/// The secret with which the node registers: the one in the file `node-secret`, or `fresh` from now on.
+/// Returns the secret with which the node registers: the one in the file `node-secret`, or `fresh`, which is then
+/// stored.
 pub(crate) fn node_secret(
     data_dir: &Path,
     fresh: NodeSecret,
@@ -232,7 +233,7 @@ fn parse_secret(text: &str) -> Option<NodeSecret> {
     Some(NodeSecret(secret))
 }
 
-/// Writes a file beside `name` and renames it, so that a crash leaves no half of it.
+/// Writes a temporary file and renames it to `name`, so that a crash leaves no partial file.
 fn write_whole(data_dir: &Path, name: &str, text: &str) -> std::io::Result<()> {
     let beside = data_dir.join(format!("{name}.new"));
     let file = private::create(&beside)?;
@@ -299,7 +300,7 @@ pub(crate) fn open(
 fn open_once_closed(path: &Path, existed: bool) -> Result<(Database, StoreContents), ReadError> {
     let deadline = Instant::now() + STORE_CLOSE_DEADLINE;
     loop {
-        // The database's own code may panic on a file that is not one of its own.
+        // The database's own code may panic on a file that is not a database.
         let opened = std::panic::catch_unwind(AssertUnwindSafe(|| open_existing(path, existed)));
         match opened {
             Ok(Err(ReadError::Open)) if Instant::now() < deadline => {
@@ -311,7 +312,8 @@ fn open_once_closed(path: &Path, existed: bool) -> Result<(Database, StoreConten
     }
 }
 
-/// Opens the database that this agent had open before an I/O error. It is never set aside: what is in it is needed.
+/// Opens the database again that this agent had open before an I/O error. It is never set aside, because its content is
+/// needed.
 fn open_again(path: &Path) -> Result<Database, Box<dyn std::error::Error>> {
     let opened = std::panic::catch_unwind(|| {
         let mut builder = Database::builder();
@@ -327,7 +329,7 @@ fn open_again(path: &Path) -> Result<Database, Box<dyn std::error::Error>> {
 fn open_existing(path: &Path, existed: bool) -> Result<(Database, StoreContents), ReadError> {
     let mut builder = Database::builder();
     builder.set_cache_size(STORE_CACHE_BYTES);
-    // It holds jobs, and with them the secrets in their environment.
+    // The file contains jobs, and with them the secrets in their environment.
     let database = if existed {
         private::restrict_at(path).map_err(ReadError::Io)?;
         builder.open(path)?
@@ -355,7 +357,7 @@ fn open_existing(path: &Path, existed: bool) -> Result<(Database, StoreContents)
     Ok((database, loaded))
 }
 
-/// Brings a database of an older format to this one; refuses one of another format.
+/// Converts a database of an older format to this one; refuses other formats.
 fn convert(database: &Database) -> Result<(), ReadError> {
     let meta = database.begin_read()?.open_table(META)?;
     let bytes = meta.get(META_SCHEMA)?.map(|bytes| bytes.value().to_vec());
@@ -445,7 +447,7 @@ fn parse_task_key(key: &[u8]) -> Result<(AllocId, String), ReadError> {
     Ok((AllocId(*alloc_id), name.to_owned()))
 }
 
-/// Renames the database to the first name that is free.
+/// Renames the database to the first free name.
 fn set_aside(path: &Path) -> Result<PathBuf, OpenStoreError> {
     let name = |number: u32| path.with_file_name(format!("{FILE}.corrupt-{number}"));
     let aside = (1..STORES_SET_ASIDE_MAX)

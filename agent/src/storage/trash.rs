@@ -1,11 +1,12 @@
-//! The trash: destroyed directories wait here for their deletion, which nobody waits for.
+//! The trash: destroyed directories wait here for their deletion in the background.
 //!
-//! A directory is thrown away by one rename within its file system. The trash is the queue: a crash at any point leaves
+//! A directory is discarded by one rename within its file system. The trash is the queue: a crash at any point leaves
 //! entries that the next agent finds. Memory holds a bounded number of names. A few threads of the lowest priority
-//! delete ([`delete`]), of the usual one while somebody waits for it. They wait while any task is starting ([`start_gate`]).
-//! An entry that cannot be deleted is told, counted and tried again after a pause, while the others go on.
+//! delete ([`delete`]); they have the usual priority while a caller waits for them. They wait while any task is
+//! starting ([`start_gate`]). An entry that cannot be deleted is reported, counted and tried again after a pause. The
+//! threads continue with other entries meanwhile.
 //!
-//! Absent: which allocation goes and when (agent-core's `gc`), and asking its driver first (`gc`).
+//! Absent: the choice and time of a destroy (agent-core's `gc`), and asking the allocation's driver first (`gc`).
 
 mod delete;
 mod limits;
@@ -52,7 +53,7 @@ pub struct TrashStatus {
     pub waiting: usize,
     /// Entries that are being deleted.
     pub deleting: usize,
-    /// There may be entries that were not read yet.
+    /// Whether the trash may contain entries that were not read yet.
     pub unread: bool,
     /// Entries that could not be deleted and are tried again, each with the reason.
     pub refused: Vec<(String, String)>,
@@ -71,7 +72,7 @@ pub struct TrashStatus {
 pub(crate) struct TrashCounts {
     pub(crate) deleted: DeleteCounts,
     pub(crate) failures: u64,
-    /// Not all that can be deleted is.
+    /// Whether entries that can be deleted are left.
     pub(crate) deleting: bool,
 }
 
@@ -82,25 +83,25 @@ pub struct Trash {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// An entry: which root, and its name there.
+/// An entry: the index of its root, and its name there.
 type TrashEntry = (usize, CString);
 
 #[derive(Debug)]
 struct TrashQueue {
-    /// Directories whose entries are trash. The first is there from the start.
+    /// Directories whose entries are trash. The first exists from the start.
     roots: Mutex<Vec<(PathBuf, Arc<OwnedFd>)>>,
     queue: Mutex<Queue>,
-    /// There is work, or no more.
+    /// Notified when there is work, and when the threads are to end.
     work: Condvar,
     stop: AtomicBool,
     aside: AtomicU64,
     priority: Mutex<DeletePriority>,
     start_gate: StartGate,
-    /// How often everything that could be deleted has become deleted.
+    /// The number of times that the last deletable entry was deleted.
     emptied: watch::Sender<u64>,
 }
 
-/// Whether somebody waits for the deletion, and who deletes.
+/// Whether a caller waits for the deletion, and the threads that delete.
 #[derive(Debug, Default)]
 struct DeletePriority {
     urgent: bool,
@@ -108,7 +109,7 @@ struct DeletePriority {
 }
 
 impl DeletePriority {
-    /// Gives one thread the priority that goes with it.
+    /// Sets the priority of one thread.
     fn apply(&self, thread: Pid) {
         let (class, niceness) = if self.urgent {
             (IoPriority::Default, 0)
@@ -118,7 +119,8 @@ impl DeletePriority {
         if let Err(error) = crate::sys::set_io_priority(thread, class) {
             tracing::debug!(%error, "the disk priority of deletion stays as it is");
         }
-        // Niceness is a thread's own on Linux. Deleting from memory-backed and cached directories is all processor.
+        // On Linux niceness applies to a single thread. Deleting from memory-backed and cached directories only takes
+        // processor time.
         if let Err(error) = rustix::process::setpriority_process(Some(thread), niceness) {
             tracing::debug!(%error, "the processor priority of deletion stays as it is");
         }
@@ -137,7 +139,7 @@ struct Queue {
     names: VecDeque<TrashEntry>,
     claimed: BTreeSet<TrashEntry>,
     refused: BTreeMap<TrashEntry, DeleteRetry>,
-    /// The roots may hold names that are not known.
+    /// Whether the roots may contain names that were not read yet.
     unread: bool,
     entries: u64,
     deleted: DeleteCounts,
@@ -157,7 +159,7 @@ impl Queue {
         self.names.is_empty() && self.claimed.is_empty() && !self.unread
     }
 
-    /// The refused entry that is tried next, and when.
+    /// The refused entry that is tried next, and the time of that attempt.
     fn next_refused(&self) -> Option<(Instant, TrashEntry)> {
         let waiting = self.refused.iter();
         let waiting = waiting.filter(|(entry, _)| !self.claimed.contains(*entry));
@@ -171,8 +173,8 @@ impl Queue {
 }
 
 impl Trash {
-    /// Deletes what is in `dir`, which is made if it is not there, with as many threads as its file system
-    /// profits from if `parallel` trees may be deleted at a time (`gc_parallel_destroys`).
+    /// Deletes the entries of `dir`, which is made if it does not exist. The number of threads suits its file system.
+    /// `parallel` trees may be deleted at a time (`gc_parallel_destroys`).
     ///
     /// # Errors
     ///
@@ -182,7 +184,7 @@ impl Trash {
         Self::with_threads(dir, threads)
     }
 
-    /// With this many threads.
+    /// Starts the trash with this number of threads.
     ///
     /// # Errors
     ///
@@ -217,11 +219,11 @@ impl Trash {
         Ok(trash)
     }
 
-    /// Throws `dir` away under `name`: one rename. It being gone is success.
+    /// Discards `dir` under `name` by one rename. A missing `dir` is success.
     ///
     /// # Errors
     ///
-    /// The error of the kernel; `dir` is where it was.
+    /// The error of the kernel; `dir` was not moved.
     pub fn discard(&self, dir: &Path, name: &str) -> io::Result<()> {
         let first = self.shared.root(0);
         let moved = match rename(dir, &first, name) {
@@ -242,7 +244,8 @@ impl Trash {
         }
     }
 
-    /// Also deletes what an earlier agent threw away beside `dir`, if that is on another file system.
+    /// Adds the trash next to `dir`, if `dir` is on another file system. The threads then also delete entries that an
+    /// earlier agent left there.
     pub fn add_sibling_root(&self, dir: &Path) {
         let beside = dir.join(BESIDE);
         if beside.is_dir()
@@ -252,15 +255,15 @@ impl Trash {
         }
     }
 
-    /// Has the threads hurry, as somebody waits for the deletions of now and next. Until all that can be deleted is,
-    /// they have the priority of other threads and wait for starts alone. On a busy machine they would hardly ever run
-    /// otherwise.
+    /// Raises the priority of the threads, because a caller waits for the current and next deletions. The threads keep
+    /// the usual priority until every deletable entry is deleted, and meanwhile wait only for starts. On a busy machine
+    /// they would hardly ever run otherwise.
     pub fn raise_priority(&self) {
         self.shared.haste().set(true);
     }
 
-    /// Announces a start. Until the returned value is dropped, deletion waits before each file, for as long as a start
-    /// takes and no longer.
+    /// Announces a start. Until the returned guard is dropped, deletion waits before each file, at most for the time
+    /// that a start takes.
     #[must_use]
     pub fn start_of(&self) -> StartGuard {
         self.shared.start_gate.enter();
@@ -269,7 +272,7 @@ impl Trash {
         }
     }
 
-    /// Tries at once what was refused.
+    /// Retries refused entries at once.
     pub fn retry(&self) {
         {
             let mut queue = self.shared.locked();
@@ -302,7 +305,7 @@ impl Trash {
         }
     }
 
-    /// The counts of the trash, without a look at each entry.
+    /// The counts of the trash, without visiting each entry.
     pub(crate) fn counts(&self) -> TrashCounts {
         let queue = self.shared.locked();
         TrashCounts {
@@ -312,32 +315,32 @@ impl Trash {
         }
     }
 
-    /// Whether all that can be deleted is deleted: nothing waits and nothing is being deleted; what was
-    /// refused does not count.
+    /// Whether every deletable entry is deleted: no entry waits and none is being deleted. Refused entries do not
+    /// count.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.shared.locked().is_idle()
     }
 
-    /// Returns when all that can be deleted is deleted.
+    /// Returns when every deletable entry is deleted.
     pub async fn emptied(&self) {
         let mut times = self.times_emptied();
         while !self.is_idle() {
-            // The sender lives as long as this.
+            // The sender lives as long as `self`.
             drop(times.changed().await);
         }
     }
 
-    /// Changes whenever everything that can be deleted has become deleted.
+    /// Changes whenever the last deletable entry was deleted.
     pub(crate) fn times_emptied(&self) -> watch::Receiver<u64> {
         self.shared.emptied.subscribe()
     }
 
-    /// Ends the threads, also in the middle of a tree: the next agent goes on.
+    /// Ends the threads, also in the middle of a tree. The next agent continues.
     pub fn stop(&mut self) {
         self.shared.stop.store(true, Ordering::Relaxed);
         {
-            // A thread that looked before has begun to wait by now.
+            // Under the lock, every thread that read the old flag is already waiting for the notification.
             let _queue = self.shared.locked();
             self.shared.work.notify_all();
         }
@@ -349,14 +352,14 @@ impl Trash {
         }
     }
 
-    /// The trash may hold something new.
+    /// Notifies the threads that the trash may have new entries.
     fn wake(&self) {
         self.shared.locked().unread = true;
         self.shared.work.notify_one();
     }
 }
 
-/// Something that starts, and goes before what is deleted.
+/// A running start, which has precedence over deletions.
 #[derive(Debug)]
 pub struct StartGuard {
     shared: Arc<TrashQueue>,
@@ -376,22 +379,22 @@ impl Drop for Trash {
 
 impl TrashQueue {
     fn haste(&self) -> MutexGuard<'_, DeletePriority> {
-        // Each change of it is whole.
+        // Each change leaves the value valid.
         self.priority.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Everything that can be deleted is.
+    /// Records that every deletable entry is deleted.
     fn mark_emptied(&self) {
         self.haste().set(false);
         self.emptied.send_modify(|times| *times += 1);
     }
 
     fn locked(&self) -> MutexGuard<'_, Queue> {
-        // A panic elsewhere leaves the queue whole enough: at worst an entry stays claimed.
+        // A panic elsewhere leaves the queue usable; at worst an entry stays claimed.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes and opens a trash, unless it is known; says its number.
+    /// Makes and opens a trash, unless it is known; returns its index.
     fn add_root(&self, dir: &Path) -> io::Result<usize> {
         let mut roots = self.roots.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(at) = roots.iter().position(|(path, _)| path == dir) {
@@ -460,7 +463,7 @@ impl TrashQueue {
         }
     }
 
-    /// Fills the queue from the roots. They are read again until all they hold is known.
+    /// Fills the queue from the roots. They are read again until all their names are known.
     fn read(&self, queue: &mut Queue) {
         queue.unread = false;
         for at in 0..self.roots_len() {
@@ -490,7 +493,7 @@ impl TrashQueue {
         }
     }
 
-    /// An entry was deleted, or was not.
+    /// Records whether an entry was deleted.
     fn settle(
         &self,
         entry: &TrashEntry,
@@ -545,7 +548,7 @@ fn refuse(queue: &mut Queue, entry: &TrashEntry, error: &DeleteError) {
     queue.refused.insert(entry.clone(), refusal);
 }
 
-/// The life of a thread.
+/// The main loop of a thread.
 fn work(shared: &TrashQueue) {
     {
         let mut haste = shared.haste();
@@ -561,11 +564,10 @@ fn work(shared: &TrashQueue) {
     }
 }
 
-/// Threads for `parallel` trees at a time.
+/// The number of threads for `parallel` trees at a time.
 ///
-/// On ext4 a deletion mostly waits for its journal: eight threads deleted 3.1 times as many directories as
-/// one and twice as many as two, where xfs and tmpfs were fastest with as many threads as the machine had
-/// cores, two.
+/// On ext4 a deletion mostly waits for the journal. Eight threads deleted 3.1 times as many directories as one thread,
+/// and twice as many as two. xfs and tmpfs were fastest with as many threads as the machine had cores, two.
 fn threads(dir: &Path, parallel: usize) -> usize {
     let parent = dir.ancestors().find(|path| path.exists());
     let stat = parent.map(rustix::fs::statfs);
@@ -573,14 +575,14 @@ fn threads(dir: &Path, parallel: usize) -> usize {
     if is_ext4 { parallel * 4 } else { parallel }
 }
 
-/// Moves `dir` into `trash` as `name`, after what keeps it in its place was taken away.
+/// Moves `dir` into `trash` as `name`, after removing flags and mounts that prevent a move.
 fn rename(dir: &Path, trash: &OwnedFd, name: &str) -> Result<(), Errno> {
     let attempt = || {
         let cwd = rustix::fs::CWD;
         rustix::fs::renameat_with(cwd, dir, trash, name, RenameFlags::NOREPLACE)
     };
     match attempt() {
-        // It was thrown away before, by an agent that made it anew: both go.
+        // The directory was discarded before, and an agent made it again. Both are deleted.
         Err(Errno::EXIST) => {
             let cwd = rustix::fs::CWD;
             let again = format!("{name}.{:016x}", fresh(trash, name));
@@ -604,7 +606,7 @@ fn rename(dir: &Path, trash: &OwnedFd, name: &str) -> Result<(), Errno> {
     }
 }
 
-/// A number that no entry `name.<number>` has.
+/// A number for which no entry `name.<number>` exists.
 fn fresh(trash: &OwnedFd, name: &str) -> u64 {
     let taken = |number: &u64| {
         let name = format!("{name}.{number:016x}");

@@ -1,4 +1,4 @@
-//! Host volumes of the node at places of a task.
+//! Mounts of the node's host volumes in a task.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path};
@@ -9,16 +9,16 @@ use muster_driver::Mount;
 
 use crate::tasks::task_env::TaskEnv;
 
-/// Why a task cannot have a volume.
+/// The reason why a task cannot have a volume.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum VolumeError {
-    /// The group has none of that name; the server lets no such job in.
+    /// The group has no volume of that name. The server accepts no such job.
     #[error("volume_mount \"{name}\": the group has no such volume; add a `volume` block to it")]
     Unknown {
         /// The name in the job.
         name: String,
     },
-    /// The node has none of that name, or no longer.
+    /// The node has no host volume of that name, or no longer has it.
     #[error(
         "volume \"{name}\": this node has no host volume \"{source_name}\"; add it to the agent's configuration, or constrain the job to nodes that have it"
     )]
@@ -28,15 +28,15 @@ pub(crate) enum VolumeError {
         /// The name on the node.
         source_name: String,
     },
-    /// It leads nowhere in the task.
+    /// The destination is not a place in the task.
     #[error(
         "volume_mount.destination \"{asked}\": is not a place in the task; name a directory below its root, without `..` and unknown references"
     )]
     Destination {
-        /// As the job says it.
+        /// The destination in the job.
         asked: String,
     },
-    /// The node lets nobody write to it.
+    /// The node's volume is read-only.
     #[error(
         "volume \"{name}\": host volume \"{source_name}\" may only be read on this node; ask for it with read_only = true"
     )]
@@ -48,7 +48,7 @@ pub(crate) enum VolumeError {
     },
 }
 
-/// The mounts that the driver shows in the task, out of the volumes that the node `offers`.
+/// The mounts that the driver makes in the task, from the volumes that the node `offers`.
 pub(crate) fn mounts(
     group: &TaskGroup,
     task: &Task,
@@ -67,8 +67,8 @@ pub(crate) fn mounts(
     resolved.collect()
 }
 
-/// Where a volume is shown: references are filled in, and a relative path begins at `root`, what the task sees as its
-/// directory. Nothing leads out of it.
+/// Returns the mount point of a volume. References are replaced, and a relative path begins at `root`, the task's own
+/// directory as the task sees it. The path cannot leave the task's root.
 fn destination(asked: &str, env: &TaskEnv, root: &Path) -> Result<String, VolumeError> {
     let wrong = || VolumeError::Destination {
         asked: asked.to_owned(),
@@ -136,7 +136,7 @@ mod tests {
 
     use super::*;
 
-    /// A task that wants the node's `disk`, asked for and mounted so; and what the node offers.
+    /// A task that requests and mounts the node's volume `disk`, and the volumes that the node offers.
     fn resolved(
         asked_read_only: bool,
         mounted_read_only: bool,

@@ -1,7 +1,7 @@
-//! Runs one allocation: feeds its runner and carries out what the runner wants.
+//! Runs one allocation: passes events to its runner and carries out the runner's actions.
 //!
-//! One asynchronous task an allocation, and one for each of its tasks that has a process; all of
-//! them are dropped when the agent stops, which changes nothing for the processes.
+//! Each allocation has one asynchronous task, and each of its tasks with a process has another. All of them are
+//! dropped when the agent stops, which changes nothing for the processes.
 
 mod starts;
 
@@ -48,20 +48,20 @@ pub(crate) struct AllocTask {
     pub(crate) records: BTreeMap<String, TaskRecord>,
     /// The meaning of a missing record.
     pub(crate) unrecorded: MissingRecordMeaning,
-    /// It was read from the store.
+    /// The allocation was read from the store.
     pub(crate) restored: bool,
-    /// There may be something of its remote tasks in the store.
+    /// The store may hold handles of its remote tasks.
     pub(crate) has_remote_stored: bool,
-    /// The state that was last handed to the store, unless it is known to be on disk.
+    /// The state that was last passed to the store, unless it is known to be on disk.
     pub(crate) unstored: Option<PendingWrite>,
-    /// Starts that are under way, and of which job.
+    /// Starts in progress, each with its job.
     pub(crate) starts: PendingStarts,
-    /// Told when it is not to begin any more.
+    /// Cancelled when the allocation should not begin any more.
     pub(crate) stopped: CancellationToken,
 }
 
 impl AllocTask {
-    /// Runs until everything of the allocation was destroyed or the agent stops.
+    /// Runs until all of the allocation is destroyed or the agent stops.
     pub(crate) async fn run(
         mut self: Box<Self>,
         inbox: mpsc::Sender<Input>,
@@ -73,7 +73,7 @@ impl AllocTask {
             let desired = Write::Desired(Box::new((*self.desired).clone()));
             self.submit(vec![desired]).await;
             if self.unrecorded != MissingRecordMeaning::NeverStarted {
-                // The store was lost: what runs of it keeps its network.
+                // The store was lost: the running tasks keep their network.
                 self.context.adopt_network(&self.desired, true).await;
             }
         } else if self.runner.finished_at().is_none() {
@@ -139,7 +139,7 @@ impl AllocTask {
         })
     }
 
-    /// Handles a change of the desired state, and perhaps of the job in place.
+    /// Handles a change of the desired state, which may include an in-place change of the job.
     async fn desired(&mut self, desired: Box<DesiredAlloc>, inbox: &mpsc::Sender<Input>) -> Event {
         let wanted = desired.desired;
         match self.runner.handle_update(&desired, now()) {
@@ -155,14 +155,14 @@ impl AllocTask {
                     self.watch_disk(inbox).await;
                 }
             }
-            // A stop must get through, whatever came with it.
+            // A stop takes effect even if the rest of the update is invalid.
             Err(error) => tracing::error!(%error, "an update of an allocation is not followed"),
         }
         Event::DesiredChanged(wanted)
     }
 
-    /// Has the allocation's disk looked at with the size that its group names now. Of one whose directories are not
-    /// there yet that comes later.
+    /// Watches the allocation's disk with the size that its group names now. An allocation without directories is
+    /// watched later.
     async fn watch_disk(&self, inbox: &mpsc::Sender<Input>) {
         let (context, desired) = (Arc::clone(&self.context), Arc::clone(&self.desired));
         let inbox = inbox.clone();
@@ -173,7 +173,7 @@ impl AllocTask {
         }
     }
 
-    /// Puts tasks that run behind the policies of the job as it is now.
+    /// Applies the policies of the current job to running tasks.
     fn reattach_policy(&mut self) {
         let context = Arc::clone(&self.context);
         for (alloc_id, name, live) in context.tasks.live.of(Some(self.runner.alloc_id())) {
@@ -189,7 +189,7 @@ impl AllocTask {
         }
     }
 
-    /// Has what an operator should know of a task in its history.
+    /// Adds a message for the operator to the history of a task.
     fn send_event(&mut self, task_at: usize, message: Option<String>) {
         if let Some(message) = message {
             let input = TaskInput::Message { message };
@@ -198,7 +198,7 @@ impl AllocTask {
         }
     }
 
-    /// Gives tasks that run the limits of the job as it is now: those that had others `before`.
+    /// Applies the limits of the current job to running tasks whose limits `before` were different.
     fn limit_again(&mut self, before: Option<&DesiredAlloc>) {
         let context = Arc::clone(&self.context);
         for (_, name, live) in context.tasks.live.of(Some(self.runner.alloc_id())) {
@@ -242,15 +242,14 @@ impl AllocTask {
                     context: Arc::clone(&self.context),
                     desired: Arc::clone(&self.desired),
                     inbox: inbox.clone(),
-                    // Of one that was found here something may run already.
+                    // An allocation that was found on the machine may have running tasks already.
                     has_begun: self.unrecorded != MissingRecordMeaning::NeverStarted,
                     stopped: self.stopped.clone(),
                 };
                 jobs.spawn(preparation.run());
             }
             Effect::Task { task_at, effect } => {
-                // A start that the next agent does not know of would be made twice. Directories and
-                // reports need not wait.
+                // The next agent would repeat a start that is not stored. Directories and reports need not wait.
                 self.stored().await;
                 self.task_effect(task_at, effect, inbox, jobs);
             }
@@ -341,7 +340,7 @@ impl AllocTask {
         }
     }
 
-    /// Tells the node once that the allocation has finished, and that it is destroyed.
+    /// Reports to the node, once each, that the allocation has finished and that it is destroyed.
     async fn report_to_node(&mut self, reported_finish: &mut Option<Timestamp>) {
         let alloc_id = self.runner.alloc_id();
         let finished = self.runner.finished_at();
@@ -357,9 +356,10 @@ impl AllocTask {
             drop(self.context.node.send(finished).await);
         }
         if self.runner.is_destroyed() {
-            // Nobody waits for the disk: what an agent finds recorded and gone, it destroys again.
+            // The caller does not wait for the disk. The next agent destroys a recorded allocation without remains
+            // again.
             self.submit(vec![Write::Remove(alloc_id)]).await;
-            // The next owner of the users stores them behind this write.
+            // The next owner of the users stores them after this write.
             self.context.resources.users.release(alloc_id);
             let destroyed = crate::node::event::Event::Destroyed { alloc_id };
             drop(self.context.node.send(destroyed).await);
@@ -367,11 +367,11 @@ impl AllocTask {
     }
 
     async fn submit(&mut self, writes: Vec<Write>) {
-        // The store's thread tells the operator; the node goes on as well as it can.
+        // The store's thread reports the error to the operator. The node continues as far as possible.
         self.unstored = self.context.storage.store.submit(writes).await.ok();
     }
 
-    /// Waits until everything handed over is on disk.
+    /// Waits until all submitted writes are on disk.
     async fn stored(&mut self) {
         if let Some(pending) = self.unstored.take() {
             drop(pending.stored().await);
@@ -379,7 +379,7 @@ impl AllocTask {
     }
 }
 
-/// The task that runs, if the event is that one was started or found.
+/// Returns the running task, if the event reports that a task was started or found.
 fn begun(event: &Event) -> Option<usize> {
     match event {
         Event::Task {
@@ -390,14 +390,14 @@ fn begun(event: &Event) -> Option<usize> {
     }
 }
 
-/// Makes what an allocation needs before its tasks begin.
+/// The work that an allocation needs before its tasks begin.
 #[derive(Clone)]
 struct Preparation {
     context: Arc<AgentContext>,
     desired: Arc<DesiredAlloc>,
     inbox: mpsc::Sender<Input>,
     has_begun: bool,
-    /// The allocation does not begin any more.
+    /// Cancelled when the allocation does not begin any more.
     stopped: CancellationToken,
 }
 
@@ -445,7 +445,7 @@ impl Preparation {
         watched.await
     }
 
-    /// Gets the data of `previous` from another node, if they can be had.
+    /// Gets the data of `previous` from another node, if they are available.
     async fn fetch(&self, previous: AllocId) -> Result<(), String> {
         let Self {
             context, desired, ..
@@ -477,14 +477,14 @@ impl Preparation {
     }
 }
 
-/// Whether an allocation has data of the one that it replaces.
+/// The location of the data of the replaced allocation.
 enum PreviousData {
-    /// They were on this node, or came from another before.
+    /// The data were on this node, or came from another node before.
     Here,
     Not,
 }
 
-/// The group's tasks and who they run as.
+/// The group's tasks and their users.
 fn owners(
     users: &WorkloadUsers,
     desired: &DesiredAlloc,
@@ -502,7 +502,7 @@ fn dir_failed(error: DirError) -> String {
     muster_domain::error_chain::chain(&error)
 }
 
-/// Makes the allocation's directories, with what is on this node of the one that it replaces.
+/// Makes the allocation's directories, with the data of the replaced allocation that are on this node.
 fn prepare(
     storage: &StorageContext,
     users: &WorkloadUsers,
@@ -530,7 +530,7 @@ fn prepare(
         .map_err(dir_failed)?
     {
         tracing::info!(alloc_id = %desired.alloc_id, %previous, "the data of the allocation that it replaces are taken over");
-        // The moved data still has the owners of the earlier tasks.
+        // The moved data still have the owners of the earlier tasks.
         data.make_alloc(desired.alloc_id, &tasks)
             .map_err(dir_failed)?;
     }
@@ -541,13 +541,14 @@ fn prepare(
     })
 }
 
-/// Moves what came from another node to its places, and throws away what came in part. Returns whether all came.
+/// Moves complete data from another node to their places, and deletes incomplete data. Returns whether the data
+/// were complete.
 fn settle(data: &DataDir, users: &WorkloadUsers, desired: &DesiredAlloc) -> Result<bool, String> {
     let tasks = owners(users, desired)?;
     let names = tasks.iter().map(|(name, _)| name.clone());
     let came = migrate::settle(data, desired.alloc_id, names).map_err(dir_failed)?;
     if came {
-        // The migrated data still has the owners of the tasks there.
+        // The migrated data still have the owners of the tasks on the other node.
         data.make_alloc(desired.alloc_id, &tasks)
             .map_err(dir_failed)?;
     } else {
@@ -556,7 +557,7 @@ fn settle(data: &DataDir, users: &WorkloadUsers, desired: &DesiredAlloc) -> Resu
     Ok(came)
 }
 
-/// Has an allocation's disk looked at, if it has directories.
+/// Watches an allocation's disk, if it has directories.
 fn watch_disk(storage: &StorageContext, desired: &DesiredAlloc, inbox: &mpsc::Sender<Input>) {
     let StorageContext { data, disks, .. } = storage;
     let dir = data.alloc(desired.alloc_id).alloc;
@@ -567,12 +568,12 @@ fn watch_disk(storage: &StorageContext, desired: &DesiredAlloc, inbox: &mpsc::Se
     }
 }
 
-/// Sleeps until a core's timeout; for ever if there is none.
+/// Sleeps until a core's timeout; sleeps for ever without one.
 pub(crate) async fn until(timeout: Option<(Timestamp, &'static str)>) {
     let Some((at, _why)) = timeout else {
         return std::future::pending().await;
     };
-    // Never busy: a timeout that is over is due at once, and the core then names another.
+    // The loop never spins: an expired timeout is due at once, and the core then names another.
     let left = at.since(now()).max(Duration::from_micros(1));
     tokio::time::sleep(left).await;
 }

@@ -1,9 +1,9 @@
 //! The drivers of this node, by name.
 //!
-//! A driver may come and go: [`DriverSlot::ready`] waits for it, and its health is a fact of the
-//! node. Which process it runs in is known here alone: [`native`] is a process of its own that
-//! outlives the agent; [`plugin`] runs the executables of a plugin directory in the same way;
-//! drivers given in the configuration live in the agent's process.
+//! A driver may come and go. [`DriverSlot::ready`] waits for it, and its health is a fact of the node. Only this
+//! module distinguishes the processes of drivers. [`native`] is a separate process that outlives the agent.
+//! [`plugin`] runs the executables of a plugin directory in the same way. Configured drivers run in the agent's
+//! process.
 
 mod introduce;
 pub(crate) mod native;
@@ -35,46 +35,46 @@ use crate::limits::{
     DRIVER_ANSWER_DEADLINE, DRIVER_ANSWER_INTERVAL, DRIVER_PAUSE_MAX, DRIVER_PAUSE_MIN,
 };
 
-/// A driver and whether it answers.
+/// A driver, and whether it answers.
 #[derive(Clone, Debug)]
 pub(crate) struct DriverSlot {
     pub(crate) driver: Arc<dyn TaskDriver>,
-    /// Counts its lives; 0 while it does not answer.
+    /// Counts the lives of the driver's process; 0 while it does not answer.
     lives: watch::Receiver<u64>,
-    /// The facts that one of its lives told of itself.
+    /// The facts that the driver reported in one of its lives.
     learned: Arc<Mutex<VersionedDriverFacts>>,
-    /// It lives in this process, where an absent field is absent and not null.
+    /// The driver runs in this process, where an absent field is absent and not null.
     in_process: bool,
-    /// Room for starts that are under way.
+    /// Room for starts in progress.
     starts: Arc<Semaphore>,
-    /// Where its process is recorded, if it is a plugin.
+    /// The record of its process, if the driver is a plugin.
     record: Option<Arc<Path>>,
 }
 
-/// The facts learned, with the number of the life that told them.
+/// The facts, with the number of the life in which the driver reported them.
 type VersionedDriverFacts = Option<(u64, Arc<DriverFacts>)>;
 
-/// The facts that a driver tells of itself once in a life.
+/// The facts that a driver reports once in each life.
 #[derive(Debug)]
 pub(crate) struct DriverFacts {
-    /// The capabilities that it implements.
+    /// The capabilities of the driver.
     pub(crate) capabilities: Capabilities,
     schema: Schema,
 }
 
-/// Why a task's `config` is not what its driver takes.
+/// Why a driver does not accept a task's `config`.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TaskConfigError {
     /// The driver cannot be asked.
     #[error(transparent)]
     Driver(#[from] DriverError),
-    /// It makes no sense.
+    /// The configuration is invalid.
     #[error("{0}")]
     Wrong(String),
 }
 
 impl DriverSlot {
-    /// A driver that always answers.
+    /// Returns a slot for a driver that always answers.
     pub(crate) fn in_process(driver: Arc<dyn TaskDriver>) -> Self {
         let (_sender, lives) = watch::channel(1);
         Self {
@@ -83,7 +83,7 @@ impl DriverSlot {
         }
     }
 
-    /// A driver whose lives another task counts.
+    /// Returns a slot for a driver whose lives another asynchronous task counts.
     pub(crate) fn watched(driver: Arc<dyn TaskDriver>, lives: watch::Receiver<u64>) -> Self {
         Self {
             driver,
@@ -95,28 +95,28 @@ impl DriverSlot {
         }
     }
 
-    /// The same, in a process that is recorded at `path`.
+    /// Adds the path of the record of the driver's process.
     pub(crate) fn recorded_at(self, path: &Path) -> Self {
         let record = Some(path.into());
         Self { record, ..self }
     }
 
-    /// The process of a plugin that runs.
+    /// The pid of a running plugin.
     pub(crate) fn process(&self) -> Option<u32> {
         let process = plugin::process_at(self.record.as_deref()?)?;
         process.is_alive().then_some(process.pid)
     }
 
-    /// The same, of which `max` tasks are started at once. For a driver that does no more itself, and never waits for
-    /// somebody else, such as a registry of images.
+    /// Limits the starts in progress to `max`. It is for a driver that starts no more at a time, and never waits
+    /// for another party, such as a registry of images.
     pub(crate) fn with_starts_max(self, max: usize) -> Self {
         let starts = Arc::new(Semaphore::new(max));
         Self { starts, ..self }
     }
 
-    /// Waits for room for a start, which is taken until the answer is dropped.
+    /// Waits for room for a start. The room is taken until the permit is dropped.
     pub(crate) async fn room(&self) -> Option<SemaphorePermit<'_>> {
-        // Never closed.
+        // The semaphore is never closed.
         self.starts.acquire().await.ok()
     }
 
@@ -142,8 +142,8 @@ impl DriverSlot {
         Ok(learned)
     }
 
-    /// A task's `config` as the driver takes it: checked against its schema, values turned into the
-    /// types it names, and null for what is absent.
+    /// Converts a task's `config` for the driver: checks it against the driver's schema, converts values to the
+    /// schema's types, and sets absent fields to null.
     pub(crate) async fn task_config(&self, config: &Value) -> Result<Value, TaskConfigError> {
         let learned = self.learned().await?;
         let decoded = learned.schema.decode("config", config);
@@ -162,7 +162,7 @@ impl DriverSlot {
 
     /// Returns when the driver answers.
     pub(crate) async fn ready(&self) {
-        // Without its supervisor the agent is stopping, and calls say themselves what is wrong.
+        // Without its supervisor the agent is stopping, and calls return the fault themselves.
         drop(self.lives.clone().wait_for(|life| *life > 0).await);
     }
 }
@@ -184,12 +184,12 @@ impl Drivers {
         self.slots.get(name)
     }
 
-    /// All of them.
+    /// Iterates over all drivers.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &DriverSlot)> {
         self.slots.iter().map(|(name, slot)| (name.as_str(), slot))
     }
 
-    /// For errors: `mock, native`.
+    /// Returns the names for error messages: `mock, native`.
     pub(crate) fn names(&self) -> String {
         self.slots
             .keys()
@@ -199,7 +199,7 @@ impl Drivers {
     }
 }
 
-/// Health of the drivers, as known.
+/// The last known health of the drivers.
 pub(crate) type DriverHealth = BTreeMap<String, DriverInfo>;
 
 /// Follows the fingerprint of one driver until the agent stops.
@@ -236,8 +236,8 @@ pub(crate) async fn follow_fingerprint(
     }
 }
 
-/// Says what follows for the node from what the driver can do, whatever its fingerprint says: whether the limits of its
-/// tasks can change while they run, which is so where the agent sets them, and whether it can have tasks at all.
+/// Adds facts from the driver's capabilities, independent of its fingerprint. One fact is whether limits can change
+/// while a task runs, which holds where the agent sets them. The other is whether the driver can have tasks at all.
 async fn note_learned(name: &str, slot: &DriverSlot, info: &mut DriverInfo) {
     let learned = slot.learned().await.ok();
     let capabilities = learned.as_ref().map(|learned| &learned.capabilities);
@@ -253,11 +253,11 @@ async fn note_learned(name: &str, slot: &DriverSlot, info: &mut DriverInfo) {
     }
 }
 
-/// Why no task of the driver can run here, if that is so.
+/// The reason why no task of the driver can run here, if there is one.
 pub(crate) fn unserved(name: &str, capabilities: &Capabilities) -> Option<String> {
     match capabilities.fs_isolation {
-        // Nomad has FIFOs there. One kind of such a driver would fail, another make them itself and wait for a reader
-        // for ever.
+        // Nomad has FIFOs there. One kind of such a driver would fail. Another would make them itself and wait for
+        // a reader for ever.
         FsIsolation::Unveil => Some(format!(
             "driver `{name}` isolates file systems by `unveil`: drivers of that kind (exec2) open a task's output in `logs` of its allocation's shared directory, whatever place they are told, and this agent has it where no task can write; take another driver for its tasks, such as `native` with isolation = \"contained\""
         )),
@@ -265,7 +265,7 @@ pub(crate) fn unserved(name: &str, capabilities: &Capabilities) -> Option<String
     }
 }
 
-/// Asks a driver now and then whether it answers, and tells when it does not: its process may hang or be stopped.
+/// Checks at intervals whether a driver answers, and reports when it does not. Its process may hang or be stopped.
 /// Never returns.
 pub(crate) async fn watch_answers(
     client: &muster_driver::plugin::Client,
@@ -299,7 +299,7 @@ pub(crate) async fn watch_answers(
 
 /// Sleeps, unless the agent stops first.
 pub(crate) async fn wait(pause: Duration, stop: &CancellationToken) {
-    // Either way the caller looks at `stop` next.
+    // In both cases, the caller checks `stop` next.
     let _slept = stop.run_until_cancelled(tokio::time::sleep(pause)).await;
 }
 
@@ -337,7 +337,7 @@ fn info(fingerprint: Fingerprint) -> DriverInfo {
     }
 }
 
-/// A value as constraints compare it: yes is `1`, as Nomad has it.
+/// Converts a value to the form that constraints compare: true is `1`, as in Nomad.
 fn text(value: Attribute) -> String {
     match value {
         Attribute::Bool(yes) => if yes { "1" } else { "0" }.to_owned(),

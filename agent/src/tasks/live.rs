@@ -22,7 +22,7 @@ use crate::tasks::task::streams::Streams;
 #[derive(Debug, Default)]
 pub(crate) struct LiveTasks {
     tasks: Mutex<BTreeMap<(AllocId, String), LiveTaskEntry>>,
-    /// Processes that were inserted since the agent began. Those that ended count, too.
+    /// Number of processes that were inserted since the agent began, including ended ones.
     starts: AtomicU64,
 }
 
@@ -30,7 +30,7 @@ pub(crate) struct LiveTasks {
 type LiveTaskEntry = (Arc<LiveTask>, TaskInputSender);
 
 impl LiveTasks {
-    /// A process runs.
+    /// Adds the process of a task.
     pub(crate) fn insert(
         &self,
         alloc_id: AllocId,
@@ -48,7 +48,7 @@ impl LiveTasks {
         self.starts.load(Ordering::Acquire)
     }
 
-    /// It ended.
+    /// Removes the ended process of a task.
     pub(crate) fn remove(&self, alloc_id: AllocId, task: &str) {
         self.locked().remove(&(alloc_id, task.to_owned()));
     }
@@ -60,7 +60,7 @@ impl LiveTasks {
         Some(Arc::clone(live))
     }
 
-    /// The runner of the start `task_id` of a task, if that is the one that runs.
+    /// The runner of a task, if its running start is `task_id`.
     pub(crate) fn runner(
         &self,
         alloc_id: AllocId,
@@ -72,7 +72,7 @@ impl LiveTasks {
         (live.record.task_id == task_id).then(|| runner.clone())
     }
 
-    /// All of them, or those of one allocation.
+    /// Returns the running tasks of all allocations, or of one.
     pub(crate) fn of(&self, alloc_id: Option<AllocId>) -> Vec<(AllocId, String, Arc<LiveTask>)> {
         self.locked()
             .iter()
@@ -87,7 +87,7 @@ impl LiveTasks {
     }
 }
 
-/// Takes what happens to one task to its runner.
+/// Sends the inputs of one task to its runner.
 #[derive(Clone, Debug)]
 pub(crate) struct TaskInputSender {
     pub(crate) task_at: usize,
@@ -95,13 +95,13 @@ pub(crate) struct TaskInputSender {
 }
 
 impl TaskInputSender {
-    /// Says that `input` happened.
+    /// Sends `input` to the runner.
     pub(crate) async fn send(&self, input: TaskInput) {
         let event = muster_agent_core::alloc::Event::Task {
             task_at: self.task_at,
             input,
         };
-        // A runner that is gone is one of an agent that stops.
+        // A runner is gone only when the agent stops.
         drop(self.inbox.send(event.into()).await);
     }
 }
@@ -112,32 +112,32 @@ pub(crate) struct LiveTask {
     pub(crate) slot: DriverSlot,
     /// The stored record of the task.
     pub(crate) record: TaskRecord,
-    /// Its cgroups; `None` if they were gone when it was looked for.
+    /// Its cgroups; `None` if they were gone when the agent looked for them.
     pub(crate) cgroup: Option<TaskCgroup>,
     pub(crate) streams: Streams,
-    /// It was started, or taken over, on another system: this finds it there.
+    /// The handle of a task that was started, or taken over, on another system.
     pub(crate) elsewhere: Option<Vec<u8>>,
-    /// It is not to be managed here any more.
+    /// Cancelled when the task is to be managed by another agent.
     pub(crate) leaving: CancellationToken,
-    /// The usage that its driver tells.
+    /// The usage that its driver reports.
     pub(crate) usage: DriverUsage,
-    /// How far it gets without a network policy, where this node can enforce none.
+    /// The reach of the task's packets without a network policy, where this node can enforce none.
     pub(crate) reach: TaskReach,
 }
 
 impl LiveTask {
-    /// The driver's handle, as it is stored: rarely needed, and in its own form several times as large. One that
-    /// cannot be read is refused by its driver.
+    /// Decodes the driver's handle from its stored form. It is rarely needed, and the decoded form is several times
+    /// as large. The driver refuses an unreadable handle.
     pub(crate) fn handle(&self) -> TaskHandle {
         TaskHandle::decode(&self.record.handle).unwrap_or_default()
     }
 
-    /// Asks the driver to end it.
+    /// Asks the driver to end the task.
     pub(crate) async fn stop(&self, signal: &str, timeout: Duration) -> Result<(), TaskError> {
         let id = &self.record.task_id;
         let asked = self.slot.driver.stop_task(id, timeout, signal).await;
         let asked = match asked {
-            // The driver has a new life, into which nobody has recovered the task yet.
+            // The driver has a new life, into which the task is not recovered yet.
             Err(
                 TaskError::NotFound { .. } | TaskError::Driver(DriverError::Unavailable { .. }),
             ) => {
@@ -151,25 +151,25 @@ impl LiveTask {
             other => other,
         };
         match asked {
-            // It ended by itself, which is what was wanted.
+            // The task ended by itself, as the caller wanted.
             Err(TaskError::NotFound { .. } | TaskError::NotRunning { .. }) => Ok(()),
             other => other,
         }
     }
 
-    /// Whether there is a process in its cgroup. Tasks of drivers that take no cgroup from the agent are elsewhere.
+    /// Whether a process is in the task's cgroup. Tasks of drivers that use no cgroup of the agent have none there.
     pub(crate) fn is_here(&self) -> bool {
         let cgroup = self.cgroup.as_ref();
         cgroup.is_some_and(|cgroup| cgroup.is_populated().unwrap_or(true))
     }
 
-    /// Makes the waiter for its end leave it instead.
+    /// Makes the asynchronous task that waits for the end detach the task instead.
     pub(crate) fn leave(&self) {
         self.leaving.cancel();
     }
 
-    /// Kills everything in its cgroup, or for a task that is elsewhere what its driver reaches. Returns why it may
-    /// still run.
+    /// Kills all processes in the task's cgroup. For a task elsewhere, asks its driver to kill it. Returns the
+    /// reason if the task may still run.
     pub(crate) async fn force(&self) -> Option<String> {
         let cgroup = self.cgroup.as_ref().filter(|_| self.is_here());
         let Some(cgroup) = cgroup else {

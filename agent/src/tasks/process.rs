@@ -1,4 +1,4 @@
-//! A process of ours, named by pid and start time: a pid alone may have been given to another.
+//! A process of the agent, identified by pid and start time. The pid alone may belong to another process by now.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -9,20 +9,20 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 use tokio::io::unix::AsyncFd;
 
-/// A process, as recorded.
+/// A recorded process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ProcessId {
     pub(crate) pid: u32,
-    /// When it was started, in clock ticks since boot.
+    /// The start time, in clock ticks since boot.
     pub(crate) start_ticks: u64,
 }
 
 impl ProcessId {
-    /// The process that has `pid` at this moment.
+    /// Returns the process that has `pid` at this moment.
     pub(crate) fn of(pid: u32) -> Option<Self> {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         let (state, start_ticks) = parse_stat(&stat)?;
-        // A zombie has ended; only its parent has not asked.
+        // A zombie has ended, and only its parent has not waited for it.
         (state != 'Z' && state != 'X').then_some(Self { pid, start_ticks })
     }
 
@@ -31,33 +31,33 @@ impl ProcessId {
         serde_json::from_slice(&std::fs::read(path).ok()?).ok()
     }
 
-    /// Records it in `path`.
+    /// Writes the record to `path`.
     pub(crate) fn store(self, path: &Path) -> io::Result<()> {
         let beside = path.with_extension("new");
         private::write(&beside, serde_json::to_vec(&self)?)?;
         std::fs::rename(beside, path)
     }
 
-    /// Whether it still runs.
+    /// Whether the process still runs.
     pub(crate) fn is_alive(self) -> bool {
         Self::of(self.pid) == Some(self)
     }
 
-    /// A descriptor of it, checked to be it; `None` if it has ended.
+    /// Opens a pidfd and checks that it belongs to this process; `None` if the process has ended.
     pub(crate) fn open(self) -> Option<OwnedFd> {
         let pid = Pid::from_raw(i32::try_from(self.pid).ok()?)?;
         let fd = pidfd_open(pid, PidfdFlags::empty()).ok()?;
-        // The pid cannot be given away while the descriptor is open and the process alive.
+        // The kernel cannot reuse the pid while the descriptor is open and the process is alive.
         self.is_alive().then_some(fd)
     }
 
-    /// Sends it `signal`; false if it has ended.
+    /// Sends `signal` to the process; false if it has ended.
     pub(crate) fn signal(self, signal: Signal) -> bool {
         self.open()
             .is_some_and(|fd| pidfd_send_signal(fd, signal).is_ok())
     }
 
-    /// Returns when it has ended.
+    /// Returns when the process has ended.
     pub(crate) async fn ended(self) {
         #[expect(
             deprecated,
@@ -66,14 +66,14 @@ impl ProcessId {
         let Some(fd) = self.open().and_then(|fd| AsyncFd::new(fd).ok()) else {
             return;
         };
-        // A pidfd becomes readable at the end of its process; an error means the same to a waiter.
+        // A pidfd becomes readable at the end of its process. An error has the same meaning here.
         drop(fd.readable().await);
     }
 }
 
 /// State and start time in a line of `/proc/<pid>/stat` (`proc_pid_stat(5)`, fields 3 and 22).
 fn parse_stat(line: &str) -> Option<(char, u64)> {
-    // The name before may contain anything, closing parentheses included.
+    // The name before it may contain anything, including closing parentheses.
     let (_, rest) = line.rsplit_once(')')?;
     let mut fields = rest.split_whitespace();
     let state = fields.next()?.chars().next()?;

@@ -1,10 +1,9 @@
-//! One attempt of a task, from its cgroup to the removal of everything it left.
+//! One attempt of a task, from its cgroup to the removal of its remains.
 //!
-//! [`begin`](begin::begin) makes what a process needs and has the driver start it;
-//! [`recover`](recover::recover) finds a process that an earlier agent started; [`end`](end::end)
-//! waits for its end, learns how it ended, and cleans up. The order matters: what could be lost is
-//! recorded before the step that could lose it. When a task is started, stopped or restarted is
-//! decided in `agent-core`.
+//! [`begin`](begin::begin) prepares the start of a process and has the driver start it.
+//! [`recover`](recover::recover) finds a process that an earlier agent started. [`end`](end::end) waits for its
+//! end, determines the outcome, and cleans up. The order matters: information is recorded before the step that
+//! could lose it. `agent-core` decides when a task is started, stopped or restarted.
 
 mod begin;
 mod cleanup;
@@ -43,7 +42,7 @@ pub(crate) use recover::limit_again;
 pub(crate) use remote::end_unknown;
 pub(crate) use streams::{stream_name, why_untaken};
 
-/// Starts a task, or takes over the one that `take` finds, waits for its end and cleans up after it.
+/// Starts a task, or takes over the task of the handle `take`. Then waits for its end and cleans up after it.
 pub(crate) async fn run(
     context: Arc<AgentContext>,
     task: TaskRef,
@@ -53,7 +52,7 @@ pub(crate) async fn run(
     inputs: TaskInputSender,
 ) {
     let beginning = async {
-        // The start itself reports a driver that is not there.
+        // The start itself reports a missing driver.
         let slot = context.tasks.drivers.named(&task.task().driver);
         let _room = match slot {
             Some(slot) => slot.room().await,
@@ -62,7 +61,8 @@ pub(crate) async fn run(
         begin::begin(&context, &task, attempt, take, &stopped).await
     };
     let begun = {
-        // On the heap, and gone once the task runs: what a start takes would be most of what a task keeps.
+        // The future is boxed and dropped once the task runs. A start's memory would otherwise be most of the
+        // memory of a task.
         let beginning = Box::pin(beginning);
         let reported = Box::pin(waiting::report(&context.session, &task, &inputs));
         tokio::select! {
@@ -119,7 +119,8 @@ pub(crate) async fn run(
     }
 }
 
-/// Waits for the end of a task and cleans up after it; meanwhile its driver tells what it uses, if nobody else can.
+/// Waits for the end of a task and cleans up after it. Meanwhile its driver reports its usage, if the agent cannot
+/// measure it.
 async fn attend(
     context: &AgentContext,
     task: &TaskRef,
@@ -131,7 +132,7 @@ async fn attend(
     if live.record.driver == native::NAME {
         return ending.await;
     }
-    // On the heap: most tasks have no need of it.
+    // The future is boxed, because most tasks do not need it.
     let followed = Box::pin(usage::follow(live, inputs));
     tokio::select! {
         biased;
@@ -168,7 +169,7 @@ pub(crate) async fn find(
                 .as_ref()
                 .is_some_and(|cgroup| cgroup.is_populated().unwrap_or(false));
             let known = if runs {
-                // There is a process, whatever becomes of its driver.
+                // A process exists, whatever the state of its driver.
                 inputs.send(TaskInput::Recovered).await;
                 let repaired =
                     recover::repair_limits(&context.resources, &context.session, &task, &live);

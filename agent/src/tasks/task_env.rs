@@ -23,7 +23,7 @@ use crate::tasks::task_ref::TaskRef;
 /// The search path of a task that names none: where distributions keep programs.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// The environment of a task and what `${…}` can name.
+/// The environment of a task and the values that `${…}` can name.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TaskEnv {
     pub(crate) vars: BTreeMap<String, String>,
@@ -31,7 +31,7 @@ pub(crate) struct TaskEnv {
     node: BTreeMap<String, String>,
 }
 
-/// Where a task finds its directories.
+/// The paths at which a task finds its directories.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TaskPaths {
     /// The directory that all tasks of the group share.
@@ -44,7 +44,8 @@ pub(crate) struct TaskPaths {
 }
 
 impl TaskPaths {
-    /// As its driver isolates file systems: where the host has them, or where a root of the task's own has them.
+    /// Returns the paths for the driver's isolation of file systems: the host's paths, or those in the task's own
+    /// root.
     pub(crate) fn of(isolation: FsIsolation, dirs: &AllocDirs, task: &str) -> Self {
         match isolation {
             FsIsolation::None | FsIsolation::Unveil => {
@@ -92,8 +93,8 @@ impl TaskEnv {
         }
     }
 
-    /// For the task `at`, on the node described by `spec`.
-    /// `address` is the allocation's, if it has a network of its own.
+    /// Builds the environment of the task `at`, on the node described by `spec`. `address` is the allocation's, if
+    /// it has its own network.
     pub(crate) fn build(
         at: &TaskRef,
         places: &TaskPaths,
@@ -120,7 +121,7 @@ impl TaskEnv {
             .into_iter()
             .map(|(name, value)| (clean_name(&name), value))
             .collect();
-        // Variables of the job win over everything but the allocation's own facts. Their names stay as they are.
+        // Variables of the job override all others except the allocation's own facts. Their names stay as they are.
         for (name, value) in own {
             let fact = clean_name(&name);
             if !fact.starts_with("NOMAD_") || !env.vars.contains_key(&fact) {
@@ -146,7 +147,7 @@ impl TaskEnv {
         self.vars.extend(added);
     }
 
-    /// `text` with each `${NAME}` replaced that is known.
+    /// Returns `text` with each known `${NAME}` replaced.
     pub(crate) fn interpolate(&self, text: &str) -> String {
         let mut out = String::with_capacity(text.len());
         let mut rest = text;
@@ -167,7 +168,7 @@ impl TaskEnv {
         out
     }
 
-    /// `config` with every text in it interpolated.
+    /// Returns `config` with every text in it interpolated.
     pub(crate) fn interpolate_config(&self, config: Value) -> Value {
         match config {
             Value::String(text) => Value::String(self.interpolate(&text)),
@@ -193,7 +194,7 @@ impl TaskEnv {
             .and_then(|rest| rest.strip_suffix("\"]"))
             .or_else(|| name.strip_prefix("env."))
             .unwrap_or(name);
-        // `node.attr.x` and `node.meta.x` are other words for `attr.x` and `meta.x`.
+        // `node.attr.x` and `node.meta.x` are synonyms of `attr.x` and `meta.x`.
         let of_node = || self.node.get(name.strip_prefix("node.")?);
         self.vars
             .get(name)
@@ -283,7 +284,7 @@ fn instance_vars(node: &str, own: Option<IpAddr>) -> [(String, String); 5] {
     .map(|(word, value)| (format!("CF_INSTANCE_{word}"), value))
 }
 
-/// The machine's address that a port is on: its own, or the node's.
+/// The machine's address of a port: the port's own address, or the node's.
 pub(crate) fn host_address<'a>(port: &'a AllocatedPort, node: &'a str) -> &'a str {
     if port.host_ip.is_empty() {
         node
@@ -329,8 +330,8 @@ fn add_ports(
     }
 }
 
-/// A port of a task's own network: under its label for the task, under the name of its task and its label for the
-/// others.
+/// Adds a port of a task's own network. The task finds it under its label. Other tasks find it under the name of
+/// its task and its label.
 fn add_task_port(
     vars: &mut BTreeMap<String, String>,
     port: &AllocatedPort,
@@ -372,8 +373,8 @@ fn add_holding(vars: &mut BTreeMap<String, String>, at: &TaskRef) {
     }
 }
 
-/// A name that a shell can use: other characters than letters, digits, `_` and `.` become `_`, and so does a digit at
-/// the begin. Nomad does the same.
+/// Converts a name for use in a shell. Characters other than letters, digits, `_` and `.` become `_`, and so does a
+/// leading digit. Nomad does the same.
 fn clean_name(name: &str) -> String {
     let clean = |(at, c): (usize, char)| match c {
         'a'..='z' | 'A'..='Z' | '_' | '.' => c,
@@ -516,7 +517,7 @@ mod tests {
         assert_eq!(max(Some(Mb::UNLIMITED)), Some("-1".to_owned()));
     }
 
-    /// Where the task's root is its own, the host's paths lead nowhere.
+    /// If the task has its own root, the host's paths do not exist in it.
     #[test]
     fn directories_are_where_the_task_finds_them() {
         for (isolation, is_inside) in [
@@ -568,7 +569,7 @@ mod tests {
             ("NOMAD_META_app_name", "shop"),
             ("NOMAD_META_APP_NAME", "shop"),
             ("NOMAD_META_where", "dc1-amd64"),
-            // The job's own names stay as they are. So do those that only look like the node's.
+            // The job's own names stay as they are, and so do names that only look like the node's.
             ("my-var", "shop"),
             ("1st.x", "1"),
             ("NOMAD_ADDR", "http://a"),
@@ -622,7 +623,7 @@ mod tests {
         );
     }
 
-    /// A task must not be able to tell its children that they are another allocation.
+    /// A task must not be able to present another allocation to its children.
     #[test]
     fn facts_of_the_allocation_cannot_be_overridden() {
         let vars = env(|task| {

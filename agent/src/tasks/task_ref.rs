@@ -1,4 +1,4 @@
-//! One task of an allocation, by its position in the group.
+//! One task of an allocation, identified by its position in the group.
 
 use std::sync::Arc;
 
@@ -15,40 +15,40 @@ use crate::resources::cgroup::TaskName;
 #[derive(Clone, Debug)]
 pub(crate) struct TaskRef {
     pub(crate) desired: Arc<DesiredAlloc>,
-    /// Its position in the group.
+    /// Position of the task in the group.
     pub(crate) at: usize,
 }
 
 impl TaskRef {
-    /// The allocation.
+    /// The id of the allocation.
     pub(crate) fn alloc_id(&self) -> AllocId {
         self.desired.alloc_id
     }
 
-    /// Its group.
+    /// The group of the task.
     pub(crate) fn group(&self) -> &TaskGroup {
         self.desired
             .group()
             .expect("a runner exists only for a group that is there")
     }
 
-    /// Its description.
+    /// The task in the job.
     pub(crate) fn task(&self) -> &Task {
         &self.group().tasks[self.at]
     }
 
-    /// Its name.
+    /// The name of the task.
     pub(crate) fn name(&self) -> &str {
         &self.task().name
     }
 
-    /// Cores that it has for itself.
+    /// Cores that the task has for itself.
     pub(crate) fn cores(&self) -> Option<&HeldCores> {
         let mut held = self.desired.holding.cores.iter();
         held.find(|cores| usize::from(cores.task_at) == self.at)
     }
 
-    /// Takes its cores, if it has any.
+    /// Takes the task's own cores, if it has any.
     pub(crate) fn hold_cores(&self, resources: &ResourceContext) {
         if let Some(held) = self.cores() {
             let ResourceContext { cores, tree, .. } = resources;
@@ -56,7 +56,7 @@ impl TaskRef {
         }
     }
 
-    /// Gives its cores to everybody.
+    /// Releases the task's own cores for all tasks.
     pub(crate) fn release_cores(&self, resources: &ResourceContext) {
         if self.cores().is_some() {
             let ResourceContext { cores, tree, .. } = resources;
@@ -71,7 +71,7 @@ impl TaskRef {
         }
     }
 
-    /// Its share of CPU: what it asks for, or what its cores are worth.
+    /// The task's share of CPU: the requested MHz, or the MHz of its cores.
     pub(crate) fn cpu_mhz(&self) -> u32 {
         let asked = self.task().resources.cpu.0;
         self.cores()

@@ -1,4 +1,4 @@
-//! The driver: knows of each task where it runs and its number there, and nothing else.
+//! The driver. It stores for each task only its host and its number there.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -26,14 +26,14 @@ pub(crate) struct Remote {
     tasks: Mutex<HashMap<String, TaskLocation>>,
 }
 
-/// Where a task runs.
+/// The location of a task.
 #[derive(Clone, Debug)]
 struct TaskLocation {
     host: String,
     number: u64,
 }
 
-/// Asks a host.
+/// Sends a request to a host.
 async fn ask(host: &str, request: Value) -> Result<Value, DriverError> {
     let asked = async {
         let mut connection = UnixStream::connect(host).await?;
@@ -160,7 +160,7 @@ impl Remote {
             self.forget(task_id);
             return Ok(());
         }
-        // A job that names no signal leaves it to the driver.
+        // A job without a kill signal leaves the choice to the driver.
         let signal = if signal.is_empty() { "SIGTERM" } else { signal };
         place.signal(signal).await?;
         match tokio::time::timeout(timeout, place.wait()).await {

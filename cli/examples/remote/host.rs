@@ -26,7 +26,7 @@ struct Host {
     journal: Mutex<File>,
 }
 
-/// Serves until it is killed.
+/// Serves requests until the process is killed.
 pub(crate) fn serve(socket: &Path) -> Result<(), Box<dyn Error>> {
     let journal = File::create(socket.with_extension("journal"))?;
     let host = Arc::new(Host {
@@ -37,7 +37,7 @@ pub(crate) fn serve(socket: &Path) -> Result<(), Box<dyn Error>> {
     for connection in listener.incoming() {
         let (host, connection) = (Arc::clone(&host), connection?);
         std::thread::spawn(move || {
-            // A driver that was killed does not read its answer, and one that was misunderstood misses it.
+            // A killed driver does not read its response, and a driver with a malformed request gets none.
             drop(host.answer(&connection));
         });
     }
@@ -111,7 +111,7 @@ impl Host {
         Ok(json!({"number": number}))
     }
 
-    /// One line of the journal.
+    /// Writes a line to the journal.
     fn write_journal(&self, what: &str) -> Result<(), Box<dyn Error>> {
         let mut journal = self.journal.lock().unwrap_or_else(PoisonError::into_inner);
         journal.write_all(format!("{what}\n").as_bytes())?;
@@ -120,7 +120,7 @@ impl Host {
 }
 
 impl Task {
-    /// Waits for the end, and says how it was.
+    /// Waits for the end of the process and returns its exit.
     fn wait(&self) -> Value {
         let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
         let ended = self.change.wait_while(ended, |ended| ended.is_none());

@@ -1,8 +1,8 @@
-//! A driver of remote tasks for tests, and the host its tasks run on.
+//! A driver of remote tasks for tests, and the host of its tasks.
 //!
-//! `remote host SOCKET` is the host: a process of its own, which starts a process for each task and writes what
-//! happened to `SOCKET.journal`. Started by an agent from its `plugin_dir` the program is the driver, which runs the
-//! tasks on the host that their `config` names.
+//! `remote host SOCKET` is the host, a process of its own. It starts a process for each task and logs events to
+//! `SOCKET.journal`. An agent starts the program from its `plugin_dir` as the driver. The driver runs the tasks on the
+//! host that their `config` names.
 
 mod driver;
 mod host;

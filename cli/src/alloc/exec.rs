@@ -1,8 +1,8 @@
-//! `muster alloc exec`: a command in a task, over a websocket.
+//! `muster alloc exec`: a command in a task, over a WebSocket.
 //!
-//! Four things go on at a time: a thread reads standard input, a thread writes output, and between them frames go in
-//! both directions. None of them waits for another one without a bound: a pipe that nobody reads holds the command
-//! back and not the signs of life.
+//! Four activities run concurrently: one thread reads standard input, one thread writes output, and frames go in both
+//! directions. No activity waits for another without a bound. A pipe without a reader blocks the command, but not the
+//! keep-alive frames.
 
 mod escape;
 mod terminal;
@@ -34,9 +34,9 @@ const INPUT_BYTES: usize = 16 << 10;
 const FRAMES_MAX: usize = 4;
 /// Our exit code for an exit code that is not a byte.
 const OTHER_CODE: u8 = u8::MAX;
-/// Between two signs of life. The server takes a client for gone that is silent for a minute.
+/// Interval of keep-alive frames. The server disconnects a client that is silent for a minute.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
-/// How long a server may take to open a session: it asks the node, which asks the driver.
+/// The longest time for a server to open a session. The server calls the node, which calls the driver.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(30);
 
 type Socket = WebSocketStream<TcpStream>;
@@ -99,7 +99,7 @@ struct Session<'a> {
     escaping: EscapeFilter,
 }
 
-/// A session was ended on this side, by what was typed or by a signal.
+/// The end of a session on this side, by typed input or by a signal.
 struct SessionClosed;
 
 impl Session<'_> {
@@ -127,12 +127,12 @@ impl Session<'_> {
                 ended = receiving.as_mut() => ended,
                 hung_up = sending.as_mut() => match hung_up {
                     Some(SessionClosed) => Ok(Exit::Interrupted),
-                    // Why, is said in the other direction.
+                    // The receiving direction reports the reason.
                     None => receiving.await,
                 },
             }
         };
-        // All that came is written before the terminal is given back.
+        // All received output is written before the terminal is restored.
         let written = tokio::task::spawn_blocking(move || printer.join()).await;
         drop(raw);
         match (outcome, written) {
@@ -176,7 +176,7 @@ async fn connect(server: &str, path: &str) -> Result<Socket, CliError> {
     }
 }
 
-/// A thread that reads standard input; an empty piece is its end.
+/// Starts a thread that reads standard input; an empty piece marks its end.
 fn type_in(takes_input: bool) -> mpsc::Receiver<Vec<u8>> {
     let (typed, pieces) = mpsc::channel(FRAMES_MAX);
     std::thread::spawn(move || {
@@ -228,7 +228,7 @@ fn print() -> (mpsc::Sender<CommandOutput>, Printer) {
     (printed, printer)
 }
 
-/// Sends what is typed, the terminal's size and signs of life; `None` if the server takes nothing more.
+/// Sends typed input, the terminal's size and keep-alive frames; `None` if the server accepts no more.
 async fn send_all(
     mut server: SplitSink<Socket, Message>,
     mut typed: mpsc::Receiver<Vec<u8>>,
@@ -266,11 +266,11 @@ async fn send_all(
 }
 
 fn text(input: &Input) -> Message {
-    // Texts and numbers in maps of known keys can always be written.
+    // The serialization of maps with fixed keys to texts and numbers cannot fail.
     Message::text(serde_json::to_string(input).unwrap_or_default())
 }
 
-/// Has output written until the command has ended.
+/// Receives frames and passes output on until the command has ended.
 async fn receive_all(
     mut server: SplitStream<Socket>,
     printed: mpsc::Sender<CommandOutput>,
@@ -296,7 +296,7 @@ async fn receive_all(
         let err = frame.stderr.map(|piece| CommandOutput::Stderr(piece.data));
         for piece in out.into_iter().chain(err) {
             if printed.send(piece).await.is_err() {
-                // Nobody reads what it writes: as with any command in a pipe.
+                // The reader of the output has closed it, as with any command in a pipe.
                 return Ok(Exit::Failed);
             }
         }
@@ -321,6 +321,6 @@ fn exit(result: ExitResult) -> Exit {
     if let Some(note) = result.note {
         crate::output::eprint(&format!("muster: {note}"));
     }
-    // Codes are a byte on every Linux. Another driver may have others.
+    // Exit codes are one byte on Linux. Another driver may report larger codes.
     Exit::Command(u8::try_from(result.exit_code).unwrap_or(OTHER_CODE))
 }

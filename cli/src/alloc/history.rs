@@ -52,7 +52,7 @@ pub(super) fn show(history: &AllocHistory) -> Result<(), CliError> {
     Ok(())
 }
 
-/// A row for each point, and one for each gap before the point behind it.
+/// One row per point, and one per gap before the next point.
 fn rows(task: &TaskHistory) -> Vec<Vec<String>> {
     let mut gaps = task.gaps.iter().peekable();
     let mut rows = Vec::new();
@@ -126,7 +126,7 @@ fn row(point: &Point) -> Vec<String> {
     ]
 }
 
-/// Each reason once, with the values that it is about.
+/// Each reason once, with the names of its values.
 fn reasons(absent: &BTreeMap<String, String>) -> Vec<String> {
     let mut by_reason: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (value, reason) in absent {

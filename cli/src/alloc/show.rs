@@ -1,4 +1,4 @@
-//! An allocation as people read it.
+//! An allocation in human-readable form.
 
 use muster_wire::api::alloc::{Allocation, DeploymentStatus, GarbageCollection, RescheduleTracker};
 use muster_wire::api::eval::Evaluation;
@@ -10,7 +10,7 @@ use crate::exit::CliError;
 use crate::output;
 use crate::usage;
 
-/// Shows `alloc`; the evaluation that goes on with it is asked for.
+/// Shows `alloc`, and fetches its follow-up evaluation.
 ///
 /// # Errors
 ///
@@ -37,7 +37,7 @@ pub(super) fn show(client: &Client, alloc: &Allocation) -> Result<(), CliError> 
     }
     if !alloc.followup_eval_id.is_empty() {
         let path = format!("/v1/evaluation/{}", alloc.followup_eval_id);
-        // It may be forgotten already.
+        // The servers may have deleted the evaluation already.
         let eval: Option<Evaluation> = client.get(&path).ok();
         output::print(&format!("{}\n", follow_up(alloc, eval.as_ref())))?;
     }
@@ -49,7 +49,7 @@ pub(super) fn show(client: &Client, alloc: &Allocation) -> Result<(), CliError> 
     show_tasks(alloc)
 }
 
-/// When the servers forget it.
+/// The time at which the servers delete the allocation.
 fn forgotten(collection: &GarbageCollection) -> String {
     let GarbageCollection {
         eligible,
@@ -68,7 +68,7 @@ fn forgotten(collection: &GarbageCollection) -> String {
     }
 }
 
-/// Its health as its deployment counts it, and whether it is a canary; empty if nobody counts.
+/// The health of the allocation in its deployment, and whether it is a canary. Empty without a deployment.
 pub(crate) fn health(status: Option<&DeploymentStatus>) -> String {
     let Some(DeploymentStatus {
         healthy,
@@ -138,7 +138,7 @@ fn relations(alloc: &Allocation) -> Vec<String> {
     lines
 }
 
-/// How often it was replaced, of how often it may be, and when last.
+/// The number of replacements, the limit, and the time of the last one.
 fn reschedules(alloc: &Allocation, tracker: &RescheduleTracker) -> String {
     let groups = alloc.job.iter().flat_map(|job| &job.task_groups);
     let mut groups = groups.filter(|group| group.name == alloc.task_group);
@@ -224,7 +224,7 @@ fn held_by(task: &AllocatedTask) -> Vec<String> {
     lines
 }
 
-/// How its node was chosen.
+/// Shows the scores that led to the choice of the node.
 fn show_scores(alloc: &Allocation) -> Result<(), CliError> {
     if let Some(metrics) = &alloc.metrics {
         for meta in metrics.score_meta_data.iter().take(3) {
@@ -273,7 +273,7 @@ fn show_tasks(alloc: &Allocation) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Where its driver put it; others are to be told of that address or of the node's.
+/// The address from the driver, and whether the task is advertised at it or at the node's.
 fn reached_at(network: &TaskNetwork) -> String {
     let whose = if network.auto_advertise {
         "which others are to be told"

@@ -10,7 +10,7 @@ use crate::client::Client;
 use crate::exit::{CliError, CliResult, Exit};
 use crate::{names, output};
 
-/// How long one blocking query waits before it asks again.
+/// The wait of one blocking query before it is repeated.
 const POLL: Duration = Duration::from_secs(2);
 
 /// Stops the allocation that `args` name.

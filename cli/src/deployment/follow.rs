@@ -1,4 +1,4 @@
-//! Following a deployment to its end: a line for each change, and one now and then while nothing changes.
+//! Follows a deployment to its end. It prints a line for each change, and reminders while nothing changes.
 
 use std::time::{Duration, Instant};
 
@@ -9,16 +9,16 @@ use crate::client::Client;
 use crate::exit::{CliError, Exit};
 use crate::output;
 
-/// How long one blocking query waits before it asks again.
+/// The wait of one blocking query before it is repeated.
 const POLL: Duration = Duration::from_secs(2);
-/// How often a wait without news says what it waits for.
+/// The interval of reminders while nothing changes.
 const REMIND: Duration = Duration::from_secs(30);
 
 /// Waits until the deployment called `id` is over.
 ///
 /// # Errors
 ///
-/// [`Exit::TimedOut`] if it is not after `patience`; those of the client.
+/// [`Exit::TimedOut`] if the deployment is not over after `patience`; those of the client.
 pub(crate) fn follow(
     client: &Client,
     id: &str,
@@ -55,7 +55,7 @@ pub(crate) fn follow(
     }
 }
 
-/// How it stands, without anything that changes by itself.
+/// The state of the deployment, without values that change with time.
 fn line(deployment: &Deployment) -> String {
     let groups = deployment.task_groups.iter().map(|(name, group)| {
         let unhealthy = match group.unhealthy_allocs {
@@ -89,7 +89,7 @@ fn line(deployment: &Deployment) -> String {
     format!("deployment {id} {state}; {}", groups.join("; "))
 }
 
-/// When it is given up unless something becomes healthy.
+/// The time at which the deployment fails unless an instance becomes healthy.
 fn due(deployment: &Deployment) -> String {
     let is_bound = deployment.status == "running" && !show::waits_for_promotion(deployment);
     let groups = deployment.task_groups.values();

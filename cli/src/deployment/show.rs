@@ -1,11 +1,11 @@
-//! A deployment as people read it.
+//! A deployment in human-readable form.
 
 use muster_wire::api::deployment::{Deployment, DeploymentState};
 
 use crate::exit::CliError;
 use crate::output;
 
-/// Shows how `deployment` stands, its groups, and what can be done.
+/// Shows the state of `deployment`, its groups, and the possible actions.
 ///
 /// # Errors
 ///
@@ -52,7 +52,7 @@ pub(crate) fn show(deployment: &Deployment) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Whether the canaries of `group` took over; `–` if it has none.
+/// Whether the canaries of `group` were promoted; `–` if it has none.
 fn promoted(group: &DeploymentState) -> &'static str {
     match (group.desired_canaries, group.promoted) {
         (0, _) => "–",
@@ -61,14 +61,14 @@ fn promoted(group: &DeploymentState) -> &'static str {
     }
 }
 
-/// When the next instance must have become healthy.
+/// The time by which the next instance must be healthy.
 fn due(deployment: &Deployment, group: &DeploymentState) -> String {
     let is_bound = deployment.status == "running" && !waits_for_promotion(deployment);
     let due = group.require_progress_by.filter(|_| is_bound);
     due.map_or_else(|| "–".to_owned(), |at| output::ahead(at.0.0))
 }
 
-/// Whether all canaries are healthy and somebody must say that they may take over.
+/// Whether all canaries are healthy and an operator must promote them.
 pub(super) fn waits_for_promotion(deployment: &Deployment) -> bool {
     let mut waiting = deployment
         .task_groups

@@ -1,4 +1,4 @@
-//! Jobs that make others: how many they made, which, and when the next one comes.
+//! Periodic and parameterized jobs: the number and list of their child jobs, and the next launch.
 
 use muster_wire::api::job::{Job, JobListStub, JobSummary, PlanResponse};
 use muster_wire::api::time;
@@ -52,7 +52,7 @@ fn list(keys: &[String]) -> String {
     }
 }
 
-/// The server knows when: it is asked what registering the job again would do.
+/// The time of the next launch. The server calculates it in a plan of the registered job.
 fn next_launch(client: &Client, job: &Job) -> Result<String, CliError> {
     if job.stop {
         return Ok(String::new());

@@ -1,14 +1,14 @@
 //! The differences between two versions of a job, as text in Nomad's shape.
 //!
-//! `+` marks an addition, `-` a removal, `+/-` a change. Unchanged fields are shown only beside changed ones. Texts are
-//! quoted, so that no control character of a job file reaches the terminal.
+//! `+` marks an addition, `-` a removal, `+/-` a change. Unchanged fields are shown only next to changed ones. Texts
+//! are quoted, so that no control character of a job file reaches the terminal.
 
 use muster_wire::api::diff::{DiffType, FieldDiff, GroupDiff, JobDiff, ObjectDiff, TaskDiff};
 
-/// Columns by which a block is further in than the one around it.
+/// The indentation of a nested block in columns.
 const STEP: usize = 2;
 
-/// The whole difference. A block that came or went as a whole is not listed line by line, unless `verbose`.
+/// The whole difference. An added or deleted block is listed line by line only with `verbose`.
 pub(super) fn text(diff: &JobDiff, verbose: bool) -> String {
     let mut page = Page { lines: Vec::new() };
     let longest = longest(&diff.fields, &diff.objects);
@@ -28,7 +28,7 @@ pub(super) fn text(diff: &JobDiff, verbose: bool) -> String {
     page.lines.join("\n")
 }
 
-/// Widths of what stands before the values of a block's lines.
+/// Widths of the columns before the values of a block's lines.
 #[derive(Clone, Copy, Debug)]
 struct Widths {
     mark: usize,

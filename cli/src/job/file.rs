@@ -20,7 +20,7 @@ pub struct ValueArgs {
 }
 
 impl ValueArgs {
-    /// With what the environment says.
+    /// The inputs of the command line with the environment.
     pub(crate) fn inputs(&self) -> muster_jobspec::Inputs {
         // A name or value that is not valid Unicode cannot be a variable.
         let env = std::env::vars_os().filter_map(|(name, value)| {
@@ -34,7 +34,7 @@ impl ValueArgs {
     }
 }
 
-/// Reads a job file; faults are shown with the lines they are on.
+/// Reads a job file; faults are shown with their lines.
 pub(super) fn read(file: &Path, values: &ValueArgs) -> Result<Value, CliError> {
     muster_jobspec::read(file, &values.inputs()).map_err(|error| {
         for report in error.reports() {

@@ -1,4 +1,4 @@
-//! After a change of a job: waits until the scheduler has looked at it, and says what it did.
+//! Waits after a change of a job until the scheduler has processed it, and shows the result.
 
 use std::time::{Duration, Instant};
 

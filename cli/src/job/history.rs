@@ -44,7 +44,7 @@ pub(super) fn run(client: &Client, json: bool, args: &HistoryArgs) -> CliResult 
     Ok(Exit::Done)
 }
 
-/// Leaves only `version`, with what it changed.
+/// Keeps only `version`, with its changes.
 fn keep(answer: &mut VersionsResponse, version: u64) -> Option<()> {
     let mut versions = answer.versions.iter();
     let at = versions.position(|job| job.version == version)?;

@@ -1,4 +1,4 @@
-//! `muster job dispatch` and `muster job periodic`: jobs made from other jobs.
+//! `muster job dispatch` and `muster job periodic`: launches of child jobs.
 
 use std::collections::BTreeMap;
 use std::io::Read as _;

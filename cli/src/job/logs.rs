@@ -1,4 +1,4 @@
-//! `muster job logs`: what all tasks of a job write.
+//! `muster job logs`: the output of all tasks of a job.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,8 +12,7 @@ use crate::exit::{CliError, CliResult, Exit};
 use crate::logs::{self, LogSources, LogsArgs, Source};
 use crate::{names, output};
 
-/// How long a server is asked for news of the job before it is asked again, and so the longest that a task may be
-/// overlooked whose news was lost on the way.
+/// The wait of one query for changes of the job. If a change was lost, a task may be overlooked for as long.
 const NEWS_WAIT: Duration = Duration::from_secs(5);
 
 /// Arguments of `muster job logs`.
@@ -37,11 +36,11 @@ pub struct JobLogsArgs {
     pub logs: LogsArgs,
 }
 
-/// Prints them.
+/// Prints the logs of the job.
 ///
 /// # Errors
 ///
-/// No such job, task, group or allocation; or no server.
+/// No such job, task, group or allocation; or no reachable server.
 pub(super) fn run(client: &Client, args: &JobLogsArgs) -> CliResult {
     let id = names::job(client, &args.job, names::Access::Show)?;
     let path = format!("/v1/job/{}", escape(&id));
@@ -65,21 +64,21 @@ pub(super) fn run(client: &Client, args: &JobLogsArgs) -> CliResult {
         .into_iter()
         .filter(|(source, _)| !over.contains(&source.alloc_id))
         .collect();
-    // Asked at once: something may have begun while the kept logs were printed.
+    // The query starts at once, because a task may have started while the stored logs were printed.
     let (mut known, mut seen) = (index.saturating_sub(1), over);
     logs::follow(client, begun, &args.logs, move |client| {
         let (allocs, index) = wanted.allocs(client, known)?;
         known = index;
         let mut sources = wanted.sources(&allocs);
         sources.retain(|source| !seen.contains(&source.alloc_id));
-        // An allocation that ended has been passed on once, with all its tasks.
+        // The whole log of an ended allocation has been printed.
         seen.extend(self::over(&allocs));
         let complete = wanted.is_dead(client)? && seen.len() >= allocs.len();
         Ok(LogSources { sources, complete })
     })
 }
 
-/// Ids of those that will say no more.
+/// Ids of allocations that write no more output.
 fn over(allocs: &[AllocListStub]) -> Vec<String> {
     let is_over = |alloc: &&AllocListStub| {
         matches!(alloc.client_status.as_str(), "complete" | "failed" | "lost")
@@ -92,13 +91,13 @@ fn over(allocs: &[AllocListStub]) -> Vec<String> {
 struct LogQuery {
     /// The path of the job.
     job: String,
-    /// That of its allocations.
+    /// The API path of the job's allocations.
     allocs: String,
     args: JobLogsArgs,
 }
 
 impl LogQuery {
-    /// The allocations that are asked for, once there is something newer than `known`.
+    /// The requested allocations, once there is a state newer than `known`.
     fn allocs(&self, client: &Client, known: u64) -> Result<(Vec<AllocListStub>, u64), CliError> {
         let found = client.get_after::<Vec<AllocListStub>>(&self.allocs, known, NEWS_WAIT)?;
         Ok((self.filter(found.value), found.index))
@@ -147,7 +146,7 @@ impl LogQuery {
         sources
     }
 
-    /// Whether what was asked for by name is there.
+    /// Checks that the named objects exist.
     fn check(
         &self,
         client: &Client,
@@ -192,7 +191,7 @@ impl LogQuery {
         Ok(())
     }
 
-    /// Whether the job makes no allocations any more.
+    /// Whether the job is dead or does not exist, so that it gets no further allocations.
     fn is_dead(&self, client: &Client) -> Result<bool, CliError> {
         match client.get::<Job>(&self.job) {
             Ok(job) => Ok(job.status == "dead"),
@@ -202,7 +201,7 @@ impl LogQuery {
     }
 }
 
-/// Of each name the newest.
+/// The newest allocation of each name.
 fn newest(allocs: Vec<AllocListStub>) -> Vec<AllocListStub> {
     let mut newest: BTreeMap<String, AllocListStub> = BTreeMap::new();
     for alloc in allocs {

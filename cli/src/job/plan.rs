@@ -1,4 +1,4 @@
-//! `muster job plan`: what running a job file would do.
+//! `muster job plan`: the effects of running a job file.
 
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -36,7 +36,7 @@ pub struct PlanArgs {
 }
 
 pub(super) fn run(client: &Client, json: bool, args: &PlanArgs) -> CliResult {
-    // The code 1 says that something would change.
+    // Exit code 1 means that there are changes.
     plan(client, json, args).map_err(|error| CliError {
         exit: Exit::Undetermined,
         ..error
@@ -108,7 +108,7 @@ fn dry_run(answer: &PlanResponse, is_system: bool) -> String {
     lines.join("\n") + "\n"
 }
 
-/// How long until `at`, in nanoseconds since the epoch.
+/// The time from now until `at`, in nanoseconds since the epoch.
 pub(super) fn from_now(at: u64) -> Duration {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let left = Duration::from_nanos(at).saturating_sub(now.unwrap_or_default());

@@ -1,4 +1,4 @@
-//! Registering a job and waiting for its instances. A wait always says for what.
+//! Registers a job and waits for its instances. Each wait states its reason.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -19,9 +19,9 @@ use crate::reason::{reason, reasons};
 use crate::{deployment, names, output};
 use muster_jobspec::ConfigSpans;
 
-/// How long one blocking query waits before it asks again.
+/// The wait of one blocking query before it is repeated.
 const POLL: Duration = Duration::from_secs(2);
-/// How often a wait without news says what it waits for.
+/// The interval of reminders while nothing changes.
 const REMIND: Duration = Duration::from_secs(10);
 
 /// Arguments of `muster job run`.
@@ -89,7 +89,7 @@ pub(super) fn run(client: &Client, json: bool, args: &RunArgs) -> CliResult {
     let deployment = if short == 0 && (running.started > 0 || running.failed == 0) {
         end_of_deployment(client, &id, answer.job_modify_index, deadline)?
     } else {
-        // Instances that wait for room, or failed wherever they were tried, would keep us until the progress deadline.
+        // Instances that wait for room, or failed on every node, would delay the command until the progress deadline.
         None
     };
     if json {
@@ -116,7 +116,7 @@ pub(super) fn run(client: &Client, json: bool, args: &RunArgs) -> CliResult {
     Ok(if short > 0 { Exit::Partial } else { Exit::Done })
 }
 
-/// Follows the deployment of the version that the entry `job_modify_index` registered. `None` if it has none.
+/// Follows the deployment of the version that the entry `job_modify_index` registered. `None` without a deployment.
 fn end_of_deployment(
     client: &Client,
     id: &str,
@@ -409,7 +409,7 @@ fn show_end(
     ))
 }
 
-/// Where in the job file stands what the drivers of an allocation's tasks found wrong.
+/// The places in the job file of faults that the drivers of an allocation's tasks reported.
 fn places(alloc: &AllocListStub, args: &RunArgs) -> Vec<String> {
     let places = ConfigSpans::read(&args.file, &args.values.inputs());
     let mut found = Vec::new();
@@ -423,7 +423,7 @@ fn places(alloc: &AllocListStub, args: &RunArgs) -> Vec<String> {
     found
 }
 
-/// A name that means one allocation: the job's if it has one, else the first's.
+/// A name that refers to one allocation: the job's if it has only one, otherwise the first allocation's.
 fn one_of(id: &str, allocs: &[AllocListStub]) -> String {
     let names = allocs.iter().map(|alloc| &alloc.name);
     match names.min() {
@@ -432,7 +432,7 @@ fn one_of(id: &str, allocs: &[AllocListStub]) -> String {
     }
 }
 
-/// How many allocations of `job` have not ended.
+/// The number of allocations of `job` that have not ended.
 pub(super) fn count_live(client: &Client, job: &str) -> Result<usize, CliError> {
     let allocs: Vec<AllocListStub> = client.get(&allocations(job))?;
     Ok(live(&allocs).len())
@@ -457,7 +457,7 @@ pub(super) fn wait_stopped(client: &Client, job: &str, timeout: Duration) -> Res
     loop {
         let answer = match client.get_after::<Vec<AllocListStub>>(&path, index, POLL) {
             Ok(answer) => answer,
-            // Purged, and its allocations with it.
+            // The job was purged together with its allocations.
             Err(error) if error.exit == Exit::NotFound => return Ok(()),
             Err(error) => return Err(error),
         };

@@ -1,4 +1,4 @@
-//! The status of jobs, with the reason beside each failure.
+//! The status of jobs, with the reason for each failure.
 
 use muster_wire::api::alloc::AllocListStub;
 use muster_wire::api::eval::Evaluation;

@@ -1,4 +1,4 @@
-//! `muster job tag`: names of versions, which are kept for as long as they have one.
+//! `muster job tag`: tags of versions. A tagged version is kept for as long as it has the tag.
 
 use clap::{Args, Subcommand};
 use muster_wire::api::job::{Job, TagResponse, VersionsResponse};
@@ -88,7 +88,7 @@ fn print_answer(json: bool, answer: &TagResponse, text: &str) -> CliResult {
     Ok(Exit::Done)
 }
 
-/// The version that `named` means: its number, or its tag.
+/// The version that `named` refers to, by its number or its tag.
 pub(super) fn version(client: &Client, id: &str, named: &str) -> Result<u64, CliError> {
     if let Ok(number) = named.parse() {
         return Ok(number);

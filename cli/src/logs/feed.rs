@@ -1,4 +1,4 @@
-//! One output of one task, frame by frame, from wherever it broke off.
+//! One output of one task, frame by frame, with resumption after an interruption.
 
 use std::io::{BufReader, Read};
 use std::time::{Duration, Instant};
@@ -13,10 +13,10 @@ use crate::client::{Client, escape};
 use crate::exit::{CliError, Exit};
 use crate::output;
 
-/// How long a log that broke off is looked for: an agent that is started again, a server that is elected.
+/// The time for which an interrupted log is requested again. It covers a restart of an agent and an election.
 pub(super) const SEARCH_WAIT: Duration = Duration::from_mins(2);
-/// How long a log that is said to have begun and is not there yet is asked for: what was reported may be ahead of
-/// what the server that is asked knows.
+/// The time for which a reported log that is not found is requested again. The report may be ahead of the state of the
+/// queried server.
 const BEGIN_WAIT: Duration = Duration::from_secs(15);
 /// Pause between two tries.
 pub(super) const SEARCH_PAUSE: Duration = Duration::from_millis(250);
@@ -26,13 +26,13 @@ pub(super) const SEARCH_PAUSE: Duration = Duration::from_millis(250);
 pub(super) enum Item {
     /// Output of the task.
     Bytes {
-        /// When the agent took it, in nanoseconds since the epoch.
+        /// Time at which the agent received the bytes, in nanoseconds since the epoch.
         at: Option<u64>,
         data: Vec<u8>,
     },
-    /// A sentence that says which output is missing here. A line that was begun ends.
+    /// A sentence about output that is missing here. It ends an unfinished line.
     Missing(String),
-    /// A sentence about an event. The log goes on where it was.
+    /// A sentence about an event. The log continues at the same position.
     Note(String),
 }
 
@@ -51,19 +51,19 @@ type Frames = StreamDeserializer<'static, IoRead<BufReader<Box<dyn Read + Send>>
 pub(super) struct LogFeed<'a> {
     client: &'a Client,
     source: Source,
-    /// Where to begin, in the words of the API.
+    /// The start position, as the API parameters.
     from: String,
-    /// Where it goes on after it broke off.
+    /// The position for a resumption after an interruption.
     position: Option<u64>,
     follow: bool,
-    /// It is known to be there, so it is looked for from the first time on.
+    /// Whether the log is known to exist. Then a failed first request is repeated, too.
     known: bool,
     frames: Option<Frames>,
     lost_since: Option<Instant>,
     ended: bool,
 }
 
-/// The result of one look at the stream.
+/// The result of one poll of the stream.
 enum FeedPoll {
     Item(Item),
     Again,
@@ -85,7 +85,7 @@ impl<'a> LogFeed<'a> {
         }
     }
 
-    /// The same from `position` on, of a log that is known to be there.
+    /// The same feed from `position` on, for a log that is known to exist.
     pub(super) fn at(client: &'a Client, source: Source, position: u64, follow: bool) -> Self {
         Self {
             known: true,
@@ -93,7 +93,7 @@ impl<'a> LogFeed<'a> {
         }
     }
 
-    /// The source and where it ended; `None` if it has nothing.
+    /// The source and its end; `None` for a log without output.
     pub(super) fn into_end(self) -> (Source, Option<u64>) {
         (self.source, self.position)
     }
@@ -102,7 +102,7 @@ impl<'a> LogFeed<'a> {
     ///
     /// # Errors
     ///
-    /// [`CliError`]: there is no such log, or it could not be found again in time.
+    /// [`CliError`]: the log does not exist, or could not be found again in time.
     pub(super) fn next(&mut self) -> Result<Option<Item>, CliError> {
         while !self.ended {
             match self.poll()? {
@@ -146,14 +146,14 @@ impl<'a> LogFeed<'a> {
                 self.frames = Some(Deserializer::from_reader(stream).into_iter());
                 Ok(FeedPoll::Again)
             }
-            // A log that was there and is gone was collected.
+            // A log that existed and is gone was collected.
             Err(error) if error.exit == Exit::NotFound && self.position.is_some() => {
                 Ok(FeedPoll::End)
             }
             Err(error) if self.known && error.exit == Exit::NotFound => self.not_yet(error),
             Err(error) if matches!(error.exit, Exit::NotFound | Exit::Usage) => Err(error),
             Err(error) if self.known => self.lost(error),
-            // A log that never was read may be asked for in vain: that is said at once.
+            // A log that was never read may not exist, so the error is returned at once.
             Err(error) if self.position.is_none() && self.lost_since.is_none() => Err(error),
             Err(error) => self.lost(error),
         }
@@ -197,7 +197,7 @@ impl<'a> LogFeed<'a> {
         Ok(FeedPoll::Again)
     }
 
-    /// Says so once, and tries again later.
+    /// Reports the interruption once, and schedules another attempt.
     fn lost(&mut self, error: CliError) -> Result<FeedPoll, CliError> {
         let since = self.lost_since;
         let begun = *self.lost_since.get_or_insert_with(Instant::now);
@@ -258,7 +258,7 @@ mod tests {
         }
     }
 
-    /// A log that one server told of is asked for again when another server does not know it.
+    /// If one server reported a log, it is requested again after another server did not find it.
     #[test]
     fn known_log_is_requested_again_after_not_found() {
         let client = server(&[ABSENT, ABSENT, LOG]);

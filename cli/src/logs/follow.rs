@@ -13,10 +13,10 @@ use crate::client::Client;
 use crate::exit::{CliError, CliResult, Exit};
 use crate::output;
 
-/// Outputs that are read at a time. Servers take a hundred connections of one address.
+/// Outputs that are read at the same time. Servers accept a hundred connections from one address.
 pub(crate) const STREAMS_MAX: usize = 64;
-/// Pieces of output that wait for the terminal, of all threads together: at most 64 KiB and a line each. A
-/// full queue makes the threads wait, and them the servers.
+/// Pieces of output in the queue for the terminal, from all threads together. Each has at most 64 KiB and a line. A
+/// full queue blocks the threads, and so the servers.
 const QUEUE_MAX: usize = 16;
 /// A thread reads JSON and copies bytes.
 const STACK_BYTES: usize = 512 << 10;
@@ -25,7 +25,7 @@ const STACK_BYTES: usize = 512 << 10;
 enum Event {
     Text(Vec<u8>),
     Note(String),
-    /// One of the logs is over, there.
+    /// The end of a log, with its position.
     Ended(Source, Result<u64, CliError>),
     /// The outputs of the job.
     Found(Result<LogSources, CliError>),
@@ -35,12 +35,12 @@ enum Event {
 pub(crate) struct LogSources {
     /// Every output that has begun.
     pub(crate) sources: Vec<Source>,
-    /// Nothing will be added.
+    /// Whether no output will be added.
     pub(crate) complete: bool,
 }
 
-/// Follows `begun`, each from its position on, and all outputs that `look` finds besides. `look` runs on a thread of
-/// its own, again and again until it says that nothing will be added. It waits by itself.
+/// Follows `begun`, each from its position, and all further outputs that `look` returns. `look` runs on a thread of its
+/// own. It is called until it reports that no output will be added. It waits on its own.
 pub(crate) fn follow(
     client: &Client,
     begun: LogEnds,
@@ -71,7 +71,8 @@ pub(crate) fn follow(
     print(&mut crew, &queue)
 }
 
-/// Calls `look` until it succeeds, for as long as a log that broke off is looked for. The logs say that they broke off.
+/// Calls `look` until it succeeds, for as long as an interrupted log is requested again. The logs report the
+/// interruption themselves.
 fn retry(
     client: &Client,
     look: &mut impl FnMut(&Client) -> Result<LogSources, CliError>,
@@ -138,11 +139,11 @@ struct FollowThreads<'a> {
 /// Allocation, task and output.
 type Key = (String, String, &'static str);
 
-/// How far a log was followed.
+/// The progress of following a log.
 enum FollowProgress {
-    /// It is followed, or cannot be.
+    /// The log is being followed, or cannot be followed.
     Busy,
-    /// It ended there. If its task still runs, more may come.
+    /// The log ended at this position. More output may follow while its task runs.
     Position(u64),
 }
 
@@ -151,7 +152,7 @@ fn key(source: &Source) -> Key {
 }
 
 impl FollowThreads<'_> {
-    /// Follows `source`, unless it is followed or was to its end.
+    /// Follows `source`, unless it is being followed or was followed to its end.
     fn add(&mut self, source: Source, position: u64) -> Result<(), CliError> {
         let key = key(&source);
         let position = match self.known.get(&key) {
@@ -171,7 +172,7 @@ impl FollowThreads<'_> {
         let (client, style, events) = (self.client.twin(), self.style, self.events.clone());
         start("follows a log", move || {
             let outcome = pass_on(&client, &source, position, style, &events);
-            // Nobody listens: the command is over.
+            // A send error means that the command is over.
             drop(events.send(Event::Ended(source, outcome)));
         })
     }
@@ -215,7 +216,7 @@ fn pass_on(
 }
 
 fn start(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), CliError> {
-    // Not waited for: a thread that is left when the command is over ends with the process.
+    // The thread is not joined: it ends with the process.
     Builder::new()
         .name(name.into())
         .stack_size(STACK_BYTES)

@@ -1,4 +1,4 @@
-//! From pieces of a log to whole lines, each with its time and its task before it. Pure.
+//! Assembles pieces of a log into whole lines with time and task. Pure.
 
 use std::io::IsTerminal as _;
 
@@ -6,18 +6,18 @@ use muster_wire::api::time;
 
 use super::Source;
 
-/// Bytes of a line that is not finished yet; what is longer is printed in several lines.
+/// The longest unfinished line in bytes; a longer line is printed as several lines.
 const LINE_BYTES_MAX: usize = 64 << 10;
 
-/// Colours of labels: bright ones but black, white and red, which means that something is wrong.
+/// Colors of labels: bright colors without black, white and red. Red means an error.
 const COLOURS: [u8; 5] = [92, 93, 94, 95, 96];
 
-/// How lines are printed.
+/// The format of printed lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Style {
-    /// With the time before it.
+    /// Whether each line has its time.
     pub(crate) times: bool,
-    /// With a label in colour.
+    /// Whether labels have colors.
     pub(crate) colour: bool,
 }
 
@@ -35,9 +35,9 @@ impl Style {
 pub(crate) struct Lines {
     label: String,
     times: bool,
-    /// The begin of a line whose end has not come.
+    /// The unfinished line.
     partial: Vec<u8>,
-    /// When it was begun.
+    /// Time of the start of the unfinished line.
     begun: Option<u64>,
 }
 
@@ -51,7 +51,7 @@ impl Lines {
         }
     }
 
-    /// Appends to `out` the lines that `data`, taken at `at`, ends.
+    /// Appends to `out` the lines that `data`, received at `at`, completes.
     pub(crate) fn push(&mut self, at: Option<u64>, data: &[u8], out: &mut Vec<u8>) {
         for piece in data.split_inclusive(|byte| *byte == b'\n') {
             if self.partial.is_empty() {
@@ -70,7 +70,7 @@ impl Lines {
         }
     }
 
-    /// Forgets the line that is not finished, for somebody who reads it once more from its begin. Says how long it is.
+    /// Discards the unfinished line for a later reader that starts at its beginning. Returns its length.
     pub(crate) fn leave(&mut self) -> u64 {
         let bytes = self.partial.len();
         self.partial.clear();
@@ -105,7 +105,7 @@ fn label(source: &Source, colour: bool) -> String {
     if !colour {
         return format!("{text} ");
     }
-    // The same for each output of a task, whatever else there is.
+    // The color of a task's output must not depend on the other outputs.
     let sum = source.label.bytes().fold(0_usize, |sum, byte| {
         sum.wrapping_mul(31).wrapping_add(usize::from(byte))
     });
@@ -138,7 +138,7 @@ mod tests {
         colour: false,
     };
 
-    /// A task may be in the midst of a line when what it has kept ends: whoever follows has the line whole.
+    /// The stored output may end within a line. The follower then prints the whole line.
     #[test]
     fn partial_line_is_left_to_next_reader() {
         let mut lines = lines("t", PLAIN);

@@ -3,13 +3,13 @@
 use super::feed::{Item, LogFeed};
 use crate::exit::{CliError, Exit};
 
-/// Something that may know its time.
+/// An item with an optional time.
 pub(super) trait Timestamped {
     /// Nanoseconds since the epoch.
     fn at(&self) -> Option<u64>;
 }
 
-/// One log.
+/// A log as a source of items.
 pub(super) trait Log {
     type Item: Timestamped;
 
@@ -22,24 +22,24 @@ impl Log for LogFeed<'_> {
 
     fn next(&mut self) -> Result<Option<Item>, CliError> {
         match LogFeed::next(self) {
-            // One of many has no log, or none any more: the others are wanted all the same.
+            // A missing or deleted log must not stop the output of the others.
             Err(error) if error.exit == Exit::NotFound => Ok(None),
             other => other,
         }
     }
 }
 
-/// Where one log is.
+/// The state of a log during the merge.
 enum LogHead<T> {
     Unread,
     Waits { at: u64, item: T },
     Ended,
 }
 
-/// The number of a log and what it has next; `None` once it has ended.
+/// The number of a log and its next item; `None` at its end.
 type NextItem<L> = (usize, Option<<L as Log>::Item>);
 
-/// Logs being merged. An item without a time comes with the item before it in its own log.
+/// Logs being merged. An item without a time follows the item before it in its own log.
 pub(super) struct Merge<L: Log> {
     logs: Vec<L>,
     heads: Vec<LogHead<L::Item>>,

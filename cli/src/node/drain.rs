@@ -1,4 +1,4 @@
-//! Emptying a node, and waiting until it is empty.
+//! Drains a node and waits until it is empty.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -13,11 +13,11 @@ use crate::client::Client;
 use crate::exit::{CliError, CliResult, Exit};
 use crate::{names, output};
 
-/// How long one look waits for a change before the next.
+/// The wait of one query before it is repeated.
 const POLL: Duration = Duration::from_secs(1);
-/// How often a wait without news says what it waits for.
+/// The interval of reminders while nothing changes.
 const REMIND: Duration = Duration::from_secs(30);
-/// How long instances may take to end once a drain's deadline is over: longer than most kill timeouts.
+/// The time for instances to end after a drain's deadline: longer than most kill timeouts.
 const END_WAIT: Duration = Duration::from_mins(10);
 
 /// Arguments of `muster node drain`.
@@ -76,7 +76,7 @@ fn limit(text: &str) -> Result<Duration, String> {
 }
 
 impl DrainArgs {
-    /// How long the drain may take; `None`: for ever.
+    /// The limit for the duration of the drain; `None`: no limit.
     fn limit(&self) -> Option<Duration> {
         match (self.force, self.no_deadline) {
             (true, _) => Some(Duration::ZERO),
@@ -172,13 +172,13 @@ pub(super) fn run(client: &Client, json: bool, args: &DrainArgs) -> CliResult {
 /// The state of an instance on a node that is drained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Others of its group go first.
+    /// The instance waits because others of its group migrate first.
     Waits,
-    /// It was asked to go elsewhere.
+    /// The instance was asked to migrate.
     Moves,
-    /// It was told to stop.
+    /// The instance was asked to stop.
     Stops,
-    /// Nothing of it runs.
+    /// The instance has ended.
     Ended,
 }
 
@@ -224,7 +224,7 @@ impl<'a> DrainMonitor<'a> {
         }
     }
 
-    /// Waits until the drain is over and nothing is left. False if somebody ended the drain.
+    /// Waits until the drain is over and no instance is left. False if an operator ended the drain.
     fn until_empty(&mut self) -> Result<bool, CliError> {
         let began = Instant::now();
         let path = format!("/v1/node/{}", self.node_id);
@@ -269,7 +269,7 @@ impl<'a> DrainMonitor<'a> {
         !(self.ignore_system && matches!(kind, "system" | "sysbatch"))
     }
 
-    /// Says what changed. True if something did.
+    /// Prints changes. True if there were any.
     fn print_changes(&mut self, allocs: &[Allocation]) -> bool {
         let mut news = Vec::new();
         for alloc in allocs.iter().filter(|alloc| self.counts(alloc)) {

@@ -1,4 +1,4 @@
-//! Whether nodes take new work.
+//! The scheduling eligibility of nodes.
 
 use clap::{ArgGroup, Args};
 use muster_wire::api::node::{EligibilityRequest, NodeListStub, NodeUpdateResponse};
@@ -36,7 +36,7 @@ impl EligibilityArgs {
     }
 }
 
-/// Says of each node whether it takes new work. All are looked up before one is changed.
+/// Sets the eligibility of each node. All nodes are looked up before the first is changed.
 ///
 /// # Errors
 ///

@@ -156,7 +156,7 @@ pub(super) fn health(client: &Client, json: bool) -> CliResult {
     Ok(ended(health.healthy))
 }
 
-/// Takes a server's wall clock for right although it has jumped.
+/// Confirms a server's wall clock as right after a jump.
 ///
 /// # Errors
 ///

@@ -1,5 +1,5 @@
-//! The contents of a snapshot's file. This is the only part of a client command that reads files of servers, because it
-//! must work when no server does.
+//! The contents of a snapshot file. Only this part of the client commands reads files of servers, because it must work
+//! without a running server.
 
 use std::fs::File;
 use std::path::Path;
@@ -10,11 +10,11 @@ use serde_json::{Value, json};
 use crate::exit::{CliError, CliResult, Exit};
 use crate::output;
 
-/// Shows what the file at `path` holds.
+/// Shows the contents of the file at `path`.
 ///
 /// # Errors
 ///
-/// [`CliError`] if it is not there or not whole.
+/// [`CliError`] if the file does not exist or is not complete.
 pub(super) fn run(json: bool, path: &Path) -> CliResult {
     let info = look_into(path)?;
     if json {
@@ -64,7 +64,7 @@ pub(super) fn shape(info: &SnapshotInfo) -> Value {
 ///
 /// # Errors
 ///
-/// [`CliError`] if it cannot be read.
+/// [`CliError`] if the file cannot be read.
 pub(super) fn open(path: &Path) -> Result<File, CliError> {
     File::open(path).map_err(|error| {
         let exit = match error.kind() {
@@ -79,7 +79,7 @@ pub(super) fn open(path: &Path) -> Result<File, CliError> {
 ///
 /// # Errors
 ///
-/// [`CliError`] if it is not there or not whole.
+/// [`CliError`] if the file does not exist or is not complete.
 pub(super) fn look_into(path: &Path) -> Result<SnapshotInfo, CliError> {
     drop(open(path)?);
     snapshot::inspect(path).map_err(|error| CliError::from_chain(Exit::Failed, &error))

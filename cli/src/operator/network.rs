@@ -1,4 +1,4 @@
-//! `muster operator network`: what tasks of all nodes may send and receive.
+//! `muster operator network`: the cluster's network policy for the tasks of all nodes.
 
 use std::path::{Path, PathBuf};
 
@@ -67,7 +67,7 @@ fn show(client: &Client, json: bool) -> CliResult {
     Ok(Exit::Done)
 }
 
-/// A direction's rules in their order, what becomes of the rest, and its rate.
+/// A direction's rules in order, its default action, and its rate.
 fn rows(name: &str, direction: &DirectionPolicy) -> Vec<[String; 6]> {
     let any = |words: &[String]| match words {
         [] => "any".to_owned(),

@@ -1,4 +1,4 @@
-//! `muster operator raft`: which servers there are, and who leads.
+//! `muster operator raft`: the servers of the cluster and their leader.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use crate::client::{Client, escape};
 use crate::exit::{CliError, CliResult, Exit};
 use crate::output;
 
-/// How long a list waits for a leader to show.
+/// The time for which a list waits for a leader.
 const ELECTION_WAIT: Duration = Duration::from_secs(3);
 /// The answer about servers of which none leads.
 pub(super) const NO_LEADER: &str =
@@ -63,7 +63,7 @@ pub(super) fn run(client: &Client, json: bool, command: &RaftCommand) -> CliResu
     }
 }
 
-/// The servers as one of them knows them, which works without a leader. An election is waited for.
+/// The servers as one of them knows them, which works without a leader. The client waits for an election.
 fn servers(client: &Client) -> Result<RaftConfiguration, CliError> {
     let deadline = Instant::now() + ELECTION_WAIT;
     loop {

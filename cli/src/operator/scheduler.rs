@@ -116,7 +116,7 @@ fn show(client: &Client, json: bool) -> CliResult {
     Ok(Exit::Done)
 }
 
-/// Settings are written as a whole, so they are read first and written only if they are the same still.
+/// Changes settings. They are written as a whole, so they are read first and written only if unchanged since.
 fn set(client: &Client, json: bool, args: &SetArgs) -> CliResult {
     let answer: SchedulerResponse = client.get(PATH)?;
     let seen = answer.scheduler_config.modify_index;
@@ -141,7 +141,7 @@ fn set(client: &Client, json: bool, args: &SetArgs) -> CliResult {
     Ok(Exit::Done)
 }
 
-/// `config` with what `args` name.
+/// `config` with the settings from `args`.
 fn changed(mut config: SchedulerConfig, args: &SetArgs) -> SchedulerConfig {
     let SetArgs {
         scheduler_algorithm,

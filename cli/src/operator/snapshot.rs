@@ -136,7 +136,7 @@ fn receive(mut body: impl Read, path: &Path, digest: Option<&str>) -> Result<u64
 }
 
 fn restore(client: &Client, json: bool, path: &Path) -> CliResult {
-    // What is damaged is better refused here than after it was sent.
+    // A damaged file is refused before it is sent.
     let info = inspect::look_into(path)?;
     let file = inspect::open(path)?;
     let answer: Value = client.upload("/v1/operator/snapshot", &file)?;

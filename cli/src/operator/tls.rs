@@ -1,7 +1,7 @@
-//! `muster operator tls`: the authority of a cluster and the certificates it signs, made offline.
+//! `muster operator tls`: the certificate authority of a cluster and its certificates, created offline.
 //!
-//! The authority's key stays where it was made: a server needs `ca.pem` and its own two files, and gets
-//! nothing that could make more. No file is ever written over.
+//! The authority's key stays on the machine where it was created. A server needs `ca.pem` and its own two files, which
+//! cannot sign other certificates. No file is ever overwritten.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -192,7 +192,7 @@ fn subject(args: &CertArgs) -> Result<(Role, CertificateSubject<'_>), CliError> 
     Ok((subject.role(), subject))
 }
 
-/// A directory with another cluster's authority would get a certificate that does not fit it.
+/// Checks the authority. With another cluster's authority in the directory, the certificate would not match it.
 fn check_authority(args: &CertArgs) -> Result<(), CliError> {
     let (ours, theirs) = (args.ca.join("ca.pem"), args.out.join("ca.pem"));
     if !theirs.exists() {

@@ -34,7 +34,7 @@ const SERVER_TLS_DIR: &str = "/var/lib/muster/server/tls";
 /// Default address of a server.
 const DEFAULT_SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 4647);
 
-/// Default `oom_score_adj` of the agent: the kernel kills it after every process except those at -1000.
+/// The default `oom_score_adj` of the agent. The kernel kills the agent after all processes except those at -1000.
 const OOM_SCORE_ADJ: i16 = -900;
 
 /// Arguments of `muster agent`.
@@ -65,7 +65,7 @@ pub enum AgentCommand {
 
 /// How to run the agent.
 ///
-/// A flag that is given stands above the configuration file, and that above the default.
+/// A flag overrides the configuration file, and the file overrides the default.
 #[derive(Debug, Args)]
 pub struct AgentRunArgs {
     /// Configuration file in HCL: names of flags with underscores, and a block for each driver.
@@ -108,11 +108,11 @@ pub struct AgentRunArgs {
     pub host_volume: Vec<(String, HostVolume)>,
 }
 
-/// Runs the agent until SIGTERM or SIGINT, or cleans up after one.
+/// Runs the agent until SIGTERM or SIGINT, or cleans up after an earlier agent.
 ///
 /// # Errors
 ///
-/// If it cannot start.
+/// If the agent cannot start.
 pub fn run(args: &AgentArgs) -> CliResult {
     match &args.command {
         Some(AgentCommand::Clean { data_dir, force }) => clean(data_dir, *force),
@@ -144,7 +144,8 @@ fn start(args: &AgentRunArgs) -> CliResult {
     }))
 }
 
-/// The native driver is in this program: what it would refuse is known before it is started.
+/// Checks the native driver's configuration. The driver is part of this program, so its faults are found before its
+/// start.
 async fn check_native(file: &AgentFile) -> Result<(), CliError> {
     let Some(block) = file.plugins.get(muster_driver_native::NAME) else {
         return Ok(());

@@ -1,4 +1,4 @@
-//! `muster dev`: a whole cluster in one process, gone when it ends.
+//! `muster dev`: a whole cluster in one process. It is removed at the end.
 
 use std::fs::DirBuilder;
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ use super::{absolute, driver_command, ended, logging, raise_open_files, runtime,
 use crate::exit::{CliError, CliResult, Exit};
 use crate::output;
 
-/// How long the node may take to be ready before `dev` says that it is not.
+/// The time for the node to become ready before `dev` prints a warning.
 const READY_WAIT: Duration = Duration::from_secs(10);
 
 /// Arguments of `muster dev`.
@@ -118,7 +118,7 @@ async fn start_agent(args: &DevArgs, dir: &Path, server: SocketAddr) -> Result<A
     );
     "dev".clone_into(&mut config.name);
     config.allow_tasks_without_network_policy = args.allow_tasks_without_network_policy;
-    // Whoever may talk to a dev cluster is on this machine already.
+    // A client of a dev cluster is on this machine already.
     let native = config.plugins.entry("native".to_owned()).or_default();
     native.config = serde_json::json!({ "allow_raw": true, "allow_local_transfers": true });
     Agent::start(config)
@@ -126,7 +126,7 @@ async fn start_agent(args: &DevArgs, dir: &Path, server: SocketAddr) -> Result<A
         .map_err(|error| CliError::from_chain(Exit::Failed, &error))
 }
 
-/// Waits until the node takes work and its driver is healthy; `false` if that takes too long.
+/// Waits until the node takes new allocations and its driver is healthy; `false` after a timeout.
 async fn ready(server: &Server) -> bool {
     let mut applied = server.control().applied();
     let looked = async {
@@ -150,7 +150,7 @@ async fn ready(server: &Server) -> bool {
         .unwrap_or(false)
 }
 
-/// Removes what the agent keeps outside its data directory.
+/// Removes the agent's resources outside its data directory.
 fn clean(dir: &Path) -> Result<(), CliError> {
     let agent = dir.join("agent");
     if agent.exists() {

@@ -1,8 +1,8 @@
 //! A bound on messages that repeat.
 //!
-//! Each place in the program that logs may write so many messages in a period. Further ones are counted, and one message
-//! tells how many were left out. What a retry loop does wrong can then not fill a disk, whoever wrote it. Messages for
-//! debugging are not limited: they are written only where somebody asks for them.
+//! Each log statement of the program may write a bounded number of messages in a period. Further messages are counted,
+//! and one message reports the count. So a faulty retry loop cannot fill a disk, in any crate. Debug messages are not
+//! limited, because they are only written on request.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,12 +14,12 @@ use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
-/// Messages of one place in a [`PERIOD`]. A server that starts, or loses all its nodes, writes some dozen.
+/// Messages of one log statement in a [`PERIOD`]. A server that starts, or loses all its nodes, writes a few dozen.
 const MESSAGES_MAX: u32 = 100;
-/// How often the counts begin again, and what was left out is told.
+/// The interval in which counts restart and dropped messages are reported.
 const PERIOD: Duration = Duration::from_secs(30);
 
-/// Lets a bounded number of messages of each place through.
+/// The limit on messages, for each log statement.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LogLimit(Arc<Mutex<HashMap<Identifier, CallsiteCounts>>>);
 
@@ -33,7 +33,7 @@ struct CallsiteCounts {
 }
 
 impl LogLimit {
-    /// Tells every [`PERIOD`] what was left out, from a thread of its own that lives as long as the process.
+    /// Reports dropped messages every [`PERIOD`], from a thread that lives as long as the process.
     pub(super) fn start_summaries(&self) {
         let limit = self.clone();
         let telling = move || {
@@ -49,7 +49,7 @@ impl LogLimit {
                 }
             }
         };
-        // Without the thread the messages are limited all the same, and nothing tells of it.
+        // Without the thread, messages are still limited, but nothing is reported.
         drop(
             thread::Builder::new()
                 .name("log-limit".to_owned())
@@ -81,7 +81,7 @@ impl LogLimit {
         }
     }
 
-    /// Places whose messages were left out and not told of yet, and how many.
+    /// Log statements with dropped messages that were not reported yet, and their counts.
     fn take_left_out(&self, now: Instant) -> Vec<(&'static Metadata<'static>, u64)> {
         let mut places = self.places();
         places.retain(|_, counts| counts.left_out > 0 || now.duration_since(counts.since) < PERIOD);
@@ -92,12 +92,12 @@ impl LogLimit {
     }
 
     fn places(&self) -> MutexGuard<'_, HashMap<Identifier, CallsiteCounts>> {
-        // Counters only: a panic elsewhere leaves them usable.
+        // The map only has counters, so it stays usable after a panic elsewhere.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Of all layers, so that it comes once whatever writes the lines.
+/// The limit applies to all layers, so it counts each message once.
 impl<S: Subscriber> Layer<S> for LogLimit {
     fn event_enabled(&self, event: &Event<'_>, _: Context<'_, S>) -> bool {
         self.allows(event.metadata(), Instant::now())

@@ -8,7 +8,7 @@ use tracing_subscriber::{EnvFilter, Layer, fmt};
 
 use super::log_limit::LogLimit;
 
-/// openraft warns of every heartbeat that fails; `control::peers` tells when a server goes out of reach instead.
+/// openraft warns of every failed heartbeat. Instead, `control::peers` logs when a server goes out of reach.
 const DEFAULT_FILTER: &str = "info,openraft=error,quinn=warn";
 
 /// Starts logging. A second call changes nothing.

@@ -65,13 +65,13 @@ pub struct ServerArgs {
     /// Seconds of silence after which a node is down.
     #[arg(long, default_value_t = 10, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub heartbeat_ttl: u64,
-    /// When it forgets what is over.
+    /// Intervals and thresholds of garbage collection.
     #[command(flatten)]
     pub gc: GcArgs,
-    /// How one-off tasks are kept and told of.
+    /// Times of one-off tasks.
     #[command(flatten)]
     pub tasks: TasksArgs,
-    /// Where Diego's clients are answered.
+    /// Address and certificates for Diego's clients.
     #[command(flatten)]
     pub bbs: BbsArgs,
 }
@@ -80,7 +80,7 @@ pub struct ServerArgs {
 ///
 /// # Errors
 ///
-/// If it cannot start, or its log fails.
+/// If the server cannot start, or its log fails.
 pub fn run(args: &ServerArgs) -> CliResult {
     logging::start();
     region::set(args.region.clone());
@@ -109,7 +109,7 @@ pub fn run(args: &ServerArgs) -> CliResult {
     ended(runtime()?.block_on(serve(config)))
 }
 
-/// A machine's name as a server's: what cannot stand in a certificate becomes a hyphen.
+/// Converts a hostname to a server's name: characters that a certificate does not allow become hyphens.
 fn as_label(host: &str) -> String {
     host.chars()
         .take(NAME_BYTES_MAX)

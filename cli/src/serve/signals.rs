@@ -1,10 +1,10 @@
-//! Waiting for the signal to end, and for those to look at files again.
+//! Waits for the signals to terminate and to reload files.
 
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::exit::{CliError, Exit};
 
-/// Resolves at SIGTERM or SIGINT; says which. Each SIGHUP before that calls `reload`.
+/// Resolves at SIGTERM or SIGINT and returns its name. Each SIGHUP before that calls `reload`.
 pub(super) async fn terminated_or(reload: impl Fn()) -> Result<&'static str, CliError> {
     let mut hangup = signal(SignalKind::hangup()).map_err(failed)?;
     let terminated = terminated();
@@ -24,7 +24,7 @@ fn failed(error: std::io::Error) -> CliError {
     CliError::new(Exit::Failed, format!("signals cannot be received: {error}"))
 }
 
-/// Resolves at SIGTERM or SIGINT; says which.
+/// Resolves at SIGTERM or SIGINT and returns its name.
 pub(super) async fn terminated() -> Result<&'static str, CliError> {
     let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;

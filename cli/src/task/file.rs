@@ -1,8 +1,8 @@
 //! Definition files: HCL or JSON.
 //!
-//! In JSON a file is the body of `PUT /v1/tasks`, or its `task_definition` alone. In HCL it is one `task` block with the
-//! same names: what is an object in JSON is a block or an object, and `env` may be a block of names and values. What a
-//! definition may say is decided by the server.
+//! In JSON a file is the body of `PUT /v1/tasks`, or its `task_definition` alone. In HCL it is one `task` block with
+//! the same names. An object in JSON is a block or an object in HCL, and `env` may be a block of names and values. The
+//! server validates the definition.
 
 use serde_json::{Map, Value, json};
 
@@ -10,7 +10,7 @@ use super::DesireArgs;
 use crate::exit::{CliError, Exit};
 use muster_jobspec::{JobFileFault, ReadJobFileError, free, from_parser, load};
 
-/// Fields that are lists, wherever they stand.
+/// Fields that are lists, at any place.
 const LISTS: [&str; 11] = [
     "actions",
     "annotations",
@@ -25,7 +25,7 @@ const LISTS: [&str; 11] = [
     "tasks",
 ];
 
-/// The body of `PUT /v1/tasks` for what `args` name.
+/// The body of `PUT /v1/tasks` for the task in `args`.
 pub(super) fn request(args: &DesireArgs) -> Result<Value, CliError> {
     let read = load(&args.file).and_then(|(name, text)| parse(&name, &text));
     let mut request = read.map_err(|error| shown(&error))?;
@@ -81,7 +81,7 @@ fn parse(name: &str, text: &str) -> Result<Map<String, Value>, ReadJobFileError>
     Ok(split(fields))
 }
 
-/// The request that `fields` are, or whose definition they are.
+/// Returns `fields` as a request, or wraps them as the definition of one.
 fn split(mut fields: Map<String, Value>) -> Map<String, Value> {
     if fields.contains_key("task_definition") {
         return fields;
@@ -96,7 +96,7 @@ fn split(mut fields: Map<String, Value>) -> Map<String, Value> {
     request
 }
 
-/// Free blocks come as lists of objects; here only what is a list stays one.
+/// Converts free blocks, which are read as lists of objects. Only fields that are lists stay lists.
 fn plain(fields: Map<String, Value>) -> Map<String, Value> {
     let each = fields.into_iter();
     each.map(|(name, value)| {
@@ -120,7 +120,7 @@ fn plain_value(value: Value) -> Value {
     }
 }
 
-/// Variables as a list of names and values; a block or object of them is one, too.
+/// Converts variables to a list of names and values, from a list, a block or an object.
 fn env(items: Vec<Value>) -> Vec<Value> {
     let each = items.into_iter().flat_map(|item| match item {
         Value::Object(fields) if !fields.contains_key("name") => fields

@@ -1,4 +1,4 @@
-//! Having a task done, and waiting for what comes of it. A wait always says for what.
+//! Creates a task and waits for its result. Each wait states its reason.
 
 use std::time::{Duration, Instant};
 
@@ -9,9 +9,9 @@ use crate::client::Client;
 use crate::exit::{CliError, CliResult, Exit};
 use crate::output;
 
-/// How long one blocking query waits before it asks again.
+/// The wait of one blocking query before it is repeated.
 const POLL: Duration = Duration::from_secs(2);
-/// How often a wait without news says what it waits for.
+/// The interval of reminders while nothing changes.
 const REMIND: Duration = Duration::from_secs(10);
 
 pub(super) fn run(client: &Client, json: bool, args: &RunArgs) -> CliResult {
@@ -29,7 +29,7 @@ pub(super) fn run(client: &Client, json: bool, args: &RunArgs) -> CliResult {
     } else {
         show::result(&task)?;
     }
-    // A task with a callback is its endpoint's to resolve.
+    // The callback's endpoint resolves a task with a callback.
     if !args.keep && task.definition.completion_callback_url.is_empty() {
         forget(client, &guid);
     }
@@ -70,7 +70,7 @@ fn end(client: &Client, guid: &str, deadline: Instant) -> Result<Task, CliError>
     }
 }
 
-/// Its result is on the screen: nobody needs the task any more. Where somebody else works on it, it is theirs.
+/// Deletes a task whose result was printed. A task that another client has claimed is left to that client.
 fn forget(client: &Client, guid: &str) {
     let forgotten = client.delete::<TaskResponse>(&path(guid, RESOLVE));
     if let Err(error) = forgotten {

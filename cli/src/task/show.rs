@@ -29,7 +29,7 @@ pub(super) fn list(tasks: &[Task]) -> Result<(), CliError> {
     output::print_table(&table)
 }
 
-/// Why it failed, or waits.
+/// The reason for the failure or the wait.
 fn reason(status: &TaskStatus) -> &str {
     if status.failed {
         &status.failure_reason
@@ -123,7 +123,7 @@ fn used(status: &TaskStatus) -> String {
     let memory = status
         .memory_peak_bytes
         .map(|bytes| format!("{} of memory", output::bytes(bytes)));
-    // A zero is not shown: the task did not use it. A missing count is not known.
+    // A zero is omitted because the task used nothing. An absent count is unknown.
     let some = |bytes: Option<u64>, what: &str| {
         let bytes = bytes.filter(|bytes| *bytes > 0)?;
         Some(format!("{} {what}", output::bytes(bytes)))

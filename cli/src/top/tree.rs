@@ -46,12 +46,12 @@ pub enum RowLevel {
     Tasks,
 }
 
-/// An amount, or what is known of it.
+/// An amount, or its known part.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Amount {
-    /// The sum of what is there; `None` if nothing is.
+    /// The sum of the available values; `None` if there are none.
     pub(super) value: Option<f64>,
-    /// Whether a part of it cannot be had.
+    /// Whether a value of the sum is unavailable.
     pub(super) is_partial: bool,
 }
 
@@ -83,14 +83,14 @@ pub(super) struct RowAmounts {
 pub(super) struct TreeRow {
     pub(super) level: RowLevel,
     pub(super) name: String,
-    /// Where the task is; empty for what is in many places.
+    /// The node of the task; empty for a line of several nodes.
     pub(super) node: String,
-    /// Percent of the task's limit that its memory is.
+    /// The memory in percent of the task's limit.
     pub(super) of_limit_percent: Option<f64>,
     pub(super) amounts: RowAmounts,
 }
 
-/// A line, and the lines below it.
+/// A line with its child lines.
 struct TreeNode {
     line: TreeRow,
     below: Vec<TreeNode>,
@@ -198,7 +198,7 @@ pub(super) fn total(rows: &[Row]) -> RowAmounts {
     amounts.reduce(RowAmounts::plus).unwrap_or_default()
 }
 
-/// The lines of `rows` down to `level`: below each job its groups, below each group its tasks.
+/// The lines of `rows` down to `level`: groups below their job, tasks below their group.
 pub(super) fn lines(rows: &[Row], sort: Sort, level: RowLevel) -> Vec<TreeRow> {
     let jobs = branches(
         rows,

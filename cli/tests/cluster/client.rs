@@ -1,4 +1,4 @@
-//! Clients of the HTTP API that write and read a few jobs for as long as they are let.
+//! Clients of the HTTP API that write and read a few jobs until the test stops them.
 
 use std::io::{BufRead as _, BufReader};
 use std::mem;
@@ -14,7 +14,7 @@ use crate::cluster;
 use crate::history::{JobRead, Operation, Outcome, Recorder};
 use crate::limits;
 
-/// Speaks HTTP to one server.
+/// An HTTP client of one server.
 #[derive(Clone, Debug)]
 pub(crate) struct Http {
     agent: ureq::Agent,
@@ -39,7 +39,7 @@ impl Http {
         Self::patient(address, limits::REQUEST)
     }
 
-    /// One that waits for `timeout`.
+    /// A client with the timeout `timeout`.
     pub(crate) fn patient(address: Ipv4Addr, timeout: Duration) -> Self {
         let config = ureq::Agent::config_builder()
             .timeout_global(Some(timeout))
@@ -56,7 +56,7 @@ impl Http {
         format!("http://{}:4646{path}", self.address)
     }
 
-    /// `None` if nothing came back.
+    /// Sends a `GET`. `None` without a response.
     pub(crate) fn get(&self, path: &str) -> Option<Answer> {
         let response = self.agent.get(self.url(path)).call().ok()?;
         read(response)
@@ -88,7 +88,7 @@ impl Http {
         index.to_str().ok()?.parse().ok()
     }
 
-    /// `None` if nothing came back: whether it was done is not known.
+    /// Sends a `PUT`. `None` without a response: the outcome is unknown.
     pub(crate) fn put(&self, path: &str, key: Option<&str>, body: &Value) -> Option<Answer> {
         let mut request = self.agent.put(self.url(path));
         if let Some(key) = key {
@@ -109,7 +109,7 @@ fn read(mut response: ureq::http::Response<ureq::Body>) -> Option<Answer> {
     Some(Answer { status, text })
 }
 
-/// A job that is nowhere to be placed: only its registration matters.
+/// A job that no node can run: only its registration matters.
 pub(crate) fn job(id: &str, value: u64) -> Value {
     json!({
         "ID": id, "Name": id, "Type": "service", "Datacenters": ["nowhere"],
@@ -144,8 +144,8 @@ pub(crate) fn seen(answer: &Answer) -> Option<JobRead> {
     })
 }
 
-/// Registers the job `id` with `value`, if its index is `expected` when that is given. Tries all of `servers` in
-/// turn until one knows what became of it; the write's own key sees to it that it is done once.
+/// Registers the job `id` with `value`, if its index is `expected` when that is given. It tries all `servers` in turn
+/// until one reports the outcome. The write's key ensures that it is applied once.
 pub(crate) fn write(servers: &[Http], id: &str, value: u64, expected: Option<u64>) -> Outcome {
     let mut body = json!({ "Job": job(id, value) });
     if let Some(expected) = expected {
@@ -187,7 +187,7 @@ impl Clients {
         Self::start(&[0, 1, 2].map(cluster::address))
     }
 
-    /// Starts them. Each prefers one of the servers at `addresses`.
+    /// Starts the clients. Each prefers one of the servers at `addresses`.
     fn start(addresses: &[Ipv4Addr]) -> Self {
         let mut clients = Self {
             recorder: Arc::default(),
@@ -230,7 +230,7 @@ impl Clients {
         }
     }
 
-    /// Lets them finish, reads every job once more, and checks all that was seen.
+    /// Stops the clients, reads every job once more, and checks the history.
     pub(crate) fn finish(mut self) {
         self.stop.store(true, Ordering::Release);
         for thread in mem::take(&mut self.threads) {
@@ -256,14 +256,14 @@ impl Clients {
     }
 }
 
-/// Clients of a test that failed must not go on beside the next one.
+/// Clients of a failed test must not disturb the next one.
 impl Drop for Clients {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
     }
 }
 
-/// One client.
+/// A client thread.
 struct TestClient {
     servers: Vec<Http>,
     recorder: Arc<Recorder>,
@@ -285,8 +285,8 @@ impl TestClient {
         }
     }
 
-    /// Reads at the server it prefers: the job's index, 0 for none. Prefers another server if that one does
-    /// not answer.
+    /// Reads the job's index at the preferred server; 0 without a job. If that server does not answer, the client
+    /// switches to another.
     fn read(&mut self, key: usize) -> Option<u64> {
         let called = self.recorder.now();
         if let Ok(seen) = read_job(&self.servers[0], &self.recorder.job(key)) {
@@ -297,7 +297,7 @@ impl TestClient {
         None
     }
 
-    /// Writes; the job's index if that is known afterwards.
+    /// Writes a job and returns its index, if known.
     fn write(&mut self, key: usize, expected: Option<u64>) -> Option<u64> {
         let value = self.values.fetch_add(1, Ordering::SeqCst);
         let called = self.recorder.now();

@@ -1,4 +1,4 @@
-//! Three servers, and agents if a test wants them.
+//! A cluster of three servers, with agents if a test needs them.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
@@ -17,7 +17,7 @@ use crate::client::{self, Http};
 use crate::limits;
 use crate::network::{self, Network};
 
-/// The servers' names; also those of their namespaces.
+/// The servers' names, which are also the names of their namespaces.
 pub(crate) const SERVERS: [&str; 3] = ["s1", "s2", "s3"];
 /// The agents' names.
 pub(crate) const AGENTS: [&str; 2] = ["a1", "a2"];
@@ -25,14 +25,14 @@ pub(crate) const AGENTS: [&str; 2] = ["a1", "a2"];
 /// A job of two sleepers, which no fault may restart.
 pub(crate) const STEADY_JOB: &str = "steady";
 
-/// How a cluster is made.
+/// The options of a cluster.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ClusterOptions {
-    /// With two agents.
+    /// Whether the cluster has two agents.
     pub(crate) agents: bool,
-    /// Servers say that they are at other addresses, where a relay is.
+    /// Whether servers advertise the addresses of a relay.
     pub(crate) relayed: bool,
-    /// Each server's data is on a file system of its own, of 64 MiB.
+    /// Whether each server's data is on a file system of its own, of 64 MiB.
     pub(crate) small_disks: bool,
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct ClusterOptions {
 pub(crate) struct Allocation {
     name: String,
     pub(crate) id: String,
-    /// When its task started, if it runs.
+    /// Start time of the task, if it runs.
     pub(crate) started: Option<String>,
 }
 
@@ -74,12 +74,12 @@ pub(crate) struct Cluster {
     log_starts: [usize; 3],
 }
 
-/// Where server `at` its place is.
+/// The address of server number `at`.
 pub(crate) fn address(at: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 77, 0, u8::try_from(at + 1).unwrap_or(0))
 }
 
-/// Speaks to server `at` its place.
+/// An HTTP client of server number `at`.
 pub(crate) fn http(at: usize) -> Http {
     Http::new(address(at))
 }
@@ -99,13 +99,13 @@ pub(crate) fn leader_as_seen_by(at: usize) -> Option<usize> {
         .position(|known| known == name || name.starts_with(&format!("{known}.")))
 }
 
-/// Where others look for it if there is a relay.
+/// The address at which other servers reach server number `at` by the relay.
 pub(crate) fn relayed_address(at: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 77, 1, u8::try_from(at + 1).unwrap_or(0))
 }
 
 impl Cluster {
-    /// Starts a cluster and waits until it takes writes. `before_servers` runs when the addresses are there.
+    /// Starts a cluster and waits until it accepts writes. `before_servers` runs once the addresses exist.
     pub(crate) fn start<T>(make: ClusterOptions, before_servers: impl FnOnce() -> T) -> (Self, T) {
         let mut network = Network::new();
         for (at, name) in SERVERS.into_iter().enumerate() {
@@ -149,7 +149,7 @@ impl Cluster {
         (cluster, started)
     }
 
-    /// Takes the cluster over for another test: its thread enters the network, and older log lines do not count.
+    /// Prepares the cluster for another test. Its thread enters the network, and earlier log lines are ignored.
     pub(crate) fn take_over(&mut self) {
         self.network.enter();
         self.log_starts = SERVERS.map(|name| self.whole_log(name).len());
@@ -179,7 +179,7 @@ impl Cluster {
         });
     }
 
-    /// Starts the agent at its place.
+    /// Starts agent number `at`.
     pub(crate) fn begin_agent(&mut self, at: usize) {
         assert!(self.agents[at].is_none(), "{} runs", AGENTS[at]);
         let name = AGENTS[at];
@@ -196,7 +196,7 @@ impl Cluster {
         self.agents[at] = Some(self.spawn(name, command));
     }
 
-    /// Where the agent at its place keeps everything.
+    /// The data directory of agent number `at`.
     pub(crate) fn agent_data(&self, at: usize) -> PathBuf {
         self.dir.path().join(AGENTS[at]).join("data")
     }
@@ -208,7 +208,7 @@ impl Cluster {
         child.wait().unwrap();
     }
 
-    /// Starts the server at its place.
+    /// Starts server number `at`.
     pub(crate) fn begin(&mut self, at: usize) {
         assert!(self.servers[at].is_none(), "{} runs", SERVERS[at]);
         let name = SERVERS[at];
@@ -282,18 +282,18 @@ impl Cluster {
         self.dir.path().join(SERVERS[at])
     }
 
-    /// Where it keeps everything.
+    /// The data directory of server number `at`.
     pub(crate) fn data(&self, at: usize) -> PathBuf {
         self.home(at).join("data")
     }
 
-    /// Its process.
+    /// The process of server number `at`.
     pub(crate) fn pid(&self, at: usize) -> Pid {
         let child = self.servers[at].as_ref().expect("it runs");
         Pid::from_raw(i32::try_from(child.id()).unwrap())
     }
 
-    /// Sends it a signal.
+    /// Sends a signal to server number `at`.
     pub(crate) fn signal(&self, at: usize, signal: Signal) {
         kill(self.pid(at), signal).unwrap();
     }
@@ -305,7 +305,7 @@ impl Cluster {
         child.wait().unwrap();
     }
 
-    /// Stops it in order.
+    /// Stops server number `at` by a signal.
     pub(crate) fn stop(&mut self, at: usize) {
         self.signal(at, Signal::SIGTERM);
         let mut child = self.servers[at].take().expect("it runs");
@@ -319,7 +319,7 @@ impl Cluster {
         until("a server to end", || child.try_wait().unwrap())
     }
 
-    /// Waits until a server leads and commits writes; its place.
+    /// Waits until a server leads and commits writes; returns its number.
     pub(crate) fn leader(&self) -> usize {
         until("a leader that commits", || {
             let running: Vec<usize> = (0..SERVERS.len())
@@ -329,7 +329,7 @@ impl Cluster {
         })
     }
 
-    /// The same, of those that can hear each other.
+    /// The leader among the servers that are connected to each other.
     pub(crate) fn leader_among(&self, places: &[usize]) -> Option<usize> {
         let running = places.iter().filter(|at| self.servers[**at].is_some());
         let leaders: Vec<Option<usize>> = running.map(|at| leader_as_seen_by(*at)).collect();
@@ -342,8 +342,8 @@ impl Cluster {
         (read.status == 200).then_some(leader)
     }
 
-    /// The standard oracle: all servers agree on every table, a new job is taken within ten seconds, nobody
-    /// has panicked or complained but of `excused`.
+    /// The standard check. All servers agree on every table, and a new job is accepted within ten seconds. No process
+    /// has panicked, and only `excused` errors were logged.
     pub(crate) fn assert_well(&self, excused: &[&str]) {
         let leader = self.leader();
         until("the states of all servers to agree", || {
@@ -383,7 +383,7 @@ impl Cluster {
         })
     }
 
-    /// The allocations of the job `steady`. Those that an earlier fault has ended are among them.
+    /// The allocations of the job `steady`, including those that an earlier fault ended.
     pub(crate) fn steady(&self) -> Vec<Allocation> {
         until("the allocations", || {
             let answer = http(self.leader()).get("/v1/allocations?resources=false")?;
@@ -413,7 +413,7 @@ impl Cluster {
         }) == Some(true)
     }
 
-    /// Prints the logs of servers and agents, to look at when a test failed.
+    /// Prints the logs of servers and agents for a failed test.
     fn print_logs(&self) {
         for name in SERVERS.into_iter().chain(AGENTS) {
             let log = self.whole_log(name);
@@ -435,7 +435,7 @@ impl Drop for Cluster {
         if std::thread::panicking() {
             self.print_logs();
         }
-        // Agents first: they stop what they run while servers still hear of it.
+        // Agents stop first, so that servers still receive the end of their tasks.
         for (at, agent) in self.agents.iter_mut().enumerate() {
             if let Some(agent) = agent {
                 end(agent);
@@ -455,7 +455,7 @@ impl Drop for Cluster {
         }
         for server in self.servers.iter_mut().flatten() {
             let pid = Pid::from_raw(i32::try_from(server.id()).unwrap_or(0));
-            // One that was stopped hears nothing else; errors mean that it has ended.
+            // A stopped process handles no other signal. An error means that the process has ended.
             kill(pid, Signal::SIGCONT).ok();
             end(server);
         }
@@ -468,7 +468,7 @@ impl Drop for Cluster {
     }
 }
 
-/// Ends `child` in order; kills it if that takes too long.
+/// Terminates `child`, and kills it after a timeout.
 fn end(child: &mut Child) {
     let pid = Pid::from_raw(i32::try_from(child.id()).unwrap_or(0));
     kill(pid, Signal::SIGTERM).ok();
@@ -489,7 +489,7 @@ fn run(command: &mut Command) {
     );
 }
 
-/// Looks until `look` finds something.
+/// Polls `look` until it returns a value.
 pub(crate) fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + limits::PATIENCE;
     loop {
@@ -501,7 +501,7 @@ pub(crate) fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Fills what is left of the file system that `path` is on.
+/// Fills the file system of `path`.
 pub(crate) fn fill(path: &Path) {
     let mut file = File::create(path).unwrap();
     let zeros = vec![0; 1 << 16];

@@ -13,7 +13,7 @@ use crate::cluster::{self, ClusterOptions, SERVERS, fill, http, until};
 use crate::limits;
 use crate::shared::TestCluster;
 
-/// strace that does something to every `fdatasync` of a process; it lets go when dropped.
+/// An strace process that tampers with every `fdatasync` of a process; it detaches when dropped.
 struct FsyncTracer(Child);
 
 impl FsyncTracer {
@@ -61,13 +61,13 @@ fn is_traced(pid: Pid) -> bool {
 impl Drop for FsyncTracer {
     fn drop(&mut self) {
         let pid = Pid::from_raw(i32::try_from(self.0.id()).unwrap_or(0));
-        // On SIGINT it detaches; killed, it would leave the traced process stopped.
+        // strace detaches on SIGINT. A kill would leave the traced process stopped.
         kill(pid, Signal::SIGINT).ok();
         drop(self.0.wait());
     }
 }
 
-/// A tracer that does `what` to every `fdatasync` of the process. Without strace the test `name` is skipped.
+/// Starts a tracer that applies `what` to every `fdatasync` of the process. Without strace the test `name` is skipped.
 fn traced(name: &str, pid: Pid, what: &str) -> Option<FsyncTracer> {
     let tracer = FsyncTracer::start(pid, what);
     if tracer.is_none() {
@@ -76,7 +76,7 @@ fn traced(name: &str, pid: Pid, what: &str) -> Option<FsyncTracer> {
     tracer
 }
 
-/// A leader whose every sync takes 300 ms still answers right; then its disk is quick again.
+/// A leader whose syncs take 300 ms each still answers correctly. Later its disk is fast again.
 #[test]
 fn a_slow_disk_only_makes_it_slower() {
     let Some(cluster) = TestCluster::shared("a_slow_disk_only_makes_it_slower") else {
@@ -102,7 +102,7 @@ fn a_slow_disk_only_makes_it_slower() {
     cluster.assert_well(&[]);
 }
 
-/// A follower whose disk hangs acknowledges nothing. One event says so, and a later one that it is healthy again.
+/// A follower whose disk hangs acknowledges nothing. One event reports it, and a later event reports the recovery.
 #[test]
 fn hung_disk_of_a_follower_becomes_an_event() {
     let Some(cluster) = TestCluster::shared("hung_disk_of_a_follower_becomes_an_event") else {
@@ -141,8 +141,8 @@ fn hung_disk_of_a_follower_becomes_an_event() {
     cluster.assert_well(&[]);
 }
 
-/// The disk of the leader runs full: it says so, another leads, and writes go on. With room it is one of them
-/// again, without a restart.
+/// When the disk of the leader is full, the leader reports it, another server leads, and writes continue. With free
+/// space, the former leader is a member again without a restart.
 #[test]
 fn a_full_disk_hands_over_and_comes_back() {
     let make = ClusterOptions {
@@ -196,7 +196,7 @@ fn a_full_disk_hands_over_and_comes_back() {
     assert_eq!(cluster.pid(full), pid);
 }
 
-/// A disk that fails is not tried again: the server ends and says why. Started anew, it is one of them.
+/// A server does not retry a failed disk: it ends with the reason. After a restart it is a member again.
 #[test]
 fn a_failing_disk_ends_its_server() {
     let Some(mut cluster) = TestCluster::shared("a_failing_disk_ends_its_server") else {
@@ -227,7 +227,7 @@ fn a_failing_disk_ends_its_server() {
     );
     clients.wait_for_writes(20);
     clients.finish();
-    // It complains of nothing but its end.
+    // Only the end of the server may be logged as an error.
     cluster.assert_well(&[
         "cannot be synced",
         "Input/output error",

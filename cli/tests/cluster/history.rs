@@ -11,7 +11,7 @@ use todc_utils::specifications::Specification;
 
 use crate::limits;
 
-/// A job as a read shows it: its value, and the index of its last registration.
+/// A job as a read returns it: its value, and the index of its last registration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct JobRead {
     pub(crate) value: u64,
@@ -23,9 +23,9 @@ pub(crate) struct JobRead {
 pub(crate) enum Outcome {
     /// The job was registered, at this index.
     Done(u64),
-    /// Its index was another than expected.
+    /// The index of the job was not the expected one.
     Refused,
-    /// Nobody knows.
+    /// The outcome is unknown.
     Unknown,
 }
 
@@ -44,20 +44,20 @@ pub(crate) enum Operation {
     },
 }
 
-/// One operation in time.
+/// An operation with its times.
 #[derive(Clone, Copy, Debug)]
 struct TimedOperation {
     key: usize,
     called: u64,
-    /// `None`: it may happen at any time after it was called.
+    /// Time of the answer. `None`: the operation may take effect at any time after the call.
     answered: Option<u64>,
     operation: Operation,
 }
 
-/// Everything that clients did.
+/// The recorded operations of all clients.
 #[derive(Debug)]
 pub(crate) struct Recorder {
-    /// Number of this history: in a shared cluster each has jobs of its own.
+    /// Number of this history. In a shared cluster each history has its own jobs.
     number: u64,
     clock: AtomicU64,
     operations: Mutex<Vec<TimedOperation>>,
@@ -110,7 +110,7 @@ impl Recorder {
             .push(recorded);
     }
 
-    /// Operations, writes that were done, and writes of which nobody knows.
+    /// The numbers of operations, of successful writes, and of writes with an unknown outcome.
     pub(crate) fn counts(&self) -> (usize, usize, usize) {
         let operations = self
             .operations
@@ -130,7 +130,7 @@ impl Recorder {
         (operations.len(), done, unknown)
     }
 
-    /// Fails unless all of it is linearizable. Jobs do not touch one another: each is checked by itself.
+    /// Fails unless the whole history is linearizable. Jobs are independent, so each is checked alone.
     pub(crate) fn check(&self) {
         let operations = self
             .operations
@@ -164,10 +164,10 @@ impl Recorder {
     }
 }
 
-/// The time of an answer that did not come.
+/// The time of a missing answer.
 const NEVER: u64 = u64::MAX;
 
-/// Calls and answers in the order of time, each operation by a process of its own.
+/// Calls and answers by time, with a separate process for each operation.
 fn actions(operations: &[TimedOperation]) -> Vec<(usize, Action<Operation>)> {
     let mut events = Vec::new();
     for (process, one) in operations.iter().enumerate() {
@@ -195,10 +195,10 @@ fn table(operations: &[TimedOperation]) -> String {
     sorted.iter().map(line).collect()
 }
 
-/// A possible state of one job: its value, and its index if that is known. `None`: there is no job.
+/// A possible state of one job: its value, and its index if known. `None`: the job does not exist.
 type PossibleState = Option<(u64, Option<u64>)>;
 
-/// The rules of one job. Its state is all that it may be: an unknown answer leaves more than one.
+/// The model of one job. Its state is the set of possible states, because an unknown answer leaves several.
 struct Job;
 
 impl Specification for Job {
@@ -218,7 +218,7 @@ impl Specification for Job {
     }
 }
 
-/// The possible states of a job after `operation`, if it was `before`. Empty if the answer contradicts `before`.
+/// The possible states of a job after `operation`, if its state was `before`. Empty if the answer contradicts `before`.
 fn step(operation: &Operation, before: PossibleState) -> Vec<PossibleState> {
     let index_before = before.map_or(Some(0), |(_, index)| index);
     let grows = |index: u64| index_before.is_none_or(|before| before < index);
@@ -308,7 +308,7 @@ mod tests {
         .check();
     }
 
-    /// A write of which nobody knows may have happened, or not, or later.
+    /// A write with an unknown outcome may take effect, or not, or later.
     #[test]
     fn an_unknown_write_may_happen_or_not() {
         recorded(&[

@@ -1,4 +1,4 @@
-//! Leaders that die, and one that stands still.
+//! Leaders that are killed, and a leader that is suspended.
 
 use std::time::Instant;
 
@@ -10,8 +10,8 @@ use crate::cluster::{Cluster, SERVERS, STEADY_JOB, http, until};
 use crate::limits;
 use crate::shared::TestCluster;
 
-/// kill -9 of the leader under writes, over and over: somebody else leads soon, nothing acknowledged is lost,
-/// no node is taken for lost, and no task is restarted.
+/// The leader is killed with SIGKILL under writes, repeatedly. Another server leads soon, and no acknowledged write is
+/// lost. No node is marked lost, and no task is restarted.
 #[test]
 fn leaders_that_die_lose_nothing() {
     let Some(mut cluster) = TestCluster::shared("leaders_that_die_lose_nothing") else {
@@ -62,8 +62,8 @@ pub(crate) fn start_steady_job(cluster: &Cluster) {
     cluster.steady_running();
 }
 
-/// A leader that is stopped until another leads, and wakes up, still believes that it leads. Its consistent reads never
-/// return an older state.
+/// A leader that is suspended until another server leads still believes that it leads when it resumes. Its consistent
+/// reads never return an older state.
 #[test]
 fn a_leader_that_wakes_up_serves_nothing_stale() {
     let Some(cluster) = TestCluster::shared("a_leader_that_wakes_up_serves_nothing_stale") else {
@@ -84,7 +84,7 @@ fn a_leader_that_wakes_up_serves_nothing_stale() {
     assert_eq!(written.status, 200, "{}", written.text);
     cluster.signal(sleeper, Signal::SIGCONT);
 
-    // At once, while it may still believe that it leads.
+    // The read follows at once, while the server may still believe that it leads.
     let read = until("the sleeper to answer", || {
         let answer = http(sleeper).get("/v1/job/newest?consistent")?;
         (answer.status != 503 && answer.status != 504).then_some(answer)

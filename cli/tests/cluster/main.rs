@@ -1,13 +1,12 @@
-//! Three servers and two agents as real processes, each in a network namespace of its own, and what can
-//! happen to them.
+//! Three servers and two agents as real processes, each in a network namespace of its own, under faults.
 //!
-//! Clients write and read jobs all the while. What they saw is checked for linearizability by `todc-utils`:
-//! Wing and Gong's algorithm with Lowe's memory, the one of Porcupine, tested by its authors on the same
-//! recorded histories of etcd. It is not ours, has no dependencies, and is on crates.io; Porcupine itself is
-//! not packaged where we can get it, and its port to Rust brings a benchmark harness along.
+//! Clients write and read jobs during the faults. `todc-utils` checks their history for linearizability. It has Wing
+//! and Gong's algorithm with Lowe's memoization, as Porcupine does, and its authors test it with the same recorded
+//! histories of etcd. It is independent of Muster, has no dependencies, and is on crates.io. Porcupine itself is not
+//! available as a package here. Its Rust port depends on a benchmark harness.
 //!
-//! Most faults meet the same cluster, one after the other (`shared.rs`). `MUSTER_TEST_LONG=1` asks for fifty deaths of a
-//! leader in place of two.
+//! Most faults hit the same cluster, one after the other (`shared.rs`). With `MUSTER_TEST_LONG=1`, the leader is killed
+//! fifty times instead of twice.
 
 #[cfg(test)]
 mod client;

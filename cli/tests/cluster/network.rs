@@ -1,5 +1,4 @@
-//! Network namespaces: one in the middle with a bridge, where the test and its clients are, and one for each
-//! server and agent.
+//! Network namespaces: a central one with a bridge, for the test and its clients, and one for each server and agent.
 
 use std::fs::File;
 use std::net::Ipv4Addr;
@@ -7,7 +6,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Namespaces and the wires between them; gone when dropped.
+/// Namespaces and the links between them; removed when dropped.
 #[derive(Debug)]
 pub(crate) struct Network {
     prefix: String,
@@ -15,7 +14,7 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// Why there can be no network here; `None` if there can.
+    /// The reason why a network cannot be created here; `None` if it can.
     pub(crate) fn missing() -> Option<&'static str> {
         if !nix::unistd::geteuid().is_root() {
             return Some("namespaces need root");
@@ -28,8 +27,8 @@ impl Network {
         None
     }
 
-    /// Makes the namespace in the middle, and moves this thread there. Threads and processes that it starts
-    /// are there as well.
+    /// Creates the central namespace and moves this thread to it. Threads and processes that the thread starts are also
+    /// in it.
     pub(crate) fn new() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -91,7 +90,7 @@ impl Network {
         );
     }
 
-    /// Makes all wires whole.
+    /// Heals all links.
     pub(crate) fn heal(&self) {
         for place in &self.places {
             for chain in ["in", "out"] {
@@ -135,7 +134,7 @@ pub(crate) fn listen(address: Ipv4Addr) {
     ip(&["addr", "add", &format!("{address}/32"), "dev", "br0"]);
 }
 
-/// One way of a wire.
+/// A direction of a link.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Direction {
     Incoming,
@@ -145,7 +144,7 @@ pub(crate) enum Direction {
 impl Drop for Network {
     fn drop(&mut self) {
         for place in self.places.iter().map(String::as_str).chain(["h"]) {
-            // One that is left shows in `ip netns`, by a name that begins with `mst`.
+            // A leftover namespace is visible in `ip netns`, by a name that begins with `mst`.
             drop(
                 Command::new("ip")
                     .args(["netns", "del", &self.name(place)])

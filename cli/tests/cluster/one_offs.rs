@@ -1,4 +1,4 @@
-//! One-off tasks while leaders, agents and wires die: what each does stands on a disk, at most once.
+//! One-off tasks during faults of leaders, agents and links. Each task writes its effect to a disk, at most once.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,13 +21,13 @@ fn definition(guid: &str, then: &str, constraints: &Value) -> Value {
     let script = format!("echo {guid} >> /local/done; {then}");
     json!({ "task_guid": guid, "domain": "apps", "task_definition": {
         "rootfs": "preloaded:host", "memory_mb": 16, "disk_mb": 10, "constraints": constraints,
-        // The test looks at them after minutes.
+        // The test checks the tasks after minutes.
         "retention_ms": 3_600_000,
         "action": {"run": {"path": "/bin/sh", "args": ["-c", script], "user": "vcap"}},
     }})
 }
 
-/// Has a task desired at any server. The same is asked again where no answer came: it is desired once.
+/// Creates a task at any server. Without an answer, the request is repeated; the task is created once.
 fn desire(request: &Value) {
     let servers: Vec<Http> = (0..SERVERS.len())
         .map(|at| Http::new(address(at)))
@@ -41,7 +41,7 @@ fn desire(request: &Value) {
     });
 }
 
-/// Tasks as the leader knows them, by name.
+/// Tasks from the leader, by name.
 fn tasks() -> Option<BTreeMap<String, Value>> {
     let answer = (0..SERVERS.len())
         .filter_map(|at| http(at).get("/v1/tasks"))
@@ -56,14 +56,14 @@ fn is_completed(task: &Value) -> bool {
     task["state"] == "Completed"
 }
 
-/// How often each task did what it does, on all nodes together.
+/// The number of effects of each task, on all nodes together.
 fn effects(cluster: &Cluster) -> BTreeMap<String, usize> {
     let mut effects = BTreeMap::new();
     for at in 0..AGENTS.len() {
         let allocs = fs::read_dir(cluster.agent_data(at).join("alloc")).unwrap();
         for alloc in allocs {
             let done = alloc.unwrap().path().join("task/local/done");
-            // One that never began has none.
+            // A task that never started has no file.
             for guid in fs::read_to_string(done).unwrap_or_default().lines() {
                 *effects.entry(guid.to_owned()).or_default() += 1;
             }
@@ -72,8 +72,8 @@ fn effects(cluster: &Cluster) -> BTreeMap<String, usize> {
     effects
 }
 
-/// A leader dies, a leader is cut off, an agent dies twice, another agent is cut off until it has stopped
-/// what it runs, and comes back.
+/// Faults: a leader is killed, a leader is partitioned, an agent is killed twice, and another agent is partitioned. The
+/// last one rejoins after it has stopped its tasks.
 #[test]
 fn one_off_tasks_never_run_twice_despite_faults() {
     let Some(mut cluster) = TestCluster::shared("one_off_tasks_never_run_twice_despite_faults")
@@ -87,7 +87,7 @@ fn one_off_tasks_never_run_twice_despite_faults() {
         (14, agent_is_cut_off),
         (20, leader_dies),
         (22, agent_dies),
-        // Those before may be placed on the node that is cut off already.
+        // Earlier tasks may be placed on the node that is partitioned already.
         (24, node_is_missed),
     ]);
 
@@ -118,14 +118,14 @@ fn one_off_tasks_never_run_twice_despite_faults() {
     cluster.assert_well(&[]);
 }
 
-/// How many tasks the agent that was cut off has asked to end.
+/// The number of tasks that the partitioned agent has asked to end.
 fn stopped(cluster: &Cluster) -> usize {
     let allocs = fs::read_dir(cluster.agent_data(1).join("alloc")).unwrap();
     let ended = allocs.map(|alloc| alloc.unwrap().path().join("task/local/ended"));
     ended.filter(|ended| ended.exists()).count()
 }
 
-/// Each task did what it does once if it ended well, and never more often; how many ended well.
+/// Checks that each successful task took effect once, and no task more often. Returns the number of successes.
 fn assert_done_once(tasks: &BTreeMap<String, Value>, effects: &BTreeMap<String, usize>) -> usize {
     assert_eq!(tasks.len(), SHORT + LONG);
     let mut well = 0;
@@ -155,7 +155,7 @@ fn leader_is_cut_off(cluster: &mut Cluster) {
     until("another leader", || cluster.leader_among(&others(leader)));
 }
 
-/// Makes the wires of the leader whole, and cuts those of one agent when it runs what would run for ever.
+/// Heals the leader's links, and cuts the links of one agent while it runs a task without end.
 fn agent_is_cut_off(cluster: &mut Cluster) {
     cluster.network.heal();
     let alone = AGENTS[1];
@@ -186,7 +186,7 @@ fn node_is_missed(cluster: &mut Cluster) {
     });
 }
 
-/// That of the node which is never cut off.
+/// Kills the agent of the node that is never partitioned.
 fn agent_dies(cluster: &mut Cluster) {
     cluster.kill_agent(0);
     cluster.begin_agent(0);

@@ -1,4 +1,4 @@
-//! Wires that are cut, and wires that are bad.
+//! Partitions, and links with faults.
 
 use std::net::SocketAddr;
 use std::thread;
@@ -18,7 +18,7 @@ pub(crate) fn others(one: usize) -> Vec<usize> {
     (0..SERVERS.len()).filter(|at| *at != one).collect()
 }
 
-/// Cuts `one` off the other servers; clients still reach it.
+/// Cuts the links between `one` and the other servers; clients still reach it.
 pub(crate) fn cut_off(cluster: &Cluster, one: usize, directions: &[Direction]) {
     for other in others(one) {
         for direction in directions {
@@ -29,7 +29,7 @@ pub(crate) fn cut_off(cluster: &Cluster, one: usize, directions: &[Direction]) {
     }
 }
 
-/// A write at `at`, without a key: its status; 0 if nothing came back.
+/// Writes at server `at` without a key and returns the status; 0 without a response.
 fn write_at(at: usize, id: &str) -> u16 {
     let patient = Http::patient(address(at), Duration::from_secs(15));
     let body = json!({ "Job": client::job(id, 1) });
@@ -38,8 +38,8 @@ fn write_at(at: usize, id: &str) -> u16 {
         .map_or(0, |answer| answer.status)
 }
 
-/// A leader that is cut off with a minority takes no writes and answers no consistent reads, and says so;
-/// the others go on. Then it comes back.
+/// A leader in a minority refuses writes and consistent reads with an error. The majority continues. Then the leader
+/// rejoins.
 #[test]
 fn a_minority_refuses_and_the_majority_goes_on() {
     let Some(cluster) = TestCluster::shared("a_minority_refuses_and_the_majority_goes_on") else {
@@ -58,7 +58,7 @@ fn a_minority_refuses_and_the_majority_goes_on() {
     });
     clients.wait_for_writes(20);
 
-    // Written before it noticed, its fate is not known until it is one of the others again: 504.
+    // The server accepted the write before it noticed the partition. The outcome is unknown until it rejoins: 504.
     assert!(
         [503, 504].contains(&refused),
         "the minority answered {refused}"
@@ -72,7 +72,7 @@ fn a_minority_refuses_and_the_majority_goes_on() {
     cluster.assert_well(&[]);
 }
 
-/// A follower that is cut off disturbs nobody, neither while it is away nor when it comes back.
+/// A partitioned follower disturbs no other server, neither during the partition nor when it rejoins.
 #[test]
 fn returning_follower_disturbs_no_other_server() {
     let Some(cluster) = TestCluster::shared("returning_follower_disturbs_no_other_server") else {
@@ -95,7 +95,7 @@ fn returning_follower_disturbs_no_other_server() {
     cluster.assert_well(&[]);
 }
 
-/// A leader that is heard and hears nothing falls silent when its lease is over: the others get a leader that commits
+/// A leader that can send but not receive steps down when its lease expires. The others elect a leader that commits
 /// long before the connections time out.
 #[test]
 fn a_deaf_leader_gives_up() {
@@ -121,7 +121,7 @@ fn a_deaf_leader_gives_up() {
     cluster.assert_well(&[]);
 }
 
-/// Datagrams that come late, twice, out of order or not at all make it slower, and nothing else.
+/// Delayed, duplicated, reordered or lost datagrams only make the cluster slower.
 #[test]
 fn bad_wires_only_make_it_slower() {
     let weather = LinkFaults {
@@ -160,8 +160,7 @@ fn bad_wires_only_make_it_slower() {
     assert!(doubled > 20, "the wires were not bad: {doubled}");
 }
 
-/// The check of histories finds something if there is something to find: reads that may be stale, at a server
-/// that is cut off, do not pass it.
+/// The check of histories detects violations: stale reads at a partitioned server fail it.
 #[test]
 fn stale_reads_do_not_pass_the_check() {
     let Some(cluster) = TestCluster::shared("stale_reads_do_not_pass_the_check") else {

@@ -8,16 +8,16 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// The chances of a datagram on its way.
+/// The faults of a link and their probabilities.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LinkFaults {
-    /// It arrives this much later, at the least.
+    /// The minimum delay of a datagram.
     pub(crate) delay: Duration,
-    /// And up to this much later still: so it is overtaken.
+    /// The maximum additional delay, by which datagrams are reordered.
     pub(crate) jitter: Duration,
-    /// Of a hundred, so many are lost.
+    /// Percentage of lost datagrams.
     pub(crate) lost: u64,
-    /// Of a hundred, so many arrive twice.
+    /// Percentage of duplicated datagrams.
     pub(crate) doubled: u64,
 }
 
@@ -33,7 +33,7 @@ struct DatagramQueue {
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Datagram {
-    /// Through which socket, by its place in the list.
+    /// The socket to send from, by its position in the list.
     socket: usize,
     to: SocketAddr,
     bytes: Vec<u8>,
@@ -50,7 +50,7 @@ pub(crate) struct Relay {
 type Sockets = Arc<Mutex<Vec<Arc<UdpSocket>>>>;
 
 impl Relay {
-    /// Passes on what comes to each first address to the second, and answers back.
+    /// Forwards datagrams from each first address to the second, and answers back.
     pub(crate) fn start(ways: &[(SocketAddr, SocketAddr)], weather: LinkFaults) -> Self {
         let air = Arc::new(DatagramQueue::default());
         air.dice.store(0x2545_f491_4f6c_dd1d, Ordering::Relaxed);
@@ -85,7 +85,7 @@ impl Drop for Relay {
     }
 }
 
-/// Binds a socket and adds it to the list; its place.
+/// Binds a socket and adds it to the list; returns its position.
 fn add(sockets: &Sockets, address: SocketAddr) -> (usize, Arc<UdpSocket>) {
     let socket = Arc::new(UdpSocket::bind(address).unwrap());
     socket
@@ -96,7 +96,7 @@ fn add(sockets: &Sockets, address: SocketAddr) -> (usize, Arc<UdpSocket>) {
     (sockets.len() - 1, socket)
 }
 
-/// Passes on what comes to `front`: each sender gets a socket of its own, through which answers come back.
+/// Forwards datagrams of `front`. Each sender gets a socket of its own for answers.
 fn forward(
     (front, socket): (usize, Arc<UdpSocket>),
     back: SocketAddr,

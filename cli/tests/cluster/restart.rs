@@ -1,4 +1,4 @@
-//! Servers that are restarted, and one that comes back without its data.
+//! Restarts of servers, and a server that restarts without its data.
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
@@ -9,7 +9,7 @@ use crate::client::{self, Clients, Http};
 use crate::cluster::{Allocation, SERVERS, address, http, leader_as_seen_by, until};
 use crate::shared::TestCluster;
 
-/// Large jobs, a few of them over and over: they make the log grow, and the state not.
+/// A few large jobs, written repeatedly. They make the log grow, but not the state.
 pub(crate) struct LargeJobs {
     servers: Vec<Http>,
     body: serde_json::Value,
@@ -29,7 +29,7 @@ impl LargeJobs {
         }
     }
 
-    /// Writes some; whether they are taken does not matter.
+    /// Writes some of the jobs; the outcome does not matter.
     pub(crate) fn write(&self) {
         for server in &self.servers {
             if let Some(answer) = server.put("/v1/jobs", None, &self.body) {
@@ -39,8 +39,8 @@ impl LargeJobs {
     }
 }
 
-/// All servers are restarted one after the other under load: no write fails for good, no node is taken for
-/// lost, no task is restarted.
+/// All servers are restarted one after the other under load. No write fails for good, no node is marked lost, and no
+/// task is restarted.
 #[test]
 fn a_rolling_restart_is_not_noticed() {
     let Some(mut cluster) = TestCluster::shared("a_rolling_restart_is_not_noticed") else {
@@ -61,7 +61,7 @@ fn a_rolling_restart_is_not_noticed() {
     clients.wait_for_writes(20);
 
     clients.finish();
-    // What comes in while a server stops finds no Raft any more; so says the library, as an error.
+    // Requests to a stopping server no longer find Raft. The library logs this as an error.
     cluster.assert_well(&["to RaftCore", "from RaftCore", "RaftCore stopped"]);
     until("all nodes to be ready", || {
         cluster.nodes_ready().then_some(())
@@ -70,7 +70,7 @@ fn a_rolling_restart_is_not_noticed() {
     commands_run_through_every_server(&allocs);
 }
 
-/// Whichever server the nodes hang on, as soon as they do again.
+/// Commands work by every server, whichever server the nodes are connected to, as soon as they are connected again.
 fn commands_run_through_every_server(allocs: &[Allocation]) {
     for at in 0..SERVERS.len() {
         for alloc in allocs.iter().filter(|alloc| alloc.started.is_some()) {
@@ -81,7 +81,7 @@ fn commands_run_through_every_server(allocs: &[Allocation]) {
     }
 }
 
-/// Whether a command takes and gives much through the server; if not, that is said.
+/// Whether a command transfers large input and output by the server; if not, the reason is printed.
 fn runs_through(at: usize, alloc_id: &str) -> bool {
     let mut exec = Command::new(env!("CARGO_BIN_EXE_muster"))
         .args(["--address", &format!("http://{}:4646", address(at))])
@@ -92,7 +92,7 @@ fn runs_through(at: usize, alloc_id: &str) -> bool {
         .spawn()
         .unwrap();
     let mut input = exec.stdin.take().unwrap();
-    // One that was refused reads nothing.
+    // A refused command reads no input.
     let written = input.write_all(&vec![b'm'; 300_000]);
     drop(input);
     let output = exec.wait_with_output().unwrap();
@@ -106,8 +106,8 @@ fn runs_through(at: usize, alloc_id: &str) -> bool {
     true
 }
 
-/// A follower that comes back without its data is refused under its old name, with the way back. Removed, it
-/// joins as another server and gets everything.
+/// A follower without its data is refused under its old name, with instructions. Once removed, it joins as a new server
+/// and gets all data.
 #[test]
 fn a_wiped_server_comes_back_as_another() {
     let Some(mut cluster) = TestCluster::shared("a_wiped_server_comes_back_as_another") else {
@@ -162,7 +162,7 @@ fn former(name: &str) -> Option<String> {
     Some(server["ID"].as_str()?.to_owned())
 }
 
-/// Numbers of those that vote.
+/// Ids of the voting servers.
 fn voters() -> Vec<String> {
     let servers = servers();
     let voters = servers.iter().filter(|server| server["Voter"] == true);

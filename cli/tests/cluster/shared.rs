@@ -1,7 +1,7 @@
-//! One cluster for all faults that leave it whole: starting and stopping one takes longer than most faults.
+//! One cluster for all faults that it survives, because starting and stopping a cluster takes longer than most faults.
 //!
-//! A test whose fault was not survived stops the cluster, so that the next one gets another. Faults that need other
-//! wires or disks have a cluster of their own.
+//! A test that fails stops the cluster, so the next test gets a new one. Faults that need other links or disks have a
+//! cluster of their own.
 
 use std::collections::BTreeSet;
 use std::ops::{Deref, DerefMut};
@@ -14,8 +14,8 @@ use crate::cluster::{Cluster, ClusterOptions};
 use crate::kill::start_steady_job;
 use crate::network::Network;
 
-/// The shared cluster, and the tests that have not ended. Its lock makes tests of clusters run one after the other:
-/// side by side they would be slower.
+/// The shared cluster, and the tests that have not ended. Its lock runs tests of clusters one after the other. In
+/// parallel they would be slower.
 static SHARED: Mutex<SharedCluster> = Mutex::new(SharedCluster {
     cluster: None,
     remaining: None,
@@ -28,7 +28,7 @@ struct SharedCluster {
     remaining: Option<BTreeSet<String>>,
 }
 
-/// A cluster while a test uses it.
+/// A cluster during one test.
 #[derive(Debug)]
 pub(crate) struct TestCluster {
     test: &'static str,
@@ -55,7 +55,7 @@ impl TestCluster {
         Some(this)
     }
 
-    /// A cluster for one test. `before_servers` runs when its addresses are there.
+    /// A cluster for one test. `before_servers` runs once its addresses exist.
     pub(crate) fn own<T>(
         test: &'static str,
         make: ClusterOptions,
@@ -117,8 +117,8 @@ impl Drop for TestCluster {
     }
 }
 
-/// The names of the tests of clusters that this process runs, without their modules: those that libtest selects by the
-/// arguments. The last of them stops the shared cluster, because statics are not dropped.
+/// The names of the cluster tests that libtest selects in this process, without their modules. The last of them stops
+/// the shared cluster, because statics are not dropped.
 fn selected_tests() -> BTreeSet<String> {
     let program = std::env::current_exe().unwrap();
     let listed = Command::new(program)

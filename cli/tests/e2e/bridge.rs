@@ -22,18 +22,18 @@ use crate::support::{
     Leftovers, agent, ask, job_file, muster, server, skipped, stderr, stdout, until,
 };
 
-/// The machine's address on its one wire.
+/// The machine's address on its only link.
 const MACHINE: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
 /// The host at the other end.
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
-/// Time after which nothing more comes.
+/// The silence after which no more data are expected.
 const SILENCE: Duration = Duration::from_secs(2);
 
-/// The machine's address as bridged tasks see it.
+/// The machine's address as bridged tasks reach it.
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
 
-/// Two instances, each with a declared port and one that is its own affair. One that is told `call` calls by TCP, and
-/// one that is told `send` sends a datagram.
+/// Two instances, each with a declared and an undeclared port. The request `call` makes an instance connect by TCP, and
+/// `send` makes it send a datagram.
 const JOB: &str = r#"
 job "web" {
   update { min_healthy_time = "0s" }
@@ -96,7 +96,7 @@ job "web" {
 }
 "#;
 
-/// Runs `body` in a thread whose machine has one wire, to the namespace that it is given.
+/// Runs `body` in a thread whose machine has one link, to the given namespace.
 fn with_machine(name: &str, body: impl FnOnce(&File) + Send + 'static) {
     if !nix::unistd::geteuid().is_root() {
         skipped(name, "namespaces need root");
@@ -128,7 +128,7 @@ fn with_machine(name: &str, body: impl FnOnce(&File) + Send + 'static) {
     }
 }
 
-/// Puts the calling thread into a namespace that nobody else is in.
+/// Moves the calling thread to a new namespace.
 fn fresh() -> File {
     unshare(CloneFlags::CLONE_NEWNET).unwrap();
     run("ip", &["link", "set", "lo", "up"]);
@@ -153,7 +153,7 @@ fn run(program: &str, args: &[&str]) -> String {
     stdout(&output)
 }
 
-/// Does something at the other end of the wire.
+/// Runs `work` at the other end of the link.
 fn at<T: Send>(namespace: &File, work: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let there = scope.spawn(|| {
@@ -195,7 +195,7 @@ fn json(address: &str, args: &[&str]) -> Value {
     serde_json::from_slice(&answer.stdout).unwrap()
 }
 
-/// An instance: its id, its address, the machine's port that leads to it.
+/// An instance: its id, its address, and the machine's port that is forwarded to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Instance {
     id: String,
@@ -281,7 +281,7 @@ fn published_ports_lead_in_and_nothing_else_does() {
             panic!("two instances");
         };
 
-        // From another machine, which the task sees as it is.
+        // The client is another machine, and the task sees its real address.
         let from_client = format!("tcp {CLIENT}");
         for instance in [first, second] {
             let answer = at(client, || tcp(MACHINE, instance.port, "hello"));
@@ -289,14 +289,14 @@ fn published_ports_lead_in_and_nothing_else_does() {
             let answer = at(client, || udp(MACHINE, instance.port));
             assert_eq!(answer, Some(format!("udp {CLIENT}")), "{instance:?}");
         }
-        // From the machine itself.
+        // The connection comes from the machine itself.
         let answer = tcp(MACHINE, first.port, "hello");
         assert_eq!(answer, Some(format!("tcp {MACHINE}")));
         assert_eq!(udp(MACHINE, first.port), Some(format!("udp {MACHINE}")));
         assert!(tcp(first.inside, 80, "hello").is_some());
         assert_eq!(tcp(first.inside, 81, "hello"), None, "it is not declared");
 
-        // From one allocation to the other, and to itself.
+        // The connection goes from one allocation to the other, and to itself.
         let call = |to: Ipv4Addr, port| tcp(MACHINE, first.port, &format!("call {to} {port}"));
         let by_first = Some(format!("called: tcp {}", first.inside));
         assert_eq!(call(MACHINE, second.port), by_first);
@@ -305,7 +305,7 @@ fn published_ports_lead_in_and_nothing_else_does() {
         let by_gateway = Some("called: tcp 169.254.1.1".to_owned());
         assert_eq!(call(MACHINE, first.port), by_gateway);
 
-        // To another machine, which sees this one.
+        // The listener is on another machine and sees the address of this one.
         let listener = at(client, || TcpListener::bind((CLIENT, 0)).unwrap());
         let port = listener.local_addr().unwrap().port();
         let accepted = std::thread::spawn(move || {
@@ -324,7 +324,8 @@ fn published_ports_lead_in_and_nothing_else_does() {
     });
 }
 
-/// A server that listens at every address is reached by no task of its machine, at any advertised address.
+/// No task of a machine reaches the machine's server, at any advertised address, if the server listens at every
+/// address.
 #[test]
 fn tasks_cannot_reach_api_of_local_server() {
     let name = "tasks_cannot_reach_api_of_local_server";
@@ -350,11 +351,11 @@ fn tasks_cannot_reach_api_of_local_server() {
     });
 }
 
-/// Listeners of the machine itself, which answer everybody. They end with the test's process.
+/// Listeners of the machine itself. They answer all callers and end with the test's process.
 struct HostListeners {
     tcp: u16,
     udp: u16,
-    /// Datagrams that came. An answer may not get back: the kernel chooses the address it comes from.
+    /// The number of received datagrams. An answer may be lost, because the kernel chooses its source address.
     datagrams: Arc<AtomicU64>,
 }
 
@@ -382,12 +383,12 @@ const LEAD_TO_MACHINE: [Ipv4Addr; 4] = [
     Ipv4Addr::BROADCAST,
 ];
 
-/// Says `host` to every caller. Answers with the port.
+/// Answers `host` to every caller. Returns the port.
 fn answer_calls(listener: TcpListener) -> u16 {
     let port = listener.local_addr().unwrap().port();
     std::thread::spawn(move || {
         for mut stream in listener.incoming().map_while(Result::ok) {
-            // A caller that has left is not of interest. What is not read would make the end a reset.
+            // An error of a caller that has left is irrelevant. Unread data would turn the close into a reset.
             let read = BufReader::new(&stream).read_line(&mut String::new());
             drop(read.and_then(|_| writeln!(stream, "host")));
         }
@@ -395,7 +396,7 @@ fn answer_calls(listener: TcpListener) -> u16 {
     port
 }
 
-/// Says `host` to every sender, and counts what came.
+/// Answers `host` to every sender, and counts datagrams.
 fn answer_datagrams(socket: UdpSocket) -> Arc<AtomicU64> {
     let datagrams = Arc::new(AtomicU64::new(0));
     let counted = Arc::clone(&datagrams);
@@ -581,7 +582,7 @@ fn networks_survive_agent_restart_and_end_with_allocs() {
         assert_eq!(stopped.status.code(), Some(0), "{}", stderr(&stopped));
         until("the host veths to go", || (host_veths() == 0).then_some(()));
         assert_eq!(hello(&before[0]), None);
-        // The next ones get other addresses.
+        // The next instances get other addresses.
         let after = run_job(dir.path(), &address);
         let again = after
             .iter()
@@ -603,8 +604,8 @@ fn networks_survive_agent_restart_and_end_with_allocs() {
     });
 }
 
-/// The agent has other addresses than the usual ones. Its own things on the machine are told by the node, whose id is
-/// in its data directory, and by no configuration.
+/// The agent uses unusual addresses. It recognizes its own resources on the machine by its node id, which is in its
+/// data directory, and not by configuration.
 #[test]
 fn networks_left_by_killed_agent_are_removed() {
     let name = "networks_left_by_killed_agent_are_removed";
@@ -643,7 +644,7 @@ fn networks_left_by_killed_agent_are_removed() {
             assert_eq!(route.filter(is_its).count(), 1, "{before:?}");
         }
         assert_eq!(cleaned.status.code(), Some(0), "{}", stderr(&cleaned));
-        // The kernel takes namespaces down when it has time.
+        // The kernel removes namespaces asynchronously.
         let after = traces(node_id, &data);
         let is_late = |kind: &&str| ["host veths", "routes"].contains(kind);
         assert!(after.keys().all(is_late), "{after:?}");
@@ -655,7 +656,7 @@ fn networks_left_by_killed_agent_are_removed() {
     });
 }
 
-/// Kinds of traces that an agent leaves on a machine where it had networks for allocations.
+/// Kinds of resources that an agent leaves on a machine where it had networks for allocations.
 const TRACES: [&str; 8] = [
     "cgroups",
     "files",
@@ -667,12 +668,12 @@ const TRACES: [&str; 8] = [
     "rules",
 ];
 
-/// The traces of a node whose agent had its data in `data`. A namespace that anybody still had open would keep its end
-/// of a pair of devices. So the host veth would stay as well.
+/// The remaining resources of a node whose agent had its data in `data`. An open namespace would keep its end of a veth
+/// pair. So the host veth would stay as well.
 fn traces(node_id: &str, data: &Path) -> BTreeMap<&'static str, Vec<String>> {
     let tree = format!("muster-{}", &node_id[..8]);
     let find = |dir: &Path, args: &[&str]| {
-        // Others make and remove directories meanwhile, of which it complains.
+        // Other processes create and remove directories meanwhile, so `find` may print errors.
         let found = Command::new("find").arg(dir).args(args).output().unwrap();
         stdout(&found)
     };
@@ -710,7 +711,7 @@ fn traces(node_id: &str, data: &Path) -> BTreeMap<&'static str, Vec<String>> {
     all.filter(|(_, found)| !found.is_empty()).collect()
 }
 
-/// The command lines of processes in a tree of cgroups. One that has ended and waits to be asked how has none.
+/// The command lines of processes in a tree of cgroups. A zombie process has none.
 fn processes(tree: &str) -> String {
     let mut found = String::new();
     for entry in std::fs::read_dir("/proc").unwrap().flatten() {
@@ -731,7 +732,7 @@ const RECEIVED: u64 = SENT / 2;
 /// Bytes of a datagram's headers, which count.
 const HEADERS: u64 = 28;
 
-/// A task that sends four datagrams of a kilobyte every millisecond to `CLIENT`, and hears what comes to its port.
+/// A task that sends four datagrams of a kilobyte every millisecond to `CLIENT`, and receives datagrams on its port.
 fn talkative(port: u16) -> String {
     format!(
         r#"
@@ -783,7 +784,7 @@ struct TrafficSample {
 }
 
 impl TrafficSample {
-    /// Once packets in both directions were above their rates: what was saved up is spent then.
+    /// The values once packets in both directions exceeded their rates. The initial bursts are used up then.
     fn of(address: &str, id: &str) -> Option<Self> {
         let status = json(address, &["alloc", "status", id]);
         let task = &status["Stats"]["Tasks"]["t"];
@@ -803,10 +804,11 @@ fn rate(bytes: u64, time: Duration) -> f64 {
     bytes as f64 * 8.0 / time.as_secs_f64()
 }
 
-/// A host at the other end of the wire that sends to a port of the machine more than its task may receive, and listens.
+/// A host at the other end of the link. It receives, and sends to a port of the machine faster than its task may
+/// receive.
 struct Peer {
     stop: Arc<AtomicBool>,
-    /// Bytes that came, with their headers.
+    /// Received bytes, with their headers.
     arrived_bytes: Arc<AtomicU64>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -829,7 +831,7 @@ impl Peer {
         let stopped = Arc::clone(&stop);
         let send = move || {
             while !stopped.load(Ordering::Relaxed) {
-                // The fate of each datagram is counted, not told.
+                // Each datagram is counted, so send errors are ignored.
                 drop(socket.send_to(&[0; 1_000], (MACHINE, port)));
                 std::thread::sleep(Duration::from_micros(500));
             }
@@ -855,7 +857,7 @@ impl Drop for Peer {
     }
 }
 
-/// Of what comes much too fast passes what the rate allows, within a twentieth: as in mode `host`
+/// Traffic far above the rate is limited to the rate, within a twentieth, as in mode `host`
 /// (`agent/tests/vm/rates.rs`).
 #[test]
 fn bridged_alloc_stays_within_rate_limits() {
@@ -896,7 +898,7 @@ fn bridged_alloc_stays_within_rate_limits() {
             is_near(received, RECEIVED),
             "{received} bits a second are received"
         );
-        // Somebody who has no time to listen hears less.
+        // A receiver that is short of CPU time may receive less.
         assert!(
             arrived < 1.05 * SENT as f64,
             "{arrived} bits a second arrive"

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::dev::dev;
 use crate::support::{ask, job_file, needs_root, server, stderr, stdout, until};
 
-/// A service whose instances are healthy as soon as they run a moment.
+/// A service whose instances are healthy shortly after their start.
 fn job(env: &str, update: &str) -> String {
     format!(
         r#"
@@ -52,7 +52,7 @@ fn run(address: &str, dir: &Path, env: &str, update: &str, flags: &[&str]) -> Ou
     ask(address, &[&["job", "run"], flags, &[path]].concat())
 }
 
-/// A first version, a second one that waits for its promotion, and a third that is given up.
+/// A first version, a second one that waits for its promotion, and a third one that fails.
 #[test]
 fn a_version_is_deployed_promoted_and_given_up() {
     if !needs_root("a_version_is_deployed_promoted_and_given_up") {
@@ -95,7 +95,7 @@ fn a_version_is_deployed_promoted_and_given_up() {
     assert_eq!(again.status.code(), Some(5), "{}", stderr(&again));
 }
 
-/// It ran when it was placed, so only its deployment knows.
+/// The instance ran after its placement, so only its deployment reports the failure.
 #[test]
 fn a_version_that_fails_later_is_exit_1() {
     if !needs_root("a_version_that_fails_later_is_exit_1") {
@@ -136,7 +136,7 @@ fn a_stopped_allocation_is_replaced() {
     assert!(status.contains("replaces "), "{status}");
 }
 
-/// A job without deployments ends its command as soon as it runs.
+/// A command for a job without deployments ends as soon as the job runs.
 #[test]
 fn batch_job_run_does_not_wait_for_deployment() {
     if !needs_root("batch_job_run_does_not_wait_for_deployment") {

@@ -28,7 +28,7 @@ pub(crate) fn dev(dir: &Path) -> (Process, String) {
     dev_with(dir, &[])
 }
 
-/// The same with more arguments.
+/// As [`dev`], with more arguments.
 pub(crate) fn dev_with(dir: &Path, args: &[&str]) -> (Process, String) {
     let has_http = args.contains(&"--http");
     let http: &[&str] = if has_http {
@@ -166,7 +166,7 @@ const WRONG: &str = r#"job "wrong" {
 }
 "#;
 
-/// A fault that the driver itself finds has its place: in a file with lines its line, in JSON its name.
+/// A driver's fault has a place: a line for an HCL file, a field name for JSON.
 #[test]
 fn native_driver_config_error_has_line_number() {
     if !needs_root("native_driver_config_error_has_line_number") {
@@ -207,7 +207,7 @@ fn native_driver_config_error_has_line_number() {
     assert!(!printed.contains(".json:"), "{printed}");
 }
 
-/// A task without logs writes to the null device, and a reader of its log is told why there is none.
+/// A task without logs writes to the null device. A reader of its log gets the reason.
 #[test]
 fn a_task_with_logs_disabled_has_none() {
     if !needs_root("a_task_with_logs_disabled_has_none") {
@@ -263,7 +263,7 @@ fn ending_dev_ends_its_tasks() {
     assert_eq!(leftovers(dir.path()), Vec::<String>::new());
 }
 
-/// Everything a user may read is not open to others.
+/// Only the owner can read private keys.
 #[test]
 fn keys_are_private() {
     let dir = tempfile::tempdir().unwrap();

@@ -45,14 +45,14 @@ fn cost(args: &[&str]) -> Output {
     output.unwrap()
 }
 
-/// How many programs the task has started.
+/// The number of programs that the task has started.
 fn execs(address: &str) -> Option<u64> {
     let shown = ask(address, &["--json", "alloc", "status", "busy"]);
     let status: Value = serde_json::from_slice(&shown.stdout).ok()?;
     status["Stats"]["Tasks"]["t"]["Muster"]["Execs"].as_u64()
 }
 
-/// A cluster in which the task runs; `None`, said as a skip of the test `name`, where its programs cannot.
+/// A cluster in which the task runs; `None`, reported as a skip of the test `name`, if its programs cannot run.
 fn busy(name: &str, dir: &Path) -> Option<Process> {
     if !needs_root(name) {
         return None;
@@ -73,7 +73,7 @@ fn busy(name: &str, dir: &Path) -> Option<Process> {
     Some(process)
 }
 
-/// Programs of other agents of the machine count, too: what one task did is less than what is told.
+/// Programs of other agents on the machine count too, so the report exceeds the usage of one task.
 #[test]
 fn doctor_reports_ebpf_program_cost() {
     let name = "doctor_reports_ebpf_program_cost";
@@ -93,7 +93,7 @@ fn doctor_reports_ebpf_program_cost() {
         let number = |field: &str| cost[field].as_f64().unwrap_or_else(|| panic!("{cost}"));
         let (runs, nanos) = (number("Runs"), number("NanosEach"));
         assert!(runs > 0.0, "{cost}");
-        // A shorter run does nothing, and none of these programs takes a millisecond.
+        // A shorter run would do no work, and none of these programs takes a millisecond.
         assert!((5.0..1e6).contains(&nanos), "{cost}");
         let share = number("PercentOfCore") / 100.0;
         assert!(
@@ -108,7 +108,7 @@ fn doctor_reports_ebpf_program_cost() {
     let table = Table::read(&stdout(&shown));
     for program in RUN {
         let [runs, nanos, percent] = table.row(program);
-        // Of what is told the shares have three places, and the others none.
+        // Shares are printed with three decimals, the other values with none.
         let (least, most) = ((runs - 0.5) * (nanos - 0.5), (runs + 0.5) * (nanos + 0.5));
         let nanos_per_s = percent * 1e7;
         let place = 0.0005 * 1e7;
@@ -152,7 +152,7 @@ impl Table {
         let row = |line: &str| {
             let mut words = line.split_whitespace().map(str::to_owned);
             let program = words.next().unwrap();
-            // One that did not run took no time.
+            // A program without runs took no time.
             let numbers: Vec<f64> = words
                 .map(|word| word.replace('–', "0").parse().unwrap())
                 .collect();
@@ -170,7 +170,7 @@ impl Table {
     }
 }
 
-/// Somebody who may not have the kernel measure is told what it takes.
+/// Without the privilege for kernel statistics, the command explains the requirements.
 #[test]
 fn unprivileged_doctor_explains_required_privileges() {
     if !nix::unistd::geteuid().is_root() {
@@ -181,7 +181,7 @@ fn unprivileged_doctor_explains_required_privileges() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    // Everything on the way must be readable for somebody else.
+    // The other user must be able to read the whole path.
     std::fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
     let binary = dir.path().join("muster");
     std::fs::copy(env!("CARGO_BIN_EXE_muster"), &binary).unwrap();

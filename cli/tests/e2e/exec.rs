@@ -1,4 +1,4 @@
-//! Commands in tasks, as a user types them.
+//! Commands in tasks, as a user runs them.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -178,7 +178,7 @@ impl TerminalSession {
         self.front.write_all(text.as_bytes()).unwrap();
     }
 
-    /// Reads until `text` is on the screen, and forgets what was before it.
+    /// Reads until `text` is on the screen, and discards earlier output.
     fn see(&mut self, text: &str) {
         let mut buffer = [0; 512];
         while !self.seen.contains(text) {
@@ -196,7 +196,7 @@ impl TerminalSession {
     }
 }
 
-/// A shell is a shell: it has a terminal of the size of the user's, which is as before when it has ended.
+/// A shell has a terminal of the same size as the user's terminal, which is restored at the end.
 #[test]
 fn a_terminal_is_passed_through() {
     if !needs_root("a_terminal_is_passed_through") {
@@ -216,8 +216,8 @@ fn a_terminal_is_passed_through() {
     sitting.size(41, 101);
     sitting.type_in("until [ \"$(stty size)\" = '41 101' ]; do :; done; echo si''zed\r");
     sitting.see("sized\r\n");
-    // The terminal is the command's: this ends what the shell started and not the session. A shell itself may miss
-    // an interrupt that comes while it starts something.
+    // The terminal belongs to the command, so the interrupt ends the shell's child and not the session. A shell may
+    // miss an interrupt while it starts a child.
     sitting.type_in("sh -c \"echo fa''lls asleep; exec sleep 600\"; echo sle''pt\r");
     sitting.see("falls asleep\r\n");
     sitting.type_in("\u{3}");
@@ -239,7 +239,7 @@ fn a_terminal_is_passed_through() {
     assert_eq!(status.code(), Some(130));
 }
 
-/// Starts a command that does not end, and says what its task calls it.
+/// Starts a command that does not end, and returns its process id in the task.
 fn started(address: &str) -> (Child, String) {
     let mut session = exec(address, &["sh", "-c", "echo $$; sleep 600; sleep 600"])
         .stdout(Stdio::piped())
@@ -256,7 +256,7 @@ fn started(address: &str) -> (Child, String) {
     (session, pid.trim().to_owned())
 }
 
-/// A session and its command end together, whoever of those between them dies.
+/// A session and its command end together, after the death of the client or of the agent.
 #[test]
 fn exec_session_ends_with_client_or_agent() {
     if !needs_root("exec_session_ends_with_client_or_agent") {

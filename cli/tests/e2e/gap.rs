@@ -1,4 +1,4 @@
-//! Limits hold without an agent: an agent and its driver are killed, and the task they left tries forbidden things.
+//! Limits hold without an agent: an agent and its driver are killed, and the remaining task tries forbidden operations.
 
 use std::fs;
 use std::net::TcpListener;
@@ -14,8 +14,9 @@ use crate::support::{
 /// Processes that the task may start.
 const PROCESSES: usize = 12;
 
-/// A job whose task writes to `written_lines`, again and again, in a line: whether it can connect to `port`, how many processes
-/// it can have, and by which signal a process ends that takes more memory than all may have.
+/// A job whose task repeatedly writes a line to `written_lines`. The line has three values: whether it can connect to
+/// `port`, how many processes it can have, and a signal. The signal is the one that ends a process above the memory
+/// limit of all tasks.
 fn job(dir: &Path, port: u16) -> PathBuf {
     let path = dir.join("tries.hcl");
     let text = format!(
@@ -81,7 +82,7 @@ fn driver(data: &Path) -> Option<u32> {
     (began(pid)? == record["start_ticks"].as_u64()?).then_some(pid)
 }
 
-/// The first process of the task that tries `port`, and when it began. Its children look like it.
+/// The task's first process that tries `port`, and its start time. Its children have the same command line.
 fn process(port: u16) -> Option<(u64, u32)> {
     let tried = format!("127.0.0.1:{port}");
     let pids = fs::read_dir("/proc").unwrap().filter_map(|entry| {
@@ -104,7 +105,7 @@ fn written_lines(data: &Path) -> Vec<String> {
     text.lines().map(str::to_owned).collect()
 }
 
-/// Waits for what the task sees from now on: not what it began before.
+/// Waits for the results of attempts that start from now on.
 fn sees(data: &Path) -> Vec<String> {
     let before = written_lines(data).len();
     until("what the task sees", || {

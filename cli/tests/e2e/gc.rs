@@ -9,8 +9,8 @@ use serde_json::Value;
 use crate::dev::dev;
 use crate::support::{ask, job_file, needs_root, skipped, stderr, stdout, until};
 
-/// A batch job of two groups. Ended instances stay on servers, as results of a job that is there; their node need not
-/// keep them.
+/// A batch job of two groups. Ended instances stay on servers, as results of an existing job. Their node need not keep
+/// them.
 const HALF: &str = r#"
 job "half" {
   type = "batch"
@@ -54,12 +54,12 @@ job "nowhere" {
 }
 "#;
 
-/// A file system of its own, on which there is no pressure. On a disk that is fuller than the threshold, ended
-/// allocations would be collected before anybody asks.
+/// A separate file system without pressure. On a disk above the threshold, ended allocations would be collected before
+/// the test asks.
 struct TestMount(PathBuf);
 
 impl TestMount {
-    /// `None`, with the reason told, if it cannot be made here.
+    /// Mounts the file system. `None`, with the reason printed, if that is impossible here.
     fn mount(dir: &Path) -> Option<Self> {
         std::fs::create_dir(dir).unwrap();
         let mut mount = Command::new("mount");
@@ -112,7 +112,7 @@ fn job(address: &str, dir: &Path, args: &[&str], text: &str) {
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
 }
 
-/// Of two jobs one is over; of two allocations the node frees one, and servers none.
+/// One of two jobs is over. The node deletes one of two allocations, and servers delete none.
 #[test]
 fn collection_reports_freed_and_kept_objects() {
     if !needs_root("collection_reports_freed_and_kept_objects") {

@@ -9,8 +9,8 @@ use crate::support::{
 };
 use crate::tasks::ServerAndAgent;
 
-/// A task that writes numbered lines of 10 kB, fails every fifty of them, and goes on where it was. Its log
-/// rotates at a megabyte.
+/// A task that writes numbered lines of 10 kB, fails every fifty lines, and resumes at the next number. Its log rotates
+/// at a megabyte.
 const JOB: &str = r#"
 job "count" {
   update { min_healthy_time = "0s" }
@@ -71,7 +71,7 @@ fn follow(address: &str, dir: &Path) -> Process {
     Process::start(&mut command, &dir.join("followed"))
 }
 
-/// The numbers that a follower printed, without its own notes among the lines.
+/// The numbers that a follower printed, without its notes between the lines.
 fn printed_numbers(follower: &Process) -> BTreeMap<String, Vec<u64>> {
     let text = follower.output();
     let kept = text
@@ -80,8 +80,8 @@ fn printed_numbers(follower: &Process) -> BTreeMap<String, Vec<u64>> {
     numbers(&kept.collect::<String>())
 }
 
-/// Restarts of the task, rotation, an agent and a server killed, another allocation: no line is missing and none
-/// comes twice.
+/// A followed log has every line once, despite restarts of the task, rotation, a killed agent, a killed server and a
+/// new allocation.
 #[test]
 fn a_followed_job_misses_nothing_whatever_dies() {
     if !needs_root("a_followed_job_misses_nothing_whatever_dies") {
@@ -145,7 +145,7 @@ fn a_followed_job_misses_nothing_whatever_dies() {
     parts_of_it_can_be_had(&address);
 }
 
-/// Of two allocations.
+/// Checks partial output of two allocations.
 fn parts_of_it_can_be_had(address: &str) {
     let tail = ask(
         address,
@@ -179,7 +179,7 @@ fn parts_of_it_can_be_had(address: &str) {
     assert!(numbers(&stdout(&old)).len() == 2, "{}", stderr(&old));
 }
 
-/// A task that says 20 000 lines at once and then nothing, with `logs`.
+/// A task that writes 20 000 lines at once and then nothing, with `logs`.
 fn chatty(dir: &Path, logs: &str) -> std::path::PathBuf {
     let text = format!(
         r#"
@@ -204,8 +204,8 @@ fn chatty(dir: &Path, logs: &str) -> std::path::PathBuf {
     job_file(dir, &text)
 }
 
-/// Output above the rate is a gap where it is missing, is counted, and pushes nothing out. A changed rate replaces
-/// nothing.
+/// Output above the rate is dropped and counted at its position, and displaces no other output. A changed rate causes
+/// no replacement.
 #[test]
 fn log_output_over_rate_becomes_counted_gap() {
     if !needs_root("log_output_over_rate_becomes_counted_gap") {

@@ -1,4 +1,4 @@
-//! The `muster` binary as its users meet it.
+//! Tests of the `muster` binary from a user's point of view.
 
 #[cfg(test)]
 mod bridge;

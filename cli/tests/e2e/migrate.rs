@@ -1,4 +1,4 @@
-//! A group's data go with it to another node (`ephemeral_disk.migrate`): one server and two agents.
+//! A group's data move with it to another node (`ephemeral_disk.migrate`): one server and two agents.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use crate::support::{
     Leftovers, Process, agent, ask, job_file, needs_root, server_with, stderr, stdout, until,
 };
 
-/// Writes who it is where nobody was before, and once more when it is told to end.
+/// A task that writes its identity to new data, and once more when it is asked to stop.
 const JOB: &str = r#"
 job "keeper" {
   update { min_healthy_time = "0s" }
@@ -51,7 +51,7 @@ struct RunningAlloc {
     node: String,
 }
 
-/// Dropped in this order: what agents leave is cleaned up by what their directories know of it.
+/// The fields are dropped in this order: the cleanup after agents needs their data directories.
 struct TwoAgents {
     _left: [Leftovers; 2],
     _server: Process,
@@ -131,8 +131,8 @@ impl TwoAgents {
     }
 }
 
-/// All files of the task, also the last ones, are there before the replacement begins. The former node keeps nothing of
-/// them that it would not keep otherwise.
+/// All files of the task, including the last ones, are present before the replacement starts. The former node keeps
+/// only the files that it would keep anyway.
 #[test]
 fn data_follow_a_drained_group() {
     if !needs_root("data_follow_a_drained_group") {

@@ -1,4 +1,4 @@
-//! Common mistakes: each names what, where, why and what to do, with the right exit code.
+//! Common mistakes. Each message has the fault, its place, its reason and a remedy, with the right exit code.
 
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt as _;
@@ -101,7 +101,7 @@ fn an_unknown_job_is_exit_4() {
     assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
 }
 
-/// Nothing can run without a node: registered, but placed in no part.
+/// Without a node, the job is registered, but no instance is placed.
 #[test]
 fn unplaceable_job_exits_3_with_reason() {
     let dir = tempfile::tempdir().unwrap();
@@ -202,7 +202,7 @@ fn non_root_agent_is_refused_with_reason() {
     }
     let dir = tempfile::tempdir().unwrap();
     muster_link::tls::ensure_cluster(&dir.path().join("tls"), "local", "server").unwrap();
-    // Everything on the way must be readable for somebody else.
+    // The other user must be able to read the whole path.
     let all = std::os::unix::fs::PermissionsExt::from_mode(0o777);
     std::fs::set_permissions(dir.path(), all).unwrap();
     let passable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
@@ -301,7 +301,7 @@ fn a_prefix_changes_no_job() {
     );
 }
 
-/// Jobs have names such as `db`, and ids of other things may begin so.
+/// Jobs have names such as `db`, which may also be a prefix of other ids.
 #[test]
 fn job_id_wins_over_id_prefix() {
     let dir = tempfile::tempdir().unwrap();

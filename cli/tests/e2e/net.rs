@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::dev::dev;
 use crate::support::{ask, muster, needs_root, stderr, stdout, until};
 
-/// A job whose task says every moment whether it can connect to `port`.
+/// A job whose task reports at short intervals whether it can connect to `port`.
 fn job(dir: &Path, port: u16, policy: &str) -> PathBuf {
     let path = dir.join("fenced.hcl");
     let text = format!(
@@ -178,7 +178,7 @@ fn cluster_policy_applies_immediately_below_job_policy() {
     assert!(message.contains("only one block `policy`"), "{message}");
 }
 
-/// A job whose task sends a datagram of a kilobyte every millisecond, as far as `egress` lets it.
+/// A job whose task sends a datagram of a kilobyte every millisecond, as far as `egress` allows it.
 fn hasty(dir: &Path, port: u16, egress: &str) -> PathBuf {
     let path = dir.join("hasty.hcl");
     let text = format!(
@@ -253,7 +253,7 @@ fn egress_over_rate_is_counted() {
     assert!(!plan.contains("create/destroy"), "{plan}");
 }
 
-/// A follower that does not read holds nothing up, and goes on with new refusals when it reads again.
+/// A follower that does not read blocks nothing. When it reads again, it gets new refusals.
 #[test]
 fn denied_verdicts_stream_survives_slow_reader() {
     if !needs_root("denied_verdicts_stream_survives_slow_reader") {
@@ -304,8 +304,8 @@ fn denied_verdicts_stream_survives_slow_reader() {
     following.wait().unwrap();
 }
 
-/// A job whose task sends to twenty ports in turn, each of which a rule of its own refuses. A second has more verdicts
-/// than one answer holds.
+/// A job whose task sends to twenty ports in turn, each denied by a rule of its own. A second has more verdicts than
+/// one answer can hold.
 fn refused_by_many(dir: &Path) -> PathBuf {
     let path = dir.join("refused.hcl");
     let rule = |at: u32| {
@@ -351,7 +351,7 @@ fn refused_by_many(dir: &Path) -> PathBuf {
     path
 }
 
-/// Every number is told, or counted as missed where it would stand.
+/// Every number is printed, or counted as missed at its position.
 #[test]
 fn verdicts_that_a_slow_follower_missed_are_announced() {
     if !needs_root("verdicts_that_a_slow_follower_missed_are_announced") {
@@ -413,7 +413,7 @@ fn one_off_task_egress_follows_its_rules() {
     let (_process, address) = dev(dir.path());
     let [named, other] = [(), ()].map(|()| TcpListener::bind("0.0.0.0:0").unwrap());
     let port = |listener: &TcpListener| listener.local_addr().unwrap().port();
-    // The machine is behind the gateway of the task's own network. Its loopback is the task's own.
+    // The machine is behind the gateway of the task's network. The task's loopback is its own.
     let try_all = format!(
         "for peer in {GATEWAY}:{named} {GATEWAY}:{other} 127.0.0.1:{named}; do \
          perl -MIO::Socket::INET -e 'exit !IO::Socket::INET->new(PeerAddr => shift, Timeout => 5)' $peer \

@@ -1,4 +1,4 @@
-//! Three servers as an operator starts, watches and changes them.
+//! Three servers that an operator starts, observes and changes.
 
 use std::io::{BufRead as _, BufReader};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -13,11 +13,11 @@ use crate::support::{Process, ask, job_file, muster, stderr, stdout, until};
 const NAMES: [&str; 3] = ["s1", "s2", "s3"];
 const JOB: &str = "job \"web\" {\n  group \"g\" {\n    task \"t\" {\n      driver = \"native\"\n      config { command = \"/bin/true\" }\n    }\n  }\n}\n";
 
-/// Three servers of one cluster, with certificates made by the binary.
+/// Three servers of one cluster, with certificates that the binary created.
 struct Cluster {
     dir: PathBuf,
     quic: Vec<SocketAddr>,
-    /// Server and HTTP address; `None` if it was killed.
+    /// Each server with its HTTP address; `None` if it was killed.
     servers: Vec<Option<(Process, String)>>,
 }
 
@@ -60,7 +60,7 @@ impl Cluster {
         cluster
     }
 
-    /// Starts the server `at` its place.
+    /// Starts server number `at`.
     fn begin(&mut self, at: usize) {
         let home = self.dir.join(NAMES[at]);
         let data = home.join("data");
@@ -86,11 +86,11 @@ impl Cluster {
         self.servers[at] = Some((process, address));
     }
 
-    /// All addresses, with commas between; those of killed servers too.
+    /// All addresses, separated by commas, including those of killed servers.
     fn addresses(&self) -> String {
         let alive = self.servers.iter().flatten();
         let known: Vec<&str> = alive.map(|(_, address)| address.as_str()).collect();
-        // Nobody is at the first: every command has to go on to the next.
+        // No server listens at the first address: every command has to try the next.
         format!("http://127.0.0.1:1,{}", known.join(","))
     }
 
@@ -189,7 +189,7 @@ fn leadership_is_handed_over_by_name() {
     assert_eq!(unknown.status.code(), Some(4), "{}", stderr(&unknown));
 }
 
-/// The client knows all servers, and the one that leads is killed between two commands.
+/// The client has the addresses of all servers, and the leader is killed between two commands.
 #[test]
 fn a_write_finds_the_next_leader() {
     let dir = tempfile::tempdir().unwrap();
@@ -213,7 +213,7 @@ fn a_write_finds_the_next_leader() {
     );
 }
 
-/// A server whose disk is lost is refused, removed by name, and comes back as another.
+/// A server with a lost disk is refused, removed by name, and rejoins as a new server.
 #[test]
 fn removed_server_rejoins_with_empty_disk() {
     let dir = tempfile::tempdir().unwrap();
@@ -286,7 +286,7 @@ fn a_damaged_snapshot_is_named() {
     assert_eq!(missing.status.code(), Some(4), "{}", stderr(&missing));
 }
 
-/// The leader is killed while events are followed: every job is told once, in order.
+/// The leader is killed while events are followed: every job is printed once, in order.
 #[test]
 fn event_stream_continues_after_server_death() {
     let dir = tempfile::tempdir().unwrap();

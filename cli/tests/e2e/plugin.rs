@@ -12,7 +12,7 @@ use crate::support::{
     until,
 };
 
-/// A program in Go; `None` where the test cannot run, which was said then.
+/// Builds a program in Go; `None`, after a message, if the test cannot run.
 fn in_go(name: &str, program: &str) -> Option<PathBuf> {
     if !nix::unistd::geteuid().is_root() {
         skipped(name, "agents and drivers need root");
@@ -28,10 +28,10 @@ fn in_go(name: &str, program: &str) -> Option<PathBuf> {
     }
 }
 
-/// A host that is not ours, with the library that Nomad uses, drives this very binary: twice
-/// launched, configured rightly and wrongly, a task started, in a network of the host's as well, waited for,
-/// measured, signalled, stopped, destroyed, commands run in it, with a terminal too, the plugin taken up again and
-/// killed and its task recovered.
+/// A plugin host with Nomad's library drives this binary. It launches the driver twice and configures it rightly and
+/// wrongly. It starts a task, also in a network of the host's. It waits for the task and measures, signals, stops and
+/// destroys it. It runs commands in the task, also with a terminal. It reattaches to the plugin, kills it and recovers
+/// its task.
 #[test]
 fn a_host_in_go_drives_the_native_driver() {
     let name = "a_host_in_go_drives_the_native_driver";
@@ -105,7 +105,7 @@ fn agent_file(dir: &Path, address: &str, plugin: &str) -> PathBuf {
     path
 }
 
-/// The attributes of the only node, once it has `name`.
+/// The attributes of the only node, once `name` is among them.
 fn attributes_with(address: &str, name: &str) -> serde_json::Value {
     until(name, || {
         let nodes = ask(address, &["--json", "node", "status"]);
@@ -236,7 +236,7 @@ job "measured" {
 }
 "#;
 
-/// The driver says 4 096 bytes of every task, and nothing of its CPU time.
+/// The driver reports 4 096 bytes for every task, and no CPU time.
 #[test]
 fn driver_task_stats_are_shown_like_native() {
     let name = "driver_task_stats_are_shown_like_native";
@@ -293,7 +293,7 @@ fn driver_task_stats_are_shown_like_native() {
     assert_eq!(line("muster_task_network_received_bytes_total"), None);
 }
 
-/// The answer of a server to a request without a client of ours.
+/// The response of a server to a request without our client.
 fn fetch(address: &str, path: &str) -> String {
     use std::io::{Read as _, Write as _};
     let host = address.trim_start_matches("http://");

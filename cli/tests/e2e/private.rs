@@ -1,4 +1,4 @@
-//! Files of server, agent and driver are for their owner alone, under any mask that they were started with.
+//! Files of server, agent and driver are private to their owner, under any umask.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
@@ -7,7 +7,7 @@ use std::process::Command;
 
 use crate::support::{Process, ask, job_file, muster, needs_root, stderr, stdout, until};
 
-/// A task whose environment is a secret, and one that finds its directory by the host's path, as another user.
+/// A task with a secret in its environment, and a task of another user that opens its directory by the host's path.
 const JOB: &str = r#"
 job "secret" {
   update { min_healthy_time = "0s" }
@@ -42,7 +42,7 @@ job "raw" {
 }
 "#;
 
-/// `muster dev` with its data in `dir/data`, started without a mask.
+/// Starts `muster dev` with its data in `dir/data` and an umask of 0.
 fn unmasked_dev(dir: &Path) -> (Process, String) {
     let mut command = Command::new("/bin/sh");
     command
@@ -62,7 +62,7 @@ fn unmasked_dev(dir: &Path) -> (Process, String) {
     (process, address)
 }
 
-/// Entries of `dir` that others may read, write or enter, without what lies in the directories of tasks.
+/// Entries of `dir` that other users may read, write or enter, without the content of task directories.
 fn open_to_others(dir: &Path) -> Vec<String> {
     let mut found = Vec::new();
     let mut dirs = vec![dir.to_owned()];
@@ -173,7 +173,7 @@ fn doctor_names_files_readable_by_others() {
     );
 }
 
-/// A raw task is a process of the host, so that it has to pass to its directory; nobody else's is opened with it.
+/// A raw task is a process of the host, so it must be able to reach its directory. This opens no other directory.
 #[test]
 fn raw_tasks_of_other_users_find_their_directory() {
     if !needs_root("raw_tasks_of_other_users_find_their_directory") {

@@ -1,5 +1,5 @@
-//! Tasks that run on another system outlive the node that started them: one server, two agents with a driver of remote
-//! tasks in their plugin directories, and a third process that is the system where the tasks run.
+//! Tasks on another system outlive the node that started them. The test has one server and two agents with a driver of
+//! remote tasks. A third process is the system where the tasks run.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,7 +17,7 @@ use crate::support::{
 /// The directory with the built examples, which `cargo xtask test` names.
 const EXAMPLES_VARIABLE: &str = "MUSTER_TEST_EXAMPLES";
 
-/// The driver and its host, which `cli/examples/remote` is. `None` where the test cannot run, after it has said why.
+/// Builds the driver and its host from `cli/examples/remote`. `None`, after a message, if the test cannot run.
 fn program(name: &str) -> Option<PathBuf> {
     if !nix::unistd::geteuid().is_root() {
         skipped(name, "agents and drivers need root");
@@ -129,14 +129,14 @@ job "far" {{
     )
 }
 
-/// The one allocation that the servers want.
+/// The only allocation that the servers want to run.
 #[derive(Clone, Debug, PartialEq)]
 struct Alloc {
     id: String,
     node: String,
 }
 
-/// The one process of the task, which a failed test does not leave behind.
+/// The only process of the task. It is killed if the test fails.
 #[derive(Debug)]
 struct RemoteProcess {
     pid: u32,
@@ -147,20 +147,20 @@ impl Drop for RemoteProcess {
     fn drop(&mut self) {
         if began(self.pid) == Some(self.since) {
             let pid = nix::unistd::Pid::from_raw(i32::try_from(self.pid).unwrap_or(0));
-            // An error means that it has just ended.
+            // An error means that the process has just ended.
             nix::sys::signal::kill(pid, Signal::SIGKILL).ok();
         }
     }
 }
 
-/// The host's note when the driver is asked to take the task over for `owner`.
+/// The host's log entry for a request to recover the task for `owner`.
 fn recovery(owner: &Alloc) -> String {
     format!("recover for {} of 1", owner.id)
 }
 
 impl RemoteCluster {
-    /// The allocation that replaces `old` runs, and the agent of `old` has left its task: the `leaves`-th one that was
-    /// left.
+    /// Checks that the allocation that replaces `old` runs, and that the agent of `old` has detached from its task. It
+    /// is detach number `leaves`.
     fn goes_over(&self, old: &Alloc, leaves: usize) -> Alloc {
         let new = until("the task on another node", || {
             self.running().filter(|new| new.id != old.id)
@@ -177,7 +177,7 @@ impl RemoteCluster {
         new
     }
 
-    /// Each of these, and nobody else, had its driver take the task over, and once.
+    /// Checks that each of `owners`, and no other allocation, recovered the task once.
     fn is_taken_over_by(&self, owners: &[&Alloc]) {
         let journal = self.journal();
         let asked = journal.lines().filter(|it| it.starts_with("recover"));
@@ -186,8 +186,8 @@ impl RemoteCluster {
         assert_eq!(asked.collect::<Vec<_>>(), expected, "{journal}");
     }
 
-    /// An agent that was dead finds its record of `old` before it hears from a server: it may have its driver take up
-    /// once more what it had, and leaves it then. Nobody else is asked anything.
+    /// Checks the restart of a killed agent. The agent finds its record of `old` before it receives a message from a
+    /// server. It may recover the task once more, and then detaches from it. No other allocation is involved.
     fn is_left_again_by(&self, old: &Alloc, since: usize) {
         let journal = self.journal();
         let asked: Vec<&str> = journal.lines().skip(since).collect();
@@ -242,8 +242,8 @@ impl RemoteCluster {
     }
 }
 
-/// One process, one start time, through a drain and through a killed agent that comes back; and its end when the job is
-/// stopped.
+/// The task keeps one process and one start time through a drain, and through an agent that is killed and restarted. It
+/// ends when the job is stopped.
 #[test]
 fn a_remote_task_outlives_its_nodes() {
     let Some(program) = program("a_remote_task_outlives_its_nodes") else {

@@ -1,4 +1,4 @@
-//! A job whose tasks become larger where they are, with the commands a user has.
+//! Resizes the tasks of a job in place, with a user's commands.
 
 use crate::dev::dev;
 use crate::support::{ask, began, job_file, needs_root, stderr, stdout, until};
@@ -26,7 +26,7 @@ job "grows" {{
     )
 }
 
-/// No node has the memory that is asked for in the end, so that the instance would be replaced, if there were a place.
+/// At the end, no node has the requested memory. So the instance would be replaced if there were a place.
 #[test]
 fn resource_increase_keeps_process_while_node_has_capacity() {
     if !needs_root("resource_increase_keeps_process_while_node_has_capacity") {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 pub(crate) use muster_driver::fixture::skipped;
 
-/// How long anything may take on a slow machine.
+/// The timeout for any step on a slow machine.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 
 /// The binary.
@@ -74,14 +74,14 @@ impl Process {
 }
 
 impl Drop for Process {
-    /// Ends it in order, so that a failed test leaves no driver behind; kills it if that takes too long.
+    /// Terminates the process, so that a failed test leaves no driver behind. Kills it after a timeout.
     fn drop(&mut self) {
         if !matches!(self.child.try_wait(), Ok(None)) {
             return;
         }
         let pid = nix::unistd::Pid::from_raw(i32::try_from(self.child.id()).unwrap_or(0));
         let deadline = Instant::now() + PATIENCE;
-        // Errors mean that it has ended.
+        // An error means that the process has ended.
         nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).ok();
         while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(20));
@@ -91,7 +91,7 @@ impl Drop for Process {
     }
 }
 
-/// Looks until `look` finds something.
+/// Polls `look` until it returns a value.
 pub(crate) fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -108,7 +108,7 @@ pub(crate) fn server(dir: &Path) -> (Process, String) {
     server_with(dir, &[])
 }
 
-/// The same with more arguments.
+/// As [`server`], with more arguments.
 pub(crate) fn server_with(dir: &Path, args: &[&str]) -> (Process, String) {
     let data = dir.join("server");
     let process = Process::start(
@@ -127,8 +127,8 @@ pub(crate) fn server_with(dir: &Path, args: &[&str]) -> (Process, String) {
     (process, address)
 }
 
-/// Starts an agent called `name`, with its data in `dir/name`, of the server in `dir`, which is at `address`. Returns
-/// once its `driver` is healthy.
+/// Starts an agent called `name`, with its data in `dir/name`. It uses the server at `address`, whose files are in
+/// `dir`. Returns once its `driver` is healthy.
 pub(crate) fn agent(
     dir: &Path,
     address: &str,
@@ -158,15 +158,15 @@ pub(crate) fn agent(
     process
 }
 
-/// When a process began, in ticks since boot; `None` if there is none.
+/// The start time of a process, in ticks since boot; `None` without such a process.
 pub(crate) fn began(pid: u32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name, in brackets, may hold anything; field 22 is the 20th after it.
+    // The name, in brackets, may contain any character; field 22 is the 20th after it.
     let (_, fields) = stat.rsplit_once(')')?;
     fields.split_ascii_whitespace().nth(19)?.parse().ok()
 }
 
-/// The processes that an agent leaves running, which its data directory knows.
+/// The processes that an agent leaves running, found by its data directory.
 #[derive(Debug)]
 pub(crate) struct Leftovers(pub(crate) PathBuf);
 
@@ -195,7 +195,7 @@ pub(crate) fn job_file(dir: &Path, text: &str) -> PathBuf {
     path
 }
 
-/// Whether the tests run as root, as an agent must; says so if not.
+/// Whether the tests run as root, as an agent must; prints a message if not.
 pub(crate) fn needs_root(name: &str) -> bool {
     let is_root = nix::unistd::geteuid().is_root();
     if !is_root {
@@ -204,7 +204,7 @@ pub(crate) fn needs_root(name: &str) -> bool {
     is_root
 }
 
-/// Whether agents have the eBPF programs, without which they refuse tasks that have a network; says so if not.
+/// Whether agents have the eBPF programs; prints a message if not. Without them, agents refuse tasks with a network.
 pub(crate) fn needs_programs(name: &str) -> bool {
     let object = muster_agent::bpf::Bpf::object();
     if let Err(error) = object {

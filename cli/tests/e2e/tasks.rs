@@ -1,4 +1,4 @@
-//! One-off tasks with the commands a user has, and that each begins once whatever dies.
+//! One-off tasks with a user's commands. Each task starts once despite killed processes.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -112,7 +112,7 @@ fn a_task_brings_its_result_or_its_reason() {
     assert_eq!(ended["failure_reason"], "task was cancelled");
 }
 
-/// A server that has one archive, and keeps what it is sent.
+/// A server that serves one archive, and records uploads.
 fn store(archive: Vec<u8>) -> (String, mpsc::Receiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -150,7 +150,7 @@ fn store(archive: Vec<u8>) -> (String, mpsc::Receiver<String>) {
     (url, kept)
 }
 
-/// The example, with a server of the test in place of the one that it names.
+/// The example, with the test's server in place of the one in the example.
 #[test]
 fn task_fetches_artifact_and_uploads_result() {
     if !needs_root("task_fetches_artifact_and_uploads_result") {
@@ -199,7 +199,7 @@ fn task_fetches_artifact_and_uploads_result() {
     );
 }
 
-/// Counts how often each task said its name.
+/// Counts the reports of each task by its name.
 #[derive(Clone, Debug, Default)]
 struct ReportCounter(Arc<Mutex<BTreeMap<String, u32>>>);
 
@@ -214,7 +214,7 @@ impl ReportCounter {
                 let mut name = String::new();
                 let mut stream = stream.unwrap();
                 stream.set_read_timeout(Some(PATIENCE)).unwrap();
-                // One that breaks off before its name counts for nothing.
+                // A connection that ends before the name does not count.
                 if stream.read_to_string(&mut name).is_ok() && !name.trim().is_empty() {
                     *seen
                         .lock()
@@ -232,7 +232,7 @@ impl ReportCounter {
     }
 }
 
-/// A server and an agent, each a process of its own, on addresses that stay when they are started again.
+/// A server and an agent, each a process of its own, on addresses that stay the same after a restart.
 pub(crate) struct ServerAndAgent {
     dir: PathBuf,
     server: Process,
@@ -319,13 +319,13 @@ fn tasks_begin_once_whatever_dies() {
         });
         let path = file(dir.path(), &definition);
         let arguments = ["task", "desire", "--guid", guid, path.to_str().unwrap()];
-        // While no server is there, it is asked again: the same task is desired once.
+        // Without a server, the request is repeated; the task is created once.
         until("the task to be desired", || {
             let desired = ask(&address, &arguments);
             desired.status.success().then_some(())
         });
         if [5, 15, LAST_AGENT_DEATH].contains(&number) {
-            // An agent that died before its first start would leave nothing to check.
+            // If the agent died before its first start, the test would have nothing to check.
             until("a task to begin since the last death", || {
                 (witness.seen().len() > begun).then_some(())
             });
@@ -347,7 +347,7 @@ fn tasks_begin_once_whatever_dies() {
     });
 
     assert_eq!(ended.len(), TASKS);
-    // A task that was being started when its agent died may have begun. So it is not started again.
+    // A task that was being started when its agent died may have started. So it is not started again.
     let (well, unknown): (Vec<&Value>, Vec<&Value>) =
         ended.iter().partition(|task| task["failed"] == false);
     for task in unknown {

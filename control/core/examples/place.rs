@@ -1,4 +1,4 @@
-//! How long the scheduler and the state take for many placements, in one process and without a log.
+//! Measures the time of the scheduler and the state for many placements, in one process and without a log.
 //!
 //! `cargo run --release -p muster-control-core --features fixture --example place -- [NODES] [COUNT]`
 
@@ -115,7 +115,7 @@ fn main() {
     println!("snapshot: {records} records in {:?}", started.elapsed());
 }
 
-/// One job whose instances are to be spread, or had better be somewhere.
+/// Places one job whose instances have a spread or an affinity.
 fn flavoured(nodes: u32, count: u32, flavour: &str) {
     let mut cluster = fleet(nodes);
     let mut spec = job("web").count(count).cpu_mhz(50).memory_mb(50).build();
@@ -145,7 +145,7 @@ fn flavoured(nodes: u32, count: u32, flavour: &str) {
     println!("{nodes} nodes, one job of {count}, {flavour}: {scheduled:?}, {rate:.0} placements/s");
 }
 
-/// One job that takes the place of less important ones on every node.
+/// Places one job that preempts less important ones on every node.
 fn preempting(nodes: u32) {
     let mut cluster = fleet(nodes);
     let at = cluster.now;
@@ -181,7 +181,7 @@ fn preempting(nodes: u32) {
     );
 }
 
-/// Registers `spec`, and says what the scheduler makes of it and how long that took.
+/// Registers `spec`, and returns the scheduler's outcome and its duration.
 fn schedule(cluster: &mut Cluster, spec: JobSpec) -> (ScheduleOutcome, Duration) {
     cluster.apply(
         JobCommand::Register {

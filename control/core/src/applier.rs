@@ -1,8 +1,8 @@
 //! Plans checked against the newest state and merged into one command.
 //!
-//! Parts of plans that no longer fit are left out here, so that no log is spent on them. The entry is checked once more
-//! when it is applied, because others may come between. An evaluation whose plan was refused in part stays open and is
-//! looked at again; the broker bounds how often.
+//! Parts of plans that no longer fit are left out here, so that they take no space in the log. The entry is checked
+//! once more when it is applied, because other entries may come between. An evaluation whose plan was refused in part
+//! stays open and is looked at again; the broker limits the number of times.
 
 use std::collections::BTreeSet;
 
@@ -13,14 +13,14 @@ use crate::limits;
 use crate::scheduler::ScheduleOutcome;
 use crate::state::{RemainingCapacity, State};
 
-/// One command out of many plans, and what it leaves open.
+/// One command made from many plans, and the evaluations that it leaves open.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MergedPlans {
     /// The command to propose; `None` if nothing need be written.
     pub command: Option<Entry>,
     /// Outcomes that did not fit into the command: give them to the next [`merge`].
     pub rest: Vec<ScheduleOutcome>,
-    /// Evaluations in the command or refused before, with whether something of them is placed.
+    /// Evaluations in the command or refused before, each with whether any of its instances is placed.
     settled: EvalOutcomes,
 }
 
@@ -28,13 +28,13 @@ pub struct MergedPlans {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EvalOutcomes {
     pub done: Vec<EvalId>,
-    /// To be looked at again at once; whether something was placed.
+    /// Evaluations to look at again at once, each with whether something was placed.
     pub retry: Vec<(EvalId, bool)>,
-    /// Blocked ones that still wait; the snapshot they saw.
+    /// Blocked evaluations that still wait, each with the snapshot it saw.
     pub waiting: Vec<(EvalId, LogIndex)>,
 }
 
-/// Checks `outcomes` against `state`, in order, and merges what holds with `updates`.
+/// Checks `outcomes` against `state`, in order, and merges the valid parts with `updates`.
 #[must_use]
 pub fn merge(
     state: &State,
@@ -74,7 +74,7 @@ pub fn merge(
         if admission.dropped > 0 || is_partial {
             merged.settled.retry.push((eval_id, admission.placed > 0));
         } else if let Some(update) = update {
-            // One that stays blocked comes back to the broker as an effect.
+            // An evaluation that stays blocked comes back to the broker as an effect.
             if update.status.is_terminal() {
                 merged.settled.done.push(eval_id);
             }
@@ -97,7 +97,7 @@ pub fn merge(
 }
 
 impl MergedPlans {
-    /// The fate of the evaluations after the response to the command. `None`: there was no command.
+    /// Returns the outcomes of the evaluations after the response to the command. `None`: there was no command.
     #[must_use]
     pub fn settle(self, response: Option<&Response>) -> EvalOutcomes {
         let mut settled = self.settled;

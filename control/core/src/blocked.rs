@@ -1,13 +1,14 @@
-//! Blocked evaluations: they wait for room, and are woken by room that could help them.
+//! Blocked evaluations: they wait for room on a node, and are woken by room that could help them.
 //!
-//! Memory of the leader only. One for each job, which the state sees to. Room that came free between the
-//! snapshot of an evaluation and its arrival here is remembered, so that none is woken never.
+//! This is memory of the leader only. Each job has at most one blocked evaluation; the state guarantees that. Room can
+//! come free between the snapshot of an evaluation and the evaluation's arrival here. Such room is remembered, so that
+//! every evaluation is woken.
 //!
-//! A node that has more room is *offered* to those that wait, the most important first, and among equals by turns
-//! ([`fair_queue`]): to as many as its
-//! room is enough for, and to the next ones when these have been looked at. So a long queue costs what is placed, not
-//! what waits, and nobody is passed over, because an offer goes on until it was made to all. That no room is left for
-//! any of them is seen without a look at each ([`queue`]).
+//! A node with more room is *offered* to waiting evaluations: the most important first, and by turns among equally
+//! important ones ([`fair_queue`]). An offer goes to as many evaluations as the room is enough for. It goes to the next
+//! evaluations when the scheduler has looked at these. So a long queue costs time for each placement, not for each
+//! waiting evaluation. No evaluation is passed over, because an offer goes on until every evaluation had it. The module
+//! detects without a look at each evaluation that the room is too small for all of them ([`queue`]).
 
 mod fair_queue;
 mod queue;
@@ -26,10 +27,10 @@ use crate::scheduler;
 use crate::state::State;
 use fair_queue::FairQueue;
 
-/// The most important first, then the oldest.
+/// The order of evaluations: the most important first, then the oldest.
 pub(crate) type WaitKey = (Reverse<u8>, LogIndex, EvalId);
 
-/// Where an evaluation stands among others. A one-off task keeps its age however often it was looked at.
+/// Returns the position of an evaluation among others. A one-off task keeps its age however often it was looked at.
 pub(crate) fn wait_key(eval: &Evaluation) -> WaitKey {
     let age = if eval.job.is_one_off() {
         eval.job_modify_index
@@ -39,7 +40,7 @@ pub(crate) fn wait_key(eval: &Evaluation) -> WaitKey {
     (Reverse(eval.priority), age, eval.id)
 }
 
-/// Where an evaluation stands among those that wait for room: the most important first, then by turns, then by age.
+/// The order of evaluations that wait for room: the most important first, then by turn, then by age.
 type TurnKey = (Reverse<u8>, u64, LogIndex, EvalId);
 
 /// Evaluations that wait for room.
@@ -49,30 +50,30 @@ pub struct BlockedEvals {
     turns: FairQueue,
     /// Room that is being offered.
     offers: BTreeMap<NodeId, CapacityOffer>,
-    /// Whom it was offered to, until they have been looked at.
+    /// Evaluations to which a node's room was offered, until the scheduler has looked at them.
     woken: BTreeMap<EvalId, NodeId>,
-    /// Offers that go on.
+    /// Nodes whose offers go on.
     due: Vec<NodeId>,
     /// Nodes with more room, oldest first.
     recent: VecDeque<(LogIndex, NodeId)>,
-    /// Room that came free up to here may be forgotten.
+    /// Capacity events up to this entry may be forgotten.
     forgotten: LogIndex,
 }
 
-/// The room of one node on its way through those that wait.
+/// The offer of one node's room to the waiting evaluations, one after the other.
 #[derive(Debug, Default)]
 struct CapacityOffer {
-    /// Evaluations that were woken for it and have not been looked at, with the amount that each may take.
+    /// Evaluations that were woken for the room and have not been looked at, with the amount that each may take.
     pending: BTreeMap<EvalId, Amount>,
-    /// The evaluation that comes next; `None`: all had it.
+    /// The evaluation that gets the offer next; `None`: all evaluations had it.
     next: Option<TurnKey>,
 }
 
-/// Before everybody.
+/// The key that sorts before every evaluation.
 const FIRST: TurnKey = (Reverse(u8::MAX), 0, LogIndex(0), EvalId([0; 16]));
 
 impl BlockedEvals {
-    /// Begins anew: nothing is known of room that came free up to `applied`.
+    /// Begins anew: the queue has no record of room that came free up to `applied`.
     pub fn lead(&mut self, applied: LogIndex) {
         *self = Self {
             forgotten: applied,
@@ -80,8 +81,8 @@ impl BlockedEvals {
         };
     }
 
-    /// Takes `eval`, which found no room in the snapshot at `seen`. `true`: room may have come free since,
-    /// so it is not taken and must be looked at again.
+    /// Takes `eval`, which found no room in the snapshot at `seen`. Returns `true` if room may have come free since.
+    /// The evaluation is then not taken and must be looked at again.
     pub fn block(&mut self, state: &State, eval: &Arc<Evaluation>, seen: LogIndex) -> bool {
         let missed = seen < self.forgotten
             || self
@@ -100,8 +101,8 @@ impl BlockedEvals {
         missed
     }
 
-    /// Node `node_id` has more room since `index`. Gives back, and lets go of, evaluations it could help, as many
-    /// as it may have room for, the most important first.
+    /// Handles that node `node_id` has more room since `index`. Releases and returns evaluations that the room could
+    /// help: as many as it may be enough for, the most important first.
     pub fn handle_capacity(
         &mut self,
         state: &State,
@@ -121,20 +122,22 @@ impl BlockedEvals {
         self.offer(state, node_id)
     }
 
-    /// More is allowed since `index` than before: gives back, and lets go of, all that wait.
+    /// Handles that more is allowed since `index` than before. Releases and returns all waiting evaluations.
     pub fn handle_eased(&mut self, index: LogIndex) -> Vec<Arc<Evaluation>> {
         self.forgotten = self.forgotten.max(index);
         std::mem::take(&mut self.queue).into_evals().collect()
     }
 
-    /// Gives back, and lets go of, those to whom offers go on, because the ones before them have been looked at.
+    /// Releases and returns the evaluations to which offers go on, because the evaluations before them have been looked
+    /// at.
     pub fn go_on(&mut self, state: &State) -> Vec<Arc<Evaluation>> {
         let due = std::mem::take(&mut self.due);
         let woken = due.into_iter().map(|node_id| self.offer(state, node_id));
         woken.collect::<Vec<_>>().concat()
     }
 
-    /// An evaluation that was woken has been looked at, or has ended: what it did not take is for others.
+    /// Handles that a woken evaluation has been looked at, or has ended: the room that it did not take is offered to
+    /// others.
     pub fn release(&mut self, eval_id: &EvalId) {
         let Some(node_id) = self.woken.remove(eval_id) else {
             return;
@@ -147,30 +150,30 @@ impl BlockedEvals {
         }
     }
 
-    /// An evaluation does not wait any more.
+    /// Removes an evaluation that does not wait any more.
     pub fn forget(&mut self, eval_id: &EvalId) {
         self.queue.remove(eval_id);
     }
 
-    /// An evaluation has ended; `served`: with what it waited for.
+    /// Handles the end of an evaluation; `served`: it got the room that it waited for.
     pub fn end(&mut self, eval_id: &EvalId, served: bool) {
         self.forget(eval_id);
         self.turns.end(eval_id, served);
     }
 
-    /// How many wait.
+    /// Returns the number of waiting evaluations.
     #[must_use]
     pub fn len(&self) -> usize {
         self.queue.len()
     }
 
-    /// Whether none waits.
+    /// Returns whether no evaluation waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }
 
-    /// Takes the offer of `node_id` on: wakes the next evaluations for which its room is enough.
+    /// Continues the offer of `node_id`: wakes the next evaluations for which its room is enough.
     fn offer(&mut self, state: &State, node_id: NodeId) -> Vec<Arc<Evaluation>> {
         let Some(offer) = self.offers.get_mut(&node_id) else {
             return Vec::new();
@@ -188,7 +191,7 @@ impl BlockedEvals {
                 continue;
             }
             let ask = scheduler::waits_for(state, eval);
-            // One that is more than the room is for, such as by taking the place of others, goes alone.
+            // An evaluation that asks for more than the room, such as by preemption, is woken alone.
             let is_first = woken.is_empty() && offer.pending.is_empty();
             if ask.exceeds(free).is_some() && !is_first {
                 offer.next = Some(*key);

@@ -1,12 +1,12 @@
-//! The evaluation broker: which evaluation goes to a worker next.
+//! The evaluation broker: decides which evaluation goes to a worker next.
 //!
-//! Memory of the leader only; everything in it can be found again in the state. Higher priority goes
-//! first, then the older. One evaluation of a job is out at a time; of those that queue behind it only
-//! the newest is looked at, since it sees all that the others would, and the others are cancelled. A
-//! delivery has a deadline; what is not settled by then is delivered again, later each time, and fails
-//! after [`limits::DELIVERIES_MAX`] times. A plan that was refused in part is made again at once.
+//! This is memory of the leader only; all of it can be found again in the state. An evaluation of higher priority goes
+//! first, then the older one. One evaluation of a job is delivered at a time. Of the evaluations queued behind it only
+//! the newest is looked at, because it covers the work of the others; the others are cancelled. A delivery has a
+//! deadline. An evaluation that is not settled by then is delivered again, with a longer delay each time. It fails
+//! after [`limits::DELIVERIES_MAX`] deliveries. A plan that was refused in part is made again at once.
 //!
-//! Deliberately absent: scheduling, writing. [`Broker::take_updates`] says what must be written.
+//! Deliberately absent: scheduling, writing. [`Broker::take_updates`] returns the updates that must be written.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,16 +21,16 @@ use crate::fsm::{EvalUpdate, NextEval};
 use crate::limits;
 use crate::state::State;
 
-/// How long the broker waits for what. The defaults are Nomad's.
+/// The times that the broker waits. The defaults are Nomad's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BrokerConfig {
-    /// A worker has this long for an evaluation.
+    /// Time that a worker has for an evaluation.
     pub delivery_timeout: Duration,
     /// Pause before the second delivery.
     pub nack_delay: Duration,
-    /// Longer pause before each delivery after the second, times how many there were.
+    /// Longer pause before each delivery after the second, multiplied by the number of failed deliveries less one.
     pub nack_delay_later: Duration,
-    /// Pause before an evaluation that failed is followed up.
+    /// Pause before the follow-up of an evaluation that failed.
     pub follow_up_delay: Duration,
 }
 
@@ -50,20 +50,20 @@ impl Default for BrokerConfig {
 pub struct Delivery {
     /// The evaluation; read it from a state that is at least as new as this call.
     pub eval_id: EvalId,
-    /// Proves to [`Broker::ack`] and [`Broker::nack`] that it is still this delivery.
+    /// A token with which [`Broker::ack`] and [`Broker::nack`] check that this delivery is still the current one.
     pub token: u64,
-    /// Counted from 1.
+    /// The number of this delivery, counted from 1.
     pub attempt: u32,
 }
 
-/// Where an evaluation is.
+/// The position of an evaluation in the broker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum EvalState {
-    /// Behind another one of its job.
+    /// The evaluation waits behind another evaluation of its job.
     Queued,
-    /// Not before this time.
+    /// The evaluation is not delivered before this time.
     Delayed(Timestamp),
-    /// Next when a worker asks.
+    /// The evaluation goes to the next worker that asks.
     Ready,
     Out {
         token: u64,
@@ -76,7 +76,7 @@ struct EvalEntry {
     eval: Arc<Evaluation>,
     place: EvalState,
     deliveries: u32,
-    /// Plans in a row of which nothing was placed.
+    /// Number of plans in a row of which no instance was placed.
     retries: u32,
 }
 
@@ -111,7 +111,7 @@ impl Broker {
         }
     }
 
-    /// Begins anew from what the state says: a server became leader.
+    /// Begins anew from the state, because this server became leader.
     pub fn lead(&mut self, state: &State, now: Timestamp) {
         let last_token = self.last_token;
         *self = Self::new(self.config);
@@ -127,7 +127,7 @@ impl Broker {
         }
     }
 
-    /// Takes an evaluation, unless it is here already or has ended.
+    /// Takes an evaluation, unless the broker has it already or it has ended.
     pub fn enqueue(&mut self, eval: &Arc<Evaluation>, now: Timestamp) {
         if self.entries.contains_key(&eval.id) {
             return;
@@ -167,7 +167,7 @@ impl Broker {
         })
     }
 
-    /// Whether `token` is of the delivery that is out. A plan under an old token must not be submitted.
+    /// Returns whether `token` belongs to the current delivery. A plan under an old token must not be submitted.
     #[must_use]
     pub fn is_current(&self, eval_id: &EvalId, token: u64) -> bool {
         self.entries
@@ -178,7 +178,7 @@ impl Broker {
             })
     }
 
-    /// The evaluation is done with.
+    /// Removes an evaluation whose worker is done with it.
     pub fn ack(&mut self, eval_id: &EvalId, token: u64) {
         if self.is_current(eval_id, token) {
             self.blocked.forget(eval_id);
@@ -186,22 +186,23 @@ impl Broker {
         }
     }
 
-    /// The worker could not do it: again later, or never if it was tried too often.
+    /// Handles that the worker could not finish the evaluation. It is delivered later, or fails if it was delivered too
+    /// often.
     pub fn nack(&mut self, eval_id: &EvalId, token: u64, now: Timestamp) {
         if self.is_current(eval_id, token) {
             self.redeliver(*eval_id, now);
         }
     }
 
-    /// Gives up an evaluation that is not out, for good: `why` names the reason.
+    /// Gives up for good an evaluation that is not delivered; `why` is the reason.
     pub fn set_aside(&mut self, eval_id: EvalId, why: &str) {
         self.drop_entry(&eval_id);
         self.updates
             .push(ending(eval_id, EvalStatus::Failed, why, NextEval::Nothing));
     }
 
-    /// A part of its plan was refused, so it must be looked at again at once. `progress` says whether
-    /// another part was placed; without any it fails after [`limits::PLAN_RETRIES_MAX`] times.
+    /// Queues an evaluation again at once, because a part of its plan was refused. `progress` says whether another part
+    /// was placed. Without progress the evaluation fails after [`limits::PLAN_RETRIES_MAX`] times.
     pub fn retry(&mut self, eval_id: &EvalId, progress: bool, now: Timestamp) {
         let Some(entry) = self.entries.get_mut(eval_id) else {
             return;
@@ -214,7 +215,7 @@ impl Broker {
             self.fail(*eval_id, "its plans were refused too often", now);
             return;
         }
-        // It was no accident of the worker's.
+        // A refused plan is not a failure of the worker.
         entry.deliveries -= 1;
         entry.place = EvalState::Ready;
         self.timers.remove(&(deadline, *eval_id));
@@ -222,7 +223,7 @@ impl Broker {
         self.ready.insert(key);
     }
 
-    /// Carries out what became of a merged command.
+    /// Carries out the outcomes of the evaluations of a merged command.
     pub fn settle(&mut self, state: &State, settled: &EvalOutcomes, now: Timestamp) {
         for eval_id in &settled.done {
             self.drop_entry(eval_id);
@@ -236,8 +237,8 @@ impl Broker {
         self.go_on(state, now);
     }
 
-    /// Lets an evaluation wait for room. `seen` is the snapshot in which there was none: if room came
-    /// free since, it is queued at once.
+    /// Makes an evaluation wait for room. `seen` is the snapshot in which there was none. If room came free since, the
+    /// evaluation is queued at once.
     pub fn block(&mut self, state: &State, eval_id: EvalId, seen: LogIndex, now: Timestamp) {
         self.drop_entry(&eval_id);
         let Some(eval) = state.evals().get(&eval_id) else {
@@ -262,14 +263,14 @@ impl Broker {
         self.go_on(state, now);
     }
 
-    /// More is allowed since the entry at `index` than before: queues all that wait.
+    /// Handles that more is allowed since the entry at `index` than before: queues all waiting evaluations.
     pub fn handle_eased(&mut self, index: LogIndex, now: Timestamp) {
         for eval in self.blocked.handle_eased(index) {
             self.enqueue(&eval, now);
         }
     }
 
-    /// An evaluation has ended.
+    /// Removes an evaluation that has ended.
     pub fn forget(&mut self, state: &State, eval_id: &EvalId, now: Timestamp) {
         let eval = state.evals().get(eval_id);
         let served = eval.is_some_and(|eval| eval.status == EvalStatus::Complete);
@@ -278,14 +279,14 @@ impl Broker {
         self.go_on(state, now);
     }
 
-    /// Room that those who were woken for it did not take is offered to the next ones.
+    /// Offers room to the next evaluations if the evaluations woken for it did not take it.
     fn go_on(&mut self, state: &State, now: Timestamp) {
         for eval in self.blocked.go_on(state) {
             self.enqueue(&eval, now);
         }
     }
 
-    /// Deadlines passed and delays ended.
+    /// Handles deadlines that passed and delays that ended.
     pub fn handle_timeout(&mut self, now: Timestamp) {
         while let Some((_, eval_id)) = self.timers.first().copied().filter(|(at, _)| *at <= now) {
             let Some(entry) = self.entries.get(&eval_id) else {
@@ -302,7 +303,7 @@ impl Broker {
         }
     }
 
-    /// When [`Self::handle_timeout`] has something to do, and what for.
+    /// Returns the time at which [`Self::handle_timeout`] has something to do, and its purpose.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<(Timestamp, &'static str)> {
         self.timers
@@ -310,7 +311,7 @@ impl Broker {
             .map(|(at, _)| (*at, "evaluation delivery or delay"))
     }
 
-    /// The updates to write of evaluations that were cancelled or failed; at most [`limits::EVAL_UPDATES_MAX`] at a
+    /// Returns updates to write of evaluations that were cancelled or failed; at most [`limits::EVAL_UPDATES_MAX`] at a
     /// time.
     pub fn take_updates(&mut self) -> Vec<EvalUpdate> {
         let more = self
@@ -319,13 +320,14 @@ impl Broker {
         std::mem::replace(&mut self.updates, more)
     }
 
-    /// Evaluations ready, queued, delayed or out; blocked ones not counted.
+    /// Returns the number of evaluations that are ready, queued, delayed or delivered; blocked evaluations do not
+    /// count.
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no such evaluations.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
@@ -343,7 +345,7 @@ impl Broker {
         self.blocked.len()
     }
 
-    /// Puts an entry behind its job's active one, or makes it that.
+    /// Puts an entry behind the active entry of its job, or makes it the active entry.
     fn queue(&mut self, eval_id: EvalId) {
         let Some(entry) = self.entries.get_mut(&eval_id) else {
             return;
@@ -401,8 +403,8 @@ impl Broker {
         }
     }
 
-    /// Takes an entry out of every queue; if it was its job's active one, the newest queued one follows
-    /// and the others are cancelled.
+    /// Takes an entry out of every queue. If it was the active entry of its job, the newest queued entry follows and
+    /// the others are cancelled.
     fn leave(&mut self, eval_id: &EvalId) {
         let Some(entry) = self.entries.get(eval_id) else {
             return;

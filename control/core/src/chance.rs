@@ -1,10 +1,10 @@
-//! Which random cases tests try, and how many.
+//! The choice of random cases in tests, and their number.
 
 use proptest::prelude::ProptestConfig;
 use proptest::test_runner::RngSeed;
 
-/// The same cases each time, so that a change is judged by them and not by chance; others, and more, with
-/// `PROPTEST_RNG_SEED` and `PROPTEST_CASES`.
+/// Returns the same cases each time, so that chance has no part in the judgement of a change. `PROPTEST_RNG_SEED` and
+/// `PROPTEST_CASES` set other and more cases.
 pub(crate) fn config() -> ProptestConfig {
     let asked = ProptestConfig::default();
     let is_asked = asked.rng_seed != RngSeed::Random;

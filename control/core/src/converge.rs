@@ -1,10 +1,11 @@
-//! Effects of time alone on one-off tasks. A task has not started in time, a claim on its result is over, or it was
-//! kept long enough. Beside it, the failure of tasks that no node could ever hold.
+//! Changes of one-off tasks that only time causes. A task has not started in time, a claim on its result is over, or it
+//! was kept long enough. In addition, this duty fails tasks that no node could ever hold.
 //!
-//! A function of the state and the time: it says what to propose now and when to look again. A task says itself when it
-//! is due ([`due_at`](crate::state::due_at)), and the command looks once more when it is applied. So looking twice
-//! changes nothing twice. This duty does not handle a node that is gone: its allocations are lost by their job's
-//! evaluation. No set of nodes, even an empty one, fails a task by itself.
+//! The module is a function of the state and the time. It returns the commands to propose now, and when to look again.
+//! The row of a task has the time at which it is due ([`due_at`](crate::state::due_at)), and the command checks that
+//! time again when it is applied. So looking twice changes nothing twice. This duty does not handle a node that is
+//! gone: the evaluation of the job marks its allocations as lost. No set of nodes, not even an empty one, fails a task
+//! by itself.
 
 use muster_domain::id::{EvalId, Timestamp};
 use muster_domain::one_off::{OneOff, OneOffState};
@@ -15,8 +16,8 @@ use crate::scheduler::is_unplaceable;
 use crate::state::State;
 use crate::watch::DueCommands;
 
-/// The changes of one-off tasks that are due at the time `now`: one command for all, of a bounded size. If that does
-/// not take all, it asks to look again at once.
+/// Returns the changes of one-off tasks that are due at the time `now`: one command of bounded size. If the command
+/// does not hold all changes, the next look is due at once.
 #[must_use]
 pub fn due(state: &State, now: Timestamp) -> DueCommands {
     let mut changes = Vec::new();
@@ -35,7 +36,7 @@ pub fn due(state: &State, now: Timestamp) -> DueCommands {
     }
 }
 
-/// The step of a task that is due: one that was rejected fails with that reason.
+/// Returns the step of a task that is due: a task that was rejected fails with the reason of the rejection.
 fn overdue(row: &OneOff) -> OneOffStep {
     if row.state == OneOffState::Pending && !row.rejection.is_empty() {
         return OneOffStep::FailUnplaced;
@@ -43,7 +44,7 @@ fn overdue(row: &OneOff) -> OneOffStep {
     OneOffStep::Converge
 }
 
-/// The failure of the task whose evaluation is blocked, if no node could ever hold the task.
+/// Returns the failure of the task whose evaluation is blocked, if no node could ever hold the task.
 #[must_use]
 pub fn unplaceable(state: &State, eval_id: &EvalId) -> Option<OneOffChange> {
     let eval = state.evals().get(eval_id)?;
@@ -52,7 +53,8 @@ pub fn unplaceable(state: &State, eval_id: &EvalId) -> Option<OneOffChange> {
     is_unplaceable(state, row).then(|| change(row, OneOffStep::FailUnplaced))
 }
 
-/// The failures of waiting tasks that no node could ever hold: a leader looks at all of them when its term begins.
+/// Returns the failures of waiting tasks that no node could ever hold. A leader looks at all tasks when its term
+/// begins.
 #[must_use]
 pub fn all_unplaceable(state: &State) -> Vec<OneOffChange> {
     let rows = state.one_offs().iter();
@@ -62,7 +64,7 @@ pub fn all_unplaceable(state: &State) -> Vec<OneOffChange> {
         .collect()
 }
 
-/// A step of this very task, and not of another one of its guid.
+/// Returns a change of exactly this task, not of another task with the same guid.
 #[must_use]
 pub fn change(row: &OneOff, step: OneOffStep) -> OneOffChange {
     OneOffChange {

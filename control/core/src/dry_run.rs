@@ -1,8 +1,7 @@
-//! The effects of registering a job, found out without doing it.
+//! The effects of registering a job, computed without registering it.
 //!
-//! The state is persistent, so a copy costs nothing: the copy takes the command as the log would, is scheduled
-//! by the real scheduler, and takes the plan as well. Nothing is proposed, and the state that was given stays
-//! as it is.
+//! The state is persistent, so a copy costs nothing. The copy applies the command as the log would, the real scheduler
+//! schedules it, and the copy applies the plan. Nothing is proposed, and the given state does not change.
 
 use std::sync::Arc;
 
@@ -18,22 +17,22 @@ use crate::state::State;
 /// The effects of registering a job.
 #[derive(Clone, Debug)]
 pub struct DryRun {
-    /// The job as it is. `None`: it would come into being.
+    /// The job before the change. `None`: the job would be new.
     pub before: Option<Arc<Job>>,
-    /// The job as it would be.
+    /// The job after the change.
     pub after: Arc<Job>,
-    /// The index to name to be sure that the job did not change since. It is the entry that last registered the job, 0
-    /// if there is none.
+    /// The index to pass to make sure that the job did not change since. It is the entry that last registered the job,
+    /// or 0 if there is no job.
     pub job_modify_index: LogIndex,
-    /// The changes. Empty for a job that only makes others.
+    /// The changes. Empty for a job that only makes other jobs.
     pub plan: Plan,
-    /// How many instances of each group something would happen to.
+    /// The number of instances of each group by action.
     pub desired: Vec<(String, DesiredUpdates)>,
     /// Groups with instances that would not be placed, each with the reason.
     pub failed: Vec<FailedGroup>,
-    /// Allocations of less important jobs that would have to go.
+    /// Allocations of less important jobs that would be evicted.
     pub preempted: Vec<AllocId>,
-    /// Evaluations that would go on later: for what waits for room or for a time.
+    /// Evaluations to come, for instances that wait for room or for a time.
     pub created: Vec<Arc<Evaluation>>,
 }
 
@@ -45,7 +44,7 @@ pub struct DryRun {
 ///
 /// # Panics
 ///
-/// If a job that was registered is not there: a mistake of ours.
+/// If a job that was registered is not there, which would be an error of this crate.
 pub fn dry_run(state: &State, spec: JobSpec, now: Timestamp) -> Result<DryRun, Rejection> {
     let mut state = state.clone();
     let key = spec.key();
@@ -122,7 +121,7 @@ fn preempted(plan: &Plan) -> Vec<AllocId> {
     preempted
 }
 
-/// Evaluations of the job that the last entry made.
+/// Returns evaluations of the job that the last entry made.
 fn created_last(state: &State, key: &JobKey) -> Vec<Arc<Evaluation>> {
     let evals = state.evals().of_job(key);
     let newest = evals.filter(|eval| eval.create_index == state.applied());

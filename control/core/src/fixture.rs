@@ -20,7 +20,7 @@ use crate::fsm::{
 use crate::scheduler::{self, ScheduleOutcome, Scheduler};
 use crate::state::{JobRow, State, check};
 
-/// Puts back what `before` has of deployments under way and `after` has not: as if their jobs had gone without them.
+/// Adds the active deployments of `before` that `after` lacks, as if their jobs had been removed without them.
 pub fn leave_deployments(before: &State, after: &mut State) {
     for row in before.deployments().active() {
         if after.deployments().get(&row.id).is_none() {
@@ -29,7 +29,7 @@ pub fn leave_deployments(before: &State, after: &mut State) {
     }
 }
 
-/// Runs jobs again that were stopped when a deployment of theirs failed that would have them go back.
+/// Runs jobs again that were stopped when a deployment of theirs failed with `auto_revert`.
 pub fn revive_jobs(before: &State, after: &mut State) {
     for row in before.deployments().active() {
         let reverts = row.groups.iter().any(|group| group.auto_revert);
@@ -55,11 +55,11 @@ pub struct Cluster {
     pub state: State,
     pub now: Timestamp,
     pub broker: Broker,
-    /// Whether invariants are checked after every command; costs as much as the state is large.
+    /// Whether the check of invariants after every command is off; the check takes time in proportion to the state.
     pub unchecked: bool,
     /// The effects that the last command asked of the shell.
     pub effects: Vec<Effect>,
-    /// One-off tasks as the last entry had them in between.
+    /// One-off tasks in the states that they passed through within the last entry.
     pub passed: Vec<Arc<OneOff>>,
     /// Every command so far, if wanted.
     pub history: Option<Vec<Entry>>,
@@ -182,7 +182,7 @@ impl Cluster {
         self.settle()
     }
 
-    /// The agent of an allocation's node reports.
+    /// Applies a report of the agent of an allocation's node.
     ///
     /// # Panics
     ///
@@ -191,7 +191,7 @@ impl Cluster {
         self.report_remote(alloc_id, client_status, Vec::new())
     }
 
-    /// The same, with remote tasks that run.
+    /// Applies the same report with remote tasks that run.
     ///
     /// # Panics
     ///
@@ -225,7 +225,7 @@ impl Cluster {
         )
     }
 
-    /// Schedules until no evaluation is ready; the plans, in order, as far as they hold.
+    /// Schedules until no evaluation is ready. Returns the valid parts of the plans, in order.
     ///
     /// # Panics
     ///
@@ -252,7 +252,7 @@ impl Cluster {
     ///
     /// # Panics
     ///
-    /// If what the scheduler keeps makes a difference.
+    /// If the scheduler's kept data make a difference.
     pub fn schedule_next(&mut self) -> Option<ScheduleOutcome> {
         let delivery = self.broker.dequeue(self.now)?;
         let eval = Arc::clone(self.state.evals().get(&delivery.eval_id)?);
@@ -265,7 +265,7 @@ impl Cluster {
         Some(outcome)
     }
 
-    /// Commits what was scheduled; takes what came of it into `plans`.
+    /// Commits a scheduled outcome, and adds the plans that result from it to `plans`.
     pub fn commit(
         &mut self,
         outcomes: Vec<ScheduleOutcome>,
@@ -305,7 +305,7 @@ impl Cluster {
     }
 }
 
-/// One-off tasks went from `before` over `passed` to `after` by steps that there are.
+/// Asserts that one-off tasks went from `before` over `passed` to `after` by allowed steps.
 fn assert_steps(before: &State, passed: &[Arc<OneOff>], after: &State) {
     let rows = before.one_offs().iter().chain(after.one_offs().iter());
     for guid in rows.map(|row| row.guid.as_str()) {

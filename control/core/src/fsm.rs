@@ -1,9 +1,8 @@
 //! Commands: the only writer of the state.
 //!
-//! [`apply`] is a function of state, index and entry: time and everything random come inside the
-//! entry, ids are derived from the index. A refused command is a value, the same on every replica.
-//! Effects are for the leader's shell; losing one is safe, because its duty finds the work again in
-//! the state.
+//! [`apply`] is a function of state, index and entry. The entry carries the time and all random values; ids are derived
+//! from the index. A refused command is a value, the same on every replica. Effects are for the leader's shell. Losing
+//! an effect is safe, because its duty finds the work again in the state.
 //!
 //! The encoding of [`Entry`] is persisted: variants and fields are only ever appended as new
 //! variants, and `testdata/` keeps the bytes of each. The old variant is the decoder of its version, as
@@ -78,7 +77,7 @@ pub struct Entry {
     pub command: Command,
 }
 
-/// A replicated change, by the noun that it changes. The file of the noun defines its commands and applies them.
+/// A replicated change, by the noun that it changes. The file of each noun defines and applies its commands.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Command {
     Node(NodeCommand),
@@ -89,7 +88,7 @@ pub enum Command {
     OneOff(OneOffCommand),
     Gc(GcCommand),
     Config(ConfigCommand),
-    /// A write that is applied once, however often it comes.
+    /// A write that is applied once, however often it is sent.
     Keyed {
         /// The key of the write.
         once: WriteDedup,
@@ -102,7 +101,7 @@ pub enum Command {
 macro_rules! nouns {
     ($($noun:ident($commands:ident);)*) => {$(
         impl $commands {
-            /// The entry that proposes it at that time.
+            /// Returns the entry that proposes the command at that time.
             #[must_use]
             pub fn at(self, at: Timestamp) -> Entry {
                 let command = Command::$noun(self);
@@ -133,8 +132,8 @@ impl Entry {
 }
 
 impl Command {
-    /// The oldest format that knows this command. The shell writes it with the entry, so that a server
-    /// that does not understand it stops before it applies it.
+    /// Returns the oldest format that has this command. The shell writes the format with the entry, so that a server
+    /// without that format stops before it applies the entry.
     #[must_use]
     pub fn version(&self) -> u32 {
         match self {
@@ -168,8 +167,8 @@ impl Command {
         }
     }
 
-    /// The command without the values that a server adds to each try: the end of a dispatched job's id, the time of a
-    /// forced launch, the end of a claim, the places. `None` if it has none of them.
+    /// Returns the command without the values that a server adds to each try: the end of a dispatched job's id, the
+    /// time of a forced launch, the end of a claim, the places. `None` if the command has none of them.
     fn without_added(&self) -> Option<Self> {
         match self {
             Self::Job(command) => command.without_added().map(Self::Job),
@@ -191,7 +190,7 @@ pub fn apply(state: &mut State, index: LogIndex, entry: Entry) -> ApplyResult {
     apply_within(state, index, entry, GcBounds::default())
 }
 
-/// The same with other bounds for a slice of a collection.
+/// Applies the entry with other bounds for a slice of a collection.
 pub fn apply_within(
     state: &mut State,
     index: LogIndex,

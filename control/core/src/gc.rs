@@ -1,8 +1,8 @@
 //! The times at which to collect garbage, and the commands to propose.
 //!
-//! The rules are decided where the command is applied, in `fsm`. This module is only their clock. It looks at each
-//! rule once every interval, in slices that follow one another. The monotonic clock says when a rule is due. The wall
-//! clock, which the rows carry, says how old an object is.
+//! The rules are decided where the command is applied, in `fsm`. This module is only their clock. It looks at each rule
+//! once every interval, in slices that follow one another. The monotonic clock decides when a rule is due. The wall
+//! clock, which the rows carry, decides how old an object is.
 
 pub(crate) mod config;
 
@@ -25,12 +25,12 @@ const ORDER: [(GcRule, Interval); 4] = [
     (GcRule::Nodes, |config| config.node_interval),
 ];
 
-/// Longest time after a server comes to lead until each rule is first due. Leaders may change more often than the
-/// longest interval; nothing would be collected if each began it anew. Half would have a leader collect while it takes
-/// over from one that may come back; double is not safer.
+/// Longest time after a server becomes leader until each rule is first due. Leadership may change more often than the
+/// longest interval. If each leader began the interval anew, nothing would be collected. Half would make a leader
+/// collect while it takes over from a leader that may come back. Double is not safer.
 const FIRST_WITHIN: Duration = Duration::from_mins(1);
 
-/// The position of a purged job: no other is looked at with it.
+/// The position of a purged job in the order of jobs. No other job is looked at with it.
 const AFTER_ALL_JOBS: Timestamp = Timestamp(u64::MAX);
 
 /// The clock of the collection.
@@ -83,9 +83,9 @@ impl Collector {
             .collect()
     }
 
-    /// Returns the command to propose when a job was purged at `at`. The objects below it that had ended go at once.
-    /// The others go by the rules for objects without a job. So does the evaluation that stops the job, for which the
-    /// client that purged it may wait.
+    /// Returns the command to propose when a job was purged at `at`. The objects below the job that had ended are
+    /// removed at once. The others are removed by the rules for objects without a job. These rules also apply to the
+    /// evaluation that stops the job, because the client that purged the job may wait for it.
     #[must_use]
     pub fn below(key: JobKey, at: Timestamp) -> Entry {
         GcCommand::Collect {
@@ -101,7 +101,8 @@ impl Collector {
         .at(at)
     }
 
-    /// The job that was purged, if `after` is a place in what [`Self::below`] began, and whether it is the beginning.
+    /// Returns the purged job if `after` is a position in a collection that [`Self::below`] began, and whether it is
+    /// the beginning.
     #[must_use]
     pub fn purged(after: &GcCursor) -> Option<(&JobKey, bool)> {
         if let GcCursor::Job { at, key, step } = after
@@ -113,7 +114,7 @@ impl Collector {
         }
     }
 
-    /// The next slice, if `response` to `entry` says that there is one. `at` is the wall clock.
+    /// Returns the command for the next slice, if `response` to `entry` has one. `at` is the wall clock.
     #[must_use]
     pub fn next_slice(entry: &Entry, response: &Response, at: Timestamp) -> Option<Entry> {
         match (&entry.command, response) {

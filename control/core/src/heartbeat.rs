@@ -1,11 +1,11 @@
-//! Heartbeats: which nodes have not been heard of for too long.
+//! Heartbeats: finds the nodes that have sent no heartbeat for too long.
 //!
-//! Memory of the leader only. A node that is ready is expected to be heard of within its time to live
-//! and a grace; a server that becomes leader gives everybody that whole time, since it cannot know when
-//! they were last heard of. So does a leader that stood still itself: see [`PauseDetector`].
+//! This is memory of the leader only. A ready node is expected to send a heartbeat within its time to live and a grace.
+//! A server that becomes leader gives every node that whole time, because it has no record of their last heartbeats. A
+//! leader that was stopped itself does the same: see [`PauseDetector`].
 //!
-//! Heartbeats come through the server that the node's agent is connected to, and say so: the leader knows
-//! where each node hangs.
+//! Heartbeats come through the server that the node's agent is connected to, and name that server. So the leader has a
+//! record of the server of each node.
 //!
 //! Deliberately absent: recording that a node is down. The shell proposes it.
 
@@ -21,7 +21,7 @@ use crate::state::State;
 /// The longest silence of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeartbeatConfig {
-    /// The time to live that agents are given; they send three heartbeats in it.
+    /// The time to live that agents are given; an agent sends three heartbeats in that time.
     pub ttl: Duration,
     /// Extra time before a node counts as down: for a slow network or a busy server.
     pub grace: Duration,
@@ -46,22 +46,22 @@ pub enum HeartbeatOutcome {
     Unexpected,
 }
 
-/// Whether the leader has been looking all the time. One that was stopped, or got no processor, cannot say
-/// who was silent meanwhile: its own pause is not the nodes' silence.
+/// Detects whether the leader has been looking all the time. A leader that was stopped, or got no processor time,
+/// cannot tell which nodes were silent meanwhile. Its own pause is not the nodes' silence.
 #[derive(Clone, Copy, Debug)]
 pub struct PauseDetector {
     looked_at: Timestamp,
 }
 
 impl PauseDetector {
-    /// It looks from here on.
+    /// Returns a detector whose leader looks from `now` on.
     #[must_use]
     pub fn new(now: Timestamp) -> Self {
         Self { looked_at: now }
     }
 
-    /// It looks again; to be called several times in [`limits::INATTENTION_MAX`]. Whether it has not looked
-    /// for longer than that: then every node gets a whole period.
+    /// Handles a look of the leader; to be called several times in [`limits::INATTENTION_MAX`]. Returns whether the
+    /// last look is longer ago than that: then every node gets a whole period.
     pub fn handle_look(&mut self, now: Timestamp) -> bool {
         let pause = now.since(self.looked_at);
         self.looked_at = now;
@@ -69,20 +69,20 @@ impl PauseDetector {
     }
 }
 
-/// The times by which each node must be heard of.
+/// The times by which each node must send a heartbeat.
 #[derive(Debug, Default)]
 pub struct Heartbeats {
     config: HeartbeatConfig,
     deadlines: BTreeMap<NodeId, Timestamp>,
-    /// The server that each node was heard of through last.
+    /// The server through which the last heartbeat of each node came.
     servers: BTreeMap<NodeId, u64>,
     order: BTreeSet<(Timestamp, NodeId)>,
-    /// Given out as silent, and not known to be down yet: a heartbeat comes too late.
+    /// Nodes that were returned as silent and are not recorded as down yet: a heartbeat comes too late for them.
     given_up: BTreeSet<NodeId>,
 }
 
 impl Heartbeats {
-    /// Expects nobody.
+    /// Returns a value that expects heartbeats of no node.
     #[must_use]
     pub fn new(config: HeartbeatConfig) -> Self {
         Self {
@@ -110,7 +110,7 @@ impl Heartbeats {
                 NodeStatus::Down | NodeStatus::Disconnected => {}
             }
         }
-        // What was proposed before may still be committed.
+        // A proposal from before may still be committed.
         given_up.retain(|node_id| self.deadlines.contains_key(node_id));
         self.given_up = given_up;
     }
@@ -123,25 +123,25 @@ impl Heartbeats {
         self.order.insert((deadline, node_id));
     }
 
-    /// A node hangs on `server`: a heartbeat came through it.
+    /// Records that a node is connected to `server`: a heartbeat came through it.
     pub fn handle_seen(&mut self, node_id: NodeId, server: u64) {
         self.servers.insert(node_id, server);
     }
 
-    /// A node has left `server`. It may hang on another one already.
+    /// Records that a node has left `server`. The node may be connected to another server already.
     pub fn handle_left(&mut self, node_id: &NodeId, server: u64) {
         if self.servers.get(node_id) == Some(&server) {
             self.servers.remove(node_id);
         }
     }
 
-    /// The server that the node hangs on, as far as was heard.
+    /// Returns the server that the node is connected to, if one is on record.
     #[must_use]
     pub fn server_of(&self, node_id: &NodeId) -> Option<u64> {
         self.servers.get(node_id).copied()
     }
 
-    /// Expects none of a node.
+    /// Stops expecting heartbeats of a node.
     pub fn untrack(&mut self, node_id: &NodeId) {
         self.given_up.remove(node_id);
         if let Some(deadline) = self.deadlines.remove(node_id) {
@@ -149,8 +149,8 @@ impl Heartbeats {
         }
     }
 
-    /// A node was heard of. One whose end is proposed already gets no more time by it: it must not be told
-    /// that it was counted, and be down a moment later.
+    /// Handles a heartbeat of a node. A node that is already proposed as down gets no more time by it. Its agent must
+    /// not receive that the heartbeat counted just before the node is down.
     pub fn handle_beat(&mut self, node_id: NodeId, now: Timestamp) -> HeartbeatOutcome {
         if self.deadlines.contains_key(&node_id) && !self.given_up.contains(&node_id) {
             self.track(node_id, now);
@@ -160,8 +160,8 @@ impl Heartbeats {
         }
     }
 
-    /// Nodes that were silent too long, at most [`limits::EXPIRED_MAX`]; propose that they are down. Each
-    /// is given out once more if it is still expected a grace later, in case the proposal was lost.
+    /// Returns nodes that were silent too long, at most [`limits::EXPIRED_MAX`], so that the caller proposes that they
+    /// are down. A node that is still expected a grace later is returned once more, in case the proposal was lost.
     pub fn handle_timeout(&mut self, now: Timestamp) -> Vec<NodeId> {
         let expired: Vec<(Timestamp, NodeId)> = self
             .order
@@ -186,13 +186,13 @@ impl Heartbeats {
         self.order.first().map(|(at, _)| (*at, "heartbeat"))
     }
 
-    /// Returns the number of nodes that are expected to be heard of.
+    /// Returns the number of nodes whose heartbeats are expected.
     #[must_use]
     pub fn len(&self) -> usize {
         self.deadlines.len()
     }
 
-    /// Whether none is.
+    /// Returns whether no heartbeats are expected.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.deadlines.is_empty()

@@ -1,15 +1,15 @@
 //! The pure control plane: state, commands, scheduler, broker, leader duties.
 //!
-//! | module | what |
+//! | module | content |
 //! |---|---|
 //! | [`state`] | the tables with their indexes, O(1) snapshots, the invariants as code |
 //! | [`fsm`] | commands: the only writer of [`state::State`] |
 //! | [`snapshot`] | a state as a stream of versioned records, and back |
 //! | [`scheduler`] | a snapshot and an evaluation in, a plan out |
-//! | [`broker`], [`blocked`] | which evaluation goes next; which wait for room |
+//! | [`broker`], [`blocked`] | the order of evaluations; the evaluations that wait for room |
 //! | [`applier`] | plans checked and merged into one command |
-//! | [`migrate`] | whose data an allocation gets from another node |
-//! | [`dry_run`] | what registering a job would do |
+//! | [`migrate`] | the data that an allocation gets from another node |
+//! | [`dry_run`] | the effects of registering a job |
 //! | [`heartbeat`], [`gc`], [`watch`], [`periodic`], [`converge`] | leader duties |
 //! | [`limits`] | bounds, each with its reason |
 //!

@@ -1,9 +1,9 @@
-//! Finds the data that an allocation may have from another node, and their place: the work of
+//! Finds the data that an allocation may get from another node, and their place. This is the work of
 //! `ephemeral_disk.migrate`.
 //!
-//! An agent asks its server for the data of the allocation that one of its own replaces. An agent is not told about
-//! the data of any other allocation. A node learns only about allocations whose replacement was placed on it. How the
-//! data travel is the shell's.
+//! An agent asks its server for the data of the allocation that one of its own allocations replaces. The server refuses
+//! requests for the data of any other allocation. A node learns only about allocations whose replacement was placed on
+//! it. The transfer of the data is the shell's work.
 
 use muster_domain::alloc::{ClientStatus, DesiredStatus};
 use muster_domain::id::{AllocId, NodeId};
@@ -14,21 +14,21 @@ use crate::state::State;
 /// The answer to a node that asks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DiskSource {
-    /// The data are on this node, and nobody writes to them any more.
+    /// The data are on this node, and no task writes to them any more.
     At {
         node_id: NodeId,
         /// Tasks that both allocations have.
         tasks: Vec<String>,
     },
-    /// The former allocation is on its way to its end.
+    /// The former allocation has not ended yet.
     NotEnded,
-    /// This server does not know enough yet.
+    /// This server has no record of the allocation yet.
     Unknown(UnknownReplacement),
-    /// There is nothing to be had, now or later.
+    /// There are no data to get, now or later.
     Nothing(NoDataError),
 }
 
-/// A server that is behind does not know the allocation that asks.
+/// The unknown allocation that asks: a server that is behind has no record of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("this server does not know allocation {0} yet")]
 pub struct UnknownReplacement(pub AllocId);
@@ -36,36 +36,36 @@ pub struct UnknownReplacement(pub AllocId);
 /// The reason why an allocation does not get the data of another.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoDataError {
-    /// It is on another node.
+    /// The allocation is on another node.
     #[error("allocation {0} is not on the node that asks for it; start its agent again")]
     NotYours(AllocId),
-    /// It replaces another one, or none.
+    /// The allocation replaces another allocation, or none.
     #[error("allocation {alloc_id} does not replace allocation {previous}")]
     NotItsHeir {
         alloc_id: AllocId,
         /// The allocation whose data were asked for.
         previous: AllocId,
     },
-    /// Its group does not say so.
+    /// The allocation's group does not ask for the data.
     #[error("ephemeral_disk.migrate is not set in group \"{0}\"")]
     NotAsked(String),
-    /// The other is out of the state.
+    /// The former allocation is no longer in the state.
     #[error("allocation {0} is forgotten; raise the servers' thresholds of collection")]
     Forgotten(AllocId),
-    /// The other was on the same node, which would have moved what is there.
+    /// The former allocation was on the same node, which would have moved the data.
     #[error("allocation {0} was on this node, which has its data no longer")]
     SameNode(AllocId),
-    /// The other's node is out of the state.
+    /// The node of the former allocation is no longer in the state.
     #[error("node {0} of the former allocation is purged")]
     Purged(NodeId),
-    /// The other's node is out of reach.
+    /// The node of the former allocation is out of reach.
     #[error("node {node_id} of the former allocation is {}", status.as_str())]
     OutOfReach {
         node_id: NodeId,
         /// The known status of the node.
         status: NodeStatus,
     },
-    /// The other was given up when its node was out of reach: it may have run since.
+    /// The former allocation was given up when its node was out of reach. It may have run since.
     #[error("allocation {previous} is {}: its node was out of reach, and nobody knows when it ended", status.as_str())]
     GivenUp {
         previous: AllocId,
@@ -76,7 +76,7 @@ pub enum NoDataError {
     RunsOn(AllocId),
 }
 
-/// Whether the agent of `asking` may have the data of `previous` for `alloc_id`.
+/// Decides whether the agent of `asking` may have the data of `previous` for `alloc_id`.
 #[must_use]
 pub fn judge(state: &State, asking: NodeId, alloc_id: AllocId, previous: AllocId) -> DiskSource {
     match find(state, asking, alloc_id, previous) {

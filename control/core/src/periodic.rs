@@ -5,11 +5,11 @@
 //! `L`, `W`, `#`, names of days and months, and Sunday as 7 are the same. If both days are restricted, either
 //! will do.
 //!
-//! The clock may go forward or back. A job with a fixed time of day is launched once on either day: at the end
-//! of the gap if its time is skipped, at the first of the two if its time comes twice. One with `*` or a step
-//! in its hours, minutes or seconds goes by the clock: nothing in the gap, both hours of two. Nomad skips the
-//! fixed time in the gap, and knows no difference between the two kinds. A zone `Local` is UTC here: a server
-//! that comes to lead must find the same times.
+//! The clock may go forward or back. A job with a fixed time of day is launched once on either day. If its time is
+//! skipped, it is launched at the end of the gap. If its time comes twice, it is launched at the first of the two. A
+//! job with `*` or a step in its hours, minutes or seconds follows the clock: no launch in the gap, and launches in
+//! both hours. Nomad skips the fixed time in the gap, and does not distinguish the two kinds. A zone `Local` is UTC
+//! here: a server that becomes leader must find the same times.
 
 use std::collections::BTreeMap;
 
@@ -78,14 +78,14 @@ fn parse(text: &str) -> Result<Cron, String> {
 }
 
 fn zone(periodic: &Periodic) -> Option<Tz> {
-    // Go's name for the zone of the machine: servers have no place.
+    // Go's name for the time zone of the machine. A server has no zone of its own.
     if matches!(periodic.time_zone.as_str(), "" | "Local") {
         return Some(Tz::UTC);
     }
     periodic.time_zone.parse().ok()
 }
 
-/// The first launch after `after`. `None`: there is none, or the job was not checked by [`faults`].
+/// Returns the first launch after `after`. `None`: there is no such launch, or the job was not checked by [`faults`].
 #[must_use]
 pub fn next_launch(periodic: &Periodic, after: Timestamp) -> Option<Timestamp> {
     let after = local(periodic, after)?;
@@ -93,7 +93,7 @@ pub fn next_launch(periodic: &Periodic, after: Timestamp) -> Option<Timestamp> {
     crons(periodic).filter_map(next).min()
 }
 
-/// The last launch after `after` and up to `now`.
+/// Returns the last launch after `after` and up to `now`.
 fn last_launch(periodic: &Periodic, after: Timestamp, now: Timestamp) -> Option<Timestamp> {
     let now = local(periodic, now)?;
     let last = |cron: Cron| stamp(&cron.find_previous_occurrence(&now, true).ok()?);
@@ -105,7 +105,7 @@ fn crons(periodic: &Periodic) -> impl Iterator<Item = Cron> {
     periodic.specs.iter().filter_map(|text| parse(text).ok())
 }
 
-/// `at` on the job's clock, to the second: no launch is between two seconds.
+/// Returns `at` on the job's clock, to the second: no launch is between two seconds.
 fn local(periodic: &Periodic, at: Timestamp) -> Option<DateTime<Tz>> {
     let seconds = i64::try_from(at.0 / NS_PER_S).ok()?;
     let at = DateTime::from_timestamp(seconds, 0)?;
@@ -117,14 +117,14 @@ fn stamp(at: &DateTime<Tz>) -> Option<Timestamp> {
     Some(Timestamp(seconds.checked_mul(NS_PER_S)?))
 }
 
-/// Returns the time after which a job is to be launched: it was launched then, or submitted.
+/// Returns the time after which a job is to be launched: the time of its last launch, or of its submission.
 fn base(job: &Job) -> Timestamp {
     let submitted = job.current.submit_time;
     job.launched_at
         .map_or(submitted, |last| last.max(submitted))
 }
 
-/// The next launch of each periodic job, as far as nothing about the job has changed since it was found.
+/// The next launch of each periodic job. It is valid as long as the job has not changed since it was found.
 #[derive(Debug, Default)]
 pub struct PeriodicLaunches {
     known: BTreeMap<JobKey, ScheduledJob>,
@@ -138,8 +138,8 @@ struct ScheduledJob {
 }
 
 impl PeriodicLaunches {
-    /// Returns the launches at `now`, and when to look again. Of several launches that were missed because nobody led
-    /// meanwhile, only the newest is made up for.
+    /// Returns the launches at `now`, and when to look again. If several launches were missed because there was no
+    /// leader, only the newest of them is made up for.
     pub fn due(&mut self, state: &State, now: Timestamp) -> (Vec<Entry>, Option<Timestamp>) {
         let mut before = std::mem::take(&mut self.known);
         let mut commands = Vec::new();

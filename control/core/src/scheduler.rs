@@ -1,12 +1,13 @@
 //! A snapshot and an evaluation in, a plan out.
 //!
-//! Every choice is the best of all feasible nodes: `feasible` says which nodes may be used (once per
-//! class of nodes), `rank` scores them: a few instances by looking at the `kinds` of nodes, many by keeping the best on
-//! top of a tournament, so that C instances on N nodes cost O(N + C log N). `reconciler` says what is missing and what
-//! is too much; `generic` ties it together for service and batch jobs, `system` for those that have an instance on
-//! every node. `preempt` says who makes room. `ahead` are plans that are not committed yet; system jobs neither see
-//! them nor are among them. `newcomer` finds places for jobs and one-off tasks that are about to be recorded. The
-//! same snapshot, evaluation, time and plans ahead give the same plan.
+//! Every choice is the best of all feasible nodes. `feasible` decides which nodes may be used, once per class of nodes.
+//! `rank` scores them. It places a few instances by looking at nodes by kind (`node_shapes`), and many by keeping the
+//! best node on top of a tournament. So C instances on N nodes cost O(N + C log N). `reconciler` decides which
+//! instances are missing and which are too many. `generic` uses it for service and batch jobs, `system` for jobs that
+//! have an instance on every node. `preempt` chooses the allocations that make room. `in_flight` holds plans that are
+//! not committed yet; system jobs neither see these plans nor are among them. `preplace` finds places for jobs and
+//! one-off tasks that are about to be recorded. The same snapshot, evaluation, time and plans in flight give the same
+//! plan.
 //!
 //! Deliberately absent: writing. A plan is checked against the newest state by `applier` and again when
 //! its entry is applied.
@@ -47,22 +48,22 @@ pub(crate) use system::awaited_nodes;
 pub use unplaceable::is_unplaceable;
 pub use why::{Why, WhyNode, why};
 
-/// Looks at jobs one after the other, and keeps its knowledge of the nodes and of its plans under way.
+/// Evaluates jobs one after the other, and keeps its record of the nodes and of its plans in flight.
 ///
 /// Its results are a function of the state and of those plans.
 #[derive(Debug, Default)]
 pub struct Scheduler {
     kinds: NodeShapes,
     ahead: InFlightPlans,
-    /// Jobs that were looked at before they were in the state.
+    /// The number of jobs that were evaluated before they were in the state.
     newcomers: u64,
 }
 
 impl Scheduler {
-    /// Looks at the job of `eval` in `state` at the time `now`.
+    /// Evaluates the job of `eval` in `state` at the time `now`.
     ///
-    /// An evaluation that waited for a time finds that it has come, even if the clock of the current leader says
-    /// otherwise. Work that is due then would wait for ever otherwise.
+    /// A delayed evaluation takes its time as reached, even if the clock of the current leader is behind. Otherwise the
+    /// work that is due then would wait for ever.
     #[must_use]
     pub fn schedule(
         &mut self,
@@ -76,7 +77,7 @@ impl Scheduler {
         if self.ahead.is_alone(&eval.id) || !outcome.lacks_room() {
             return outcome;
         }
-        // The plans under way may come to nothing: a lack of room is reported only for the state without them.
+        // The plans in flight may not be committed: a lack of room is reported only for the state without them.
         let others = std::mem::replace(&mut self.ahead, InFlightPlans::nothing(state));
         let outcome = self.evaluate(state, eval, now);
         let alone = std::mem::replace(&mut self.ahead, others);
@@ -95,27 +96,27 @@ impl Scheduler {
         }
     }
 
-    /// Whether plans are under way.
+    /// Returns whether plans are in flight.
     #[must_use]
     pub fn is_ahead(&self) -> bool {
         !self.ahead.is_empty()
     }
 }
 
-/// Looks at the job of `eval` in `state` at the time `now`, alone.
+/// Evaluates the job of `eval` in `state` at the time `now`, without plans in flight.
 #[must_use]
 pub fn schedule(state: &State, eval: &Evaluation, now: Timestamp) -> ScheduleOutcome {
     Scheduler::default().schedule(state, eval, now)
 }
 
-/// Whether `node_id` could take an instance that `eval` waits for: feasible, and room for one.
+/// Returns whether `node_id` could take an instance that `eval` waits for: the node is feasible and has room for one.
 #[must_use]
 pub fn could_help(state: &State, eval: &Evaluation, node_id: &NodeId) -> bool {
     generic::could_help(state, eval, node_id)
 }
 
-/// The room below which no node can help `eval` without evicting somebody. `None`: room does not tell, such as where
-/// an instance makes room for its own replacement.
+/// Returns the room below which no node can help `eval` without an eviction. `None`: the amount of room does not
+/// decide, such as when an instance makes room for its own replacement.
 pub(crate) fn needs_room(state: &State, eval: &Evaluation) -> Option<Amount> {
     // A one-off task has no instance while it waits.
     if !eval.job.is_one_off() {
@@ -127,12 +128,12 @@ pub(crate) fn needs_room(state: &State, eval: &Evaluation) -> Option<Amount> {
     groups.map(TaskGroup::ask).reduce(Amount::min)
 }
 
-/// Whether one-off tasks may take the place of less important work.
+/// Returns whether one-off tasks may evict less important allocations.
 pub(crate) fn may_evict_for_one_offs(state: &State) -> bool {
     state.config().scheduler.preemption.allows(JobType::Batch)
 }
 
-/// Returns the most that all waiting instances of `eval` take of a node.
+/// Returns the largest amount that all waiting instances of `eval` together take of a node.
 #[must_use]
 pub fn waits_for(state: &State, eval: &Evaluation) -> Amount {
     let job = state.jobs().get(&eval.job);
@@ -144,7 +145,7 @@ pub fn waits_for(state: &State, eval: &Evaluation) -> Amount {
     asks.fold(Amount::default(), Amount::plus)
 }
 
-/// Whether the scheduler could choose `node_id` for one more instance of `group`, at nobody's cost.
+/// Returns whether the scheduler could choose `node_id` for one more instance of `group`, without an eviction.
 #[cfg(test)]
 fn fits_on(
     state: &State,

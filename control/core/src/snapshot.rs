@@ -1,13 +1,14 @@
 //! A state as a stream of records, and back.
 //!
-//! The first record says the format and the hash that the state must have. The last closes the stream, so that a cut
-//! one is noticed. Data that rows share are written once, before the first that needs them. They are referred to by
-//! their place among their kind. Indexes are not written: they follow from the rows. Every record's encoding is
-//! persisted: variants are appended, and `testdata/` keeps the bytes of each. A record that changes raises the version
-//! of its kind. The writer of the stream puts that version before it; see ARCHITECTURE.md for the needs of a table.
+//! The first record has the format and the hash that the state must have. The last record closes the stream, so that a
+//! truncated stream is detected. Shared data are written once, before the first record that needs them. Other records
+//! refer to them by their position among their kind. Indexes are not written: they follow from the rows. Every record's
+//! encoding is persisted: variants are appended, and `testdata/` keeps the bytes of each. A changed record raises the
+//! version of its kind. The writer of the stream puts that version before the record; see ARCHITECTURE.md for the needs
+//! of a table.
 //!
-//! [`records`] makes records as they are taken and keeps only the places of shared data. The state that it reads may
-//! be a clone, which costs nothing and does not stop the writer.
+//! [`records`] makes records as the caller takes them and keeps only the positions of shared data. The state that it
+//! reads may be a clone, which costs nothing and does not stop the writer.
 
 mod restore;
 mod stream;
@@ -31,8 +32,8 @@ use crate::state::{Answer, ClusterPolicy, Config, RowRecord, State, StateHash};
 pub use restore::{RestoreError, StateRestore, restore};
 pub use stream::records;
 
-/// The newest format of the stream that this build reads, and the one it writes. Kinds of records have
-/// versions of their own: [`Record::KINDS`].
+/// The newest format of the stream that this build reads, and the format that it writes. Kinds of records have versions
+/// of their own: [`Record::KINDS`].
 pub const VERSION: u32 = 1;
 
 /// Makes the enum of records, and the list of their kinds.
@@ -50,11 +51,11 @@ macro_rules! records {
         }
 
         impl Record {
-            /// Every kind of record by name, with the newest version of its encoding that this build reads, which is
-            /// the one it writes. In the order of the variants.
+            /// Every kind of record by name, with the newest version of its encoding that this build reads, which it
+            /// also writes. The order is that of the variants.
             pub const KINDS: [(&'static str, u32); [$($name),+].len()] = [$(($name, $version)),+];
 
-            /// Its place in [`Self::KINDS`], which is also the first byte of its encoding.
+            /// Returns its position in [`Self::KINDS`], which is also the first byte of its encoding.
             #[must_use]
             pub fn kind(&self) -> usize {
                 match self {
@@ -74,11 +75,11 @@ records! {
     /// The data that some allocations share. Numbered from 0 in the order of the stream.
     Cohort(CohortRecord) = "cohorts", 1;
     Node(Box<NodeRecord>) = "nodes", 2;
-    /// A node that is gone and that allocations still mean by its number.
+    /// A node that is gone and to whose number allocations still refer.
     Held(RemovedNodeRecord) = "nodes gone", 1;
     Job(JobRecord) = "jobs", 1;
     Eval(Arc<Evaluation>) = "evaluations", 1;
-    /// An allocation, packed as it lies in the state; its cohort by its place in the stream.
+    /// An allocation, packed as in the state; it refers to its cohort by position in the stream.
     Alloc(Box<RowRecord>) = "allocations", 1;
     Deployment(Arc<Deployment>) = "deployments", 1;
     /// The settings, unless they are the defaults.
@@ -86,7 +87,7 @@ records! {
     /// The answer to a keyed write.
     Answer(Arc<Answer>) = "answers", 1;
     End {
-        /// Records before this one.
+        /// Number of records before this one.
         records: u64,
     } = "end", 1;
     OneOff(Arc<OneOff>) = "one-off tasks", 1;
@@ -104,11 +105,11 @@ records! {
     Scaling(ScalingRecord) = "scaling events", 1;
 }
 
-/// The records of rows that need no other record, in the order of the stream. Evaluations are not among them: they come
-/// before the allocations.
+/// Returns the records of rows that need no other record, in the order of the stream. Evaluations are not among them:
+/// they come before the allocations.
 fn whole_rows(state: &State) -> impl Iterator<Item = Record> {
     let State {
-        // In the header, and in records that `stream` makes.
+        // These are in the header, and in records that `stream` makes.
         applied: _,
         nodes: _,
         jobs: _,
@@ -138,7 +139,7 @@ fn whole_rows(state: &State) -> impl Iterator<Item = Record> {
         .chain(domains)
 }
 
-/// Writes a row that needed no other record.
+/// Writes a row from a record that needed no other record.
 fn put_whole(state: &mut State, record: Record) {
     match record {
         Record::Eval(eval) => state.put_eval(Arc::unwrap_or_clone(eval)),
@@ -149,7 +150,7 @@ fn put_whole(state: &mut State, record: Record) {
         Record::OneOff(row) => state.one_offs.put(Arc::unwrap_or_clone(row)),
         Record::OneOffTimes(times) => state.one_offs.set_times(times),
         Record::Domain(DomainRecord { domain, until }) => state.one_offs.freshen(&domain, until),
-        // `restore` carries these out.
+        // `restore` handles these records.
         Record::Header(_)
         | Record::JobVersion(_)
         | Record::Metrics(_)
@@ -258,7 +259,7 @@ impl From<NodeRecordV1> for NodeRecord {
     }
 }
 
-/// A node that is gone and that allocations still mean by its number.
+/// A node that is gone and to whose number allocations still refer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemovedNodeRecord {
     number: NodeNumber,
@@ -269,11 +270,11 @@ pub struct RemovedNodeRecord {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DomainRecord {
     domain: String,
-    /// `None`: for ever.
+    /// The end of the freshness. `None`: it does not end.
     until: Option<Timestamp>,
 }
 
-/// A job, its versions by their place in the stream.
+/// A job, with its versions by position in the stream.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobRecord {
     current: u32,
@@ -300,8 +301,8 @@ pub struct ScalingRecord {
     events: Arc<BTreeMap<String, Vec<ScalingEvent>>>,
 }
 
-/// The data shared by the instances that one plan placed for one group. Their job's version and metrics are given by
-/// their place in the stream.
+/// The data shared by the instances that one plan placed for one group. The version of their job and the metrics are
+/// given by position in the stream.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CohortRecord {
     job: u32,

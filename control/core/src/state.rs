@@ -1,10 +1,10 @@
-//! The replicated state: one file a table, its indexes beside it.
+//! The replicated state: each table in its own file, with its indexes.
 //!
-//! Written only by `fsm`, through the `pub(crate)` functions here, which keep usage, summaries and
-//! indexes in step with the rows. A clone costs a few pointer copies and stays as it is while writes go
-//! on; rows are shared. [`check::broken`] lists every invariant that does not hold.
+//! Only `fsm` writes it, through the `pub(crate)` functions here, which update usage, summaries and indexes together
+//! with the rows. A clone costs a few pointer copies and does not change with later writes; rows are shared.
+//! [`check::broken`] lists every invariant that is violated.
 //!
-//! Deliberately absent: deciding anything. That is `fsm`'s, `scheduler`'s and the duties'.
+//! Deliberately absent: decisions. `fsm`, `scheduler` and the duties decide.
 
 mod allocs;
 mod answers;
@@ -58,7 +58,7 @@ pub(crate) use digest::Digest;
 pub(crate) use jobs::{JobRow, instances, is_over};
 pub(crate) use room::RemainingCapacity;
 
-/// Everything the log has said so far.
+/// The result of all entries applied so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
     pub(crate) applied: LogIndex,
@@ -73,29 +73,29 @@ pub struct State {
     pub(crate) one_offs: OneOffs,
 }
 
-/// A row of a table that a command wrote or removed: look it up in the state to see which.
+/// A row that a command wrote or removed: if the state does not have the row, it was removed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ChangedRow {
     Node(NodeId),
-    /// A job. Its versions, its status, whether it is stopped; not the counts of its allocations.
+    /// A job: its versions, its status and its `stop` flag, but not the counts of its allocations.
     Job(Arc<JobKey>),
     Eval(EvalId),
     Deployment(DeploymentId),
     OneOff(Arc<str>),
     Alloc(AllocId),
-    /// An allocation that was removed: there is nothing to look up.
+    /// An allocation that was removed: the state has no row for it.
     AllocGone(AllocId),
 }
 
-/// Allocations that were forgotten.
+/// Allocations that were removed.
 #[derive(Debug)]
 pub(crate) struct RemovedAllocs {
     pub(crate) keys: Vec<u64>,
-    /// Their jobs; one may be named more than once.
+    /// Their jobs; a job may appear more than once.
     pub(crate) jobs: Vec<Arc<JobKey>>,
     /// Their nodes, each once.
     pub(crate) node_ids: Vec<NodeId>,
-    /// Their size, without what they share.
+    /// Their size, without the data that they share with other rows.
     pub(crate) bytes: u64,
 }
 
@@ -106,7 +106,7 @@ impl State {
         self.applied
     }
 
-    /// The newest time in rows; 0 without any. It shows when the cluster last worked.
+    /// Returns the newest time in rows; 0 without rows. It shows when the cluster last worked.
     #[must_use]
     pub fn newest_time(&self) -> Timestamp {
         let nodes = self.nodes.iter().map(|node| node.status_at);
@@ -117,7 +117,7 @@ impl State {
         times.max().unwrap_or(Timestamp(0))
     }
 
-    /// Makes the ids of rows the cluster's own. Only a state without rows takes a tag.
+    /// Sets the cluster's part of the ids of rows. Only a state without rows takes a tag.
     pub fn set_cluster(&mut self, cluster: ClusterTag) {
         self.allocs.set_cluster(cluster);
     }
@@ -128,8 +128,8 @@ impl State {
         self.allocs.cluster()
     }
 
-    /// Says that this state, read from a saved snapshot, became the state with the entry at `index`. A waiter for a
-    /// change of a table then sees one.
+    /// Records that this state, read from a saved snapshot, became the state with the entry at `index`. So a caller
+    /// that waits for a change of a table sees one.
     pub fn restored_at(&mut self, index: LogIndex) {
         let Self {
             applied,
@@ -145,7 +145,7 @@ impl State {
         } = self;
         *applied = index;
         if network.create_index > LogIndex(0) {
-            // Nodes may know a later one, and this one holds from here on.
+            // Nodes may have a later policy; with this index the restored policy is newer than that.
             network.modify_index = index;
         }
         nodes.set_index(index);
@@ -186,7 +186,7 @@ impl State {
         &self.deployments
     }
 
-    /// The settings that operators change.
+    /// Returns the settings that operators change.
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.config
@@ -198,7 +198,7 @@ impl State {
         &self.network
     }
 
-    /// Answers kept for repeated writes.
+    /// Returns the answers kept for repeated writes.
     #[must_use]
     pub fn answers(&self) -> &Answers {
         &self.answers
@@ -239,7 +239,7 @@ impl State {
         }
     }
 
-    /// The state made anew from its rows, for a check of its indexes.
+    /// Returns the state rebuilt from its rows, for a check of its indexes.
     pub(crate) fn rebuilt(&self) -> Self {
         let Self {
             applied,
@@ -282,7 +282,7 @@ impl State {
         anew
     }
 
-    /// Names of the tables in which two states differ.
+    /// Returns the names of the tables in which two states differ.
     pub(crate) fn differing(&self, other: &Self) -> Vec<&'static str> {
         let Self {
             applied: _,
@@ -311,7 +311,7 @@ impl State {
         differing.map(|(table, _)| table).collect()
     }
 
-    /// The last entry that changed each table, by the table's name. The answers have none.
+    /// Returns the last entry that changed each table, by the table's name. The table of answers has none.
     pub(crate) fn indexes(&self) -> [(&'static str, LogIndex); 8] {
         let Self {
             applied: _,
@@ -349,13 +349,14 @@ impl State {
         number.map_or(0, |number| self.allocs.live_on(number))
     }
 
-    /// Writes an allocation that is not there, and takes its share of its node.
+    /// Writes a new allocation, and takes its share of its node.
     pub(crate) fn insert_alloc(&mut self, key: u64, row: Row) {
         let node_id = self.node_meant(row.node());
         self.insert_alloc_on(key, row, node_id);
     }
 
-    /// The node that an allocation means by `number`, also one that is gone. Cheaper than to ask the allocation.
+    /// Returns the node to which allocations refer by `number`, even if it is gone. This is cheaper than through the
+    /// allocation.
     #[must_use]
     pub fn node_meant(&self, number: NodeNumber) -> NodeId {
         match self.nodes.column_at(number) {
@@ -364,8 +365,8 @@ impl State {
         }
     }
 
-    /// Writes allocations that are not there, by key from `first` on, and takes their shares of their nodes: instances
-    /// of one cohort that are placed and hold nothing but amounts.
+    /// Writes new allocations with consecutive keys from `first` on, and takes their shares of their nodes. They are
+    /// instances of one cohort that are placed and have no holdings except amounts.
     pub(crate) fn insert_siblings(&mut self, first: u64, rows: Vec<Row>) {
         let mut nodes = Vec::with_capacity(rows.len());
         for row in &rows {
@@ -397,7 +398,7 @@ impl State {
         self.deployments.write(Arc::new(deployment), is_used);
     }
 
-    /// Tells evaluations whether they may be freed, and deployments whether they are in use.
+    /// Updates whether evaluations may be freed, and whether deployments are in use.
     fn moved(&mut self, moved: &AffectedRows) {
         let AffectedRows {
             eval_id,
@@ -413,7 +414,7 @@ impl State {
         }
     }
 
-    /// Changes an allocation and moves what its node uses. Says whether it set room free: all that it took, or some.
+    /// Changes an allocation and updates the usage of its node. Returns whether some or all of its share was freed.
     pub(crate) fn update_alloc(&mut self, key: u64, change: impl FnOnce(&mut Row)) -> bool {
         let Some(updated) = self.allocs.update(key, change) else {
             return false;
@@ -432,7 +433,7 @@ impl State {
         before.is_some_and(|took| after.is_none_or(|takes| took.exceeds(takes).is_some()))
     }
 
-    /// Forgets allocations. Says which there were, and where.
+    /// Removes allocations. Returns the removed ones and their nodes.
     pub(crate) fn remove_allocs(&mut self, keys: Vec<u64>) -> RemovedAllocs {
         let nodes = &mut self.nodes;
         let removed = self.allocs.remove_all(keys, |row| {
@@ -471,7 +472,7 @@ impl State {
         }
     }
 
-    /// Forgets an evaluation.
+    /// Removes an evaluation.
     pub(crate) fn remove_eval(
         &mut self,
         eval_id: &EvalId,
@@ -480,7 +481,7 @@ impl State {
         self.evals.delete(eval_id, false, index)
     }
 
-    /// Forgets a deployment.
+    /// Removes a deployment.
     pub(crate) fn remove_deployment(
         &mut self,
         id: &DeploymentId,
@@ -489,7 +490,7 @@ impl State {
         self.deployments.delete(id, false, index)
     }
 
-    /// Forgets a node.
+    /// Removes a node.
     pub(crate) fn remove_node(&mut self, node_id: &NodeId, index: LogIndex) {
         let is_meant = self
             .nodes

@@ -1,11 +1,12 @@
-//! Changes that time alone brings: deployments that miss their deadline, and nodes that are emptied step by step.
+//! Changes that only time causes: deployments that miss their deadline, and nodes that are drained step by step.
 //!
-//! A function of the state and the time: it says what to propose now and when to look again. Looking twice proposes
-//! nothing twice, because what was proposed shows in the state; so a lost entry costs a look.
+//! The module is a function of the state and the time. It returns the commands to propose now, and when to look again.
+//! Looking twice proposes nothing twice, because the effect of a proposal shows in the state. So a lost entry costs one
+//! more look.
 //!
-//! How a node is emptied: instances of services leave as their group's `migrate` block lets them, a few at a time
-//! while enough others are healthy; those of batch jobs are waited for; those of system jobs leave last. At the
-//! deadline everything that is left goes at once. The drain is complete when the last of them has really ended.
+//! A drain goes through these steps. Instances of services leave as their group's `migrate` block allows: a few at a
+//! time while enough others are healthy. Instances of batch jobs may finish. Instances of system jobs leave last. At
+//! the deadline all remaining instances leave at once. The drain is complete when the last of them has really ended.
 
 mod timing;
 
@@ -24,15 +25,15 @@ use crate::state::{AllocView, State};
 
 pub use timing::Watcher;
 
-/// The commands to propose now, and when to look again though nothing changes.
+/// The commands to propose now, and when to look again although nothing changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DueCommands {
     pub commands: Vec<Entry>,
-    /// `None`: not before something changes.
+    /// The time of the next look. `None`: when something changes.
     pub next: Option<Timestamp>,
 }
 
-/// Whether anything of `state` needs to be looked at.
+/// Returns whether anything in `state` needs a look.
 #[must_use]
 pub fn is_needed(state: &State) -> bool {
     state.nodes().draining().next().is_some() || state.deployments().active().next().is_some()
@@ -127,7 +128,7 @@ fn drain_node(
         .allocs_on(&node.spec.id)
         .filter(|alloc| !alloc.client_status().is_terminal())
         .filter(|alloc| {
-            // An instance that was to be restarted here ends: the node takes nothing anew.
+            // An instance that was to be restarted here ends, because the node takes no new instance.
             let is_ignored = drain.spec.ignore_system_jobs && !alloc.transition().migrate;
             !(is_ignored && is_system(alloc))
         })
@@ -147,13 +148,13 @@ fn drain_node(
             continue;
         }
         let Transition { migrate, .. } = alloc.transition();
-        // One that was asked to leave before the drain began may have had no other place than this node.
+        // An instance that was asked to leave before the drain began may have had no other place than this node.
         let may_be_stuck = is_over || is_system(&alloc);
         if migrate && !(may_be_stuck && is_forgotten(state, alloc)) {
             continue;
         }
         match alloc.job().spec.job_type {
-            // One that was asked to leave before the drain began waits for no other.
+            // An instance that was asked to leave before the drain began waits for no other.
             JobType::System | JobType::SysBatch if only_system || migrate => {
                 leaving.push(alloc.id());
             }
@@ -167,7 +168,7 @@ fn drain_node(
     }
 }
 
-/// Whether nobody is about to look at the job of an allocation that should have left.
+/// Returns whether no evaluation will look at the job of an allocation that should have left.
 fn is_forgotten(state: &State, alloc: AllocView<'_>) -> bool {
     let mut open = state.evals().open_of_job(alloc.job_key());
     !open.any(|eval| eval.status == EvalStatus::Pending)

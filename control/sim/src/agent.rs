@@ -1,8 +1,7 @@
-//! An agent: the pure agent around a mock driver, and its link to a server.
+//! A simulated agent: the pure agent around a mock driver, and its link to a server.
 //!
-//! Stands for the shell `agent`: what is decided is decided by `agent-core`; here effects are carried out
-//! on a [`Host`], reports wait until they are committed, and a session is held with one server after the
-//! other.
+//! This module stands for the shell `agent`. `agent-core` makes all decisions. This module carries out the effects on
+//! a [`Host`] and keeps each report until it is committed. It holds a session with one server at a time.
 
 mod link;
 mod outbox;
@@ -26,16 +25,17 @@ use crate::limits;
 use link::Link;
 use outbox::Outbox;
 
-/// An allocation that exists.
+/// An allocation that this agent runs.
 #[derive(Debug)]
 struct Runner {
     core: AllocRunner,
     desired: DesiredAlloc,
-    /// Its record was lost: what runs of it is taken for what was asked for.
+    /// Whether the agent adopted the allocation without a stored record. Its running processes then count as the
+    /// requested tasks.
     adopted: bool,
 }
 
-/// An agent's memory.
+/// The in-memory state of an agent.
 #[derive(Debug)]
 pub struct Agent {
     desired: Desired,
@@ -43,23 +43,23 @@ pub struct Agent {
     turns: StartDependencies,
     outbox: Outbox,
     link: Link,
-    /// Time at which the store writes what it was given.
+    /// The time at which the store writes its pending data.
     flush_at: Option<Timestamp>,
     swept: bool,
-    /// The first set of the session is whole.
+    /// Whether the agent has received the first desired set of the session completely.
     whole: bool,
-    /// Messages of the past, to be repeated.
+    /// Earlier messages of the control plane, kept so that the simulator can repeat them.
     history: VecDeque<DesiredUpdate>,
 }
 
 impl Agent {
-    /// Whether everything that the agent runs is known to all.
+    /// Whether a server has committed every report of this agent and its session is live.
     #[must_use]
     pub fn is_reported(&self) -> bool {
         self.outbox.is_empty() && self.link.is_live()
     }
 
-    /// Allocations that are not over.
+    /// Returns the allocations that are not terminal.
     pub fn live(&self) -> impl Iterator<Item = AllocId> + use<'_> {
         self.runners
             .iter()
@@ -69,7 +69,7 @@ impl Agent {
 }
 
 impl Host {
-    /// An agent starts with what the last one stored.
+    /// Starts an agent with the data that the previous agent stored.
     pub fn start_agent(&mut self, env: &mut Env) {
         self.store = self.stored.clone();
         let known = self.store.allocs.values();
@@ -138,7 +138,7 @@ impl Host {
 
     fn run_restored(&mut self, core: AllocRunner, desired: DesiredAlloc, env: &mut Env) {
         if let Some(agent) = &mut self.agent {
-            // Nobody knows whether the last report of the earlier agent arrived.
+            // The agent cannot know whether the last report of the previous agent arrived.
             agent.outbox.put(core.report());
         }
         self.run(core, desired, false, env);
@@ -171,7 +171,7 @@ impl Host {
         format!("told {reported:?}, wanted {wanted:?}, processes {processes:?}, runner {core:?}")
     }
 
-    /// Something happened in the machine.
+    /// Handles an event of the machine.
     pub fn handle_event(&mut self, event: HostEvent, env: &mut Env) {
         match event {
             HostEvent::Ends {
@@ -232,7 +232,7 @@ impl Host {
         }
     }
 
-    /// The control plane says what it wants.
+    /// Handles an update of the desired state from the control plane.
     fn handle_news(&mut self, news: DesiredUpdate, env: &mut Env) {
         let (host, life) = (self.at, self.life);
         let Some(agent) = &mut self.agent else {
@@ -268,7 +268,7 @@ impl Host {
         let Some(agent) = &mut self.agent else {
             return;
         };
-        // The end of a set counts for the session it was sent in.
+        // The end of a set counts only for the session in which it was sent.
         agent.history.push_back(DesiredUpdate {
             complete: None,
             ..news
@@ -293,7 +293,8 @@ impl Host {
 
     fn change(&mut self, change: Change, env: &mut Env) {
         match change {
-            // A process found here runs already, even if the lost store and the servers do not know it.
+            // Processes found here are already running, even if the lost store and the servers have no record of
+            // them.
             Change::Start(desired)
                 if !self.has_processes(desired.alloc_id) && !self.may_have_run(&desired) =>
             {
@@ -314,7 +315,8 @@ impl Host {
         }
     }
 
-    /// Whether a one-off task of which nothing is recorded was here: its directories are. It runs at most once.
+    /// Whether a one-off task may have run here although no record of it exists: its directories are present. Such a
+    /// task runs at most once.
     fn may_have_run(&self, desired: &DesiredAlloc) -> bool {
         desired.job.spec.is_one_off() && self.dirs.contains(&desired.alloc_id)
     }
@@ -370,7 +372,7 @@ impl Host {
         }
     }
 
-    /// Time has passed.
+    /// Does the work that is due at the current time.
     pub fn handle_timeout(&mut self, env: &mut Env) {
         let Some(agent) = &mut self.agent else {
             return;
@@ -396,7 +398,7 @@ impl Host {
         self.advance_link(env);
     }
 
-    /// Returns the time at which something is due.
+    /// Returns the time at which the next work is due.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Timestamp> {
         let agent = self.agent.as_ref()?;
@@ -409,7 +411,7 @@ impl Host {
     }
 }
 
-/// The same allocations, as if each had last been changed before everything: the next message wins.
+/// Returns the same allocations with modify index 0, so that the next message replaces each of them.
 fn with_reset_indexes(desired: &Desired) -> Desired {
     Desired::restore(desired.iter().map(|alloc| DesiredAlloc {
         alloc_modify_index: LogIndex(0),

@@ -1,4 +1,4 @@
-//! Commands and answers in a few words, for the trace.
+//! Short descriptions of commands and answers, for the trace.
 
 use muster_control_core::fsm::{
     AllocCommand, ApplyResult, ChangedRow, Command, DeploymentCommand, EvalCommand, GcCommand,
@@ -12,7 +12,7 @@ use muster_domain::id::NodeId;
 
 use crate::limits;
 
-/// A command in a few words.
+/// Describes a command in a few words.
 #[must_use]
 #[expect(clippy::too_many_lines, reason = "one arm a command, no more in it")]
 pub fn command(command: &Command) -> String {
@@ -142,13 +142,13 @@ fn node_reports(node_id: NodeId, reports: &[AllocReport]) -> String {
     format!("{} reports {}", node(node_id), words.join(", "))
 }
 
-/// The simulator's nodes have their names for ids.
+/// Returns the name of a node. The simulator uses node names as node ids.
 fn node(node_id: NodeId) -> String {
     let name = node_id.0.iter().take_while(|byte| **byte != 0);
     name.map(|byte| char::from(*byte)).collect()
 }
 
-/// An answer in a few words.
+/// Describes an answer in a few words.
 #[must_use]
 pub fn response(response: &Response) -> String {
     match response {
@@ -162,7 +162,7 @@ pub fn response(response: &Response) -> String {
     }
 }
 
-/// The jobs, evaluations, deployments and allocations that an entry changed, in a few words each.
+/// Describes the jobs, evaluations, deployments and allocations that an entry changed, in a few words each.
 pub fn changed(applied: &ApplyResult, state: &State) -> impl Iterator<Item = String> {
     applied.changed.iter().filter_map(|changed| match changed {
         ChangedRow::Job(key) => {
@@ -193,7 +193,7 @@ fn deployment(row: &Deployment) -> String {
     format!("deployment {id} of {job} v{version} {status} {groups:?}")
 }
 
-/// An allocation in a few words.
+/// Describes an allocation in a few words.
 #[must_use]
 pub fn alloc(alloc: AllocView<'_>) -> String {
     let at = alloc.modify_time().since(limits::EPOCH);

@@ -1,42 +1,42 @@
-//! Deliberate bugs: what the simulator must be able to find.
+//! Deliberate bugs that the simulator must be able to find.
 //!
-//! A simulator that finds nothing proves nothing. Each of these is a mistake that somebody has made in a
-//! system like this one; switched on, it must be found within a stated number of seeds (`tests/bugs.rs`).
-//! They live in the simulator's shell around the cores, so no release contains them.
+//! A simulator that finds no bug proves nothing. Each bug is a mistake that developers of similar systems have made.
+//! If it is switched on, it must be found within a stated number of seeds (`tests/bugs.rs`). The bugs are in the
+//! simulator's shell around the cores, so no release contains them.
 
-/// A deliberate bug.
+/// A deliberate bug that a run can switch on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Bug {
-    /// A leader commits what its own disk has.
+    /// A leader commits entries as soon as they are on its own disk.
     CommitWithoutQuorum,
     /// A follower acknowledges entries that its disk does not have yet.
     AckBeforeSync,
-    /// A vote for another is not written down, so that a server votes twice in a term.
+    /// A vote for another server is not written to disk, so that a server votes twice in a term.
     VoteForgotten,
-    /// Applying looks at the server's own clock.
+    /// Applying an entry reads the server's own clock.
     ApplyWithClock,
-    /// Effects that were lost are never looked for in the state.
+    /// Lost effects are never recovered from the state.
     LostEffect,
-    /// A server that comes to lead schedules before its state holds all that was committed, and plans
-    /// are not checked against the newest state.
+    /// A new leader schedules before its state holds all committed entries, and plans are not checked against the
+    /// newest state.
     DoublePlacement,
-    /// A leader answers a linearizable read without asking whether it still leads.
+    /// A leader answers a linearizable read without checking that it still leads.
     StaleRead,
-    /// A server that comes to lead does not give nodes a full period.
+    /// A new leader does not give nodes a full heartbeat period.
     ForgottenGrace,
     /// A follower acknowledges heartbeats that no leader has counted.
     UncountedHeartbeat,
-    /// An agent takes whatever message comes last for the newest.
+    /// An agent treats the message that arrives last as the newest one.
     OlderDesired,
-    /// The key of a write is not looked at, so that a retry is applied twice.
+    /// The key of a write is ignored, so that a retry is applied twice.
     KeyIgnored,
-    /// A collection that somebody asked for is over with the first slice of each rule.
+    /// A forced collection ends after the first slice of each rule.
     HalfCollection,
-    /// Ages are reckoned by the clock of deadlines, not by that of rows.
+    /// A collection computes ages with the clock of deadlines instead of the clock of rows.
     OtherClock,
-    /// A job goes without its deployments.
+    /// A job is removed without its deployments.
     LeftDeployments,
-    /// A job that was stopped goes back, and runs, when its deployment fails.
+    /// A stopped job reverts to an earlier version, and runs, when its deployment fails.
     RevivedJob,
 }
 

@@ -1,5 +1,5 @@
-//! Users: programs that register, update and stop jobs, and read. Each has one request under way at a
-//! time, asks again under the same key when no answer comes, and asks another server each time.
+//! Users: programs that register, update and stop jobs, and read. A client has one request under way at a time. If no
+//! answer comes, it repeats the request under the same key and asks a different server each time.
 
 use std::time::Duration;
 
@@ -18,25 +18,25 @@ use crate::rng::SimRng;
 struct Request {
     number: u64,
     ask: Ask,
-    /// The least index that a read must see, and after which a collection must be. It was acknowledged, or committed,
+    /// The least index that a read must see, or after which a collection must begin. It was acknowledged or committed
     /// when the request began.
     floor: u64,
     tries: u32,
     until: Timestamp,
 }
 
-/// A client.
+/// A client that sends one request after the other.
 #[derive(Debug)]
 pub struct Client {
     at: usize,
     next: u64,
     request: Option<Request>,
-    /// Deployments that were under way when it read last.
+    /// The deployments that were active at the client's last read.
     deployments: Vec<DeploymentId>,
 }
 
 impl Client {
-    /// A client that has asked nothing.
+    /// Creates a client without a request.
     #[must_use]
     pub fn new(at: usize) -> Self {
         Self {
@@ -47,13 +47,13 @@ impl Client {
         }
     }
 
-    /// Whether it waits for an answer.
+    /// Whether the client waits for an answer.
     #[must_use]
     pub fn waits(&self) -> bool {
         self.request.is_some()
     }
 
-    /// It is its turn: asks something new, or again.
+    /// Sends a new request, or repeats the request that is under way.
     pub fn act(&mut self, nodes: &[NodeId], env: &mut Env) {
         let client = self.at;
         match &mut self.request {
@@ -101,7 +101,7 @@ impl Client {
         env.send(Endpoint::Client(self.at), Endpoint::Server(server), message);
     }
 
-    /// A server has answered.
+    /// Handles the answer of a server.
     pub fn handle_answer(&mut self, number: u64, answer: Answer, env: &mut Env) {
         let client = self.at;
         let Some(request) = self.request.as_mut().filter(|r| r.number == number) else {
@@ -184,7 +184,7 @@ fn task(dice: &mut SimRng) -> NewOneOff {
     }
 }
 
-/// Promoted are those that wait for it; of others that is refused.
+/// Returns a change of a deployment. A promotion is refused unless the deployment waits for it.
 fn change(dice: &mut SimRng) -> DeploymentChange {
     match dice.below(10) {
         0 => DeploymentChange::Fail,
@@ -197,7 +197,7 @@ fn change(dice: &mut SimRng) -> DeploymentChange {
 fn step(dice: &mut SimRng) -> OneOffChange {
     let step = match dice.below(4) {
         0 => OneOffStep::Cancel,
-        // Over before anybody looks, or when the storm is.
+        // The claim ends either immediately or not before the end of the storm.
         1 => OneOffStep::Claim {
             until: Timestamp(u64::from(dice.between(0, 1)) * (u64::MAX >> 1)),
             for_callback: false,
@@ -212,7 +212,7 @@ fn step(dice: &mut SimRng) -> OneOffChange {
     }
 }
 
-/// A job keeps its type: it is in its name.
+/// Returns the name and the type of a job. The name contains the type, so that a job keeps its type.
 fn name(dice: &mut SimRng) -> (String, JobType) {
     if dice.chance(35) {
         (format!("batch-{}", dice.below(3)), JobType::Batch)
@@ -254,7 +254,7 @@ fn job(dice: &mut SimRng) -> JobSpec {
     spec
 }
 
-/// Step by step, so fast that a deployment has time to end before the job's next version.
+/// Returns a rolling update. It is so fast that a deployment can end before the job's next version.
 fn update(dice: &mut SimRng) -> UpdateStrategy {
     let healthy_deadline = dice.millis(4_000, 12_000);
     let canary = if dice.chance(40) {

@@ -1,8 +1,8 @@
-//! A server's disk: what is written, and what of it a crash leaves.
+//! A server's disk: the written data, and the part that survives a crash.
 //!
-//! Writes reach the disk in order. Synced writes survive. Of the others a crash keeps a prefix that
-//! the seed decides. Memory is ahead of the disk, never beside it: [`Raft`](crate::raft::Raft) holds the
-//! [`Image`] it believes in, and each operation changes both, the disk's later.
+//! Writes reach the disk in order. Synced writes survive. The seed decides which prefix of the other writes survives
+//! a crash. [`Raft`](crate::raft::Raft) holds its own [`Image`] in memory. Each operation changes that image first
+//! and the disk later, so memory is never behind the disk.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,39 +11,39 @@ use crate::log::{Entry, Log, Position};
 use crate::machine::Snapshot;
 use crate::rng::SimRng;
 
-/// A write.
+/// An operation that is written to the disk.
 #[derive(Clone, Debug)]
 pub enum Op {
     Vote {
         term: u64,
-        /// The server that got the vote in it.
+        /// The server that received this server's vote in the term.
         voted: Option<usize>,
     },
     /// An entry at the end of the log.
     Append(Arc<Entry>),
-    /// Drop this index and all after it.
+    /// Drops the entry at this index and all later entries.
     Truncate(u64),
-    /// A snapshot, and what the log may forget with it.
+    /// Stores a snapshot, and removes the part of the log that it replaces.
     Snapshot {
         snapshot: Arc<Snapshot>,
-        /// Forget up to here.
+        /// The last position that is removed from the log.
         base: Position,
     },
 }
 
-/// Everything that is written.
+/// The state that results from all writes.
 #[derive(Clone, Debug, Default)]
 pub struct Image {
     /// The newest term seen.
     pub term: u64,
-    /// The server that got the vote in it.
+    /// The server that received this server's vote in the current term.
     pub voted: Option<usize>,
     pub log: Log,
     pub snapshot: Option<Arc<Snapshot>>,
 }
 
 impl Image {
-    /// Carries out a write.
+    /// Carries out one write.
     pub fn apply(&mut self, op: &Op) {
         match op {
             Op::Vote { term, voted } => {
@@ -59,7 +59,7 @@ impl Image {
         }
     }
 
-    /// Whether the entry at `at` is here, in the log or in the snapshot.
+    /// Whether the log or the snapshot contains the entry at `at`.
     #[must_use]
     pub fn holds(&self, at: Position) -> bool {
         let in_snapshot = self
@@ -70,36 +70,36 @@ impl Image {
     }
 }
 
-/// A disk.
+/// A disk with writes that are not synced yet.
 #[derive(Debug, Default)]
 pub struct Disk {
     durable: Image,
     pending: VecDeque<Op>,
     written: u64,
     synced: u64,
-    /// A sync is under way.
+    /// Whether a sync is under way.
     pub syncing: bool,
-    /// The disk has no room: nothing is synced until it has.
+    /// Whether the disk is full. A full disk syncs nothing.
     pub full: bool,
-    /// A sync takes long.
+    /// Whether a sync takes longer than usual.
     pub slow: bool,
 }
 
 impl Disk {
-    /// Takes a write; gives back its number, counted from 1.
+    /// Accepts a write and returns its number, counted from 1.
     pub fn write(&mut self, op: Op) -> u64 {
         self.pending.push_back(op);
         self.written += 1;
         self.written
     }
 
-    /// The number of the newest write.
+    /// Returns the number of the newest write.
     #[must_use]
     pub fn written(&self) -> u64 {
         self.written
     }
 
-    /// The number of the newest write that survives a crash.
+    /// Returns the number of the newest write that survives a crash.
     #[must_use]
     pub fn synced(&self) -> u64 {
         self.synced
@@ -111,7 +111,7 @@ impl Disk {
         &self.durable
     }
 
-    /// Everything up to the write `upto` survives from here on.
+    /// Marks all writes up to the number `upto` as synced.
     pub fn handle_synced(&mut self, upto: u64) {
         while self.synced < upto
             && let Some(op) = self.pending.pop_front()
@@ -121,7 +121,7 @@ impl Disk {
         }
     }
 
-    /// The server dies: some of what was not synced is lost.
+    /// Crashes the disk. A random part of the writes that were not synced is lost.
     pub fn crash(&mut self, dice: &mut SimRng) {
         let kept = dice.below(self.pending.len() + 1);
         for op in self.pending.drain(..).take(kept) {

@@ -1,7 +1,7 @@
 //! The leader's duties: broker, applier, heartbeats, collection, deployments. Each leader begins them again from the
 //! state.
 //!
-//! Stands for `control/src/leader`, around the same cores.
+//! This module stands for `control/src/leader`, and uses the same cores.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -31,17 +31,17 @@ use crate::server::waiter::Waiter;
 /// The purpose of a proposal of the duties.
 #[derive(Debug)]
 pub enum ProposalReason {
-    /// The applier waits for it.
+    /// The applier waits for the merged plans.
     Plans(Box<MergedPlans>),
-    /// A node is silent.
+    /// A node has sent no heartbeat for too long.
     Down(NodeId),
-    /// The collection goes on with its next slice.
+    /// A collection continues with its next slice.
     Garbage(Box<Entry>),
-    /// Time has changed one-off tasks.
+    /// One-off tasks have reached a time limit.
     Converge,
-    /// Time has changed deployments.
+    /// Deployments have reached a time limit.
     Watch,
-    /// Callbacks are to be made.
+    /// The leader claims callbacks before it makes them.
     Claim(Vec<Arc<OneOff>>, Timestamp),
     Called,
 }
@@ -50,7 +50,7 @@ pub enum ProposalReason {
 #[derive(Debug)]
 struct CallbackCall {
     ends: Timestamp,
-    /// The change that it results in.
+    /// The change of the one-off task that records the result of the callback.
     change: OneOffChange,
 }
 
@@ -58,17 +58,17 @@ struct CallbackCall {
 #[derive(Debug)]
 enum GcStep {
     Propose(Entry),
-    /// The collection that was asked for is over.
+    /// The forced collection is over.
     Finish(Waiter),
 }
 
-/// Deployments on which time has passed.
+/// Deployments that have reached a time limit.
 #[derive(Debug)]
 struct Watch {
     watcher: Watcher,
-    /// The commands that it found, but for the one that is on its way.
+    /// The commands that are not proposed yet.
     found: VecDeque<Entry>,
-    /// One is on its way.
+    /// Whether a command is proposed and not applied yet.
     writing: bool,
 }
 
@@ -76,28 +76,28 @@ struct Watch {
 #[derive(Debug, Default)]
 struct Callbacks {
     under_way: Vec<CallbackCall>,
-    /// Some callbacks are being claimed.
+    /// Whether a claim of callbacks is proposed and not applied yet.
     claiming: bool,
-    /// The results of some are being written.
+    /// Whether callback results are proposed and not applied yet.
     writing: bool,
 }
 
-/// The duties of one reign.
+/// The duties of a server during one period of leadership, called a reign.
 #[derive(Debug)]
 pub struct Duties {
-    /// Tells this reign from others.
+    /// The identity of this reign.
     pub reign: (u64, u64),
     broker: Broker,
     heartbeats: Heartbeats,
     collector: Collector,
     /// Outcomes that wait for the applier.
     waiting: Vec<(Delivery, ScheduleOutcome)>,
-    /// A command of the applier is on its way.
+    /// Whether a command of the applier is proposed and not applied yet.
     applying: bool,
-    /// Deliveries that workers have.
+    /// The number of deliveries that workers hold.
     busy: usize,
     garbage: VecDeque<GcStep>,
-    /// A slice is on its way.
+    /// Whether a slice is proposed and not applied yet.
     collecting: bool,
     /// Waiters whose collections are over.
     collected: Vec<Waiter>,
@@ -108,7 +108,7 @@ pub struct Duties {
 }
 
 impl Duties {
-    /// Begins with what the state says.
+    /// Begins the duties from the state.
     #[must_use]
     pub fn begin(state: &State, reign: (u64, u64), env: &Env) -> Self {
         let mut duties = Self {
@@ -133,7 +133,7 @@ impl Duties {
         };
         duties.broker.lead(state, env.now);
         let since = if env.has(Bug::ForgottenGrace) {
-            // As if everybody had been heard of long ago.
+            // Each node counts as last heard of 14 seconds ago.
             Timestamp(env.now.0 - 14_000_000_000)
         } else {
             env.now
@@ -142,15 +142,15 @@ impl Duties {
         duties
     }
 
-    /// Effects were lost: begins again from the state.
+    /// Begins again from the state, because effects were lost.
     pub fn restart(&mut self, state: &State, now: Timestamp) {
         self.reign.1 += 1;
         self.waiting.clear();
-        // The next interval finds the same garbage; who waits for it asks again.
+        // The next interval finds the same garbage. A caller that waits for a collection asks again.
         self.garbage.clear();
         self.watch.found.clear();
         self.watch.watcher.handle_failure(now);
-        // Answers to what is under way do not come any more.
+        // The pending proposals get no answers any more.
         (self.applying, self.collecting, self.converging) = (false, false, false);
         self.watch.writing = false;
         (self.callbacks.claiming, self.callbacks.writing) = (false, false);
@@ -159,7 +159,7 @@ impl Duties {
         self.heartbeats.lead(state, now);
     }
 
-    /// An entry was applied.
+    /// Handles the effects of an applied entry.
     pub fn handle_effects(&mut self, state: &State, effects: &[Effect], now: Timestamp) {
         if watch::is_needed(state) {
             self.watch.watcher.handle_change();
@@ -186,7 +186,7 @@ impl Duties {
                 Effect::RulesEased => self.broker.handle_eased(state.applied(), now),
                 Effect::NodeReady(node_id) => self.heartbeats.track(node_id, now),
                 Effect::NodeGone(node_id) => self.heartbeats.untrack(&node_id),
-                // Made where the term of the entry is known.
+                // The server handles callback claims, because it knows the term of the entry.
                 Effect::CallbackClaimed(_)
                 | Effect::NodeChanged(_)
                 | Effect::NodeForgot(_)
@@ -196,7 +196,8 @@ impl Duties {
         }
     }
 
-    /// The end of the task of `alloc_id` has claimed its callback for this leader. `at` is the wall clock.
+    /// Handles the end of a task that claimed its callback for this leader, in the allocation `alloc_id`. `at` is the
+    /// wall clock.
     pub fn handle_claimed(
         &mut self,
         state: &State,
@@ -214,7 +215,7 @@ impl Duties {
         }
     }
 
-    /// Makes a callback that is claimed until then, if there is time for it.
+    /// Makes a callback that is claimed until `until`, if enough time remains.
     fn call(
         &mut self,
         row: &OneOff,
@@ -242,7 +243,7 @@ impl Duties {
         self.callbacks.under_way.push(CallbackCall { ends, change });
     }
 
-    /// Callbacks that are due and claimed by nobody, and that they are to be claimed.
+    /// Returns a command that claims the due callbacks that are not claimed.
     fn claim(&mut self, state: &State, at: Timestamp) -> Option<(Entry, ProposalReason)> {
         let one_offs = state.one_offs();
         let places = one_offs.callback_places("");
@@ -266,7 +267,7 @@ impl Duties {
         Some((command, ProposalReason::Claim(rows, until)))
     }
 
-    /// Returns the results of callbacks that are over.
+    /// Returns a command that records the results of finished callbacks.
     fn called(&mut self, now: Timestamp, at: Timestamp) -> Option<(Entry, ProposalReason)> {
         let (over, calls) = std::mem::take(&mut self.callbacks.under_way)
             .into_iter()
@@ -284,7 +285,7 @@ impl Duties {
         ))
     }
 
-    /// A node was heard of. False: nothing is expected of it, so it is not counted.
+    /// Counts a heartbeat. Returns false if no heartbeat is expected from the node.
     pub fn handle_beat(&mut self, node_id: NodeId, now: Timestamp) -> bool {
         match self.heartbeats.handle_beat(node_id, now) {
             HeartbeatOutcome::Counted => true,
@@ -292,8 +293,7 @@ impl Duties {
         }
     }
 
-    /// A proposal of this reign was answered.
-    /// `at` is the wall clock.
+    /// Handles the answer to a proposal of this reign. `at` is the wall clock.
     pub fn settle(
         &mut self,
         purpose: ProposalReason,
@@ -340,7 +340,7 @@ impl Duties {
         }
     }
 
-    /// An evaluation for a free worker, with the plan it will come up with. `at` is the wall clock.
+    /// Returns an evaluation for a free worker, with the plan that the worker will produce. `at` is the wall clock.
     pub fn next_work(
         &mut self,
         state: &State,
@@ -359,12 +359,12 @@ impl Duties {
         ))
     }
 
-    /// A worker died with what it had; its delivery runs out.
+    /// Loses a worker together with its delivery. The delivery times out.
     pub fn lose_worker(&mut self) {
         self.busy -= 1;
     }
 
-    /// A worker is done.
+    /// Handles the outcome of a worker.
     pub fn take_outcome(&mut self, delivery: Delivery, outcome: Option<ScheduleOutcome>) {
         self.busy -= 1;
         match outcome {
@@ -439,7 +439,7 @@ impl Duties {
         }
     }
 
-    /// Returns the next command for deployments that time has changed, one after the other.
+    /// Returns the next command for a deployment that has reached a time limit.
     fn next_watched(&mut self, state: &State, now: Timestamp, at: Timestamp) -> Option<Entry> {
         let watch = &mut self.watch;
         if watch.found.is_empty() {
@@ -461,31 +461,32 @@ impl Duties {
         None
     }
 
-    /// Somebody wants everything forgotten that is over, and waits for it. `at` is the wall clock.
+    /// Begins a forced collection: it removes all finished objects, whatever their age. `waiter` is notified of its
+    /// end. `at` is the wall clock.
     pub fn force(&mut self, waiter: Waiter, at: Timestamp) {
         let commands = Collector::forced(at).into_iter().map(GcStep::Propose);
         self.garbage.extend(commands);
         self.garbage.push_back(GcStep::Finish(waiter));
     }
 
-    /// Takes out the waiters whose collections are over.
+    /// Returns and removes the waiters whose collections are over.
     pub fn take_collected(&mut self) -> Vec<Waiter> {
         std::mem::take(&mut self.collected)
     }
 
-    /// Whether a collection is begun and not over.
+    /// Whether a collection has begun and is not over.
     #[must_use]
     pub fn is_collecting(&self) -> bool {
         self.collecting || !self.garbage.is_empty()
     }
 
-    /// Time has passed. Gives back what to propose about silent nodes. `at` is the wall clock.
+    /// Does the work that is due, and returns the commands that mark silent nodes as down. `at` is the wall clock.
     pub fn handle_timeout(&mut self, state: &State, at: Timestamp, env: &mut Env) -> Vec<Entry> {
         let now = env.now;
         let stalled = now.since(self.looked_at) > limits::LEADER_STALL;
         self.looked_at = now;
         if stalled {
-            // This server stood still itself, so it cannot say who was silent.
+            // This server was paused itself, so it cannot judge which nodes were silent.
             self.heartbeats.lead(state, now);
         }
         self.broker.handle_timeout(now);
@@ -505,11 +506,11 @@ impl Duties {
             .collect()
     }
 
-    /// Returns the time at which something is due.
+    /// Returns the time at which the next work is due.
     #[must_use]
     pub fn poll_timeout(&self) -> Timestamp {
         let idle = self.looked_at.plus(limits::DUTY_INTERVAL);
-        // What is over meanwhile waits until that is written.
+        // A callback that ends during a write waits until the write is applied.
         let calls = self.callbacks.under_way.iter();
         let calls = calls.filter(|_| !self.callbacks.writing);
         let ends = calls.map(|call| call.ends);
@@ -525,19 +526,20 @@ impl Duties {
             .fold(idle, Timestamp::min)
     }
 
-    /// Whether places are found for tasks that are about to be recorded: nobody waits who would come first.
+    /// Whether new tasks can get places as soon as they are recorded. Evaluations that wait in the broker come first.
     #[must_use]
     pub fn finds_places(&self) -> bool {
         self.broker.ready() == 0 && self.broker.blocked() == 0
     }
 
-    /// Whether anything waits for a worker or for the applier.
+    /// Whether work waits for a worker or for the applier.
     #[must_use]
     pub fn has_work(&self) -> bool {
         self.busy > 0 || self.applying || !self.waiting.is_empty() || self.broker.ready() > 0
     }
 
-    /// The time without a heartbeat after which a node may be down, as the leader tells agents.
+    /// Returns the time without a heartbeat after which a node may be down. The leader sends it to agents as their
+    /// lease.
     #[must_use]
     pub fn lease(&self) -> Duration {
         self.heartbeats.ttl()

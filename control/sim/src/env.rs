@@ -1,4 +1,4 @@
-//! The state that everything in the world shares: time, chance, the network, the queue of events, the trace.
+//! The state that all parts of the world share: time, random numbers, the network, the event queue, the trace.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::{self, Write as _};
@@ -16,7 +16,7 @@ use crate::network::Network;
 use crate::oracle::Oracle;
 use crate::rng::SimRng;
 
-/// Something that will happen.
+/// An event in the future.
 #[derive(Debug)]
 pub enum Event {
     Deliver {
@@ -29,23 +29,23 @@ pub enum Event {
         from: Endpoint,
         to: Endpoint,
     },
-    /// A server's disk has written.
+    /// A server's disk has finished a sync.
     Synced {
         server: usize,
         life: u64,
-        /// The last write that is done.
+        /// The number of the last write that is synced.
         upto: u64,
     },
-    /// A worker of a leader is done.
+    /// A leader's worker has finished.
     WorkerDone {
         server: usize,
         reign: (u64, u64),
-        /// The delivery that it was given.
+        /// The delivery that the worker held.
         delivery: Delivery,
-        /// The outcome that it made of it.
+        /// The outcome that the worker produced.
         outcome: Option<Box<ScheduleOutcome>>,
     },
-    /// Something in a machine.
+    /// An event in a machine.
     Host {
         host: usize,
         what: HostEvent,
@@ -55,25 +55,25 @@ pub enum Event {
     ServerStarts(usize),
     /// An agent starts again.
     AgentStarts(usize),
-    /// A client does something.
+    /// A client sends its next request, or repeats one.
     Client(usize),
     Weather,
 }
 
-/// Everything shared.
+/// The shared state of all parts of the world.
 #[derive(Debug)]
 pub struct Env {
-    /// All that is random.
+    /// The random number generator of the run.
     pub dice: SimRng,
     pub now: Timestamp,
-    /// Faults and users have stopped.
+    /// Whether faults and user requests have stopped.
     pub calm: bool,
     /// The deliberate bug that is switched on.
     pub bug: Option<Bug>,
     pub network: Network,
-    /// The checks of what must be true.
+    /// The checker of the invariants.
     pub oracle: Oracle,
-    /// The events so far.
+    /// The trace of the events so far.
     pub trace: Trace,
     queue: BTreeMap<(Timestamp, u64), Event>,
     next: u64,
@@ -89,7 +89,7 @@ struct Stream {
 }
 
 impl Env {
-    /// An empty world at `now`.
+    /// Creates an empty world at `now`.
     #[must_use]
     pub fn new(dice: SimRng, now: Timestamp, bug: Option<Bug>, servers: usize) -> Self {
         Self {
@@ -112,18 +112,18 @@ impl Env {
         self.bug == Some(bug)
     }
 
-    /// True in `percent` of cases while there is a storm, never after it.
+    /// Returns true in `percent` of cases during the storm, and false after it.
     pub fn trouble(&mut self, percent: u32) -> bool {
         self.dice.chance(percent) && !self.calm
     }
 
-    /// Lets `event` happen at `at`.
+    /// Schedules `event` at `at`.
     pub fn at(&mut self, at: Timestamp, event: Event) {
         self.queue.insert((at, self.next), event);
         self.next += 1;
     }
 
-    /// Lets `event` happen between `low_ms` and `high_ms` from here.
+    /// Schedules `event` between `low_ms` and `high_ms` milliseconds from now.
     pub fn after(&mut self, low_ms: u64, high_ms: u64, event: Event) {
         let at = self.now.plus(self.dice.millis(low_ms, high_ms));
         self.at(at, event);
@@ -135,13 +135,13 @@ impl Env {
         self.queue.first_key_value().map(|((at, _), _)| *at)
     }
 
-    /// Takes the next event.
+    /// Returns and removes the next event.
     pub fn pop(&mut self) -> Option<Event> {
         self.queue.pop_first().map(|(_, event)| event)
     }
 
-    /// Sends a message. Between agents and servers it goes on a stream, in order; what comes twice comes
-    /// at any time the second time.
+    /// Sends a message. Between agents and servers it travels on a stream, in order. The second copy of a doubled
+    /// message arrives at any time.
     pub fn send(&mut self, from: Endpoint, to: Endpoint, message: Message) {
         let on_stream = matches!(from, Endpoint::Host(_)) || matches!(to, Endpoint::Host(_));
         if on_stream {
@@ -173,8 +173,8 @@ impl Env {
         }
     }
 
-    /// The next message of a stream, unless the link is cut: then it is sent again later, until both ends
-    /// must have given up.
+    /// Returns the next message of a stream. If the link is cut, the message is sent again later, until both ends
+    /// must have ended the session.
     pub fn next_on_stream(&mut self, from: Endpoint, to: Endpoint) -> Option<Message> {
         let now = self.now;
         let is_open = self.network.is_open(from, to);
@@ -202,18 +202,18 @@ impl Env {
         Some(message)
     }
 
-    /// Writes a line of the trace.
+    /// Writes a line to the trace.
     pub fn trace_line(&mut self, line: fmt::Arguments<'_>) {
         let now = self.now;
         self.trace.trace_line(now, line);
     }
 }
 
-/// The events, one line each, and a digest of every event, also of those that have no line.
+/// A trace with one line per event. Its digest covers every event, including events without a line.
 #[derive(Debug, Default)]
 pub struct Trace {
     pub text: String,
-    /// The rows that an entry changed have lines, too.
+    /// Whether the trace also has a line for each row that an entry changed.
     pub has_rows: bool,
     digest: u64,
     events: u64,
@@ -244,7 +244,7 @@ impl Trace {
     }
 }
 
-/// A duration of `ms` milliseconds.
+/// Returns a duration of `ms` milliseconds.
 #[must_use]
 pub fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)

@@ -1,7 +1,7 @@
-//! A machine: its processes, its disk, and the agent that runs on it now and then.
+//! A machine: its processes, its disk, and the agent that may run on it.
 //!
-//! The mock driver is here: its processes outlive the agent, not the machine. The agent's
-//! store is here too; data not yet written when the agent dies are lost.
+//! This module contains the mock driver. Its processes survive the agent, but not a reboot. This module also contains
+//! the agent's store. Data that are not yet written when the agent dies are lost.
 
 pub mod event;
 
@@ -17,25 +17,26 @@ use crate::env::{Env, Event};
 
 pub use event::{HostEvent, TaskKey};
 
-/// A process, or what is remembered of it.
+/// A process, running or ended.
 #[derive(Clone, Debug)]
 pub struct Process {
-    /// The number of its start of the task.
+    /// The number of the task's start that created the process.
     pub attempt: u32,
-    /// The start that the note on its cgroup says. It is another one if an agent that had lost its store adopted it.
+    /// The number of the start in the note on the process's cgroup. It differs from `attempt` if an agent that had
+    /// lost its store adopted the process.
     pub noted: u32,
-    /// The way it ended.
+    /// The exit of the process, if it has ended.
     pub ended: Option<Exit>,
-    /// It does not end when it is asked to.
+    /// Whether the process ignores the request to end.
     pub stubborn: bool,
-    /// The agent's life that hears of its end, and when it heard of the start.
+    /// The life of the agent that watches the process, and the time at which that agent receives the start.
     pub watched: Option<(u64, Timestamp)>,
 }
 
 /// The data that an agent stores.
 #[derive(Clone, Debug, Default)]
 pub struct Store {
-    /// Allocations: what is wanted, and where they are.
+    /// The desired state of each allocation, and the snapshot of its runner.
     pub allocs: BTreeMap<AllocId, (DesiredAlloc, Option<AllocSnapshot>)>,
     pub started: BTreeMap<TaskKey, Start>,
 }
@@ -45,40 +46,40 @@ pub struct Store {
 pub struct Start {
     /// The number of the start.
     pub attempt: u32,
-    /// The boot of the machine in which it was made.
+    /// The boot of the machine during which the start was made.
     pub boot: u64,
-    /// The way it ended: on disk before the agent reports it.
+    /// The exit of the start. It is on disk before the agent reports it.
     pub ended: Option<Exit>,
 }
 
-/// A machine.
+/// A machine that can run one agent.
 #[derive(Debug)]
 pub struct Host {
     pub at: usize,
     pub spec: NodeSpec,
     pub boot: u64,
     pub life: u64,
-    /// Counts the agent's sessions, over all its lives.
+    /// The number of the agent's sessions, over all its lives.
     pub sessions: u64,
     pub processes: BTreeMap<TaskKey, Process>,
     /// The store on disk.
     pub stored: Store,
-    /// The store that the agent has handed over for writing.
+    /// The store that the agent has handed over, including data that are not on disk yet.
     pub store: Store,
-    /// The store was lost.
+    /// Whether the store was lost.
     pub store_lost: bool,
-    /// Allocations of which a task was begun and that are not destroyed: their directories outlive the machine's rest.
+    /// Allocations with a begun task that are not destroyed. Their directories survive a reboot and a lost store.
     pub dirs: BTreeSet<AllocId>,
-    /// Allocations whose end was reported: nothing of them may start again.
+    /// Allocations whose end was reported. None of their tasks may start again.
     pub over: BTreeSet<AllocId>,
-    /// Until then the node must not be taken for down.
+    /// The end of the node's lease. The servers must not consider the node down before it.
     pub lease_until: Timestamp,
-    /// The agent, while it runs.
+    /// The agent, if it runs.
     pub agent: Option<Agent>,
 }
 
 impl Host {
-    /// A machine without an agent.
+    /// Creates a machine without an agent.
     #[must_use]
     pub fn new(at: usize, spec: NodeSpec) -> Self {
         Self {
@@ -98,33 +99,33 @@ impl Host {
         }
     }
 
-    /// The agent dies; processes go on. Data not written are lost.
+    /// Kills the agent. Processes continue. Data that are not written are lost.
     pub fn kill_agent(&mut self) {
         self.agent = None;
         self.life += 1;
         self.store = self.stored.clone();
     }
 
-    /// The machine restarts: nothing runs any more.
+    /// Reboots the machine. No process survives.
     pub fn reboot(&mut self) {
         self.kill_agent();
         self.boot += 1;
         self.processes.clear();
     }
 
-    /// Everything the agent stored is gone, but for the node's id.
+    /// Deletes all data that the agent stored, except the node id.
     pub fn lose_store(&mut self) {
         self.store = Store::default();
         self.stored = Store::default();
         self.store_lost = true;
     }
 
-    /// Everything handed over is written.
+    /// Writes all data that the agent has handed over.
     pub fn flush(&mut self) {
         self.stored = self.store.clone();
     }
 
-    /// Processes that run, by task.
+    /// Returns the tasks that have a running process.
     pub fn running(&self) -> impl Iterator<Item = &TaskKey> {
         self.processes
             .iter()
@@ -132,13 +133,13 @@ impl Host {
             .map(|(task, _)| task)
     }
 
-    /// Whether the driver knows a process of an allocation, ended or not.
+    /// Whether the driver has a process of the allocation, running or ended.
     #[must_use]
     pub fn has_processes(&self, alloc_id: AllocId) -> bool {
         self.processes.keys().any(|(of, _)| *of == alloc_id)
     }
 
-    /// Ends a process, if it is that start and still runs.
+    /// Ends a process, if it belongs to the start `attempt` and still runs.
     pub fn end(&mut self, task: TaskKey, attempt: u32, exit: Exit, env: &mut Env) {
         let Some(process) = self.processes.get_mut(&task) else {
             return;

@@ -1,22 +1,22 @@
-//! A seeded cluster on virtual time: several servers, several agents, users, and everything that goes wrong.
+//! A seeded cluster on virtual time: several servers, agents and users, with injected faults.
 //!
-//! Muster's decisions are made in pure code. In `control-core` these are `fsm`, broker, scheduler, applier and leader
-//! duties. In `agent-core` they are allocation and task runners and the merge of desired state. The simulator
-//! puts its own shells around that code: a network that delays, loses, doubles, reorders and is cut; disks
-//! that lose what was not synced; servers and agents that die, stand still and start again; a compact model
-//! of the consensus. After every step everything that must be true is checked. At the end faults stop, and
-//! everything must come to rest where it should.
+//! Muster makes its decisions in pure code. In `control-core` this is `fsm`, broker, scheduler, applier and leader
+//! duties. In `agent-core` it is allocation and task runners and the merge of desired state. The simulator puts its
+//! own shells around that code. Its network delays, loses, doubles and reorders messages, and links are cut. Its
+//! disks lose data that were not synced. Its servers and agents die, pause and start again. The consensus is a
+//! compact model. The simulator checks all invariants after every step. At the end the faults stop, and every part
+//! must come to rest in its expected state.
 //!
-//! | module | what |
+//! | module | content |
 //! |---|---|
-//! | [`rng`], [`env`](mod@env), [`network`], [`message`] | chance, time, links, what is said |
-//! | [`log`], [`disk`], [`raft`] | the consensus and what it writes |
+//! | [`rng`], [`env`](mod@env), [`network`], [`message`] | random numbers, time, links, messages |
+//! | [`log`], [`disk`], [`raft`] | the consensus and its data on disk |
 //! | [`machine`], [`duties`], [`server`] | a server |
 //! | [`host`], [`agent`] | a machine with its processes, and its agent |
 //! | [`client`] | users |
-//! | [`oracle`], `rest` | what must be true: always, and when all is quiet |
+//! | [`oracle`], `quiescence` | invariants of every step, and conditions at rest |
 //! | [`bug`] | deliberate bugs that must be found |
-//! | `world` | the loop, the weather |
+//! | `world` | the loop and the faults |
 //!
 //! The same seed gives the same trace, byte for byte.
 
@@ -51,20 +51,20 @@ use world::World;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SimConfig {
     pub seed: u64,
-    /// Servers: 1, 3 or 5.
+    /// The number of servers: 1, 3 or 5.
     pub servers: usize,
-    /// Virtual time with faults and users.
+    /// Virtual time with faults and user requests.
     pub storm: Duration,
-    /// Virtual time in which all must come to rest.
+    /// Virtual time after the storm in which the world must come to rest.
     pub calm: Duration,
     pub bug: Option<Bug>,
-    /// The trace also shows the rows that each entry changed.
+    /// Whether the trace also shows the rows that each entry changed.
     pub has_rows: bool,
 }
 
 impl SimConfig {
-    /// A hundred seconds of storm; the seed decides how many servers there are. The calm is longer than the
-    /// longest pause before a failed instance is replaced, which doubles with each failure in the storm.
+    /// Returns settings with 100 seconds of storm. The seed decides the number of servers. The calm is longer than
+    /// the longest pause before a failed instance is replaced. That pause doubles with each failure in the storm.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self {
@@ -77,7 +77,7 @@ impl SimConfig {
         }
     }
 
-    /// Ten minutes of storm.
+    /// Returns settings with ten minutes of storm.
     #[must_use]
     pub fn long(seed: u64) -> Self {
         Self {
@@ -87,7 +87,7 @@ impl SimConfig {
         }
     }
 
-    /// With a deliberate bug.
+    /// Switches a deliberate bug on.
     #[must_use]
     pub fn with(self, bug: Bug) -> Self {
         let bug = Some(bug);
@@ -95,30 +95,30 @@ impl SimConfig {
     }
 }
 
-/// Collections that were not over when their leader was lost.
+/// Collections whose leader was lost before they were over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InterruptedCollections {
-    /// It led no more.
+    /// Collections whose leader lost its leadership.
     pub unseated: u64,
-    /// It died, and another may go on.
+    /// Collections whose leader died while other servers existed.
     pub died: u64,
-    /// It died, and was the only server.
+    /// Collections whose leader died as the only server.
     pub died_alone: u64,
 }
 
-/// Deployments by their outcome.
+/// The number of deployments by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rollouts {
     pub begun: u64,
-    /// Their canaries were promoted.
+    /// Deployments whose canaries were promoted.
     pub promoted: u64,
-    /// Every instance was healthy.
+    /// Deployments in which every instance became healthy.
     pub successful: u64,
-    /// They were given up.
+    /// Deployments whose final status is failed.
     pub failed: u64,
-    /// Jobs that went back when they were.
+    /// Jobs that reverted to an earlier version because their deployment failed.
     pub reverted: u64,
-    /// A newer version or the end of the job made them needless.
+    /// Deployments that a newer version or the end of the job cancelled.
     pub cancelled: u64,
 }
 
@@ -127,21 +127,21 @@ pub struct Rollouts {
 pub struct Report {
     /// The events, one line each.
     pub trace: String,
-    /// Entries in the log.
+    /// The number of entries in the log.
     pub entries: u64,
     pub placed: u64,
     /// Objects that collections have freed.
     pub collected: u64,
-    /// Collections that users asked for and got an answer to.
+    /// Forced collections of which a client received the answer.
     pub forced: u64,
-    /// Slices that went on where another had ended.
+    /// Collection slices that continued an earlier slice.
     pub slices: u64,
     /// Collections whose leader was lost before they were over.
     pub cut_short: InterruptedCollections,
     pub rollouts: Rollouts,
-    /// One-off tasks that began.
+    /// One-off tasks that started.
     pub one_offs: usize,
-    /// One-off tasks placed by the entry that made them.
+    /// One-off tasks that were placed by the entry that created them.
     pub placed_at_once: u64,
     pub called: u64,
     pub terms: usize,
@@ -149,9 +149,9 @@ pub struct Report {
     pub promises: usize,
     pub reads: u64,
     pub events: u64,
-    /// Virtual time from the end of the storm to rest.
+    /// Virtual time from the end of the storm until the world was at rest.
     pub calm: Duration,
-    /// The faults found; empty if there are none.
+    /// The faults that were found. The list is empty if there are none.
     pub faults: Vec<String>,
 }
 

@@ -1,28 +1,28 @@
-//! A server's log in memory: positions, entries, and what was forgotten of its beginning.
+//! A server's log in memory: positions, entries, and the end of its removed beginning.
 
 use std::sync::Arc;
 
 use muster_control_core::fsm;
 use muster_domain::number;
 
-/// An entry's index, and the term in which it was written. Ordered as elections compare logs.
+/// The index of an entry, and the term in which it was written. The order is the one in which elections compare logs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position {
     pub term: u64,
-    /// The index, from 1; 0 is before the first entry.
+    /// The index, counted from 1; 0 is before the first entry.
     pub index: u64,
 }
 
 /// The content of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Payload {
-    /// Nothing: the first entry of a leader.
+    /// No command: the first entry of a leader.
     Blank,
     /// A change of the state.
     Command(Box<fsm::Entry>),
 }
 
-/// An entry.
+/// An entry of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// The position in the log.
@@ -30,7 +30,7 @@ pub struct Entry {
     pub payload: Payload,
 }
 
-/// A log whose beginning may be forgotten.
+/// A log whose beginning may have been removed.
 #[derive(Clone, Debug, Default)]
 pub struct Log {
     base: Position,
@@ -38,19 +38,19 @@ pub struct Log {
 }
 
 impl Log {
-    /// The last entry, or the last that was forgotten.
+    /// Returns the position of the last entry, or of the last removed entry if the log is empty.
     #[must_use]
     pub fn last(&self) -> Position {
         self.entries.last().map_or(self.base, |entry| entry.at)
     }
 
-    /// The last entry that was forgotten.
+    /// Returns the position of the last removed entry.
     #[must_use]
     pub fn base(&self) -> Position {
         self.base
     }
 
-    /// The term of the entry at `index`; `None` if it is forgotten or not there yet.
+    /// Returns the term of the entry at `index`. Returns `None` if the entry is removed or does not exist yet.
     #[must_use]
     pub fn term_at(&self, index: u64) -> Option<u64> {
         if index == self.base.index {
@@ -66,7 +66,7 @@ impl Log {
         self.entries.get(usize::try_from(offset).ok()?)
     }
 
-    /// At most `max` entries after `index`, which must not be forgotten.
+    /// Returns at most `max` entries after `index`, which must not be removed.
     #[must_use]
     pub fn after(&self, index: u64, max: usize) -> Vec<Arc<Entry>> {
         let skip = number::index(index.saturating_sub(self.base.index));
@@ -89,7 +89,7 @@ impl Log {
         self.entries.truncate(number::index(keep));
     }
 
-    /// Forgets everything up to `to`, and everything at all if `to` is not in the log.
+    /// Removes all entries up to `to`. Removes every entry if `to` is not in the log.
     pub fn compact(&mut self, to: Position) {
         if to.index <= self.base.index {
             return;

@@ -1,4 +1,4 @@
-//! The state machine of a server: the only place that applies commands and reads the state's own checks.
+//! The state machine of a server. Only this module applies commands and runs the state's own checks.
 
 use std::convert::Infallible;
 
@@ -12,15 +12,15 @@ use crate::bug::Bug;
 use crate::limits;
 use crate::log::Position;
 
-/// A state as it is kept on disk and sent to servers that are far behind.
+/// A state as it is kept on disk and sent to servers whose logs are far behind.
 #[derive(Debug)]
 pub struct Snapshot {
-    /// The last entry in it.
+    /// The position of the last entry in the snapshot.
     pub at: Position,
     records: Vec<Record>,
 }
 
-/// The state, and how it is changed.
+/// The state machine: the state and its update by entries.
 #[derive(Debug, Default)]
 pub struct Machine {
     /// The state after the applied entries of the log.
@@ -28,11 +28,11 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// The state of a snapshot.
+    /// Restores the state from a snapshot.
     ///
     /// # Errors
     ///
-    /// If the snapshot does not give the state back.
+    /// If the state cannot be decoded from the snapshot.
     pub fn restore(snapshot: &Snapshot) -> Result<Self, String> {
         let records = snapshot.records.iter().cloned().map(Ok::<_, Infallible>);
         match snapshot::restore(records) {
@@ -41,7 +41,7 @@ impl Machine {
         }
     }
 
-    /// The state as it is, for the entry at `at`.
+    /// Takes a snapshot of the state. `at` is the position of the last applied entry.
     #[must_use]
     pub fn snapshot(&self, at: Position) -> Snapshot {
         Snapshot {
@@ -50,7 +50,7 @@ impl Machine {
         }
     }
 
-    /// Applies the entry at `index`. `clock` is the server's own and must not matter.
+    /// Applies the entry at `index`. `clock` is the server's own clock and must not influence the result.
     pub fn apply(
         &mut self,
         index: u64,
@@ -91,13 +91,13 @@ impl Machine {
         applied
     }
 
-    /// Equal for equal states.
+    /// Returns a hash that is equal for equal states.
     #[must_use]
     pub fn hash(&self) -> StateHash {
         self.state.hash()
     }
 
-    /// Invariants that do not hold.
+    /// Returns the invariants of the state that are violated.
     #[must_use]
     pub fn broken(&self) -> Vec<String> {
         let mut broken = check::broken(&self.state);
@@ -106,7 +106,7 @@ impl Machine {
     }
 }
 
-/// The key of a write, if it has one.
+/// Returns the key of a write, if it has one.
 #[must_use]
 pub fn key_of(entry: &Entry) -> Option<&WriteKey> {
     match &entry.command {

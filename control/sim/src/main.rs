@@ -1,5 +1,6 @@
 //! `muster-control-sim --seed N --seeds M [--servers K] [--long] [--trace] [--rows] [--bug NAME]`: runs seeds
-//! N to N+M-1, and stops at the first that breaks. One seed alone shows its trace. `--rows` adds the changed rows to it.
+//! N to N+M-1, and stops at the first seed that finds a fault. A single seed prints its trace. `--rows` adds the
+//! changed rows to the trace.
 
 #![expect(
     clippy::print_stdout,
@@ -147,7 +148,7 @@ fn main() -> ExitCode {
     };
     let mut sum = RunTotals::default();
     for seed in args.seed..args.seed.saturating_add(args.seeds) {
-        // Before the run: a panic must not hide it.
+        // The seed is printed before the run, so that it is visible if the run panics.
         eprint!("\rseed {seed}    ");
         let report = run(args.config(seed));
         sum.add(&report);

@@ -1,7 +1,7 @@
 //! Messages between servers, agents and clients.
 //!
-//! Agents use the messages of `wire`. The messages between servers stand for Raft's messages and for the
-//! requests that a server passes to the leader.
+//! Agents use the messages of `wire`. The messages between servers stand for Raft's messages, and for requests that a
+//! server forwards to the leader.
 
 use std::sync::Arc;
 
@@ -23,62 +23,62 @@ pub enum Endpoint {
     Client(usize),
 }
 
-/// Everything that is sent.
+/// A message between two endpoints.
 #[derive(Clone, Debug)]
 pub enum Message {
     /// A message of the consensus.
     Raft(RaftMessage),
-    /// A server passes a proposal to the leader.
+    /// Forwards a proposal from a server to the leader.
     Forward {
-        /// The sender's number for it.
+        /// The sender's number for the request.
         request: u64,
         /// The command to propose.
         command: Box<fsm::Entry>,
     },
     /// The outcome of a `Forward`; `None` if the receiver does not lead and nothing was written.
     Forwarded {
-        /// The sender's number for it.
+        /// The number of the request that is answered.
         request: u64,
-        /// The index in the log, and the answer.
+        /// The index in the log, and the answer of the state machine.
         result: Option<(u64, Response)>,
     },
-    /// A server asks the leader what a linearizable read must have seen.
+    /// Asks the leader for the index that a linearizable read must have seen.
     ReadIndex {
-        /// The sender's number for it.
+        /// The sender's number for the read.
         read: u64,
     },
-    /// The answer; `None`: not the leader.
+    /// The answer to a `ReadIndex`. The index is `None` if the receiver does not lead.
     ReadIndexIs {
-        /// The sender's number for it.
+        /// The number of the read that is answered.
         read: u64,
         index: Option<u64>,
     },
-    /// A server asks the leader to forget everything that is over.
+    /// Asks the leader to collect all finished objects.
     Collect {
-        /// The sender's number for it.
+        /// The sender's number for the request.
         request: u64,
     },
     CollectDone {
-        /// The sender's number for it.
+        /// The number of the request that is answered.
         request: u64,
     },
     /// Heartbeats that a server gathered.
     Beats(Vec<ForwardedHeartbeat>),
-    /// The leader has counted them.
+    /// The heartbeats that the leader has counted.
     BeatsCounted(Vec<ForwardedHeartbeat>),
-    /// A message of the agent on its session.
+    /// A message of the agent on a session.
     FromAgent {
         /// The agent's number of the session.
         session: u64,
         message: Box<FromAgent>,
     },
-    /// A message of the server on an agent's session.
+    /// A message of the server on a session.
     ToAgent {
         /// The agent's number of the session.
         session: u64,
         message: Box<ToAgent>,
     },
-    /// The server knows of no such session: the connection is reset.
+    /// The server has no record of the session, so it resets the connection.
     Reset {
         /// The agent's number of the session.
         session: u64,
@@ -99,11 +99,11 @@ pub enum Message {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ForwardedHeartbeat {
     pub node_id: NodeId,
-    /// The machine it runs on.
+    /// The machine on which the node's agent runs.
     pub host: usize,
-    /// The session it came over.
+    /// The session that carried the heartbeat.
     pub session: u64,
-    /// The agent's number of it.
+    /// The agent's number for the heartbeat.
     pub number: u64,
 }
 
@@ -119,7 +119,7 @@ pub enum RaftMessage {
     },
     /// The answer to a pre-vote.
     PreVoteReply {
-        /// The term asked about.
+        /// The term of the pre-vote.
         term: u64,
         /// Whether the receiver would vote.
         granted: bool,
@@ -137,7 +137,7 @@ pub enum RaftMessage {
         /// Whether the receiver votes for the sender.
         granted: bool,
     },
-    /// The leader sends entries that follow in its log.
+    /// Entries that the leader sends to a follower.
     Append {
         term: u64,
         /// The position that the entries follow.
@@ -155,7 +155,7 @@ pub enum RaftMessage {
         /// How far the logs agree.
         matched: LogMatch,
     },
-    /// The leader sends the state up to an entry that is not in its log any more.
+    /// A snapshot that the leader sends, because its log no longer has the entries that the follower needs.
     Install {
         term: u64,
         snapshot: Arc<Snapshot>,
@@ -167,31 +167,31 @@ pub enum RaftMessage {
 /// How far a follower's log agrees with the leader's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogMatch {
-    /// It is the leader's up to here, and on disk.
+    /// The logs agree up to this index, and the follower has these entries on disk.
     UpTo(u64),
-    /// It is the leader's; the disk is not done.
+    /// The logs agree, but the follower's disk has not synced the entries yet.
     NotYet,
-    /// It is not the leader's; try after this.
+    /// The logs do not agree. The leader tries again after the hint.
     Not {
         /// An index that may match.
         hint: u64,
     },
-    /// The term is over.
+    /// The leader's term is over.
     Stale,
 }
 
 /// A request of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ask {
-    /// A write under a key.
+    /// A write with a key that makes a retry safe.
     Write { key: WriteKey, wish: ClientRequest },
-    /// A read that sees everything acknowledged before it.
+    /// A read that sees every write acknowledged before it.
     ReadLinearizable,
-    /// Forget everything that is over, whatever its age, and say when that is done.
+    /// A request to collect all finished objects, whatever their age. The answer comes when the collection is over.
     Collect,
 }
 
-/// A change that a user wants.
+/// A change that a user requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClientRequest {
     Register(Box<JobSpec>),
@@ -199,19 +199,19 @@ pub enum ClientRequest {
         key: JobKey,
         purge: bool,
     },
-    /// Look at a job.
+    /// Creates an evaluation of a job.
     Evaluate(JobKey),
-    /// Do something with a deployment.
+    /// Changes a deployment as an operator does.
     Deployment(DeploymentId, DeploymentChange),
-    /// Let a node take work, or not.
+    /// Makes a node eligible or ineligible for new allocations.
     SetEligibility {
         node_id: NodeId,
-        /// Whether it takes work.
+        /// Whether the scheduler may place allocations on the node.
         eligibility: Eligibility,
     },
-    /// Have a one-off task done.
+    /// Creates a one-off task.
     Desire(Box<NewOneOff>),
-    /// Do something with a one-off task.
+    /// Changes a one-off task.
     Task(OneOffChange),
 }
 
@@ -225,14 +225,14 @@ pub enum Answer {
         /// The answer of the state machine.
         response: Response,
     },
-    /// The read saw this.
+    /// The result of a read.
     Read {
-        /// The newest entry seen.
+        /// The index of the newest entry that the read saw.
         index: u64,
         deployments: Vec<DeploymentId>,
     },
-    /// Everything that was over when it was asked for is forgotten.
+    /// All objects that were over at the time of the request are collected.
     Collected,
-    /// Nobody leads, or nothing came back in time: it may have been done or not.
+    /// No server leads, or no answer came in time. The request may or may not have been carried out.
     Unavailable,
 }

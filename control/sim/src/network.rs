@@ -1,4 +1,4 @@
-//! Which messages arrive, and when.
+//! The network: it decides which messages arrive, and when.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::message::Endpoint;
 use crate::rng::SimRng;
 
-/// The weather on all links, and which of them are cut.
+/// The faults of all links, and the set of cut links.
 #[derive(Debug)]
 pub struct Network {
     cut: BTreeSet<(Endpoint, Endpoint)>,
@@ -14,11 +14,11 @@ pub struct Network {
     pub loss: u32,
     /// Percent of messages that arrive twice.
     pub doubled: u32,
-    /// Percent of messages that others overtake.
+    /// Percent of messages that later messages overtake.
     pub late: u32,
-    /// The usual way takes at most this long, in milliseconds.
+    /// Longest usual delay of a message, in milliseconds.
     pub usual_ms: u64,
-    /// A late message takes at most this long, in milliseconds.
+    /// Longest delay of a late message, in milliseconds.
     pub late_ms: u64,
 }
 
@@ -36,7 +36,7 @@ impl Default for Network {
 }
 
 impl Network {
-    /// Weather of the seed's choosing. Cuts stay.
+    /// Draws new fault rates from the seed. Cut links stay cut.
     pub fn change_weather(&mut self, dice: &mut SimRng) {
         self.loss = [0, 0, 1, 5, 20][dice.below(5)];
         self.doubled = [0, 2, 10, 30][dice.below(4)];
@@ -45,17 +45,17 @@ impl Network {
         self.late_ms = [50, 200, 1_500, 8_000][dice.below(4)];
     }
 
-    /// Fair weather, nothing cut.
+    /// Removes all faults and restores all cut links.
     pub fn heal(&mut self) {
         *self = Self::default();
     }
 
-    /// Nothing cut.
+    /// Restores all cut links.
     pub fn join(&mut self) {
         self.cut.clear();
     }
 
-    /// Nothing gets from `from` to `to`.
+    /// Cuts the link from `from` to `to`.
     pub fn cut(&mut self, from: Endpoint, to: Endpoint) {
         self.cut.insert((from, to));
     }
@@ -66,7 +66,7 @@ impl Network {
         !self.cut.contains(&(from, to))
     }
 
-    /// How long each copy of a datagram takes; none if it is lost.
+    /// Returns the delay of each copy of a datagram. The list is empty if the datagram is lost.
     pub fn datagram(&self, dice: &mut SimRng) -> Vec<Duration> {
         if dice.chance(self.loss) {
             return Vec::new();
@@ -74,7 +74,7 @@ impl Network {
         self.copies(dice)
     }
 
-    /// How long a message on a stream takes. A lost one is sent again, so it is only later.
+    /// Returns the delay of a message on a stream. A lost message is sent again, so it only arrives later.
     pub fn stream(&self, dice: &mut SimRng) -> Duration {
         let again = if dice.chance(self.loss) {
             dice.millis(200, 800)

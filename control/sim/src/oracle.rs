@@ -1,8 +1,8 @@
 //! Invariants that are checked after every step.
 //!
-//! The oracle sees everything at once, which no server does: which entries were ever committed, what the
-//! state was after each, who led which term, what clients were told. Beside it runs a reference model of
-//! the jobs, a few lines long, that must agree with the state.
+//! The oracle sees the whole cluster, which no server does. It knows every committed entry, the state after each
+//! entry, the leader of each term, and every answer to a client. It also runs a small reference model of the jobs,
+//! which must agree with the state.
 
 mod collection;
 mod deployments;
@@ -30,60 +30,60 @@ pub use deployments::Deployments;
 #[derive(Debug)]
 struct CommittedEntry {
     entry: Arc<Entry>,
-    /// The term in which it was committed: leaders of later ones must have it.
+    /// The term in which the entry was committed. Leaders of later terms must have the entry.
     committed_in: u64,
-    /// Hash of the state after it, from the first server that applied it.
+    /// The hash of the state after the entry, from the first server that applied it.
     hash: Option<StateHash>,
     response: Option<Response>,
 }
 
-/// A job as users left it.
+/// A job as the users' requests define it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestedJob {
     pub count: u32,
     pub stopped: bool,
-    /// It is over when its instances are, and may be forgotten then.
+    /// Whether the job is over when its instances are, and may be collected then.
     pub ends: bool,
 }
 
-/// The invariants, and all that is needed to check them.
+/// The invariants, and the history that is needed to check them.
 #[derive(Debug)]
 pub struct Oracle {
     servers: usize,
     ledger: Vec<CommittedEntry>,
     leaders: BTreeMap<u64, usize>,
-    /// Committed since the last look; a quorum's disks must hold them.
+    /// Entries committed since the last check. The disks of a quorum must hold them.
     pub unverified: Vec<Position>,
-    /// Nodes declared down since the last look; their leases must be over.
+    /// Nodes declared down since the last check. Their leases must be over.
     pub downs: Vec<NodeId>,
-    /// The newest entry that any client was told of.
+    /// The newest entry that was acknowledged to any client.
     acknowledged: u64,
     writes: BTreeMap<WriteKey, Response>,
     promised: BTreeMap<WriteKey, u64>,
-    /// The jobs as users left them.
+    /// The jobs as the users' requests define them.
     pub jobs: BTreeMap<JobKey, RequestedJob>,
-    /// One-off tasks by their job and the entry that made it: how often each began.
+    /// The number of starts of each one-off task, by its job and by the entry that created it.
     one_offs: BTreeMap<(JobKey, LogIndex), u32>,
     /// The state of each one-off task.
     tasks: BTreeMap<String, OneOffState>,
-    /// Tasks placed by the entry that made them.
+    /// One-off tasks that were placed by the entry that created them.
     pub placed_at_once: u64,
-    /// Callbacks under way, by task and the entry that made it: until when at most.
+    /// The latest end of each callback under way, by task and by the entry that created the task.
     calls: BTreeMap<(String, LogIndex), Timestamp>,
     pub called: u64,
     pub placed: u64,
-    /// Knowledge of the collections of garbage.
+    /// The history of garbage collections.
     pub collections: Collections,
-    /// Knowledge of the deployments.
+    /// The history of deployments.
     pub deployments: Deployments,
-    /// Reads that were held against what was acknowledged.
+    /// The number of reads that were checked against the acknowledged writes.
     pub reads: u64,
     /// Violations of the invariants.
     pub faults: Vec<String>,
 }
 
 impl Oracle {
-    /// Knows nothing yet.
+    /// Creates an oracle with an empty history.
     #[must_use]
     pub fn new(servers: usize) -> Self {
         Self {
@@ -109,48 +109,48 @@ impl Oracle {
         }
     }
 
-    /// Something is wrong.
+    /// Records a violation of an invariant.
     pub fn fault(&mut self, what: &str) {
         self.faults.push(what.to_owned());
     }
 
-    /// How many servers there are.
+    /// Returns the number of servers.
     #[must_use]
     pub fn servers(&self) -> usize {
         self.servers
     }
 
-    /// Servers that make a majority.
+    /// Returns the number of servers that make a majority.
     #[must_use]
     pub fn quorum(&self) -> usize {
         self.servers / 2 + 1
     }
 
-    /// The last committed entry.
+    /// Returns the index of the last committed entry.
     #[must_use]
     pub fn committed_index(&self) -> u64 {
         self.ledger.len() as u64
     }
 
-    /// Elections won.
+    /// Returns the number of terms that have a leader.
     #[must_use]
     pub fn terms(&self) -> usize {
         self.leaders.len()
     }
 
-    /// Writes that clients were told of.
+    /// Returns the number of writes that were acknowledged to clients.
     #[must_use]
     pub fn promises(&self) -> usize {
         self.promised.len()
     }
 
-    /// The newest entry that any client was told of: what a read that begins here must see.
+    /// Returns the newest entry that was acknowledged to any client. A read that begins now must see it.
     #[must_use]
     pub fn acknowledged(&self) -> u64 {
         self.acknowledged
     }
 
-    /// A server has won an election.
+    /// Checks a server that has won an election.
     pub fn elected(&mut self, server: usize, image: &Image) {
         if let Some(other) = self.leaders.insert(image.term, server)
             && other != server
@@ -174,7 +174,7 @@ impl Oracle {
         }
     }
 
-    /// A server believes entries after `from` up to `to` committed.
+    /// Checks the entries after `from` up to `to`, which a server considers committed.
     pub fn committed(&mut self, server: usize, image: &Image, from: u64, to: u64) {
         for index in from + 1..=to {
             let Some(entry) = image.log.get(index) else {
@@ -200,8 +200,8 @@ impl Oracle {
         }
     }
 
-    /// Notes that a server has applied an entry; `applied` is its result, if it is a command. Returns whether
-    /// the server is the first to do so.
+    /// Checks an entry that a server has applied. `applied` is the result if the entry is a command. Returns whether
+    /// the server is the first to apply it.
     pub fn applied(
         &mut self,
         server: usize,
@@ -239,7 +239,7 @@ impl Oracle {
         true
     }
 
-    /// A server begins from a snapshot of the entry at `at`.
+    /// Checks the state that a server restored from a snapshot of the entry at `at`.
     pub fn restored(&mut self, server: usize, at: Position, machine: &Machine) {
         let hash = machine.hash();
         match self.line(at.index) {
@@ -251,7 +251,7 @@ impl Oracle {
         }
     }
 
-    /// A client was told that its write is at `index`.
+    /// Checks the acknowledgement of a client's write at `index`.
     pub fn acknowledge(&mut self, key: &WriteKey, index: LogIndex, response: &Response) {
         let held = self.line(index.0).is_some_and(|line| {
             let entry_key = match &line.entry.payload {
@@ -270,7 +270,7 @@ impl Oracle {
         self.promised.insert(key.clone(), index.0);
     }
 
-    /// A linearizable read that began when `floor` was acknowledged saw `index`.
+    /// Checks a linearizable read that saw `index`. `floor` was acknowledged before the read began.
     pub fn read(&mut self, floor: u64, index: u64) {
         self.reads += 1;
         if index < floor {
@@ -280,8 +280,8 @@ impl Oracle {
         }
     }
 
-    /// A process of a one-off task begins: the job that runs it, and the entry that made that. Whatever happens, it is
-    /// the only one.
+    /// Checks the start of a process of a one-off task. `key` is the job that runs the task, and `generation` is the
+    /// entry that created it. There must be only one start.
     pub fn one_off_starts(&mut self, key: JobKey, generation: LogIndex) {
         let guid = key.job_id.clone();
         let starts = self.one_offs.entry((key, generation)).or_default();
@@ -292,7 +292,8 @@ impl Oracle {
         }
     }
 
-    /// A callback is made from `now` until `ends` at most: no other of that task may be under way.
+    /// Checks a callback that is made from `now` until `ends` at the latest. No other callback of the same task may
+    /// be under way.
     pub fn calls(&mut self, guid: &str, generation: LogIndex, now: Timestamp, ends: Timestamp) {
         self.called += 1;
         let key = (guid.to_owned(), generation);
@@ -307,7 +308,7 @@ impl Oracle {
         }
     }
 
-    /// One-off tasks that began.
+    /// Returns the number of one-off tasks that started.
     #[must_use]
     pub fn one_offs(&self) -> usize {
         self.one_offs.len()
@@ -318,7 +319,7 @@ impl Oracle {
         self.ledger.get_mut(at)
     }
 
-    /// A command took effect for the first time.
+    /// Checks a command at its first application, and updates the reference model.
     fn first_applied(&mut self, entry: &fsm::Entry, applied: &ApplyResult, machine: &Machine) {
         if let Some(key) = machine::key_of(entry) {
             match self.writes.get(key) {
@@ -379,7 +380,7 @@ impl Oracle {
         self.jobs_agree(machine);
     }
 
-    /// One-off tasks go from state to state as they may, also those that go twice in one entry.
+    /// Checks that one-off tasks change state only as allowed, including tasks that change twice in one entry.
     fn check_one_off_states(&mut self, applied: &ApplyResult, machine: &Machine) {
         let passed = applied.passed.iter();
         let passed = passed.map(|row| (row.guid.clone(), Some(row.state)));
@@ -408,7 +409,7 @@ impl Oracle {
         }
     }
 
-    /// The state has the jobs that users wanted, as they wanted them.
+    /// Checks that the state has the jobs that users requested, with the requested contents.
     fn jobs_agree(&mut self, machine: &Machine) {
         let jobs = machine.state.jobs();
         let mut faults = Vec::new();

@@ -17,7 +17,7 @@ use crate::host::Host;
 use crate::oracle::RequestedJob;
 use crate::world::World;
 
-/// Everything that is not at rest where it should be.
+/// Returns a description of each part that is not at rest in its expected state.
 pub(crate) fn unrest(world: &World) -> Vec<String> {
     let mut unrest = Vec::new();
     servers_agree(world, &mut unrest);
@@ -40,7 +40,7 @@ pub(crate) fn unrest(world: &World) -> Vec<String> {
     unrest
 }
 
-/// One leads, without work left, and all have the same state.
+/// Checks that the leader has begun its duties and has no work left, and that all servers have applied all entries.
 fn servers_agree(world: &World, unrest: &mut Vec<String>) {
     let leaders = world.servers.iter().filter(|server| server.raft.leads());
     for leader in leaders {
@@ -58,7 +58,7 @@ fn servers_agree(world: &World, unrest: &mut Vec<String>) {
     }
 }
 
-/// The deployment of the job's current version.
+/// Returns the deployment of the job's current version.
 fn deployment_of<'a>(state: &'a State, job: &Job) -> Option<&'a Deployment> {
     let latest = state.deployments().latest(&job.key())?;
     let is_of = latest.job_version == job.current.version
@@ -66,8 +66,10 @@ fn deployment_of<'a>(state: &'a State, job: &Job) -> Option<&'a Deployment> {
     is_of.then_some(latest)
 }
 
-/// A service has all its instances, or waits for room that there is not. While its deployment waits for somebody it has
-/// canaries beside them, and what is missing stays so; it does as well where the deployment has failed.
+/// Checks that a job has all its instances, or waits for capacity that does not exist.
+///
+/// A deployment that waits for an operator adds canaries, and leaves missing instances missing. A failed deployment
+/// leaves missing instances missing too.
 fn job_is_served(state: &State, key: &JobKey, wanted: RequestedJob, unrest: &mut Vec<String>) {
     let live = state.allocs().live_of_job(key);
     let Some(job) = state.jobs().get(key) else {
@@ -79,7 +81,7 @@ fn job_is_served(state: &State, key: &JobKey, wanted: RequestedJob, unrest: &mut
     let least = match (wanted.stopped, job.current.spec.job_type) {
         (true, _) => 0,
         (false, JobType::Service | JobType::System) => wanted.count,
-        // What is done or failed for good counts as well.
+        // Instances that completed or failed for good count as well.
         (false, JobType::Batch | JobType::SysBatch) => live.min(wanted.count),
     };
     let deployment = deployment_of(state, job).filter(|_| !wanted.stopped);
@@ -128,7 +130,8 @@ fn evals_have_ended(state: &State, unrest: &mut Vec<String>) {
     }
 }
 
-/// A deployment under way waits for an operator or for room that there is not; none is left of a job that is gone.
+/// Checks that each active deployment waits for an operator or for missing capacity, and that no deployment outlives
+/// its job.
 fn deployments_have_ended(state: &State, unrest: &mut Vec<String>) {
     for row in state.deployments().iter() {
         if state.jobs().get(&row.job).is_none() {

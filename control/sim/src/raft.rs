@@ -1,9 +1,8 @@
-//! A compact model of the consensus: terms, votes, log matching, quorum, and what is on disk.
+//! A compact model of the consensus: terms, votes, log matching, quorum, and data on disk.
 //!
-//! The model promises what Raft promises, by the same means. They are pre-votes, a leader that steps down
-//! without a quorum, and commits of its own term only. They are also snapshots for followers that are far
-//! behind, and read indexes confirmed by a round of heartbeats. A reply that promises something about the
-//! disk waits for the disk.
+//! The model gives the guarantees of Raft by the same means. They are pre-votes, a leader that steps down without a
+//! quorum, and commits of its own term only. They are also snapshots for followers that are far behind, and read
+//! indexes confirmed by a round of heartbeats. A reply that promises durability is sent only after the sync.
 //!
 //! Deliberately absent: change of membership.
 
@@ -27,7 +26,7 @@ use crate::message::{Endpoint, Message, RaftMessage};
 #[derive(Debug)]
 enum Role {
     Follower,
-    /// Asks whether an election could be won.
+    /// A pre-vote is under way. The set holds the servers that would vote for this one.
     Asking(BTreeSet<usize>),
     Candidate(BTreeSet<usize>),
     Leader(LeaderState),
@@ -36,7 +35,7 @@ enum Role {
 /// A leader's knowledge of the other servers.
 #[derive(Debug)]
 struct LeaderState {
-    /// The blank entry that began the term.
+    /// The index of the blank entry that began the term.
     first: u64,
     next: Vec<u64>,
     matched: Vec<u64>,
@@ -67,12 +66,12 @@ pub struct Raft {
     election_at: Timestamp,
     last_contact_at: Timestamp,
     waiting: VecDeque<(u64, SyncAction)>,
-    /// A snapshot that came from the leader: the state machine must begin from it.
+    /// A snapshot that came from the leader or the disk. The state machine must be restored from it.
     pub installed: Option<Arc<Snapshot>>,
 }
 
 impl Raft {
-    /// A server that starts from its disk, in its `life`.
+    /// Starts a server's consensus from its disk. `life` counts the server's starts.
     #[must_use]
     pub fn start(me: usize, servers: usize, life: u64, disk: Disk, env: &mut Env) -> Self {
         let image = disk.durable().clone();
@@ -104,7 +103,7 @@ impl Raft {
         self.image.term
     }
 
-    /// Whether it leads, as far as it knows.
+    /// Whether this server considers itself the leader.
     #[must_use]
     pub fn leads(&self) -> bool {
         matches!(self.role, Role::Leader(_))
@@ -116,13 +115,13 @@ impl Raft {
         self.leader
     }
 
-    /// The last committed entry, as far as it knows.
+    /// Returns the index of the last entry that this server knows to be committed.
     #[must_use]
     pub fn commit(&self) -> u64 {
         self.commit
     }
 
-    /// The entry that began the leader's term; `None` if it does not lead.
+    /// Returns the index of the entry that began the leader's term. Returns `None` if this server does not lead.
     #[must_use]
     pub fn first_of_term(&self) -> Option<u64> {
         match &self.role {
@@ -131,13 +130,13 @@ impl Raft {
         }
     }
 
-    /// Everything written, synced or not.
+    /// Returns the state of all writes, synced or not.
     #[must_use]
     pub fn image(&self) -> &Image {
         &self.image
     }
 
-    /// The time at which something is due.
+    /// Returns the time at which the next work is due.
     #[must_use]
     pub fn poll_timeout(&self) -> Timestamp {
         match &self.role {
@@ -146,9 +145,9 @@ impl Raft {
         }
     }
 
-    /// Writes `entry` to the log of a leader; gives back where.
+    /// Writes `entry` to the log if this server leads. Returns the position of the entry.
     pub fn propose(&mut self, entry: fsm::Entry, env: &mut Env) -> Option<Position> {
-        // A leader whose disk is full takes nothing more.
+        // A leader whose disk is full accepts no entries.
         if !self.leads() || self.disk.full {
             return None;
         }
@@ -157,7 +156,7 @@ impl Raft {
         Some(at)
     }
 
-    /// Replaces what is applied up to `at` by a snapshot.
+    /// Replaces the applied entries of the log by a snapshot, except the newest ones.
     pub fn compact(&mut self, snapshot: Snapshot, env: &mut Env) {
         let index = snapshot.at.index.saturating_sub(limits::LOG_KEPT);
         let term = self.image.log.term_at(index);
@@ -166,7 +165,7 @@ impl Raft {
         self.write(Op::Snapshot { snapshot, base }, env);
     }
 
-    /// Time has passed.
+    /// Does the work that is due at the current time.
     pub fn handle_timeout(&mut self, env: &mut Env) {
         match &mut self.role {
             Role::Leader(leading) if leading.beat_at <= env.now => {
@@ -192,7 +191,7 @@ impl Raft {
         }
     }
 
-    /// A message of another server.
+    /// Handles a message from another server.
     pub fn handle_message(&mut self, from: usize, message: RaftMessage, env: &mut Env) {
         match message {
             RaftMessage::PreVote { term, last } => self.handle_pre_vote(from, term, last, env),
@@ -223,7 +222,7 @@ impl Raft {
         }
     }
 
-    /// The disk has everything up to the write `upto`.
+    /// Handles the end of a sync that includes all writes up to `upto`.
     pub fn handle_synced(&mut self, upto: u64, env: &mut Env) {
         self.disk.handle_synced(upto);
         self.disk.syncing = false;
@@ -240,7 +239,7 @@ impl Raft {
         self.sync(env);
     }
 
-    /// Begins a sync if there is something to write and room for it.
+    /// Begins a sync if writes are pending and the disk is not full.
     pub fn sync(&mut self, env: &mut Env) {
         if self.disk.syncing || self.disk.full || self.disk.synced() == self.disk.written() {
             return;
@@ -274,7 +273,7 @@ impl Raft {
         at
     }
 
-    /// Sends once everything written so far is on disk.
+    /// Sends a message after all writes so far are on disk.
     fn send_synced(&mut self, to: usize, message: RaftMessage, env: &mut Env) {
         if self.disk.synced() == self.disk.written() {
             self.send(to, message, env);

@@ -1,22 +1,22 @@
-//! All that is random, from one seed.
+//! The random numbers of a run, all drawn from one seed.
 
 use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-/// A seeded source of chance.
+/// A seeded random number generator.
 #[derive(Debug)]
 pub struct SimRng(StdRng);
 
 impl SimRng {
-    /// The dice of `seed`.
+    /// Creates the generator for `seed`.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self(StdRng::seed_from_u64(seed))
     }
 
-    /// A number from 0 up to, not including, `end`; 0 if that is 0.
+    /// Returns a number below `end`, or 0 if `end` is 0.
     pub fn below(&mut self, end: usize) -> usize {
         if end == 0 {
             0
@@ -25,27 +25,27 @@ impl SimRng {
         }
     }
 
-    /// A number from `low` to `high`.
+    /// Returns a number from `low` to `high`.
     pub fn between(&mut self, low: u32, high: u32) -> u32 {
         self.0.random_range(low..=high)
     }
 
-    /// True in `percent` of cases.
+    /// Returns true in `percent` of cases.
     pub fn chance(&mut self, percent: u32) -> bool {
         self.0.random_range(0..100) < percent
     }
 
-    /// A time between two, in milliseconds.
+    /// Returns a duration between `low` and `high` milliseconds.
     pub fn millis(&mut self, low: u64, high: u64) -> Duration {
         Duration::from_millis(self.0.random_range(low..=high))
     }
 
-    /// A time between two, in microseconds.
+    /// Returns a duration between `low` and `high` microseconds.
     pub fn micros(&mut self, low: u64, high: u64) -> Duration {
         Duration::from_micros(self.0.random_range(low..=high))
     }
 
-    /// One of `choices`, if there is any.
+    /// Returns one of `choices`, or `None` if there are none.
     pub fn pick<'a, T>(&mut self, choices: &'a [T]) -> Option<&'a T> {
         choices.get(self.below(choices.len()))
     }

@@ -1,7 +1,7 @@
 //! A server: its log, its state, its duties while it leads, its agents and clients.
 //!
-//! Stands for the shell `control`: what is pure there is the real thing here, what waits is a stage that is
-//! looked at again whenever something happened.
+//! This module stands for the shell `control`. The pure parts are the real ones. Each waiting operation is a stage
+//! that is checked again after every event.
 
 mod collect;
 mod request;
@@ -32,7 +32,7 @@ use request::{Read, Request};
 pub use request::{SessionWrite, WriteOrigin};
 use session::Session;
 
-/// The party that waits for an entry of this leader.
+/// The origin of a proposal, which waits for the entry of this leader.
 #[derive(Debug)]
 enum Origin {
     Duty((u64, u64), ProposalReason),
@@ -40,19 +40,19 @@ enum Origin {
     Server { server: usize, request: u64 },
 }
 
-/// A server.
+/// A server of the simulated cluster.
 #[derive(Debug)]
 pub struct Server {
     at: usize,
     servers: usize,
-    /// Counts its starts; what belongs to an older one is dropped.
+    /// The number of the server's starts. Events of an earlier life are dropped.
     pub life: u64,
     pub up: bool,
-    /// It stands still until then.
+    /// The end of the pause during which the server does nothing.
     pub paused_until: Timestamp,
-    /// The error of its wall clock, in milliseconds.
+    /// The error of the server's wall clock, in milliseconds.
     pub clock_off_ms: i64,
-    /// Its part of the consensus, and its disk.
+    /// The server's part of the consensus, and its disk.
     pub raft: Raft,
     machine: Machine,
     applied: u64,
@@ -64,15 +64,15 @@ pub struct Server {
     passed: BTreeMap<u64, ForwardedRequest>,
     next_number: u64,
     sessions: BTreeMap<usize, Session>,
-    /// The newest session that was opened from each machine, whichever life of this server it was: a late copy of what
-    /// opened it opens no other, as no connection comes back.
+    /// The newest session opened by each machine, over all lives of this server. A late copy of a registration must
+    /// not open a session again, because a closed connection never comes back.
     opened: BTreeMap<usize, u64>,
     gathered: BTreeMap<usize, ForwardedHeartbeat>,
     gather_at: Timestamp,
 }
 
 impl Server {
-    /// A server that starts from `disk`.
+    /// Starts a server from `disk`.
     #[must_use]
     pub fn start(at: usize, servers: usize, life: u64, disk: Disk, env: &mut Env) -> Self {
         let raft = Raft::start(at, servers, life, disk, env);
@@ -103,14 +103,14 @@ impl Server {
         server
     }
 
-    /// It dies: memory is gone, and of the disk what was not synced.
+    /// Crashes the server. The memory is lost, and so are data that were not synced.
     pub fn crash(&mut self, env: &mut Env) {
         self.up = false;
         self.end_duties(env);
         self.raft.disk.crash(&mut env.dice);
     }
 
-    /// It starts again.
+    /// Restarts the server from its disk.
     pub fn restart(&mut self, env: &mut Env) {
         let disk = std::mem::take(&mut self.raft.disk);
         let (clock_off_ms, opened) = (self.clock_off_ms, std::mem::take(&mut self.opened));
@@ -118,25 +118,25 @@ impl Server {
         (self.clock_off_ms, self.opened) = (clock_off_ms, opened);
     }
 
-    /// Its state.
+    /// Returns the server's state machine.
     #[must_use]
     pub fn machine(&self) -> &Machine {
         &self.machine
     }
 
-    /// The last entry applied.
+    /// Returns the index of the last applied entry.
     #[must_use]
     pub fn applied(&self) -> u64 {
         self.applied
     }
 
-    /// Its duties, while it leads.
+    /// Returns the server's duties, if it leads.
     #[must_use]
     pub fn duties(&self) -> Option<&Duties> {
         self.duties.as_ref()
     }
 
-    /// A message has arrived.
+    /// Handles a message.
     pub fn handle_message(&mut self, from: Endpoint, message: Message, env: &mut Env) {
         match (from, message) {
             (Endpoint::Server(from), Message::Raft(message)) => {
@@ -175,12 +175,12 @@ impl Server {
         }
     }
 
-    /// The disk has written.
+    /// Handles the end of a sync of the disk.
     pub fn handle_synced(&mut self, upto: u64, env: &mut Env) {
         self.raft.handle_synced(upto, env);
     }
 
-    /// A worker is done.
+    /// Handles the outcome of a worker.
     pub fn handle_worker_done(
         &mut self,
         reign: (u64, u64),
@@ -192,7 +192,7 @@ impl Server {
         }
     }
 
-    /// Time has passed.
+    /// Does the work that is due at the current time.
     pub fn handle_timeout(&mut self, env: &mut Env) {
         self.raft.handle_timeout(env);
         let at = self.wall(env.now);
@@ -213,7 +213,7 @@ impl Server {
         }
     }
 
-    /// The time at which something is due.
+    /// Returns the time at which the next work is due.
     #[must_use]
     pub fn poll_timeout(&self) -> Timestamp {
         let mut at = self.raft.poll_timeout().min(self.gather_at);
@@ -232,7 +232,7 @@ impl Server {
             .fold(at, Timestamp::min)
     }
 
-    /// Does what can be done after something happened.
+    /// Advances all operations that can continue after an event.
     pub fn pump(&mut self, env: &mut Env) {
         self.take_snapshot_in(env);
         self.apply_committed(env);
@@ -254,7 +254,7 @@ impl Server {
         self.next_number
     }
 
-    /// Begins from a snapshot that came from the disk or the leader.
+    /// Restores the state from a snapshot that came from the disk or the leader.
     fn take_snapshot_in(&mut self, env: &mut Env) {
         let Some(snapshot) = self.raft.installed.take() else {
             return;
@@ -270,7 +270,7 @@ impl Server {
         }
     }
 
-    /// Entries are applied a little after they are committed.
+    /// Schedules the application of committed entries. It happens a little after the commit.
     fn note_committed(&mut self, env: &mut Env) {
         if self.raft.commit() > self.applied && self.apply_at.is_none() {
             let lag = if env.trouble(5) {
@@ -364,7 +364,7 @@ impl Server {
         }
     }
 
-    /// Sends the outcome of the entry to the party that waits for it.
+    /// Sends the result of the entry to its origin.
     fn answer(&mut self, entry: &Entry, applied: &ApplyResult, env: &mut Env) {
         let Some((term, origin)) = self.proposals.remove(&entry.at.index) else {
             return;
@@ -386,7 +386,8 @@ impl Server {
         }
     }
 
-    /// A leader whose state holds all that was committed before begins its duties.
+    /// Begins the duties of a leader once its state holds all earlier committed entries. Ends them if this server
+    /// does not lead.
     fn begin_or_end_duties(&mut self, env: &mut Env) {
         let ready = self
             .raft
@@ -403,7 +404,7 @@ impl Server {
         }
     }
 
-    /// Others lead, or nobody, also in the middle of a collection.
+    /// Ends the duties, even during a collection, because this server leads no more.
     fn end_duties(&mut self, env: &mut Env) {
         if self
             .duties
@@ -416,13 +417,13 @@ impl Server {
     }
 
     fn run_duties(&mut self, env: &mut Env) {
-        // What the broker takes for due must be due for the scheduler.
+        // An evaluation that is due for the broker must also be due for the scheduler.
         let at = self.wall(env.now).max(env.now);
         let Some(duties) = &mut self.duties else {
             return;
         };
         let state = &self.machine.state;
-        // A full disk refuses what a worker plans, and each refusal gives all work out again.
+        // A full disk refuses every plan, and each refusal would hand out all evaluations again.
         while !self.raft.disk.full
             && let Some((delivery, outcome)) = duties.next_work(state, env.now, at)
         {
@@ -448,10 +449,10 @@ impl Server {
         }
     }
 
-    /// Proposes a change of the duties.
+    /// Proposes a command of the duties.
     ///
-    /// If the log takes nothing, the leader steps down soon and the duties end. If the disk has room again
-    /// before that, the duties begin anew, because nobody answers the refused change.
+    /// If the log accepts no entry, the leader steps down soon and the duties end. The duties also begin anew at
+    /// once, because the refused command gets no answer if the disk has room again before that.
     fn propose_duty(
         &mut self,
         reign: (u64, u64),

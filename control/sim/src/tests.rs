@@ -1,4 +1,4 @@
-//! Whole runs: they come to rest, replay alike, and find what is wrong.
+//! Complete runs: they come to rest, they are reproducible, and they find deliberate bugs.
 
 mod bugs;
 
@@ -10,7 +10,7 @@ fn well(config: SimConfig, name: &str) -> Report {
     report
 }
 
-/// Each of these found a fault of the scheduler, the state machine or the simulator.
+/// Each of these seeds found a fault of the scheduler, the state machine or the simulator.
 #[test]
 fn seeds_of_mended_faults_pass() {
     for seed in [
@@ -80,7 +80,7 @@ fn the_first_seeds_come_to_rest() {
     );
 }
 
-/// A collection stays whole when the only server restarts in the middle of it and goes on with its log.
+/// Checks that a collection survives a restart of the only server and continues from the log.
 #[test]
 fn gc_survives_crashes_of_single_server() {
     let mut died = 0;
@@ -120,7 +120,7 @@ fn the_same_seed_gives_the_same_trace() {
     assert_eq!(one, other);
 }
 
-/// Maps with random order are seeded by the thread.
+/// The standard library seeds maps of random order per thread. A second thread would expose their use.
 #[test]
 fn another_thread_gives_the_same_trace() {
     let here = run(SimConfig::new(4_711));
@@ -134,7 +134,7 @@ fn different_seeds_differ() {
     assert_ne!(run(SimConfig::new(1)).trace, run(SimConfig::new(2)).trace);
 }
 
-/// Seeds that broke something once: `seeds.txt` says what.
+/// Checks the seeds that once found a fault. `seeds.txt` describes each fault.
 #[test]
 fn seeds_that_broke_something_stay_mended() {
     let text = include_str!("../seeds.txt");

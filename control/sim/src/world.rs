@@ -1,4 +1,4 @@
-//! The loop: one event after the other, and the checks after each.
+//! The main loop: it handles one event after the other, and checks the invariants after each.
 
 mod faults;
 
@@ -16,7 +16,7 @@ use crate::rng::SimRng;
 use crate::server::Server;
 use crate::{Report, SimConfig};
 
-/// Everything there is.
+/// The complete simulated cluster.
 #[derive(Debug)]
 pub(crate) struct World {
     pub(crate) env: Env,
@@ -24,10 +24,10 @@ pub(crate) struct World {
     pub(crate) hosts: Vec<Host>,
     pub(crate) clients: Vec<Client>,
     nodes: Vec<NodeId>,
-    /// The next time at which each server and each host has something to do.
+    /// The next time at which each server has work to do. `host_at` is the same for hosts.
     server_at: Vec<Timestamp>,
     host_at: Vec<Option<Timestamp>>,
-    /// Steps taken without time passing.
+    /// The number of steps since virtual time last advanced.
     steps_here: u32,
 }
 
@@ -72,7 +72,7 @@ impl World {
         world
     }
 
-    /// A storm, then calm until everything is at rest.
+    /// Runs a storm, and then a calm until the whole world is at rest.
     pub(crate) fn run(mut self, config: &SimConfig) -> Report {
         let storm_ends = limits::EPOCH.plus(config.storm);
         self.run_until(storm_ends);
@@ -107,7 +107,7 @@ impl World {
         !self.env.oracle.faults.is_empty()
     }
 
-    /// Runs until all is at rest twice in a row; what is not by `end` is a fault.
+    /// Runs until the world is at rest twice in a row. Each part that is not at rest by `end` is a fault.
     fn come_to_rest(&mut self, end: Timestamp) -> Option<Timestamp> {
         let mut rested_at = None;
         while self.env.now < end && !self.has_fault() {
@@ -249,7 +249,7 @@ impl World {
             && self.servers[at].up
             && self.servers[at].paused_until > self.env.now
         {
-            // It waits in the socket.
+            // The message waits in the socket of the paused server.
             let until = self.servers[at].paused_until;
             self.env.at(until, Event::Deliver { from, to, message });
             return;
@@ -275,7 +275,7 @@ impl World {
         }
     }
 
-    /// A server that is down: its machine may say so.
+    /// Answers a message to a server that is down: its machine may reset the connection.
     fn refuse(&mut self, from: Endpoint, to: Endpoint, message: &Message) {
         if let (Endpoint::Host(_), Message::FromAgent { session, .. }) = (from, message)
             && self.env.dice.chance(50)
@@ -317,7 +317,7 @@ impl World {
         }
     }
 
-    /// No allocation runs on two machines.
+    /// Checks that no allocation runs on two machines.
     fn check_processes(&mut self) {
         let mut seen = std::collections::BTreeSet::new();
         for host in &self.hosts {

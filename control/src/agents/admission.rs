@@ -1,9 +1,9 @@
-//! How many may come at once.
+//! Bounds on simultaneous handshakes and registrations.
 //!
-//! When a server starts or another one dies, a herd of agents comes. Handshakes cost a millisecond of both ends'
-//! processors each, and registrations a commit: a bounded number of each is under way, so that those who are
-//! connected are served meanwhile. Who finds no place for a handshake is refused before it costs anything, who
-//! finds none for a registration is told when to come back. Servers always find a place.
+//! When a server starts or another one dies, many agents connect at once. A handshake costs each end a millisecond
+//! of processor time, and a registration costs a commit. The bounds keep the service for connected agents running.
+//! Without a free place, a handshake is refused before it costs anything. Without a free place, a registration is
+//! refused with a request to retry later. Handshakes of servers are never refused.
 
 use std::sync::Arc;
 
@@ -11,18 +11,18 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::limits;
 
-/// The places.
+/// The places for handshakes and registrations.
 #[derive(Debug)]
 pub(crate) struct Admission {
     handshakes: Arc<Semaphore>,
     registrations: Arc<Semaphore>,
 }
 
-/// A place for a handshake; servers need none.
+/// A place for a handshake; servers may go without one.
 pub(crate) type Handshake = Option<OwnedSemaphorePermit>;
 
 impl Admission {
-    /// All places are free.
+    /// Creates the places; all are free.
     pub(crate) fn new() -> Self {
         Self {
             handshakes: Arc::new(Semaphore::new(limits::HANDSHAKES_MAX)),
@@ -30,7 +30,7 @@ impl Admission {
         }
     }
 
-    /// A place for a handshake with a server or an agent. `None`: refuse it.
+    /// Takes a place for a handshake with a server or an agent. `None`: the caller refuses the handshake.
     pub(crate) fn handshake(&self, is_server: bool) -> Option<Handshake> {
         if let Ok(permit) = Arc::clone(&self.handshakes).try_acquire_owned() {
             return Some(Some(permit));
@@ -38,7 +38,7 @@ impl Admission {
         is_server.then_some(None)
     }
 
-    /// A place for an agent's registration; why there is none.
+    /// Takes a place for an agent's registration, or returns the reason for its refusal.
     pub(crate) fn registration(&self) -> Result<OwnedSemaphorePermit, String> {
         Arc::clone(&self.registrations)
             .try_acquire_owned()

@@ -1,7 +1,7 @@
-//! Heartbeats of this server's nodes on their way to the leader: one message a second for all of them.
+//! Heartbeats of this server's nodes to the leader: one message a second for all of them.
 //!
-//! A node is answered when the leader has counted it. If the leader is silent for a while, this server is of no
-//! use to its agents, whatever the reason: they are told so and try the others.
+//! A node gets its answer when the leader has counted it. If the leader is silent for a while, for any reason,
+//! this server cannot serve its agents. It sends them to the other servers.
 
 use std::collections::{BTreeMap, HashSet};
 use std::net::SocketAddr;
@@ -18,7 +18,7 @@ use crate::leader::lease::Lease;
 use crate::limits;
 use crate::peers::message::{PeerReply, PeerRequest};
 
-/// Gathers until `stop`.
+/// Sends the gathered heartbeats to the leader until `stop`.
 pub(super) async fn gather(
     control: &Control,
     service: &watch::Sender<ServiceInfo>,
@@ -54,7 +54,7 @@ pub(super) async fn gather(
             }
             Err(reason) => tracing::debug!(reason, "the leader has not counted the heartbeats"),
         }
-        // Alone, there is nobody else to try.
+        // A server on its own has no other server for its agents.
         let alone = control.peers().servers().is_empty();
         let unserved = answer
             .err()
@@ -72,7 +72,7 @@ fn missing(before: &BTreeMap<NodeId, u64>, connected: &BTreeMap<NodeId, u64>) ->
         .collect()
 }
 
-/// Has the leader count `nodes`. Their lease, or why there is none.
+/// Asks the leader to count `nodes`. Returns their lease, or the reason for its absence.
 async fn send(control: &Control, nodes: Vec<NodeId>, left: Vec<NodeId>) -> Result<Lease, String> {
     let leader = control.leader().ok_or("no server leads")?;
     if leader.is_self {
@@ -105,7 +105,7 @@ fn answer_all(nodes: &Nodes, beats: &[PendingHeartbeat], lease: &Lease) {
             number: beat.number,
             lease: lease.duration,
         };
-        // An agent that reads slowly gets the next one.
+        // An agent with a full outbox gets the next acknowledgement.
         if beat.outbox.try_send(ack).is_ok() {
             nodes.counted(beat.node_id, beat.number);
         }
@@ -149,8 +149,8 @@ fn publish_service(
     });
 }
 
-/// Addresses where the servers speak HTTP, and Diego's wire if this one does. Servers do not tell each other
-/// these, so the others are taken to have the same port.
+/// Addresses where the servers serve HTTP, and Diego's wire protocol if this server serves it. Servers do not
+/// exchange these addresses, so this assumes the same ports for all.
 fn apis(control: &Control) -> Vec<SocketAddr> {
     let peers = control.peers();
     let others = peers.servers().into_iter().map(|known| known.node);

@@ -9,7 +9,7 @@ pub(super) enum Close {
     Refused,
     /// A newer connection of the same node took its place.
     Replaced,
-    /// The session is over.
+    /// The session has ended.
     Ended,
 }
 

@@ -1,11 +1,11 @@
-//! The changes that a session tells its node about what to run.
+//! The changes of desired allocations that a session sends to its node.
 //!
-//! The session first sends what changed since the node last knew everything, and then each change.
+//! The session first sends the changes since the node's last complete state, and then each change.
 //!
-//! A message carries each allocation with its `alloc_modify_index`, so a repeated or late message does no
-//! harm. The node hears of every row the state has for it, including finished ones, so that it knows what to
-//! keep. Rows that the node knows already are sent by id alone. Rows that vanish are named as gone. A set
-//! ends with the number of rows there are.
+//! A message carries each allocation with its `alloc_modify_index`, so a repeated or late message does no harm.
+//! The node receives every row that the state has for it, including finished ones, so that it knows the rows to
+//! keep. Rows that the node already has are sent by id alone. Removed rows are sent as gone. A set ends with the
+//! number of its rows.
 
 use std::sync::Arc;
 
@@ -18,21 +18,21 @@ use muster_wire::codec;
 use muster_wire::limits::{DESIRED_BATCH_MAX, FRAME_BYTES_MAX, UNCHANGED_BATCH_MAX};
 use muster_wire::rpc::ToAgent;
 
-/// Bytes of jobs in one message: half a frame, the rest is for everything else of an allocation.
+/// Bytes of jobs in one message: half a frame. The other half is for the rest of each allocation.
 const JOB_BYTES_MAX: usize = FRAME_BYTES_MAX / 2;
 
-/// The rows that one session has told its node.
+/// The rows that one session has sent to its node.
 #[derive(Debug)]
 pub(super) struct SentDesired {
     node_id: NodeId,
-    /// Allocations it was told of by key, so in the order in which they were made, as the state has them.
+    /// Sent allocations by key. Keys follow the order of creation, as in the state.
     known: Vec<(u64, LogIndex)>,
-    /// The newest entry the node knew before the session; `None` once the session has told it what changed since.
+    /// The newest entry that the node had before the session; `None` once the session has sent the changes since.
     before: Option<LogIndex>,
 }
 
 impl SentDesired {
-    /// Starts for a node that knows everything up to `known`.
+    /// Starts for a node that has all changes up to `known`.
     pub(super) fn up_to(node_id: NodeId, known: LogIndex) -> Self {
         Self {
             node_id,
@@ -41,8 +41,8 @@ impl SentDesired {
         }
     }
 
-    /// The messages that bring the node up to `state`; none if it knows everything. The caller sends
-    /// all of them in order, or drops `self`.
+    /// Returns the messages that bring the node up to `state`; none if it has all changes. The caller sends all of
+    /// them in order, or drops `self`.
     pub(super) fn catch_up(&mut self, state: &State) -> Vec<ToAgent> {
         let mut changed = Vec::new();
         let mut unchanged = Vec::new();
@@ -52,7 +52,7 @@ impl SentDesired {
         let mut sent = self.known.iter().peekable();
         for alloc in state.allocs_on(&self.node_id) {
             let key = alloc.key();
-            // Both are in the order in which they were made.
+            // Both lists are in the order of creation.
             while let Some((sent_key, _)) = sent.next_if(|(sent_key, _)| *sent_key < key) {
                 gone.push(state.allocs().id_of(*sent_key));
             }
@@ -67,7 +67,7 @@ impl SentDesired {
         }
         gone.extend(sent.map(|(key, _)| state.allocs().id_of(*key)));
         self.known = known;
-        // Oldest first, so that a node that is cut off half-way has what was asked for first.
+        // The oldest changes come first. A node that is cut off half-way then has the earliest requests.
         changed.sort_unstable_by_key(|alloc: &AllocView<'_>| {
             (alloc.alloc_modify_index(), alloc.key())
         });
@@ -117,8 +117,8 @@ fn message(state: &State, allocs: &[AllocView<'_>], unchanged: Vec<AllocId>) -> 
     }
 }
 
-/// Takes `memory_max` away: it has no effect while the cluster does not oversubscribe memory. A one-off task without a
-/// limit keeps that.
+/// Removes `memory_max`: it has no effect unless the cluster oversubscribes memory. A one-off task without a limit
+/// stays without one.
 fn limit_memory(desired: &mut [DesiredAlloc]) {
     // Many allocations share a version of a job.
     let mut limited: Option<(Arc<JobVersion>, Arc<JobVersion>)> = None;
@@ -152,11 +152,11 @@ fn limit_memory(desired: &mut [DesiredAlloc]) {
     }
 }
 
-/// Cuts `allocs` into what fits a message.
+/// Splits `allocs` into parts that each fit a message.
 fn batches<'a, 's>(allocs: &'a [AllocView<'s>]) -> Vec<&'a [AllocView<'s>]> {
     let mut batches = Vec::new();
     let (mut begin, mut bytes) = (0, 0);
-    // One goes alone, however large its job is.
+    // A single allocation goes alone, at any size of its job.
     if let [_] = allocs {
         return vec![allocs];
     }

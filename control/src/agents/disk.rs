@@ -1,7 +1,8 @@
-//! Data of allocations on their way from node to node, for agents that ask for them.
+//! Forwarding of allocations' data from node to node, for agents that request them.
 //!
-//! `control-core` says who may have whose ([`migrate`]). Here it is waited until they are complete, the node that has
-//! them is asked, and frames are passed on in both directions: the two nodes see to it that little is on its way.
+//! `control-core` decides which allocation may have whose data ([`migrate`]). This module waits until the data are
+//! complete, asks the node that has them, and forwards frames in both directions. The two nodes limit the data in
+//! transfer.
 
 use std::convert::Infallible;
 
@@ -21,7 +22,7 @@ use super::route;
 use crate::handle::Control;
 use crate::limits;
 
-/// Answers what the agent of `node_id` asks on streams of their own, until it is dropped.
+/// Answers the requests of `node_id`'s agent, each on a stream of its own, until the future is dropped.
 pub(super) async fn serve(
     control: &Control,
     node_id: NodeId,
@@ -51,7 +52,7 @@ pub(super) async fn serve(
     }
 }
 
-/// A stream of an agent.
+/// A stream of one agent's request.
 struct DiskStream {
     control: Control,
     node_id: NodeId,
@@ -64,7 +65,7 @@ impl DiskStream {
         let request = self.receiver.recv::<AgentRequest>();
         let asked = tokio::time::timeout(limits::REGISTER_WAIT, request).await;
         let Ok(Ok(Some(AgentRequest::FetchDisk { alloc_id, previous }))) = asked else {
-            // Nobody is there, or speaks another version.
+            // The agent is gone or has another version.
             return Ok(());
         };
         let found = self.find(alloc_id, previous).await?;
@@ -81,7 +82,7 @@ impl DiskStream {
         self.pass(&nodes, holder, request).await
     }
 
-    /// Waits until the data are complete. Which node has them, and of which tasks; or what to answer.
+    /// Waits until the data are complete. Returns their node and tasks, or the answer to send.
     async fn find(
         &mut self,
         alloc_id: AllocId,
@@ -103,7 +104,7 @@ impl DiskStream {
         }
     }
 
-    /// Waits until few enough data are passed on.
+    /// Waits for a free place among the forwarded data.
     async fn wait_for_turn<'a>(
         &mut self,
         places: &'a Semaphore,
@@ -119,7 +120,7 @@ impl DiskStream {
         }
     }
 
-    /// Asks the node that has them, and passes frames on.
+    /// Sends the request to the node with the data and forwards frames.
     async fn pass(
         self,
         nodes: &Nodes,
@@ -148,7 +149,7 @@ impl DiskStream {
         };
         tokio::select! {
             passed = pass_on(&mut from_node, &mut sender) => passed,
-            // The agent that asked has gone.
+            // The requesting agent has gone.
             () = words => Ok(()),
         }
     }
@@ -161,7 +162,7 @@ impl DiskStream {
     }
 }
 
-/// Passes replies on to their end. A stream that breaks off before is left without one.
+/// Forwards replies to their end. A stream that breaks off earlier gets no end.
 async fn pass_on(
     from_node: &mut FrameReceiver,
     sender: &mut FrameSender,
@@ -190,7 +191,7 @@ fn no_data_reply(error: &NoDataError) -> AgentReply {
     }
 }
 
-/// Turns the node's reply into the reply for the other agent, and tells whether it is the last.
+/// Converts the node's reply into the reply for the other agent. Returns whether it is the last.
 fn translated(reply: NodeReply) -> (AgentReply, bool) {
     match reply {
         NodeReply::Idle => (AgentReply::Idle, false),

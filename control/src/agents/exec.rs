@@ -1,7 +1,7 @@
 //! Sessions with commands on nodes: frames in both directions over one stream.
 //!
-//! The client and the node limit how much is on its way. This module only passes frames on, and the end of
-//! one direction ends the other.
+//! The client and the node limit the bytes in transfer. This module only forwards frames, and the end of one
+//! direction ends the other.
 
 use muster_domain::error_chain::chain;
 use muster_link::frames::{FrameReceiver, FrameSender};
@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use super::request;
 use crate::limits;
 
-/// A session. Dropping it hangs up.
+/// A session. Its drop ends the command's stream.
 #[derive(Debug)]
 pub struct ExecLine {
     /// Inputs to the command. The channel ends with the session.
@@ -23,7 +23,7 @@ pub struct ExecLine {
 }
 
 impl ExecLine {
-    /// Over an open stream.
+    /// Creates the session over an open stream.
     pub(super) fn over(sender: FrameSender, receiver: FrameReceiver) -> Self {
         let (inputs, to_send) = mpsc::channel(limits::NODE_REPLIES_MAX);
         let (to_pass, replies) = mpsc::channel(limits::NODE_REPLIES_MAX);
@@ -33,11 +33,11 @@ impl ExecLine {
     }
 }
 
-/// Sends inputs until nobody has any or the stream is refused.
+/// Sends inputs until their channel ends or the stream is refused.
 async fn send_all(mut sender: FrameSender, mut inputs: mpsc::Receiver<ExecInput>) {
     while let Some(input) = inputs.recv().await {
         if let Err(error) = sender.send(&input).await {
-            // That the session is over is told in the other direction.
+            // The other direction reports the end of the session.
             tracing::debug!(%error, "a session takes no input");
             return;
         }
@@ -45,10 +45,10 @@ async fn send_all(mut sender: FrameSender, mut inputs: mpsc::Receiver<ExecInput>
     sender.finish();
 }
 
-/// Two ends of a stream.
+/// Both ends of a stream.
 type Stream = (FrameSender, FrameReceiver);
 
-/// Passes frames on between another server, which sends `I`, and a node.
+/// Forwards frames between another server, which sends `I`, and a node.
 pub(super) async fn join<I: DeserializeOwned + Serialize>(
     (mut to_server, mut from_server): Stream,
     (mut to_node, mut from_node): Stream,
@@ -76,7 +76,7 @@ pub(super) async fn join<I: DeserializeOwned + Serialize>(
             }
         }
     };
-    // After its input nothing may come from a session for long, and the other way round its end is the end.
+    // The end of either direction ends the session: after the end of its input, its output may be silent for long.
     tokio::select! {
         () = inputs => {}
         () = replies => {

@@ -20,18 +20,18 @@ use super::wake::Wake;
 use crate::limits;
 use crate::peers::Peers;
 
-/// A node's session, as others see it.
+/// A node's session, as other parts of the server use it.
 #[derive(Clone, Debug)]
 struct ConnectedNode {
     connection: Connection,
     wake: Arc<Wake>,
     pulse: Arc<HeartbeatState>,
     outbox: mpsc::Sender<ToAgent>,
-    /// Tells this session from a later one of the same node.
+    /// Distinguishes this session from a later one of the same node.
     number: u64,
 }
 
-/// Heartbeats of a session, by their numbers.
+/// Heartbeats of a session, by their sequence numbers.
 #[derive(Debug)]
 struct HeartbeatState {
     received: AtomicU64,
@@ -68,7 +68,7 @@ pub(super) struct AgentsState {
     reports: Reports,
     pace: PushLimiter,
     pub(super) service: watch::Sender<ServiceInfo>,
-    /// Places for data that are passed on, [`limits::DISKS_PASSED_MAX`].
+    /// Semaphore for forwarded data of allocations, [`limits::DISKS_PASSED_MAX`].
     pub(super) disks: Semaphore,
     pub(super) peers: Peers,
 }
@@ -80,7 +80,7 @@ struct Table {
 }
 
 impl Nodes {
-    /// Starts without nodes; those of the other servers are asked through `peers`.
+    /// Starts without nodes. Requests to nodes of other servers go through `peers`.
     #[must_use]
     pub(crate) fn new(peers: Peers) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
@@ -108,18 +108,18 @@ impl Nodes {
         self.shared.service.borrow().unserved.clone()
     }
 
-    /// Tells the sessions of `node_ids` to look for changes.
+    /// Wakes the sessions of `node_ids` to check for changes.
     pub(crate) fn wake(&self, node_ids: impl IntoIterator<Item = NodeId>) {
         let before = || self.shared.pace.note();
         self.notify(node_ids, |wake| &wake.desired, before);
     }
 
-    /// Tells the sessions of `node_ids` to look, by and by, for allocations that were forgotten.
+    /// Wakes the sessions of `node_ids` to check for forgotten allocations after a delay.
     pub(crate) fn wake_for_forgotten(&self, node_ids: impl IntoIterator<Item = NodeId>) {
         self.notify(node_ids, |wake| &wake.forgotten, || {});
     }
 
-    /// Wakes those sessions of `node_ids` that are here; if there are any, `before` is called first.
+    /// Wakes the sessions of `node_ids` on this server. Calls `before` first if there are any.
     fn notify(
         &self,
         node_ids: impl IntoIterator<Item = NodeId>,
@@ -127,7 +127,7 @@ impl Nodes {
         before: impl FnOnce(),
     ) {
         let mut node_ids = node_ids.into_iter().peekable();
-        // Nobody waits for the lock for nothing.
+        // Without nodes to wake, the lock is not taken.
         if node_ids.peek().is_none() {
             return;
         }
@@ -142,31 +142,31 @@ impl Nodes {
         }
     }
 
-    /// Tells every session to look for changes.
+    /// Wakes every session to check for changes.
     pub(crate) fn wake_all(&self) {
         for session in self.lock().sessions.values() {
             session.wake.desired.notify_one();
         }
     }
 
-    /// Tells every node of this server to destroy what is over.
+    /// Requests garbage collection from every node of this server.
     pub(crate) fn collect_garbage(&self) {
         for session in self.lock().sessions.values() {
             session.wake.garbage.notify_one();
         }
     }
 
-    /// Turns of the sessions.
+    /// The limiter of the sessions' messages.
     pub(super) fn pace(&self) -> &PushLimiter {
         &self.shared.pace
     }
 
-    /// Gathered reports.
+    /// The queued reports.
     pub(super) fn reports(&self) -> &Reports {
         &self.shared.reports
     }
 
-    /// Watches what this server offers its agents.
+    /// Watches the addresses and settings that this server offers its agents.
     pub(super) fn service(&self) -> watch::Receiver<ServiceInfo> {
         self.shared.service.subscribe()
     }
@@ -180,7 +180,7 @@ impl Nodes {
             .collect()
     }
 
-    /// Nodes that were heard of since the leader last counted them.
+    /// Nodes with heartbeats since the leader last counted them.
     pub(super) fn uncounted(&self) -> Vec<PendingHeartbeat> {
         self.lock()
             .sessions
@@ -197,17 +197,18 @@ impl Nodes {
             .collect()
     }
 
-    /// The leader has counted heartbeats of `node_id` up to `number`.
+    /// Records that the leader has counted heartbeats of `node_id` up to `number`.
     pub(super) fn counted(&self, node_id: NodeId, number: u64) {
         if let Some(session) = self.lock().sessions.get(&node_id) {
-            // A later session of the node begins at 1 again; it never gets ahead by this.
+            // A later session of the node begins at 1 again, so the number of an earlier session must not set it
+            // ahead.
             if number <= session.pulse.received.load(Ordering::Acquire) {
                 session.pulse.counted.fetch_max(number, Ordering::AcqRel);
             }
         }
     }
 
-    /// The connection of `node_id` to this server, and how long ago its agent said something.
+    /// The connection of `node_id` to this server, and the time since its agent's last message.
     pub(super) fn local(&self, node_id: NodeId) -> Option<(Connection, Duration)> {
         let table = self.lock();
         let session = table.sessions.get(&node_id)?;
@@ -292,7 +293,7 @@ pub(super) struct SessionEntry {
 }
 
 impl SessionEntry {
-    /// The agent's heartbeat `number` came.
+    /// Records the agent's heartbeat `number`.
     pub(super) fn beat(&self, number: u64) {
         self.pulse.received.fetch_max(number, Ordering::AcqRel);
         *self

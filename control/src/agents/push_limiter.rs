@@ -1,10 +1,10 @@
-//! How fast nodes are told what to run.
+//! The rate at which sessions send desired allocations to nodes.
 //!
-//! A message costs both ends some tens of microseconds whatever is in it, so telling many nodes of one allocation
-//! at a time costs more than placing them. Below a rate every node is told at once. Above it nodes wait in the order in
-//! which they were woken, and what comes for a node meanwhile goes in one message: the more there is to tell, the
-//! less each allocation costs, and no node waits longer than all of them take one after the other. While there is
-//! more and more to tell, the rate is lower, so that placing it goes first.
+//! A message costs both ends some tens of microseconds at any size. So sending one allocation each to many nodes
+//! costs more than placing them. Below a rate every node gets its message at once. Above it, nodes wait in the
+//! order of their wake-ups, and further changes for a waiting node go into the same message. So a higher load
+//! lowers the cost of each allocation. No node waits longer than one turn of every node. While new changes keep
+//! arriving, the rate is lower, so that placement has priority.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -24,12 +24,12 @@ pub(super) struct PushLimiter {
     turns: Semaphore,
     taken: Notify,
     begun: Instant,
-    /// When there was last something new to tell, in milliseconds since the beginning.
+    /// Time of the last new change, in milliseconds since `begun`.
     news: AtomicU64,
 }
 
 impl PushLimiter {
-    /// For a machine with `cores`.
+    /// Creates the limiter for a machine with `cores`.
     pub(super) fn of(cores: usize) -> Self {
         let cores = saturating::to_u32(cores);
         Self {
@@ -41,13 +41,13 @@ impl PushLimiter {
         }
     }
 
-    /// There is something new to tell.
+    /// Records that new changes arrived.
     pub(super) fn note(&self) {
         let millis = saturating::millis(self.begun.elapsed());
         self.news.store(millis, Ordering::Relaxed);
     }
 
-    /// Waits until it is this session's turn, in the order of asking.
+    /// Waits for this session's turn, in the order of the calls.
     pub(super) async fn turn(&self) {
         if let Ok(turn) = self.turns.acquire().await {
             turn.forget();
@@ -55,7 +55,7 @@ impl PushLimiter {
         self.taken.notify_one();
     }
 
-    /// Gives turns, until `stop`.
+    /// Hands out turns until `stop`.
     pub(super) async fn give(&self, stop: &CancellationToken) {
         let mut given = Instant::now();
         while stop.run_until_cancelled(self.wait()).await.is_some() {
@@ -65,7 +65,7 @@ impl PushLimiter {
         }
     }
 
-    /// A while in which turns are saved up; without end as long as nobody takes any.
+    /// Waits one tick, in which turns accumulate. While all turns are available, first waits until one is taken.
     async fn wait(&self) {
         if self.is_full() {
             self.taken.notified().await;
@@ -94,7 +94,7 @@ impl PushLimiter {
     }
 }
 
-/// Turns in `time` at `rate` a second and core: one at least.
+/// The number of turns in `time` at `rate` a second and core; at least one.
 fn at(rate: u32, cores: u32, time: Duration) -> usize {
     let turns = u128::from(rate) * u128::from(cores) * time.as_micros() / 1_000_000;
     saturating::to_usize(turns).max(1)
@@ -106,7 +106,7 @@ mod tests {
 
     use super::*;
 
-    /// How many get their turn without waiting.
+    /// The number of turns without waiting.
     fn at_once(pace: &PushLimiter) -> usize {
         std::iter::from_fn(|| pace.turn().now_or_never()).count()
     }

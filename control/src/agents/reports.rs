@@ -1,13 +1,12 @@
-//! Reports of nodes, and of their collections, on their way to the log.
+//! Reports of allocations and of garbage collections from nodes, until they are in the log.
 //!
-//! While one entry commits, the reports of all nodes that arrive are gathered for the next: a quiet cluster
-//! waits for nothing, a busy one writes few entries. Only the last word about an allocation is kept, and only
-//! one entry is under way, so reports of an allocation are written in order. A report is acknowledged when it is
-//! committed; a session that ends takes along what it has not written, because its agent says it again to
-//! the next server.
+//! While one entry commits, the reports of all nodes gather for the next entry. A quiet cluster has no delay, and
+//! a busy one writes few entries. Only the last report about an allocation is kept. Only one entry is under way,
+//! so reports of an allocation are written in order. A report is acknowledged when it is committed. The reports of
+//! an ended session that are not written are dropped, because the agent repeats them to the next server.
 //!
-//! That a one-off task prepares or runs changes its state in nothing: it may have started since it was placed. Nobody
-//! waits for that, so it waits for a while itself, and a task that ends meanwhile is written once.
+//! A report that a one-off task prepares or runs does not change the state of the task: it may have started since
+//! its placement. No caller waits for such a report, so it is delayed. A task that ends meanwhile is written once.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -30,7 +29,7 @@ use crate::limits;
 /// The reports that one session has to write.
 #[derive(Debug)]
 struct SessionQueue {
-    /// The newest message of the agent.
+    /// The sequence number of the agent's newest message.
     sequence: u64,
     reports: BTreeMap<AllocId, PendingReport>,
     collected: Option<PendingCollection>,
@@ -41,9 +40,9 @@ struct SessionQueue {
 #[derive(Debug)]
 struct PendingCollection {
     report: NodeCollected,
-    /// The first message it was in.
+    /// The sequence number of the first message with these results.
     sequence: u64,
-    /// The earliest time to write it.
+    /// The earliest time to write the results.
     at: Instant,
 }
 
@@ -51,9 +50,9 @@ struct PendingCollection {
 #[derive(Debug)]
 struct PendingReport {
     report: AllocReport,
-    /// The message it was in.
+    /// The sequence number of the report's message.
     sequence: u64,
-    /// The earliest time to write it, if it can wait.
+    /// The earliest time to write the report, if it can wait.
     at: Option<Instant>,
 }
 
@@ -63,7 +62,7 @@ impl PendingReport {
     }
 }
 
-/// A message's report, and whether it can wait.
+/// One report of a message, and whether it can wait.
 #[derive(Debug)]
 pub(super) struct QueuedReport {
     report: AllocReport,
@@ -78,19 +77,20 @@ pub(super) struct Reports {
     taken: Notify,
 }
 
-/// A part of an entry: what one session told.
+/// The reports of one session in an entry.
 #[derive(Clone, Debug)]
 struct SessionReports {
     node_id: NodeId,
     reports: Vec<AllocReport>,
     collected: Option<NodeCollected>,
-    /// Acknowledges up to here; `None` if more of the session's reports wait for the next entry.
+    /// The sequence number to acknowledge. `None` if more of the session's reports wait for the next entry.
     sequence: Option<u64>,
     outbox: mpsc::Sender<ToAgent>,
 }
 
 impl Reports {
-    /// Takes one message of the agent of `node_id`. Waits while that agent has too much under way.
+    /// Queues the reports of one message of `node_id`'s agent. Waits while too many reports of that agent are
+    /// queued.
     pub(super) async fn put(
         &self,
         node_id: NodeId,
@@ -106,7 +106,7 @@ impl Reports {
             }
             taken.await;
         }
-        // Waiting reports have a known due time; later ones are due later.
+        // Waiting reports have a known due time; later reports are due later.
         let wakes;
         {
             let mut pending = self.lock();
@@ -117,7 +117,7 @@ impl Reports {
             for QueuedReport { report, can_wait } in reports {
                 let alloc_id = report.alloc_id;
                 let before = entry.reports.get(&alloc_id);
-                // One that comes again and again does not wait for ever, and one that is due stays so.
+                // A repeated report does not wait for ever, and a due report stays due.
                 let since = before.map_or(Some(now + limits::PROGRESS_WAIT), |before| before.at);
                 let waiting = PendingReport {
                     report,
@@ -132,8 +132,7 @@ impl Reports {
         }
     }
 
-    /// Takes the report of `node_id`'s agent about its collections from one message, and adds it to what is
-    /// not written yet.
+    /// Queues the agent's report about collections on `node_id` and adds it to those not written yet.
     pub(super) fn put_collected(
         &self,
         node_id: NodeId,
@@ -167,8 +166,8 @@ impl Reports {
         })
     }
 
-    /// Takes what is due and fits into one entry, beginning with the first node after `after`: a node with much to say
-    /// must not keep others waiting.
+    /// Takes the due reports that fit into one entry, beginning with the first node after `after`. So a node with
+    /// many reports does not delay the others.
     fn take(&self, after: &mut NodeId, now: Instant) -> Vec<SessionReports> {
         let mut pending = self.lock();
         pending.retain(|_, pending| !pending.outbox.is_closed());
@@ -177,7 +176,7 @@ impl Reports {
             .chain(pending.range(..=*after))
             .map(|(node_id, _)| *node_id)
             .collect();
-        // When one collection is due the others go with it.
+        // When one collection is due, all others are written with it.
         let mut collected = pending.values().filter_map(|of| of.collected.as_ref());
         let collections_go = collected.any(|collected| collected.at <= now);
         let (mut count, mut bytes) = (0, 0);
@@ -212,7 +211,7 @@ impl Reports {
             let reports = reports.filter_map(|alloc_id| waiting.reports.remove(alloc_id));
             let reports = reports.map(|waiting| waiting.report).collect();
             *after = node_id;
-            // What is left was in later messages, or in some of these.
+            // The remaining reports came in later messages, or in some of these.
             let left = waiting.reports.values().map(|waiting| waiting.sequence);
             let acknowledged = left
                 .chain(waiting.collected.iter().map(|waiting| waiting.sequence))
@@ -252,8 +251,8 @@ impl Reports {
     }
 }
 
-/// Returns the pending reports of a session. Drops those of an earlier session of the node: its agent repeats
-/// in this session whatever was not acknowledged.
+/// Returns the pending reports of a session. Drops those of an earlier session of the node: the agent repeats all
+/// unacknowledged reports in this session.
 fn of_session<'a>(
     pending: &'a mut BTreeMap<NodeId, SessionQueue>,
     node_id: NodeId,
@@ -272,8 +271,8 @@ fn of_session<'a>(
     entry
 }
 
-/// Keeps those of `reports` that can change `state`. An ended allocation does not change any more, and an
-/// agent that starts reports thousands of those again.
+/// Keeps those of `reports` that can change `state`. An ended allocation does not change any more, and a starting
+/// agent reports thousands of ended allocations again.
 pub(super) fn news(state: &State, reports: Vec<AllocReport>) -> Vec<QueuedReport> {
     let queued = reports.into_iter().filter_map(|report| {
         let known = state.allocs().get(&report.alloc_id);
@@ -288,7 +287,7 @@ pub(super) fn news(state: &State, reports: Vec<AllocReport>) -> Vec<QueuedReport
     queued.collect()
 }
 
-/// Whether a task of an allocation with that status prepares or runs, within reach.
+/// Whether a task of an allocation with that status prepares or runs on a reachable node.
 fn is_under_way(status: ClientStatus) -> bool {
     match status {
         ClientStatus::Pending | ClientStatus::Running => true,
@@ -299,7 +298,7 @@ fn is_under_way(status: ClientStatus) -> bool {
     }
 }
 
-/// Writes what is gathered until `stop`.
+/// Writes queued reports until `stop`.
 pub(super) async fn write(control: &Control, reports: &Reports, stop: &CancellationToken) {
     let mut after = NodeId([0; 16]);
     loop {
@@ -328,8 +327,8 @@ async fn until(at: Option<Instant>) {
     }
 }
 
-/// Proposes `parts` until they are committed, and acknowledges them. A report may be written twice without
-/// harm; a collection that is reported twice is recognised by its beginning.
+/// Proposes `parts` until they are committed, and acknowledges them. A report may be written twice without harm. A
+/// collection that is reported twice is recognised by its start time.
 async fn commit(control: &Control, mut parts: Vec<SessionReports>) {
     let Some(mut unknown) = propose(control, &mut parts, reported).await else {
         return;
@@ -359,8 +358,8 @@ fn collected(parts: &[SessionReports], at: Timestamp) -> Option<Entry> {
     (!collections.is_empty()).then_some(NodeCommand::NoteCollections { collections }.at(at))
 }
 
-/// Proposes the command that `to_command` makes of the parts whose sessions are there, until it is committed, and says
-/// which nodes are unknown. `None` if it cannot be, or if nobody is there any more.
+/// Proposes the command that `to_command` makes of the parts with open sessions, until it is committed. Returns
+/// the unknown nodes, or `None` if the command cannot be written or no session is open.
 async fn propose(
     control: &Control,
     parts: &mut Vec<SessionReports>,
@@ -392,7 +391,8 @@ async fn propose(
     }
 }
 
-/// Tells the agents what is committed. One whose node is `unknown` has to register again, in a new session.
+/// Acknowledges committed reports to the agents. An agent with an `unknown` node must register again, in a new
+/// session.
 fn acknowledge(parts: Vec<SessionReports>, unknown: &[NodeId]) {
     for part in parts {
         let message = if unknown.contains(&part.node_id) {
@@ -407,7 +407,7 @@ fn acknowledge(parts: Vec<SessionReports>, unknown: &[NodeId]) {
         } else {
             continue;
         };
-        // An agent that reads nothing is not waited for: its next acknowledgement covers this one.
+        // This does not wait for an agent with a full outbox: a later acknowledgement covers this one.
         if let Err(mpsc::error::TrySendError::Full(message)) = part.outbox.try_send(message) {
             tokio::spawn(async move { drop(part.outbox.send(message).await) });
         }

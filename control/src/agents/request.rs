@@ -1,4 +1,4 @@
-//! Questions to a node: a stream each, opened by the server.
+//! Requests to a node: each has its own stream, which the server opens.
 
 use std::time::Duration;
 
@@ -16,30 +16,30 @@ use crate::peers::PeerError;
 /// The reason why a node cannot be asked.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeRequestError {
-    /// It has no connection to any server that answers.
+    /// The node has no connection to any server that answers.
     #[error(
         "node {node_id} is not connected to any server{}: see `muster node status`, and the agent's messages on that machine",
         if silent.is_empty() { String::new() } else { format!(" that answers ({} did not)", silent.join(", ")) }
     )]
     NotConnected {
         node_id: NodeId,
-        /// Servers that did not say whether it is connected to them.
+        /// Servers that did not answer whether the node is connected to them.
         silent: Vec<String>,
     },
-    /// It is connected to another server, which cannot be asked.
+    /// The node is connected to another server, which cannot be asked.
     #[error("node {node_id} is connected to another server, and that one cannot be asked")]
     Server {
         node_id: NodeId,
         #[source]
         source: PeerError,
     },
-    /// It opens no further stream.
+    /// The node opens no further stream.
     #[error(
         "node {node_id} took no further question within {waited:?}: end a log stream and try again"
     )]
     Busy {
         node_id: NodeId,
-        /// How long it was waited for.
+        /// How long the request waited for a stream.
         waited: Duration,
     },
     #[error("the connection to node {node_id} is lost")]
@@ -48,7 +48,7 @@ pub enum NodeRequestError {
         #[source]
         source: ConnectionError,
     },
-    /// The question was not sent.
+    /// The request was not sent.
     #[error("the question to node {node_id} was not sent")]
     Send {
         node_id: NodeId,
@@ -76,14 +76,14 @@ pub(super) async fn open(
     Ok((sender, FrameReceiver::new(receive)))
 }
 
-/// Sends `request` on a stream of its own and passes the replies on.
+/// Sends `request` on a stream of its own and forwards the replies.
 pub(super) async fn ask(
     node_id: NodeId,
     connection: &Connection,
     request: NodeRequest,
 ) -> Result<mpsc::Receiver<NodeReply>, NodeRequestError> {
     let (mut sender, receive) = open(node_id, connection, &request).await?;
-    // The receiver of a log tells how much it passed on.
+    // The receiver of a log reports how many bytes it has forwarded.
     let taken = if matches!(request, NodeRequest::ReadLogs(_)) {
         Some(UnacknowledgedBytes { sender, bytes: 0 })
     } else {
@@ -95,7 +95,7 @@ pub(super) async fn ask(
     Ok(receiver)
 }
 
-/// Bytes of a log that were passed on and not yet reported to its node.
+/// Bytes of a log that were forwarded and not yet reported to the log's node.
 #[derive(Debug)]
 pub(super) struct UnacknowledgedBytes {
     sender: FrameSender,
@@ -103,20 +103,20 @@ pub(super) struct UnacknowledgedBytes {
 }
 
 impl UnacknowledgedBytes {
-    /// Counts `bytes`, and tells the node once it is worth a message.
+    /// Counts `bytes`, and reports them to the node once they reach [`LOG_TAKEN_BYTES`].
     async fn add(&mut self, bytes: u64) {
         self.bytes += bytes;
         if bytes > 0 && self.bytes >= LOG_TAKEN_BYTES {
             let taken = LogAck {
                 bytes: std::mem::take(&mut self.bytes),
             };
-            // A node that is gone ends the stream that is read.
+            // If the node is gone, the stream of its replies ends.
             drop(self.sender.send(&taken).await);
         }
     }
 }
 
-/// Passes replies on until the stream ends or nobody wants them.
+/// Forwards replies until the stream ends or their receiver is gone.
 pub(super) async fn pass_on(
     mut stream: FrameReceiver,
     replies: mpsc::Sender<NodeReply>,
@@ -135,7 +135,7 @@ pub(super) async fn pass_on(
             Ok(None) => return,
             Err(error) => {
                 let reason = format!("the node's answer broke off: {}", chain(&error));
-                // A reader that is gone does not want to know.
+                // The reader may have gone away.
                 drop(
                     replies
                         .send(NodeReply::Failed {

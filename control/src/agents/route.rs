@@ -1,8 +1,8 @@
-//! Questions to nodes, whichever server they hang on.
+//! Requests to nodes, connected to any server.
 //!
-//! A node that moved from one server to another may for a while have a session on both, one of them dead. So
-//! the server that heard of it last is asked. Answers are passed on piece by piece: whoever reads slowly holds
-//! back the node's stream, through both servers.
+//! A node that moved from one server to another may for a while have a session on both, one of them dead. So the
+//! request goes to the server with the latest contact. Answers are forwarded piece by piece: a slow reader pauses
+//! the node's stream, through both servers.
 
 use std::time::Duration;
 
@@ -25,8 +25,9 @@ use crate::peers::Peers;
 use crate::peers::message::{PeerReply, PeerRequest};
 
 impl Nodes {
-    /// Asks `node_id`, whichever server it hangs on. The channel ends with the node's answer; dropping it cancels
-    /// the question. If the answer breaks off, its last part is a [`NodeReply::Failed`].
+    /// Sends a request to `node_id` through the server that it is connected to. The channel ends with the node's
+    /// answer; dropping it cancels the request. If the answer breaks off, its last part is a
+    /// [`NodeReply::Failed`].
     ///
     /// # Errors
     ///
@@ -39,7 +40,8 @@ impl Nodes {
         ask(self, &self.shared.peers, node_id, request).await
     }
 
-    /// Opens a session with a command on `node_id`, whichever server it hangs on. Dropping what it gives hangs up.
+    /// Opens a session with a command on `node_id` through the server that it is connected to. Dropping the
+    /// returned value ends the session.
     ///
     /// # Errors
     ///
@@ -53,7 +55,7 @@ impl Nodes {
     }
 }
 
-/// Asks `node_id`.
+/// Sends a request to `node_id`.
 async fn ask(
     nodes: &Nodes,
     peers: &Peers,
@@ -78,7 +80,7 @@ async fn open(
     Ok(ExecLine::over(sender, receiver))
 }
 
-/// Asks `node_id` on a stream in both directions, which goes all the way to it.
+/// Sends a request to `node_id` on a stream in both directions, which reaches the node.
 pub(super) async fn open_stream(
     nodes: &Nodes,
     peers: &Peers,
@@ -95,11 +97,11 @@ pub(super) async fn open_stream(
     }
 }
 
-/// How a node is reached.
+/// The route to a node.
 enum NodeRoute {
-    /// It hangs on this server.
+    /// The node is connected to this server.
     Direct(Connection),
-    /// It hangs on that one.
+    /// The node is connected to the server with this number.
     Through(u64),
 }
 
@@ -130,21 +132,21 @@ async fn find(
     }
 }
 
-/// Where a node hangs.
+/// The server that a node is connected to.
 enum NodeLocation {
-    /// On another server, which heard of it so long ago.
+    /// The node is connected to another server, with this time since its last contact.
     At {
         server_id: u64,
         since_last_contact: Duration,
     },
-    /// On none that answered.
+    /// The node is connected to no server that answered.
     Nowhere {
         /// Servers that did not answer.
         silent: Vec<String>,
     },
 }
 
-/// Asks all other servers for `node_id`; the one that heard of it last.
+/// Asks all other servers for `node_id` and returns the one with the latest contact.
 async fn locate(peers: &Peers, node_id: NodeId) -> NodeLocation {
     let mut asked: FuturesUnordered<_> = peers
         .servers()
@@ -186,7 +188,7 @@ async fn locate(peers: &Peers, node_id: NodeId) -> NodeLocation {
     }
 }
 
-/// Asks the node through the server it hangs on.
+/// Forwards the request to the server that the node is connected to.
 async fn pass(
     peers: &Peers,
     server_id: u64,
@@ -203,12 +205,12 @@ async fn pass(
     Ok(answers)
 }
 
-/// How long ago this server heard of `node_id`, for another server; `None` if it is not connected here.
+/// Returns the time since the last contact with `node_id`, for another server; `None` if it is not connected here.
 pub(crate) fn since_last_contact(control: &Control, node_id: NodeId) -> Option<Duration> {
     control.nodes().local(node_id).map(|(_, ago)| ago)
 }
 
-/// Counts what the server `from` heard of its nodes, if this one leads.
+/// Counts the node heartbeats that the server `from` received, if this server leads.
 pub(crate) async fn count_for_server(
     control: &Control,
     from: u64,
@@ -224,7 +226,7 @@ pub(crate) async fn count_for_server(
     }
 }
 
-/// Forgets everything of the state that is over for another server, if this one leads.
+/// Forgets all garbage of the state for another server, if this server leads.
 pub(crate) async fn collect_for_server(control: &Control) -> PeerReply {
     match control.collect_garbage_here().await {
         Ok(freed) => PeerReply::Collected(freed),
@@ -235,7 +237,7 @@ pub(crate) async fn collect_for_server(control: &Control) -> PeerReply {
     }
 }
 
-/// Asks a node of this server for another server, and sends the answer.
+/// Sends another server's request to a node of this server, and returns the answer to that server.
 pub(crate) async fn answer_for_server(
     control: &Control,
     node_id: NodeId,
@@ -278,13 +280,13 @@ pub(crate) async fn answer_for_server(
     sender.stopped().await;
 }
 
-/// Tells the other server why the node is not asked.
+/// Sends the other server the reason why the node gets no request.
 async fn refuse(mut sender: FrameSender, error: &NodeRequestError) {
     let failed = NodeReply::Failed {
         reason: chain(error),
         kind: FailureKind::Other,
     };
-    // The other server is gone if it does not take it.
+    // A failed send means that the other server is gone.
     drop(sender.send(&failed).await);
     sender.finish();
     sender.stopped().await;

@@ -1,9 +1,9 @@
-//! One agent's session: it registers, sends heartbeats and reports, and is told what to run.
+//! One agent's session: registration, heartbeats, reports and desired allocations.
 //!
-//! Loops share the session's task: one reads, one writes, one keeps the node registered and ready, one pushes
-//! desired allocations. The first that ends ends the session. Reading only notes things, so that a heartbeat
-//! waits neither for the log nor for a slow reader. Any server serves any agent: what a session reads is the
-//! state here, what it writes goes to the leader.
+//! Loops share the session's task. One reads, one writes, one keeps the node registered and ready, one pushes
+//! desired allocations. The first loop that ends also ends the session. The reading loop only queues messages, so
+//! a heartbeat waits neither for the log nor for a slow reader. Any server serves any agent: a session reads this
+//! server's state and sends its writes to the leader.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -42,19 +42,19 @@ pub(super) enum SessionError {
     /// A message was not sent.
     #[error("a message to the agent was not sent")]
     Send(#[from] SendFrameError),
-    /// The agent did not say who it is.
+    /// The agent did not register in time.
     #[error("the agent did not register within {waited:?}")]
     Silent {
-        /// How long it was waited for.
+        /// The time limit for the registration.
         waited: Duration,
     },
     /// The agent broke the protocol.
     #[error("the agent broke the protocol: {what}")]
     Protocol { what: String },
-    /// The node is not taken.
+    /// The node is refused.
     #[error("the node is refused: {reason}")]
     Refused { reason: String },
-    /// Another server can do more for the node.
+    /// The agent should connect to another server.
     #[error("the node is sent to another server: {reason}")]
     Elsewhere { reason: String },
     /// The log takes no changes.
@@ -74,7 +74,7 @@ impl SessionError {
         }
     }
 
-    /// The message to the agent about the error; `None` if it cannot be told.
+    /// Returns the message to the agent about the error; `None` if the connection cannot carry one.
     fn farewell(&self) -> Option<ToAgent> {
         match self {
             Self::Refused { reason } => Some(ToAgent::Refused {
@@ -104,7 +104,7 @@ fn elsewhere(reason: String) -> ToAgent {
     }
 }
 
-/// Serves the agent on `connection` until it leaves. `admission` is given back when it is registered.
+/// Serves the agent on `connection` until it leaves. Releases `admission` after its registration.
 pub(super) async fn run(
     connection: &Connection,
     control: &Control,
@@ -159,7 +159,7 @@ pub(super) async fn run(
     }
 }
 
-/// Registers the node of the first message, unless this server cannot do anything for it.
+/// Registers the node of the first message, unless this server cannot serve it.
 async fn begin(
     first: Option<FromAgent>,
     peer: SocketAddr,
@@ -185,8 +185,8 @@ async fn begin(
     Ok((*node, known))
 }
 
-/// Refuses an agent that does not know the secret of its node. The session of the real agent goes on, and the node's
-/// events tell of the attempt.
+/// Refuses an agent that does not know the secret of its node. The session of the real agent goes on. The node's
+/// events record the attempt.
 async fn check_secret(
     spec: &NodeSpec,
     secret: NodeSecret,
@@ -225,14 +225,14 @@ async fn check_secret(
     })
 }
 
-/// Whether a kept event has this message. Agents may try again and again, in turn from several addresses: the same
+/// Whether a kept event has this message. Agents may retry repeatedly, in turn from several addresses. The same
 /// event is written once.
 fn is_recorded(events: &[NodeEvent], message: &str) -> bool {
     events.iter().any(|event| event.message == message)
 }
 
-/// Tells the agent why the session ends, and waits for it to have read that: closing the connection would take it
-/// back.
+/// Sends the agent the reason for the session's end and waits until the agent has read it. Closing the connection
+/// earlier would discard the message.
 async fn send_farewell(sender: &mut FrameSender, error: &SessionError) {
     let Some(message) = error.farewell() else {
         return;
@@ -246,7 +246,7 @@ async fn send_farewell(sender: &mut FrameSender, error: &SessionError) {
     drop(tokio::time::timeout(limits::FAREWELL_WAIT, farewell).await);
 }
 
-/// Writes what the node is, if that is news, and that it is there.
+/// Writes the node's specification if it changed, and its status `ready` if it is not ready.
 async fn register(spec: &NodeSpec, control: &Control) -> Result<(), SessionError> {
     let known = control.state().nodes().get(&spec.id).cloned();
     if known.as_ref().is_none_or(|known| *known.spec != *spec) {
@@ -274,7 +274,8 @@ async fn register(spec: &NodeSpec, control: &Control) -> Result<(), SessionError
     Ok(())
 }
 
-/// Another node with the name of `spec`. One that is down may be the former self of a node that was set up anew.
+/// Returns another node with the name of `spec` that is not down. A node that is down may be an earlier
+/// installation of the same machine.
 fn namesake(state: &State, spec: &NodeSpec) -> Option<NodeId> {
     let others = state.nodes().named(&spec.name).into_iter();
     let mut others =
@@ -302,11 +303,12 @@ fn refuse_rejection(response: Response) -> Result<(), SessionError> {
     Err(SessionError::Refused { reason })
 }
 
-/// The cluster's network policy, if it is another than that of the entry `sent_index`.
+/// Returns the cluster's network policy if it is another than that of the entry `sent_index`.
 fn cluster_policy(state: &State, sent_index: &mut LogIndex) -> Option<ToAgent> {
     let row = state.network();
     let before = std::mem::replace(sent_index, row.modify_index);
-    // A state that was restored from before there was a policy has the newest word all the same.
+    // A restored state may have an older policy than the one sent. Its index must still be the newest for the
+    // node.
     let index = if row.modify_index < before {
         state.applied()
     } else {
@@ -318,7 +320,7 @@ fn cluster_policy(state: &State, sent_index: &mut LogIndex) -> Option<ToAgent> {
     })
 }
 
-/// Writes what the other loops want to say. A farewell is the last of it.
+/// Sends the messages of the other loops. A farewell ends it.
 async fn send_all(sender: &mut FrameSender, mut outgoing: mpsc::Receiver<ToAgent>) -> SessionError {
     while let Some(message) = outgoing.recv().await {
         match message {
@@ -340,9 +342,9 @@ struct Session<'a> {
     entered: &'a SessionEntry,
     control: &'a Control,
     outbox: mpsc::Sender<ToAgent>,
-    /// The registration that the node is to have.
+    /// The registration that the agent wants for the node.
     wanted: Mutex<NodeSpec>,
-    /// Something about the registration may not be as it should.
+    /// Signals that the node may be not registered as `wanted`, or not ready.
     wants: Notify,
     service: watch::Receiver<ServiceInfo>,
     peer: IpAddr,
@@ -388,7 +390,7 @@ impl Session<'_> {
         }
     }
 
-    /// Reads what the agent says until it is done.
+    /// Reads the agent's messages until the agent closes its stream.
     async fn read(&self, mut receiver: FrameReceiver) -> Result<(), SessionError> {
         while let Some(message) = receiver.recv::<FromAgent>().await? {
             match message {
@@ -437,7 +439,7 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Keeps the node registered as its agent says, and ready.
+    /// Keeps the node ready and registered with its agent's newest specification.
     async fn stay_registered(&self) -> SessionError {
         loop {
             self.wants.notified().await;
@@ -453,7 +455,8 @@ impl Session<'_> {
                     }
                 }
                 Err(SessionError::Propose(error)) if error.retry() != Retry::Never => {
-                    // The next heartbeat asks for it again; a server that is cut off says so elsewhere.
+                    // The next heartbeat requests the registration again. `follow_service` ends the session if
+                    // this server is cut off.
                     tracing::debug!(node_id = %self.node_id, %error, "the registration waits");
                     self.wants.notify_one();
                     tokio::time::sleep(limits::REPORT_RETRY_PAUSE).await;
@@ -463,7 +466,7 @@ impl Session<'_> {
         }
     }
 
-    /// Tells the node what to run, whenever that changes. It knows everything up to `known`.
+    /// Sends the node each change of its desired allocations. The node already has all changes up to `known`.
     async fn push(&self, known: LogIndex) -> SessionError {
         let wake: &Wake = &self.entered.wake;
         if let Err(error) = self.catch_up_with(known).await {
@@ -480,7 +483,7 @@ impl Session<'_> {
                 sent = SentDesired::up_to(self.node_id, LogIndex(0));
             }
             pace.turn().await;
-            // Whatever woke this meanwhile is in the state that is read next.
+            // The state that is read next contains the changes behind these wake-ups.
             let _woken = wake.desired.notified().now_or_never();
             let _woken = wake.forgotten.notified().now_or_never();
             for message in self.news(&mut sent_policy_index, &mut sent) {
@@ -494,17 +497,17 @@ impl Session<'_> {
         }
     }
 
-    /// Messages about the newest state that the node does not know yet. The policy comes first, because
-    /// allocations run by it.
+    /// Returns messages with the changes of the newest state that the node has not received. The policy comes
+    /// first, because it applies to the allocations.
     fn news(&self, sent_policy_index: &mut LogIndex, sent: &mut SentDesired) -> Vec<ToAgent> {
         let state = self.control.state();
         let policy = cluster_policy(&state, sent_policy_index).into_iter();
         policy.chain(sent.catch_up(&state)).collect()
     }
 
-    /// Waits until there may be something to tell the node of what it is to run.
+    /// Waits until the node's desired allocations may have changed.
     async fn wait_for_news(&self, wake: &Wake) -> Result<(), SessionError> {
-        // In case a wake-up was lost with its effect.
+        // A wake-up may have been lost together with its effect.
         let mut latest = Instant::now() + limits::SESSION_RESCAN;
         loop {
             match wake.woken(&mut latest).await {
@@ -514,9 +517,9 @@ impl Session<'_> {
         }
     }
 
-    /// Waits until the state here is as new as what the node knows already: it must not be told anything older.
-    /// A node that knows nothing, because it lost what it knew, would start again what was stopped since an
-    /// older state: for it the state is as new as the leader's.
+    /// Waits until the state here is as new as the node's: the node must not receive an older one. A node with
+    /// `known` 0 has lost its state. From an older state it would start allocations again that were stopped since.
+    /// For it the state must be as new as the leader's.
     async fn catch_up_with(&self, known: LogIndex) -> Result<(), SessionError> {
         if known == LogIndex(0) {
             let read = self.control.read(Consistency::Leader).await;
@@ -539,7 +542,7 @@ impl Session<'_> {
         }
     }
 
-    /// Passes on who the servers are, and ends when this one is of no use.
+    /// Sends the agent changes of the servers' addresses. Ends when this server cannot serve agents.
     async fn follow_service(&self) -> SessionError {
         let mut service = self.service.clone();
         loop {
@@ -596,7 +599,7 @@ mod tests {
         assert_eq!(namesake(&both, &node("n2").build()), None);
     }
 
-    /// Two agents try in turn, from two addresses.
+    /// Two agents retry in turn, from two addresses.
     #[test]
     fn an_attempt_is_recorded_once_for_each_address() {
         let event = |message: &str| NodeEvent {

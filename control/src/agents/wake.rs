@@ -12,20 +12,20 @@ use crate::limits;
 pub(super) struct Wake {
     /// The node's desired allocations may have changed.
     pub(super) desired: Notify,
-    /// Allocations of the node were forgotten, which it may hear later.
+    /// Allocations of the node were forgotten; the node may receive that later.
     pub(super) forgotten: Notify,
-    /// The node should destroy what is over.
+    /// The node should destroy its garbage.
     pub(super) garbage: Notify,
-    /// The node wants to be told everything.
+    /// The node needs all desired allocations again.
     start_over: AtomicBool,
 }
 
 /// The reason a session was woken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WakeReason {
-    /// The session looks for what the node is to be told.
+    /// The session checks the node's desired allocations for changes.
     Look,
-    /// The node is to destroy what is over.
+    /// The node should destroy its garbage.
     Collect,
 }
 
@@ -39,10 +39,10 @@ impl Wake {
         self.start_over.swap(false, Ordering::AcqRel)
     }
 
-    /// Waits for the next reason to act; a look at what the node is to run waits until `latest`.
+    /// Waits for the next reason to act. A check of the node's desired allocations waits until `latest`.
     ///
-    /// A look costs as much as the node has allocations. So forgotten allocations bring it forward only a
-    /// little, and slices of a collection are told together.
+    /// A check costs in proportion to the node's allocations. So forgotten allocations bring it forward only a
+    /// little, and slices of a collection share one message.
     pub(super) async fn woken(&self, latest: &mut Instant) -> WakeReason {
         loop {
             tokio::select! {

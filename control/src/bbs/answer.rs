@@ -1,5 +1,5 @@
-//! Messages in and out, and what every failure is called. Status 200 whatever comes of a request: that is Diego's
-//! manner, and its clients look for the error in the body.
+//! Messages in and out, and the error for each failure. Every answer has status 200, as in Diego: its clients read
+//! the error from the body.
 
 use axum::body::Body;
 use axum::extract::Request;
@@ -19,12 +19,12 @@ use super::retry;
 use crate::handle::{ProposeError, ReadError};
 use crate::http::body;
 
-/// A message that can tell of an error.
+/// An answer message with an error field.
 pub(super) trait Answer: Message + Default {
-    /// Makes it tell of `error`.
+    /// Sets `error` as the message's error.
     fn set_error(&mut self, error: Error);
 
-    /// One that tells of `error` and nothing else.
+    /// Returns a message with only `error`.
     fn failed(error: Error) -> Self {
         let mut answer = Self::default();
         answer.set_error(error);
@@ -59,7 +59,7 @@ impl Answer for PingResponse {
     }
 }
 
-/// The message that a request carries. A body that is none is told as Diego does.
+/// Decodes the message of a request. An undecodable body gets Diego's error.
 pub(super) async fn read<Q: Message + Default>(request: Request) -> Result<Q, Error> {
     let (parts, body) = request.into_parts();
     let bytes = body::whole(&parts, body)
@@ -71,19 +71,19 @@ pub(super) async fn read<Q: Message + Default>(request: Request) -> Result<Q, Er
     })
 }
 
-/// The answer to a request.
+/// Builds the answer to a request.
 pub(super) fn reply<A: Answer>(answered: Result<A, Error>) -> Response {
     let message = answered.unwrap_or_else(A::failed);
     stream(Body::from(message.encode_to_vec()))
 }
 
-/// An answer whose message is `body`.
+/// Builds an answer with `body` as its message.
 pub(super) fn stream(body: Body) -> Response {
     ([(header::CONTENT_TYPE, "application/x-protobuf")], body).into_response()
 }
 
 impl Error {
-    /// Of that kind, which says that.
+    /// Creates an error of the kind `kind` with the text `message`.
     pub(super) fn of(kind: Kind, message: impl ToString) -> Self {
         Self {
             kind: kind.into(),
@@ -91,9 +91,9 @@ impl Error {
         }
     }
 
-    /// The fields named are not what they must be.
+    /// The error for invalid fields.
     pub(super) fn invalid(faults: &[Fault]) -> Self {
-        // Clients compare the message, so the reasons are for the operator alone.
+        // Clients compare the message, so only the log has the reasons.
         tracing::debug!(?faults, "a request is invalid");
         let fields = faults.iter().map(|fault| fault.path.as_str());
         Self::of(Kind::InvalidRequest, invalid_fields(fields))
@@ -131,7 +131,7 @@ impl From<OneOffRefusal> for Error {
 impl From<ProposeError> for Error {
     fn from(error: ProposeError) -> Self {
         match &error {
-            // A client of Diego's has no key to try again with.
+            // A Diego client has no idempotency key for a retry.
             ProposeError::Timeout { reason, .. } => retry::unknown(reason),
             ProposeError::Overloaded { .. }
             | ProposeError::NotLeader { .. }

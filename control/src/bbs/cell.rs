@@ -1,4 +1,4 @@
-//! Cells: the nodes that run tasks, as Diego's clients want to see them.
+//! Cells: the nodes that run tasks, in the form that Diego's clients expect.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ async fn list(context: Context, _: Anything) -> Result<CellsResponse, Error> {
 }
 
 fn presence(node: &Arc<Node>) -> CellPresence {
-    /// How a node's metadata says that it has a root of some name.
+    /// The prefix of node metadata that names a root file system.
     const ROOTS: &str = "rootfs.";
     let spec = &node.spec;
     let usable = spec.usable();
@@ -39,7 +39,7 @@ fn presence(node: &Arc<Node>) -> CellPresence {
         capacity: Some(CellCapacity {
             memory_mb: number(usable.memory_mb),
             disk_mb: number(usable.disk_mb),
-            // There is no bound on it.
+            // The number of containers has no bound.
             containers: i32::MAX,
         }),
         rootfs_providers: vec![Provider {

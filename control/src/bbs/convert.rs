@@ -1,8 +1,8 @@
 //! Conversion between Diego's messages and Muster's types.
 //!
-//! A field that Muster does not carry out is refused by name. Three fields do not affect what a task does and
-//! are ignored; newer versions of Diego ignore the first two as well. They are `nproc`, a time limit in
-//! nanoseconds beside the one in milliseconds, and a download's cache key. Answers carry them as zero.
+//! A field that Muster does not support is refused by name. Three fields do not affect a task and are ignored;
+//! newer versions of Diego ignore the first two as well. They are `nproc`, a time limit in nanoseconds next to the
+//! one in milliseconds, and a download's cache key. Answers have zero for them.
 
 mod action;
 mod definition;
@@ -15,7 +15,7 @@ use super::proto::{Task, task::State};
 
 pub(super) use definition::definition;
 
-/// A task as Diego's clients see it.
+/// Converts a task for Diego's clients.
 pub(super) fn task(row: &OneOff) -> Task {
     let state = match row.state {
         OneOffState::Pending => State::Pending,

@@ -1,4 +1,4 @@
-//! Domains: what clients say is up to date. One table with the JSON API.
+//! Domains, which clients mark as up to date. The JSON API has the same table.
 
 use std::time::Duration;
 

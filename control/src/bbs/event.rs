@@ -1,8 +1,8 @@
 //! Events of tasks, as a stream of server-sent events in the order of the log.
 //!
-//! A stream begins with the events after its request. It is cut when its reader falls so far behind that the
-//! ring has lost its place: Diego's clients then subscribe, list and merge anew. It keeps the last row sent
-//! of every task, because a change is sent with the row before it.
+//! A stream begins with the events after its request. It is closed when its reader is so far behind that the ring
+//! has dropped its position: Diego's clients then subscribe, list and merge anew. A stream keeps the last sent row
+//! of every task, because a change is sent with the previous row.
 
 use std::collections::{BTreeSet, HashMap};
 use std::convert::Infallible;
@@ -29,7 +29,7 @@ use crate::events::{Batch, TaskChange};
 use crate::handle::Control;
 use crate::limits;
 
-/// A comment: readers skip it.
+/// A comment, which readers skip.
 const SIGN_OF_LIFE: &str = ":\n\n";
 
 pub(super) fn routes(table: Table) -> Table {
@@ -51,7 +51,7 @@ async fn follow(context: Context, _: Request) -> Response {
     (headers, Body::from_stream(events(reader))).into_response()
 }
 
-/// The tasks that a reader was told of, as it was told them.
+/// The tasks that a reader has received, with the rows as sent.
 #[derive(Debug, Default)]
 struct ReaderState {
     rows: HashMap<String, Arc<OneOff>>,
@@ -60,7 +60,7 @@ struct ReaderState {
 }
 
 impl ReaderState {
-    /// The events of one entry, as they are sent; empty if it has none for the reader.
+    /// The events of one entry, as they are sent; empty if the entry has none for the reader.
     fn events(&mut self, batch: &Batch) -> String {
         let mut text = String::new();
         // An entry may move a task on by two states.
@@ -83,8 +83,8 @@ impl ReaderState {
         text
     }
 
-    /// Whether what the entry at `index` did to a task is not known. The rows that a reader begins with are as new as
-    /// they are, the ring may be behind them.
+    /// Whether the entry at `index` may have changed the task since the row that the reader has. A reader's first
+    /// rows may be newer than its position in the ring.
     fn is_news(&self, guid: &str, index: LogIndex) -> bool {
         let before = self.rows.get(guid);
         before.is_none_or(|before| before.modify_index < index)
@@ -96,7 +96,7 @@ impl ReaderState {
         let after = task(row);
         match before.map(|before| task(&before)) {
             None => self.write("task_created", &TaskCreatedEvent { task: after }, text),
-            // A difference that only Muster knows makes no event.
+            // A change that only Muster has makes no event.
             Some(before) if is_same(before.as_ref(), after.as_ref()) => {}
             Some(before) => self.write("task_changed", &TaskChangedEvent { before, after }, text),
         }
@@ -119,7 +119,7 @@ impl ReaderState {
     }
 }
 
-/// Whether Diego would see no transition between the two. Muster also writes a row when a process starts.
+/// Whether Diego has no transition between the two. Muster also writes a row when a process starts.
 fn is_same(before: Option<&Task>, after: Option<&Task>) -> bool {
     let untimed = |task: &Task| Task {
         updated_at: 0,
@@ -128,30 +128,30 @@ fn is_same(before: Option<&Task>, after: Option<&Task>) -> bool {
     before.map(untimed) == after.map(untimed)
 }
 
-/// A reader's place in the stream.
+/// A reader's position in the stream.
 #[derive(Debug)]
 struct Reader {
     control: Control,
     applied: watch::Receiver<LogIndex>,
     shutdown: CancellationToken,
     state: ReaderState,
-    /// The first index it has not seen.
+    /// The first index that the reader has not received.
     next: LogIndex,
-    /// Taken from the ring and not sent yet.
+    /// Batches taken from the ring and not sent yet.
     ready: std::vec::IntoIter<Arc<Batch>>,
     silent_since: Instant,
-    /// Its place among the streams, until it is dropped.
+    /// The reader's place among the streams, until it is dropped.
     _place: OwnedSemaphorePermit,
 }
 
 impl Reader {
-    /// Starts a reader that gets the events from here on.
+    /// Starts a reader that gets the events from now on.
     fn start(context: Context, place: OwnedSemaphorePermit) -> Self {
         let Context {
             control, shutdown, ..
         } = context;
         let applied = control.applied();
-        // Before the state is taken, which has this and maybe more.
+        // The index is read before the state, so the state contains it and maybe more.
         let index = *applied.borrow();
         let state = control.state();
         let rows = state.one_offs().iter();
@@ -187,7 +187,7 @@ impl Reader {
                     return Some(text);
                 }
             }
-            // Before the ring is read: what is applied after this is seen in the next round.
+            // The index is read before the ring: entries applied later appear in the next round.
             let applied = *self.applied.borrow_and_update();
             let ring = self.control.published().events();
             match ring.from(self.next, limits::EVENT_ENTRIES_READ_MAX) {
@@ -212,7 +212,7 @@ impl Reader {
 }
 
 fn events(reader: Reader) -> impl Stream<Item = Result<Bytes, Infallible>> {
-    // Sent at once, so that a client sees that the stream stands.
+    // This is sent at once, so that a client sees the open stream.
     let first = stream::iter([Ok(Bytes::from_static(SIGN_OF_LIFE.as_bytes()))]);
     let rest = stream::unfold(reader, |mut reader| async move {
         let piece = reader.piece().await?;
@@ -233,7 +233,7 @@ mod tests {
 
     use super::*;
 
-    /// Changes of the entry at `index`.
+    /// Applies `entry` at `index` and returns its changes.
     fn applied(state: &mut State, index: u64, entry: Entry) -> Batch {
         let applied = fsm::apply(state, LogIndex(index), entry);
         Batch::capture(LogIndex(index), "test", state, &applied, Vec::new()).unwrap()
@@ -262,7 +262,8 @@ mod tests {
         applied(state, index, command)
     }
 
-    /// A task is desired, cancelled, claimed, deleted and desired again. Each entry's batch, and the rows after it.
+    /// Desires, cancels, claims, deletes and again desires a task. Returns each entry's batch and the rows after
+    /// it.
     fn life() -> Vec<(Batch, HashMap<String, Arc<OneOff>>)> {
         let mut state = State::default();
         let claim = OneOffStep::Claim {
@@ -284,7 +285,7 @@ mod tests {
         all
     }
 
-    /// The names of the events that a reader is told who begins with `rows`, of all batches.
+    /// The names of the events for a reader that begins with `rows`, of all batches.
     fn event_names(rows: HashMap<String, Arc<OneOff>>) -> Vec<String> {
         let mut reader_state = ReaderState { rows, next_id: 0 };
         let text: String = life()
@@ -308,7 +309,7 @@ mod tests {
         assert_eq!(event_names(HashMap::new()), all);
     }
 
-    /// The rows may be newer than the place in the ring that a reader begins at.
+    /// The rows may be newer than the reader's first position in the ring.
     #[test]
     fn initial_state_is_not_repeated_as_events() {
         let rows = life().into_iter().map(|(_, rows)| event_names(rows));
@@ -328,7 +329,8 @@ mod tests {
         assert_eq!(names[4], Vec::<String>::new());
     }
 
-    /// A state in which task `a` is completed, and what the entry did that moved it on by two states.
+    /// Returns a state in which task `a` is completed, and the entry's batch. The entry moved the task by two
+    /// states.
     fn resolved_at_once() -> (HashMap<String, Arc<OneOff>>, Batch) {
         let mut state = State::default();
         desire(&mut state, 1);
@@ -351,7 +353,7 @@ mod tests {
         assert!(reader_state.rows.is_empty());
     }
 
-    /// A process that starts changes the row and no state of Diego's.
+    /// A starting process changes the row but no state of Diego's.
     #[test]
     fn change_within_a_state_is_no_event() {
         let mut reader_state = ReaderState::default();

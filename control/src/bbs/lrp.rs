@@ -1,5 +1,5 @@
-//! Long-running processes of Diego's: there are none, so lists are empty and single ones are not found. Diego's own
-//! clients ask for them when they clean up after tasks.
+//! Diego's long-running processes. Muster has none, so lists are empty and single ones are not found. Diego's own
+//! clients request them when they clean up after tasks.
 
 use super::proto::error::Kind;
 use super::proto::{Anything, Error, LrpResponse};
@@ -30,7 +30,7 @@ const SINGLES: [&str; 8] = [
     "/v1/desired_lrp/update",
 ];
 
-/// Paths that create one.
+/// Paths that create a process.
 const CREATIONS: [&str; 2] = ["/v1/desired_lrp/desire", "/v1/desired_lrp/desire.r2"];
 
 pub(super) fn routes(table: Table) -> Table {

@@ -1,5 +1,5 @@
-//! Writes whose outcome is unknown, such as those under way when a leader is lost: they are repeated here, because Diego's
-//! requests carry no key by which a client could repeat them safely.
+//! Writes with an unknown outcome, such as those under way when a leader is lost. This module repeats them,
+//! because Diego's requests have no key for a safe retry by the client.
 
 use tokio::time::{Instant, sleep, timeout_at};
 
@@ -8,7 +8,7 @@ use super::proto::error::Kind;
 use crate::handle::ProposeError;
 use crate::limits;
 
-/// A write that was answered.
+/// An answered write.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct WriteOutcome<T> {
     pub(super) outcome: T,
@@ -16,7 +16,7 @@ pub(super) struct WriteOutcome<T> {
     pub(super) repeated: bool,
 }
 
-/// Repeats `write` until its outcome is known or a client's time is over.
+/// Repeats `write` until its outcome is known or the client's time limit has passed.
 pub(super) async fn until_known<T, F>(write: impl Fn() -> F) -> Result<WriteOutcome<T>, Error>
 where
     F: Future<Output = Result<T, ProposeError>>,
@@ -44,7 +44,7 @@ fn is_passing(error: &ProposeError) -> bool {
     )
 }
 
-/// The error of a write of which nobody can tell whether it was carried out.
+/// The error for a write with an unknown outcome.
 pub(super) fn unknown(reason: &str) -> Error {
     let message = format!(
         "the change may or may not have been made ({reason}): ask for the task before trying again"
@@ -66,7 +66,7 @@ mod tests {
         }
     }
 
-    /// An answer after so many lost ones.
+    /// A write that is answered after `failures` lost answers.
     async fn after(failures: u32) -> (Result<WriteOutcome<()>, Error>, u32) {
         let attempts = Cell::new(0);
         let known = until_known(|| {

@@ -1,4 +1,4 @@
-//! One-off tasks: listed, looked at, desired, cancelled, claimed, deleted. What only cells say is refused.
+//! One-off tasks: list, read, desire, cancel, claim, delete. Requests that only cells send are refused.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -40,8 +40,8 @@ pub(super) fn routes(table: Table) -> Table {
         .on("/v1/tasks/fail", of_cells)
 }
 
-/// All tasks of a domain and a cell, each as its definition and what became of it. The answer is made while it is
-/// sent: a list is as long as it is, and messages can be had in pieces.
+/// Answers with all tasks of a domain and a cell, each as its definition and its result. The answer is encoded
+/// while it is sent, because a list has no bound and its messages can be sent in pieces.
 async fn list(context: Context, request: Request) -> Response {
     match rows(&context, request).await {
         Ok(rows) => answer::stream(Body::from_stream(stream::iter(pieces(rows)))),
@@ -126,10 +126,10 @@ async fn desire(
     let desired = retry::until_known(|| one_off::desire(control, None, task.clone())).await?;
     let (_, outcome) = desired.outcome;
     let outcome = outcome?;
-    // The attempt whose answer was lost may have created it.
+    // An earlier attempt with a lost answer may have created the task.
     let is_ours = desired.repeated && outcome.generation > begun;
     if !outcome.created && !is_ours {
-        // Diego tells no task from its like.
+        // Diego refuses a second task with the same guid, even an identical one.
         return Err(OneOffRefusal::Exists(guid).into());
     }
     Ok(TaskLifecycleResponse::default())
@@ -142,7 +142,7 @@ async fn cancel(
     let guid = named(request)?;
     let state = context.control.read(Consistency::Leader).await?.state;
     let row = state.one_offs().get(&guid);
-    // The command itself takes a repetition, for clients of the JSON API.
+    // The command itself accepts a repetition, for clients of the JSON API.
     if let Some(row) = row.filter(|row| row.state == OneOffState::Completed) {
         let refusal = OneOffRefusal::Transition {
             from: row.state,
@@ -162,7 +162,7 @@ async fn cancel(
     Ok(done)
 }
 
-/// Returns when no process of the task runs. Diego's clients take a task for completed once its cancellation is
+/// Returns when no process of the task runs. Diego's clients treat a task as completed once its cancellation is
 /// answered.
 async fn ended(context: &Context, guid: &str) {
     let mut applied = context.control.applied();
@@ -195,7 +195,7 @@ async fn delete(
     context: Context,
     request: TaskGuidRequest,
 ) -> Result<TaskLifecycleResponse, Error> {
-    // Diego's clients do not name their claims.
+    // Diego's clients do not identify their claims.
     let step = OneOffStep::Delete { claim: None };
     change(&context, named(request)?, step).await
 }
@@ -218,7 +218,7 @@ async fn change(
     }
 }
 
-/// Whether the task is as `step` makes it, by an entry after `begun`: an attempt whose answer was lost did that.
+/// Whether an entry after `begun` has made the change of `step`: an earlier attempt with a lost answer did that.
 fn is_done(control: &Control, guid: &str, step: OneOffStep, begun: LogIndex) -> bool {
     let state = control.state();
     let row = state.one_offs().get(guid);
@@ -227,7 +227,7 @@ fn is_done(control: &Control, guid: &str, step: OneOffStep, begun: LogIndex) -> 
             .and_then(|row| row.claim())
             .is_some_and(|claim| claim > begun),
         OneOffStep::Delete { .. } => row.is_none(),
-        // The command itself takes a repetition.
+        // The command itself accepts a repetition.
         OneOffStep::Cancel
         | OneOffStep::Converge
         | OneOffStep::Resolve
@@ -250,7 +250,7 @@ fn cells_only() -> Error {
     Error::of(Kind::InvalidRequest, message)
 }
 
-/// The task that a request is about.
+/// Returns the guid of a request's task.
 fn named(request: TaskGuidRequest) -> Result<String, Error> {
     let TaskGuidRequest { task_guid } = request;
     if task_guid.is_empty() {

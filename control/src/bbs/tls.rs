@@ -1,8 +1,8 @@
-//! Certificates for Diego's clients: the server's own, and the authority that theirs come from.
+//! Certificates for Diego's clients: the server's own, and the authority that signs the clients' certificates.
 //!
-//! They need not be those of the cluster and carry no names of ours: every client of the authority is let in. They
-//! are read again when their files change. Clients that speak TLS 1.2 as Diego configures it need an RSA key (`muster
-//! operator tls cert --key`); with TLS 1.3 any key will do.
+//! They may differ from the cluster's certificates and carry no names of Muster: every client of the authority is
+//! accepted. They are read again when their files change. Clients with TLS 1.2 in Diego's configuration need an
+//! RSA key (`muster operator tls cert --key`). With TLS 1.3 any key is possible.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,18 +24,18 @@ const KEY: &str = "server.key";
 /// The reason why certificates cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum BbsTlsError {
-    /// A file holds nothing that can be used.
+    /// A file has no usable content.
     #[error(
         "{} holds no usable {what}: {reason}; give --bbs-tls-dir the directory with {AUTHORITY}, {CHAIN} and {KEY}",
         path.display()
     )]
     File {
         path: PathBuf,
-        /// The content that it should have.
+        /// The content that the file should have.
         what: &'static str,
         reason: String,
     },
-    /// They do not fit together.
+    /// The files do not match each other.
     #[error("the certificates in {} do not fit together", dir.display())]
     Unfit {
         dir: PathBuf,
@@ -44,7 +44,7 @@ pub enum BbsTlsError {
     },
 }
 
-/// The files in a directory and their state when they were last looked at.
+/// The files in a directory and their state at the last check.
 #[derive(Debug)]
 pub(super) struct WatchedFiles {
     dir: PathBuf,
@@ -54,13 +54,13 @@ pub(super) struct WatchedFiles {
 impl WatchedFiles {
     /// Opens the files in `dir`, and reads the TLS settings for handshakes from them.
     pub(super) fn open(dir: PathBuf) -> Result<(Self, Arc<ServerConfig>), BbsTlsError> {
-        // Before they are read, or a change in between would go unseen.
+        // The stamps are taken before the files are read, so that a change in between is noticed.
         let seen = stamps(&dir);
         let config = load(&dir)?;
         Ok((Self { dir, seen }, config))
     }
 
-    /// Looks at them for ever and shows what is new there. What cannot be used changes nothing.
+    /// Checks the files for ever and publishes new settings. Unusable files change nothing.
     pub(super) async fn follow(mut self, shown: &watch::Sender<Arc<ServerConfig>>) {
         loop {
             tokio::time::sleep(LOOK_INTERVAL).await;
@@ -164,7 +164,7 @@ mod tests {
         dir
     }
 
-    /// Where a host veth stands that one connection can come through at a time.
+    /// A listener that admits one connection at a time. Returns its address and the way to stop it.
     async fn single_connection_listener() -> (std::net::SocketAddr, CancellationToken) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -219,10 +219,10 @@ mod tests {
         assert!(matches!(error, BbsTlsError::Unfit { .. }), "{error:?}");
     }
 
-    /// An RSA key of 2048 bits, for tests alone.
+    /// An RSA key of 2048 bits, only for tests.
     const RSA_KEY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/rsa.key");
 
-    /// The suites that Diego's clients offer with TLS 1.2, against the server's key.
+    /// Makes a handshake with the suites that Diego's clients offer with TLS 1.2, against the server's key.
     fn agree(dir: &Path) -> Result<(), rustls::Error> {
         let mut roots = RootCertStore::empty();
         for authority in super::certificates(dir, AUTHORITY).unwrap() {
@@ -274,7 +274,7 @@ mod tests {
         agree(certificates().path()).unwrap_err();
     }
 
-    /// Files that change before anybody follows them are shown as well.
+    /// Files that change before `follow` runs are published as well.
     #[tokio::test(start_paused = true)]
     async fn tls_files_replaced_before_follow_are_noticed() {
         let (dir, other) = (certificates(), certificates());
@@ -293,7 +293,7 @@ mod tests {
         assert!(!Arc::ptr_eq(&first, &seen.borrow()));
     }
 
-    /// Time is moved: the ten seconds pass as soon as everybody waits.
+    /// Time is paused: the ten seconds pass as soon as all tasks wait.
     #[tokio::test(start_paused = true)]
     async fn stalled_tls_handshake_closes_connection() {
         let (address, _shutdown) = single_connection_listener().await;

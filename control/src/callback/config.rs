@@ -1,5 +1,5 @@
-//! How one-off tasks are kept and told of: the server's own, and not replicated. A task takes the times that its server
-//! had when it was desired; callbacks are made as the leader is configured.
+//! Settings for keeping one-off tasks and for their callbacks. They are the server's own and not replicated. A
+//! task keeps the times of its server from when it was desired. The leader's settings apply to callbacks.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,44 +12,44 @@ use muster_domain::one_off::{
 
 use crate::limits;
 
-/// How completed one-off tasks are kept, claimed and told of.
+/// Settings for completed one-off tasks, their claims and their callbacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TasksConfig {
-    /// Time in which a task must start, unless it names its own. Diego's is 30 minutes.
+    /// Time in which a task must start, unless the task has its own. Diego's is 30 minutes.
     pub start_timeout: Duration,
-    /// Time for which a completed task is kept, unless it names its own. Diego's is 2 minutes.
+    /// Time for which a completed task is kept, unless the task has its own. Diego's is 2 minutes.
     pub retention: Duration,
     /// How long a claim on a completed task holds. Diego's is 30 s.
     pub claim: Duration,
-    /// Time after which a task counts as lost, from when its node was found gone; agents end their tasks
-    /// before that. Replicated: the leader's value counts, for tasks that are desired from then on.
+    /// Time after which a task counts as lost, from the loss of its node. Agents end their tasks before that.
+    /// Replicated: the leader's value applies to tasks desired from then on.
     pub lost_after: Duration,
-    /// How long a callback belongs to the server that makes it: three calls at least. Replicated: the
-    /// leader's value counts.
+    /// How long the server that makes a callback owns it: at least the time of three calls. Replicated: the
+    /// leader's value applies.
     pub callback_claim: Duration,
-    /// The most that one call may take: name, connection, answer, redirects. Diego's is 10 s.
+    /// The longest time for one call: name, connection, answer, redirects. Diego's is 10 s.
     pub callback_wait: Duration,
-    /// Pause after a callback's first failure; it doubles from there. Diego pauses only between rounds of
-    /// three calls, for up to 60 s.
+    /// Pause after a callback's first failure; it doubles after each further one. Diego pauses only between rounds
+    /// of three calls, for up to 60 s.
     pub callback_pause: Duration,
     /// The longest pause between two calls.
     pub callback_pause_max: Duration,
-    /// Time from a task's completion after which a callback that was never taken is given up. Diego gives up
-    /// after two minutes.
+    /// Time from a task's completion after which an undelivered callback is given up. Diego gives up after two
+    /// minutes.
     pub callback_deadline: Duration,
     /// Redirects that one call follows, each with the same body; 0: a redirect is a failure.
     pub callback_redirects: u32,
-    /// Whether callbacks may go to loopback and private addresses that neither list below has.
+    /// Whether callbacks may go to loopback and private addresses that are in neither list below.
     pub callback_private: bool,
-    /// Addresses that callbacks may go to. Of two that hold an address, in both lists, the longer prefix decides.
+    /// Addresses that callbacks may go to. If both lists have prefixes of an address, the longer prefix decides.
     pub callback_allow: Vec<IpNet>,
-    /// Addresses that they may not go to; also where the same prefix is allowed.
+    /// Addresses that callbacks may not go to. They also win over the same prefix in `callback_allow`.
     pub callback_deny: Vec<IpNet>,
-    /// Certificates that callbacks by HTTPS are checked with, in PEM. `None`: [`CA_FILE`], if it is there.
+    /// Certificates, in PEM, that verify HTTPS endpoints of callbacks. `None`: [`CA_FILE`], if that file exists.
     ///
     /// [`CA_FILE`]: super::CA_FILE
     pub callback_ca: Option<PathBuf>,
-    /// A file with the key that callbacks are signed with. `None`: they are not.
+    /// A file with the key that signs callbacks. `None`: callbacks are not signed.
     pub callback_key: Option<PathBuf>,
 }
 
@@ -106,18 +106,18 @@ pub enum TasksConfigError {
     Prefixes {
         /// The flag that sets them.
         flag: &'static str,
-        /// How many were given.
+        /// The number that was given.
         given: usize,
         max: usize,
     },
 }
 
 impl TasksConfig {
-    /// Whether it can be used.
+    /// Checks whether the configuration can be used.
     ///
     /// # Errors
     ///
-    /// [`TasksConfigError`]: the first thing that is wrong with it.
+    /// [`TasksConfigError`]: the first fault.
     pub fn check(&self) -> Result<(), TasksConfigError> {
         for (what, flag, given, min, max) in self.bounds() {
             if given < min || given > max {
@@ -146,9 +146,9 @@ impl TasksConfig {
         Ok(())
     }
 
-    /// Each time: its name in messages, its flag, its value, the least and the most.
+    /// Each time: its name in messages, its flag, its value, its minimum and its maximum.
     fn bounds(&self) -> [(&'static str, &'static str, Duration, Duration, Duration); 9] {
-        // A task's own time of zero means this one, so this one cannot be zero.
+        // A task's own time of zero means this time, so this time cannot be zero.
         let least = Duration::from_millis(1);
         [
             (
@@ -219,8 +219,8 @@ impl TasksConfig {
         }
     }
 
-    /// Time of the next call for a task that was completed at `from`. Its callback has failed `attempts`
-    /// times, and now once more; `None`: no further call.
+    /// Time of the next call for a task that was completed at `from`. Its callback has failed `attempts` times
+    /// before, and now once more. `None`: no further call.
     pub(crate) fn next_try(
         &self,
         attempts: u32,
@@ -231,7 +231,7 @@ impl TasksConfig {
         (next <= from.plus(self.callback_deadline)).then_some(next)
     }
 
-    /// The pause after so many failures and one more: it doubles up to its bound.
+    /// The pause after `attempts` failures and one more. It doubles up to its bound.
     fn pause_after(&self, attempts: u32) -> Duration {
         let doubled = self.callback_pause.saturating_mul(1 << attempts.min(16));
         doubled.min(self.callback_pause_max)

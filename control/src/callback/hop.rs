@@ -1,11 +1,11 @@
-//! Where a redirect leads.
+//! The target of a redirect.
 
 use url::Url;
 
-/// The URL that `location` means in an answer from `from`. `None` for a URL that no callback goes to: it is neither
-/// http nor https, or gives up the encryption that `from` had.
+/// Resolves `location` in an answer from `from`. Returns `None` for a URL that callbacks must not use: it is
+/// neither http nor https, or drops the encryption of `from`.
 pub(super) fn target(from: &str, location: &str) -> Option<String> {
-    // A fragment is only for a program that shows the page.
+    // A fragment only has a meaning for programs that display the page.
     let location = location.trim().split('#').next().unwrap_or("");
     if location.is_empty() {
         return None;

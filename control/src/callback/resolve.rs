@@ -1,4 +1,4 @@
-//! Names into addresses, without those that a callback may not go to.
+//! Resolution of names into addresses, without addresses that callbacks must not reach.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
@@ -12,21 +12,22 @@ use ureq::unversioned::transport::NextTimeout;
 use super::TasksConfig;
 use crate::peers::Peers;
 
-/// Resolves as the machine does, and leaves addresses out. What is called is what was looked at: the name is not
-/// resolved a second time.
+/// A resolver that uses the machine's resolver and removes forbidden addresses. The call goes to the checked
+/// addresses: the name is not resolved a second time.
 #[derive(Debug)]
 pub(super) struct FilteredResolver {
-    /// Private ones may be called, unless a list says otherwise.
+    /// Whether private addresses may be called, unless a list decides otherwise.
     private: bool,
     allow: Vec<IpNet>,
     deny: Vec<IpNet>,
     servers: ServerAddresses,
 }
 
-/// The addresses of the cluster's servers. A callback never goes to one: a task could change the cluster by it.
+/// The addresses of the cluster's servers. A callback never goes to one, because a task could change the cluster
+/// with it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ServerAddresses {
-    /// The ports on which this server listens, on whichever address of its machine.
+    /// The ports on which this server listens, on any address of its machine.
     pub(crate) own_ports: Vec<u16>,
     pub(crate) peers: Option<Peers>,
 }
@@ -40,7 +41,8 @@ impl ServerAddresses {
         let Some(peers) = &self.peers else {
             return false;
         };
-        // Servers of a cluster listen on the same ports as a rule; those for Diego's clients are not told to others.
+        // Servers of a cluster usually listen on the same ports. Servers do not exchange their ports for Diego's
+        // clients.
         peers.servers().iter().any(|peer| {
             let addresses = [&peer.node.http_addr, &peer.node.quic_addr];
             let mut addresses = addresses
@@ -96,7 +98,8 @@ impl FilteredResolver {
         if self.servers.contains(address) {
             return false;
         }
-        // Where clouds tell a machine its secrets; no client waits for a callback there, whatever a list says.
+        // Clouds serve a machine's secrets at these addresses. No client waits for a callback there, so the lists
+        // do not apply.
         let ip = address.ip().to_canonical();
         if METADATA_ADDRESSES.contains(&ip) || is_link_local(ip) {
             return false;

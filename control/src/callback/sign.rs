@@ -1,4 +1,4 @@
-//! Signatures that show an endpoint who calls: a keyed hash of the body.
+//! Signatures that prove the caller's identity to an endpoint: a keyed hash of the body.
 
 use hmac::{Hmac, Mac as _};
 use sha2::Sha256;
@@ -23,7 +23,7 @@ pub(super) fn signature(key: &[u8], body: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    /// RFC 4231, test case 2.
+    /// The values are RFC 4231, test case 2.
     #[test]
     fn a_signature_is_the_standards() {
         let text = signature(b"Jefe", b"what do ya want for nothing?");

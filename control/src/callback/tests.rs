@@ -1,4 +1,4 @@
-//! Endpoints that take a callback, refuse it, hang, drip, redirect and break off.
+//! Endpoints that accept a callback, refuse it, hang, send slowly, redirect and break off.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -13,7 +13,7 @@ use rustls_pki_types::PrivateKeyDer;
 
 use super::*;
 
-/// An endpoint for one call, which does with it what `answer` does. Gives its URL and, later, the request.
+/// Starts an endpoint for one call, which `answer` handles. Returns its URL and, later, the request.
 fn endpoint(answer: impl FnOnce(&mut TcpStream) + Send + 'static) -> (String, JoinHandle<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/done", listener.local_addr().unwrap());
@@ -21,7 +21,7 @@ fn endpoint(answer: impl FnOnce(&mut TcpStream) + Send + 'static) -> (String, Jo
         let (mut stream, _) = listener.accept().unwrap();
         let mut request = String::new();
         let mut bytes = [0; 4096];
-        // The body is JSON without a brace in a text.
+        // The body is JSON without a brace in a text value.
         while !request.ends_with('}') {
             let count = stream.read(&mut bytes).unwrap();
             request.push_str(std::str::from_utf8(&bytes[..count]).unwrap());
@@ -46,7 +46,7 @@ fn row(url: &str) -> OneOff {
     row
 }
 
-/// A caller of a cluster without servers.
+/// Creates a client for callbacks in a cluster without other servers.
 fn open(config: &TasksConfig) -> Result<CallbackClient, OpenCallbacksError> {
     CallbackClient::open(config, ServerAddresses::default())
 }
@@ -119,7 +119,7 @@ fn a_redirect_is_not_followed() {
     serving.join().unwrap();
 }
 
-/// An endpoint that leads to `to`.
+/// Starts an endpoint that redirects to `to`.
 fn redirecting(status: u16, to: &str) -> (String, JoinHandle<String>) {
     let answer = format!("HTTP/1.1 {status} Go\r\nLocation: {to}\r\nContent-Length: 0\r\n\r\n");
     endpoint(move |stream| stream.write_all(answer.as_bytes()).unwrap())
@@ -185,7 +185,7 @@ fn unfollowable_redirects_are_failures() {
     }
 }
 
-/// A redirect cannot reach an address that callbacks may not reach: every step is checked.
+/// A redirect cannot reach an address that is forbidden for callbacks: every step is checked.
 #[test]
 fn redirect_to_denied_address_is_not_followed() {
     let listener = TcpListener::bind("127.0.0.2:0").unwrap();
@@ -230,7 +230,7 @@ fn an_endless_answer_is_not_read() {
     let (url, serving) = endpoint(|stream| {
         let head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
         stream.write_all(head).unwrap();
-        // Until the other side hangs up.
+        // The loop ends when the other side closes the connection.
         while stream.write_all(b"4\r\nmore\r\n").is_ok() {}
     });
 
@@ -238,13 +238,13 @@ fn an_endless_answer_is_not_read() {
     serving.join().unwrap();
 }
 
-/// Each byte comes well before any time is over, the last one never.
+/// Each byte arrives well before any time limit, but the answer never ends.
 #[test]
 fn an_answer_that_drips_ends_with_the_deadline() {
     for head in ["", "HTTP/1.1 200 OK\r\nX-More: "] {
         let (url, serving) = endpoint(move |stream| {
             stream.write_all(head.as_bytes()).unwrap();
-            // Until the other side hangs up.
+            // The loop ends when the other side closes the connection.
             while stream.write_all(b"H").is_ok() {
                 std::thread::sleep(Duration::from_millis(5));
             }
@@ -277,7 +277,7 @@ fn server_error_is_retryable_callback_failure() {
     }
 }
 
-/// Makes an authority in `dir`, with a certificate for this machine.
+/// Creates an authority in `dir`, with a certificate for this machine.
 fn certificates(dir: &Path) {
     let authority = Authority::generate("callbacks").unwrap();
     authority.save(dir).unwrap();
@@ -289,8 +289,8 @@ fn certificates(dir: &Path) {
     issued.unwrap();
 }
 
-/// An endpoint for one call by HTTPS, with the certificate in `dir`. Gives its URL and, later, the request, if
-/// there was one.
+/// Starts an endpoint for one call by HTTPS, with the certificate in `dir`. Returns its URL and, later, the
+/// request, if there was one.
 fn secure_endpoint(dir: &Path) -> (String, JoinHandle<Option<String>>) {
     let chain = CertificateDer::pem_file_iter(dir.join("server.pem")).unwrap();
     let chain = chain.map(Result::unwrap).collect();

@@ -1,4 +1,4 @@
-//! Which state is right, and how a server with another state stops.
+//! The choice of the right state, and the stop of a server with another state.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -18,7 +18,7 @@ fn hash(nodes: u64) -> StateHash {
     }
 }
 
-/// Voters with these states; 0 gives none.
+/// Creates voters with these states; 0 is a voter without an answer.
 fn comparison(states: &[u64]) -> StateHashComparison {
     let testimonies = states
         .iter()
@@ -48,7 +48,7 @@ fn hash_of_most_voters_is_right() {
     assert_eq!(comparison(&[1, 1, 0]).right(), Some(hash(1)));
 }
 
-/// Half is not most, and a voter that says nothing counts against.
+/// Half of the voters is no majority, and a voter without an answer counts against it.
 #[test]
 fn no_hash_is_right_without_a_majority() {
     assert_eq!(comparison(&[1, 2]).right(), None);
@@ -82,7 +82,7 @@ fn a_directory_that_differed_is_refused() {
     assert!(error.to_string().starts_with("it differs"), "{error}");
 }
 
-/// How long anything may take on a busy machine.
+/// The time limit for each step on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn config(dir: &Path, name: &str, join: &[String]) -> ServerConfig {
@@ -108,7 +108,7 @@ async fn until(what: &str, wanted: impl Fn() -> bool) {
     assert!(looked.is_ok(), "{what}: not within {PATIENCE:?}");
 }
 
-/// Three servers that all vote.
+/// Starts three voters.
 async fn three(dir: &Path) -> Vec<Server> {
     let authority = Authority::generate("local").unwrap();
     let mut servers: Vec<Server> = Vec::new();
@@ -134,9 +134,9 @@ async fn three(dir: &Path) -> Vec<Server> {
     servers
 }
 
-/// Applies something everywhere. The index at which all servers have it.
+/// Applies a command on all servers. Returns the index that all servers have applied.
 ///
-/// Under a key: an election may be going on, and then a write without one may end without an answer.
+/// The command has a key: during an election, a write without a key may end without an answer.
 async fn write(servers: &[Server], key: &str) -> LogIndex {
     let control = servers[0].control();
     let key = WriteKey::new(key).unwrap();
@@ -164,7 +164,7 @@ fn leading(servers: &[Server]) -> usize {
     servers.iter().position(leads).expect("one leads")
 }
 
-/// A follower whose memory was damaged: it stops, says in which table, and does not start again.
+/// A follower with damaged memory stops, names the table, and does not start again.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_whose_state_differs_stops_for_good() {
     let dir = tempfile::tempdir().unwrap();
@@ -184,7 +184,7 @@ async fn a_server_whose_state_differs_stops_for_good() {
     servers.remove(wrong).shutdown().await;
     let again = Server::start(config).await.unwrap_err();
     assert!(matches!(again, StartServerError::Diverged(_)), "{again:?}");
-    // The other two go on.
+    // The other two servers continue.
     write(&servers, "2").await;
     for server in servers {
         assert!(server.control().failed().borrow().is_none());
@@ -192,7 +192,7 @@ async fn a_server_whose_state_differs_stops_for_good() {
     }
 }
 
-/// The leader is the one that is wrong: it stops itself, and the others elect another.
+/// The leader has the wrong state: it stops itself, and the others elect another leader.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_leader_whose_state_differs_stops_itself() {
     let dir = tempfile::tempdir().unwrap();

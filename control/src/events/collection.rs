@@ -1,7 +1,7 @@
-//! Results of a garbage collection, put together from its slices.
+//! Results of a garbage collection, joined from its slices.
 //!
-//! All of it follows from entries of the log, so every server that applied them reports the same. A server
-//! that started or took a snapshot in the middle of a collection reports nothing of it.
+//! All results follow from entries of the log, so every server that applied them reports the same. A server that
+//! started or installed a snapshot during a collection does not report that collection.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -17,13 +17,13 @@ use crate::limits;
 /// The subject of a collection. At most one collection of each subject is under way.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum CollectionSubject {
-    /// All that falls under a rule.
+    /// All objects that a rule covers.
     Rule(GcRule),
     /// The objects that belonged to a purged job.
     Purged(JobKey),
 }
 
-/// One slice: what its entry says.
+/// One slice, as its entry describes it.
 #[derive(Debug)]
 pub(crate) struct CollectionSlice {
     about: CollectionSubject,
@@ -33,7 +33,7 @@ pub(crate) struct CollectionSlice {
 }
 
 impl CollectionSlice {
-    /// The slice that `entry` asks for.
+    /// The slice in `entry`.
     pub(crate) fn of(entry: &fsm::Entry) -> Option<Self> {
         if let Command::Gc(GcCommand::Collect {
             rule,
@@ -59,7 +59,7 @@ impl CollectionSlice {
     }
 }
 
-/// A collection by one rule, or of what a purged job left.
+/// A collection by one rule, or of a purged job's objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Collection {
     about: CollectionSubject,
@@ -84,7 +84,7 @@ impl Collection {
         }
     }
 
-    /// The name of what it collects.
+    /// The name of the collection's rule.
     pub(super) fn rule(&self) -> &'static str {
         match &self.about {
             CollectionSubject::Rule(GcRule::Evals) => "evals",
@@ -125,14 +125,14 @@ impl Collection {
     }
 }
 
-/// Collections under way, each with where its next slice begins.
+/// Collections under way, each with the start of its next slice.
 #[derive(Debug, Default)]
 pub(crate) struct Collections {
     open: BTreeMap<CollectionSubject, (GcCursor, Collection)>,
 }
 
 impl Collections {
-    /// A slice was carried out. Says what is over by that and freed something.
+    /// Adds an applied slice. Returns the collections that ended with it and freed an object.
     pub(crate) fn follow(
         &mut self,
         slice: CollectionSlice,
@@ -149,7 +149,7 @@ impl Collections {
         let open = self.open.entry(slice.about.clone());
         let mut collection = match (open, &slice.after) {
             (open, None) => {
-                // One that is under way is nobody's any more.
+                // An unfinished collection of the same subject was abandoned, so it ends here.
                 if let Entry::Occupied(cut) = open {
                     over.push(cut.remove().1);
                 }
@@ -164,7 +164,7 @@ impl Collections {
         if let Some(next) = next {
             self.open.insert(slice.about, (next.clone(), collection));
             if self.open.len() > limits::COLLECTIONS_FOLLOWED_MAX {
-                // Purges come after rules.
+                // Purges sort after rules.
                 self.open.pop_last();
             }
         } else {
@@ -175,7 +175,7 @@ impl Collections {
         over
     }
 
-    /// The state jumped: how it got there is not known.
+    /// Drops the collections under way: a snapshot moved the state, and the slices in between are unknown.
     pub(crate) fn forget(&mut self) {
         self.open.clear();
     }
@@ -196,7 +196,7 @@ mod tests {
         }
     }
 
-    /// A slice proposed `at` that time, and its answer.
+    /// A slice proposed at the time `at`, and its answer.
     fn slice(
         at: u64,
         after: Option<u64>,
@@ -223,7 +223,7 @@ mod tests {
         (slice, response)
     }
 
-    /// The collections that each slice in turn ends.
+    /// The collections that end with each slice in turn.
     fn followed(
         collections: &mut Collections,
         slices: impl IntoIterator<Item = (CollectionSlice, Response)>,
@@ -277,7 +277,7 @@ mod tests {
 
         let cut = &rounds[1][0];
         assert_eq!((cut.complete, cut.slices, cut.ended_at), (false, 1, 5));
-        // The second freed nothing.
+        // The second collection freed nothing.
         assert_eq!(rounds[1].len(), 1);
     }
 
@@ -311,7 +311,7 @@ mod tests {
         assert!(collections.open.contains_key(&rule));
     }
 
-    /// A round that looks at jobs is under way, and goes on.
+    /// A round that collects jobs is under way and continues.
     #[test]
     fn purge_reports_its_own_collection() {
         let mut collections = Collections::default();

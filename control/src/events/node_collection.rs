@@ -1,6 +1,6 @@
 //! Results of a collection on a node, as its agent reported them.
 //!
-//! The entry carries them and no row keeps them, so they cost the state nothing.
+//! Only the entry carries them and no row keeps them, so they add nothing to the state.
 
 use muster_control_core::fsm::{Command, Entry, NodeCommand};
 use muster_control_core::state::State;

@@ -1,13 +1,13 @@
-//! Faults of a server, as the leader noted them.
+//! Faults of a server, as the leader recorded them.
 //!
-//! The entry carries them and no row keeps them, so they cost the state nothing.
+//! Only the entry carries them and no row keeps them, so they add nothing to the state.
 
 use muster_control_core::fsm::{Command, Entry, ServerCommand};
 use muster_domain::id::Timestamp;
 use muster_wire::api::event::ServerHealthChange;
 use muster_wire::api::time;
 
-/// The health of a server when the leader noted a change.
+/// The health of a server at the time of a recorded change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ServerHealthNote {
     server_id: u64,
@@ -17,7 +17,7 @@ pub(crate) struct ServerHealthNote {
 }
 
 impl ServerHealthNote {
-    /// The note in `entry`, if there is one.
+    /// The recorded change in `entry`, if there is one.
     pub(crate) fn of(entry: &Entry) -> Option<Self> {
         if let Command::Server(ServerCommand::NoteHealth {
             server_id,

@@ -1,4 +1,4 @@
-//! The server itself: who it is, who leads, whether it works.
+//! The server itself: its identity, the leader, and its health.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use super::status::ApiError;
 use crate::limits;
 use crate::peers::message::{PeerInfo, ServerNode};
 
-/// Nomad's API has a datacenter of the server; ours has none that means anything.
+/// Nomad's API has a datacenter for each server; a server here has only this fixed one.
 const DATACENTER: &str = "dc1";
 
 pub(super) fn routes(table: Table) -> Table {
@@ -29,7 +29,7 @@ pub(super) fn routes(table: Table) -> Table {
         .on("/v1/regions", get(regions))
 }
 
-/// The servers as this one knows them; itself alone while it belongs to no cluster.
+/// The servers that this one knows; only itself while it belongs to no cluster.
 fn known(http: &Http) -> Vec<PeerInfo> {
     let info = http.control.server_info();
     let me = PeerInfo {
@@ -53,7 +53,7 @@ fn known(http: &Http) -> Vec<PeerInfo> {
         .iter_mut()
         .find(|known| known.server_id == me.server_id)
     {
-        // The membership may still name an address of an earlier start.
+        // The membership may still have an address of an earlier start.
         Some(mine) => *mine = me,
         None => servers.push(me),
     }
@@ -95,7 +95,7 @@ fn member(http: &Http, server: &PeerInfo) -> Member {
     }
 }
 
-/// This server.
+/// The record of this server.
 fn myself(http: &Http) -> Member {
     let me = http.control.server_info().server_id;
     let servers = known(http);
@@ -103,7 +103,7 @@ fn myself(http: &Http) -> Member {
     mine.map(|known| member(http, known)).unwrap_or_default()
 }
 
-/// Where the servers speak QUIC.
+/// The servers' QUIC addresses.
 fn addresses(http: &Http) -> Vec<String> {
     let servers = known(http).into_iter();
     servers.map(|known| known.node.quic_addr).collect()

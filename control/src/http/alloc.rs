@@ -43,7 +43,7 @@ pub(super) fn stub(
     nodes: &BTreeMap<NodeId, NodeRef>,
     resources: bool,
 ) -> AllocListStub {
-    // A node that was forgotten before its allocations has no name.
+    // A node that was removed before its allocations has no name.
     let forgotten = NodeRef::default();
     AllocListStub::new(
         &alloc.unpack(),
@@ -124,7 +124,7 @@ fn garbage_collection(outlook: GcOutlook, now: Timestamp) -> GarbageCollection {
     }
 }
 
-/// Has an allocation replaced, on whichever node is best for it.
+/// Replaces an allocation, on the best node for it.
 async fn stop(
     Shared(http): Shared<Http>,
     Path(alloc_id): Path<String>,

@@ -15,12 +15,12 @@ use crate::handle::ReadState;
 const INDEX: HeaderName = HeaderName::from_static("x-nomad-index");
 const KNOWN_LEADER: HeaderName = HeaderName::from_static("x-nomad-knownleader");
 const LAST_CONTACT: HeaderName = HeaderName::from_static("x-nomad-lastcontact");
-/// Ours: Nomad's answers do not say who leads.
+/// A header of Muster's: Nomad's answers do not name the leader.
 const LEADER: HeaderName = HeaderName::from_static("x-muster-leader");
 const NEXT_TOKEN: HeaderName = HeaderName::from_static("x-nomad-nexttoken");
 
-/// Says in every answer who leads, as far as this server knows: its name and where it speaks HTTP. A write that
-/// another server was given was passed on to it.
+/// Adds the known leader to every answer: its name and its HTTP address. A write to another server is forwarded to
+/// the leader.
 pub(super) async fn name_leader(
     Shared(http): Shared<Http>,
     request: Request,
@@ -37,7 +37,7 @@ pub(super) async fn name_leader(
     response
 }
 
-/// `value` as JSON.
+/// Answers with `value` as JSON.
 pub(super) fn json(value: &impl Serialize, pretty: bool) -> Result<Response, ApiError> {
     let mut body = if pretty {
         serde_json::to_vec_pretty(value)
@@ -51,8 +51,8 @@ pub(super) fn json(value: &impl Serialize, pretty: bool) -> Result<Response, Api
     Ok(([(header::CONTENT_TYPE, "application/json")], body).into_response())
 }
 
-/// Says from which state `response` is. Index 0 becomes 1: a client that asks for anything newer than 0
-/// would be answered at once, for ever.
+/// Adds the headers of the answer's state. Index 0 becomes 1: a blocking query with index 0 would return at once,
+/// for ever.
 pub(super) fn stamp(mut response: Response, seen: &ReadState, index: LogIndex) -> Response {
     let headers = response.headers_mut();
     headers.insert(INDEX, HeaderValue::from(index.0.max(1)));
@@ -63,7 +63,7 @@ pub(super) fn stamp(mut response: Response, seen: &ReadState, index: LogIndex) -
     response
 }
 
-/// Says where the next page of a list begins.
+/// Adds the header with the start of a list's next page.
 pub(super) fn continued(mut response: Response, next: Option<&str>) -> Response {
     if let Some(value) = next.and_then(|token| HeaderValue::from_str(token).ok()) {
         response.headers_mut().insert(NEXT_TOKEN, value);

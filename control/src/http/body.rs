@@ -16,14 +16,14 @@ use super::snapshot;
 use super::status::ApiError;
 use crate::limits;
 
-/// A body, whole.
+/// A complete body.
 #[derive(Clone, Debug)]
 pub(super) struct RawBody(pub(super) Bytes);
 
-/// Reads the body of every request before anybody looks at it, whatever becomes of the request: a connection
-/// with an unread body cannot be used again, and a client finds that out only when it tries.
+/// Reads the body of every request before its route, for any outcome of the request. A connection with an unread
+/// body cannot be reused, and a client notices that only at its next request.
 ///
-/// Snapshots are as large as they are, so theirs is read by its handler.
+/// Snapshots have no such bound, so their handler reads the body.
 pub(super) async fn read_whole(request: Request, next: Next) -> Response {
     if request.uri().path() == snapshot::PATH {
         note_running(request.extensions());
@@ -40,7 +40,7 @@ pub(super) async fn read_whole(request: Request, next: Next) -> Response {
     }
 }
 
-/// All of a body.
+/// Reads a complete body.
 pub(crate) async fn whole(parts: &Parts, body: Body) -> Result<Bytes, ApiError> {
     let waited = limits::HTTP_BODY_WAIT;
     let read = match tokio::time::timeout(waited, gather(parts, body)).await {
@@ -51,7 +51,7 @@ pub(crate) async fn whole(parts: &Parts, body: Body) -> Result<Bytes, ApiError> 
     read
 }
 
-/// Notes that the request has arrived and is being carried out.
+/// Records that the request has arrived and is being handled.
 fn note_running(extensions: &Extensions) {
     if let Some(connection) = extensions.get::<Connection>() {
         connection.set(Activity::Running);
@@ -69,7 +69,7 @@ impl<S: Send + Sync> FromRequestParts<S> for RawBody {
 
 async fn gather(parts: &Parts, mut body: Body) -> Result<Bytes, ApiError> {
     let limit = HTTP_BODY_BYTES_MAX;
-    // A client that asks before it sends is told at once: its body is not read at all.
+    // A client that asks before it sends gets the refusal at once, and its body is not read.
     if announced(parts) > limit && parts.headers.contains_key(header::EXPECT) {
         return Err(ApiError::TooLarge { limit });
     }
@@ -87,7 +87,7 @@ async fn gather(parts: &Parts, mut body: Body) -> Result<Bytes, ApiError> {
         } else if seen > limits::HTTP_BODY_DRAINED_BYTES_MAX {
             break;
         } else {
-            // Read on and forget: most clients read the answer only after all is sent.
+            // The rest is read and discarded: most clients read the answer only after they have sent everything.
             bytes = BytesMut::new();
         }
     }

@@ -1,8 +1,8 @@
-//! The memory that answers under way may take.
+//! The memory budget of answers under way.
 //!
-//! An answer is made whole and then sent as fast as its client reads. Each takes its size from a budget until it is
-//! sent. Where the budget is spent, clients that read too slowly are cut off; where that frees too little, the new
-//! answer is refused.
+//! An answer is built whole and then sent as fast as its client reads. Each takes its size from a budget until it
+//! is sent. When the budget is used up, clients that read too slowly are disconnected. If that frees too little,
+//! the new answer is refused.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -69,13 +69,13 @@ impl AnswerBudget {
     }
 }
 
-/// Allows one long answer to be made. It is kept in the extensions of the answer until the answer is in the budget.
+/// The permit to build one long answer. The extensions of the answer keep it until the answer is in the budget.
 #[derive(Clone, Debug)]
 pub(super) struct MakePermit {
     _permit: Arc<OwnedSemaphorePermit>,
 }
 
-/// Waits until a long answer may be made. So only a few of them are outside of the budget.
+/// Waits for a permit to build a long answer. So only a few long answers are outside of the budget.
 pub(super) async fn permit_to_make(makers: &Arc<Semaphore>) -> Result<MakePermit, ApiError> {
     let waited = limits::ANSWER_BUDGET_WAIT;
     match timeout(waited, Arc::clone(makers).acquire_owned()).await {
@@ -86,7 +86,7 @@ pub(super) async fn permit_to_make(makers: &Arc<Semaphore>) -> Result<MakePermit
     }
 }
 
-/// Notes the activity of the connection, and takes the answer's size from the budget until it is sent.
+/// Records the activity of the connection, and takes the answer's size from the budget until it is sent.
 pub(super) async fn account(
     Shared(budget): Shared<AnswerBudget>,
     request: Request,
@@ -117,7 +117,7 @@ pub(super) async fn account(
     })
 }
 
-/// A body whose connection is idle when it has been sent.
+/// A body that marks its connection as idle when it has been sent.
 struct AccountedBody {
     inner: Body,
     /// Bytes of a large frame that have not been sent.
@@ -127,7 +127,8 @@ struct AccountedBody {
 }
 
 impl AccountedBody {
-    /// The next chunk of `rest`. It is a copy, so that a chunk on its way does not keep the whole answer in memory.
+    /// Returns the next chunk of `rest`. It is a copy, so that a chunk in transfer does not keep the whole answer
+    /// in memory.
     fn next_chunk(&mut self) -> Option<Bytes> {
         if self.rest.is_empty() {
             return None;

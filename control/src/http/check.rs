@@ -1,4 +1,4 @@
-//! Whether the servers agree, and whether they are well.
+//! The comparison of the servers' states, and the health of the servers.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -25,8 +25,8 @@ use crate::state_rules;
 /// The fault of a cluster in which no server leads.
 const NO_LEADER: &str = "no leader: an election is going on, or no majority of servers is in reach";
 
-/// Compares the states of all servers at the newest index that a read may see, and lists the faults of the servers. With
-/// `deep` it also applies the rules of the state to this server's state.
+/// Compares the states of all servers at the read index, and lists the faults of the servers. With `deep` it also
+/// applies the rules of the state to this server's state.
 pub(super) async fn states(Shared(http): Shared<Http>, query: Query) -> Result<Response, ApiError> {
     let deep = query.flag("deep")?;
     let control = &http.control;
@@ -35,14 +35,14 @@ pub(super) async fn states(Shared(http): Shared<Http>, query: Query) -> Result<R
             .list_peers()
             .await
             .map_err(|error| error.to_string())?;
-        // Every server has applied, or soon will, what the leader had.
+        // Every server has applied the leader's state, or soon will.
         let read = control.read(Consistency::Leader).await;
         drop(read.map_err(|error| error.to_string())?);
         Ok::<_, String>(members)
     };
     let (members, mut faults) = match listed.await {
         Ok(members) => (members, Vec::new()),
-        // Without a leader, this server still tells of itself.
+        // Without a leader, this server still reports its own state.
         Err(error) => {
             tracing::debug!(%error, "a check found no leader");
             (control.known_peers(), vec![NO_LEADER.to_owned()])
@@ -74,7 +74,7 @@ pub(super) async fn states(Shared(http): Shared<Http>, query: Query) -> Result<R
         .collect();
     let comparison = StateHashComparison::at(control, index, members).await;
     let mut check = shape(&comparison, &behind);
-    // A leader names a server after some seconds of silence only.
+    // A leader reports a silent server only after some seconds.
     let silent = check.servers.iter().filter(|it| !it.error.is_empty());
     for server in silent.clone() {
         let named = format!("server {}: ", server.name);
@@ -164,7 +164,7 @@ fn hex(hash: u64) -> String {
     format!("{hash:016x}")
 }
 
-/// How every server is, as the leader sees it. Without a leader, as this server sees it.
+/// The health of every server, as the leader has it. Without a leader, as this server has it.
 pub(super) async fn server_health(
     Shared(http): Shared<Http>,
     query: Query,
@@ -187,13 +187,13 @@ pub(super) async fn server_health(
     };
     let mut response = query.json(&health)?;
     if !health.healthy {
-        // Nomad's answer for "not all is well".
+        // Nomad's status for an unhealthy cluster.
         *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
     }
     Ok(response)
 }
 
-/// Takes this server's wall clock for right although it has jumped.
+/// Accepts this server's wall clock although it has jumped.
 pub(super) async fn confirm_clock(
     Shared(http): Shared<Http>,
     query: Query,

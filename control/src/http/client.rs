@@ -42,7 +42,7 @@ pub(super) fn routes(table: Table) -> Table {
             put(signal).post(signal),
         )
         .on("/v1/client/fs/logs/{alloc_id}", get(logs::read));
-    // Not a route of ours: it is there to be refused by name.
+    // This route is registered only to be refused by name.
     let path = "/v1/client/allocation/{alloc_id}/restart";
     table.router = table.router.route(path, any(restart));
     table
@@ -54,7 +54,7 @@ async fn restart() -> ApiError {
     }
 }
 
-/// The allocation that a path names.
+/// The allocation in the path.
 pub(super) async fn find_alloc(
     http: &Http,
     query: &Query,
@@ -69,7 +69,7 @@ pub(super) async fn find_alloc(
         .ok_or(ApiError::NotFound { what: alloc::WHAT })
 }
 
-/// The task that `?task=` names; the only one unless it does.
+/// The task in `?task=`; by default the only task.
 pub(super) fn task_of(query: &Query, alloc: &Allocation) -> Result<String, ApiError> {
     let names = || {
         alloc
@@ -108,7 +108,7 @@ async fn find_node(http: &Http, query: &Query, node_id: NodeId) -> Result<Arc<No
         .ok_or(ApiError::NotFound { what: "node" })
 }
 
-/// The node's one answer to `request`.
+/// The single answer of the node to `request`.
 async fn request_node(
     http: &Http,
     node_id: NodeId,
@@ -121,16 +121,16 @@ async fn request_node(
     ask_within(http, node_id, request, patience).await
 }
 
-/// How long a node may take to answer.
+/// The time limits for a node's answer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AnswerTimeouts {
-    /// Longest time without a sign of life.
+    /// Longest time without a heartbeat of the node.
     pub(super) silence: Duration,
     /// Longest time in all.
     pub(super) whole: Duration,
 }
 
-/// Asks as `request_node` does, with another patience.
+/// Sends a request like `request_node`, with other time limits.
 pub(super) async fn ask_within(
     http: &Http,
     node_id: NodeId,
@@ -147,7 +147,7 @@ pub(super) async fn ask_within(
     }
 }
 
-/// The answer, which may take long as long as the node is not silent.
+/// Waits for the answer, for long if the node is not silent.
 async fn describe_failure(
     replies: &mut mpsc::Receiver<NodeReply>,
     silence: Duration,
@@ -199,8 +199,8 @@ async fn sample_alloc(http: &Http, alloc: &Allocation) -> Result<Box<rpc::AllocS
     }
 }
 
-/// Answers with a node's statistics. With `counters=true` it takes one sample, for callers that make their
-/// own differences. Otherwise it takes two, and rates are those between them. With `format=prometheus` it
+/// Answers with a node's statistics. With `counters=true` it takes one sample, for callers that compute their own
+/// differences. Otherwise it takes two samples and computes the rates between them. With `format=prometheus` it
 /// takes one sample of the tasks' usage.
 async fn node_stats(Shared(http): Shared<Http>, query: Query) -> Result<Response, ApiError> {
     let Some(node_id) = query.text("node_id") else {
@@ -297,7 +297,7 @@ async fn signal(
     }
 }
 
-/// There are no service checks yet: what an allocation without them answers.
+/// Service checks are not supported: the answer is that of an allocation without them.
 async fn alloc_checks(
     Shared(http): Shared<Http>,
     Path(alloc_id): Path<String>,
@@ -313,7 +313,7 @@ mod tests {
 
     const SILENCE: Duration = Duration::from_secs(30);
 
-    /// Signs of life for as long as three silences may last, then the answer.
+    /// The node sends heartbeats for three times the silence limit, then the answer.
     #[tokio::test(start_paused = true)]
     async fn a_node_at_work_is_waited_for() {
         let (sender, mut replies) = mpsc::channel(limits::NODE_REPLIES_MAX);
@@ -333,7 +333,7 @@ mod tests {
         node.await.unwrap();
     }
 
-    /// It gives one sign of life, and none in the time for one.
+    /// The node sends one heartbeat, then none within the limit.
     #[tokio::test(start_paused = true)]
     async fn a_silent_node_is_given_up() {
         let (sender, mut replies) = mpsc::channel(limits::NODE_REPLIES_MAX);

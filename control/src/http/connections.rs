@@ -1,8 +1,8 @@
-//! The open connections of one listener, and which of them gives way to a new one.
+//! The open connections of one listener, and the choice of the one that is closed for a new one.
 //!
 //! A connection that only waits (between requests, for a header, for a change, or for a client that reads) may be
-//! closed for a new one where there is no room. The address with the most connections gives way first. So clients that
-//! hold connections open cannot lock others out, and a short request is never interrupted.
+//! closed for a new one where there is no room. The address with the most connections loses one first. So clients
+//! that hold connections open cannot lock others out, and a short request is never interrupted.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// How many connections a listener holds.
+/// The numbers of connections that a listener accepts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ConnectionLimits {
     /// All connections at once.
@@ -21,7 +21,7 @@ pub(crate) struct ConnectionLimits {
     pub(crate) per_address: usize,
 }
 
-/// The use of a connection at this moment. In the order in which connections give way.
+/// The current use of a connection, in the order in which connections are closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Activity {
     /// No whole request has arrived: an idle connection, or one that sends a header or a body.
@@ -30,9 +30,10 @@ pub(super) enum Activity {
     Waiting,
     /// The answer is being sent, a stream included.
     Sending,
-    /// The request is being carried out. Such a connection never gives way.
+    /// The request is being handled. Such a connection is never closed for another.
     Running,
-    /// The connection carries an exec session or a snapshot, which have limits of their own. It never gives way.
+    /// The connection carries an exec session or a snapshot, which have their own limits. It is never closed for
+    /// another.
     Session,
 }
 
@@ -75,7 +76,7 @@ impl Table {
         Some(entry)
     }
 
-    /// Closes the connection that gives way first: of `address` alone, or of the address with the most connections.
+    /// Closes the first connection in that order: of `address` alone, or of the address with the most connections.
     fn close_one(&mut self, address: Option<IpAddr>) -> bool {
         let candidates = self.open.iter().filter(|(_, entry)| {
             entry.activity.gives_way() && address.is_none_or(|address| entry.address == address)
@@ -114,7 +115,7 @@ impl Connections {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Registers a connection, after another has given way where there is no room. `None` if none gives way.
+    /// Registers a connection. Closes another one first if there is no room. Returns `None` if none can be closed.
     pub(super) fn register(self: &Arc<Self>, address: IpAddr) -> Option<Registration> {
         let mut table = self.table();
         if !address.is_loopback()
@@ -184,7 +185,7 @@ impl Connections {
     }
 }
 
-/// A registered connection. It is removed from the table when this is dropped.
+/// A registered connection. Its drop removes it from the table.
 #[derive(Debug)]
 pub(super) struct Registration {
     connections: Arc<Connections>,
@@ -193,7 +194,7 @@ pub(super) struct Registration {
 }
 
 impl Registration {
-    /// Is cancelled when the connection has to give way.
+    /// The token that is cancelled when the connection must make room.
     pub(super) fn close_token(&self) -> &CancellationToken {
         &self.close
     }
@@ -202,17 +203,17 @@ impl Registration {
         &self.connections
     }
 
-    /// Notes the use of the connection from now on. A session stays a session.
+    /// Records the use of the connection from now on. A session stays a session.
     pub(super) fn set(&self, activity: Activity) {
         self.set_with_bytes(activity, 0);
     }
 
-    /// Notes that an answer of so many bytes is being sent.
+    /// Records that an answer of `bytes` bytes is being sent.
     pub(super) fn set_sending(&self, bytes: usize) {
         self.set_with_bytes(Activity::Sending, bytes);
     }
 
-    /// Ends a session; its request goes on.
+    /// Ends a session; its request continues.
     pub(super) fn end_session(&self) {
         let mut table = self.connections.table();
         if let Some(entry) = table.open.get_mut(&self.id) {

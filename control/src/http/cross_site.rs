@@ -2,7 +2,7 @@
 //!
 //! A web page can make a browser send requests to every address that the browser reaches. Such a request needs no
 //! permission of the server as long as it looks like that of a form (CSRF). A page whose name is pointed at the
-//! server's address later even reads the answers (DNS rebinding). Four headers tell these requests apart:
+//! server's address later even reads the answers (DNS rebinding). Four headers distinguish these requests:
 //!
 //! | header | passes |
 //! |---|---|
@@ -33,7 +33,7 @@ use super::listen::Connection;
 use super::status::ApiError;
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
-/// Where Linux tells the machine's host name.
+/// The file in which Linux has the machine's host name.
 const HOST_NAME_FILE: &str = "/proc/sys/kernel/hostname";
 /// Names that resolve to this machine everywhere; `*.localhost` does, too (RFC 6761).
 const LOOPBACK_NAMES: [&str; 4] = [
@@ -141,28 +141,28 @@ pub(crate) enum CrossSiteError {
         /// How many there are.
         count: usize,
     },
-    /// A page whose name was pointed at this server, or a name that the operator did not give.
+    /// The page's name resolves to this server, or the operator did not allow the name.
     #[error(
         "this server does not serve host `{host}`: use an address or the host name of its machine, or start it with \
          --http-allowed-host and that name"
     )]
     Host { host: String },
-    /// A page from elsewhere.
+    /// The page comes from another site.
     #[error(
         "a page from {origin} may not use this server: only pages from its own address may, and those of \
          --http-allowed-host"
     )]
     Origin {
-        /// Where the page is from.
+        /// The origin of the page.
         origin: String,
     },
-    /// The browser says that a page from elsewhere asks.
+    /// The browser marks the request as one from another site's page.
     #[error(
         "a page of another site may not use this server (Sec-Fetch-Site: {site}): open the address by hand, or start \
          the server with --http-allowed-host and the name of that site"
     )]
     FetchSite { site: String },
-    /// A type that forms have.
+    /// The content type is one that forms can send.
     #[error("content type `{found}` is not accepted: use {}, or none", wanted[0])]
     ContentType {
         found: String,
@@ -174,7 +174,7 @@ pub(crate) enum CrossSiteError {
 /// Names of a server whose listener does not verify them by TLS.
 #[derive(Debug)]
 struct ServerHosts {
-    /// The address that others are told, which may be a router's.
+    /// The address that other machines use, which may be a router's.
     advertised: Option<IpAddr>,
     /// The listener binds every address.
     everywhere: bool,
@@ -183,7 +183,8 @@ struct ServerHosts {
 /// Rules of a listener for requests that a browser may have sent for a page.
 #[derive(Clone, Debug)]
 pub(crate) struct SitePolicy {
-    /// `None`: a handshake has verified the name already, so that a page cannot have pointed it here.
+    /// The accepted names. `None`: a handshake has verified the name already, so that a page cannot have
+    /// redirected it here.
     hosts: Option<Arc<ServerHosts>>,
     allowed: Arc<[AllowedHost]>,
     content_types: &'static [&'static str],
@@ -203,7 +204,7 @@ impl SitePolicy {
         }
     }
 
-    /// Rules of Diego's wire. Its clients compare the name with the certificate.
+    /// Rules of Diego's wire protocol. Its clients compare the name with the certificate.
     pub(crate) fn bbs() -> Self {
         Self {
             hosts: None,
@@ -226,8 +227,8 @@ impl SitePolicy {
         }
     }
 
-    /// The value of `Host`, if all that names the server is this server's name. `authority` is that of a target
-    /// with a scheme; it comes before `Host` (RFC 9112, 3.2.2), so both are looked at.
+    /// Returns the value of `Host`, if every name of the server in the request is one of its own. `authority`
+    /// comes from a target with a scheme. It takes precedence over `Host` (RFC 9112, 3.2.2), so both are checked.
     fn check_host<'a>(
         &self,
         headers: &'a HeaderMap,
@@ -236,7 +237,7 @@ impl SitePolicy {
         local: Option<IpAddr>,
     ) -> Result<Option<&'a [u8]>, CrossSiteError> {
         let count = headers.get_all(header::HOST).iter().count();
-        // Clients of HTTP/1.0 need not send one, and no browser is among them.
+        // Clients of HTTP/1.0 may omit it, and no browser uses HTTP/1.0.
         if count > 1 || (count == 0 && version >= Version::HTTP_11) {
             return Err(CrossSiteError::HostCount { count });
         }
@@ -319,7 +320,7 @@ impl SitePolicy {
     }
 }
 
-/// Answers a request by its route, or refuses it. No browser may guess the type of an answer.
+/// Answers a request by its route, or refuses it. Forbids browsers to guess the type of an answer.
 pub(super) async fn check(
     Shared(policy): Shared<SitePolicy>,
     request: Request,
@@ -343,7 +344,7 @@ pub(super) async fn check(
     response
 }
 
-/// The host and port of an origin; `None` for `null` and everything else that is not a web page's.
+/// The host and port of an origin; `None` for `null` and every other value that is not a web page's.
 fn authority_of(origin: &[u8]) -> Option<AllowedHost> {
     let text = std::str::from_utf8(origin).ok()?;
     let rest = text
@@ -361,7 +362,7 @@ fn is_machines(address: IpAddr) -> bool {
     !address.is_unspecified() && !address.is_multicast() && UdpSocket::bind((address, 0)).is_ok()
 }
 
-/// Whether this machine is called `name`, with or without its domain. Read anew, because it may be renamed.
+/// Whether this machine's host name is `name`, with or without its domain. Reads it anew, because it may change.
 fn is_host_name(name: &str) -> bool {
     let read = std::fs::read_to_string(HOST_NAME_FILE).unwrap_or_default();
     let host_name = read.trim().to_ascii_lowercase();

@@ -1,4 +1,4 @@
-//! Deployments: list, read, and what operators do to one.
+//! Deployments: list, read, and operators' changes.
 
 use std::sync::Arc;
 
@@ -43,14 +43,14 @@ pub(super) fn routes(table: Table) -> Table {
             "/v1/deployment/promote/{deployment_id}",
             put(promote).post(promote),
         );
-    // Not a route of ours: it is there to be refused by name.
+    // This route is registered only to be refused by name.
     table.router = table
         .router
         .route("/v1/deployment/unblock/{deployment_id}", any(unblock));
     table
 }
 
-/// One region has nothing that blocks a deployment.
+/// With one region, no deployment can be blocked.
 async fn unblock() -> ApiError {
     ApiError::Unsupported {
         what: "deployment unblock, for jobs of several regions,".to_owned(),
@@ -122,7 +122,7 @@ async fn allocations(
         .await
 }
 
-/// The deployments of a job, or with `all` also of jobs that had its name before.
+/// Answers with the deployments of a job. With `all` it includes those of earlier jobs with the same name.
 pub(super) async fn of_job(http: &Http, query: &Query, key: JobKey) -> Result<Response, ApiError> {
     let all = query.flag("all")?;
     let index = |state: &State| state.deployments().index();
@@ -144,7 +144,7 @@ pub(super) async fn of_job(http: &Http, query: &Query, key: JobKey) -> Result<Re
         .await
 }
 
-/// One of a job that had the name before is none of it.
+/// Deployments of an earlier job with the same name do not count.
 fn newest<'a>(state: &'a State, key: &JobKey) -> Option<&'a Arc<Row>> {
     let created = state.jobs().get(key).map(|job| job.current.create_index);
     let latest = state.deployments().latest(key);
@@ -229,7 +229,7 @@ async fn change(
     else {
         return Err(ApiError::other_than_done(response));
     };
-    // A repeated request is answered as the first was: its evaluation is older than its entry.
+    // A repeated request gets the first answer: its evaluation is older than its entry.
     let state = http.control.state();
     let made = eval_id.and_then(|eval_id| state.evals().get(&eval_id));
     query.json(&DeploymentUpdateResponse {

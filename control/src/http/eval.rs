@@ -83,7 +83,7 @@ async fn one(
         .await
 }
 
-/// The evaluations of a job that are linked to `eval`: those that it follows from, and those that follow from it.
+/// The evaluations of a job that are linked to `eval`: its predecessors and its successors.
 fn related(state: &State, eval: &Evaluation) -> Vec<api::eval::Evaluation> {
     let mut links: BTreeMap<EvalId, Vec<EvalId>> = BTreeMap::new();
     for other in state.evals().of_job(&eval.job) {

@@ -1,9 +1,9 @@
-//! The event stream: what every entry of the log changed, a line an entry, in order.
+//! The event stream: the changes of every entry of the log, one line for each entry, in order.
 //!
-//! A reader holds no place in any queue: it says from which index on it wants events, and reads them out of
-//! the ring where they lie. One that reads slower than entries are applied finds its place gone and is told
-//! so, as is one that comes back too late. The stream is this server's, so it works during an election, and
-//! at the same index it is the same on every server.
+//! A reader has no queue. It names the first index that it wants and reads its events from the ring. A reader that
+//! reads slower than entries are applied, or returns too late, finds its position dropped and gets an error. The
+//! stream comes from this server alone, so it works during an election. At the same index it is the same on every
+//! server.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ use crate::events::{Batch, Filter, Gap, TopicFilter};
 use crate::handle::{Consistency, Control};
 use crate::limits;
 
-/// The word for every topic and every name.
+/// The parameter for every topic and every name.
 const ALL: &str = "*";
 
 pub(super) fn routes(table: Table) -> Table {
@@ -43,7 +43,7 @@ async fn follow(Shared(http): Shared<Http>, query: Query) -> Result<Response, Ap
     let filter = filter(&query)?;
     let progress = query.flag("progress")?;
     let from = match query.newer_than() {
-        // All there is.
+        // Index 0 asks for all kept events.
         LogIndex(0) => http.control.published().events().oldest(),
         index => index,
     };
@@ -102,20 +102,20 @@ fn unknown_topic(word: &str) -> ApiError {
     ))
 }
 
-/// A reader's place in the stream.
+/// A reader's position in the stream.
 #[derive(Debug)]
 struct Reader {
     control: Control,
     applied: watch::Receiver<LogIndex>,
     shutdown: CancellationToken,
     filter: Arc<Filter>,
-    /// Whether heartbeats tell how far the reader is.
+    /// Whether heartbeats carry the reader's position.
     progress: bool,
-    /// The index from which it asked for events.
+    /// The index that the reader asked for.
     asked: LogIndex,
-    /// The first index it has not seen.
+    /// The first index that the reader has not received.
     next: LogIndex,
-    /// Taken from the ring and not sent yet.
+    /// Batches taken from the ring and not sent yet.
     ready: std::vec::IntoIter<Arc<Batch>>,
     silent_since: Instant,
     ended: bool,
@@ -136,7 +136,7 @@ impl Reader {
                     return Ok(Some(line));
                 }
             }
-            // Before the ring is read: what is applied after this is seen in the next round.
+            // The index is read before the ring: entries applied later appear in the next round.
             let applied = *self.applied.borrow_and_update();
             let ring = self.control.published().events();
             match ring.from(self.next, limits::EVENT_ENTRIES_READ_MAX) {
@@ -158,7 +158,7 @@ impl Reader {
         }
     }
 
-    /// Waits for the next entry. A sign of life if none comes in time.
+    /// Waits for the next entry. Returns a heartbeat if none comes in time.
     async fn wait(&mut self) -> Result<Option<Bytes>, ApiError> {
         let silence = limits::STREAM_HEARTBEAT;
         tokio::select! {
@@ -171,7 +171,7 @@ impl Reader {
         }
         self.silent_since = Instant::now();
         if self.progress {
-            // Everything before `next` was seen.
+            // The reader has received everything before `next`.
             let none: Events<()> = Events {
                 index: self.next.0.saturating_sub(1),
                 events: Vec::new(),
@@ -182,7 +182,7 @@ impl Reader {
     }
 }
 
-/// The error that ends a stream whose reader asked for events from `asked` on and wants those from `next` on.
+/// The error that ends a stream. Its reader asked for events from `asked` on and next needs those from `next` on.
 fn goodbye(asked: LogIndex, next: LogIndex, gap: Gap) -> StreamError {
     let Gap { oldest } = gap;
     let (code, why) = if next == asked {
@@ -214,9 +214,9 @@ fn lines(reader: Reader) -> impl Stream<Item = Result<Bytes, ApiError>> {
     })
 }
 
-/// The line of one entry; `None` if the reader wants nothing of it.
+/// The line of one entry; `None` if the entry has nothing for the reader.
 async fn events(batch: Arc<Batch>, filter: Arc<Filter>) -> Result<Option<Bytes>, ApiError> {
-    // The limit is about time, not memory: JSON of many rows would hold other requests up.
+    // The bound is about time, not memory: JSON of many rows would delay other requests.
     let inline = batch.len() <= limits::EVENT_ROWS_INLINE_MAX;
     let make = move || {
         let index = batch.index().0;
@@ -246,7 +246,7 @@ fn written(value: &impl Serialize) -> Result<Bytes, ApiError> {
 mod tests {
     use super::*;
 
-    /// One that comes too late and one that reads too slowly are told apart.
+    /// A reader that comes too late and a reader that is too slow get different errors.
     #[test]
     fn stream_end_distinguishes_late_and_slow_readers() {
         let gap = Gap {

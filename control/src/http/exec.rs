@@ -4,7 +4,7 @@
 //! `tty`. Frames are those of `wire::api::exec`. An error before the command runs is answered with a status
 //! and without a websocket. A later error closes the websocket with code 1011 and the reason.
 //!
-//! The session ends with its client: dropping [`ExecLine`] hangs up, and the command is killed.
+//! The session ends with its client: dropping [`ExecLine`] ends the stream, and the node kills the command.
 
 use std::time::Duration;
 
@@ -74,7 +74,7 @@ pub(super) async fn open(
         }))
 }
 
-/// The command of the query.
+/// Returns the command of the query.
 fn command(query: &Query) -> Result<Vec<String>, ApiError> {
     let malformed = |reason: String| {
         ApiError::Malformed(format!(
@@ -110,7 +110,7 @@ async fn opened(line: &mut ExecLine) -> Result<(), ApiError> {
     }
 }
 
-/// The reason why a session is over.
+/// The reason for the end of a session.
 struct SessionEnd {
     code: u16,
     reason: String,
@@ -124,7 +124,7 @@ impl SessionEnd {
     }
 }
 
-/// Passes frames on in both directions until one of them ends.
+/// Forwards frames in both directions until one of them ends.
 async fn relay(socket: WebSocket, line: ExecLine, shutdown: CancellationToken) {
     let (mut to_client, mut from_client) = socket.split();
     let ExecLine { inputs, replies } = line;
@@ -136,8 +136,8 @@ async fn relay(socket: WebSocket, line: ExecLine, shutdown: CancellationToken) {
             Some(SessionEnd::new(close_code::AWAY, "this server stops; the command is ended"))
         }
     };
-    // A client that does not read is not waited for long. What it still sends is read: a connection that is closed
-    // with something unread is reset, and the client may lose what it was told at last.
+    // A client that does not read is given a limited time. Its further input is read, because a connection closed
+    // with unread data is reset. The client might then lose the last message.
     let closing = async {
         if let Some(SessionEnd { code, reason }) = end {
             let reason = Utf8Bytes::from(reason);
@@ -150,7 +150,7 @@ async fn relay(socket: WebSocket, line: ExecLine, shutdown: CancellationToken) {
     drop(timeout(limits::HTTP_SHUTDOWN_WAIT, closing).await);
 }
 
-/// Passes output on; `None` if the client is gone.
+/// Forwards output; returns `None` if the client is gone.
 async fn pass_output(
     client: &mut SplitSink<WebSocket, Message>,
     mut replies: mpsc::Receiver<NodeReply>,
@@ -174,7 +174,7 @@ async fn pass_output(
                 client.send(text(&output(piece))).await.ok()?;
                 if taken >= limits::EXEC_TAKEN_BYTES {
                     let bytes = std::mem::take(&mut taken);
-                    // If the session is over, that is the next reply.
+                    // If the session is over, the next reply reports that.
                     drop(inputs.send(ExecInput::Taken { bytes }).await);
                 }
             }
@@ -223,11 +223,11 @@ fn exited(exit: ExecExit) -> Output {
 }
 
 fn text(output: &Output) -> Message {
-    // Texts and numbers in maps of known keys can always be written.
+    // Texts and numbers in maps of known keys always serialise.
     Message::text(serde_json::to_string(output).unwrap_or_default())
 }
 
-/// Passes input on; `None` if the client is gone.
+/// Forwards input; returns `None` if the client is gone.
 async fn take_input(
     client: &mut SplitStream<WebSocket>,
     inputs: &mpsc::Sender<ExecInput>,
@@ -259,7 +259,7 @@ async fn take_input(
         for input in parts(frame) {
             window.take(input.cost()).await;
             if inputs.send(input).await.is_err() {
-                // The other direction says why.
+                // The other direction reports the reason.
                 return std::future::pending().await;
             }
         }
@@ -314,7 +314,7 @@ mod tests {
         assert_eq!(parts[3], ExecInput::StdinClosed);
     }
 
-    /// A longer reason would be refused by the library, and the client would learn nothing.
+    /// The library would refuse a longer reason, and the client would get none.
     #[test]
     fn a_reason_fits_its_frame() {
         let end = SessionEnd::new(close_code::ERROR, "ä".repeat(100));

@@ -1,4 +1,4 @@
-//! Collections of garbage that somebody asks for, and what goes with a purged job.
+//! Garbage collections on request, and collection of a purged job's objects.
 
 use std::time::Instant;
 
@@ -22,11 +22,11 @@ use super::status::ApiError;
 use crate::garbage::FreedCounts;
 use crate::limits;
 
-/// Why a node that is down freed nothing.
+/// The report's reason why a node that is down freed nothing.
 const IS_DOWN: &str = "it is down and was not asked; what it keeps goes by its own triggers, or ask again once its agent is back";
 
-/// Forgets everything that is over, whatever its age, and answers when that is done of the state. With `wait`, also
-/// on the nodes, and says what was freed and what was kept; with `dry_run`, the same without doing it.
+/// Forgets all garbage, at any age, and answers when that is done in the state. With `wait`, it also waits for the
+/// nodes and reports freed and kept objects. With `dry_run`, it only reports them.
 pub(super) async fn collect(
     Shared(http): Shared<Http>,
     query: Query,
@@ -41,7 +41,7 @@ pub(super) async fn collect(
     } else {
         Some(http.control.collect_garbage_of_state().await?)
     };
-    // As new as the leader's: the collection is in it.
+    // The state must be as new as the leader's, so that it contains the collection.
     let state = query.state(&http).await?.state;
     let (nodes, down) = by_reach(&state);
     let at = http.control.now();
@@ -62,8 +62,8 @@ pub(super) async fn collect(
     query.json(&report(freed, &survey, nodes))
 }
 
-/// Forgets what had ended of a job that was purged `at` that time. What is left, because it had not or because the log
-/// takes no more changes, goes by the rules. Adds what went to `freed`.
+/// Forgets the ended objects of a job purged at the time `at`. The rules collect the remaining objects later:
+/// those that had not ended, or all if the log takes no more changes. Adds the freed objects to `freed`.
 pub(super) async fn forget_below(http: &Http, key: JobKey, at: Timestamp, freed: &mut FreedCounts) {
     let totals = http.control.gc_totals();
     let mut next = Some(Collector::below(key, at));
@@ -85,7 +85,7 @@ pub(super) async fn forget_below(http: &Http, key: JobKey, at: Timestamp, freed:
     }
 }
 
-/// Nodes that are not known to be out of reach, and what the report says of those that are.
+/// Returns the nodes that are not down, and the report's rows for the nodes that are down.
 fn by_reach(state: &State) -> (Vec<(NodeId, String)>, Vec<GcNode>) {
     let nodes = state.nodes().iter();
     let (down, up): (Vec<_>, Vec<_>) = nodes.partition(|node| node.status == NodeStatus::Down);
@@ -146,7 +146,7 @@ async fn collect_node(
     }
 }
 
-/// `freed` is what was done; without it the survey says what would be.
+/// Builds the report. `freed` has the freed counts; without it the survey gives the expected counts.
 fn report(freed: Option<FreedCounts>, survey: &GcSurvey, nodes: Vec<GcNode>) -> GcReport {
     let state = survey.counts.iter().map(|(kind, count)| GcCount {
         kind: kind.as_str().to_owned(),

@@ -1,4 +1,4 @@
-//! The state that handlers share, and the table that they are entered in.
+//! The state that handlers share, and the table of routes.
 
 use std::sync::Arc;
 
@@ -14,11 +14,11 @@ use crate::handle::Control;
 #[derive(Clone, Debug)]
 pub(super) struct Http {
     pub(super) control: Control,
-    /// Waiting and streaming requests end when it is cancelled.
+    /// The token whose cancellation ends waiting and streaming requests.
     pub(super) shutdown: CancellationToken,
-    /// Long answers that may be made at once.
+    /// The permits for long answers that are built at once.
     pub(super) makers: Arc<Semaphore>,
-    /// Snapshots that may be sent or received at once.
+    /// The permits for snapshots that are sent or received at once.
     pub(super) snapshots: Arc<Semaphore>,
 }
 
@@ -32,7 +32,7 @@ impl FromRef<Http> for Control {
 #[derive(Debug, Default)]
 pub(super) struct Table {
     pub(super) router: Router<Http>,
-    /// Each path as `wire::api::routes` writes it.
+    /// Each path in the form of `wire::api::routes`.
     pub(super) paths: Vec<&'static str>,
 }
 

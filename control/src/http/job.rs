@@ -1,7 +1,7 @@
-//! Jobs: register, list, read, stop, validate. What else is done with them is in the files below.
+//! Jobs: register, list, read, stop, validate. The submodules hold the other requests.
 //!
-//! A job's id may contain slashes, escaped or not, so what follows `/v1/job/` is taken apart here: the last
-//! segment is what is asked for, if it is one of [`JobSubresource`]'s, and the rest is the id.
+//! A job's id may contain slashes, escaped or not, so this module splits the path after `/v1/job/`. The last
+//! segment names the request if it is one of [`JobSubresource`]'s. The rest is the id.
 
 mod change;
 mod launch;
@@ -53,7 +53,7 @@ pub(super) fn routes(table: Table) -> Table {
     table
 }
 
-/// A part of a job that can be asked for.
+/// A part of a job with a path of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum JobSubresource {
     Actions,
@@ -116,10 +116,10 @@ impl JobSubresource {
     }
 }
 
-/// Aspects of Nomad's that are not here. Without the list they would be read as part of the id.
+/// Nomad's paths that this API does not have. Without the list they would be read as part of the id.
 const UNSUPPORTED: [&str; 2] = ["submission", "action"];
 
-/// The id and what is asked about it, from what follows `/v1/job/`.
+/// Splits the path after `/v1/job/` into the job's id and its subresource.
 fn split_path(rest: &str) -> Result<(String, Option<JobSubresource>), ApiError> {
     if let Some(what) = UNSUPPORTED
         .into_iter()
@@ -140,13 +140,13 @@ fn split_path(rest: &str) -> Result<(String, Option<JobSubresource>), ApiError> 
     }
 }
 
-/// The id and the tag, if what follows `/v1/job/` is about the tag of a version.
+/// Returns the id and the tag if the path after `/v1/job/` names a version's tag.
 fn tag(rest: &str) -> Option<(&str, &str)> {
     let (before, tag) = ends_with(rest, "tag")?.rsplit_once('/')?;
     Some((ends_with(before, "versions")?, tag))
 }
 
-/// The text before `/word`, if there is any.
+/// Returns the text before `/word`, if it is not empty.
 fn ends_with<'a>(rest: &'a str, word: &str) -> Option<&'a str> {
     rest.strip_suffix(word)?
         .strip_suffix('/')
@@ -219,7 +219,7 @@ async fn submit(
     })
 }
 
-/// A job that may be registered, under the `id` of the path if that names one.
+/// Checks a job for registration, under the `id` of the path if the path has one.
 fn admit(query: &Query, mut spec: JobSpec, id: Option<&str>) -> Result<JobSpec, ApiError> {
     if id.is_some_and(|id| id != spec.id) {
         return Err(ApiError::Malformed(format!(
@@ -239,7 +239,7 @@ fn admit(query: &Query, mut spec: JobSpec, id: Option<&str>) -> Result<JobSpec, 
     }
 }
 
-/// Keeps counts and resources of `old`, the registered version, where the request says so.
+/// Keeps counts and resources of `old`, the registered version, as the request asks.
 fn preserve(spec: &mut JobSpec, old: &JobSpec, counts: bool, resources: bool) {
     for group in &mut spec.groups {
         let Some(old_group) = old.group(&group.name) else {
@@ -256,7 +256,7 @@ fn preserve(spec: &mut JobSpec, old: &JobSpec, counts: bool, resources: bool) {
     }
 }
 
-/// Warnings of fields that have no effect: with the cluster's settings, or because the node sets their value.
+/// Warnings about fields without effect: because of the cluster's settings, or because the node sets their value.
 fn ineffective(state: &State, spec: &JobSpec) -> Vec<String> {
     let oversubscribes = state.config().scheduler.memory_oversubscription;
     let tasks = spec.groups.iter().flat_map(|group| {
@@ -281,14 +281,15 @@ fn ineffective(state: &State, spec: &JobSpec) -> Vec<String> {
     warnings
 }
 
-/// Everything that is wrong with a job that could be read.
+/// All faults of a parsed job.
 fn faults(spec: &JobSpec) -> Vec<Fault> {
     let mut faults = validate(spec.clone()).err().unwrap_or_default();
     faults.extend(periodic::faults(spec));
     faults
 }
 
-/// The job in `body`. A large one is read on a thread of its own: four megabytes take some ten milliseconds.
+/// Parses the job in `body`. A large body is parsed on a thread of its own: four megabytes take some ten
+/// milliseconds.
 async fn read(body: RawBody) -> Result<ReadJob, ApiError> {
     let RawBody(bytes) = body;
     let read = if bytes.len() <= limits::HTTP_BODY_INLINE_BYTES_MAX {
@@ -302,7 +303,7 @@ async fn read(body: RawBody) -> Result<ReadJob, ApiError> {
     read.map_err(ApiError::Body)
 }
 
-/// A job goes to the namespace of its body; the query may only agree. There is one namespace.
+/// Checks the namespaces of the job's body and of the query. Only the default namespace exists.
 fn claim_namespace(query: &Query, spec: &mut JobSpec) -> Result<(), ApiError> {
     if spec.namespace == DEFAULT_NAMESPACE {
         query.namespace().clone_into(&mut spec.namespace);
@@ -316,7 +317,7 @@ fn claim_namespace(query: &Query, spec: &mut JobSpec) -> Result<(), ApiError> {
     )))
 }
 
-/// Warnings as Nomad's command line expects them: a text, empty if there are none.
+/// Joins warnings as Nomad's command line expects them: one text, empty if there are none.
 fn join_warnings(warnings: &[String]) -> String {
     match warnings {
         [] => String::new(),
@@ -325,19 +326,19 @@ fn join_warnings(warnings: &[String]) -> String {
     }
 }
 
-/// Proposes a command about a job, and tells of the evaluation that it made.
+/// Proposes a command about a job and answers with its evaluation.
 async fn propose(http: &Http, query: &Query, entry: Entry) -> Result<RegisterResponse, ApiError> {
     let (index, response) = http.control.propose(query.once(entry)).await?;
     outcome(http, index, response)
 }
 
-/// The answer to a user about a job's command, which the entry at `index` carried out.
+/// The answer to a job's command, which the entry at `index` applied.
 fn outcome(
     http: &Http,
     index: LogIndex,
     response: fsm::Response,
 ) -> Result<RegisterResponse, ApiError> {
-    // A repeated request is answered as the first was: its evaluation is older than its entry.
+    // A repeated request gets the first answer: its evaluation is older than its entry.
     let made = |eval_id: Option<&EvalId>| {
         let state = http.control.state();
         let eval = eval_id.and_then(|eval_id| state.evals().get(eval_id));
@@ -470,7 +471,7 @@ async fn one(
         Some(JobSubresource::Why) => why::why(&http, &query, key).await,
         Some(JobSubresource::Deployment) => deployment::latest(&http, &query, key).await,
         Some(JobSubresource::Deployments) => deployment::of_job(&http, &query, key).await,
-        // There are no services and actions yet: what a job without them answers.
+        // Services and actions are not supported: the answer is that of a job without them.
         Some(JobSubresource::Actions | JobSubresource::Services) => {
             nothing(&http, &query, &key, serde_json::Value::Array(Vec::new())).await
         }
@@ -526,7 +527,7 @@ async fn stop(http: &Http, query: &Query, key: JobKey) -> Result<Response, ApiEr
     let (index, response) = http.control.propose(query.once(command)).await?;
     let mut freed = FreedCounts::with_job(&response);
     let mut answer = outcome(http, index, response)?;
-    // A repeated request is answered as the first was, by which it went.
+    // A repeated request gets the first answer. The first request has already counted the job.
     if answer.eval_create_index == index.0 {
         http.control.gc_totals().slice(&freed, Duration::ZERO);
     }
@@ -578,7 +579,7 @@ async fn read_summary(http: &Http, query: &Query, key: JobKey) -> Result<Respons
         .await
 }
 
-/// Counts of the instances of `job` by state. Waiting instances come from its newest evaluation that is not over.
+/// Counts of the instances of `job` by state. Waiting instances come from its newest unfinished evaluation.
 fn summary(state: &State, job: &Job) -> JobSummary {
     let key = job.key();
     let counted = state.allocs().summary(&key).map(CountedAllocs::groups);
@@ -608,7 +609,7 @@ fn summary(state: &State, job: &Job) -> JobSummary {
     }
 }
 
-/// Counts of the jobs that `job` made, by state.
+/// Counts of the child jobs of `job`, by state.
 fn children(state: &State, job: &Job) -> Children {
     let mut counts = Children::default();
     if job.current.spec.is_template() {

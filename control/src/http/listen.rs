@@ -1,8 +1,8 @@
 //! Accepts connections and bounds them: in number, per address, and in the time a handshake or header may take.
-//! Plain ones for the API, ones with TLS for Diego's clients (`bbs`).
+//! Connections for the API are plain; connections for Diego's clients (`bbs`) use TLS.
 //!
-//! A listener of our own, because the framework's installs no timer, without which a client that sends its
-//! header a byte a minute holds a connection for ever.
+//! The framework's listener installs no timer. Without a timer, a client that sends its header a byte a minute
+//! holds a connection for ever.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ pub(crate) struct ListenOptions {
     pub(crate) answer_bytes_max: usize,
     /// The settings of TLS for new connections. `None`: connections are plain.
     pub(crate) tls: Option<watch::Receiver<Arc<rustls::ServerConfig>>>,
-    /// Requests that are refused before any route sees them.
+    /// The rules for requests that are refused before any route handles them.
     pub(crate) sites: SitePolicy,
 }
 
@@ -64,48 +64,48 @@ impl ListenOptions {
 #[derive(Clone, Debug)]
 pub(super) struct Connection {
     registration: Arc<Registration>,
-    /// The address of this machine that the connection came to.
+    /// This machine's address of the connection.
     local: Option<IpAddr>,
     patience: WriteTimeoutHandle,
 }
 
 impl Connection {
-    /// From now on its other side may take as long as it likes to read.
+    /// Lifts the time limit for the client's reads from now on.
     pub(super) fn lift_write_timeout(&self) {
         self.patience.lift();
     }
 
-    /// The address of this machine that the connection came to.
+    /// This machine's address of the connection.
     pub(super) fn local_ip(&self) -> Option<IpAddr> {
         self.local
     }
 
-    /// Notes the use of the connection from now on.
+    /// Records the use of the connection from now on.
     pub(super) fn set(&self, activity: Activity) {
         self.registration.set(activity);
     }
 
-    /// Notes that an answer is being sent that has taken `bytes` from the budget.
+    /// Records that an answer with `bytes` from the budget is being sent.
     pub(super) fn set_sending(&self, bytes: usize) {
         self.registration.set_sending(bytes);
     }
 
-    /// Keeps the connection open until [`Self::end_session`], however many others come.
+    /// Keeps the connection open until [`Self::end_session`], for any number of other connections.
     pub(super) fn begin_session(&self) {
         self.registration.set(Activity::Session);
     }
 
-    /// Ends a session; the request goes on.
+    /// Ends a session; the request continues.
     pub(super) fn end_session(&self) {
         self.registration.end_session();
     }
 
-    /// Is cancelled when the connection gives way to another one.
+    /// The token that is cancelled when the connection must make room for another one.
     pub(super) fn close_token(&self) -> &CancellationToken {
         self.registration.close_token()
     }
 
-    /// Cuts off connections of this listener whose clients read too slowly.
+    /// Closes connections of this listener whose clients read too slowly.
     pub(super) fn close_slow_readers(&self, age: Duration, bytes: usize) {
         self.registration
             .connections()
@@ -150,7 +150,7 @@ pub(crate) async fn accept(
                 None => refuse(&stream),
             },
             Err(error) => {
-                // Most likely no file descriptor is free: ends of connections will free some.
+                // Most likely no file descriptor is free; ending connections will free some.
                 tracing::warn!(%error, "no http connection could be accepted");
                 tokio::time::sleep(limits::HTTP_ACCEPT_PAUSE).await;
             }
@@ -166,7 +166,7 @@ pub(crate) async fn accept(
     }
 }
 
-/// Whether a connection was lost at once. Answers are sent as they are written.
+/// Whether the connection was lost at once. Also sets `TCP_NODELAY`, so that answers are sent as they are written.
 fn unusable(stream: &TcpStream) -> bool {
     let set = stream.set_nodelay(true);
     if let Err(error) = &set {
@@ -175,7 +175,7 @@ fn unusable(stream: &TcpStream) -> bool {
     set.is_err()
 }
 
-/// Tells a client, if it listens, that there is no place. It is not waited for.
+/// Sends a refusal to a client without waiting for it.
 fn refuse(stream: &TcpStream) {
     let written = stream.try_write(TOO_MANY);
     tracing::debug!(?written, "an http connection is refused: too many");
@@ -201,7 +201,7 @@ async fn welcome(
             }
         }
     };
-    // A request under way has a moment to be answered before its connection is cut.
+    // A request under way gets a limited time before its connection is closed.
     let closed = async {
         close.cancelled().await;
         tokio::time::sleep(limits::HTTP_CLOSE_WAIT).await;
@@ -212,7 +212,7 @@ async fn welcome(
     }
 }
 
-/// Carries out the handshake. `None` if it fails, or takes longer than it may.
+/// Carries out the handshake. Returns `None` if it fails or takes too long.
 async fn greet(
     stream: TcpStream,
     tls: Arc<rustls::ServerConfig>,
@@ -305,7 +305,7 @@ mod tests {
         (TcpStream::connect(address).await.unwrap(), shutdown)
     }
 
-    /// Time is moved: the ten seconds pass as soon as everybody waits.
+    /// Time is paused: the ten seconds pass as soon as all tasks wait.
     #[tokio::test(start_paused = true)]
     async fn incomplete_header_times_out_connection() {
         let (mut stream, _shutdown) = listening().await;
@@ -365,7 +365,7 @@ mod tests {
         assert!(head.contains(&format!("Content-Length: {}", body.len())));
     }
 
-    /// A connection that waits for a change.
+    /// Opens a connection that waits for a change.
     async fn blocked(address: std::net::SocketAddr) -> TcpStream {
         let mut stream = TcpStream::connect(address).await.unwrap();
         let request = b"GET /wait HTTP/1.1\r\nHost: localhost\r\n\r\n";
@@ -407,7 +407,7 @@ mod tests {
         assert!(early.ends_with("nothing changed"), "{early}");
     }
 
-    /// Time is moved: seconds pass as soon as all wait.
+    /// Time is paused: seconds pass as soon as all tasks wait.
     #[tokio::test(start_paused = true)]
     async fn clients_that_read_nothing_give_their_memory_back() {
         const BYTES: usize = 16 << 20;

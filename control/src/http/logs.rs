@@ -1,15 +1,13 @@
 //! Logs of a task, streamed from its node.
 //!
-//! `GET /v1/client/fs/logs/{alloc_id}` takes Nomad's `task`, `type`, `follow`, `origin`, `offset` and
-//! `plain`. Three parameters are Muster's own: `tail` (lines before the end), `since` (a duration before now,
-//! or a time in UTC), and `position`, where an earlier stream broke off. Frames carry more than Nomad's, in
-//! fields that its clients ignore: `Position`, `Time`, `Missing`, and `Ended` in the last one. The headers
-//! `x-muster-log-guid` and `x-muster-log-source` hold the name that a one-off task's client gives its log,
-//! and the source of its lines.
-//! and the source of its lines.
+//! `GET /v1/client/fs/logs/{alloc_id}` takes Nomad's `task`, `type`, `follow`, `origin`, `offset` and `plain`.
+//! Three parameters are Muster's own: `tail` (lines before the end), `since` (a duration before now, or a time in
+//! UTC), and `position`, where an earlier stream broke off. Frames have more fields than Nomad's, which Nomad's
+//! clients ignore: `Position`, `Time`, `Missing`, and `Ended` in the last one. The headers `x-muster-log-guid` and
+//! `x-muster-log-source` hold the name that a one-off task's client gives its log, and the source of its lines.
 //!
-//! The stream lives as long as its client: when the connection ends, the body is dropped, with it the
-//! receiver of the node's replies, and the node is told to stop. Nothing is spawned here.
+//! The stream lives as long as its client. When the connection ends, the body and the receiver of the node's
+//! replies are dropped, and the node gets a stop. This module spawns no task.
 
 use std::time::Duration;
 
@@ -54,7 +52,7 @@ pub(super) async fn read(
         .nodes()
         .request(alloc.node_id, NodeRequest::ReadLogs(request))
         .await?;
-    // The first reply decides the status code. A log that stays silent is a good one.
+    // The first reply determines the status code. A log without a reply in time is successful.
     let first = match tokio::time::timeout(limits::STREAM_HEARTBEAT, replies.recv()).await {
         Ok(Some(NodeReply::Failed { reason, kind })) => {
             return Err(ApiError::NodeFailed { reason, kind });
@@ -122,8 +120,8 @@ fn asked(query: &Query, alloc: &Allocation) -> Result<LogsRequest, ApiError> {
     })
 }
 
-/// The place to begin: Nomad's `origin` and `offset`. Alternatives are `tail` (lines), `since` (a duration
-/// before now, or a time) or both, or `position`, where an earlier stream broke off.
+/// Returns the position to begin at: Nomad's `origin` and `offset`. Alternatives are `tail` (lines), `since` (a
+/// duration before now, or a time) or both, or `position`, where an earlier stream broke off.
 fn origin(query: &Query) -> Result<LogOrigin, ApiError> {
     let (position, lines) = (query.number("position")?, query.number("tail")?);
     let since = query.text("since").map(since).transpose()?;
@@ -183,7 +181,7 @@ struct Source {
 }
 
 impl Source {
-    /// The next reply; a sign of life if none comes in time; `None` at the end.
+    /// The next reply; a heartbeat if none comes in time; `None` at the end.
     async fn next(&mut self, patience: Duration) -> Option<NodeReply> {
         match self.first.take() {
             Some(FirstReply::Reply(reply)) => return Some(reply),
@@ -217,8 +215,8 @@ fn frames(source: Source, plain: bool) -> impl Stream<Item = Result<Bytes, ApiEr
     })
 }
 
-/// The bytes that the task wrote, without frames. A node that fails cuts the body off, so that it is not
-/// taken for whole.
+/// The bytes that the task wrote, without frames. A failure of the node cuts the body off, so that the client does
+/// not treat it as complete.
 fn plain_bytes(reply: NodeReply) -> Result<Option<Bytes>, ApiError> {
     match reply {
         NodeReply::LogPiece(LogPiece { data, .. }) | NodeReply::LogData { data, .. } => {
@@ -339,7 +337,7 @@ mod tests {
         )
     }
 
-    /// Time is moved: a second passes as soon as everybody waits.
+    /// Time is paused: a second passes as soon as all tasks wait.
     #[tokio::test(start_paused = true)]
     async fn a_silent_log_shows_signs_of_life() {
         let (_sender, _shutdown, source) = source();

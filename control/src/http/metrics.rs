@@ -16,7 +16,7 @@ use super::status::ApiError;
 use crate::callback::{self, Outcome};
 use crate::garbage;
 
-/// One number.
+/// One sample of a metric.
 #[derive(Debug)]
 struct Sample {
     name: &'static str,
@@ -272,7 +272,7 @@ fn shape(samples: &[Sample], timestamp: String) -> Metrics {
     }
 }
 
-/// Prometheus' text format: help and type once a name, whose samples stand together.
+/// Formats Prometheus text: help and type once for each name, followed by all samples of that name.
 fn prometheus(samples: &[Sample]) -> String {
     let mut text = String::new();
     let mut last = "";
@@ -293,7 +293,7 @@ fn prometheus(samples: &[Sample]) -> String {
             .as_ref()
             .map(|(key, value)| format!("{{{key}=\"{value}\"}}"))
             .unwrap_or_default();
-        // Writing to a text cannot fail.
+        // Writing to a `String` cannot fail.
         let written = writeln!(text, "{header}{name}{label} {value}");
         debug_assert!(written.is_ok());
     }

@@ -25,7 +25,7 @@ pub(super) async fn read(Shared(http): Shared<Http>, query: Query) -> Result<Res
         .await
 }
 
-/// Takes the place of the whole policy. With `cas`, only if it is still that of that modify index.
+/// Replaces the whole policy. With `cas`, only if `cas` is still its modify index.
 pub(super) async fn write(
     Shared(http): Shared<Http>,
     query: Query,

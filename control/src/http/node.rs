@@ -30,12 +30,12 @@ pub(super) fn routes(table: Table) -> Table {
             "/v1/node/{node_id}/eligibility",
             put(set_eligibility).post(set_eligibility),
         );
-    // Not a route of ours: it is there to be refused by name.
+    // This route is registered only to be refused by name.
     table.router = table.router.route("/v1/node/{node_id}/purge", any(purge));
     table
 }
 
-/// The collection of garbage forgets nodes.
+/// Garbage collection removes nodes, so purging is refused.
 async fn purge() -> ApiError {
     ApiError::Unsupported {
         what: "a purge of nodes".to_owned(),
@@ -84,7 +84,7 @@ async fn one(
         .await
 }
 
-/// A node's allocations, whole: its readers need what they hold.
+/// Answers with a node's allocations in full, because clients need their contents.
 async fn allocations(
     Shared(http): Shared<Http>,
     Path(node_id): Path<String>,

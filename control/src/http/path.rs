@@ -37,7 +37,7 @@ pub(super) fn decode(text: &str) -> Result<String, ApiError> {
     String::from_utf8(bytes).ok().ok_or_else(error)
 }
 
-/// The id that `text` names. A text that is no id names nothing, as in Nomad.
+/// Parses the id in `text`. A text that is not an id names no object, as in Nomad.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! The query string, and waiting for changes.
+//! The query string, and blocking queries.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -24,12 +24,12 @@ use super::status::ApiError;
 use super::{answer, budget};
 use crate::handle::{Consistency, ReadState};
 
-/// The namespace that stands for all of them.
+/// The namespace parameter that selects all namespaces.
 const ALL_NAMESPACES: &str = "*";
-/// Names a write, so that it is applied once however often it is sent.
+/// The header that names a write, so that repeated requests apply it once.
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
-/// Parameters of Nomad that are refused if they are set, because the answer would not be the one that was asked for.
+/// Parameters of Nomad that are refused if they are set. Ignoring them would give a wrong answer.
 const UNSUPPORTED: [(&str, &str); 5] = [
     ("filter", "chooses rows by an expression"),
     ("reverse", "turns the order of rows"),
@@ -41,17 +41,17 @@ const UNSUPPORTED: [(&str, &str); 5] = [
     ("no_shutdown_delay", "stops tasks without their delay"),
 ];
 
-/// The parameters of a request. Those that nobody asks for are ignored, as Nomad does.
+/// The parameters of a request. Unknown parameters are ignored, as in Nomad.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Query {
     params: BTreeMap<String, String>,
-    /// Parameters that were given before, by a name that [`Self::params`] has again.
+    /// Earlier values of repeated parameters; [`Self::params`] has the last value.
     repeated: Vec<(String, String)>,
     newer_than: LogIndex,
     wait: Duration,
     pretty: bool,
     consistency: Consistency,
-    /// The key that tells a repeated write from a second one.
+    /// The idempotency key: requests with the same key are one write.
     key: Option<WriteKey>,
     /// The connection that the request came on.
     connection: Option<Connection>,
@@ -64,7 +64,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Query {
         let text = parts.uri.query().unwrap_or_default();
         let query = match parts.method {
             Method::GET | Method::HEAD => Self::read(text)?,
-            // A write does not wait for an index; its `wait` may have another meaning.
+            // A write does not wait for an index, and its `wait` may have another meaning.
             _ => Self::plain(text)?,
         };
         let connection = parts.extensions.get::<Connection>().cloned();
@@ -77,7 +77,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Query {
 }
 
 impl Query {
-    /// That of a read.
+    /// Parses the query of a read.
     fn read(text: &str) -> Result<Self, ApiError> {
         let mut query = Self::plain(text)?;
         if let Some(text) = query.text("wait") {
@@ -154,7 +154,7 @@ impl Query {
         let Some(given) = header.map(HeaderValue::as_bytes).or(token) else {
             return Ok(self);
         };
-        // What is in quotation marks in the draft of the header's standard is the text between them.
+        // The draft standard of the header puts the key in quotation marks.
         let text = std::str::from_utf8(given).ok().map(|text| {
             let quoted = text
                 .strip_prefix('"')
@@ -171,7 +171,7 @@ impl Query {
         Ok(self)
     }
 
-    /// `command` under the key of this request, if it has one: then a repeated request is applied once.
+    /// Wraps `entry` with the key of this request, if it has one. Then a repeated request is applied once.
     pub(super) fn once(&self, entry: Entry) -> Entry {
         match &self.key {
             Some(key) => entry.keyed(key.clone()),
@@ -184,7 +184,7 @@ impl Query {
         self.key.clone()
     }
 
-    /// The text of `name`, if it is given and not empty.
+    /// The value of `name`, if it is given and not empty.
     pub(super) fn text(&self, name: &str) -> Option<&str> {
         self.params
             .get(name)
@@ -192,7 +192,7 @@ impl Query {
             .filter(|text| !text.is_empty())
     }
 
-    /// Every text given for `name`.
+    /// All values given for `name`.
     pub(super) fn all(&self, name: &str) -> impl Iterator<Item = &str> {
         let repeated = self.repeated.iter().filter(move |(key, _)| key == name);
         repeated
@@ -200,12 +200,12 @@ impl Query {
             .chain(self.params.get(name).map(String::as_str))
     }
 
-    /// The index after which something is wanted; 0 if the request names none.
+    /// The index of a blocking query; 0 if the request names none.
     pub(super) fn newer_than(&self) -> LogIndex {
         self.newer_than
     }
 
-    /// Whether `name` is given as `true` or `1`, or without a value.
+    /// Whether `name` is `true` or `1`, or has no value.
     pub(super) fn flag(&self, name: &str) -> Result<bool, ApiError> {
         match self.params.get(name).map(String::as_str) {
             None | Some("false" | "0") => Ok(false),
@@ -216,7 +216,7 @@ impl Query {
         }
     }
 
-    /// The number `name`.
+    /// The value of `name` as a number.
     pub(super) fn number(&self, name: &str) -> Result<Option<u64>, ApiError> {
         let Some(text) = self.text(name) else {
             return Ok(None);
@@ -229,12 +229,12 @@ impl Query {
         text.parse().ok().map(Some).ok_or_else(error)
     }
 
-    /// The prefix of ids in a list.
+    /// The prefix of ids for a list.
     pub(super) fn prefix(&self) -> &str {
         self.text("prefix").unwrap_or_default()
     }
 
-    /// The namespace of single objects.
+    /// The namespace for single objects.
     pub(super) fn namespace(&self) -> &str {
         self.text("namespace").unwrap_or(DEFAULT_NAMESPACE)
     }
@@ -245,7 +245,7 @@ impl Query {
         asked == ALL_NAMESPACES || asked == namespace
     }
 
-    /// The key of `job_id` in the namespace asked for.
+    /// The key of `job_id` in the requested namespace.
     pub(super) fn job_key(&self, job_id: &str) -> JobKey {
         JobKey {
             namespace: self.namespace().to_owned(),
@@ -253,18 +253,18 @@ impl Query {
         }
     }
 
-    /// `value` as JSON, without a state behind it.
+    /// Answers with `value` as JSON, without the headers of a state.
     pub(super) fn json(&self, value: &impl Serialize) -> Result<Response, ApiError> {
         answer::json(value, self.pretty)
     }
 
-    /// A state as new as the request wants it.
+    /// Reads a state that satisfies the request's consistency.
     pub(super) async fn state(&self, http: &Http) -> Result<ReadState, ApiError> {
         Ok(http.control.read(self.consistency).await?)
     }
 
-    /// Reads from a state as new as the request wants it, or, if the request names an index, from the first
-    /// in which `index` is above it. After the wait time the answer is what is so then.
+    /// Reads from a state that satisfies the request's consistency. If the request names an index, reads from the
+    /// first state in which `index` is above it. After the wait time it answers from the state at that time.
     pub(super) async fn read_state<T: Serialize>(
         &self,
         http: &Http,
@@ -279,8 +279,8 @@ impl Query {
         Ok(answer::stamp(response, &seen, index(&seen.state)))
     }
 
-    /// Answers with a list, which is made on a thread of its own because it may be long. `rows` gives each
-    /// row with the key by which the list is sorted; `per_page` and `next_token` cut it.
+    /// Answers with a list, which is built on a thread of its own because it may be long. `rows` gives each row with
+    /// its sort key. `per_page` and `next_token` select the page.
     pub(super) async fn list_state<T, R>(
         &self,
         http: &Http,
@@ -312,9 +312,9 @@ impl Query {
         Ok(answer::stamp(response, &seen, shown))
     }
 
-    /// The first state in which `index` is above the one that the request names. It has everything that was
-    /// committed before the request began, unless the request takes stale answers. So the index goes back
-    /// only for stale answers, or when a snapshot was restored.
+    /// Returns the first state in which `index` is above the requested one. Without `stale`, it contains every
+    /// change committed before the request began. So the index goes back only for stale answers, or after a
+    /// restored snapshot.
     async fn newer(
         &self,
         http: &Http,
@@ -345,10 +345,10 @@ impl Query {
                     return Ok(http.control.read(Consistency::Stale).await?);
                 }
                 () = http.shutdown.cancelled() => return Ok(seen),
-                // The connection gives way to another one: as if the wait time had passed.
+                // The connection must make room for another one: the answer is the same as after the wait time.
                 () = &mut closed => return Ok(seen),
             }
-            // What is applied here is committed, and newer than what the first read saw.
+            // Changes applied here are committed and newer than the state of the first read.
             applied.mark_unchanged();
             seen = http.control.read(Consistency::Stale).await?;
         }
@@ -356,7 +356,7 @@ impl Query {
     }
 }
 
-/// Notes that the request of a connection waits for a change, until it is dropped.
+/// Marks the request of a connection as waiting for a change, until it is dropped.
 #[derive(Debug)]
 struct WaitGuard<'a>(Option<&'a Connection>);
 
@@ -380,7 +380,7 @@ impl Drop for WaitGuard<'_> {
 /// One page of a list.
 #[derive(Debug)]
 pub(super) struct Page<T> {
-    /// `None`: no bound.
+    /// The number of rows on the page; `None`: no bound.
     rows_max: Option<usize>,
     from: String,
     rows: Vec<T>,
@@ -397,7 +397,8 @@ impl<T> Page<T> {
         }
     }
 
-    /// Adds the row called `key`, made by `row` if it is on this page. Keys come in ascending order.
+    /// Adds the row with the sort key `key`. Calls `row` only if the row is on this page. Keys come in ascending
+    /// order.
     pub(super) fn push(&mut self, key: &str, row: impl FnOnce() -> T) {
         if self.next.is_some() || key < self.from.as_str() {
             return;

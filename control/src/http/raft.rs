@@ -1,4 +1,4 @@
-//! The servers: who belongs to the cluster, who leads, and how that is changed.
+//! The servers: the membership, the leader, and changes of both.
 
 use axum::extract::State as Shared;
 use axum::response::Response;
@@ -13,7 +13,7 @@ use super::query::Query;
 use super::status::ApiError;
 use crate::peers::message::{MemberRecord, PeerInfo};
 
-/// Nomad's word for servers whose numbers are not their addresses.
+/// Nomad's protocol version for servers whose ids are not their addresses.
 const RAFT_PROTOCOL: &str = "3";
 
 pub(super) fn routes(table: Table) -> Table {
@@ -42,7 +42,7 @@ fn shape(members: &[MemberRecord], index: u64) -> RaftConfiguration {
     RaftConfiguration { servers, index }
 }
 
-/// With `stale` as this server knows it, which works without a leader.
+/// Answers with the membership. With `stale` it is this server's own, which is available without a leader.
 async fn configuration(Shared(http): Shared<Http>, query: Query) -> Result<Response, ApiError> {
     let members = if query.flag("stale")? {
         http.control.known_peers()
@@ -85,7 +85,7 @@ async fn add(
     query.json(&())
 }
 
-/// Nomad names a server by `id` or by `address`.
+/// Returns the server that Nomad's `id` or `address` names.
 fn named<'a>(
     query: &Query,
     members: &'a [MemberRecord],

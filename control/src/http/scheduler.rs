@@ -37,7 +37,7 @@ fn shape(state: &State) -> SchedulerConfig {
     SchedulerConfig::new(config.scheduler, config.create_index, config.modify_index)
 }
 
-/// Takes the place of all settings. With `cas`, only if they are still those of that modify index.
+/// Replaces all settings. With `cas`, only if `cas` is still their modify index.
 pub(super) async fn write(
     Shared(http): Shared<Http>,
     query: Query,

@@ -35,7 +35,7 @@ async fn search(
         .into_iter()
         .chain(SearchRequest::EMPTY_CONTEXTS);
     for kind in all.filter(|kind| context == "all" || context == *kind) {
-        // One more than is shown, to know whether there are more.
+        // One more id than shown is requested, to detect further ids.
         let mut ids: Vec<String> = find(state, &query, kind, &prefix);
         truncations.insert(kind.to_owned(), ids.len() > limits::SEARCH_MATCHES_MAX);
         ids.truncate(limits::SEARCH_MATCHES_MAX);

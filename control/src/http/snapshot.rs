@@ -1,4 +1,4 @@
-//! The state as a file: out for a backup, and in again.
+//! The state as a file: saved for a backup, and restored.
 
 use std::sync::Arc;
 
@@ -27,12 +27,12 @@ use crate::limits;
 use crate::restore;
 use crate::snapshot::{ReadSnapshotError, SavedSnapshot, SnapshotReader};
 
-/// The path, whose request bodies are not read whole.
+/// The path whose request bodies are not buffered.
 pub(super) const PATH: &str = "/v1/operator/snapshot";
-/// Nomad's clients check what they got against it.
+/// The header with the digest that Nomad's clients verify.
 const DIGEST: HeaderName = HeaderName::from_static("digest");
 
-/// Takes a snapshot of a state as new as the request wants it, and sends the file.
+/// Takes a snapshot of a state that satisfies the request's consistency, and sends the file.
 pub(super) async fn save(Shared(http): Shared<Http>, query: Query) -> Result<Response, ApiError> {
     let permit = transfer(&http)?;
     let seen = query.state(&http).await?;
@@ -47,7 +47,7 @@ pub(super) async fn save(Shared(http): Shared<Http>, query: Query) -> Result<Res
     Ok(answer::stamp(response, &seen, seen.state.applied()))
 }
 
-/// The digest of what `reader` reads, and a reader of the same from the beginning.
+/// Returns the digest of the bytes of `reader`, and the reader at the beginning.
 fn digest(mut reader: SnapshotReader) -> Result<(SnapshotReader, String), ApiError> {
     let mut hash = Sha256::new();
     while let Some(chunk) = reader.next_chunk().map_err(broken)? {
@@ -83,7 +83,7 @@ fn chunks(
     })
 }
 
-/// Puts the state in the request's body in the place of the cluster's.
+/// Replaces the cluster's state by the one in the request's body.
 pub(super) async fn take_in(
     Shared(http): Shared<Http>,
     Extension(connection): Extension<Connection>,
@@ -100,7 +100,7 @@ pub(super) async fn take_in(
     query.json(&json!({ "Index": index.0 }))
 }
 
-/// Writes the request's body into a file of this server, and checks it.
+/// Writes the request's body into a file of this server and checks the file.
 async fn receive(http: &Http, request: Request) -> Result<SavedSnapshot, ApiError> {
     let mut body = request.into_body();
     let mut writer = http.control.receive_snapshot().map_err(broken)?;
@@ -128,7 +128,7 @@ async fn receive(http: &Http, request: Request) -> Result<SavedSnapshot, ApiErro
     .await
 }
 
-/// The next bytes of `body`; `None` at its end.
+/// Returns the next bytes of `body`; `None` at its end.
 async fn next(body: &mut Body) -> Result<Option<Bytes>, ApiError> {
     let waited = limits::HTTP_BODY_WAIT;
     loop {
@@ -139,7 +139,7 @@ async fn next(body: &mut Body) -> Result<Option<Bytes>, ApiError> {
         };
         let frame = frame
             .map_err(|error| ApiError::Malformed(format!("the request body broke off: {error}")))?;
-        // Trailers are of no use here.
+        // Trailers have no use here.
         if let Ok(data) = frame.into_data() {
             return Ok(Some(data));
         }

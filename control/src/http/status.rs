@@ -1,6 +1,6 @@
-//! Errors as HTTP answers. Status codes are decided here and nowhere else.
+//! Errors as HTTP answers. Only this module decides status codes.
 //!
-//! The body of an error is plain text to read, as Nomad's is: one fault a line.
+//! The body of an error is readable plain text, as in Nomad: one fault for each line.
 
 use std::time::Duration;
 
@@ -26,25 +26,25 @@ use crate::raft::ChangeServersError;
 use crate::restore::RestoreError;
 use crate::snapshot::RestoreSnapshotError;
 
-/// The reason why a request is not answered as asked.
+/// The reason why a request fails.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ApiError {
-    /// The path is none.
+    /// The path does not exist.
     #[error("this API does not have this path")]
     UnknownRoute,
     /// The path takes other methods.
     #[error("Invalid method")]
     Method,
-    /// The thing asked for does not exist.
+    /// The requested object does not exist.
     #[error("{what} not found")]
     NotFound {
-        /// Nomad's word for it.
+        /// Nomad's name for the object.
         what: &'static str,
     },
     /// A parameter or the body is malformed.
     #[error("{0}")]
     Malformed(String),
-    /// The body is not what it should be.
+    /// The body is invalid.
     #[error(transparent)]
     Body(#[from] ReadJobError),
     /// The job is invalid.
@@ -56,10 +56,10 @@ pub(crate) enum ApiError {
     /// The body did not arrive in time.
     #[error("the request body did not arrive within {waited:?}")]
     SlowBody {
-        /// How long it was waited for.
+        /// The time limit for the body.
         waited: Duration,
     },
-    /// Nomad has it, this version has not.
+    /// Nomad has the feature, this version has not.
     #[error("{what} is not supported yet")]
     Unsupported { what: String },
     /// The state machine refuses the change.
@@ -68,16 +68,16 @@ pub(crate) enum ApiError {
     /// The change was not carried out.
     #[error(transparent)]
     Propose(#[from] ProposeError),
-    /// No state can be read that is as new as it must be.
+    /// No state that is new enough can be read.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// The servers are not changed.
+    /// The membership was not changed.
     #[error(transparent)]
     Servers(#[from] ChangeServersError),
     /// A snapshot was not restored.
     #[error("{}", crate::chain(.0))]
     Restore(#[from] RestoreError),
-    /// The request may be that of a web page of another site.
+    /// The request may come from another site's web page.
     #[error(transparent)]
     CrossSite(#[from] CrossSiteError),
     /// The node cannot be asked.
@@ -86,35 +86,35 @@ pub(crate) enum ApiError {
     /// The node does not answer.
     #[error("the node did not answer within {waited:?}: see the agent's messages on that machine")]
     NodeSilent {
-        /// How long it was waited for.
+        /// The time limit for the answer.
         waited: Duration,
     },
-    /// The node is alive and not done.
+    /// The node is alive and has not finished.
     #[error(
         "the node was not done in time, and goes on: ask again, or see `muster node status {node_id}` for what is left"
     )]
     NodeBusy { node_id: NodeId },
-    /// The node says that it cannot.
+    /// The node reports a failure.
     #[error("{reason}")]
     NodeFailed {
         reason: String,
         /// The kind of failure.
         kind: FailureKind,
     },
-    /// A request about one-off tasks is refused, in Diego's manner.
+    /// A request about one-off tasks is refused, with Diego's kind of error.
     #[error("{message}")]
     Task {
         /// Diego's name for the kind of error.
         kind: &'static str,
-        /// The text to read.
+        /// The text for the client's user.
         message: String,
     },
-    /// The memory for answers is spent.
+    /// The memory for answers is used up.
     #[error(
         "too many long answers are under way, and no memory for another was free within {waited:?}: try again, or ask for pages with per_page"
     )]
     AnswersUnderWay {
-        /// The time that was waited.
+        /// How long the answer waited.
         waited: Duration,
     },
     /// Other snapshots are being sent or received.
@@ -122,16 +122,16 @@ pub(crate) enum ApiError {
         "{transfers} snapshots are being sent or received already: try again when one of them has ended"
     )]
     SnapshotsUnderWay {
-        /// The count of transfers that may run at once.
+        /// The number of transfers that may run at once.
         transfers: usize,
     },
     /// A snapshot was not sent or received in time.
     #[error("the snapshot was not transferred within {waited:?}")]
     SlowSnapshot {
-        /// The time that it may take.
+        /// The time limit for the transfer.
         waited: Duration,
     },
-    /// A mistake of ours.
+    /// An error in this program.
     #[error("internal error: {0}")]
     Internal(String),
 }
@@ -142,7 +142,7 @@ fn rejection(rejection: &Rejection) -> String {
         Rejection::Node(NodeRejection::Unknown(_)) => "node not found".to_owned(),
         Rejection::Deployment(DeploymentRejection::Unknown(_)) => "deployment not found".to_owned(),
         Rejection::Alloc(AllocRejection::Unknown(_)) => "alloc not found".to_owned(),
-        // Nomad's command line looks for these words.
+        // Nomad's command line searches for these words.
         Rejection::Job(JobRejection::CheckIndex { expected, .. }) => {
             format!("Enforcing job modify index {}: {rejection}", expected.0)
         }
@@ -151,8 +151,7 @@ fn rejection(rejection: &Rejection) -> String {
 }
 
 impl ApiError {
-    /// For a response that is not what the command answers with when it is carried out: its refusal, or a mistake
-    /// of ours.
+    /// Converts a response other than the command's success: a refusal, or an error in this program.
     pub(super) fn other_than_done(response: fsm::Response) -> Self {
         if let fsm::Response::Rejected(rejection) = response {
             Self::Rejected(rejection)
@@ -161,7 +160,7 @@ impl ApiError {
         }
     }
 
-    /// Whether a write with `cas` was made. A moved index is not a refusal in Nomad's answers.
+    /// Whether a write with `cas` was made. In Nomad's answers a changed index is not a refusal.
     pub(super) fn unless_moved(response: fsm::Response) -> Result<bool, Self> {
         match response {
             fsm::Response::Done => Ok(true),
@@ -210,7 +209,7 @@ impl ApiError {
                 ProposeError::Overloaded { .. }
                 | ProposeError::NotLeader { .. }
                 | ProposeError::DiskFull { .. } => StatusCode::SERVICE_UNAVAILABLE,
-                // It may still be carried out, so a client must not simply try again.
+                // The change may still be carried out, so a client must not simply retry.
                 ProposeError::Timeout { .. } => StatusCode::GATEWAY_TIMEOUT,
                 ProposeError::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
                 ProposeError::Encode(_) | ProposeError::Stopped { .. } => {
@@ -346,7 +345,7 @@ mod tests {
         }
     }
 
-    /// It may still be carried out: a client that is told to come back would register twice.
+    /// The change may still be carried out: a client that retries would register twice.
     #[test]
     fn unknown_outcome_has_no_retry_after() {
         let error = ProposeError::Timeout {

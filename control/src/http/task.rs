@@ -1,4 +1,4 @@
-//! One-off tasks: desired, listed, looked at, cancelled, claimed, deleted; and their domains.
+//! One-off tasks: desire, list, read, cancel, claim, delete; and their domains.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -35,7 +35,7 @@ pub(super) fn routes(table: Table) -> Table {
         )
 }
 
-/// Which tasks a list shows.
+/// The filter of a list of tasks.
 #[derive(Clone, Debug)]
 struct TaskFilter {
     domain: Option<String>,
@@ -116,7 +116,7 @@ async fn domains(Shared(http): Shared<Http>, query: Query) -> Result<Response, A
     let control = http.control.clone();
     query
         .list_state(&http, index, move |state, mut page| {
-            // After the wait for a change, if there was one.
+            // The time is read after the wait for a change, if there was one.
             let now = control.now();
             let tasks: BTreeMap<&str, usize> = state.one_offs().domains().collect();
             let fresh: BTreeMap<_, _> = state.one_offs().fresh(now).collect();
@@ -205,7 +205,7 @@ async fn delete(
     Path(guid): Path<String>,
     query: Query,
 ) -> Result<Response, ApiError> {
-    // Who has what he wanted claims it and is done with it at once.
+    // A client that has the result claims the task and deletes it with one request.
     let step = if query.flag("resolve")? {
         OneOffStep::Resolve
     } else {
@@ -238,7 +238,7 @@ fn not_json(message: String) -> ApiError {
 
 fn invalid(faults: &[Fault]) -> ApiError {
     let fields = shapes::invalid_fields(faults.iter().map(|fault| fault.path.as_str()));
-    // Diego's words name the field of a single fault already.
+    // Diego's error text already names the field of a single fault.
     let why = match faults {
         [fault] => fault.reason.clone(),
         many => {

@@ -2,15 +2,14 @@
 //!
 //! The route is `GET /v1/client/stats?node_id=…&format=prometheus`.
 //!
-//! Labels are bounded by the specifications and not by the number of runs. A task is known by namespace, job,
-//! group, task and the instance's index, never by its allocation. A job that another one launched has the
-//! other one's id. Where allocations share a place, the newest is reported, so that a counter begins again
-//! instead of jumping. `muster_task_instances` counts the allocations that share it.
+//! The specifications bound the labels; the number of runs does not. A task's labels are namespace, job, group,
+//! task and the instance's index, never its allocation. A job that another job launched has the other job's id.
+//! Where allocations share labels, the newest one is reported, so that a counter starts again instead of jumping.
+//! `muster_task_instances` counts the allocations that share labels.
 //!
-//! A one-off task is reported under its client's name for its metrics, a label `metrics_guid`, with the
-//! domain as the job. One-off tasks without that name are left out, because nothing bounds their names. A
-//! value that cannot be had has no sample. Ephemeral disks belong to an allocation, so their samples have no
-//! task.
+//! A one-off task is reported under its client's name for its metrics, the label `metrics_guid`, with its domain
+//! as the job. One-off tasks without that name are left out, because nothing bounds their names. An unavailable
+//! value has no sample. Ephemeral disks belong to an allocation, so their samples have no task.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -22,7 +21,7 @@ use muster_domain::one_off::{META_DOMAIN, META_METRICS_GUID};
 use muster_wire::rpc::{AllocDisk, AllocStats, Histogram, NodeCollection, NodeStats, TaskStats};
 use muster_wire::task_stats::{MetricKind, Sample, TASK_METRICS, TaskMetric};
 
-/// One number of each of several things.
+/// One metric, with a sample for each of several objects.
 struct MetricFamily<T> {
     name: &'static str,
     kind: &'static str,
@@ -98,7 +97,7 @@ const COLLECTION_FAMILIES: &[MetricFamily<NodeCollection>] = &[
     ),
 ];
 
-/// The labels of a task, in their order. An allocation's place names no task.
+/// The labels of a task, in their order. The labels of an allocation have an empty task.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct TaskLabels {
     namespace: String,
@@ -110,14 +109,14 @@ struct TaskLabels {
     metrics_guid: String,
 }
 
-/// The newest task of a place, and how many share it.
+/// The newest task with the same labels, and the number of tasks that share them.
 struct LabelledTask<'a> {
     made: LogIndex,
     instances: u32,
     stats: &'a TaskStats,
 }
 
-/// A count that only grows.
+/// A metric that only grows.
 const fn counter<T>(
     name: &'static str,
     help: &'static str,
@@ -131,7 +130,7 @@ const fn counter<T>(
     }
 }
 
-/// A number that goes up and down.
+/// A metric that may grow and shrink.
 const fn gauge<T>(
     name: &'static str,
     help: &'static str,
@@ -211,8 +210,8 @@ fn add_task_metrics(text: &mut String, tasks: &BTreeMap<TaskLabels, LabelledTask
     }
 }
 
-/// Adds the node's garbage collection since its agent's start. Adds the kept allocations too: finished ones
-/// that nothing presses for, and those that were refused.
+/// Adds the node's garbage collection since its agent's start. Also adds the kept allocations: finished ones
+/// without pressure to destroy them, and those whose destruction was refused.
 fn add_collection(text: &mut String, node: &NodeCollection) {
     let name = "muster_node_gc_destroyed_total";
     header(text, name, "counter", "Finished allocations destroyed.");
@@ -234,7 +233,7 @@ fn add_collection(text: &mut String, node: &NodeCollection) {
     }
 }
 
-/// The newest allocation of a place is told, as of tasks.
+/// Adds the disks of the newest allocation for each set of labels, as for tasks.
 fn add_disks(text: &mut String, state: &State, stats: &NodeStats) {
     let mut disks: BTreeMap<TaskLabels, (LogIndex, &AllocDisk)> = BTreeMap::new();
     for on_node in &stats.allocs {
@@ -253,7 +252,7 @@ fn add_disks(text: &mut String, state: &State, stats: &NodeStats) {
     }
 }
 
-/// The lines of a family, if any of `places` has that number.
+/// Adds the lines of a family, if any of `places` has its value.
 fn add_family<'a, T: 'a>(
     text: &mut String,
     family: &MetricFamily<T>,
@@ -269,7 +268,7 @@ fn add_family<'a, T: 'a>(
     }
 }
 
-/// A histogram's lines: each bucket holds what the shorter ones hold.
+/// Adds a histogram's lines: each bucket includes the counts of the shorter ones.
 fn buckets(text: &mut String, name: &str, labels: &str, histogram: &Histogram) {
     let mut below = 0;
     for at in 0..Histogram::BUCKETS {
@@ -286,7 +285,7 @@ fn buckets(text: &mut String, name: &str, labels: &str, histogram: &Histogram) {
     line(text, &format!("{name}_count"), labels, below as f64);
 }
 
-/// The allocation, if it has a place.
+/// Returns the allocation. Returns `None` for a one-off task without a name for its metrics.
 fn reported_alloc(state: &State, on_node: &AllocStats) -> Option<Allocation> {
     let alloc = state.allocs().get(&on_node.alloc_id)?;
     let job = &alloc.job().spec;
@@ -339,7 +338,7 @@ fn place(alloc: &Allocation, task: &str) -> TaskLabels {
     }
 }
 
-/// Labels as they stand between braces.
+/// Formats labels as they appear between braces.
 fn labels(place: &TaskLabels) -> String {
     let TaskLabels {
         namespace,
@@ -366,7 +365,7 @@ fn labels(place: &TaskLabels) -> String {
     )
 }
 
-/// A label's value in the text format: what would end it is written with a backslash.
+/// Escapes a label's value for the text format: characters that would end it get a backslash.
 fn escape(value: &str) -> String {
     value
         .replace('\\', "\\\\")
@@ -375,7 +374,7 @@ fn escape(value: &str) -> String {
 }
 
 fn header(text: &mut String, name: &str, kind: &str, help: &str) {
-    // Writing to a text cannot fail.
+    // Writing to a `String` cannot fail.
     let written = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
     debug_assert!(written.is_ok());
 }

@@ -1,8 +1,8 @@
-//! A connection whose peer must go on reading.
+//! A connection with a time limit for its peer's reads.
 //!
-//! A client that asks for a long list and then reads nothing would hold the list in memory for as long as it
-//! likes. Here a write that makes no progress for [`limits::HTTP_WRITE_WAIT`] breaks the connection. A session with a
-//! person in front of it lifts that: little is on its way there.
+//! A client that asks for a long list and then reads nothing would hold the list in memory without end. So a write
+//! without progress for [`limits::HTTP_WRITE_WAIT`] breaks the connection. An interactive session lifts the limit,
+//! because few bytes are under way there.
 
 use std::io;
 use std::pin::Pin;
@@ -15,23 +15,23 @@ use tokio::time::Sleep;
 
 use crate::limits;
 
-/// `io` with bounded patience for its writes.
+/// The stream `io` with a time limit for its writes.
 #[derive(Debug)]
 pub(super) struct WriteTimeout<T> {
     io: T,
     patience: WriteTimeoutHandle,
-    /// Runs while a write waits.
+    /// The timer of a waiting write.
     deadline: Option<Pin<Box<Sleep>>>,
 }
 
-/// Whether the patience with a connection is bounded.
+/// The handle that lifts the time limit of a connection.
 #[derive(Clone, Debug, Default)]
 pub(super) struct WriteTimeoutHandle {
     endless: Arc<AtomicBool>,
 }
 
 impl WriteTimeoutHandle {
-    /// From now on it is not.
+    /// Lifts the limit from now on.
     pub(super) fn lift(&self) {
         self.endless.store(true, Ordering::Relaxed);
     }
@@ -121,7 +121,7 @@ mod tests {
 
     use super::*;
 
-    /// Time is moved: the minutes pass as soon as everybody waits.
+    /// Time is paused: the minutes pass as soon as all tasks wait.
     #[tokio::test(start_paused = true)]
     async fn a_reader_that_stops_breaks_the_connection() {
         let (ours, _theirs) = tokio::io::duplex(16);

@@ -1,4 +1,4 @@
-//! Has every server compare its state with the others', every so many entries.
+//! The leader's periodic comparison of all servers' states.
 
 use muster_domain::id::LogIndex;
 use tokio::task::JoinSet;
@@ -8,11 +8,11 @@ use crate::handle::Control;
 use crate::limits;
 use crate::peers::message::PeerRequest;
 
-/// When to compare, and the comparison under way.
+/// The last compared index, and the comparison under way.
 #[derive(Debug)]
 pub(super) struct ComparisonDuty {
     control: Control,
-    /// The last index that was compared, or given up.
+    /// The last index that was compared or given up.
     compared: LogIndex,
     under_way: JoinSet<()>,
 }
@@ -37,7 +37,7 @@ impl ComparisonDuty {
         self.under_way.spawn(compare(self.control.clone(), applied));
     }
 
-    /// Waits until a comparison is over. Cancellation safe.
+    /// Waits until the comparison under way has ended. Cancellation safe.
     pub(super) async fn progress(&mut self) {
         match self.under_way.join_next().await {
             None => std::future::pending().await,
@@ -47,7 +47,7 @@ impl ComparisonDuty {
     }
 }
 
-/// Compares all servers at `index`, and tells those that differ from most.
+/// Compares all servers at `index`, and notifies those that differ from most.
 pub(crate) async fn compare(control: Control, index: LogIndex) {
     let comparison = StateHashComparison::at(&control, index, control.known_peers()).await;
     let tables = comparison.differing();

@@ -1,7 +1,7 @@
-//! Forgets what is over: by age, and at once when asked.
+//! The leader's garbage collection: by age, and at once on request.
 //!
-//! One slice is under way at a time, and the next is proposed when it is applied, so that whatever else waits to
-//! be applied comes between two of them. While others are at work it lets them go first, for a while ([`GcThrottle`]).
+//! One slice is under way at a time. The next is proposed when it is applied, so other entries can be applied
+//! between two slices. While other work is under way, a slice waits for a limited time ([`GcThrottle`]).
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::limits;
 
 type Reply = oneshot::Sender<Result<FreedCounts, ProposeError>>;
 
-/// The core, its commands in order, and who waits for them.
+/// The collector, its commands in order, and the callers that wait for them.
 #[derive(Debug)]
 pub(super) struct GcDuty {
     control: Control,
@@ -26,20 +26,20 @@ pub(super) struct GcDuty {
     queue: VecDeque<GcStep>,
     /// The command under way; at most one.
     under_way: JoinSet<(Entry, Duration, ProposeResult)>,
-    /// The one that is under way.
+    /// The results of the round under way.
     round: Option<RoundTotals>,
     throttle: GcThrottle,
 }
 
-/// Whether the next slice may go.
+/// The decision whether the next slice may be proposed.
 #[derive(Debug, Default)]
 struct GcThrottle {
-    /// Time until which it lets others go first.
+    /// The time until which the slice waits for other work.
     given_until: Option<Timestamp>,
 }
 
 impl GcThrottle {
-    /// Whether it goes now. `others` are at work, or are not.
+    /// Whether the slice may be proposed now. `others` is whether other work is under way.
     fn may_proceed(&mut self, others: bool, now: Timestamp) -> bool {
         let given_until = self
             .given_until
@@ -72,10 +72,10 @@ impl RoundTotals {
 
 #[derive(Debug)]
 enum GcStep {
-    /// A new round begins; later slices count for it.
+    /// Begins a new round; later slices count for it.
     Begin,
     Propose(Entry),
-    /// The round is over. Somebody may wait for it.
+    /// Ends the round. A caller may wait for it.
     End(Option<Reply>),
 }
 
@@ -94,7 +94,7 @@ impl GcDuty {
         }
     }
 
-    /// Collects everything that is over, whatever its age, then answers.
+    /// Collects all garbage, at any age, then answers.
     pub(super) fn force(&mut self, reply: Reply) {
         self.queue_round(Collector::forced(self.control.now()), Some(reply));
     }
@@ -106,7 +106,7 @@ impl GcDuty {
     }
 
     pub(super) fn poll_timeout(&self) -> Option<(Timestamp, &'static str)> {
-        // A round that takes longer than its interval has no next one waiting for it.
+        // While a round is under way, no next round is scheduled.
         if self.queue.is_empty() {
             return self.core.poll_timeout();
         }
@@ -114,7 +114,7 @@ impl GcDuty {
         Some((given_until, "the next slice of a collection"))
     }
 
-    /// Starts what is due; `others` are at work, or are not.
+    /// Starts the due commands. `others` is whether other work is under way.
     pub(super) fn advance(&mut self, others: bool, now: Timestamp) {
         if self.queue.is_empty() {
             if !self.control.clock().is_start_trusted() {
@@ -202,12 +202,13 @@ impl GcDuty {
         }
     }
 
-    /// Drops the commands that wait; the next round finds the same garbage. Tells the first who asked.
+    /// Drops the waiting commands; the next round finds the same garbage. Sends the error to the first waiting
+    /// caller, and `NotLeader` to the others.
     fn give_up(&mut self, error: ProposeError) {
         tracing::warn!(%error, "garbage was not collected");
         self.control.gc_totals().fail();
         self.round = None;
-        // A slice that is under way was let go by it.
+        // A slice under way has already passed the throttle.
         debug_assert_eq!(self.throttle.given_until, None);
         let mut error = Some(error);
         for work in self.queue.drain(..) {
@@ -222,7 +223,7 @@ impl GcDuty {
 }
 
 impl Drop for GcDuty {
-    /// The duties ended in the middle of a round: the next leader begins anew.
+    /// The duties may end in the middle of a round; the next leader begins a new round.
     fn drop(&mut self) {
         if self.round.is_some() {
             self.control.gc_totals().fail();
@@ -247,7 +248,7 @@ mod tests {
         assert!(!way.may_proceed(true, almost));
         assert!(way.may_proceed(true, over));
 
-        // The next one waits anew, and goes as soon as nobody is at work.
+        // The next slice waits anew, and is proposed as soon as no other work is under way.
         assert!(!way.may_proceed(true, over));
         assert!(way.may_proceed(false, over));
         assert_eq!(way.given_until, None);

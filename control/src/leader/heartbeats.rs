@@ -1,9 +1,9 @@
-//! Which nodes are alive: a node that is not heard of for its time to live is down.
+//! Tracking of live nodes: a node without a heartbeat within its time to live is down.
 //!
-//! Heartbeats come from every server once a second, for all nodes that hang on it. They are answered when a
-//! quorum has confirmed, after they came, that this server leads: an answer is a lease, and a leader that was
-//! deposed without knowing must grant none. For the same reason it is this server's own log that takes the
-//! news of a node that is down: a deposed leader's is never committed.
+//! Heartbeats come from every server once a second, for all nodes connected to it. The leader answers them after a
+//! quorum has confirmed its leadership since their arrival. The answer is a lease, and a deposed leader that does
+//! not know it must grant none. For the same reason only this server's own log takes the write that a node is
+//! down: a deposed leader's write is never committed.
 
 use muster_control_core::fsm::NodeCommand;
 use muster_control_core::heartbeat::{
@@ -19,7 +19,7 @@ use crate::handle::Control;
 use crate::limits;
 use crate::raft::WriteError;
 
-/// The core and what is under way.
+/// The heartbeat core and the work under way.
 #[derive(Debug)]
 pub(super) struct NodeHeartbeats {
     control: Control,
@@ -35,7 +35,7 @@ pub(super) struct NodeHeartbeats {
 }
 
 impl NodeHeartbeats {
-    /// Gives every node that is ready a full period.
+    /// Gives every ready node a full period.
     pub(super) fn begin(control: Control, term: u64, now: Timestamp) -> Self {
         let info = control.server_info();
         let config = HeartbeatConfig {
@@ -68,8 +68,8 @@ impl NodeHeartbeats {
         self.core.untrack(&node_id);
     }
 
-    /// Counts what a server heard. A node that is not tracked is of no interest here: its session makes it
-    /// ready, which starts the tracking.
+    /// Counts the heartbeats from a server. Ignores a node that is not tracked: its session makes it ready, which
+    /// starts the tracking.
     pub(super) fn handle_heartbeats(&mut self, beats: ServerHeartbeats, now: Timestamp) {
         for node_id in beats.left {
             self.core.handle_left(&node_id, beats.server_id);
@@ -94,7 +94,7 @@ impl NodeHeartbeats {
         self.core.poll_timeout()
     }
 
-    /// Declares nodes down that were silent for too long.
+    /// Declares nodes down after too long a silence.
     pub(super) fn advance(&mut self, now: Timestamp) {
         if self.attention.handle_look(now) {
             tracing::warn!("the leader stood still: every node gets a full period");
@@ -121,8 +121,8 @@ impl NodeHeartbeats {
         tokio::select! {
             Some(ended) = self.downs.join_next() => match ended {
                 Ok((_, Ok(()))) => {}
-                // The write may still be committed, so the node stays given up until that is known. A node
-                // that was told that it is alive must not be down a moment later.
+                // The write may still be committed, so the node stays untracked until the outcome is known. A node
+                // with a fresh lease must not be down a moment later.
                 Ok((node_id, Err(error @ WriteError::Unknown { .. }))) => {
                     tracing::warn!(%node_id, %error, "nobody knows whether the node was declared down");
                 }
@@ -137,7 +137,7 @@ impl NodeHeartbeats {
         }
     }
 
-    /// Asks a quorum whether this server leads, and answers what was counted before.
+    /// Asks a quorum to confirm this server's leadership, then answers the heartbeats counted before.
     fn confirm(&mut self) {
         if self.counted.is_empty() || !self.confirmations.is_empty() {
             return;
@@ -154,7 +154,7 @@ impl NodeHeartbeats {
                 return;
             }
             for (reply, lease) in replies {
-                // The server may have stopped waiting.
+                // The server may no longer wait.
                 let _gone = reply.send(lease);
             }
         });

@@ -1,4 +1,4 @@
-//! Heartbeats that a server passes on to the leader, and its answer.
+//! Heartbeats that a server forwards to the leader, and the leader's answer.
 
 use std::time::Duration;
 
@@ -9,18 +9,18 @@ use tokio::sync::oneshot;
 #[derive(Debug)]
 pub(crate) struct ServerHeartbeats {
     pub(crate) server_id: u64,
-    /// Nodes that were heard of.
+    /// Nodes that sent a heartbeat.
     pub(crate) nodes: Vec<NodeId>,
-    /// Nodes that have left it.
+    /// Nodes that have disconnected from the server.
     pub(crate) left: Vec<NodeId>,
-    /// Told when they are counted; dropped if they are not.
+    /// The channel for the lease of the counted nodes. It is dropped if they are not counted.
     pub(crate) reply: oneshot::Sender<Lease>,
 }
 
-/// The answer to counted nodes.
+/// The leader's answer to the counted nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Lease {
-    /// How long none of them is taken for down, counted from when it sent its heartbeat.
+    /// The time for which none of the nodes is declared down, counted from its heartbeat.
     pub(crate) duration: Duration,
     /// Nodes that were not counted: they are down, or were about to be when the heartbeat came.
     pub(crate) uncounted: Vec<NodeId>,

@@ -1,12 +1,12 @@
-//! One-off tasks: their changes by passing time, and their callbacks.
+//! The leader's duty for one-off tasks: changes due by time, and callbacks.
 //!
-//! A callback is claimed in the state before it is made. So no two servers make it at once, and no client
-//! works on the same task. Its outcome is written after. Mostly the task's end claims it, for the leader of
-//! the term of that entry; others are claimed here.
+//! A callback is claimed in the state before the call. So two servers never call at once, and no client works on
+//! the same task. The outcome is written after the call. Usually the task's end claims the callback, for the
+//! leader of that entry's term. This duty claims the other callbacks.
 //!
-//! A leader that dies in between leaves a claim, which ends by itself. The next leader calls again under the
-//! same idempotency key. Each place has a bounded share of the calls under way, so that one that hangs delays
-//! nobody else's.
+//! A leader that dies in between leaves a claim, which expires. The next leader calls again under the same
+//! idempotency key. Each place has a bounded share of the calls under way, so a hanging endpoint does not delay
+//! other places' calls.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -24,37 +24,38 @@ use crate::callback::{CallbackClient, Delivery, Outcome, ServerAddresses};
 use crate::handle::{Control, ProposeError, ProposeResult};
 use crate::limits;
 
-/// The duty for one-off tasks: the time of the next look, and what is under way.
+/// The duty for one-off tasks: the time of the next check, and the work under way.
 #[derive(Debug)]
 pub(super) struct OneOffDuty {
     control: Control,
-    /// `None`: callbacks are not made on this server.
+    /// The client for callbacks. `None`: this server makes no callbacks.
     caller: Option<CallbackClient>,
-    /// The earliest time of the next look, on the monotonic clock. `None`: when something changes.
+    /// The earliest time of the next check, on the monotonic clock. `None`: the next change triggers it.
     look_at: Option<Timestamp>,
     looked_at: Timestamp,
-    /// How long to wait after changes that were not written.
+    /// The pauses after changes that were not written.
     failures: Backoff,
-    /// The change that passing time makes; at most one.
+    /// The changes due by time; at most one.
     converging: JoinSet<ProposeResult>,
     /// Callbacks being claimed; at most one entry.
     claiming: JoinSet<(CallbackClaims, ProposeResult)>,
-    /// Callbacks that are claimed and not made yet.
+    /// Claimed callbacks whose calls have not started.
     claimed: VecDeque<Arc<OneOff>>,
     calls: JoinSet<(CallbackCall, Delivery)>,
-    /// Callbacks claimed or being made, by guid: where to.
+    /// Places of the callbacks claimed or under way, by the task's guid.
     under_way: BTreeMap<String, String>,
-    /// The place that was served last: the next one begins after it.
+    /// The place that was served last. The next round begins after it.
     served: String,
-    /// Outcomes of calls, not yet written.
+    /// Outcomes that are not written yet.
     outcomes: Vec<OneOffChange>,
-    /// All waiting tasks are to be checked: another leader saw their evaluations blocked, or a failure was not written.
+    /// Whether all waiting tasks must be checked. Another leader's evaluations were blocked, or a failure was not
+    /// written.
     unplaceable_is_due: bool,
-    /// Being written; at most one entry.
+    /// Outcomes under way to the log; at most one entry.
     writing: JoinSet<(Vec<String>, ProposeResult)>,
 }
 
-/// A callback that is being made, and the claim that it is made under.
+/// A callback under way, and its claim.
 #[derive(Debug)]
 struct CallbackCall {
     row: Arc<OneOff>,
@@ -105,7 +106,7 @@ impl OneOffDuty {
         }
     }
 
-    /// Something changed: looks soon, but not for each of many changes.
+    /// Schedules a check soon, but not for each of many changes.
     pub(super) fn wake(&mut self) {
         self.look_no_later_than(self.looked_at.plus(limits::ONE_OFFS_INTERVAL));
     }
@@ -118,12 +119,12 @@ impl OneOffDuty {
         Some((self.look_at?, "one-off tasks"))
     }
 
-    /// The evaluation is blocked: fails its task if no node could ever hold the task.
+    /// Fails the task of a blocked evaluation if no node could ever hold the task.
     pub(super) fn handle_blocked(&mut self, state: &State, eval_id: &EvalId) {
         self.outcomes.extend(converge::unplaceable(state, eval_id));
     }
 
-    /// The end of the task of `alloc_id` has claimed its callback for this leader.
+    /// Queues the callback that the end of the task of `alloc_id` has claimed for this leader.
     pub(super) fn handle_claimed(&mut self, state: &State, alloc_id: &AllocId) {
         let alloc = state.allocs().get(alloc_id);
         let row = alloc.and_then(|alloc| state.one_offs().get(&alloc.job_key().job_id));
@@ -136,10 +137,10 @@ impl OneOffDuty {
         }
     }
 
-    /// Makes claimed callbacks, up to the most of each place.
+    /// Starts the calls of claimed callbacks, up to the bound of each place.
     ///
-    /// A callback whose claim could end before the call does, by another server's clock, is left. It is
-    /// claimed again when its claim is over.
+    /// Skips a callback whose claim could expire during the call, by another server's clock. It is claimed again
+    /// after its claim has expired.
     fn call_claimed(&mut self) {
         let Some(caller) = self.caller.clone().filter(|_| !self.claimed.is_empty()) else {
             return;
@@ -177,7 +178,7 @@ impl OneOffDuty {
         });
     }
 
-    /// Looks, if it is time, and proposes what is due.
+    /// Checks tasks if it is time, and proposes the due changes.
     pub(super) fn advance(&mut self, now: Timestamp) {
         self.write();
         self.call_claimed();
@@ -196,7 +197,7 @@ impl OneOffDuty {
         if self.converging.is_empty() {
             let due = converge::due(&state, wall);
             if let Some(next) = due.next {
-                // The wall clock may be set while this waits: so the wait is never long.
+                // The wall clock may be set during this pause, so the pause is bounded.
                 let pause = next.since(wall).min(limits::PERIODIC_LOOK_INTERVAL);
                 self.look_no_later_than(now.plus(pause.max(limits::ONE_OFFS_INTERVAL)));
             }
@@ -223,7 +224,7 @@ impl OneOffDuty {
         self.write();
     }
 
-    /// Writes this leader's times, where the last one's were others: every server goes by what is in the log.
+    /// Writes this leader's time limits if they differ from those in the log. Every server uses those in the log.
     fn agree_on_times(&mut self, state: &State) {
         let times = self.control.tasks_config().times();
         if state.one_offs().times() == times || !self.converging.is_empty() {
@@ -238,13 +239,13 @@ impl OneOffDuty {
         });
     }
 
-    /// Callbacks to make now: those that are due, of each place as many as may be under way there.
+    /// Picks the due callbacks to call now, for each place up to its bound.
     fn pick(&mut self, state: &State, now: Timestamp, wall: Timestamp) -> Vec<Arc<OneOff>> {
         let mut picked = Vec::new();
         let mut next: Option<Timestamp> = None;
         let served = self.served.clone();
         for place in state.one_offs().callback_places(&served) {
-            // What is free later is looked at when a call has ended.
+            // The end of a call triggers the next check.
             if self.under_way.len() >= limits::CALLBACKS_MAX {
                 break;
             }
@@ -277,7 +278,7 @@ impl OneOffDuty {
         if picked.is_empty() {
             return;
         }
-        // A call that is under way must not be made a second time.
+        // The claim prevents a second call for the same callback.
         let until = wall.plus(self.control.tasks_config().callback_claim);
         let step = OneOffStep::Claim {
             until,
@@ -319,7 +320,7 @@ impl OneOffDuty {
                 (Some(None), Some(caller)) if is_in_time => {
                     self.call(&caller, CallbackCall { row, claim });
                 }
-                // A client was faster, nobody knows, or the entry took so long that others may call soon.
+                // A client was faster, the outcome is unknown, or the claim could expire during the call.
                 _ => {
                     self.under_way.remove(&row.guid);
                 }
@@ -353,7 +354,7 @@ impl OneOffDuty {
         self.outcomes.push(converge::change(row, step));
     }
 
-    /// Time of the next call for a callback that has just failed; `None`: no further call.
+    /// Returns the time of the next call for a failed callback; `None`: no further call.
     fn next_try(&self, row: &OneOff) -> Option<Timestamp> {
         let attempts = row.callback.map_or(0, |callback| callback.attempts);
         let from = row.first_completed_at.unwrap_or(row.created_at);
@@ -361,8 +362,8 @@ impl OneOffDuty {
         config.next_try(attempts, from, self.control.now())
     }
 
-    /// The least end of a claim for its call to begin now. The call has its time, and clocks of servers may
-    /// differ by as much.
+    /// Returns the least expiry of a claim whose call may begin now. It allows for the call's time limit, and for
+    /// as much difference between servers' clocks.
     fn latest(&self) -> Timestamp {
         let wait = self.control.tasks_config().callback_wait;
         self.control.now().plus(2 * wait)
@@ -407,7 +408,7 @@ impl OneOffDuty {
                     for guid in guids {
                         self.under_way.remove(&guid);
                     }
-                    // What was not written is called again when its claim is over.
+                    // A callback whose outcome was not written is called again after its claim has expired.
                     match proposed {
                         Err(error) => {
                             self.unplaceable_is_due = true;
@@ -422,7 +423,7 @@ impl OneOffDuty {
         }
     }
 
-    /// Looks again: what was under way is written.
+    /// Schedules a check after a successful write.
     fn written(&mut self) {
         self.failures.reset();
         self.wake();
@@ -434,7 +435,7 @@ impl OneOffDuty {
         self.look_no_later_than(later);
     }
 
-    /// A task of ours panicked: what it had under way is not known any more.
+    /// Handles the panic of one of this duty's tasks: its work under way is unknown.
     fn broken(&mut self, error: &tokio::task::JoinError) {
         tracing::error!(%error, "a callback's task failed");
         if self.calls.is_empty() && self.claiming.is_empty() {

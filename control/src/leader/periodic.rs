@@ -10,13 +10,13 @@ use tokio::task::JoinSet;
 use crate::handle::{Control, ProposeResult};
 use crate::limits;
 
-/// The core, its commands in order, and when to look again.
+/// The periodic core, its commands in order, and the time of the next check.
 #[derive(Debug)]
 pub(super) struct PeriodicDuty {
     control: Control,
     core: PeriodicLaunches,
     queue: VecDeque<Entry>,
-    /// On the monotonic clock. `None`: nothing is due before something changes.
+    /// The time of the next launch, on the monotonic clock. `None`: the next change determines it.
     due: Option<Timestamp>,
     under_way: JoinSet<ProposeResult>,
 }
@@ -32,13 +32,13 @@ impl PeriodicDuty {
         }
     }
 
-    /// Jobs changed: look at them.
+    /// Schedules a check, because jobs changed.
     pub(super) fn wake(&mut self, now: Timestamp) {
         self.due = Some(now);
     }
 
     pub(super) fn poll_timeout(&self) -> Option<(Timestamp, &'static str)> {
-        // While a launch is under way its answer is waited for, not a time.
+        // While a launch is under way, the duty waits for its answer and not for a time.
         let due = self.due.filter(|_| self.under_way.is_empty());
         due.map(|due| (due, "periodic jobs"))
     }
@@ -47,7 +47,7 @@ impl PeriodicDuty {
         if !self.under_way.is_empty() {
             return;
         }
-        // Jobs go by the wall clock, which may be set while this waits: so the wait is never long.
+        // Launch times use the wall clock, which may be set during this wait, so the wait is bounded.
         if self.queue.is_empty() && self.due.is_some_and(|due| due <= now) {
             let wall = self.control.now();
             let (commands, again) = self.core.due(&self.control.state(), wall);
@@ -82,7 +82,7 @@ impl PeriodicDuty {
         }
     }
 
-    /// Drops the launches that wait; the next look finds them again.
+    /// Drops the waiting launches; the next check finds them again.
     fn later(&mut self) {
         self.queue.clear();
         let now = self.control.monotonic();

@@ -1,12 +1,12 @@
-//! From evaluation to placement: broker, workers, applier.
+//! The path from an evaluation to a placement: broker, worker, applier.
 //!
-//! A worker plans on snapshots, on a thread for blocking work; it knows which of its plans are under way, so that
-//! it does not give away twice what is there once. Several workers would. Outcomes gather while one entry commits and
-//! then go into the next, all in one. Whatever goes wrong with an entry, the broker starts again from the
-//! state: an evaluation that was carried out is complete there, every other one is pending there.
+//! One worker plans on snapshots, on a thread for blocking work. It has a record of its plans under way, so it
+//! never gives the same resources away twice. Several workers would. Outcomes gather while one entry commits and
+//! then go into the next entry together. After any failure of an entry, the broker starts again from the state.
+//! There, an evaluation that was carried out is complete, and every other one is pending.
 //!
-//! Jobs and one-off tasks are given places before they are recorded ([`SchedulingPipeline::find_places`]), as long as
-//! nobody waits who would come first.
+//! Jobs and one-off tasks get places before they are recorded ([`SchedulingPipeline::find_places`]), as long as no
+//! evaluation waits that would come first.
 
 mod under_way;
 
@@ -26,7 +26,7 @@ use crate::backoff::Backoff;
 use crate::handle::{Control, OneOffPlacements, PlacementRequest, ProposeResult};
 use crate::limits;
 
-/// A delivery and the worker's outcome; `None` if the evaluation is gone.
+/// A delivery and the worker's outcome; `None` if the evaluation has been removed.
 type DeliveryOutcome = (Delivery, Option<ScheduleOutcome>);
 
 /// The scheduling pipeline.
@@ -34,31 +34,31 @@ type DeliveryOutcome = (Delivery, Option<ScheduleOutcome>);
 pub(super) struct SchedulingPipeline {
     control: Control,
     broker: Broker,
-    /// The scheduler, unless the worker has it.
+    /// The scheduler; `None` while the worker uses it.
     scheduler: Option<Scheduler>,
     /// The running worker; at most one.
     worker: JoinSet<(Scheduler, Vec<DeliveryOutcome>)>,
-    /// The deliveries that the worker was given, in case it dies.
+    /// The deliveries of the worker's current run, in case the worker panics.
     run: Vec<Delivery>,
-    /// The deliveries in work, on disk.
+    /// The file with the deliveries under way.
     under_way: InFlightFile,
-    /// Evaluations with which an earlier process ended, and how often: each is looked at alone.
+    /// Evaluations under way when an earlier process ended, with the count of such ends. Each is planned alone.
     suspects: BTreeMap<EvalId, u8>,
-    /// Deliveries to be looked at alone.
+    /// Deliveries that must be planned alone.
     alone: VecDeque<Delivery>,
     wanted: VecDeque<PlacementRequest>,
     /// Outcomes waiting for their entry.
     planned: VecDeque<(Delivery, ScheduleOutcome)>,
     /// The entry under way, and its answer: at most one.
     commit: JoinSet<(MergedPlans, ProposeResult)>,
-    /// How long to wait after entries that were not written.
+    /// The pauses after entries that were not written.
     failures: Backoff,
-    /// Nothing is started before this: the log took nothing.
+    /// Time before which nothing is started, because the log took no entry.
     held_until: Option<Timestamp>,
 }
 
 impl SchedulingPipeline {
-    /// Begins with what the state says is pending.
+    /// Begins with the pending evaluations of the state.
     pub(super) fn begin(control: Control, now: Timestamp) -> Self {
         let (under_way, suspects) = InFlightFile::open(&control.server_info().data_dir);
         let mut scheduling = Self {
@@ -80,7 +80,7 @@ impl SchedulingPipeline {
         scheduling
     }
 
-    /// Forgets everything under way and begins again with what the state says is pending.
+    /// Drops all work under way and begins again with the pending evaluations of the state.
     pub(super) fn restart(&mut self, now: Timestamp) {
         self.worker.detach_all();
         self.scheduler = Some(Scheduler::default());
@@ -89,14 +89,14 @@ impl SchedulingPipeline {
         self.alone.clear();
         self.wanted.clear();
         self.planned.clear();
-        // The entry itself stands or falls alone; its evaluations are looked at again if it falls.
+        // The entry under way commits or fails by itself. If it fails, its evaluations are planned again.
         self.commit.detach_all();
         let state = self.control.state();
         self.broker.lead(&state, now);
         self.set_aside(&state);
     }
 
-    /// Gives up evaluations with which processes ended again and again, and names them.
+    /// Gives up evaluations during which processes ended repeatedly, and logs each.
     fn set_aside(&mut self, state: &State) {
         for (eval_id, ends) in &self.suspects {
             let eval = state.evals().get(eval_id);
@@ -118,7 +118,7 @@ impl SchedulingPipeline {
         }
     }
 
-    /// Begins again after a pause: the log needs a moment, or another server leads soon.
+    /// Begins again after a pause: the log needs time, or another server leads soon.
     fn start_over(&mut self, now: Timestamp) {
         self.restart(now);
         self.held_until = Some(now.plus(self.failures.next_pause()));
@@ -155,8 +155,8 @@ impl SchedulingPipeline {
         self.broker.handle_eased(state.applied(), now);
     }
 
-    /// Places are wanted: found by one of the next runs of the worker. Dropped, with that as the answer, while anybody
-    /// waits for a look or for room: what is new gets in line behind them.
+    /// Queues a request for places for one of the worker's next runs. The request is dropped while evaluations are
+    /// ready or blocked, and its caller gets no places. New records queue behind those evaluations.
     pub(super) fn find_places(&mut self, wanted: PlacementRequest) {
         self.wanted.push_back(wanted);
     }
@@ -168,7 +168,7 @@ impl SchedulingPipeline {
         self.broker.poll_timeout()
     }
 
-    /// Waits until a worker or the entry under way is done, and takes in its result. Cancellation safe.
+    /// Waits until a worker or the entry under way is done, and handles its result. Cancellation safe.
     pub(super) async fn progress(&mut self) {
         tokio::select! {
             Some(done) = self.worker.join_next(), if !self.worker.is_empty() => match done {
@@ -195,7 +195,7 @@ impl SchedulingPipeline {
         }
     }
 
-    /// Starts what can be started.
+    /// Starts all work that can be started.
     pub(super) fn advance(&mut self, now: Timestamp) {
         if self.held_until.is_some_and(|held_until| held_until > now) {
             return;
@@ -208,7 +208,7 @@ impl SchedulingPipeline {
         }
     }
 
-    /// Whether anything is being placed, or about to be.
+    /// Whether any placement is under way or about to start.
     pub(super) fn is_at_work(&self) -> bool {
         self.broker.ready() > 0 || self.scheduler.is_none() || !self.commit.is_empty()
     }
@@ -217,7 +217,7 @@ impl SchedulingPipeline {
         self.planned.len() + self.run.len() + self.alone.len()
     }
 
-    /// The worker is idle, and its run has ended well.
+    /// Clears the record of the worker's run, which has ended well.
     fn rest(&mut self) {
         for delivery in self.run.drain(..) {
             self.suspects.remove(&delivery.eval_id);
@@ -225,8 +225,8 @@ impl SchedulingPipeline {
         self.under_way.note(std::iter::empty());
     }
 
-    /// Takes the evaluations for the worker's next run. An evaluation with which a run or a process has ended before is
-    /// alone, so that no other one is taken for its cause.
+    /// Takes the evaluations for the worker's next run. An evaluation during which a run or a process has ended is
+    /// planned alone, so that no other evaluation is blamed.
     fn next_run(&mut self, now: Timestamp) -> Vec<Delivery> {
         if let Some(delivery) = self.alone.pop_front() {
             return vec![delivery];
@@ -268,9 +268,9 @@ impl SchedulingPipeline {
         let Some(scheduler) = self.scheduler.take() else {
             return;
         };
-        // Taken after the deliveries, so that it holds what they are about.
+        // The state is taken after the deliveries, so that it contains their evaluations.
         let state = self.control.state();
-        // The broker's clock says what is due: a wall clock that was set back must not differ.
+        // Due times follow the broker's clock. A wall clock that was set back must not give an earlier time.
         let at = self.control.now().max(now);
         self.run.clone_from(&run);
         if !run.is_empty() {
@@ -309,10 +309,10 @@ impl SchedulingPipeline {
         }
     }
 
-    /// Merges what is planned into one entry and proposes it.
+    /// Merges the planned outcomes into one entry and proposes it.
     fn propose(&mut self, now: Timestamp) {
         let updates = self.broker.take_updates();
-        // An outcome of a delivery that timed out is another worker's by now.
+        // After a timeout another worker may plan the delivery, so its outcome here is obsolete.
         let current: Vec<(Delivery, ScheduleOutcome)> = self
             .planned
             .drain(..)
@@ -325,7 +325,7 @@ impl SchedulingPipeline {
             current.into_iter().unzip();
         let mut merged =
             applier::merge(&self.control.state(), outcomes, updates, self.control.now());
-        // What did not fit keeps its order: it is the end of what was given.
+        // Outcomes that did not fit keep their order: they are the end of the given list.
         let rest = std::mem::take(&mut merged.rest);
         let fitted = deliveries.len() - rest.len();
         self.planned
@@ -365,9 +365,9 @@ impl SchedulingPipeline {
     }
 }
 
-/// Finds places in `state` for what is about to be recorded.
+/// Finds places in `state` for tasks or a job about to be recorded.
 fn place(scheduler: &mut Scheduler, state: &State, wanted: PlacementRequest, at: Timestamp) {
-    // A caller that has gone on without places needs no answer.
+    // A caller that continued without places needs no answer.
     match wanted {
         PlacementRequest::Tasks { tasks, reply } if !reply.is_closed() => {
             let places = scheduler.place_new(state, &tasks, at);

@@ -1,4 +1,4 @@
-//! Moves deployments and drains on: looks when the state changed, and when something is due.
+//! The duty that advances deployments and drains: it checks them after changes of the state, and at due times.
 
 use muster_control_core::fsm::Entry;
 use muster_control_core::watch::Watcher;
@@ -7,7 +7,7 @@ use tokio::task::JoinSet;
 
 use crate::handle::{Control, ProposeError};
 
-/// When to look, and what is under way.
+/// The time of the next check, and the work under way.
 #[derive(Debug)]
 pub(super) struct WatchDuty {
     control: Control,
@@ -24,7 +24,7 @@ impl WatchDuty {
         }
     }
 
-    /// Something changed.
+    /// Schedules a check after a change.
     pub(super) fn wake(&mut self) {
         self.watcher.handle_change();
     }
@@ -33,7 +33,7 @@ impl WatchDuty {
         self.watcher.poll_timeout()
     }
 
-    /// Looks, if it is time, and proposes what is due.
+    /// Checks if it is time, and proposes the due changes.
     pub(super) fn advance(&mut self, now: Timestamp) {
         if self.poll_timeout().is_none_or(|(at, _)| at > now) {
             return;
@@ -55,7 +55,7 @@ impl WatchDuty {
         });
     }
 
-    /// Waits until what is under way has ended. Cancellation safe.
+    /// Waits until the work under way has ended. Cancellation safe.
     pub(super) async fn progress(&mut self) {
         match self.under_way.join_next().await {
             None => std::future::pending().await,

@@ -1,12 +1,12 @@
-//! Clients' requests about one-off tasks on their way to the log.
+//! Clients' requests about one-off tasks, until they are in the log.
 //!
-//! Requests that arrive while as many entries commit as may be under way are gathered for the next one. A
-//! request alone waits for nothing; many at once share entries. There are several entries, so that some
-//! clients are answered while others' requests commit. Each request is judged and answered on its own when
-//! the entry is applied. A failure of an entry is a failure of all of its requests.
+//! A request waits while the allowed number of entries is under way. The waiting requests share the next entry. A
+//! single request does not wait; many at once share entries. Several entries may be under way, so that some
+//! clients get answers while others' requests commit. Each request is decided and answered on its own when the
+//! entry is applied. A failure of an entry is a failure of all of its requests.
 //!
-//! Deliberately absent: requests with an idempotency key, which the log answers once and so one by one; and the
-//! leader's own changes, which its duty gathers.
+//! Deliberately absent: requests with an idempotency key, and the leader's own changes. The log answers each key
+//! once, so such a request has its own entry. The leader's duty gathers its own changes.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -28,10 +28,10 @@ pub(crate) type Answer<T> = Result<(LogIndex, Result<T, Rejection>), ProposeErro
 
 /// A request that can share an entry with others of its kind.
 pub(crate) trait Request: serde::Serialize + Sized + Send + 'static {
-    /// The value that a successful request gets.
+    /// The result of a successful request.
     type Done: std::fmt::Debug + Send + 'static;
 
-    /// The task it is about.
+    /// The guid of the request's task.
     fn guid(&self) -> &str;
 
     /// The entry for `requests`.
@@ -48,7 +48,7 @@ impl Request for NewOneOff {
         &self.guid
     }
 
-    /// The entry has places where this server leads and finds some: the tasks share the entry then.
+    /// On the leader, the entry also has places, if some are found: the tasks share the entry in that case.
     async fn command(control: &Control, tasks: Vec<Self>) -> Entry {
         let tasks = Arc::new(tasks);
         let found = control.places(&tasks).await;
@@ -111,7 +111,7 @@ pub(crate) struct QueueReceivers {
     changes: mpsc::Receiver<PendingRequest<OneOffChange>>,
 }
 
-/// A queue, from both its ends.
+/// Creates the queues and their receiving ends.
 pub(crate) fn channel() -> (RequestQueues, QueueReceivers) {
     let (desires, desires_out) = mpsc::channel(limits::ONE_OFF_REQUESTS_MAX);
     let (changes, changes_out) = mpsc::channel(limits::ONE_OFF_REQUESTS_MAX);
@@ -141,7 +141,7 @@ struct PendingRequest<T: Request> {
 }
 
 impl<T: Request> BatchQueue<T> {
-    /// Writes `request`, with others if there are others; under `key`, if it has one, alone.
+    /// Writes `request`, together with other waiting requests. A request with a `key` is written alone.
     pub(super) async fn put(
         &self,
         control: &Control,
@@ -151,7 +151,7 @@ impl<T: Request> BatchQueue<T> {
         if let Some(key) = key {
             let command = T::command(control, vec![request]).await;
             let proposed = control.propose_keyed(key.clone(), command).await;
-            // A repeated request gets the first answer, with the entry that did it: the index may be a
+            // A repeated request gets the first answer, with the index of the first entry: that index may be a
             // claim's number.
             let state = control.state();
             let first = state.answers().get(&key).map(|answer| answer.index);
@@ -182,11 +182,11 @@ impl<T: Request> BatchQueue<T> {
     }
 }
 
-/// Writes what is gathered until `stop`.
+/// Writes queued requests until `stop`.
 pub(crate) async fn write(control: Control, gathered: QueueReceivers, stop: CancellationToken) {
     let QueueReceivers { desires, changes } = gathered;
     let both = async { tokio::join!(drain(&control, desires), drain(&control, changes)) };
-    // Answers to requests under way are dropped here; their callers learn that from their closed channel.
+    // Answers to requests under way are dropped here, and their callers see the closed channel.
     stop.run_until_cancelled(both).await;
 }
 
@@ -221,26 +221,26 @@ async fn commit<T: Request>(control: Control, requests: Vec<T>, answers: Vec<Wai
     let command = T::command(&control, requests).await;
     let outcomes = split::<T>(control.propose(command).await, answers.len());
     for (answer, outcome) in answers.into_iter().zip(outcomes) {
-        // The caller may be gone: the request is carried out all the same.
+        // The caller may have gone away, but the request is carried out.
         drop(answer.send(outcome));
     }
 }
 
-/// The callers of an entry whose task panicked are told that nobody knows its outcome.
+/// Logs the panic of an entry's task. Its callers get an unknown outcome.
 fn ended(result: Option<Result<(), JoinError>>) {
     if let Some(Err(error)) = result {
         tracing::error!(%error, "the entry of requests about one-off tasks failed");
     }
 }
 
-/// Takes the first of `waiting` that fit into one entry, at most one for each task. So readers of events see
-/// a task after each change. Forgets those that nobody waits for any more.
+/// Takes the first of `waiting` that fit into one entry, at most one for each task. So readers of events receive a
+/// task after each change. Drops requests whose callers have gone.
 fn take<T: Request>(waiting: &mut Vec<PendingRequest<T>>) -> (Vec<T>, Vec<Waiter<T>>) {
     waiting.retain(|waiting| !waiting.answer.is_closed());
     let mut bytes = 0;
     let mut guids = BTreeSet::new();
     let fitting = waiting.iter().take_while(|waiting| {
-        // One that cannot be encoded is refused by the log.
+        // The log refuses a request that cannot be encoded.
         bytes += codec::encoded_bytes(&waiting.request).unwrap_or(0);
         let fits = bytes <= limits::ONE_OFF_BYTES_PER_ENTRY_MAX || guids.is_empty();
         fits && guids.insert(waiting.request.guid())
@@ -319,7 +319,7 @@ mod tests {
         assert_eq!(taken(&mut queue), ["a", "b"]);
         assert_eq!(taken(&mut queue), ["c"]);
         assert_eq!(taken(&mut queue), ["c"]);
-        // One alone goes, however large: the log says whether it takes it.
+        // A single request goes alone, at any size: the log decides whether to accept it.
         assert_eq!(taken(&mut queue), ["d"]);
         assert!(taken(&mut queue).is_empty());
     }

@@ -1,4 +1,4 @@
-//! Changes of the servers themselves: asked for at any server, done by the leader.
+//! Changes of the membership, requested at any server and carried out by the leader.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ impl Control {
     ///
     /// # Errors
     ///
-    /// [`ChangeServersError::NotLeader`] if nobody leads.
+    /// [`ChangeServersError::NotLeader`] if no server leads.
     pub async fn list_peers(&self) -> Result<Vec<MemberRecord>, ChangeServersError> {
         match self.at_leader(&PeerRequest::Members).await? {
             PeerReply::Members(members) => Ok(members),
@@ -33,8 +33,8 @@ impl Control {
         }
     }
 
-    /// The members as this server knows them; contact and positions only if it leads. A leader that was not heard of for
-    /// a while, or that hears no quorum, is not named as one.
+    /// The members as this server knows them; contact and positions only if it leads. A leader without recent
+    /// contact, or without a quorum, is not marked as leader.
     #[must_use]
     pub fn known_peers(&self) -> Vec<MemberRecord> {
         let leader = self.leader().map(|leader| leader.server_id);
@@ -55,7 +55,7 @@ impl Control {
         self.done(PeerRequest::Add { quic_addr }).await
     }
 
-    /// Removes a member. The leader hands over first if it is the one.
+    /// Removes a member. If that is the leader, it transfers leadership first.
     ///
     /// # Errors
     ///
@@ -64,7 +64,7 @@ impl Control {
         self.done(PeerRequest::Remove { server_id }).await
     }
 
-    /// Hands leadership to `to`, or to the voter that knows most. Returns who leads then.
+    /// Transfers leadership to `to`, or to the most up-to-date voter. Returns the new leader.
     ///
     /// # Errors
     ///
@@ -90,7 +90,7 @@ impl Control {
         }
     }
 
-    /// Founds a cluster of this server and those it has met that belong to none. Returns its servers.
+    /// Founds a cluster of this server and all met servers that belong to none. Returns its servers.
     ///
     /// # Errors
     ///
@@ -106,7 +106,7 @@ impl Control {
         }
     }
 
-    /// Has the leader answer `request`; waits a while for one.
+    /// Sends `request` to the leader; waits a limited time for a leader.
     pub(crate) async fn at_leader(
         &self,
         request: &PeerRequest,
@@ -161,7 +161,7 @@ impl Control {
         }
     }
 
-    /// Carries out a request that only the leader can.
+    /// Carries out a request that only the leader may carry out.
     async fn lead(&self, request: &PeerRequest) -> Result<PeerReply, ChangeServersError> {
         let raft = self.raft();
         if !self.leads() {
@@ -192,7 +192,7 @@ impl Control {
         self.leader().is_some_and(|leader| leader.is_self)
     }
 
-    /// Asks the server at `quic_addr` who it is.
+    /// Asks the server at `quic_addr` for its introduction.
     async fn greet(&self, quic_addr: &str) -> Result<Hello, ChangeServersError> {
         let request = PeerRequest::Hello(self.hello());
         let waited = limits::PEER_CALL_WAIT;
@@ -205,7 +205,7 @@ impl Control {
         }
     }
 
-    /// Makes a server a member, or notes its newer address.
+    /// Makes a server a member, or records its newer address.
     async fn take_in(&self, hello: &Hello) -> Result<(), ChangeServersError> {
         let members = self.raft().members();
         if let Some(reason) = objection(hello, &members) {
@@ -243,7 +243,7 @@ impl Control {
             )));
         }
         if server_id == self.peers().me().server_id {
-            // The caller asks the new leader next.
+            // The caller then asks the new leader.
             let leader = self.raft().transfer(None).await?;
             return Err(ChangeServersError::NotLeader {
                 leader: Some(leader),
@@ -251,7 +251,7 @@ impl Control {
         }
         self.raft().remove(server_id).await?;
         tracing::info!(name = member.node.name, server_id, "a server was removed");
-        // So that it does not stand for election in vain. One that does not hear it is stopped, or will be.
+        // The removed server should start no useless election. One that misses this message is stopped or will be.
         let addr = &member.node.quic_addr;
         let answer = self
             .peers()
@@ -264,7 +264,7 @@ impl Control {
     }
 }
 
-/// How long a removed server may take to hear that it is.
+/// How long a removed server may take to receive the notification.
 const REMOVED_WAIT: Duration = Duration::from_secs(1);
 
 /// The reason why a server cannot be a member of the cluster of `members`.
@@ -364,7 +364,7 @@ mod tests {
         let members = [member(1, "one"), member(2, "two")];
 
         assert!(objection(&hello(9, "three", &[9]), &members).is_some());
-        // It was removed, and comes back with what it had.
+        // A removed server returns with its old data.
         assert_eq!(objection(&hello(9, "three", &[1, 2, 9]), &members), None);
     }
 

@@ -1,11 +1,11 @@
-//! Changes of the servers that the leader makes by itself.
+//! Changes of the membership that the leader makes by itself.
 //!
-//! - A learner that answers and has caught up votes.
-//! - A voter that has been silent for [`ServersConfig::dead_after`] is removed if another has come in its place:
-//!   if there is an even number of voters, and all that remain answer. Three servers of which one died stay three
-//!   until a fourth joins; then the dead one goes.
-//! - A leader whose disk takes no more hands over.
-//! - Faults of servers are noted in the log, where they become events.
+//! - A learner that answers and has caught up gets its vote.
+//! - A voter that has been silent for [`ServersConfig::dead_after`] is removed if another has joined in its place:
+//!   if the number of voters is even, and all remaining voters answer. Three servers with one dead stay three until
+//!   a fourth joins; then the dead one is removed.
+//! - A leader with a full disk transfers leadership.
+//! - Faults of servers are recorded in the log, where they become events.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -24,7 +24,7 @@ use crate::limits;
 use crate::raft::DiskHealth;
 use crate::raft::membership::is_healthy;
 
-/// Settings for what the leader may do by itself.
+/// Settings of the leader's own changes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ServersConfig {
     /// Silence after which a server counts as lost.
@@ -35,7 +35,7 @@ pub(crate) struct ServersConfig {
 pub(crate) async fn run(control: Control, config: ServersConfig, shutdown: CancellationToken) {
     let mut leadership = control.leadership();
     let mut disk = control.raft().disk();
-    // Since when each server is silent, as seen by this leader.
+    // The time since when each server has been silent for this leader.
     let mut silent: BTreeMap<u64, Instant> = BTreeMap::new();
     let mut faults = NotedFaults::default();
     loop {
@@ -74,7 +74,7 @@ pub(crate) async fn run(control: Control, config: ServersConfig, shutdown: Cance
     }
 }
 
-/// A leader that cannot write lets one lead that can.
+/// Transfers leadership if the leader's disk is full, to a server that can write.
 async fn hand_over(control: &Control, dir: &Path, reason: &str) {
     if control.raft().successor().is_none() {
         return;
@@ -100,18 +100,19 @@ fn note_silent(silent: &mut BTreeMap<u64, Instant>, members: &[MemberRecord]) {
     }
 }
 
-/// Faults of servers that are noted in the log, and the look at them that is under way. An earlier leader may have
-/// written the note of a fault that this one finds over.
+/// Faults of servers in the log, and the check under way. An earlier leader may have recorded a fault that this
+/// leader finds over.
 #[derive(Debug, Default)]
 struct NotedFaults {
-    /// Time from which each server has faults. A new leader has heard of nobody, and a fault must last to be noted.
+    /// Time since when each server has faults. A new leader has no contacts yet, and a fault must last to be
+    /// recorded.
     since: BTreeMap<u64, Instant>,
-    /// At most one look. It returns the faults of each server.
+    /// The check under way; at most one. It returns the faults of each server.
     under_way: JoinSet<Vec<(MemberRecord, Vec<String>)>>,
 }
 
 impl NotedFaults {
-    /// Takes the faults that the last look found, and begins the next look.
+    /// Handles the faults of the last check, and begins the next check.
     async fn advance(&mut self, control: &Control, members: &[MemberRecord]) {
         match self.under_way.try_join_next() {
             None if !self.under_way.is_empty() => return,
@@ -126,13 +127,13 @@ impl NotedFaults {
         });
     }
 
-    /// Forgets everything: this server does not lead any more.
+    /// Drops all records: this server does not lead any more.
     fn clear(&mut self) {
         *self = Self::default();
     }
 
-    /// Logs and proposes each change between well and unwell. Texts change with every entry that a server lacks: a new
-    /// text alone is no change.
+    /// Logs and proposes each change between well and unwell. The texts change with every entry that a server
+    /// lacks, so a new text alone is no change.
     async fn note(&mut self, control: &Control, found: Vec<(MemberRecord, Vec<String>)>) {
         let is_member = |server_id: &u64| found.iter().any(|(it, _)| it.server_id == *server_id);
         self.since.retain(|server_id, _| is_member(server_id));
@@ -156,7 +157,7 @@ impl NotedFaults {
                 faults: faults.clone(),
             }
             .at(control.now());
-            // What was not noted is found again at the next look.
+            // The next check finds an unrecorded change again.
             if let Err(error) = control.propose(command).await {
                 tracing::debug!(%error, name, "the health of a server was not noted");
                 continue;
@@ -185,7 +186,7 @@ async fn promote(control: &Control, members: &[MemberRecord]) {
     }
 }
 
-/// The learners that answer and have what the leader has, nearly.
+/// The learners that answer and have almost all of the leader's entries.
 fn caught_up(members: &[MemberRecord]) -> BTreeSet<u64> {
     let newest = members
         .iter()
@@ -204,7 +205,7 @@ fn caught_up(members: &[MemberRecord]) -> BTreeSet<u64> {
         .collect()
 }
 
-/// A voter that is lost and replaced.
+/// Returns a voter that is lost and replaced.
 fn lost<'a>(
     members: &'a [MemberRecord],
     silent: &BTreeMap<u64, Instant>,
@@ -276,7 +277,7 @@ mod tests {
         let found = lost(&members, &silent, dead_after);
         assert_eq!(found.map(|member| member.server_id), Some(3));
 
-        // One more that does not answer: the quorum would not be healthy.
+        // With a second silent server, the quorum would not be healthy.
         members[1].last_contact_ms = Some(30_000);
         assert_eq!(lost(&members, &silent, dead_after), None);
     }

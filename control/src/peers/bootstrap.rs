@@ -1,14 +1,14 @@
-//! Founding of one cluster by several servers: exactly one, in any order of starts and with any crashes on the way.
+//! Founding of exactly one cluster by several servers, for any order of starts and any crashes.
 //!
-//! The server with the lowest number among the expected ones is the *founder*. It asks each of them for a
-//! promise to help to found this cluster and no other. A promise is on disk before it is given. When all have
-//! promised, every one of them may begin with the same list of servers, which is safe however many do.
+//! The server with the lowest number among the expected ones is the *founder*. It asks each of them for a promise
+//! to help to found this cluster and no other. A promise is on disk before it is given. When all have promised,
+//! each of them may begin with the same list of servers. That is safe for any number of them.
 //!
-//! A founder that dies asks again when it is back. A founder that is refused takes its own promise back, on
-//! disk, before it tries another list. A server that promised to it learns that by asking it, and is free
+//! A founder that dies asks again when it is back. A founder that is refused withdraws its own promise, on disk,
+//! before it tries another list. A server that promised to it asks it, learns of the withdrawal, and is free
 //! again.
 //!
-//! A server that belongs to a cluster promises nothing, and a server that meets one joins it instead.
+//! A server that belongs to a cluster gives no promise. A server that finds a cluster joins it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -26,12 +26,12 @@ const FILE: &str = "raft/founding.json";
 pub(crate) struct Bootstrap {
     data_dir: Arc<DataDir>,
     promised: Mutex<Option<BootstrapProposal>>,
-    /// One founding at a time.
+    /// A lock that allows one founding at a time.
     turn: tokio::sync::Mutex<()>,
 }
 
 impl Bootstrap {
-    /// Reads what was promised before.
+    /// Reads the earlier promise from disk.
     pub(crate) fn open(data_dir: Arc<DataDir>) -> Self {
         let promised = data_dir.read(FILE).and_then(|text| {
             serde_json::from_str(&text)
@@ -52,7 +52,7 @@ impl Bootstrap {
         self.lock().clone()
     }
 
-    /// Promises `founding`, unless another is promised.
+    /// Promises `founding`, unless another cluster is promised.
     pub(crate) async fn promise(
         &self,
         control: &Control,
@@ -85,7 +85,7 @@ impl Bootstrap {
         self.save_proposal(Some(founding.clone()))
     }
 
-    /// Whether the founder of `former` may still go through with it.
+    /// Whether the founder of `former` may still found its cluster.
     async fn still_meant(&self, control: &Control, former: &BootstrapProposal) -> bool {
         let Some(founder) = former
             .servers
@@ -104,12 +104,12 @@ impl Bootstrap {
             Ok(PeerReply::Hello(hello)) if hello.me.server_id == former.founder => {
                 hello.founded || hello.promised.as_ref() == Some(former)
             }
-            // Another server is there: nobody knows.
+            // The founder did not answer, so its plan is unknown and the promise holds.
             _ => true,
         }
     }
 
-    /// All have promised: begins.
+    /// Founds the cluster after all promises.
     pub(crate) async fn begin(
         &self,
         control: &Control,
@@ -123,7 +123,7 @@ impl Bootstrap {
         control.raft().found(&founding.servers).await
     }
 
-    /// Asks all of `servers` for their promise, and begins if all give it.
+    /// Asks all of `servers` for their promise, and founds the cluster if all give it.
     pub(crate) async fn found(
         &self,
         control: &Control,
@@ -158,7 +158,7 @@ impl Bootstrap {
                     self.save_proposal(None)?;
                     return Err(ChangeServersError::Refused { reason });
                 }
-                // It may have promised: the same is asked again.
+                // The server may have promised, so the founder must ask for the same list again.
                 Err(error) => return Err(ChangeServersError::refused(error.to_string())),
             }
         }
@@ -166,7 +166,7 @@ impl Bootstrap {
         control.raft().found(&founding.servers).await?;
         for known in others() {
             let request = PeerRequest::Found(founding.clone());
-            // A server that does not hear it learns it from the log.
+            // A server that misses this request gets the cluster from the log.
             if let Err(error) = control.peers().call(known.server_id, request).await {
                 tracing::debug!(%error, "a server was not told that the cluster is founded");
             }
@@ -174,7 +174,7 @@ impl Bootstrap {
         Ok(())
     }
 
-    /// Founds a cluster of this server and all it has met that belong to none.
+    /// Founds a cluster of this server and all met servers that belong to none.
     pub(crate) async fn found_now(
         &self,
         control: &Control,
@@ -226,13 +226,13 @@ impl Bootstrap {
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<BootstrapProposal>> {
-        // Replaced in one assignment, so a panic elsewhere leaves it whole.
+        // The value is replaced in one assignment, so a panic elsewhere leaves it whole.
         self.promised.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The servers that `me` should found a cluster with, if it is their founder: the `expect` with the lowest
-/// numbers among those that expect as many. `None` if it is not, or if some are missing.
+/// Returns the servers that `me` should found a cluster with, if it is their founder. They are the `expect` servers
+/// with the lowest numbers among those that expect as many. `None` if `me` is not the founder, or some are missing.
 pub(super) fn company(me: &Hello, met: &[Hello]) -> Option<Vec<PeerInfo>> {
     let mut servers: Vec<PeerInfo> = met
         .iter()

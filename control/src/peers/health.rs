@@ -18,7 +18,7 @@ pub(crate) async fn faults(control: &Control, members: &[MemberRecord]) -> Vec<V
     let pairs = members.iter().zip(answers);
     pairs
         .map(|(member, answer)| {
-            // A server that does not answer shows as one that the leader has not heard from.
+            // A server that does not answer appears as one without contact to the leader.
             let reported = answer.unwrap_or_default().0;
             fault(member).into_iter().chain(reported).collect()
         })
@@ -43,7 +43,7 @@ pub(crate) async fn faults_without_leader(
         .collect()
 }
 
-/// Troubles of a server, as it reports them; `None` if it does not answer.
+/// The problems that a server reports; `None` if it does not answer.
 async fn troubles(control: &Control, server_id: u64) -> Option<Troubles> {
     if server_id == control.peers().me().server_id {
         return Some(control.troubles());
@@ -58,7 +58,7 @@ async fn troubles(control: &Control, server_id: u64) -> Option<Troubles> {
     }
 }
 
-/// The fault of a server, as the leader sees it.
+/// The fault that the leader observes in a server.
 fn fault(member: &MemberRecord) -> Option<String> {
     let stalled = Duration::from_millis(member.stalled_ms);
     match member.last_contact_ms {
@@ -106,7 +106,7 @@ mod tests {
         assert!(why(None, 0, 0).unwrap().contains("since it leads"));
         assert!(why(Some(60_000), 0, 0).unwrap().contains("60 s"));
         assert!(why(Some(20), 1_000_000, 0).unwrap().contains("behind"));
-        // One entry, for ever: it was called healthy.
+        // One entry stays missing for ever, and the server was called healthy.
         let stalled = why(Some(20), 1, 7_000).unwrap();
         assert!(stalled.contains("has not advanced for 7 s"), "{stalled}");
     }

@@ -1,5 +1,5 @@
-//! Search of a server for its cluster. The server asks the ones it was told of, founds a cluster with them or
-//! joins theirs, and announces new addresses when it has moved.
+//! Search of a server for its cluster. The server asks the configured servers, founds a cluster with them or joins
+//! theirs. It announces a new address when it has moved.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -46,14 +46,14 @@ struct Joiner {
     search: JoinConfig,
     /// The last message logged about each address, so that it is logged once.
     logged: HashMap<String, String>,
-    /// Whether this server has been a member in this run: if it is none any more, it was removed on purpose.
+    /// Whether this server has been a member in this run. If it is no member any more, it was removed on purpose.
     joined: bool,
     /// Time at which a leader was last known.
     led_at: Instant,
 }
 
 impl Joiner {
-    /// Takes the next step of the search. Returns the pause until the one after.
+    /// Takes the next step of the search. Returns the pause before the following step.
     async fn step(&mut self) -> Duration {
         if self.control.removed() {
             return limits::SEEK_PAUSE_LONG;
@@ -95,13 +95,13 @@ impl Joiner {
             Ok(()) => limits::SEEK_PAUSE,
             Err(error) => {
                 self.log_once("", &format!("the cluster is not founded yet: {error}"));
-                // Not in step with others that try the same.
+                // A random pause keeps this server out of step with other servers that try the same.
                 limits::SEEK_PAUSE + limits::SEEK_PAUSE.mul_f64(rand::random())
             }
         }
     }
 
-    /// Looks after the membership of a server that has one.
+    /// Maintains the membership of a server that belongs to a cluster.
     async fn stay(&mut self) -> Duration {
         let me = self.control.hello();
         let my_id = me.me.server_id;
@@ -117,7 +117,7 @@ impl Joiner {
             if recorded.is_some_and(|recorded| recorded.node == me.me.node) {
                 return limits::SEEK_PAUSE_LONG;
             }
-            // It has moved since.
+            // The server has another address than the membership.
             return match self.control.at_leader(&PeerRequest::Join(me)).await {
                 Ok(_) => limits::SEEK_PAUSE,
                 Err(error) => {
@@ -133,7 +133,7 @@ impl Joiner {
             self.control.set_removed();
             return limits::SEEK_PAUSE_LONG;
         }
-        // Nobody leads, or this server was away. The others may have moved, or have removed it as lost.
+        // No server leads, or this server was away. The others may have moved, or may have removed it as lost.
         let patient = self.led_at.elapsed() < limits::SEEK_PATIENCE;
         let met = self.exchange_hellos().await;
         let without_me = met.iter().find(|(_, hello)| {
@@ -148,7 +148,7 @@ impl Joiner {
         }
     }
 
-    /// Says hello to all that are known, and hears who they are.
+    /// Exchanges introductions with all known servers. Returns those that answered.
     async fn exchange_hellos(&mut self) -> Vec<(String, Hello)> {
         let control = self.control.clone();
         let mine = &control.peers().me().node.quic_addr;
@@ -184,7 +184,7 @@ impl Joiner {
                     }
                     met.push((addr, hello));
                 }
-                // This server itself, under another of its addresses.
+                // The answer comes from this server itself, at another of its addresses.
                 Ok(_) => {}
                 Err(super::PeerError::Refused { reason }) => {
                     self.log_once(&addr, &format!("{addr} refuses this server: {reason}"));
@@ -195,7 +195,7 @@ impl Joiner {
         met
     }
 
-    /// Asks the cluster of the server at `addr` to take this one in.
+    /// Asks the cluster of the server at `addr` to add this server.
     async fn join(&mut self, addr: &str) -> Duration {
         let request = PeerRequest::Join(self.control.hello());
         let waited = limits::CHANGE_SERVERS_WAIT;
@@ -222,7 +222,7 @@ impl Joiner {
         }
     }
 
-    /// Says `text` about `addr`, once.
+    /// Logs `text` about `addr`, once.
     fn log_once(&mut self, addr: &str, text: &str) {
         if self.logged.get(addr).is_none_or(|last| last != text) {
             tracing::error!("{text}");

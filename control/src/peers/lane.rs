@@ -1,8 +1,8 @@
-//! One connection to one server, opened when it is needed and again when it is lost.
+//! One connection to one server. It is opened on demand, and reopened after a loss.
 //!
-//! Callers share one attempt, which goes on when a caller gives up: Raft's patience may be shorter than a
-//! handshake over a long line. After a failure callers are told so at once until a pause is over, so nobody
-//! waits for a dead server twice.
+//! Callers share one attempt, which goes on when a caller gives up. Raft's time limit may be shorter than a
+//! handshake over a long line. After a failure callers get the error at once until a pause has passed. So no
+//! caller waits for a dead server twice.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,7 +22,7 @@ pub(super) struct PeerTarget {
     pub(super) shown: String,
     /// A host and a port.
     pub(super) addr: String,
-    /// The name that its certificate must have.
+    /// The name that the server's certificate must have.
     pub(super) dns_name: String,
 }
 
@@ -32,26 +32,26 @@ pub(super) struct PeerConnection {
     target: PeerTarget,
     dialer: Arc<Dialer>,
     state: Arc<Mutex<State>>,
-    /// Whether the log says that the server cannot be reached; `None` if another lane to it tells.
+    /// Whether the log says that the server cannot be reached; `None` if another lane to the server logs that.
     lost: Option<Arc<AtomicBool>>,
 }
 
 #[derive(Debug)]
 enum State {
     Down {
-        /// The pauses between attempts in a row that fail.
+        /// The pauses between consecutive failed attempts.
         failures: Backoff,
-        /// Time of the next attempt, and why the last failed.
+        /// Time of the next attempt, and the reason for the last failure.
         pause: Option<(Instant, String)>,
     },
-    /// One is being opened; the channel changes when that has ended.
+    /// A connection is being opened; the channel changes when that attempt has ended.
     Dialing {
         failures: Backoff,
         ended: watch::Receiver<()>,
     },
     Up {
         connection: Connection,
-        /// The pauses of attempts in a row that failed before.
+        /// The pauses between the consecutive attempts that failed before.
         failures: Backoff,
         opened: Instant,
         seen: LastReceived,
@@ -66,7 +66,8 @@ struct LastReceived {
 }
 
 impl PeerConnection {
-    /// A connection that is not open yet. `is_reported`: the log tells when the server goes out of reach and comes back.
+    /// Creates a lane without an open connection. `is_reported`: the lane logs the loss and the return of the
+    /// server.
     pub(super) fn new(target: PeerTarget, dialer: Arc<Dialer>, is_reported: bool) -> Self {
         let state = State::Down {
             failures: Backoff::new(limits::PEER_PAUSE_MIN, limits::PEER_PAUSE_MAX),
@@ -98,14 +99,14 @@ impl PeerConnection {
         }
     }
 
-    /// The connection. Opens it if there is none.
+    /// Returns the connection. Opens one if there is none.
     pub(super) async fn connection(&self) -> Result<Connection, PeerError> {
         loop {
             let mut ended = match &mut *self.lock() {
                 State::Up {
                     connection, opened, ..
                 } if connection.close_reason().is_none() => {
-                    // One that refuses this server closes the connection sooner.
+                    // A server that refuses this one closes the connection sooner.
                     if opened.elapsed() > limits::PEER_SILENCE {
                         self.log_reached();
                     }
@@ -129,7 +130,7 @@ impl PeerConnection {
         }
     }
 
-    /// Begins an attempt.
+    /// Starts an attempt.
     fn dial(&self, state: &mut State) -> watch::Receiver<()> {
         let failures = match state {
             State::Down { failures, .. } | State::Dialing { failures, .. } => failures.clone(),
@@ -170,8 +171,8 @@ impl PeerConnection {
         ended
     }
 
-    /// Gives the connection up if nothing has come from it for a while: somebody waits for an answer in
-    /// vain, and the way is dead where nobody says so.
+    /// Closes the connection if no datagram has arrived for a while. A caller waits for an answer in vain, and the
+    /// path may be dead without any error.
     pub(super) fn check(&self) {
         if let State::Up {
             connection, seen, ..
@@ -187,14 +188,14 @@ impl PeerConnection {
         }
     }
 
-    /// Closes the connection: the server is elsewhere.
+    /// Closes the connection because the server has another address.
     pub(super) fn abandon(&self) {
         if let State::Up { connection, .. } = &*self.lock() {
             connection.close(VarInt::from_u32(0), b"moved");
         }
     }
 
-    /// Tells that the server is in reach again, if it was not.
+    /// Logs that the server can be reached again, if it could not be.
     fn log_reached(&self) {
         if self
             .lost
@@ -212,7 +213,7 @@ impl PeerConnection {
 }
 
 impl State {
-    /// After an attempt that failed.
+    /// The state after a failed attempt.
     fn down(mut failures: Backoff, reason: String) -> Self {
         let until = Instant::now() + failures.next_pause();
         Self::Down {
@@ -222,7 +223,7 @@ impl State {
     }
 }
 
-/// Tells that the server is out of reach: once, however often it is tried.
+/// Logs that the server cannot be reached: once, for any number of attempts.
 fn log_lost(lost: Option<&AtomicBool>, target: &PeerTarget, reason: &str) {
     match lost {
         Some(lost) if !lost.swap(true, Ordering::Relaxed) => {
@@ -236,8 +237,8 @@ fn log_lost(lost: Option<&AtomicBool>, target: &PeerTarget, reason: &str) {
     }
 }
 
-/// The reason why the server at the other end closed a connection right after it was opened. That is a failed
-/// attempt too: it refuses this server, and would again.
+/// Returns the reason why the other server closed a connection right after its opening. That is a failed attempt
+/// too: the server refuses this one, and would again.
 fn turned_away(state: &mut State) -> Option<String> {
     let State::Up {
         connection,

@@ -1,8 +1,8 @@
 //! Messages between servers.
 //!
-//! A stream begins with an [`StreamHeader`]. Most requests are answered with one [`PeerReply`] and the stream is
-//! over; those that say so go on with frames of their own. Variants are only ever appended: servers of
-//! neighbouring versions speak to each other during an upgrade.
+//! A stream begins with an [`StreamHeader`]. Most requests get one [`PeerReply`], and the stream ends. The other
+//! requests name the frames that follow. Variants are only ever appended, because servers of neighbouring versions
+//! exchange messages during an upgrade.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ pub(crate) const ANYBODY: u64 = 0;
 /// A server as the membership keeps it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerNode {
-    /// Its name; also in its certificate.
+    /// The server's name, which its certificate also carries.
     pub name: String,
     /// The address and port for QUIC.
     pub quic_addr: String,
@@ -32,9 +32,9 @@ pub struct ServerNode {
 /// A server with its number.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerInfo {
-    /// Its number, made with its data directory and never used again.
+    /// The server's number, made with its data directory and never used again.
     pub server_id: u64,
-    /// Its name and addresses.
+    /// The server's name and addresses.
     pub node: ServerNode,
 }
 
@@ -43,7 +43,7 @@ pub struct PeerInfo {
 pub(crate) struct StreamHeader {
     /// The number of the server that opened the stream.
     pub(crate) from: u64,
-    /// The number of the server it is meant for, or [`ANYBODY`].
+    /// The number of the receiving server, or [`ANYBODY`].
     pub(crate) to: u64,
     pub(crate) request: PeerRequest,
 }
@@ -51,9 +51,9 @@ pub(crate) struct StreamHeader {
 /// A request of one server to another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum PeerRequest {
-    /// Says who the sender is and asks the same: [`PeerReply::Hello`].
+    /// Introduces the sender and asks for the receiver's introduction: [`PeerReply::Hello`].
     Hello(Hello),
-    /// Wants to be a member, or says that it has moved: [`PeerReply::Done`], [`PeerReply::NotLeader`].
+    /// Asks for membership, or announces a new address: [`PeerReply::Done`], [`PeerReply::NotLeader`].
     Join(Hello),
     /// One message of Raft in the encoding of `raft::network`: [`PeerReply::Raft`].
     Raft {
@@ -61,71 +61,71 @@ pub(crate) enum PeerRequest {
         kind: RaftCall,
         body: Vec<u8>,
     },
-    /// A stream of Raft's entries; goes on with frames of `raft::network`.
+    /// Opens a stream of Raft's entries, with frames of `raft::network`.
     RaftAppend,
-    /// A snapshot; goes on with frames of `raft::network`.
+    /// Opens the transfer of a snapshot, with frames of `raft::network`.
     RaftSnapshot,
-    /// A stream of proposals; goes on with frames of `raft::forward`.
+    /// Opens a stream of proposals, with frames of `raft::forward`.
     Propose,
-    /// Asks the leader up to where a read must see: [`PeerReply::ReadIndex`], [`PeerReply::NotLeader`].
+    /// Asks the leader for the read index: [`PeerReply::ReadIndex`], [`PeerReply::NotLeader`].
     ReadIndex {
-        /// Whether a quorum must confirm that it still leads.
+        /// Whether a quorum must confirm that the receiver still leads.
         linearizable: bool,
     },
     /// Asks the leader for the members: [`PeerReply::Members`], [`PeerReply::NotLeader`].
     Members,
-    /// Wants the leader to add the server at an address: [`PeerReply::Done`], [`PeerReply::NotLeader`].
+    /// Asks the leader to add the server at an address: [`PeerReply::Done`], [`PeerReply::NotLeader`].
     Add {
         /// A host and a port.
         quic_addr: String,
     },
-    /// Wants the leader to remove a member: [`PeerReply::Done`], [`PeerReply::NotLeader`].
+    /// Asks the leader to remove a member: [`PeerReply::Done`], [`PeerReply::NotLeader`].
     Remove { server_id: u64 },
-    /// Wants the leader to hand over: [`PeerReply::Done`], [`PeerReply::NotLeader`].
+    /// Asks the leader to transfer leadership: [`PeerReply::Done`], [`PeerReply::NotLeader`].
     Transfer {
         /// The new leader; `None` picks the most up-to-date voter.
         to: Option<u64>,
     },
-    /// Wants a promise to found no cluster but this one: [`PeerReply::Done`].
+    /// Asks for a promise to found only this cluster: [`PeerReply::Done`].
     Promise(BootstrapProposal),
-    /// All have promised: [`PeerReply::Done`].
+    /// Founds the cluster after all promises: [`PeerReply::Done`].
     Found(BootstrapProposal),
-    /// Tells a server that it was removed from the cluster: [`PeerReply::Done`].
+    /// Notifies a server that it was removed from the cluster: [`PeerReply::Done`].
     Removed { server_id: u64 },
-    /// Tells the leader which nodes were heard of: [`PeerReply::Counted`], [`PeerReply::NotLeader`].
+    /// Reports nodes' heartbeats to the leader: [`PeerReply::Counted`], [`PeerReply::NotLeader`].
     Heartbeats {
-        /// Nodes that were heard of.
+        /// Nodes that sent a heartbeat.
         nodes: Vec<NodeId>,
-        /// Nodes that have left the sender.
+        /// Nodes that have disconnected from the sender.
         left: Vec<NodeId>,
     },
     /// Asks whether a node is connected: [`PeerReply::NodeHeard`].
     NodeHeard { node_id: NodeId },
-    /// Asks a node that is connected to the receiver; goes on with its answer, frames of `NodeReply`.
+    /// Asks a node that is connected to the receiver. The answer follows in frames of `NodeReply`.
     AskNode {
         node_id: NodeId,
         request: NodeRequest,
     },
-    /// Wants all nodes that are connected to destroy what is over: [`PeerReply::Done`].
+    /// Asks for garbage collection on all connected nodes: [`PeerReply::Done`].
     CollectOnNodes,
-    /// Wants the leader to forget everything that is over: [`PeerReply::Collected`], [`PeerReply::NotLeader`].
+    /// Asks the leader to forget all garbage: [`PeerReply::Collected`], [`PeerReply::NotLeader`].
     CollectGarbage,
     /// Asks for the hash of the state after all entries up to an index: [`PeerReply::StateHash`].
     StateHash { index: LogIndex },
-    /// Tells a server that its state differs from that of most: [`PeerReply::Done`].
+    /// Notifies a server that its state differs from that of most servers: [`PeerReply::Done`].
     StateDiffers {
-        /// The index at which it does.
+        /// The index at which the state differs.
         index: LogIndex,
-        /// The hash that most have.
+        /// The hash of most servers.
         right: StateHash,
     },
-    /// A saved snapshot for the leader to restore; goes on with its bytes, frames of `Vec<u8>`. Answered with
-    /// [`PeerReply::Restored`] when they have ended.
+    /// Asks the leader to restore a saved snapshot. Its bytes follow in frames of `Vec<u8>`.
+    /// [`PeerReply::Restored`] is the answer after the last of them.
     Restore,
-    /// Asks the leader for places for records to come: [`PeerReply::Places`], or [`PeerReply::NotLeader`].
-    /// Without places the sender records them all the same.
+    /// Asks the leader for places before records are written: [`PeerReply::Places`], [`PeerReply::NotLeader`].
+    /// Without places the sender still writes the records.
     FindPlaces(PlacementQuery),
-    /// Asks what keeps the receiver from its work: [`PeerReply::Troubles`].
+    /// Asks for the problems that keep the receiver from its work: [`PeerReply::Troubles`].
     Troubles,
 }
 
@@ -137,16 +137,16 @@ pub(crate) enum PlacementQuery {
     Job(Box<JobSpec>),
 }
 
-/// The places.
+/// The places that the leader found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum PlacementAnswer {
     /// Places for tasks, in their order, and the state in which they were found.
     Tasks {
-        /// The place of each task, where there is one.
+        /// The place of each task; `None` for a task without one.
         places: Vec<Option<OneOffPlacement>>,
         seen: LogIndex,
     },
-    /// Places for a job's instances, if there is one for each.
+    /// Places for a job's instances; `None` unless every instance has one.
     Job(Option<Box<JobPlacement>>),
 }
 
@@ -156,9 +156,9 @@ pub(crate) enum RaftCall {
     /// A heartbeat, or entries outside of a stream.
     Append,
     Vote,
-    /// The question whether a vote would be granted.
+    /// The question whether the receiver would grant a vote.
     PreVote,
-    /// Leadership is handed over.
+    /// A transfer of leadership.
     Transfer,
 }
 
@@ -166,16 +166,16 @@ pub(crate) enum RaftCall {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Hello {
     pub(crate) me: PeerInfo,
-    /// How many servers it wants to found a cluster with; 0 if it founds none.
+    /// How many servers the sender wants to found a cluster with; 0 if it founds none.
     pub(crate) expect: u32,
-    /// Whether it belongs to a cluster.
+    /// Whether the server belongs to a cluster.
     pub(crate) founded: bool,
     pub(crate) others: Vec<PeerInfo>,
-    /// The members of its cluster by number; empty if it belongs to none.
+    /// The members of the server's cluster by number; empty if it belongs to none.
     pub(crate) members: Vec<u64>,
-    /// The leader, as far as it knows.
+    /// The leader that the server knows.
     pub(crate) leader: Option<u64>,
-    /// The cluster that it has promised to help to found.
+    /// The cluster that the server has promised to help to found.
     pub(crate) promised: Option<BootstrapProposal>,
 }
 
@@ -184,7 +184,7 @@ pub(crate) struct Hello {
 pub(crate) struct BootstrapProposal {
     /// The server that asks for promises.
     pub(crate) founder: u64,
-    /// Its servers, by number.
+    /// The cluster's servers, by number.
     pub(crate) servers: Vec<PeerInfo>,
 }
 
@@ -192,9 +192,9 @@ pub(crate) struct BootstrapProposal {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum PeerReply {
     Done,
-    /// It will not be done.
+    /// The server refuses the request.
     Refused {
-        /// The cause, and what to do.
+        /// The cause, and the action to take.
         reason: String,
     },
     /// Another server leads, or none does.
@@ -203,28 +203,28 @@ pub(crate) enum PeerReply {
     Hello(Hello),
     /// Raft's answer, in the encoding of `raft::network`.
     Raft(Vec<u8>),
-    /// A read that has applied this much is good.
+    /// The index that a server must have applied before its read.
     ReadIndex(LogIndex),
     Members(Vec<MemberRecord>),
     /// The leader has counted the heartbeats, and a quorum has confirmed since that it leads.
     Counted {
-        /// How long none of the nodes is taken for down, counted from when it sent its heartbeat.
+        /// The time for which none of the nodes is declared down, counted from its heartbeat.
         lease: Duration,
-        /// Nodes that were not counted: they are down, or about to be.
+        /// Nodes that were not counted: they are down or about to be.
         uncounted: Vec<NodeId>,
     },
     /// Whether a node is connected.
     NodeHeard {
-        /// How long ago it was heard of; `None` if it is not connected.
+        /// Time since the node's last message; `None` if it is not connected.
         ago: Option<Duration>,
     },
     /// The hash of the state; `None` if it is not known.
     StateHash(Option<StateHash>),
     /// A snapshot was restored with this entry.
     Restored(LogIndex),
-    /// The leader has forgotten everything that is over.
+    /// The rows that the leader has freed.
     Collected(FreedCounts),
-    /// Places that are not given to anybody else for a while.
+    /// The reserved places; for a while no other request gets them.
     Places(PlacementAnswer),
     /// The troubles of the server.
     Troubles(Troubles),
@@ -234,22 +234,23 @@ pub(crate) enum PeerReply {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemberRecord {
     pub server_id: u64,
-    /// Its name and addresses.
+    /// The member's name and addresses.
     pub node: ServerNode,
-    /// Whether it votes; a learner does not.
+    /// Whether the member votes; a learner does not.
     pub voter: bool,
     pub leader: bool,
-    /// Milliseconds since the leader last heard of it; `None` if it never did. 0 for the leader itself.
+    /// Milliseconds since the leader's last contact with the member. `None` if there was none; 0 for the leader
+    /// itself.
     pub last_contact_ms: Option<u64>,
-    /// The last entry that is on its disk, as far as the leader knows.
+    /// The last entry on the member's disk, as far as the leader knows.
     pub log_index: Option<LogIndex>,
-    /// Entries that it lacks, as far as the leader knows.
+    /// Entries that the member lacks, as far as the leader knows.
     pub behind: u64,
-    /// Milliseconds for which it has lacked entries and taken none; 0 while it has all or takes some.
+    /// Milliseconds for which the member has lacked entries and taken none; 0 while it has all or takes some.
     pub stalled_ms: u64,
 }
 
-/// Troubles that keep a server from its work, as it reports them.
+/// Problems that keep a server from its work, as it reports them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Troubles(pub(crate) Vec<String>);
 

@@ -1,7 +1,8 @@
-//! Answers other servers.
+//! Answers to other servers' requests.
 //!
-//! A connection is let in if its certificate names a server of this cluster, before a frame is read: an
-//! agent or an operator can never speak Raft. A stream is answered if it is meant for this server.
+//! A connection is accepted if its certificate names a server of this cluster. That is checked before a frame is
+//! read, so an agent or an operator can never send Raft messages. A stream is answered if its header names this
+//! server.
 
 use std::sync::Arc;
 
@@ -24,7 +25,7 @@ const REFUSED: VarInt = VarInt::from_u32(2);
 /// The code of QUIC's close frame when a session is over.
 const ENDED: VarInt = VarInt::from_u32(4);
 
-/// Checks who is there before a frame is read, and answers it until it leaves.
+/// Checks the peer's certificate before a frame is read, and answers the peer until it leaves.
 pub(crate) async fn admit(connection: Connection, control: &Control) {
     let name = match server_name(&connection, control) {
         Ok(name) => name,
@@ -36,7 +37,7 @@ pub(crate) async fn admit(connection: Connection, control: &Control) {
     };
     connection.set_max_concurrent_bi_streams(VarInt::from_u32(limits::PEER_STREAMS_MAX));
     let name: Arc<str> = Arc::from(name);
-    // Dropped with this, so that a server that is dropped answers nobody.
+    // The streams end with this future, so a dropped server answers no request.
     let mut streams = JoinSet::new();
     loop {
         let opened = tokio::select! {
@@ -67,7 +68,7 @@ pub(crate) async fn admit(connection: Connection, control: &Control) {
     connection.close(ENDED, b"the session is over");
 }
 
-/// The name of the server at the other end; the reason if it is none of this cluster.
+/// The name of the server at the other end, or the reason if it is no server of this cluster.
 fn server_name(connection: &Connection, control: &Control) -> Result<String, String> {
     let cluster = control.peers().cluster();
     let peer = peer::identify(connection, cluster).map_err(|error| error.to_string())?;
@@ -82,7 +83,7 @@ fn server_name(connection: &Connection, control: &Control) -> Result<String, Str
     }
 }
 
-/// Answers one stream of the server `name`. An error is that of its first frame.
+/// Answers one stream of the server `name`. An error concerns the stream's first frame.
 async fn answer(
     name: &str,
     sender: FrameSender,
@@ -119,11 +120,11 @@ async fn answer(
     Ok(())
 }
 
-/// The answer to a request that is over with it.
+/// The answer to a request without further frames.
 async fn respond(from: u64, to: u64, request: PeerRequest, control: &Control) -> PeerReply {
     let (raft, peers) = (control.raft(), control.peers());
     match request {
-        // These go on with frames of their own.
+        // These requests have further frames.
         PeerRequest::RaftAppend
         | PeerRequest::RaftSnapshot
         | PeerRequest::Propose
@@ -165,7 +166,8 @@ async fn respond(from: u64, to: u64, request: PeerRequest, control: &Control) ->
             consistency_check::face(control, index, &right);
             PeerReply::Done
         }
-        // Whoever joins does not know who leads; among members a request goes one step only.
+        // A joining server has no record of the leader, so its request is forwarded. Among members a request is
+        // never forwarded.
         PeerRequest::Join(_) if to == ANYBODY => match control.at_leader(&request).await {
             Ok(reply) => reply,
             Err(error) => PeerReply::Refused {
@@ -188,7 +190,7 @@ async fn respond(from: u64, to: u64, request: PeerRequest, control: &Control) ->
     }
 }
 
-/// Whether the server `name` with number `from` may speak to `to`.
+/// Checks that the server `name` with number `from` may send to `to`.
 fn check(name: &str, from: u64, to: u64, control: &Control) -> Result<(), String> {
     let me = control.peers().me();
     if to != ANYBODY && to != me.server_id {
@@ -222,6 +224,6 @@ async fn reply(mut sender: FrameSender, reply: PeerReply) {
         return;
     }
     sender.finish();
-    // Dropped at once, the stream would take back what the other side has not read.
+    // A drop without this wait would discard data that the other side has not read.
     sender.stopped().await;
 }

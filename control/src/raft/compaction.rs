@@ -1,9 +1,9 @@
-//! When snapshots are taken, how much of the log is kept, and how a full disk gets room.
+//! Rules for taking snapshots and purging the log, and the freeing of space on a full disk.
 //!
-//! A snapshot costs as much as the state is large, and what it saves is as much as the log grew. So one is
-//! taken when the log has grown by [`LOG_BYTES`] and by the size of the last snapshot, or by
-//! [`LOG_ENTRIES`], or when something was written and the last is [`AGE`] old; never twice within [`REST`].
-//! The log is kept back to the older of the snapshots that are kept: it continues either.
+//! A snapshot costs in proportion to the state, and saves in proportion to the growth of the log. So one is taken
+//! when the log has grown by [`LOG_BYTES`] and by the size of the last snapshot, or by [`LOG_ENTRIES`]. One is
+//! also taken when an entry was written and the last snapshot is [`AGE`] old. Two snapshots are at least [`REST`]
+//! apart. The log is kept back to the oldest kept snapshot, so that it continues each of them.
 
 use std::time::Duration;
 
@@ -16,20 +16,21 @@ use super::machine::Machine;
 use super::snapshot::SnapshotStore;
 use super::types::TypeConfig;
 
-/// Growth of the log, roughly as in memory. Half costs twice as many snapshots; double, twice as long a
-/// start and twice as much disk.
+/// Growth of the log, in approximate bytes of memory. Half would cost twice as many snapshots. Double would cost
+/// twice as long a start and twice as much disk.
 const LOG_BYTES: u64 = 64 << 20;
-/// Entries applied again at a start, at the most: some seconds.
+/// Most entries that a start applies again: some seconds.
 const LOG_ENTRIES: u64 = 1 << 20;
-/// Age of a snapshot with anything after it. For a server that is copied or looked at while it is down.
+/// Age at which a snapshot with later entries is replaced. It serves servers that are copied or inspected while
+/// they are down.
 const AGE: Duration = Duration::from_hours(1);
-/// Pause between two snapshots, unless the log has grown eight times over.
+/// Pause between two snapshots, unless the log has grown eight times as much.
 const REST: Duration = Duration::from_secs(30);
-/// How often this is looked at.
+/// How often the rules are checked.
 const LOOK: Duration = Duration::from_secs(1);
-/// How long a full disk waits for the snapshot that makes room.
+/// How long a full disk waits for the snapshot that frees space.
 const ROOM_WAIT: Duration = Duration::from_mins(1);
-/// Between two attempts to make room.
+/// Pause between two attempts to free space.
 const ROOM_PAUSE: Duration = Duration::from_secs(10);
 
 type Raft = openraft::Raft<TypeConfig, Machine>;
@@ -51,11 +52,11 @@ struct Compaction {
     raft: Raft,
     log: LogWatch,
     snapshots: SnapshotStore,
-    /// When the last snapshot was asked for.
+    /// Time of the last request for a snapshot.
     asked: Option<Instant>,
-    /// When room was last made.
+    /// Time of the last attempt to free space.
     made_room: Option<Instant>,
-    /// Whether this server stands for no election because its disk is full.
+    /// Whether this server starts no election because its disk is full.
     stands_back: bool,
 }
 
@@ -66,7 +67,7 @@ struct LogGrowth {
     log_bytes: u64,
     /// Bytes of that snapshot.
     snapshot_bytes: u64,
-    /// Time since a snapshot was taken by this process, or since it started.
+    /// Time since this process last took a snapshot, or since it started.
     since: Duration,
 }
 
@@ -101,7 +102,7 @@ impl Compaction {
         }
     }
 
-    /// While its disk is full, a server that is not alone lets others lead.
+    /// While its disk is full, a server that is not alone starts no elections.
     fn stand_back(&mut self, full: bool) {
         let others = self.raft.voter_ids().count() > 1;
         if self.stands_back != (full && others) {
@@ -132,14 +133,14 @@ impl Compaction {
         }
     }
 
-    /// Asks for a snapshot. It is taken by others, beside all else.
+    /// Requests a snapshot. Other tasks take it, in parallel with all other work.
     async fn snapshot(&mut self) {
         self.asked = Some(Instant::now());
-        // An error means that Raft has stopped, which is told elsewhere.
+        // An error means that Raft has stopped, which `Raft::failed` reports.
         drop(self.raft.trigger().snapshot().await);
     }
 
-    /// Has the log begin after the oldest snapshot that is kept.
+    /// Purges the log up to the oldest kept snapshot.
     async fn purge(&self) {
         let Some(oldest) = self.indexes().await.and_then(|kept| kept.last().copied()) else {
             return;
@@ -157,8 +158,8 @@ impl Compaction {
         listed.ok()?.ok()
     }
 
-    /// The disk is full: gives the reserve up, writes a snapshot into it, and drops all that the snapshot
-    /// makes superfluous.
+    /// Frees space on a full disk: releases the reserve, writes a snapshot into its space, and drops all data that
+    /// the snapshot makes superfluous.
     async fn make_room(&mut self) {
         if self.made_room.is_some_and(|at| at.elapsed() < ROOM_PAUSE) {
             return;
@@ -216,7 +217,7 @@ mod tests {
         }
     }
 
-    /// By bytes, by entries, or by time; and the larger the state, the rarer.
+    /// Snapshots are due by bytes, by entries or by time. A larger state has rarer ones.
     #[test]
     fn growth_asks_for_snapshots_and_load_does_not() {
         let minute = Duration::from_mins(1);

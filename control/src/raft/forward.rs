@@ -1,8 +1,8 @@
-//! Proposals on their way from a follower to the leader.
+//! Proposals that a follower forwards to the leader.
 //!
-//! One stream leads to the leader. Proposals that wait together go in one frame; the leader writes a frame's
-//! proposals to the log together and answers as they are applied. When the stream breaks off, what was sent
-//! and not answered may or may not have been committed, and its proposer is told so.
+//! One stream leads to the leader. Proposals that wait together share a frame. The leader writes a frame's
+//! proposals to the log together and answers as they are applied. When the stream breaks off, an unanswered
+//! proposal may or may not have been committed. Its proposer gets an unknown outcome.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,27 +25,27 @@ use crate::peers::{PeerChannel, Peers};
 /// The outcome of a forwarded proposal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Outcome {
-    /// It is committed and applied at the leader.
+    /// The proposal is committed and applied at the leader.
     Applied {
         index: LogIndex,
         response: Response,
     },
-    /// It was not proposed: the server that received it does not lead, or takes no changes now.
+    /// The proposal was not written: the receiving server does not lead or takes no changes now.
     NotLeader,
     Unknown {
         reason: String,
     },
 }
 
-/// Proposals of one frame, with numbers of the sender's.
+/// Proposals of one frame, with the sender's numbers.
 #[derive(Debug, Serialize, Deserialize)]
 struct Proposals(Vec<(u64, EncodedCommand)>);
 
-/// Outcomes, by those numbers.
+/// Outcomes, by the sender's numbers.
 #[derive(Debug, Serialize, Deserialize)]
 struct Outcomes(Vec<(u64, Outcome)>);
 
-/// A proposal on its way.
+/// A proposal that waits for its frame.
 #[derive(Debug)]
 struct QueuedProposal {
     leader: u64,
@@ -69,7 +69,7 @@ impl Forwarder {
         }
     }
 
-    /// Has `leader` propose `logged`.
+    /// Sends `logged` to `leader` and waits for its outcome.
     pub(super) async fn propose(&self, leader: u64, logged: EncodedCommand) -> Outcome {
         let (outcome, receiver) = oneshot::channel();
         let waiting = QueuedProposal {
@@ -94,7 +94,7 @@ struct Session {
     leader: u64,
     sender: FrameSender,
     pending: PendingOutcomes,
-    /// Turns true when the stream has ended.
+    /// Becomes true when the stream has ended.
     ended: watch::Receiver<bool>,
     _reader: AbortOnDropHandle<()>,
 }
@@ -126,7 +126,7 @@ async fn run(peers: Peers, mut queue: mpsc::Receiver<QueuedProposal>) {
     }
 }
 
-/// The first proposals of `batch` that are for `leader` and fit in a frame.
+/// Takes the first proposals of `batch` that are for `leader` and fit in a frame.
 fn take_frame(batch: &mut Vec<QueuedProposal>, leader: u64) -> Vec<QueuedProposal> {
     let mut bytes = 0;
     let count = batch
@@ -164,7 +164,7 @@ async fn open(peers: &Peers, leader: u64) -> Option<Session> {
 }
 
 impl Session {
-    /// Sends `frame`; false if the stream is gone.
+    /// Sends `frame`. Returns false if the stream has ended.
     async fn send(&mut self, frame: Vec<QueuedProposal>, number: &mut u64) -> bool {
         let mut proposals = Vec::with_capacity(frame.len());
         {
@@ -175,7 +175,7 @@ impl Session {
                 proposals.push((*number, waiting.logged));
             }
         }
-        // The reader tells the waiting callers if the stream ends, also between the two lines above.
+        // If the stream ends, also between the two lines above, the reader reports it to the waiting callers.
         if self.sender.send(&Proposals(proposals)).await.is_err() || *self.ended.borrow() {
             lock(&self.pending).clear();
             return false;
@@ -184,19 +184,19 @@ impl Session {
     }
 }
 
-/// Hands outcomes to those who wait, until the stream ends.
+/// Sends outcomes to their waiting proposers, until the stream ends.
 async fn read(mut receiver: FrameReceiver, pending: PendingOutcomes, end: watch::Sender<bool>) {
     while let Ok(Some(Outcomes(outcomes))) = receiver.recv().await {
         let mut pending = lock(&pending);
         for (number, outcome) in outcomes {
             if let Some(waiting) = pending.remove(&number) {
-                // A proposer that is gone does not want to know.
+                // The proposer may have gone away.
                 drop(waiting.send(outcome));
             }
         }
     }
     end.send_replace(true);
-    // Dropping the senders tells that the outcome is unknown.
+    // Dropping the senders reports an unknown outcome.
     lock(&pending).clear();
 }
 
@@ -208,7 +208,7 @@ fn lock(
 }
 
 impl Raft {
-    /// Proposes what another server passes on, until its stream ends.
+    /// Writes the proposals of another server's stream, until the stream ends.
     pub(crate) async fn take_proposals(&self, sender: FrameSender, mut receiver: FrameReceiver) {
         let (outcomes, outgoing) = mpsc::channel(limits::PROPOSALS_MAX);
         let places = Arc::new(Semaphore::new(limits::PROPOSALS_MAX));
@@ -225,13 +225,13 @@ impl Raft {
                 }
             };
             let count = u32::try_from(proposals.len().min(limits::PROPOSALS_MAX)).unwrap_or(1);
-            // Not reading on holds the other server back.
+            // While this waits, it does not read, which pauses the other server.
             let Ok(place) = Arc::clone(&places).acquire_many_owned(count).await else {
                 break;
             };
             let (numbers, bodies): (Vec<u64>, Vec<EncodedCommand>) = proposals.into_iter().unzip();
             if self.room().is_err() {
-                // This server hands leadership over: the sender looks for the next leader.
+                // This server transfers leadership: the sender must find the next leader.
                 for number in numbers {
                     drop(outcomes.send((number, Outcome::NotLeader)).await);
                 }
@@ -252,7 +252,7 @@ impl Raft {
             }
         }
         frames.close();
-        // Senders may still hear the outcomes of these proposals.
+        // Outcomes of these proposals can still reach their senders.
         frames.wait().await;
     }
 }
@@ -265,7 +265,7 @@ type WriteResults = futures::stream::BoxStream<
     >,
 >;
 
-/// Passes on the outcomes of the proposals `numbers`.
+/// Sends the outcomes of the proposals `numbers`.
 async fn report(
     numbers: Vec<u64>,
     mut written: WriteResults,
@@ -299,7 +299,7 @@ async fn report(
     }
 }
 
-/// Writes outcomes; those that are ready together share a frame.
+/// Writes outcomes. Outcomes that are ready together share a frame.
 async fn send_outcomes(mut sender: FrameSender, mut outgoing: mpsc::Receiver<(u64, Outcome)>) {
     let mut ready = Vec::new();
     while outgoing

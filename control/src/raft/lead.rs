@@ -1,4 +1,4 @@
-//! Writes that only make sense from the leader that decided them.
+//! Writes that are valid only for the leader that decided them.
 
 use std::sync::Arc;
 
@@ -13,8 +13,9 @@ use super::{Raft, WriteError};
 use crate::limits;
 
 impl Raft {
-    /// Writes `entry` if this server leads in `term` without a break. What a leader concludes from silence
-    /// must not be written by its successor, nor by itself in a later term: others have led meanwhile.
+    /// Writes `entry` if this server has led in `term` without a break. A leader may conclude a fact from silence.
+    /// Its successor must not write that, nor may the leader itself in a later term, because other servers may
+    /// have led meanwhile.
     pub(crate) async fn write_as_leader(
         &self,
         term: u64,

@@ -1,15 +1,15 @@
 //! The durable log: votes, entries and the committed position, in numbered files on disk.
 //!
-//! Everything goes through one writer thread in the order it was asked for, so a vote and the entries
-//! after it never change places. Requests that arrive while a `fdatasync` runs share the next one. Every
-//! record carries a checksum. A record cut short by a crash at the end is removed at the next start and
-//! counted; damage anywhere else stops the server ([`OpenLogError::Damaged`]). After a failed write or
-//! `fdatasync` nothing is written any more and Raft stops: what the page cache holds is unknown then.
+//! All writes go through one writer thread in the order of the calls, so a vote and the entries after it never
+//! change places. Requests that arrive during a `fdatasync` share the next one. Every record carries a checksum. A
+//! record cut short by a crash at the end is removed at the next start and counted. Damage anywhere else stops the
+//! server ([`OpenLogError::Damaged`]). After a failed write or `fdatasync` nothing is written any more and Raft
+//! stops, because the content of the page cache is then unknown.
 //!
-//! **A full disk** does not count as such a failure. The room for a segment is taken before it is needed, and
-//! [`DiskHealth::Full`] is shown as soon as it cannot be. Then a whole segment is left for requests under
-//! way, for votes and for handing leadership over. Once that is used up, requests wait. When there is room
-//! they go on by themselves.
+//! **A full disk** does not count as such a failure. The space for a segment is allocated before it is needed, and
+//! a failed allocation sets [`DiskHealth::Full`] at once. A whole segment is then left for requests under way, for
+//! votes and for the transfer of leadership. Once that is used up, requests wait. They continue by themselves when
+//! there is space.
 
 pub(crate) mod failpoint;
 #[cfg(any(test, feature = "fuzz"))]
@@ -55,7 +55,7 @@ pub enum OpenLogError {
         #[source]
         source: io::Error,
     },
-    /// A newer version wrote it.
+    /// A newer version wrote the log.
     #[error(
         "the log's file {} has format {found}; this server understands up to {known}: start the newer version that wrote it",
         file.display()
@@ -63,10 +63,10 @@ pub enum OpenLogError {
     Newer {
         file: PathBuf,
         found: u32,
-        /// The newest format that is understood.
+        /// The newest format that this version reads.
         known: u32,
     },
-    /// A record that must be whole is not.
+    /// A record is damaged that must be whole.
     #[error(
         "the log is damaged in {}{}; nothing was changed. If this is the only server, move {} away and start again: it \
          goes on from its last snapshot and writes after that are lost. In a cluster of several, remove the server, \
@@ -77,7 +77,7 @@ pub enum OpenLogError {
     )]
     Damaged {
         dir: PathBuf,
-        /// The damaged file; the directory if it is not known.
+        /// The damaged file; the directory if the file is not known.
         file: PathBuf,
         /// The offset in the file at which its damaged record begins.
         offset: Option<u64>,
@@ -90,7 +90,7 @@ pub enum OpenLogError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum DiskHealth {
     Room,
-    /// It has not: no new change may be acknowledged by this server.
+    /// The disk has no space: this server may acknowledge no new change.
     Full {
         /// The directory that cannot grow.
         dir: PathBuf,
@@ -99,10 +99,10 @@ pub(crate) enum DiskHealth {
     },
 }
 
-/// How much room the log takes at a time.
+/// The sizes of the log's allocations.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LogSizes {
-    /// Bytes of one segment. Two are there at all times: the one written to and the next.
+    /// Bytes of one segment. Two segments exist at all times: the current one and the next.
     pub(crate) segment_bytes: u64,
     /// Bytes of the reserve.
     pub(crate) reserve_bytes: u64,
@@ -120,7 +120,7 @@ impl Default for LogSizes {
     }
 }
 
-/// The log. Clones share it; the last one to go ends its writer.
+/// The log. Clones share it; the drop of the last one ends its writer.
 #[derive(Clone, Debug)]
 pub(crate) struct LogStore {
     watch: LogWatch,
@@ -129,7 +129,7 @@ pub(crate) struct LogStore {
     _ending: Arc<WriterGuard>,
 }
 
-/// A look at the log that does not keep it open.
+/// A handle that reads the log's positions and does not keep the log open.
 #[derive(Clone)]
 pub(crate) struct LogWatch {
     shared: Arc<WriterState>,
@@ -169,7 +169,8 @@ impl Drop for WriterGuard {
 }
 
 impl LogStore {
-    /// Opens the log in `dir`, making it if it is not there. Keeps `guard` as long as it can be written to.
+    /// Opens the log in `dir` and creates it if it does not exist. Keeps `guard` as long as the log can be written
+    /// to.
     pub(crate) fn open(
         dir: &Path,
         guard: Arc<dyn Debug + Send + Sync>,
@@ -229,7 +230,7 @@ impl LogStore {
             _ending: Arc::new(ending),
         };
         if let Some(vote) = vote {
-            // A vote that was given is given: another one in its term would be a second.
+            // A vote that was granted stays granted: another vote in its term would be a second one.
             let (sender, _) = oneshot::channel();
             store
                 .ask_for(Record::Vote(vote), Completion::Other(sender))
@@ -238,33 +239,32 @@ impl LogStore {
         Ok(store)
     }
 
-    /// The end of the log that was acknowledged and is gone.
+    /// The acknowledged end that is missing from the log.
     pub(crate) fn lost(&self) -> Option<LogId> {
         self.lost
     }
 
-    /// Bytes cut off the end when it was opened: a write that a crash interrupted. It was never
-    /// acknowledged.
+    /// Bytes cut off the end at the opening. A crash had interrupted their write, so they were never acknowledged.
     pub(crate) fn bytes_cut(&self) -> u64 {
         self.bytes_cut
     }
 
-    /// A look at it.
+    /// A handle that reads the log's positions.
     pub(crate) fn watch(&self) -> LogWatch {
         self.watch.clone()
     }
 
-    /// Whether there is room to grow, and changes of it.
+    /// Whether the disk has space, and changes of that.
     pub(crate) fn disk(&self) -> watch::Receiver<DiskHealth> {
         self.watch.disk()
     }
 
-    /// The last entry that was purged; what a snapshot must at least reach.
+    /// The last purged entry; a snapshot must reach at least this entry.
     pub(crate) fn purged(&self) -> Option<LogId> {
         self.watch.purged()
     }
 
-    /// Changes what is in memory by `change` and hands the records to the writer, in one step.
+    /// Changes the state in memory by `change` and queues the records for the writer, in one step.
     fn change_and_enqueue(
         &self,
         change: impl FnOnce(&mut WriterQueue) -> io::Result<Request>,
@@ -287,7 +287,7 @@ impl LogStore {
             .unwrap_or_else(|_| Err(io::Error::other("the log's writer has ended")))
     }
 
-    /// Has one record written.
+    /// Queues one record for the writer.
     fn ask_for(&self, record: Record, done: Completion) -> io::Result<()> {
         self.change_and_enqueue(|inner| {
             let mut bytes = Vec::new();
@@ -306,7 +306,7 @@ impl LogStore {
         })
     }
 
-    /// Waits while too much waits for the disk.
+    /// Waits while too many bytes wait for the disk.
     async fn wait_for_queue(&self) -> io::Result<()> {
         loop {
             let shorter = self.watch.shared.shorter.notified();
@@ -321,8 +321,8 @@ impl LogStore {
         }
     }
 
-    /// The entries of `[from, to)` that there are.
-    /// The greatest end up to `to` so that the entries from `from` have at most `bytes_max`, or are one.
+    /// Returns the greatest end up to `to` so that the entries from `from` have at most `bytes_max`, or are a
+    /// single entry.
     fn end_within(&self, from: u64, to: u64, bytes_max: u64) -> u64 {
         let shared = self.watch.shared.lock();
         let after = |index: u64| shared.entries.bytes_after(index);
@@ -362,7 +362,7 @@ impl LogStore {
 }
 
 impl LogWatch {
-    /// Whether there is room to grow, and changes of it.
+    /// Whether the disk has space, and changes of that.
     pub(crate) fn disk(&self) -> watch::Receiver<DiskHealth> {
         self.shared.health.subscribe()
     }
@@ -372,31 +372,31 @@ impl LogWatch {
         self.shared.lock().entries.positions.last
     }
 
-    /// The last entry that was purged; what a snapshot must at least reach.
+    /// The last purged entry; a snapshot must reach at least this entry.
     pub(crate) fn purged(&self) -> Option<LogId> {
         self.shared.lock().entries.positions.purged
     }
 
-    /// Bytes of the entries after `index`, roughly as in memory.
+    /// Approximate bytes in memory of the entries after `index`.
     pub(crate) fn bytes_after(&self, index: u64) -> u64 {
         self.shared.lock().entries.bytes_after(index)
     }
 
-    /// Gives the reserve up for something that makes room. Until [`Self::take_back_reserve`] the log takes
-    /// no room.
+    /// Releases the reserve for an operation that frees space. Until [`Self::take_back_reserve`] the log allocates
+    /// no space.
     pub(crate) fn release_reserve(&self) -> io::Result<()> {
         self.shared.lock().reserve_lent = true;
         self.dir.give_up_reserve()
     }
 
-    /// The log may take room again, and the reserve first.
+    /// Allows the log to allocate space again; it allocates the reserve first.
     pub(crate) fn take_back_reserve(&self) {
         self.shared.lock().reserve_lent = false;
         self.shared.wake();
     }
 }
 
-/// `range` as a half-open one.
+/// Converts `range` into a half-open range.
 fn half_open(range: &impl RangeBounds<u64>) -> (u64, u64) {
     let from = match range.start_bound() {
         Bound::Included(index) => *index,
@@ -420,7 +420,7 @@ impl RaftLogReader<TypeConfig> for LogStore {
         self.entries(from, to).await
     }
 
-    /// Returns the entries for one message to a follower: as much as fits, one entry at the least.
+    /// Returns the entries for one message to a follower: as many as fit, but at least one.
     async fn limited_get_log_entries(&mut self, start: u64, end: u64) -> io::Result<Vec<Entry>> {
         if start >= end {
             return Ok(Vec::new());
@@ -429,7 +429,7 @@ impl RaftLogReader<TypeConfig> for LogStore {
         self.entries(start, end).await
     }
 
-    /// Bounded steps: a start may have to apply more entries than fit in memory at once.
+    /// The steps are bounded: a start may have to apply more entries than fit in memory at once.
     async fn entries_stream<RB>(
         &mut self,
         range: RB,
@@ -491,11 +491,11 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         inner.check()?;
         let positions = &mut inner.entries.positions;
         if positions.last.is_none_or(|last| last < committed) {
-            // Only a hint for the next start, and the log cannot point past its end.
+            // The position is only a hint for the next start, and the log must not point past its end.
             return Ok(());
         }
         positions.take(&Record::Committed(committed));
-        // Without a write of its own: the next frame carries it to disk.
+        // This needs no write of its own: the next frame writes it to disk.
         inner.hint = Some(committed);
         Ok(())
     }
@@ -510,7 +510,7 @@ impl RaftLogStorage<TypeConfig> for LogStore {
         I::IntoIter: OptionalSend,
     {
         self.wait_for_queue().await?;
-        // Encoded before the lock is taken: readers do not wait for it.
+        // The records are encoded before the lock is taken, so that readers do not wait for it.
         let mut bytes = Vec::new();
         let mut places = Vec::new();
         let mut appended = Vec::new();

@@ -1,7 +1,8 @@
 //! A server whose log lost entries that it had acknowledged.
 //!
-//! Its vote counted for them: a candidate without them could win with it now, and what was committed would be gone. So until
-//! it has been brought up to date it votes only for candidates that have them, and does not stand for election.
+//! This server's vote counted for those entries. A candidate without them could now win with this vote, and
+//! committed entries would be lost. So until the log has them again, this server votes only for candidates that
+//! have them, and starts no election.
 
 use openraft::async_runtime::WatchReceiver;
 
@@ -9,7 +10,7 @@ use super::log::LogWatch;
 use super::machine::Machine;
 use super::types::{LogId, TypeConfig};
 
-/// The end that is gone, if any, and the log that is to reach it again.
+/// The lost end, if any, and the log that must reach it again.
 #[derive(Debug)]
 pub(super) struct LostEnd {
     lost: Option<LogId>,
@@ -21,7 +22,7 @@ impl LostEnd {
         Self { lost, log }
     }
 
-    /// The index of the last entry that is missing still.
+    /// The index of the last entry that is still missing.
     pub(super) fn owed(&self) -> Option<u64> {
         self.missing().map(|lost| lost.index)
     }
@@ -30,7 +31,7 @@ impl LostEnd {
         self.lost.filter(|lost| Some(*lost) > self.log.last())
     }
 
-    /// Why a candidate whose log ends with `last` gets no vote.
+    /// The reason why a candidate whose log ends with `last` gets no vote.
     pub(super) fn objection(&self, last: Option<LogId>) -> Option<String> {
         let lost = self.missing().filter(|lost| Some(*lost) > last)?;
         Some(format!(
@@ -39,7 +40,7 @@ impl LostEnd {
         ))
     }
 
-    /// Keeps `raft` from standing for election until the log has the end again.
+    /// Keeps `raft` from starting elections until the log has the end again.
     pub(super) fn stand_back(&self, raft: openraft::Raft<TypeConfig, Machine>) {
         let Some(lost) = self.missing() else { return };
         tracing::error!(
@@ -52,7 +53,7 @@ impl LostEnd {
         tokio::spawn(async move {
             let mut metrics = raft.metrics();
             while Some(lost) > log.last() {
-                // Every entry changes the metrics. An error means that Raft is gone.
+                // Every entry changes the metrics. An error means that Raft has stopped.
                 if metrics.changed().await.is_err() {
                     return;
                 }

@@ -34,7 +34,7 @@ pub(crate) struct Machine {
     state: State,
     last_applied: Option<LogId>,
     membership: StoredMembership,
-    /// A saved snapshot of which some chunks have arrived.
+    /// The received chunks of a saved snapshot.
     restoring: Option<ReceivedChunks>,
     restored: LastRestored,
     collections: Collections,
@@ -44,7 +44,7 @@ pub(crate) struct Machine {
     snapshots: SnapshotStore,
 }
 
-/// Entries that are applied and that nobody sees yet, and who waits for them.
+/// Entries that are applied and not published, and the callers that wait for them.
 #[derive(Default)]
 struct UnpublishedEntries {
     entries: PendingResults,
@@ -52,7 +52,7 @@ struct UnpublishedEntries {
     count: usize,
 }
 
-/// A state as it was, on its way to a file.
+/// A copy of the state that is being written to a file.
 #[derive(Debug)]
 pub(crate) struct Builder {
     contents: Arc<Contents>,
@@ -60,7 +60,7 @@ pub(crate) struct Builder {
 }
 
 impl Machine {
-    /// Goes on from `restored`.
+    /// Continues from `restored`.
     pub(crate) fn new(
         published: Arc<Published>,
         snapshots: SnapshotStore,
@@ -101,7 +101,7 @@ impl Machine {
         self.outdated.take(outdated);
     }
 
-    /// Which restore was carried out last.
+    /// The last restore that was carried out.
     pub(super) fn restored(&self) -> LastRestored {
         self.restored.clone()
     }
@@ -116,7 +116,7 @@ impl Machine {
             .publish(self.state.clone(), self.index(), entries)
     }
 
-    /// Publishes what was applied and answers whoever waits for it.
+    /// Publishes the applied entries and answers the callers that wait for them.
     fn show(&mut self, unshown: &mut UnpublishedEntries) {
         let UnpublishedEntries {
             entries,
@@ -136,8 +136,8 @@ impl Machine {
         self.outdated.take(outdated);
     }
 
-    /// Applies one entry. An entry that cannot be understood stops Raft before it changes anything. Those before are shown
-    /// first if it takes long.
+    /// Applies one entry. An unreadable entry stops Raft before it changes anything. Earlier entries are published
+    /// first if this one takes long.
     fn apply_entry(
         &mut self,
         entry: Entry,
@@ -147,7 +147,7 @@ impl Machine {
         let response = match entry.payload {
             EntryPayload::Blank => None,
             EntryPayload::Membership(membership) => {
-                // The first servers' random numbers are in the log, so every server derives the same tag.
+                // The log has the random numbers of the first servers, so every server derives the same tag.
                 if self.membership == StoredMembership::default() {
                     let servers = membership.nodes().map(|(server_id, _)| *server_id);
                     self.state.set_cluster(ClusterTag::of_servers(servers));
@@ -218,7 +218,7 @@ impl Machine {
     }
 }
 
-/// Whether `error` says that there is no room.
+/// Whether `error` reports a full disk.
 fn is_full(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -226,7 +226,7 @@ fn is_full(error: &io::Error) -> bool {
     )
 }
 
-/// The entry in `logged`.
+/// Decodes the entry in `logged`.
 pub(super) fn decode(index: LogIndex, logged: &EncodedCommand) -> io::Result<fsm::Entry> {
     if logged.format > fsm::VERSION {
         return Err(io::Error::new(
@@ -307,7 +307,7 @@ impl RaftStateMachine<TypeConfig> for Machine {
 impl RaftSnapshotBuilder<TypeConfig> for Builder {
     type SnapshotData = SnapshotFile;
 
-    /// A full disk is waited out: openraft takes an error for the end.
+    /// A full disk is waited out, because openraft treats an error as fatal.
     async fn build_snapshot(&mut self) -> io::Result<Snapshot> {
         let mut is_logged = false;
         loop {

@@ -1,7 +1,7 @@
-//! The cluster's members, and how they change.
+//! The cluster's members and their changes.
 //!
-//! A server joins as a learner, which receives entries and does not vote, and votes once it has caught up.
-//! One change is under way at a time; a change goes through both majorities, the old and the new.
+//! A server joins as a learner, which receives entries and does not vote. It gets its vote once it has caught up.
+//! One change is under way at a time; a change needs both majorities, the old and the new.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{MutexGuard, PoisonError};
@@ -35,25 +35,25 @@ pub enum ChangeServersError {
     /// Another change is under way.
     #[error("another change of the servers is under way: try again when it is done")]
     InProgress,
-    /// It is not done.
+    /// The change was not made.
     #[error("{reason}")]
     Refused {
-        /// The cause, and what to do.
+        /// The cause, and the action to take.
         reason: String,
     },
-    /// It was not done in time; it may still be.
+    /// The change was not made in time; it may still be made.
     #[error(
         "the change of the servers was not committed within {waited:?}, and may still be: look at `muster operator raft list-peers`"
     )]
     Timeout {
-        /// How long it was waited for.
+        /// How long the caller waited.
         waited: Duration,
     },
     #[error("raft has stopped: {reason}; see the server's messages, then start it again")]
     Stopped { reason: String },
 }
 
-/// Servers that lack entries, the last one that each has, and since when that is so.
+/// Servers that lack entries: the last entry of each, and the time since when it has not changed.
 pub(super) type StalledServers = BTreeMap<u64, (Option<u64>, Instant)>;
 
 impl ChangeServersError {
@@ -65,7 +65,7 @@ impl ChangeServersError {
 }
 
 impl Raft {
-    /// Whether this server belongs to a cluster, or did.
+    /// Whether this server belongs or has belonged to a cluster.
     pub(crate) fn founded(&self) -> bool {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow_watched();
@@ -83,7 +83,7 @@ impl Raft {
             .collect()
     }
 
-    /// The members; contact and position are known to the leader alone.
+    /// The members. Only the leader has their contact times and positions.
     pub(crate) fn members(&self) -> Vec<MemberRecord> {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow_watched();
@@ -91,7 +91,7 @@ impl Raft {
         let voters: BTreeSet<u64> = membership.voter_ids().collect();
         let last_log_index = metrics.last_log_index.unwrap_or(0);
         let mut stalls = self.stalls();
-        // Only a leader knows how far the others are.
+        // Only a leader has the positions of the others.
         let is_leader = metrics.replication.is_some();
         stalls.retain(|server_id, _| is_leader && membership.get_node(server_id).is_some());
         let mut record = |(server_id, node): (&u64, &ServerNode)| {
@@ -147,14 +147,14 @@ impl Raft {
         self.stalls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Founds the cluster of `servers`. Doing it at several of them is safe if all name the same.
+    /// Founds the cluster of `servers`. Several servers may do it safely if all give the same list.
     pub(crate) async fn found(&self, servers: &[PeerInfo]) -> Result<(), ChangeServersError> {
         let members: BTreeMap<u64, ServerNode> = servers
             .iter()
             .map(|known| (known.server_id, known.node.clone()))
             .collect();
         match self.raft.initialize(members).await {
-            // Founded already, which is what was wanted.
+            // The cluster exists already, which is the requested result.
             Ok(()) | Err(RaftError::APIError(InitializeError::NotAllowed(_))) => Ok(()),
             Err(RaftError::APIError(error)) => Err(ChangeServersError::refused(error.to_string())),
             Err(RaftError::Fatal(fatal)) => Err(ChangeServersError::Stopped {
@@ -163,12 +163,12 @@ impl Raft {
         }
     }
 
-    /// Adds a server that does not vote yet, or notes its newer address.
+    /// Adds a server without a vote, or records its newer address.
     pub(crate) async fn add_learner(&self, known: PeerInfo) -> Result<(), ChangeServersError> {
         let nodes = BTreeMap::from([(known.server_id, known.node)]);
         let known_before = self.member_ids().contains(&known.server_id);
         let change = if known_before {
-            // Safe: the certificate says who it is, and its number is on its disk.
+            // This is safe: the certificate proves the server's name, and its number is on its disk.
             ChangeMembers::SetNodes(nodes)
         } else {
             ChangeMembers::AddNodes(nodes)
@@ -176,7 +176,7 @@ impl Raft {
         self.change(change).await
     }
 
-    /// Lets learners vote.
+    /// Gives learners their votes.
     pub(crate) async fn promote(
         &self,
         server_ids: BTreeSet<u64>,
@@ -192,7 +192,7 @@ impl Raft {
             .iter()
             .any(|member| member.server_id == server_id && member.voter);
         if votes {
-            // It leaves the membership with its vote: nothing is retained as a learner.
+            // The server leaves the membership with its vote, and does not stay as a learner.
             self.change(ChangeMembers::RemoveVoters(ids)).await
         } else {
             self.change(ChangeMembers::RemoveNodes(ids)).await
@@ -231,7 +231,7 @@ impl Raft {
         }
     }
 
-    /// The voter besides this server that knows most and answers.
+    /// The most up-to-date voter that answers, without this server.
     pub(crate) fn successor(&self) -> Option<u64> {
         self.members()
             .into_iter()
@@ -242,7 +242,7 @@ impl Raft {
             .map(|member| member.server_id)
     }
 
-    /// Hands leadership to `to`, or to the most up-to-date voter if that is `None`. Returns the new leader.
+    /// Transfers leadership to `to`, or to the most up-to-date voter if that is `None`. Returns the new leader.
     pub(crate) async fn transfer(&self, to: Option<u64>) -> Result<LeaderInfo, ChangeServersError> {
         let Some(to) = to.or_else(|| self.successor()) else {
             return Err(ChangeServersError::refused(
@@ -300,7 +300,7 @@ impl Raft {
     }
 }
 
-/// Whether the leader has heard of a member lately.
+/// Whether the leader had a recent contact with a member.
 pub(crate) fn is_healthy(member: &MemberRecord) -> bool {
     member
         .last_contact_ms

@@ -1,8 +1,8 @@
 //! Raft's messages between servers.
 //!
-//! Entries go over one long stream per follower, many on the way at a time and answered in order; votes and
-//! heartbeats are requests of their own, on the same connection but sent first; snapshots have a connection
-//! to themselves. Messages are in the encoding of `wire::codec`.
+//! Entries use one long stream for each follower, with many under way at a time and answers in order. Votes and
+//! heartbeats are requests of their own, on the same connection but sent first. Snapshots have their own
+//! connection. Messages use the encoding of `wire::codec`.
 
 mod backoff;
 mod snapshot;
@@ -33,11 +33,11 @@ use super::types::TypeConfig;
 use crate::peers::message::{PeerInfo, PeerReply, PeerRequest, RaftCall, ServerNode};
 use crate::peers::{PeerChannel, PeerError, Peers};
 
-/// Makes ways to other servers.
+/// The factory of clients for other servers.
 #[derive(Clone, Debug)]
 pub(crate) struct Network(pub(crate) Peers);
 
-/// The way to one other server.
+/// The client of one other server.
 #[derive(Clone, Debug)]
 pub(crate) struct Follower {
     peers: Peers,
@@ -85,7 +85,7 @@ fn unreachable<E: std::error::Error + 'static>(error: &E) -> RPCError<TypeConfig
     RPCError::Unreachable(Unreachable::new(error))
 }
 
-/// The error for Raft: a lost answer is tried again at once, any other error after a pause.
+/// The error for Raft: openraft retries a lost answer at once, and any other error after a pause.
 fn rpc_error(error: &PeerError) -> RPCError<TypeConfig> {
     match error {
         PeerError::Lost { .. } => RPCError::Network(NetworkError::new(error)),
@@ -197,7 +197,7 @@ impl RaftNetworkV2<TypeConfig> for Follower {
     }
 }
 
-/// Sends what `input` holds until it ends. The stream's window holds it back while the follower is slow.
+/// Sends the items of `input` until it ends. The stream's window pauses this while the follower is slow.
 async fn send_entries<S>(mut sender: FrameSender, mut input: S)
 where
     S: Stream<Item = AppendEntriesRequest<TypeConfig>> + Unpin,
@@ -232,7 +232,7 @@ fn answers(
     })
 }
 
-/// The other end: what other servers' Rafts ask.
+/// The receiving end: requests of other servers' Rafts.
 impl Raft {
     /// Answers one message.
     pub(crate) async fn answer(&self, kind: RaftCall, body: &[u8]) -> PeerReply {
@@ -297,7 +297,7 @@ impl Raft {
         let mut answers = Box::pin(self.raft.stream_append(requests));
         while let Some(answer) = answers.next().await {
             let Ok(answer) = answer else {
-                // Raft has stopped, which is said elsewhere.
+                // Raft has stopped, which `Raft::failed` reports.
                 return;
             };
             if sender.send(&answer).await.is_err() {

@@ -1,7 +1,7 @@
-//! The index up to which a read must see.
+//! The read index: the index that a server must have applied before it answers a read.
 //!
-//! Reads that wait together share one question to the leader, and those that come while it is asked share
-//! the next: the answer to a read must be younger than the read.
+//! Reads that wait together share one request to the leader. Reads that arrive during the request share the next
+//! one, because the read index must be newer than the read.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,27 +22,27 @@ use crate::limits;
 use crate::peers::Peers;
 use crate::peers::message::{PeerReply, PeerRequest};
 
-/// The reason why nobody gives the index of a read.
+/// The reason why no read index is available.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum NoIndex {
-    /// Nobody leads, or the former leader does not lead any more.
+    /// No server leads, or the former leader does not lead any more.
     NotLeader,
     Stopped(String),
 }
 
 type Answer = oneshot::Sender<Result<LogIndex, NoIndex>>;
 
-/// Asks for read indexes, many at a time.
+/// Requests read indexes, many reads at a time.
 #[derive(Debug)]
 pub(super) struct Reads {
     leader: mpsc::Sender<Answer>,
     linearizable: mpsc::Sender<Answer>,
-    /// The term in which this server leads and has applied everything from before.
+    /// The term in which this server leads and has applied every earlier entry.
     caught_up: Arc<AtomicU64>,
     _tasks: [AbortOnDropHandle<()>; 2],
 }
 
-/// The parts that a question needs.
+/// The parts that a request needs.
 #[derive(Clone, Debug)]
 struct ReadRequest {
     raft: openraft::Raft<TypeConfig, Machine>,
@@ -86,7 +86,7 @@ impl ReadRequest {
         while waiting.recv_many(&mut batch, limits::READS_MAX).await > 0 {
             let index = self.request_index().await;
             for answer in batch.drain(..) {
-                // A reader that is gone does not want to know.
+                // The reader may have gone away.
                 drop(answer.send(index.clone()));
             }
         }
@@ -139,12 +139,12 @@ async fn read_index(
 }
 
 impl Raft {
-    /// The index up to which a read must see, if this server leads.
+    /// The read index, if this server leads.
     pub(crate) async fn read_index_here(&self, linearizable: bool) -> Option<LogIndex> {
         read_index(&self.raft, linearizable).await.ok()
     }
 
-    /// The index up to which a read must see; asked for until `deadline` while nobody leads.
+    /// The read index. Repeats the request until `deadline` while no server leads.
     pub(crate) async fn read_index(
         &self,
         linearizable: bool,
@@ -163,7 +163,7 @@ impl Raft {
             leadership.borrow_and_update();
             let (answer, receiver) = oneshot::channel();
             let asked = async {
-                // An error means that the task is gone, which the receiver tells.
+                // An error means that the task has stopped; the receiver reports that.
                 drop(reads.send(answer).await);
                 receiver.await
             };
@@ -192,8 +192,8 @@ impl Raft {
         }
     }
 
-    /// Whether this server certainly leads and has applied all that was acknowledged: then its state is what a
-    /// leader answers with.
+    /// Whether this server certainly leads and has applied every acknowledged entry. In that case its state may
+    /// answer a leader's read.
     fn leads_by_lease(&self) -> bool {
         let caught_up = self.reads.caught_up.load(Ordering::Acquire);
         if own_term(&self.leadership) != Some(caught_up) {
@@ -217,7 +217,7 @@ impl Raft {
             .is_some_and(|at| at.elapsed() < LEASE)
     }
 
-    /// Notes that a barrier has passed in the term in which this server leads.
+    /// Records that a barrier has passed in the term in which this server leads.
     pub(super) fn note_caught_up(&self, leadership: &watch::Receiver<Leadership>) {
         if let Some(term) = own_term(leadership)
             && self.applied_own_term(term)
@@ -226,7 +226,7 @@ impl Raft {
         }
     }
 
-    /// Whether an entry of `term` is applied here; with it, everything from before is.
+    /// Whether an entry of `term` is applied here. In that case every earlier entry is applied too.
     fn applied_own_term(&self, term: u64) -> bool {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow_watched();
@@ -238,14 +238,13 @@ impl Raft {
 
 /// The term in which this server leads.
 ///
-/// The leadership is borrowed on its own. A borrow waits for a writer, so borrowing Raft's metrics meanwhile
-/// could wait for ever.
+/// The leadership is borrowed alone. A borrow waits for a writer, so also borrowing Raft's metrics could deadlock.
 fn own_term(leadership: &watch::Receiver<Leadership>) -> Option<u64> {
     let now = leadership.borrow();
     now.is_self().then_some(now.term)
 }
 
-/// How long a quorum's word holds. Less than followers wait before they let another lead, by the time that
-/// clocks may run apart.
+/// How long a quorum's confirmation is valid. It is shorter than the time before followers vote for another
+/// server. The difference covers the drift of clocks.
 const LEASE: Duration = Duration::from_millis(600);
 const _: () = assert!(LEASE.as_millis() < limits::RAFT_ELECTION_MAX.as_millis());

@@ -1,10 +1,10 @@
-//! Frees replaced states on a thread beside the applier.
+//! Frees replaced states on a thread of its own.
 //!
-//! An old root may own a slice of garbage, or after a restore a whole state. The thread frees it where nobody
-//! waits for that.
+//! An old root may own a slice of garbage, or after a restore a whole state. The thread frees it without a waiting
+//! caller.
 //!
-//! The queue to the thread is short, because its states take memory: if it is full the applier frees by
-//! itself. The thread ends when the applier is gone and all is freed.
+//! The queue to the thread is short, because its states use memory. If it is full, the applier frees the state
+//! itself. The thread ends when the applier is dropped and all states are freed.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -17,10 +17,10 @@ use crate::published::{Published, Retired};
 /// The thread's name.
 const NAME: &str = "outdated states";
 
-/// The way to the thread.
+/// The sender to the thread.
 #[derive(Debug)]
 pub(super) struct StateReclaimer {
-    /// `None` where no thread could be started.
+    /// The queue of the thread; `None` if no thread could be started.
     queue: Option<SyncSender<Retired>>,
     published: Arc<Published>,
 }
@@ -42,7 +42,7 @@ impl StateReclaimer {
         Self { queue, published }
     }
 
-    /// Has `outdated` freed by the thread; here if it is little, or that is behind.
+    /// Sends `outdated` to the thread. Frees it here if it has few rows, or if the thread is behind.
     pub(super) fn take(&self, outdated: Retired) {
         if outdated.rows < limits::OUTDATED_ROWS_MIN {
             return;
@@ -84,7 +84,7 @@ mod tests {
     #[test]
     fn applier_frees_states_when_queue_is_full() {
         let published = Arc::new(Published::new().0);
-        // Nobody takes anything out.
+        // No thread receives from this queue.
         let (sender, receiver) = sync_channel(limits::OUTDATED_STATES_MAX);
         let dropper = StateReclaimer {
             queue: Some(sender),

@@ -1,13 +1,13 @@
-//! Putting a saved snapshot in the place of the state, on all servers at once.
+//! The replacement of the state by a saved snapshot, on all servers at once.
 //!
-//! The snapshot goes through the log: a beginning, its bytes in chunks, and a commit. Every server gathers
-//! the chunks, and exchanges its state where it applies the commit, so that all of them do it at the same
-//! entry. Writes before that entry are gone with the old state; writes after it apply to the restored one.
-//! Membership stays as it is. Until the commit nothing has changed: an attempt whose leader goes away is
-//! void, and the next beginning forgets its chunks.
+//! The snapshot goes through the log: a beginning, its bytes in chunks, and a commit. Every server gathers the
+//! chunks and replaces its state when it applies the commit, so all servers do it at the same entry. Writes before
+//! that entry are lost with the old state; writes after it apply to the restored one. The membership stays as it
+//! is. Until the commit the state has not changed. An attempt whose leader dies is void, and the next beginning
+//! drops its chunks.
 //!
-//! Ids are derived from log indexes, so indexes never go back: into a cluster whose log is shorter than the
-//! snapshot's, the leader writes empty entries first until it is as long.
+//! Ids are derived from log indexes, so indexes must never go back. If the cluster's log is shorter than the
+//! snapshot's, the leader first writes empty entries until it is as long.
 
 pub(super) mod step;
 
@@ -30,13 +30,13 @@ const EMPTY_ENTRIES: u64 = 4096;
 /// The reason why a snapshot was not restored. Nothing has changed.
 #[derive(Debug, thiserror::Error)]
 pub enum RestoreSnapshotError {
-    /// It is too large.
+    /// The snapshot is too large.
     #[error("the snapshot has {bytes} bytes, a restore takes up to {BYTES_MAX}")]
     TooLarge { bytes: u64 },
-    /// Its file cannot be read.
+    /// The snapshot's file cannot be read.
     #[error("the snapshot cannot be read")]
     Read(#[from] io::Error),
-    /// The log does not take it.
+    /// The log does not accept the restore.
     #[error("the restore was given up: {reason}; nothing has changed, try again")]
     Write { reason: String },
     /// Another restore began meanwhile, or leadership changed.
@@ -45,7 +45,7 @@ pub enum RestoreSnapshotError {
 }
 
 impl Raft {
-    /// Takes a snapshot of all that is applied here and opens it.
+    /// Takes a snapshot of everything applied here and opens it.
     pub(crate) async fn save_snapshot(&self) -> Result<SnapshotReader, WriteError> {
         self.snapshot().await?;
         let stopped = |reason: String| WriteError::Stopped { reason };
@@ -54,13 +54,13 @@ impl Raft {
         file.reader().map_err(|error| stopped(error.to_string()))
     }
 
-    /// Takes the bytes of a saved snapshot, for [`Self::restore_snapshot`].
+    /// Creates the writer that receives the bytes of a saved snapshot, for [`Self::restore_snapshot`].
     pub(crate) fn receive_snapshot(&self) -> io::Result<SnapshotWriter> {
         self.snapshots.receive()
     }
 
-    /// Puts `saved` in the place of the state of all servers. Works on the leader. Returns the entry with
-    /// which it has happened.
+    /// Replaces the state of all servers by `saved`. Works only on the leader. Returns the index of the entry that
+    /// replaced the state.
     pub(crate) async fn restore_snapshot(
         &self,
         saved: SavedSnapshot,
@@ -99,7 +99,7 @@ impl Raft {
         Ok(LogIndex(index))
     }
 
-    /// Makes the log reach `index`.
+    /// Extends the log to `index`.
     async fn lengthen(&self, index: u64) -> Result<(), RestoreSnapshotError> {
         let empty = logged(&RestoreStep::Empty)?;
         loop {

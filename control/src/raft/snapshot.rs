@@ -1,18 +1,18 @@
-//! Snapshot files: the state as records, so that it is never needed twice in memory.
+//! Snapshot files: the state as records, so that memory never holds it twice.
 //!
 //! ```text
 //! magic "MUSTSNAP" | u32 format | u32 length | head
 //!   | zstd( (u32 length | record)* | u32::MAX | u64 records ) | u32 crc
 //! ```
 //!
-//! Numbers are little endian; the checksum (CRC-32, IEEE) covers every byte before it. The head is the last
-//! log position, the membership, and the version of each table: what a newer server wrote is refused by name
-//! before anything is read. A file is written under a temporary name, synced piece by piece, renamed, and its
-//! directory synced: a snapshot with its final name is whole, or the disk lied and its checksum says so.
-//! Files are named by position, so the newest has the greatest name. [`limits::SNAPSHOTS_KEPT`] are kept.
+//! Numbers are little endian; the checksum (CRC-32, IEEE) covers every byte before it. The head is the last log
+//! position, the membership, and the version of each table. A newer server's file is refused by name before its
+//! records are read. A file is written under a temporary name, synced piece by piece and renamed, and its
+//! directory is synced. A snapshot with its final name is whole, unless the disk lost data, which the checksum
+//! detects. Files are named by position, so the newest has the greatest name. [`limits::SNAPSHOTS_KEPT`] are kept.
 //!
-//! A snapshot is written by a thread of its own, from a state that stays as it is while entries are applied.
-//! One that is received is read and checked before Raft hears of it; installing it is exchanging pointers.
+//! A thread of its own writes a snapshot, from a state that does not change while entries are applied. A received
+//! snapshot is read and checked before Raft gets it; its installation is an exchange of pointers.
 
 mod format;
 #[cfg(any(test, feature = "fuzz"))]
@@ -38,7 +38,7 @@ pub use format::{ReadSnapshotError, SnapshotInfo, TableInfo};
 
 const SUFFIX: &str = ".snap";
 const TEMPORARY_SUFFIX: &str = ".tmp";
-/// A saved snapshot on its way back.
+/// The name of a saved snapshot that is being received for a restore.
 const RECEIVED: &str = "received";
 
 /// A complete snapshot on disk.
@@ -46,7 +46,7 @@ const RECEIVED: &str = "received";
 pub(crate) struct SnapshotFile {
     /// The path of the file.
     pub(crate) path: PathBuf,
-    /// The contents, if the file was read already.
+    /// The contents, if the file has been read.
     contents: Option<Arc<Contents>>,
 }
 
@@ -54,21 +54,21 @@ pub(crate) struct SnapshotFile {
 #[derive(Debug)]
 pub(crate) struct RestoredSnapshot {
     pub(crate) contents: Arc<Contents>,
-    /// The file it came from.
+    /// The file of the snapshot.
     pub(crate) file: SnapshotFile,
 }
 
-/// The directory of snapshots. Clones share what they know of it.
+/// The directory of snapshots. Clones share its state.
 #[derive(Clone, Debug)]
 pub(crate) struct SnapshotStore {
     dir: PathBuf,
     newest: Arc<Mutex<Option<(SnapshotMeta, SnapshotFile)>>>,
-    /// Held by a restore.
+    /// A lock that is held by a restore.
     pub(crate) restoring: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl SnapshotFile {
-    /// The snapshot of position `meta` that has arrived at `path`: read, checked, and kept for the machine.
+    /// Reads and checks the snapshot of position `meta` that has arrived at `path`, and keeps it for the machine.
     /// Blocks on the disk.
     pub(crate) fn received(path: &Path, meta: &SnapshotMeta) -> Result<Self, ReadSnapshotError> {
         let contents = format::read(path)?;
@@ -94,7 +94,7 @@ impl SnapshotFile {
         }
     }
 
-    /// Reads its bytes. The file stays readable though a newer one takes its place.
+    /// Opens a reader of the file's bytes. The file stays readable even if a newer one replaces it.
     pub(crate) fn reader(&self) -> io::Result<SnapshotReader> {
         let file = File::open(&self.path)?;
         let bytes = file.metadata()?.len();
@@ -102,7 +102,7 @@ impl SnapshotFile {
     }
 }
 
-/// Reads a snapshot's bytes.
+/// A reader of a snapshot's bytes.
 #[derive(Debug)]
 pub struct SnapshotReader {
     file: File,
@@ -110,13 +110,13 @@ pub struct SnapshotReader {
 }
 
 impl SnapshotReader {
-    /// Bytes of the whole.
+    /// Bytes of the whole file.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Begins again.
+    /// Moves back to the beginning.
     ///
     /// # Errors
     ///
@@ -125,7 +125,7 @@ impl SnapshotReader {
         self.file.rewind()
     }
 
-    /// The next bytes, a bounded number; `None` at the end. Blocks on the disk.
+    /// Reads the next bytes, a bounded number; `None` at the end. Blocks on the disk.
     ///
     /// # Errors
     ///
@@ -138,14 +138,14 @@ impl SnapshotReader {
     }
 }
 
-/// Takes a saved snapshot's bytes. Dropped before it is finished, it leaves nothing.
+/// A writer for a saved snapshot's bytes. Dropped before it is finished, it leaves no file.
 #[derive(Debug)]
 pub struct SnapshotWriter {
     file: File,
     saved: SavedSnapshot,
 }
 
-/// A saved snapshot that was read and checked. Its file goes with it.
+/// A saved snapshot that was read and checked. Its drop removes the file.
 #[derive(Debug)]
 pub struct SavedSnapshot {
     path: PathBuf,
@@ -153,20 +153,20 @@ pub struct SavedSnapshot {
 }
 
 impl SnapshotWriter {
-    /// Adds bytes. Blocks on the disk.
+    /// Appends bytes. Blocks on the disk.
     ///
     /// # Errors
     ///
-    /// If they cannot be written.
+    /// An I/O error if the bytes cannot be written.
     pub fn write_chunk(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.file.write_all(bytes)
     }
 
-    /// Reads and checks all that was written. Blocks on the disk.
+    /// Reads and checks all written bytes. Blocks on the disk.
     ///
     /// # Errors
     ///
-    /// [`ReadSnapshotError`], with the file gone.
+    /// [`ReadSnapshotError`]; in that case the file is removed.
     pub fn finish(self) -> Result<SavedSnapshot, ReadSnapshotError> {
         let Self { file, mut saved } = self;
         drop(file);
@@ -177,13 +177,13 @@ impl SnapshotWriter {
 }
 
 impl SavedSnapshot {
-    /// The last entry in it.
+    /// The last entry in the snapshot.
     #[must_use]
     pub fn index(&self) -> u64 {
         self.index
     }
 
-    /// Reads its bytes.
+    /// Opens a reader of the file's bytes.
     pub(crate) fn reader(&self) -> io::Result<SnapshotReader> {
         SnapshotFile::at(&self.path).reader()
     }
@@ -198,7 +198,7 @@ impl Drop for SavedSnapshot {
 }
 
 impl SnapshotStore {
-    /// Opens `dir`, making it if it is not there, and removes what a crash left unfinished.
+    /// Opens `dir`, creates it if it does not exist, and removes unfinished files of a crash.
     pub(crate) fn open(dir: &Path) -> io::Result<Self> {
         private::create_dir(dir)?;
         for entry in fs::read_dir(dir)? {
@@ -230,7 +230,7 @@ impl SnapshotStore {
         Ok(paths.iter().map(|path| SnapshotFile::at(path)).collect())
     }
 
-    /// The last entries in the snapshots that are kept, newest first.
+    /// The last entry of each kept snapshot, newest first.
     pub(crate) fn indexes(&self) -> io::Result<Vec<u64>> {
         let files = self.files()?;
         let index = |file: &SnapshotFile| {
@@ -240,18 +240,18 @@ impl SnapshotStore {
         Ok(files.iter().filter_map(index).collect())
     }
 
-    /// Removes all snapshots but the newest, to make room.
+    /// Removes all snapshots but the newest, to free space.
     pub(crate) fn keep_one(&self) -> io::Result<()> {
         self.prune(1)
     }
 
-    /// Writes `contents` as the newest snapshot and removes those that are not kept. Blocks on the disk.
+    /// Writes `contents` as the newest snapshot and removes snapshots beyond the kept number. Blocks on the disk.
     pub(crate) fn write(&self, contents: &Contents) -> io::Result<SnapshotFile> {
         let path = self.path_of(&contents.meta);
         let temporary = path.with_extension(&TEMPORARY_SUFFIX[1..]);
         let written = Self::write_whole(&temporary, contents);
         if let Err(error) = written {
-            // It may have filled the disk: the next attempt needs that room.
+            // The temporary file may have filled the disk, and the next attempt needs that space.
             drop(fs::remove_file(&temporary));
             return Err(error);
         }
@@ -304,7 +304,7 @@ impl SnapshotStore {
         })
     }
 
-    /// The newest snapshot that can be read, and the newer ones that cannot. Blocks on the disk.
+    /// Returns the newest readable snapshot, and the newer ones that cannot be read. Blocks on the disk.
     pub(crate) fn newest(&self) -> io::Result<(Option<RestoredSnapshot>, Vec<ReadSnapshotError>)> {
         let mut broken = Vec::new();
         for file in self.files()? {
@@ -319,12 +319,12 @@ impl SnapshotStore {
         Ok((None, broken))
     }
 
-    /// The newest snapshot, as far as this process has read or written it.
+    /// The newest snapshot that this process has read or written.
     pub(crate) fn current(&self) -> Option<(SnapshotMeta, SnapshotFile)> {
         self.lock().clone()
     }
 
-    /// Takes a saved snapshot's bytes, piece by piece.
+    /// Creates the writer that receives a saved snapshot's bytes, piece by piece.
     pub(crate) fn receive(&self) -> io::Result<SnapshotWriter> {
         let name = format!(
             "{RECEIVED}-{:016x}{TEMPORARY_SUFFIX}",
@@ -338,7 +338,7 @@ impl SnapshotStore {
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<(SnapshotMeta, SnapshotFile)>> {
-        // Replaced in one assignment: a poisoned lock holds a whole value all the same.
+        // The value is replaced in one assignment, so a poisoned lock still holds a whole value.
         self.newest.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -379,7 +379,7 @@ impl SnapshotStore {
     }
 }
 
-/// A file that is synced as it is written: its buffer decides the size of the pieces.
+/// A file that is synced after each write: its buffer determines the size of the pieces.
 struct SyncedWriter<'a> {
     file: &'a File,
     path: &'a Path,
@@ -399,7 +399,7 @@ impl Write for SyncedWriter<'_> {
     }
 }
 
-/// Runs `work` on a thread that asks little of the processor.
+/// Runs `work` on a thread with a high niceness.
 pub(super) async fn in_background<T: Send + 'static>(
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
@@ -413,7 +413,7 @@ pub(super) async fn in_background<T: Send + 'static>(
             {
                 tracing::debug!(%error, "a snapshot is written at full speed");
             }
-            // Who asked may be gone: the file is there all the same.
+            // The caller may have gone away, but the file exists.
             drop(sender.send(work()));
         })?;
     receiver.await.unwrap_or_else(|_| {

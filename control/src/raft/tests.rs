@@ -25,7 +25,7 @@ pub(super) async fn start(dir: &TempDir) -> Result<(Raft, Arc<Published>), Start
     ))
 }
 
-/// The way to others, of a server that has none.
+/// Connections to other servers, for a server without other servers.
 fn peers(data_dir: &DataDir) -> Peers {
     tls::ensure_cluster(&data_dir.tls(), "test", "one").unwrap();
     let identity = Identity::load(&data_dir.tls(), Role::Server).unwrap();
@@ -51,7 +51,7 @@ pub(super) fn register(name: &str) -> Entry {
     .at(Timestamp(1))
 }
 
-/// The version and the bytes of each line of this `name` in a recording.
+/// Returns the version and the bytes of each line `name` in a recording.
 pub(super) fn recorded(recording: &str, name: &str) -> Vec<(u32, Vec<u8>)> {
     let of_name = recording
         .lines()
@@ -111,7 +111,7 @@ async fn entry_of_newer_format_stops_server() {
     assert_eq!(published.state().jobs().len(), 1);
     raft.shutdown().await;
     drop((raft, failed));
-    // Refused while the log is read, or when the entry is committed again: either names the version.
+    // The entry is refused while the log is read, or when it is committed again. Either error names the version.
     let again = match start(&dir).await {
         Err(error) => error.to_string(),
         Ok((raft, _)) => raft
@@ -125,7 +125,7 @@ async fn entry_of_newer_format_stops_server() {
     assert!(again.contains("format 99"), "{again}");
 }
 
-/// The log does not grow for ever, and what is left of it continues the snapshots that are kept.
+/// The log does not grow for ever, and its remaining part continues the kept snapshots.
 #[tokio::test]
 async fn a_purged_log_continues_its_snapshots() {
     let dir = tempfile::tempdir().unwrap();
@@ -154,7 +154,7 @@ async fn a_purged_log_continues_its_snapshots() {
     raft.shutdown().await;
 }
 
-/// Without the snapshot that a purged log needs, nothing is served: a hole is not a state.
+/// Without the snapshot that a purged log needs, the server does not start: the state would have a hole.
 #[tokio::test]
 async fn a_missing_snapshot_is_named() {
     let dir = tempfile::tempdir().unwrap();

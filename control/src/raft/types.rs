@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::peers::message::ServerNode;
 
 openraft::declare_raft_types!(
-    /// The parameters of our Raft.
+    /// The type parameters of Muster's Raft.
     pub(crate) TypeConfig:
         D = EncodedCommand,
         R = Answer,
@@ -26,18 +26,18 @@ pub(crate) type LogId = LogIdOf<TypeConfig>;
 pub(crate) type Vote = VoteOf<TypeConfig>;
 /// An entry of the log.
 pub(crate) type Entry = openraft::alias::EntryOf<TypeConfig>;
-/// A membership and where it was decided.
+/// A membership and its position in the log.
 pub(crate) type StoredMembership = openraft::alias::StoredMembershipOf<TypeConfig>;
 /// A snapshot's position and membership.
 pub(crate) type SnapshotMeta = openraft::alias::SnapshotMetaOf<TypeConfig>;
 
-/// A command as the log keeps it: its format, and bytes that only that format explains.
+/// A command in the log's form: its format, and bytes that only that format can decode.
 ///
-/// The bytes stay opaque until they are applied, so that a server can store and send on an entry
-/// that it does not understand, and refuse it where that matters.
+/// The bytes stay opaque until they are applied. So a server can store and send on an entry that it cannot read,
+/// and refuses it only when it applies it.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct EncodedCommand {
-    /// The lowest format whose readers understand `body`.
+    /// The lowest format whose readers can decode `body`.
     pub(crate) format: u32,
     pub(crate) body: Arc<[u8]>,
 }
@@ -61,7 +61,7 @@ impl fmt::Display for EncodedCommand {
 
 impl Serialize for EncodedCommand {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        // A run of bytes, which serde would otherwise write one by one.
+        // This encodes the bytes as one run; serde would write them one by one.
         struct Bytes<'a>(&'a [u8]);
         impl Serialize for Bytes<'_> {
             fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -103,8 +103,8 @@ impl<'de> Deserialize<'de> for EncodedCommand {
 
 /// The answer of an applied entry; `None` for entries of Raft's own.
 ///
-/// It never leaves the process that proposed: openraft asks for a serialised form because an
-/// application might send it on. Ours would do that with messages of its own.
+/// The answer never leaves the process of the proposal. openraft requires a serialised form because an application
+/// might send it on. Muster would use its own messages for that.
 #[derive(Clone, Debug)]
 pub(crate) struct Answer(pub(crate) Option<Response>);
 

@@ -5,19 +5,19 @@ use serde::{Deserialize, Serialize};
 /// The end of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exit {
-    /// Its exit code; 0 if a signal ended it.
+    /// The exit code; 0 if a signal ended the process.
     pub code: i32,
     /// The signal that ended it; 0 if none.
     pub signal: i32,
-    /// The kernel killed it, or one of its children, for memory.
+    /// Whether the kernel killed the process, or one of its children, for lack of memory.
     pub oom_killed: bool,
-    /// Nobody could learn the code: neither the driver nor the exit ledger saw it end.
+    /// Whether the code is unknown: neither the driver nor the exit ledger recorded the end.
     pub unknown: bool,
 }
 
 impl Exit {
-    /// Whether it ended well, by its own word: a main process that outlived a child which the kernel
-    /// killed for memory says for itself whether that mattered.
+    /// Whether the exit was successful. An out-of-memory kill of a child does not count. The exit code of the main
+    /// process shows whether the kill mattered.
     #[must_use]
     pub fn success(self) -> bool {
         self.code == 0 && self.signal == 0 && !self.unknown
@@ -43,8 +43,8 @@ impl Exit {
         text
     }
 
-    /// The part of `message` that the exit itself does not say already: the detail of a text by [`Self::message`], or
-    /// all of another text.
+    /// The part of `message` that does not repeat the exit. This is the detail of a text by [`Self::message`], or the
+    /// whole of any other text.
     #[must_use]
     pub fn detail_of(self, message: &str) -> &str {
         match message.strip_prefix(&self.message("")) {

@@ -1,7 +1,7 @@
-//! Texts that a million rows repeat, as numbers.
+//! Numbers for texts that a million rows repeat.
 //!
-//! Code that writes one of these texts need not know of the list. A text that is not on it costs its length. Numbers
-//! lie in snapshots: append only.
+//! Code that writes one of these texts does not need the list. A text outside the list is stored in full. The numbers
+//! are persisted in snapshots, so the list is append-only.
 
 /// The texts, by number. The first is the empty one.
 const PHRASES: &[&str] = &[

@@ -1,7 +1,7 @@
-//! Tasks that run on another system than their agent's, and outlive it.
+//! Tasks that run on another system than the agent's, and that outlive the agent.
 //!
-//! Their driver finds one again by its handle, on any node. So the replacement of an allocation gets the handle when
-//! the node is drained or lost, and the task runs on.
+//! A driver finds such a task again by its handle, on any node. When the node is drained or lost, the replacement
+//! allocation gets the handle and the task keeps running.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,32 +13,32 @@ use crate::limits;
 pub struct RemoteHandle {
     /// The task's name in its group.
     pub task: String,
-    /// The driver's own, without what differs from node to node: nobody else reads it. At most
+    /// The driver's own handle, without node-specific data. Only the driver reads it. At most
     /// [`limits::REMOTE_HANDLE_BYTES_MAX`].
     pub handle: Vec<u8>,
 }
 
 impl RemoteHandle {
-    /// Whether it is small enough to be kept.
+    /// Whether the handle is small enough to be stored.
     #[must_use]
     pub fn fits(&self) -> bool {
         self.handle.len() <= limits::REMOTE_HANDLE_BYTES_MAX
     }
 }
 
-/// Data about the remote tasks of one allocation that its agent needs besides the order to run it.
+/// Data about the remote tasks of one allocation. The agent needs it in addition to the order to run the allocation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemoteAlloc {
     pub alloc_id: AllocId,
-    /// Tasks that run already: what has not been started here is taken over, not started.
+    /// Tasks that run already. The agent takes over each one that it has not started itself.
     pub take: Vec<RemoteHandle>,
-    /// Tasks that another allocation was given: when this one is to stop, they are detached from, not
-    /// stopped. One that has another handle by now is not meant.
+    /// Tasks that were handed to another allocation. When this allocation stops, the agent detaches from them and does
+    /// not stop them. A task whose handle has changed since is not meant.
     pub leave: Vec<RemoteHandle>,
 }
 
 impl RemoteAlloc {
-    /// Of an allocation without anything of that kind.
+    /// Data for an allocation without remote tasks.
     #[must_use]
     pub fn none(alloc_id: AllocId) -> Self {
         Self {
@@ -48,13 +48,13 @@ impl RemoteAlloc {
         }
     }
 
-    /// Whether it says nothing.
+    /// Whether there are no handles.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.take.is_empty() && self.leave.is_empty()
     }
 
-    /// Bytes of its handles.
+    /// Total bytes of the handles.
     #[must_use]
     pub fn handle_bytes(&self) -> usize {
         let handles = self.take.iter().chain(&self.leave);

@@ -1,13 +1,13 @@
-//! Blocks of a job as a table: one row a field.
+//! Blocks of a job as a table, with one row per field.
 //!
 //! ```text
 //! pub field: Type = default => InPlace;
 //! ```
 //!
-//! `default` is the value of a field that is left out. `InPlace` or `Replace` says whether an instance takes a change of the
-//! field while it runs, or is replaced. `SameIf(function)` asks a function whether the old value is as good as the new one.
-//! No row of a block has `=>` if the row of the block itself has the rule. A block whose fields are all empty by default
-//! derives `Default` and needs no table.
+//! `default` is the value of an omitted field. `InPlace` applies a change of the field to a running instance. `Replace`
+//! replaces the instance. `SameIf(function)` calls a function that compares the old and the new value. No row of a
+//! block has `=>` if the row of the block itself has the rule. A block whose fields are all empty by default derives
+//! `Default` and needs no table.
 
 /// Makes the struct of a block, its `Default`, and its rule for changes.
 macro_rules! job_block {
@@ -29,7 +29,7 @@ macro_rules! job_block {
             )+
         }
 
-        /// The values of fields that are left out, in a service.
+        /// The values of omitted fields, in a service job.
         impl Default for $name {
             fn default() -> Self {
                 Self { $($field: $default,)+ }
@@ -56,7 +56,7 @@ macro_rules! job_block {
         }
 
         impl $name {
-            /// Whether an instance that runs with `old` can go on with `new`.
+            /// Whether an instance started with `old` can keep running with `new`.
             #[must_use]
             pub fn updates_in_place(old: &Self, new: &Self) -> bool {
                 $(
@@ -67,7 +67,7 @@ macro_rules! job_block {
                 true
             }
 
-            /// Whether an instance takes any change of the field `name` while it runs.
+            /// Whether any change of the field `name` applies to a running instance.
             #[must_use]
             pub fn is_in_place(name: &str) -> bool {
                 $(
@@ -81,7 +81,7 @@ macro_rules! job_block {
     };
 }
 
-/// Whether a change of a value changes nothing for an instance that runs.
+/// Whether a change of a value has no effect on a running instance.
 macro_rules! is_same {
     (InPlace, $old:expr, $new:expr) => {
         true

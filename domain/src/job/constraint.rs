@@ -1,4 +1,4 @@
-//! Constraints and affinities: conditions a node must meet, or had better meet.
+//! Constraints and affinities: required and preferred conditions on a node.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::block::job_block;
 
-/// How two sides compare. Words and meaning are Nomad's.
+/// The comparison of two sides. Names and meaning are Nomad's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Operand {
     /// `=`, `==`, `is`: equal as text.
@@ -25,7 +25,7 @@ pub enum Operand {
     Regexp,
     /// `version`: the left side is a version that meets the list of conditions on the right.
     Version,
-    /// `semver`: the same by the rules of Semantic Versioning.
+    /// `semver`: as `version`, by the rules of Semantic Versioning.
     Semver,
     /// `is_set`: the left side exists.
     IsSet,
@@ -35,9 +35,9 @@ pub enum Operand {
     SetContainsAll,
     /// `set_contains_any`: the list on the left has one item of the one on the right.
     SetContainsAny,
-    /// `distinct_hosts`: no two instances on one node. About all instances, so not of one node alone.
+    /// `distinct_hosts`: no two instances on one node. It concerns all instances, not one node alone.
     DistinctHosts,
-    /// `distinct_property`: at most so many instances for each value of the left side.
+    /// `distinct_property`: a bounded number of instances for each value of the left side.
     DistinctProperty,
 }
 
@@ -81,7 +81,7 @@ impl fmt::Display for Constraint {
 }
 
 job_block! {
-    /// A condition that a node had better meet, or had better not.
+    /// A preference for or against nodes that meet a condition.
     #[derive(PartialOrd, Ord, Hash)]
     pub struct Affinity {
         /// Left side, usually a reference.
@@ -90,7 +90,7 @@ job_block! {
         pub operand: Operand = Operand::Equal;
         /// Right side, usually a literal.
         pub right: String = String::new();
-        /// -100 to 100, not 0: below 0 the node had better not meet it. 50 unless said.
+        /// -100 to 100, not 0. A negative weight prefers nodes that do not meet the condition. Default 50.
         pub weight: i8 = 50;
     }
 }
@@ -106,20 +106,20 @@ impl fmt::Display for Affinity {
 }
 
 job_block! {
-    /// How instances are spread over the values of an attribute.
+    /// The distribution of instances over the values of an attribute.
     #[derive(PartialOrd, Ord, Hash)]
     pub struct Spread {
         /// The attribute: a reference.
         pub attribute: String = String::new();
-        /// 1 to 100, against the other spreads; 50 unless said.
+        /// 1 to 100, relative to the other spreads; default 50.
         pub weight: u8 = 50;
-        /// How many instances each value should have; empty means the same number for all values. What the
-        /// targets leave of 100 percent is for all other values together.
+        /// The percentages of single values; empty means the same number for all values. The rest of 100 percent is for
+        /// all other values together.
         pub targets: Vec<SpreadTarget> = Vec::new();
     }
 }
 
-/// The part of the instances that one value should have.
+/// The percentage of instances for one value.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SpreadTarget {
     pub value: String,

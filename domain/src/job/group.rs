@@ -24,27 +24,27 @@ job_block! {
         /// Number of instances; default 1.
         pub count: u32 = TaskGroup::DEFAULT_COUNT => InPlace;
         /// Conditions on the node, besides the job's.
-        // Whether the node still meets the constraints is checked elsewhere.
+        // Constraints of a placed node are checked elsewhere.
         pub constraints: Vec<Constraint> = Vec::new() => InPlace;
         /// Preferences about the node, besides the job's affinities.
         pub affinities: Vec<Affinity> = Vec::new() => Replace;
         /// The spread of the instances, besides the job's spreads.
         pub spreads: Vec<Spread> = Vec::new() => Replace;
-        /// Restarts when a task of the group ends by itself.
+        /// Restarts of the group's tasks that end by themselves.
         pub restart: RestartPolicy = RestartPolicy::default_for(JobType::Service) => InPlace;
-        /// Replacements when the group has failed on its node.
+        /// Rescheduling of instances that failed on their node.
         pub reschedule: ReschedulePolicy = ReschedulePolicy::default_for(JobType::Service) => InPlace;
-        /// The way a new version replaces an older one. `None` for batch jobs, and where it was not asked for: everything
-        /// at once, without a deployment.
+        /// The rolling update of the group. `None` for batch jobs, and without an `update` block. Then all instances
+        /// are replaced at once, without a deployment.
         pub update: Option<UpdateStrategy> = None => InPlace;
-        /// The way the group leaves a node that is drained. `None` for jobs that are not services.
+        /// The migration of the group off a draining node. `None` for jobs that are not services.
         pub migrate: Option<MigrateStrategy> = None => InPlace;
         /// Handling of instances whose node is out of reach.
         pub disconnect: Disconnect = Disconnect::default() => InPlace;
         pub scaling: Option<Scaling> = None => InPlace;
         /// Host volumes by their name in the job.
         pub volumes: VolumeAsks = BTreeMap::new() => Replace;
-        /// Time between the end of its services' announcement and the kill of its tasks.
+        /// Time between the deregistration of the group's services and the kill of its tasks.
         pub shutdown_delay: Duration = Duration::ZERO => InPlace;
         /// Disk shared by the group's tasks.
         pub ephemeral_disk: EphemeralDisk = EphemeralDisk::default() => Replace;
@@ -56,7 +56,7 @@ job_block! {
 }
 
 impl TaskGroup {
-    /// Instances of a group that names none, and no bounds for scaling.
+    /// Instances of a group that sets no count and no bounds for scaling.
     pub const DEFAULT_COUNT: u32 = 1;
 
     /// Returns the resources of one instance: the most that may run at the same time.
@@ -129,14 +129,14 @@ job_block! {
     pub struct EphemeralDisk {
         /// The size that placement counts, in MiB; default 300.
         pub size: Mb = Mb(300);
-        /// A replacement had better go to the same node, where it gets the data.
+        /// Whether a replacement prefers the same node, where it gets the data.
         pub sticky: bool = false;
-        /// A replacement on any node gets the data if they can be had.
+        /// Whether a replacement on any node gets the data if they are available.
         pub migrate: bool = false;
     }
 }
 
-/// The way a group is connected.
+/// The network mode of a group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NetworkMode {
     /// The host's network stack.
@@ -206,15 +206,15 @@ impl NetworkMode {
 job_block! {
     /// Network and ports of a group.
     pub struct GroupNetwork {
-        /// The way the group is connected.
+        /// The network mode of the group.
         pub mode: NetworkMode = NetworkMode::Host => Replace;
         pub ports: Vec<PortAsk> = Vec::new() => Replace;
         /// Rules for the traffic of the group's tasks, applied after the tasks' own rules.
-        // A policy takes effect on tasks that run.
+        // A changed policy takes effect on running tasks.
         pub policy: Option<NetworkPolicy> = None => InPlace;
         /// The resolver configuration of its tasks, in a network of their own; `None` means the machine's.
         pub dns: Option<DnsConfig> = None => Replace;
-        /// The hostname of the allocation in a network of its own; empty for a name that the agent makes.
+        /// The hostname of the allocation in a network of its own; empty for a name that the agent generates.
         pub hostname: String = String::new() => Replace;
     }
 }
@@ -225,7 +225,7 @@ pub struct DnsConfig {
     /// Addresses of servers, in the order in which they are asked. References such as
     /// `${attr.unique.network.ip-address}` are filled in by the agent.
     pub servers: Vec<String>,
-    /// Domains that short names are looked for in.
+    /// Search domains for short names.
     pub searches: Vec<String>,
     /// Options of the resolver, such as `ndots:2`.
     pub options: Vec<String>,

@@ -5,12 +5,12 @@ use serde::{Deserialize, Serialize};
 /// The type of a job, which decides how it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum JobType {
-    /// Runs for ever; a task that ends is started again.
+    /// Instances run until they are stopped. A task that ends is started again.
     Service,
     Batch,
-    /// One instance on every feasible node, for ever.
+    /// One instance runs on every feasible node until it is stopped.
     System,
-    /// One instance on every feasible node, to completion.
+    /// One instance runs on every feasible node, to completion.
     SysBatch,
 }
 
@@ -22,7 +22,7 @@ crate::text_enum!(pub JobType: "job type" {
 });
 
 impl JobType {
-    /// Whether its instances run to their end, instead of for ever.
+    /// Whether instances run to completion.
     #[must_use]
     pub fn is_batch(self) -> bool {
         match self {
@@ -31,7 +31,7 @@ impl JobType {
         }
     }
 
-    /// Whether it has one instance on every node that it can use, instead of a count.
+    /// Whether the job has one instance on every feasible node, instead of a count.
     #[must_use]
     pub fn is_on_every_node(self) -> bool {
         match self {

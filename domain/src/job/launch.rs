@@ -1,4 +1,4 @@
-//! Jobs that make other jobs: by time, and on request.
+//! Jobs that create other jobs: periodic and parameterized jobs.
 
 use std::collections::BTreeMap;
 
@@ -8,13 +8,13 @@ use super::block::job_block;
 use super::group::TaskGroup;
 
 job_block! {
-    /// A job that is launched by time. Each launch is a job of its own, `<id>/periodic-<unix seconds>`.
+    /// The launch schedule of a periodic job. Each launch is a job of its own, `<id>/periodic-<unix seconds>`.
     pub struct Periodic {
-        /// Whether the job is launched by time; a disabled one can be forced. Default `true`.
+        /// Whether the job is launched by time. A disabled job can still be forced. Default `true`.
         pub enabled: bool = true;
-        /// Cron expressions; the earliest next one counts.
+        /// Cron expressions; the earliest next time counts.
         pub specs: Vec<String> = Vec::new();
-        /// Do not launch while an earlier launch runs.
+        /// Whether a launch is skipped while an earlier launch runs.
         pub prohibit_overlap: bool = false;
         /// A name of the IANA time zone database; default `UTC`.
         pub time_zone: String = "UTC".to_owned();
@@ -41,7 +41,7 @@ crate::text_enum!(pub PayloadUse: "payload use" {
 });
 
 job_block! {
-    /// A job that is a template: it runs only as what is dispatched from it.
+    /// The settings of a parameterized job. It is a template: only jobs dispatched from it run.
     pub struct Parameterized {
         /// Whether a dispatch carries a payload.
         pub payload: PayloadUse = PayloadUse::Optional;
@@ -52,28 +52,28 @@ job_block! {
     }
 }
 
-/// The origin of a job that another one made.
+/// The origin of a job that another job created.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LaunchOrigin {
     /// The id of the periodic or parameterized job, in the same namespace.
     pub parent_id: String,
-    /// Whether it was dispatched; else it was launched by time.
+    /// Whether the job was dispatched; otherwise it was launched by time.
     pub dispatched: bool,
     /// The payload of the dispatch.
     pub payload: Vec<u8>,
-    /// The token by which a repeated dispatch is known; empty if none was given.
+    /// The token that identifies a repeated dispatch; empty if none was given.
     pub idempotency_token: String,
 }
 
 job_block! {
-    /// Bounds between which a group is scaled, and what a scaler wants to know.
+    /// Bounds for scaling a group, and settings for the autoscaler.
     pub struct Scaling {
         pub min: u32 = TaskGroup::DEFAULT_COUNT;
-        /// A job must name it. The greatest number adds no second fault about a count above it.
+        /// The highest count. A job must set it. The default adds no second fault about a count above it.
         pub max: u32 = u32::MAX;
-        /// Whether scalers should look at it.
+        /// Whether autoscalers consider the group.
         pub enabled: bool = true;
-        /// The scaler's own settings: a JSON object, kept as text.
+        /// The autoscaler's own settings: a JSON object, stored as text.
         pub policy_json: String = "{}".to_owned();
     }
 }
@@ -81,7 +81,7 @@ job_block! {
 /// A group's request for a host volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeAsk {
-    /// The name under which the node offers it.
+    /// The name of the volume on the node.
     pub source: String,
     /// Whether tasks may only read it.
     pub read_only: bool,
@@ -90,18 +90,19 @@ pub struct VolumeAsk {
 /// A group's volumes by their name in the job.
 pub type VolumeAsks = BTreeMap<String, VolumeAsk>;
 
-/// A volume of the group at a place of a task.
+/// The mount of a group's volume in a task.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeMount {
-    /// The name in the group.
+    /// The name of the volume in the group.
     pub volume: String,
-    /// The place in the task: an absolute path, or one in the task's directory. References are filled in by the agent.
+    /// The mount point in the task: an absolute path, or one in the task's directory. References are filled in by the
+    /// agent.
     pub destination: String,
     /// Whether the task may only read it.
     pub read_only: bool,
-    /// Whether mounts below it are seen on the other side.
+    /// Whether mounts below the volume pass between the host and the task.
     pub propagation: Propagation,
-    /// The SELinux label that its files get; empty for none.
+    /// The SELinux label of the volume's files; empty for none.
     pub selinux_label: String,
 }
 

@@ -8,8 +8,9 @@ use serde::{Deserialize, Serialize};
 use super::block::job_block;
 use super::rate;
 
-/// The addresses at which clouds tell their machines secrets. They are link-local IPv4 of nearly all, the one that AWS
-/// gives containers, Alibaba's, Oracle's, and AWS's over IPv6. No task speaks to them, nor does anything in its name.
+/// The cloud metadata addresses, at which machines read their secrets. The list has the link-local IPv4 address of
+/// nearly all clouds and AWS's address for containers. It also has the addresses of Alibaba and Oracle, and AWS's IPv6
+/// address. No task may connect to them, nor may the agent for a task.
 pub const METADATA_ADDRESSES: [IpAddr; 5] = [
     IpAddr::V4(Ipv4Addr::new(169, 254, 169, 254)),
     IpAddr::V4(Ipv4Addr::new(169, 254, 170, 2)),
@@ -20,8 +21,8 @@ pub const METADATA_ADDRESSES: [IpAddr; 5] = [
 
 /// The rules for the packets that a task sends and receives.
 ///
-/// A task's rules come before its group's, and those before its node's; the first that matches a packet decides. The
-/// node's own refusals stand in front of all, and no job can lift them.
+/// A task's rules come before its group's, and those before its node's. The first rule that matches a packet decides.
+/// The node's own refusals precede all rules, and no job can override them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetworkPolicy {
     /// Rules for packets that the task sends and connections that it begins.
@@ -48,9 +49,9 @@ pub struct DirectionPolicy {
 pub struct BitRate(pub u64);
 
 impl BitRate {
-    /// The least that is of use: below it a packet of full size takes longer than an impatient sender waits.
+    /// The lowest useful rate. Below it, a packet of full size takes longer than the timeout of an impatient sender.
     pub const MIN: Self = Self(64_000);
-    /// The most: what no device of a machine has.
+    /// The highest rate. No network device of a machine reaches it.
     pub const MAX: Self = Self(1_000_000_000_000);
 
     const UNITS: rate::UnitTable = [
@@ -76,8 +77,8 @@ impl std::fmt::Display for BitRate {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum PolicyAction {
     Allow,
-    /// It is thrown away. A task that sends a datagram, or connects where no listener of its machine can be meant,
-    /// is told `EPERM`; otherwise it hears nothing.
+    /// The packet is dropped. The task gets `EPERM` for a datagram, and for a connection to an address that no listener
+    /// of its own machine can have. Otherwise the task gets no error.
     Deny,
 }
 
@@ -87,7 +88,7 @@ crate::text_enum!(pub PolicyAction: "action" {
 });
 
 job_block! {
-    /// One rule.
+    /// A rule of a policy.
     pub struct PolicyRule {
         /// The name of the rule in counts and events; unique in its direction.
         pub name: String = String::new();
@@ -95,16 +96,17 @@ job_block! {
         pub action: PolicyAction = PolicyAction::Allow;
         /// The protocols that the rule matches.
         pub protocol: PolicyProtocol = PolicyProtocol::All;
-        /// The other side: where a packet goes to, or comes from. Empty means anywhere.
+        /// The destination of a packet that is sent, or the source of a packet that is received. Empty means any
+        /// address.
         pub peers: Vec<Peer> = Vec::new();
-        /// With tcp and udp, the port that is connected to: the other side's for egress, the task's own
-        /// for ingress. Empty means any.
+        /// The destination port of a tcp or udp connection: the peer's for egress, the task's own for ingress. Empty
+        /// means any.
         pub ports: Vec<PortRange> = Vec::new();
-        /// With icmp and icmpv6, the type; `None` means any.
+        /// The type of an icmp or icmpv6 message; `None` means any.
         pub icmp_type: Option<u8> = None;
-        /// With a type, the code; `None` means any.
+        /// The code of an icmp or icmpv6 message of `icmp_type`; `None` means any.
         pub icmp_code: Option<u8> = None;
-        /// Whether packets that it lets pass are told; refused ones always are.
+        /// Whether allowed packets of the rule are reported. Denied packets always are.
         pub log: bool = false;
     }
 }
@@ -176,7 +178,7 @@ impl std::fmt::Display for PortRange {
 /// An address, or all addresses with a prefix.
 pub type Peer = IpNet;
 
-/// Reads an address, or one with the length of a prefix; bits behind the prefix are cleared.
+/// Reads an address, or a prefix with its length. Host bits are cleared.
 #[must_use]
 pub fn read_peer(text: &str) -> Option<Peer> {
     let text = text.trim();

@@ -1,8 +1,8 @@
-//! Amounts in a second, as job files write them: a whole number and a unit.
+//! Rates as job files write them: a whole number and a unit.
 
 use std::fmt;
 
-/// Names of units with what each is, the largest first.
+/// Names of units with their factors, the largest first.
 pub(super) type UnitTable = [(&'static str, u64); 3];
 
 /// Reads `100mbit`.

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::job_type::JobType;
 
-// No table: its defaults depend on the type of the job.
+// The block has no table because its defaults depend on the type of the job.
 /// Restarts of a task that ends by itself, on the same node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RestartPolicy {

@@ -35,7 +35,7 @@ pub const NODE_VARIABLES: [&str; 16] = [
 ];
 
 job_block! {
-    /// One process tree, run by a driver.
+    /// A task: a process tree that a driver runs.
     pub struct Task {
         /// Unique within the group.
         pub name: String = String::new() => InPlace;
@@ -48,28 +48,30 @@ job_block! {
         pub user: String = String::new() => Replace;
         /// Environment, besides what the agent adds.
         pub env: BTreeMap<String, String> = BTreeMap::new() => Replace;
-        /// Resources that the task asks for.
+        /// Resources of the task.
         pub resources: TaskResources = TaskResources::default() => SameIf(TaskResources::is_same_for_running);
         /// Conditions on the node, besides the job's and the group's.
         pub constraints: Vec<Constraint> = Vec::new() => InPlace;
         /// Preferences about the node, besides the job's and the group's affinities.
         pub affinities: Vec<Affinity> = Vec::new() => Replace;
-        /// Restarts when the task ends by itself; default is the group's policy.
+        /// Restarts of the task when it ends by itself; default is the group's policy.
         pub restart: RestartPolicy = RestartPolicy::default_for(JobType::Service) => InPlace;
         /// Lifecycle hook of the task; `None` for a main task.
-        // The hook decides when a task starts. Nomad 1.1.2 changes it in place, and a task that has ended stays so.
+        // The hook decides the start of a task. Nomad 1.1.2 changes it in place, and a task that has ended is not
+        // started again.
         pub lifecycle: Option<Lifecycle> = None => Replace;
-        /// Whether the other main tasks are stopped when it ends.
+        /// Whether the end of this task stops the other main tasks.
         pub leader: bool = false => InPlace;
-        /// The file in the task's `local` directory that gets the payload of a dispatch; empty for none.
+        /// The file in the task's `local` directory for the payload of a dispatch; empty for none.
         pub payload_file: String = String::new() => Replace;
         /// Volumes of the group.
         pub volume_mounts: Vec<VolumeMount> = Vec::new() => Replace;
-        /// Time between the end of its services' announcement and its kill.
+        /// Time between the deregistration of the task's services and its kill.
         pub shutdown_delay: Duration = Duration::ZERO => InPlace;
-        /// Time from the kill signal to force; default 5 s.
+        /// Time from the kill signal to `SIGKILL`; default 5 s.
         pub kill_timeout: Duration = Task::DEFAULT_KILL_TIMEOUT => InPlace;
-        /// The signal that asks it to stop. Empty: the driver chooses; the native one sends `SIGINT`, as Nomad does.
+        /// The signal that asks the task to stop. Empty: the driver chooses; the native driver sends `SIGINT`, as Nomad
+        /// does.
         pub kill_signal: String = Task::DEFAULT_KILL_SIGNAL.to_owned() => InPlace;
         /// Rotation of its output.
         pub logs: LogConfig = LogConfig::default() => SameIf(LogConfig::is_same_for_running);
@@ -87,15 +89,15 @@ impl Task {
 }
 
 job_block! {
-    /// The handling of a task's output. Each of stdout and stderr has its own files and its own rate. Without a file to
-    /// keep, nothing of it is taken: [`LogConfig::DISABLED`].
+    /// The handling of a task's output. Stdout and stderr each have their own files and their own rate. Without a file
+    /// to keep, no output is collected: [`LogConfig::DISABLED`].
     #[derive(Copy)]
     pub struct LogConfig {
         /// Number of files kept; default 10.
         pub max_files: u32 = 10;
         /// Size of each file in MiB; default 10.
         pub max_file_size: Mb = Mb(10);
-        /// The bytes taken in a second; as much may come at once after a pause. `None` means no limit.
+        /// The bytes collected in a second. After a pause, a burst may be as large. `None` means no limit.
         pub rate: Option<ByteRate> = None;
         /// Handling of output above the rate.
         pub on_limit: LogOverflow = LogOverflow::Block;
@@ -105,7 +107,7 @@ job_block! {
 }
 
 impl LogConfig {
-    /// Nothing is taken: the task writes to the null device.
+    /// The settings for no collection: the task writes to the null device.
     pub const DISABLED: Self = Self {
         max_files: 0,
         max_file_size: Mb(0),
@@ -114,25 +116,26 @@ impl LogConfig {
         on_full: LogOverflow::Block,
     };
 
-    /// Whether nothing is taken.
+    /// Whether no output is collected.
     #[must_use]
     pub fn is_disabled(&self) -> bool {
         *self == Self::DISABLED
     }
 
-    /// Whether a task that runs with `old` takes `new`. Where a task writes to is decided at its start.
+    /// Whether `new` applies to a task that was started with `old`. The target of a task's output is fixed at its
+    /// start.
     fn is_same_for_running(old: &Self, new: &Self) -> bool {
         old.is_disabled() == new.is_disabled()
     }
 }
 
-/// The handling of output that cannot be kept now.
+/// The handling of output that cannot be stored now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum LogOverflow {
-    /// It waits, and the task with it once its FIFO is full.
+    /// The output waits. The task blocks once its FIFO is full.
     #[default]
     Block,
-    /// It is thrown away and counted; readers see a gap.
+    /// The output is dropped and counted; readers see a gap.
     Drop,
 }
 
@@ -146,12 +149,12 @@ crate::text_enum!(pub LogOverflow: "overflow" {
 pub struct ByteRate(pub u64);
 
 impl ByteRate {
-    /// The least that is of use: some lines in a second.
+    /// The lowest useful rate: a few lines in a second.
     pub const MIN: Self = Self(1024);
-    /// The most: what one stream comes to without a limit.
+    /// The highest rate. A single stream reaches it without a limit.
     pub const MAX: Self = Self(1024 * 1024 * 1024);
 
-    /// The megabyte is that of `max_file_size`.
+    /// The units are powers of 1 024, as for `max_file_size`.
     const UNITS: rate::UnitTable = [
         ("gb", 1024 * 1024 * 1024),
         ("mb", 1024 * 1024),
@@ -171,7 +174,7 @@ impl std::fmt::Display for ByteRate {
     }
 }
 
-/// The time at which a task that is not a main task runs.
+/// The time at which a prestart, poststart or poststop task runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum LifecycleHook {
     /// Before the main tasks.
@@ -192,15 +195,15 @@ job_block! {
     /// The lifecycle of a task that is not a main task.
     #[derive(Copy)]
     pub struct Lifecycle {
-        /// Hook at which it starts. A job must name it.
+        /// Hook at which the task starts. A job must set it.
         pub hook: LifecycleHook = LifecycleHook::Prestart;
-        /// Whether it runs beside the main tasks from then on. The others run to their end.
+        /// Whether the task runs alongside the main tasks from then on. Other hook tasks run to completion.
         pub sidecar: bool = false;
     }
 }
 
 impl Lifecycle {
-    /// Whether such a task runs from the first moment to the last.
+    /// Whether a task with this lifecycle runs for the whole life of the allocation.
     #[must_use]
     pub fn is_always(this: Option<Self>) -> bool {
         this.is_some_and(|it| it.hook == LifecycleHook::Prestart && it.sidecar)

@@ -11,7 +11,7 @@ use crate::id::Timestamp;
 /// The condition that makes an allocation healthy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum HealthCheck {
-    /// Its tasks run and its service checks pass.
+    /// The tasks run and the service checks pass.
     Checks,
     TaskStates,
     Manual,
@@ -27,39 +27,40 @@ job_block! {
     /// The way a new version of a job replaces an older one.
     #[derive(Copy)]
     pub struct UpdateStrategy {
-        /// Nomad's time between two steps of an update without a deployment. It has no effect: steps follow health.
+        /// Nomad's time between two steps of an update without a deployment. It has no effect here: steps depend on
+        /// health.
         pub stagger: Duration = Duration::from_secs(30);
         /// Instances replaced at once; 0 means all, without a deployment.
         pub max_parallel: u32 = 1;
         /// The condition that makes an instance healthy.
         pub health_check: HealthCheck = HealthCheck::Checks;
-        /// Time an instance must stay healthy before it counts.
+        /// Time that an instance must stay healthy before it counts.
         pub min_healthy_time: Duration = Duration::from_secs(10);
-        /// Time an instance has to become healthy.
+        /// Time in which an instance must become healthy.
         pub healthy_deadline: Duration = Duration::from_mins(5);
         /// Time until the next instance must have become healthy; 0 means that one unhealthy instance
         /// fails the deployment.
         pub progress_deadline: Duration = Duration::from_mins(10);
-        /// Go back to the last stable version if the deployment fails.
+        /// Whether a failed deployment reverts to the last stable version.
         pub auto_revert: bool = false;
-        /// Promote canaries as soon as all are healthy.
+        /// Whether canaries are promoted as soon as all are healthy.
         pub auto_promote: bool = false;
-        /// Instances of the new version to start beside the old ones, before any is replaced.
+        /// Canaries: instances of the new version that start alongside the old instances, before any is replaced.
         pub canary: u32 = 0;
     }
 }
 
 job_block! {
-    /// The way instances leave a node that is drained.
+    /// The migration of instances off a draining node.
     #[derive(Copy)]
     pub struct MigrateStrategy {
         /// Instances under way at once.
         pub max_parallel: u32 = 1;
         /// The condition that makes a replacement healthy.
         pub health_check: HealthCheck = HealthCheck::Checks;
-        /// Time it must stay healthy before the next one goes.
+        /// Time that a replacement must stay healthy before the next instance migrates.
         pub min_healthy_time: Duration = Duration::from_secs(10);
-        /// Time it has to become healthy.
+        /// Time in which a replacement must become healthy.
         pub healthy_deadline: Duration = Duration::from_mins(5);
     }
 }
@@ -69,7 +70,7 @@ job_block! {
 pub enum DelayFunction {
     Constant,
     Exponential,
-    /// It is the sum of the two before.
+    /// Each delay is the sum of the two before.
     Fibonacci,
 }
 
@@ -79,11 +80,11 @@ crate::text_enum!(pub DelayFunction: "delay function" {
     Fibonacci => "fibonacci",
 });
 
-// No table: its defaults depend on the type of the job.
+// The block has no table because its defaults depend on the type of the job.
 /// Whether and when an instance that failed is replaced, on another node if there is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReschedulePolicy {
-    /// Replacements allowed within `interval`; not looked at if `unlimited`.
+    /// Replacements allowed within `interval`; ignored if `unlimited`.
     pub attempts: u32,
     /// The window in which replacements are counted.
     pub interval: Duration,
@@ -128,21 +129,20 @@ impl ReschedulePolicy {
         }
     }
 
-    /// Whether it replaces anything at all.
+    /// Whether the policy allows any replacement.
     #[must_use]
     pub fn is_enabled(&self) -> bool {
         self.unlimited || self.attempts > 0
     }
 }
 
-/// The choice between two instances when a node that was out of reach comes back.
+/// The choice between an original instance and its replacement when a disconnected node comes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ReconcileStrategy {
-    /// The one on the node with the better score.
+    /// The instance on the node with the better score.
     BestScore,
-    /// The one that runs longer.
+    /// The instance that has run longer.
     LongestRunning,
-    /// The one that came back.
     KeepOriginal,
     KeepReplacement,
 }
@@ -158,14 +158,14 @@ job_block! {
     /// The handling of an instance whose node is out of reach.
     #[derive(Copy)]
     pub struct Disconnect {
-        /// The instance is `unknown` for this long and may come back; then it is lost. `None`: lost at once if `replace`
-        /// is set, else never.
+        /// The instance is `unknown` for this long and may come back; then it is lost. `None`: lost at once if
+        /// `replace` is set, else never.
         pub lost_after: Option<Duration> = None;
         /// The agent stops the instance after this long without a server. `None`: never.
         pub stop_on_client_after: Option<Duration> = None;
-        /// Replace the instance while it is unknown; default `true`.
+        /// Whether the instance is replaced while it is unknown; default `true`.
         pub replace: bool = true;
-        /// Choice of the instance that goes on when it comes back.
+        /// Choice of the instance that stays when the original comes back.
         pub reconcile: ReconcileStrategy = ReconcileStrategy::BestScore;
     }
 }
@@ -177,8 +177,8 @@ impl Disconnect {
         self.lost_after.is_some() || !self.replace
     }
 
-    /// Whether an instance that is out of reach since `since` counts as lost. One that is not to be replaced waits for
-    /// its node without end, unless `lost_after` is set.
+    /// Whether an instance that is out of reach since `since` counts as lost. Without `replace` and `lost_after`, the
+    /// instance waits for its node without end.
     #[must_use]
     pub fn is_lost(&self, since: Timestamp, now: Timestamp) -> bool {
         match self.lost_after {
@@ -187,8 +187,8 @@ impl Disconnect {
         }
     }
 
-    /// The instance is stopped after this long with nobody to stop it, its agent being dead; `None`: never. As long as
-    /// without a server, but no longer than from there until it is lost: the agent may have been without one before it
+    /// The time after which an instance without a living agent is stopped; `None`: never. It is `stop_on_client_after`,
+    /// but at most the rest of the time until the instance is lost. The agent may have been without a server before it
     /// died.
     #[must_use]
     pub fn stop_without_agent_after(&self) -> Option<Duration> {

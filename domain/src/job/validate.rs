@@ -21,7 +21,7 @@ use crate::pattern::Pattern;
 use crate::resources::{DeviceAsk, IoLimits, TaskResources};
 use crate::version;
 
-/// A job that was found valid. Only [`validate`] makes one.
+/// A valid job. Only [`validate`] creates one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ValidJob(JobSpec);
 
@@ -32,21 +32,21 @@ impl ValidJob {
         &self.0
     }
 
-    /// The job, given up.
+    /// Returns the job by value.
     #[must_use]
     pub fn into_spec(self) -> JobSpec {
         self.0
     }
 }
 
-/// Names that a task or group must not have: they are directories of an allocation or walk out of it.
+/// Names that a task or group must not have. They are directories of an allocation or lead out of it.
 const RESERVED_NAMES: [&str; 7] = [".", "..", "alloc", "local", "secrets", "tmp", "drivers"];
 
-/// Checks everything about `spec` that does not depend on a cluster.
+/// Checks every condition on `spec` that does not depend on a cluster.
 ///
 /// # Errors
 ///
-/// Every fault, each with its path; the list is never empty.
+/// All faults, each with its path; the list is never empty.
 pub fn validate(spec: JobSpec) -> Result<ValidJob, Vec<Fault>> {
     let mut faults = Vec::new();
     check_job(&spec, &mut faults);
@@ -150,7 +150,7 @@ fn check_datacenters(at: &str, datacenters: &[String], faults: &mut Vec<Fault>) 
     }
 }
 
-/// Nomad refuses a job of which a task may need longer for its end than its deployment has.
+/// Checks kill timeouts. Nomad refuses a job if stopping a task may take longer than its deployment's deadline.
 fn check_kill_timeouts(group: &TaskGroup, faults: &mut Vec<Fault>) {
     let deadline = group.update.as_ref().map(|it| it.progress_deadline);
     let Some(deadline) = deadline.filter(|deadline| !deadline.is_zero()) else {
@@ -190,7 +190,7 @@ fn check_written(at: &str, as_written: &BTreeMap<String, String>, faults: &mut V
 ///
 /// # Errors
 ///
-/// The reason if they are too many.
+/// The reason if there are too many.
 pub fn check_instances(spec: &JobSpec) -> Result<(), String> {
     let instances = spec.instances();
     if instances > limits::JOB_INSTANCES_MAX {
@@ -294,7 +294,7 @@ fn check_group_count(at: &str, job_type: JobType, count: u32, faults: &mut Vec<F
     }
 }
 
-/// A group needs a task that is neither before nor after the others, and one leader at most.
+/// Checks that the group has a main task and at most one leader.
 fn check_phases(at: &str, tasks: &[Task], faults: &mut Vec<Fault>) {
     if !tasks.is_empty() && tasks.iter().all(|task| task.lifecycle.is_some()) {
         faults.push(Fault::new(
@@ -325,7 +325,7 @@ fn check_delay(at: &str, delay: Duration, faults: &mut Vec<Fault>) {
     }
 }
 
-/// An empty one is the driver's default.
+/// Checks the user of a task. An empty user is the driver's default.
 fn check_user(at: &str, user: &str, faults: &mut Vec<Fault>) {
     if user.is_empty() {
         return;
@@ -440,7 +440,7 @@ fn check_logs(at: &str, logs: LogConfig, faults: &mut Vec<Fault>) {
     }
 }
 
-/// Nomad refuses a task whose logs may fill the disk of its group.
+/// Checks the size of logs. Nomad refuses a task whose logs may fill the disk of its group.
 fn check_log_storage(group: &TaskGroup, faults: &mut Vec<Fault>) {
     let disk = group.ephemeral_disk.size.0;
     for task in &group.tasks {
@@ -561,7 +561,7 @@ fn check_io(at: &str, io: &IoLimits, faults: &mut Vec<Fault>) {
     }
 }
 
-/// Whether the restarts of a group can be counted and fit in their window. Nomad does not ask this of a task's own
+/// Checks that the restarts of a group can be counted and fit in their interval. Nomad does not check a task's own
 /// policy.
 fn check_restart(at: &str, restart: &RestartPolicy, faults: &mut Vec<Fault>) {
     if restart.attempts > 0 && restart.interval.is_zero() {
@@ -582,7 +582,7 @@ fn check_restart(at: &str, restart: &RestartPolicy, faults: &mut Vec<Fault>) {
     }
 }
 
-/// Everything that is wrong with a policy that is not a job's; empty if nothing is.
+/// Returns all faults of a policy that is not part of a job; empty if there are none.
 #[must_use]
 pub fn validate_policy(policy: &NetworkPolicy) -> Vec<Fault> {
     let mut faults = Vec::new();
@@ -590,7 +590,7 @@ pub fn validate_policy(policy: &NetworkPolicy) -> Vec<Fault> {
     faults
 }
 
-/// Whether all characters of `text` can stand in one word of a resolver's configuration.
+/// Whether all characters of `text` are allowed in one word of a resolver's configuration.
 #[must_use]
 pub fn is_resolver_text(text: &str) -> bool {
     text.bytes()
@@ -681,7 +681,7 @@ fn check_network(at: &str, network: &GroupNetwork, faults: &mut Vec<Fault>) {
     check_ports(&at, &network.ports, faults);
 }
 
-/// A host name has a network of its own to stand in. One with references is judged when they are filled in.
+/// Checks a hostname. It needs a network of its own. A hostname with references is checked after they are filled in.
 fn check_hostname(at: &str, mode: &NetworkMode, name: &str, faults: &mut Vec<Fault>) {
     let at = format!("{at} → hostname");
     if *mode == NetworkMode::Host {
@@ -700,7 +700,7 @@ fn check_hostname(at: &str, mode: &NetworkMode, name: &str, faults: &mut Vec<Fau
     }
 }
 
-/// Whether `name` is one that a machine may have.
+/// Whether `name` is a valid hostname.
 #[must_use]
 pub fn is_hostname(name: &str) -> bool {
     let is_label = |label: &str| {
@@ -710,7 +710,7 @@ pub fn is_hostname(name: &str) -> bool {
             && !label.starts_with('-')
             && !label.ends_with('-')
     };
-    // The kernel keeps 64 bytes.
+    // The kernel stores at most 64 bytes.
     name.len() <= 64 && name.split('.').all(is_label)
 }
 
@@ -778,7 +778,7 @@ fn check_versions(
     rules: version::VersionRules,
     faults: &mut Vec<Fault>,
 ) {
-    // A reference is only known on a node.
+    // The value of a reference is only known on a node.
     if !conditions.contains("${") && version::Conditions::parse(conditions, rules).is_none() {
         faults.push(Fault::new(
             at,
@@ -870,7 +870,7 @@ fn check_operand(at: &str, constraint: &Constraint, faults: &mut Vec<Fault>) {
     }
 }
 
-/// Whether `side` is one reference, to something that no node and no device has.
+/// Whether `side` is a single reference that no node and no device can resolve.
 fn is_unknown_reference(side: &str) -> bool {
     const NODE: [&str; 6] = [
         "node.class",
@@ -934,7 +934,8 @@ fn check_affinities(at: &str, affinities: &[Affinity], faults: &mut Vec<Fault>) 
     }
 }
 
-/// Refuses affinities of jobs that run on every node, as Nomad does: no node is chosen.
+/// Refuses affinities of jobs that run on every node, as Nomad does. The scheduler does not choose nodes for these
+/// jobs.
 fn check_preferences(at: &str, spec: &JobSpec, faults: &mut Vec<Fault>) {
     let job_type = spec.job_type;
     if !matches!(job_type, JobType::System | JobType::SysBatch) {
@@ -1087,7 +1088,7 @@ fn check_label(at: impl Display + Copy, name: &str, faults: &mut Vec<Fault>) {
     }
 }
 
-/// A name that becomes a directory, a cgroup or part of a variable's name.
+/// Checks a name that becomes a directory, a cgroup or part of a variable's name.
 fn check_file_name(at: impl Display + Copy, name: &str, faults: &mut Vec<Fault>) {
     check_label(at, name, faults);
     if name.contains(['/', '\\']) {

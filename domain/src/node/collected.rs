@@ -1,6 +1,6 @@
-//! Results of a node's collection of finished allocations, as its agent reports them.
+//! Results of a node's garbage collection of finished allocations, as its agent reports them.
 //!
-//! Bounded by its type: reasons are listed, so that an agent cannot make a report large.
+//! The type bounds the size of a report: it counts allocations by a fixed list of reasons.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,14 +9,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::Timestamp;
 
-/// The reason for which an allocation goes.
+/// The reason to destroy an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum GcReason {
-    /// Somebody asked for everything that may go.
+    /// An operator forced the collection of all finished allocations.
     Forced,
-    /// The control plane has forgotten it.
+    /// The control plane has deleted the allocation.
     Removed,
-    /// The node has more of them than `gc_max_allocs`.
+    /// The node has more allocations than `gc_max_allocs`.
     Allocs,
     /// The disk is as full as `gc_disk_usage_threshold`.
     Disk,
@@ -32,18 +32,18 @@ crate::text_enum!(pub GcReason {
     Inodes => "inode usage",
 });
 
-/// The reason for which an allocation stays.
+/// The reason to keep an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum KeptReason {
-    /// It has not finished.
+    /// The allocation has not finished.
     Running,
-    /// Its end is not yet known to the control plane.
+    /// The agent has not yet reported the end to the control plane.
     Unreported,
-    /// Another gets its data, here or on another node, and has not got them yet.
+    /// Another allocation, here or on another node, has yet to receive the data.
     DataAwaited,
-    /// Its driver, or the kernel, did not let go of what it had.
+    /// The driver or the kernel did not release the allocation's resources.
     Refused,
-    /// It has finished, and nothing asks for its room. Never said where somebody asked for everything that may go.
+    /// The allocation has finished, and no threshold is exceeded. A forced collection never reports this reason.
     BelowThresholds,
 }
 
@@ -58,26 +58,26 @@ crate::text_enum!(pub KeptReason {
 /// The result of one collection, or of several that could not be reported one by one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeCollected {
-    /// Time of the choice of the first destroy. No two reports of a node have the same: one that comes twice is known
-    /// by it.
+    /// Time at which the first allocation was chosen. It is unique among the reports of a node, and so identifies a
+    /// repeated report.
     pub began_at: Timestamp,
-    /// Time at which the last was over and its remains were deleted, or the time for one report.
+    /// Time at which the last collection was over and its files were deleted, or the time for one report.
     pub ended_at: Timestamp,
     /// Number of collections in the report.
     pub rounds: u32,
-    /// Time in which any was under way.
+    /// Total time in which a collection ran.
     pub took: Duration,
     /// Allocations destroyed, by reason.
     pub destroyed: BTreeMap<GcReason, u64>,
     /// Destroys that a driver or the kernel refused; they are tried again.
     pub refusals: u64,
-    /// Files and directories deleted: inodes given back.
+    /// Files and directories deleted: inodes freed.
     pub inodes: u64,
     /// Bytes deleted with them.
     pub bytes: u64,
     /// Deletions that failed; they are tried again.
     pub delete_failures: u64,
-    /// Allocations that stay at the end, by reason.
+    /// Allocations that are kept at the end, by reason.
     pub kept: BTreeMap<KeptReason, u64>,
     /// Thresholds at which the node collects.
     pub thresholds: Thresholds,
@@ -99,7 +99,7 @@ pub struct Thresholds {
 }
 
 impl NodeCollected {
-    /// One report of this and of `later`, which came after it: counts add up, what is there is as `later` says.
+    /// Merges this report with `later`. Counts add up; current values come from `later`.
     #[must_use]
     pub fn and(self, later: Self) -> Self {
         let mut destroyed = self.destroyed;
@@ -124,7 +124,7 @@ impl NodeCollected {
         }
     }
 
-    /// Whether somebody asked for it.
+    /// Whether an operator forced the collection.
     #[must_use]
     pub fn is_forced(&self) -> bool {
         self.destroyed.contains_key(&GcReason::Forced)

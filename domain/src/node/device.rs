@@ -4,21 +4,21 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// Devices of one vendor, type and name. They differ in nothing but their id.
+/// Devices of one vendor, type and name. They differ only in their ids.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceGroup {
-    /// Such as `nvidia`.
+    /// The vendor, such as `nvidia`.
     pub vendor: String,
-    /// Such as `gpu`.
+    /// The type, such as `gpu`.
     pub kind: String,
-    /// Such as `1080ti`.
+    /// The name, such as `1080ti`.
     pub name: String,
     pub attributes: BTreeMap<String, String>,
     pub instances: Vec<DeviceInstance>,
 }
 
 impl DeviceGroup {
-    /// Whether an ask for `name` means this group: `type`, `vendor/type` or `vendor/type/name`.
+    /// Whether a request for `name` matches this group: `type`, `vendor/type` or `vendor/type/name`.
     #[must_use]
     pub fn is_called(&self, name: &str) -> bool {
         let mut parts = name.split('/');
@@ -39,21 +39,21 @@ impl DeviceGroup {
     }
 }
 
-/// One device.
+/// A device of a group.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct DeviceInstance {
-    /// Its id, unique within its group.
+    /// The id, unique within the group.
     pub id: String,
-    /// Whether it can be used.
+    /// Whether the device can be used.
     pub healthy: bool,
 }
 
 /// A directory of the node that tasks may ask for by name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostVolume {
-    /// The path of the device.
+    /// The path of the directory on the node.
     pub path: String,
-    /// Whether it may only be read.
+    /// Whether the volume is read-only.
     pub read_only: bool,
 }
 
@@ -63,6 +63,6 @@ pub struct HostAddress {
     /// The name of its host network.
     pub network: String,
     pub address: String,
-    /// Ports that are kept from tasks on it, sorted.
+    /// Ports on this address that are reserved from tasks, sorted.
     pub reserved_ports: Vec<u16>,
 }

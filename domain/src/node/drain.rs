@@ -1,4 +1,4 @@
-//! Emptying a node.
+//! The drain of a node.
 
 use std::time::Duration;
 
@@ -6,16 +6,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::Timestamp;
 
-/// The operator's wishes for emptying a node.
+/// The operator's settings for a drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DrainSpec {
-    /// Time after which the rest of the allocations is stopped, ready or not. `None`: no limit. Zero: at once.
+    /// Time after which all remaining allocations are stopped. `None`: no limit. Zero: at once.
     pub deadline: Option<Duration>,
-    /// Leave instances of system jobs alone.
+    /// Whether the drain leaves instances of system jobs running.
     pub ignore_system_jobs: bool,
 }
 
-/// A drain under way.
+/// A running drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Drain {
     /// The settings of the drain.
@@ -25,7 +25,7 @@ pub struct Drain {
 }
 
 impl Drain {
-    /// Time at which all remaining allocations must go; `None`: never.
+    /// Time at which all remaining allocations are stopped; `None`: never.
     #[must_use]
     pub fn deadline(&self) -> Option<Timestamp> {
         self.spec.deadline.map(|after| self.started_at.plus(after))

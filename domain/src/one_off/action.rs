@@ -1,7 +1,7 @@
 //! The tree of actions that a one-off task carries out.
 //!
-//! As JSON an action is an object with one field, its kind: `{"run": {…}}`. Words and fields are Diego's;
-//! a field that Muster does not carry out is unknown to it, and so refused by name.
+//! As JSON an action is an object with one field, its kind: `{"run": {…}}`. Words and fields are Diego's. A field that
+//! Muster does not implement is refused by name as unknown.
 
 use std::time::Duration;
 
@@ -9,26 +9,27 @@ use serde::{Deserialize, Serialize};
 
 use super::definition::EnvVar;
 
-/// One action.
+/// An action of the tree.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
-    /// Fetch a file or an archive.
+    /// Fetches a file or an archive.
     Download(Download),
     Upload(Upload),
-    /// Run a program to its end.
+    /// Runs a program to its end.
     Run(Run),
-    /// Bound the time of another action.
+    /// Bounds the time of another action.
     Timeout(Timeout),
-    /// Say in the log how another action goes.
+    /// Logs the start and the end of another action.
     EmitProgress(EmitProgress),
-    /// Go on, however another action ends.
+    /// Succeeds even if another action fails.
     Try(Try),
-    /// Several at once; all are waited for.
+    /// Runs several actions at once and waits for all.
     Parallel(Actions),
-    /// Several, one after another, up to the first that fails.
+    /// Runs several actions in order, up to the first failure.
     Serial(Actions),
-    /// Several at once; when one ends, however it does, the others are stopped and the whole has failed.
+    /// Runs several actions at once. When one ends, with success or not, the others are stopped and the whole has
+    /// failed.
     Codependent(Actions),
 }
 
@@ -62,7 +63,7 @@ impl Action {
     }
 }
 
-/// Run a program to its end.
+/// Runs a program to its end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Run {
@@ -81,10 +82,11 @@ pub struct Run {
     pub resource_limits: Option<ResourceLimits>,
     /// The user to run as: a name. `vcap` is the driver's default, as it is in Diego's cells.
     pub user: String,
-    /// The name on the action's lines and in its failure. Empty means the task's, or `LOG` if that is empty too.
+    /// The source name of the action's log lines and of its failure. Empty means the task's, or `LOG` if that is empty
+    /// too.
     #[serde(default)]
     pub log_source: String,
-    /// Throw its output away.
+    /// Whether the output is dropped.
     #[serde(default)]
     pub suppress_log_output: bool,
 }
@@ -98,25 +100,25 @@ pub struct ResourceLimits {
     pub nofile: Option<u64>,
 }
 
-/// Fetch a file or an archive; archives (tar, tar.gz, zip, known by their content) are unpacked.
+/// Fetches a file or an archive; archives (tar, tar.gz, zip, recognized by their content) are unpacked.
 ///
-/// The node fetches, with its own network, and the content is written with the rights of the task. Content other than
-/// an archive becomes a file of the name that its URL ends with. An archive fails if it has devices, or names or links
-/// that lead out of `to`. It also fails if it unpacks to more than the task's disk. Set-id bits, owners and times are
-/// not kept. A failure that may pass leads to three attempts.
+/// The node fetches with its own network and writes the content with the rights of the task. Content other than an
+/// archive becomes a file, named by the end of its URL. An archive fails if it has devices, or names or links that lead
+/// out of `to`. It also fails if it unpacks to more than the task's disk. Set-id bits, owners and times are not kept. A
+/// transient failure leads to three attempts.
 ///
-/// Nothing is cached, so that there is no field `cache_key`. Diego's own wire has one, which is ignored, because it
-/// never changed the fetched content.
+/// Nothing is cached, so there is no field `cache_key`. Diego's protocol has one. It is ignored because it never
+/// changed the fetched content.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Download {
     /// A name of the fetched content, for the log.
     #[serde(default)]
     pub artifact: String,
-    /// An `http`, `https` or `file` URL. A node gives no files of its own but those beneath `allow_downloads` of its
-    /// native driver's configuration, and fetches nothing from itself without `allow_local_transfers`.
+    /// An `http`, `https` or `file` URL. A `file` URL must be below `allow_downloads` of the native driver's
+    /// configuration. A node fetches from itself only with `allow_local_transfers`.
     pub from: String,
-    /// A directory, as the task sees it. It is made if it is not there.
+    /// A directory, as the task sees it. It is created if it does not exist.
     pub to: String,
     /// The user that owns the fetched content and with whose rights it is written.
     pub user: String,
@@ -126,16 +128,16 @@ pub struct Download {
     /// `md5`, `sha1` or `sha256`; empty for none.
     #[serde(default)]
     pub checksum_algorithm: String,
-    /// In hexadecimal digits, over what was fetched, before it is unpacked.
+    /// The checksum of the fetched bytes before unpacking, in hexadecimal digits.
     #[serde(default)]
     pub checksum_value: String,
 }
 
-/// Send a file by `POST`, with its MD5 and SHA-256 as `Content-MD5` and `Content-Digest`, or put it into a directory of
+/// Sends a file by `POST`, with its MD5 and SHA-256 as `Content-MD5` and `Content-Digest`, or puts it into a directory of
 /// the node.
 ///
-/// The file is read with the rights of the task, whole, before the node sends it. What may pass is attempted three
-/// times, so that it may arrive more than once; no redirect is followed.
+/// The whole file is read with the rights of the task before the node sends it. A transient failure leads to three
+/// attempts, so the file may arrive more than once. Redirects are not followed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Upload {
@@ -144,22 +146,22 @@ pub struct Upload {
     pub artifact: String,
     /// A regular file, as the task sees it, no larger than the task's disk.
     pub from: String,
-    /// An `http`, `https` or `file` URL. A node takes no files into its own directories but beneath `allow_uploads` of
-    /// its native driver's configuration; the file is there whole or not at all, and replaces what had its name.
+    /// An `http`, `https` or `file` URL. A `file` URL must be below `allow_uploads` of the native driver's
+    /// configuration. The file appears atomically and replaces an existing file of its name.
     pub to: String,
-    /// With whose rights it is read.
+    /// The user with whose rights the file is read.
     pub user: String,
     /// The name on the action's log lines.
     #[serde(default)]
     pub log_source: String,
 }
 
-/// Bound the time of another action.
+/// Bounds the time of another action.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Timeout {
     pub action: Box<Action>,
-    /// Milliseconds.
+    /// The bound in milliseconds.
     pub timeout_ms: i64,
     /// The name on the action's log lines.
     #[serde(default)]
@@ -174,17 +176,17 @@ impl Timeout {
     }
 }
 
-/// Say in the log how another action goes.
+/// Logs the start and the end of another action.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EmitProgress {
     pub action: Box<Action>,
     #[serde(default)]
     pub start_message: String,
-    /// Said when it ended well.
+    /// The log line after a success.
     #[serde(default)]
     pub success_message: String,
-    /// Said when it failed, before the reason.
+    /// The prefix of the log line after a failure; the reason follows.
     #[serde(default)]
     pub failure_message_prefix: String,
     /// The name on these log lines.
@@ -192,7 +194,7 @@ pub struct EmitProgress {
     pub log_source: String,
 }
 
-/// Go on, however another action ends.
+/// Succeeds even if another action fails.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Try {

@@ -1,4 +1,4 @@
-//! The work that a client wants done.
+//! The work that a client requests.
 
 use serde::{Deserialize, Serialize};
 
@@ -28,9 +28,10 @@ pub struct Condition {
     pub value: String,
 }
 
-/// The work that a client wants done. As JSON its fields have Diego's names; those below `priority` are Muster's own.
+/// The work that a client requests. As JSON its fields have Diego's names; the fields from `priority` on are Muster's
+/// own.
 ///
-/// A definition never changes once it is accepted. A field that is not here is refused by name when it is read.
+/// A definition never changes once it is accepted. The reader refuses an unknown field by name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Definition {
@@ -44,54 +45,55 @@ pub struct Definition {
     /// Disk in MiB, counted in placement; 0 means no limit, counted as the least that a job may ask for.
     #[serde(default)]
     pub disk_mb: i32,
-    /// Memory limit in MiB for the task as a whole. 0 leaves only the limit of all tasks of its node together, and is
-    /// counted as the least that a job may ask for.
+    /// Memory limit in MiB for the task as a whole. 0 leaves only the common limit of all tasks of the node. Placement
+    /// then counts the least memory that a job may ask for.
     #[serde(default)]
     pub memory_mb: i32,
-    /// 1 to 100: its weight against other tasks, and the MHz that are counted in placement; 0 means 100.
+    /// 1 to 100: the CPU weight relative to other tasks, and the MHz that placement counts; 0 means 100.
     #[serde(default)]
     pub cpu_weight: u32,
-    /// Processes at once; 0 means the node's default.
+    /// The limit on simultaneous processes; 0 means the node's default.
     #[serde(default)]
     pub max_pids: i32,
-    /// Refused unless false: tasks share the kernel.
+    /// Must be false: tasks share the kernel.
     #[serde(default)]
     pub privileged: bool,
-    /// Names its lines, and comes before its failure reasons. Metadata of its job, and a header of its log.
+    /// The source name of the task's log lines, and the prefix of its failure reasons. It is metadata of the job and a
+    /// header of the log.
     #[serde(default)]
     pub log_source: String,
-    /// The client's name for the log: metadata of its job, and a header of its log. Without it the log is kept all the
-    /// same, where Diego throws it away.
+    /// The client's name for the log: metadata of the job, and a header of the log. Without a name the log is kept all
+    /// the same, where Diego drops it.
     #[serde(default)]
     pub log_guid: String,
-    /// The client's name for the metrics: metadata of its job, and a label of its node's samples. Without it the task
-    /// has no samples, since nothing would bound how many there are.
+    /// The client's name for the metrics: metadata of the job, and a label of the node's samples. Without a name the
+    /// task has no samples, because their number would have no bound.
     #[serde(default)]
     pub metrics_guid: String,
-    /// A file, as the task sees it, whose first bytes are the result.
+    /// A file, as the task sees it. Its first bytes are the result.
     #[serde(default)]
     pub result_file: String,
-    /// Gets a `POST` when the task is completed.
+    /// The URL that receives a `POST` when the task is completed.
     #[serde(default)]
     pub completion_callback_url: String,
-    /// Returned as it is.
+    /// Opaque text that responses return unchanged.
     #[serde(default)]
     pub annotation: String,
-    /// Rules for outgoing traffic. None: nothing may go out. The task has a network of its own. Its IPv6 ends there: the
-    /// bridge drops it.
+    /// Rules for outgoing traffic. Without rules, all outgoing traffic is denied. The task has a network of its own.
+    /// The bridge drops its IPv6 traffic.
     #[serde(default)]
     pub egress_rules: Vec<EgressRule>,
-    /// The task goes to nodes whose metadata `placement_tags` has the same tags, and to no others.
+    /// Tags for placement. The task runs only on nodes whose metadata `placement_tags` has the same tags.
     #[serde(default)]
     pub placement_tags: Vec<String>,
 
-    /// 1 to 100, higher goes first.
+    /// 1 to 100; a higher priority goes first. Default: the default priority of jobs.
     #[serde(default = "default_priority")]
     pub priority: u8,
-    /// Milliseconds from being desired in which it must start; 0 means the cluster's.
+    /// Milliseconds from the request in which the task must start; 0 means the cluster's default.
     #[serde(default)]
     pub start_timeout_ms: u64,
-    /// Milliseconds for which it is kept once it is completed; 0 means the cluster's.
+    /// Milliseconds for which the task is kept after completion; 0 means the cluster's default.
     #[serde(default)]
     pub retention_ms: u64,
     /// Datacenters it may run in; none means all.
@@ -103,7 +105,7 @@ pub struct Definition {
     /// Further conditions on the node.
     #[serde(default)]
     pub constraints: Vec<Condition>,
-    /// Diego's behaviour where no result file is there: the task has failed. Else it is a note.
+    /// Whether a missing result file fails the task, as in Diego. Otherwise the end carries a note.
     #[serde(default)]
     pub result_required: bool,
 }

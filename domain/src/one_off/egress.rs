@@ -1,4 +1,4 @@
-//! The destinations that a task may send to: Diego's security group rules.
+//! The allowed destinations of a task: Diego's security group rules.
 
 use std::net::IpAddr;
 
@@ -20,14 +20,14 @@ pub struct PortRange {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct IcmpInfo {
-    /// Its type; -1 means all.
+    /// The type of the message; -1 means all.
     #[serde(rename = "type")]
     pub kind: i32,
-    /// Its code; -1 means all.
+    /// The code of the message; -1 means all.
     pub code: i32,
 }
 
-/// One thing that may go out.
+/// A rule that allows one kind of outgoing traffic.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EgressRule {
@@ -37,26 +37,27 @@ pub struct EgressRule {
     /// Each an address, a CIDR, a range `ADDRESS-ADDRESS`, or a list of these with commas.
     #[serde(default)]
     pub destinations: Vec<String>,
-    /// With tcp and udp: these ports.
+    /// Ports for tcp and udp.
     #[serde(default)]
     pub ports: Vec<u32>,
-    /// With tcp and udp: or these.
+    /// A range of ports for tcp and udp, instead of `ports`.
     #[serde(default)]
     pub port_range: Option<PortRange>,
-    /// With icmp and icmpv6.
+    /// The message for icmp and icmpv6.
     #[serde(default)]
     pub icmp_info: Option<IcmpInfo>,
-    /// Tell in the node's verdicts (`muster net`) what passes by this rule, if no rule before it lets the same pass.
+    /// Whether the node's verdicts (`muster net`) show packets of this rule. Packets of an earlier rule are not shown
+    /// for this one.
     #[serde(default)]
     pub log: bool,
     #[serde(default)]
     pub annotations: Vec<String>,
 }
 
-/// The reach that a list of rules gives.
+/// The destinations that a list of rules allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// Nothing may go out: a network namespace of its own, with nothing in it.
+    /// No outgoing traffic: the task has an empty network namespace.
     Nothing,
     Everything,
     Some,
@@ -68,11 +69,11 @@ impl EgressRule {
     pub fn fault(&self) -> Option<String> {
         self.protocol_fault()
             .or_else(|| self.destinations_fault())
-            // A rule that Diego takes and no packet could match: one ICMP to addresses of the other family.
+            // Diego accepts a rule that no packet can match: one ICMP to addresses of the other family.
             .or_else(|| self.as_policy(0).fault())
     }
 
-    /// Returns the fault in the protocol or in a field that does not go with it.
+    /// Returns the fault in the protocol or in a field that does not belong to it.
     fn protocol_fault(&self) -> Option<String> {
         let Self {
             protocol,
@@ -169,7 +170,7 @@ impl EgressRule {
         None
     }
 
-    /// The reach that `rules` give.
+    /// The destinations that `rules` allow.
     #[must_use]
     pub fn reach(rules: &[Self]) -> Reach {
         if rules.is_empty() {
@@ -191,8 +192,8 @@ impl EgressRule {
 }
 
 impl EgressRule {
-    /// The policy of a task that may send by `rules` and otherwise nothing. Nobody reaches it: a port
-    /// is for tasks that serve.
+    /// The policy of a task that may send only by `rules`. No other host can connect to it, because only services have
+    /// ports.
     #[must_use]
     pub fn policy(rules: &[Self]) -> NetworkPolicy {
         NetworkPolicy {
@@ -214,7 +215,7 @@ impl EgressRule {
     }
 
     /// The policy of a task that may send everywhere and whose rules ask for a log. `None` if no rule asks for one. The
-    /// policy refuses nothing: a rule's log changes no reach.
+    /// policy denies nothing: logging does not change the allowed destinations.
     #[must_use]
     pub fn log_policy(rules: &[Self]) -> Option<NetworkPolicy> {
         if !rules.iter().any(|rule| rule.log) {
@@ -241,7 +242,7 @@ impl EgressRule {
             log,
             annotations: _,
         } = self;
-        // [`Self::fault`] refuses a greater port before anything is stored.
+        // [`Self::fault`] refuses a greater port before a task is stored.
         let port = |port: u32| saturating::to_u16(port);
         let single = ports.iter().map(|each| job::PortRange {
             first: port(*each),
@@ -251,7 +252,7 @@ impl EgressRule {
             first: port(range.start),
             last: port(range.end),
         });
-        // -1 is all, and all types have all codes.
+        // -1 means all types or all codes. A rule for all types covers all codes.
         let number = |number: i32| u8::try_from(number).ok();
         let kind = icmp_info.and_then(|info| number(info.kind));
         let code = icmp_info.and_then(|info| number(info.code));
@@ -315,7 +316,7 @@ impl Destination {
         })
     }
 
-    /// The prefixes that it is made of.
+    /// The prefixes that cover the range.
     fn nets(self) -> Vec<IpNet> {
         match (self.first, self.last) {
             (IpAddr::V4(first), IpAddr::V4(last)) => {

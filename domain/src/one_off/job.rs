@@ -1,8 +1,8 @@
 //! The job that runs a one-off task.
 //!
-//! The scheduler places it as any other, so that constraints, priorities, preemption and waiting for room are
-//! the same; what makes it a one-off task is that nothing replaces or restarts what was placed once, here by
-//! policy and in the state by a rule that no plan gets around.
+//! The scheduler places it like any other job, so constraints, priorities, preemption and waiting work the same. In
+//! contrast to other jobs, a placed instance is never replaced or restarted. The policies of the job ensure this, and
+//! so does a rule of the state that no plan can bypass.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -26,14 +26,14 @@ pub const GROUP: &str = "task";
 pub const TASK: &str = "task";
 /// The root file system that is the node's own.
 pub const HOST_ROOT: &str = "preloaded:host";
-/// From the signal that asks a process to end to force. Diego's graceful shutdown interval.
+/// Time from the stop signal to `SIGKILL`. Diego's graceful shutdown interval.
 pub const GRACE: Duration = Duration::from_secs(10);
 /// The source of a task's root.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum RootSource {
     /// The node's own directories.
     Host,
-    /// The root that the node knows by this name.
+    /// The root that the node's configuration has under this name.
     Named(String),
     /// A directory of the node.
     Directory(String),
@@ -91,17 +91,17 @@ pub fn job(guid: &str, domain: &str, definition: &Definition, times: OneOffTimin
     }
 }
 
-/// Metadata of a task's job: what its client calls its metrics.
+/// The metadata key for the client's name of the task's metrics.
 pub const META_METRICS_GUID: &str = "metrics_guid";
-/// Metadata of a task's job: what its client calls its log.
+/// The metadata key for the client's name of the task's log.
 pub const META_LOG_GUID: &str = "log_guid";
-/// Metadata of a task's job: what its lines are named by.
+/// The metadata key for the source name of the task's log lines.
 pub const META_LOG_SOURCE: &str = "log_source";
-/// Metadata of a task's job: what the client counts it to.
+/// The metadata key for the task's domain.
 pub const META_DOMAIN: &str = "domain";
 
-/// The client's names for the task, its log and its metrics. They go with the allocation, so that a reader of the log
-/// or the metrics has them after the task is forgotten. Empty names are left out.
+/// The client's names for the task, its log and its metrics. They are part of the allocation. So a reader of the log or
+/// the metrics has them after the task is deleted. Empty names are left out.
 fn meta(domain: &str, definition: &Definition) -> BTreeMap<String, String> {
     let fields = [
         (META_DOMAIN, domain),
@@ -115,7 +115,7 @@ fn meta(domain: &str, definition: &Definition) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// The group to place: once, and nowhere else afterwards.
+/// The group of the job. It is placed once and never again.
 fn group(definition: &Definition, times: OneOffTimings) -> TaskGroup {
     TaskGroup {
         name: GROUP.to_owned(),
@@ -233,7 +233,7 @@ fn config(definition: &Definition) -> serde_json::Value {
 }
 
 fn constraints(definition: &Definition) -> Vec<Constraint> {
-    /// Metadata of a node: its tags, sorted, with commas.
+    /// The reference to a node's tags: sorted, with commas.
     const TAGS: &str = "${meta.placement_tags}";
     let condition = |left: &str, operand, right: String| Constraint {
         left: left.to_owned(),

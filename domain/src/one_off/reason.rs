@@ -3,7 +3,7 @@
 /// Bytes of a failure reason or rejection reason. Diego's bound; longer ones end in `(truncated)`.
 pub const REASON_BYTES_MAX: usize = 1024;
 
-/// A reason as it is stored: at most [`REASON_BYTES_MAX`], and it says so where it was cut.
+/// Cuts a reason to at most [`REASON_BYTES_MAX`] and marks the cut.
 #[must_use]
 pub fn reason(text: &str) -> String {
     /// The end of a cut text, as in Diego.

@@ -1,4 +1,4 @@
-//! Validation as a table, texts that clients compare, and that every definition makes a job.
+//! Tests of validation as tables, of texts that clients compare, and of the job of every definition.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::fixture::definition;
 use crate::job::{NetworkMode, PolicyAction};
 use crate::resources::Mb;
 
-/// The fields that are wrong with a definition that differs from a good one in what `change` says.
+/// The faulty fields of a good definition with the fields of `change`.
 fn wrong(change: Value) -> Vec<String> {
     let mut value = serde_json::to_value(definition()).unwrap();
     for (name, field) in change.as_object().unwrap() {
@@ -73,7 +73,7 @@ fn domains_are_short_and_of_one_line() {
     assert_eq!(check("", "d", &definition())[0].path, "task_guid");
 }
 
-/// Diego's rules for security groups, as JSON, and whether they are rules.
+/// Diego's security group rules as JSON, each with its expected validity.
 #[test]
 #[expect(clippy::too_many_lines, reason = "a table, a line a rule")]
 fn each_egress_rule_is_judged() {
@@ -461,7 +461,7 @@ fn largest_tree_and_guid_are_accepted() {
     assert_eq!(check(&guid, &guid, &large), []);
 }
 
-/// Half of what a definition may have.
+/// Half of the largest allowed environment.
 fn large_env() -> Vec<EnvVar> {
     let variables = 0..DEFINITION_BYTES_MAX / 2 / 1024;
     let variables = variables.map(|at| EnvVar {
@@ -471,7 +471,7 @@ fn large_env() -> Vec<EnvVar> {
     variables.collect()
 }
 
-/// Diego takes 0 for no limit. Placement counts the least that a job may ask for.
+/// Diego reads 0 as no limit. Placement counts the least that a job may ask for.
 #[test]
 fn zero_memory_and_disk_are_unlimited() {
     let of = |memory_mb, disk_mb| {
@@ -521,7 +521,8 @@ fn egress_rules_choose_the_network() {
     }
 }
 
-/// A rule with a log changes no reach: the policy sets no default, so that everything passes as without a policy.
+/// A rule with a log does not change the allowed destinations. The policy sets no default, so all packets pass as
+/// without a policy.
 #[test]
 fn logged_rule_for_everything_sets_no_default() {
     let policy = |rules: Value| {
@@ -642,7 +643,7 @@ fn tags_are_compared_as_a_set() {
     assert_eq!(constraint(&["b", "a", "b"]), "${meta.placement_tags} = a,b");
 }
 
-/// Diego compares it like any tag: a node without tags does not have it.
+/// Diego compares an empty tag like any other. A node without tags does not have it.
 #[test]
 fn empty_placement_tag_is_accepted() {
     let mut definition = definition();
@@ -683,7 +684,7 @@ fn long_reason_is_cut_and_marked() {
     assert_eq!(reason("short"), "short");
 }
 
-/// The agent may have been without a server for as long as it bears that when it dies: then the driver counts.
+/// The agent may have lost its server up to its limit before it dies. Only then does the driver start to count.
 #[test]
 fn disconnect_times_fit_within_lost_after() {
     let definition = definition();

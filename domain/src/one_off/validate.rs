@@ -19,8 +19,8 @@ pub fn is_guid(guid: &str) -> bool {
     !guid.is_empty() && guid.len() <= GUID_BYTES_MAX && guid.bytes().all(fits)
 }
 
-/// Whether tasks may be counted to `domain`. Diego refuses an empty one and one that its column has no room for;
-/// control characters would break the lines and headers that name it.
+/// Whether `domain` is a valid domain. Diego refuses an empty domain and one that is too long for its column. Control
+/// characters would break log lines and headers.
 #[must_use]
 pub fn is_domain(domain: &str) -> bool {
     !domain.is_empty() && domain.len() <= GUID_BYTES_MAX && !domain.contains(char::is_control)
@@ -33,7 +33,7 @@ pub fn check_domain(domain: &str) -> Option<Fault> {
     (!is_domain(domain)).then(|| Fault::new("domain", why()))
 }
 
-/// Everything that is wrong with a task, by field; empty if nothing is.
+/// Returns all faults of a task, by field; empty if there are none.
 #[must_use]
 pub fn check(guid: &str, domain: &str, definition: &Definition) -> Vec<Fault> {
     let mut faults = Vec::new();
@@ -46,8 +46,8 @@ pub fn check(guid: &str, domain: &str, definition: &Definition) -> Vec<Fault> {
     faults.extend(check_domain(domain));
     check_definition(definition, &mut faults);
     if faults.is_empty() {
-        // The rest are conditions of every job: the length of a value, a metadata name. Stopping on a node without a
-        // server and being waited for go together only where nothing is ever replaced.
+        // The remaining checks are those of every job, such as the length of a value. A job may set both
+        // `stop_on_client_after` and `lost_after` only if nothing is ever replaced.
         let mut job = job(guid, domain, definition, OneOffTimings::default());
         // A guid may be longer than the id of a job, and a tree larger than the configuration of a driver.
         for name in [&mut job.id, &mut job.name] {
@@ -235,7 +235,7 @@ fn is_http(url: &str) -> bool {
         let authority = rest.split(['/', '?', '#']).next().unwrap_or("");
         let place = authority.rsplit('@').next().unwrap_or("");
         let (host, port) = match place.rsplit_once(':') {
-            // The colons of `[::1]` part no port from it.
+            // The colons of an address such as `[::1]` do not separate a port.
             Some((host, port)) if !port.ends_with(']') => (host, port),
             Some(_) | None => (place, ""),
         };
@@ -244,7 +244,7 @@ fn is_http(url: &str) -> bool {
     })
 }
 
-/// `file:///PATH`: of the node that the task is placed on, which decides what may be had.
+/// Whether `url` is `file:///PATH`. The path is on the task's node, which decides on access.
 fn is_file(url: &str) -> bool {
     let path = url.strip_prefix("file://");
     path.is_some_and(|path| path.starts_with('/') && path.len() > 1)
@@ -336,7 +336,7 @@ fn check_action(action: &Action, wrong: &mut impl FnMut(&str, String)) {
     }
 }
 
-/// An empty one is told as missing.
+/// Checks the user. An empty user is reported as missing.
 fn check_user(user: &str, wrong: &mut impl FnMut(&str, String)) {
     if let Err(error) = Account::parse(user)
         && !user.is_empty()
@@ -345,7 +345,7 @@ fn check_user(user: &str, wrong: &mut impl FnMut(&str, String)) {
     }
 }
 
-/// Algorithm and value go together, and the value has as many digits as the algorithm makes.
+/// Checks that algorithm and value are set together and that the value has the right number of digits.
 fn check_sum(download: &Download, wrong: &mut impl FnMut(&str, String)) {
     let (algorithm, value) = (&download.checksum_algorithm, &download.checksum_value);
     let digits = match algorithm.as_str() {

@@ -1,9 +1,8 @@
-//! Placements as they lie in the log.
+//! The encoding of placements in the log.
 //!
-//! A job of ten thousand instances is ten thousand runs, so each counts: a run is coded against the one
-//! before it. The node's number by its distance, and one bit each for what is as expected: one
-//! instance, the next name, the same score, nothing else. A run of which all that is so takes one byte
-//! where nodes lie close together.
+//! A job of ten thousand instances may have ten thousand runs, so each byte counts. A run is encoded relative to the
+//! run before it. The node is encoded as a distance. One bit each stands for an expected value: one instance, the next
+//! name, the same score, no details. A fully expected run takes one byte if nodes are close together.
 
 use std::time::Duration;
 
@@ -16,14 +15,14 @@ use crate::id::{AllocId, NodeNumber};
 use crate::pack::{Malformed, Reader, Writer};
 use crate::resources::{AllocatedPort, HeldCores, HeldDevices, Holding};
 
-/// The bits of a run's first number, below the distance of its node.
+/// The flag bits of a run's first number, below the distance of its node.
 const MANY: u64 = 1;
 const OTHER_NAME: u64 = 2;
 const OTHER_SCORE: u64 = 4;
 const MORE: u64 = 8;
 const BITS: u32 = 4;
 
-/// The bits of the first byte of a detail.
+/// The flag bits of the first byte of a detail.
 const PREVIOUS: u8 = 1;
 const RESCHEDULE: u8 = 2;
 const CANARY: u8 = 4;
@@ -33,7 +32,7 @@ const PORTS: u8 = 32;
 const CORES: u8 = 64;
 const DEVICES: u8 = 128;
 
-/// The expected node is the one after the last.
+/// The expected distance: the node after the last one.
 const STEP: i64 = 1;
 
 pub(super) fn serialize<S: Serializer>(
@@ -150,7 +149,7 @@ fn pack_detail(writer: &mut Writer, detail: &PlacementDetail) {
     pack_holding(writer, holding);
 }
 
-/// The flags before it say which of its parts are there.
+/// Packs a holding. The flags before it tell the reader its parts.
 fn pack_holding(writer: &mut Writer, holding: &Holding) {
     let Holding {
         ports,

@@ -2,7 +2,7 @@
 
 use muster_domain::one_off::{ACTION_DEPTH_MAX, ACTIONS_MAX, Action};
 
-/// Returns an error with the fault in the tree, if there is one.
+/// Returns the first fault in the tree as an error.
 pub(crate) fn check(tree: &Action) -> Result<(), String> {
     let mut count = 0;
     let mut level = vec![(tree, 1_usize)];

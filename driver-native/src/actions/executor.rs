@@ -1,7 +1,7 @@
-//! Starts the processes of actions, waits for them and ends them.
+//! Starts the processes of actions, waits for them and stops them.
 //!
-//! The progress of each action is recorded (`progress`), so that a driver that finds the task after another one died can
-//! go on.
+//! The progress of each action is recorded (`progress`), so that the next driver can continue after this driver's
+//! death.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -33,22 +33,23 @@ use crate::process::Process;
 use crate::task::{NativeTask, TaskProcess};
 use crate::{limits, paths, transfer_helper};
 
-/// The user that means the driver's default one, as in Diego's cells.
+/// The user name that means the driver's default user, as in Diego's cells.
 const DEFAULT_USER: &str = "vcap";
 
-/// Carries out the leaves of a task's tree as processes beside its first one.
+/// Carries out the leaves of a task's tree as processes next to its first process.
 pub(crate) struct NativeActionExecutor {
     pub(super) work: Arc<ActionContext>,
     spawns: Arc<Semaphore>,
     stdout: Option<Sender>,
     stderr: Option<Sender>,
-    /// The actions that an earlier driver began, until they are reached.
+    /// The actions of an earlier driver that the tree has not reached again.
     earlier: Mutex<EarlierActions>,
-    /// No action was reached yet that is this driver's to begin: lines were written by the earlier driver.
+    /// The tree has not reached an action yet that this driver must start itself. Until then, the earlier driver has
+    /// written all lines.
     replays: AtomicBool,
 }
 
-/// Data that a start needs, also after its caller is gone.
+/// The data of a start, which may outlive its caller.
 pub(super) struct ActionContext {
     pub(super) config: TaskConfig,
     pub(super) native: NativeConfig,
@@ -59,7 +60,7 @@ pub(super) struct ActionContext {
 }
 
 impl NativeActionExecutor {
-    /// Hands for `task`, after an earlier driver's part of its tree. Needs a runtime to be entered.
+    /// Creates the executor of `task`, after an earlier driver's part of its tree. Must be called within a runtime.
     pub(crate) fn new(
         task: &NativeTask,
         (config, native): (&TaskConfig, &NativeConfig),
@@ -131,7 +132,7 @@ impl NativeActionExecutor {
         }
     }
 
-    /// The action at this place, if an earlier driver began it.
+    /// Returns the action at this place, if an earlier driver started it.
     fn replay(&self, at: &str) -> Option<EarlierAction> {
         let mut earlier = self.lock_earlier();
         let action = earlier.take(at);
@@ -141,7 +142,7 @@ impl NativeActionExecutor {
         action
     }
 
-    /// Whether an earlier driver has carried out a transfer, or the transfer's failure.
+    /// Returns the success or failure of a transfer that an earlier driver carried out; `None` if there was none.
     fn replay_transfer(&self, at: &str) -> Option<Result<(), Failure>> {
         Some(match self.replay(at)? {
             EarlierAction::Ended(_) => Ok(()),
@@ -159,7 +160,7 @@ impl NativeActionExecutor {
         Failure::exited(&step.at, &step.source, code, self.work.out_of_memory())
     }
 
-    /// Follows an action to its end that an earlier driver started.
+    /// Follows an action of an earlier driver to its end.
     async fn follow(
         &self,
         run: &Run,
@@ -196,7 +197,8 @@ impl NativeActionExecutor {
         }
     }
 
-    /// Starts the process; `None` if it is stopped before it is there, or the task is over.
+    /// Starts the process; returns `None` if the action is stopped before the process exists, or if the task has
+    /// ended.
     async fn start(
         &self,
         run: &Run,
@@ -221,9 +223,10 @@ impl NativeActionExecutor {
             return Ok(None);
         }
         let work = Arc::clone(&self.work);
-        // Goes on when nobody waits: what it has started is killed then.
+        // The start continues when the caller goes away. The started process is then killed.
         let starting = tokio::task::spawn_blocking(move || work.start(begin));
-        // A program that runs already is asked to end like any other, and most are loaded in a millisecond.
+        // A program that already runs is asked to end like any other, and most programs are loaded within a
+        // millisecond.
         let patience = async {
             stop.cancelled().await;
             tokio::time::sleep(limits::ACTION_EXIT_DEADLINE).await;
@@ -238,7 +241,7 @@ impl NativeActionExecutor {
         }
     }
 
-    /// Asks the process to end, and kills it when it does not.
+    /// Asks the process to end, and kills it when it does not end in time.
     async fn end(
         &self,
         run: &Run,
@@ -265,7 +268,7 @@ impl NativeActionExecutor {
         Ok(Err(Failure::overstayed(at)))
     }
 
-    /// Takes and tells the exit code.
+    /// Reaps the process and reports its exit code.
     async fn ended(
         &self,
         run: &Run,
@@ -277,7 +280,7 @@ impl NativeActionExecutor {
         self.report_exit(run, &result, more).await
     }
 
-    /// Tells the exit code; that of a process that died by a signal is as a shell has it.
+    /// Writes the exit code to the log. The code of a process that a signal killed is that of a shell.
     async fn report_exit(&self, run: &Run, result: &ExitResult, more: &str) -> i32 {
         let code = exit_code(result);
         let memory = if code != 0 && self.work.out_of_memory() {
@@ -347,13 +350,14 @@ impl ActionExecutor for NativeActionExecutor {
         bound
     }
 
-    /// A line that finds no room for a while is lost: nobody reads, and the work goes on.
+    /// Writes a line. A line that finds no room in time is lost: no process reads the output, and the actions
+    /// continue.
     fn write_line<'a>(&'a self, output: Output, line: &'a str) -> BoxFuture<'a, ()> {
         let to = match output {
             Output::Stdout => self.stdout.as_ref(),
             Output::Stderr => self.stderr.as_ref(),
         };
-        // An earlier driver has said it.
+        // An earlier driver has written the line.
         let to = to.filter(|_| !self.replays.load(Ordering::Relaxed));
         async move {
             let Some(to) = to else { return };
@@ -381,13 +385,13 @@ async fn write_all(to: &Sender, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// The writer for a FIFO of the task. The null device needs no writer.
+/// Returns the writer for a FIFO of the task. The null device needs no writer.
 fn voice(output: Result<OwnedFd, paths::PathError>) -> Option<Sender> {
     Sender::from_owned_fd(output.ok()?).ok()
 }
 
 impl ActionContext {
-    /// Records the progress of an action that was begun. Without the record the next driver takes it for failed.
+    /// Records the progress of a started action. Without the record, the next driver treats the action as failed.
     pub(super) fn record(&self, at: &str, progress: ActionProgress) {
         if let Err(error) = self.progress.write(at, progress) {
             warn!(task = self.config.id, at, %error, "the progress of an action is not recorded");
@@ -413,7 +417,7 @@ impl ActionContext {
         }
     }
 
-    /// Whether the first process has ended, so that nothing may be started beside it.
+    /// Returns whether the first process has ended, so that no process may be started next to it.
     fn is_over(&self) -> bool {
         self.tree.is_gone() || !matches!(self.life.process.ended(), Ok(None))
     }
@@ -458,7 +462,7 @@ impl ActionContext {
         Ok(self.tree.enter(process, action_cgroup))
     }
 
-    /// Starts the porter as `user`, which carries `path` of the task.
+    /// Starts the porter as `user`, to carry the file or directory `path` of the task.
     pub(super) fn start_transfer_helper(
         &self,
         user: &str,
@@ -490,7 +494,7 @@ impl ActionContext {
         })
     }
 
-    /// The task's configuration with what the action has of its own.
+    /// Returns the task's configuration with the action's own settings.
     fn configured(&self, run: &Run) -> (TaskConfig, NativeConfig) {
         let (mut config, mut native) = (self.config.clone(), self.native.clone());
         for (name, value) in account_env(&run.user, &native) {
@@ -513,10 +517,10 @@ impl ActionContext {
     }
 }
 
-/// The directory in which images have the homes of their users.
+/// The directory of home directories in images.
 const HOMES: &str = "/home";
 
-/// The environment of a user's account, as Diego's containers have it.
+/// Returns the environment of a user's account, as in Diego's containers.
 fn account_env(user: &str, native: &NativeConfig) -> [(&'static str, String); 2] {
     let home = match user {
         _ if native.root.is_none() => HOME.to_owned(),
@@ -526,13 +530,13 @@ fn account_env(user: &str, native: &NativeConfig) -> [(&'static str, String); 2]
     [("HOME", home), ("USER", user.to_owned())]
 }
 
-/// An action's user is its own, not the task's.
+/// Sets the action's user in place of the task's.
 fn become_user(config: &mut TaskConfig, native: &mut NativeConfig, user: &str) {
     config.user.clear();
     native.user = (user != DEFAULT_USER).then(|| user.to_owned());
 }
 
-/// The exit code as a shell has it, also for a process that died by a signal.
+/// Returns the exit code of a shell, also for a process that a signal killed.
 fn exit_code(result: &ExitResult) -> i32 {
     match result.signal {
         0 => result.exit_code,
@@ -540,7 +544,7 @@ fn exit_code(result: &ExitResult) -> i32 {
     }
 }
 
-/// The failure of an action whose end no driver saw.
+/// Creates the failure of an action whose end no driver saw.
 pub(super) fn lost_action(at: &str) -> Failure {
     let text = format!("the driver was started again while {at} ran");
     Failure::plain(at, text)

@@ -1,15 +1,16 @@
-//! The failure of an action: its text, its place in the tree, and the sum that a composite makes of several.
+//! The failure of an action: its text, its place in the tree, and the failure of a composite action with several
+//! failed children.
 
-/// The weight of a failure for the actions above it.
+/// The weight of a failure for its parent actions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum FailureKind {
-    /// It tells the client something, also as a part of another failure.
+    /// The text informs the client, also as a part of another failure.
     Shown,
-    /// It is told where it stands alone or beside others, and no timeout repeats it.
+    /// The text appears alone or among the failures of a composite. A timeout does not repeat it.
     Plain,
-    /// The action was stopped and left late. Beside others it says nothing.
+    /// The action was stopped and ended late. Among other failures its text is omitted.
     Overstayed,
-    /// The action was stopped. Beside others it says nothing.
+    /// The action was stopped. Among other failures its text is omitted.
     Cancelled,
 }
 
@@ -20,7 +21,7 @@ pub(crate) struct Failure {
     pub(crate) text: String,
     /// The action's place in the tree, such as `serial[1].timeout.run`.
     pub(crate) at: String,
-    /// The exit code, if a process decided.
+    /// The exit code, if a process determined the failure.
     pub(crate) code: Option<i32>,
 }
 
@@ -45,7 +46,7 @@ impl Failure {
         )
     }
 
-    /// A process that ended with `code`, named by `source`.
+    /// Creates the failure of a process that ended with `code`. The text names the process by `source`.
     pub(crate) fn exited(at: &str, source: &str, code: i32, out_of_memory: bool) -> Self {
         let memory = if out_of_memory { OUT_OF_MEMORY } else { "" };
         let text = format!("{source}: Exited with status {code}{memory}");
@@ -64,8 +65,8 @@ impl Failure {
         }
     }
 
-    /// Joins the failures of one composite: the texts of those that tell something, and the place of the first of them.
-    /// `None` for an empty list.
+    /// Joins the failures of one composite action: the texts of the informative failures, and the place of the most
+    /// important one. Returns `None` for an empty list.
     pub(crate) fn all(failures: Vec<Self>) -> Option<Self> {
         let is_informative = |failure: &&Self| failure.kind <= FailureKind::Plain;
         let texts: Vec<&str> = failures
@@ -86,5 +87,5 @@ impl Failure {
     }
 }
 
-/// After the status of a process in a task that was out of memory.
+/// The text that follows the exit status of a process in a task that was out of memory.
 pub(crate) const OUT_OF_MEMORY: &str = " (out of memory)";

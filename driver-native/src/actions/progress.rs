@@ -1,9 +1,9 @@
 //! The progress of a tree's actions, in a file for the next driver.
 //!
-//! The file has one line of a fixed size for each action of the tree, in the order of the tree. A line is written before
-//! its action is begun, once its process is there, and when it has ended. Each write replaces one line in one call, so
-//! that a driver that dies leaves it whole. The file has its full size from the start: a task that fills its disk
-//! keeps no action from being recorded.
+//! The file has one line of a fixed size for each action of the tree, in the order of the tree. A line is written
+//! before its action starts, once its process exists, and when it has ended. Each write replaces one line in one call,
+//! so that a dying driver leaves every line complete. The file has its full size from the start, so the progress can
+//! be recorded even when the task's disk is full.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -17,21 +17,21 @@ use crate::isolation::task_dir;
 use crate::process::Process;
 use crate::{limits, paths};
 
-/// The file, in the task's directory.
+/// The name of the file in the task's directory.
 const FILE: &str = ".action";
-/// Bytes of a line; the longest has 45.
+/// Bytes of a line; the longest content has 45.
 const LINE_BYTES: usize = 64;
 
 /// The progress of one action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ActionProgress {
-    /// It was begun, and may have no process.
+    /// The action was started, and may have no process.
     Begun,
-    /// It runs, or ran, as the process with this pid and start time.
+    /// The action runs, or ran, as the process with this pid and start time.
     Process(i32, u64),
-    /// It ended with this exit code; 0 if it has no process and went well.
+    /// The action ended with this exit code; 0 if it has no process and succeeded.
     Ended(i32),
-    /// A timeout that passes at this time since the machine's boot, in milliseconds.
+    /// A timeout that expires at this time since the machine's boot, in milliseconds.
     Until(u64),
 }
 
@@ -46,7 +46,7 @@ impl ActionProgress {
         format!("{text:<width$}\n", width = LINE_BYTES - 1)
     }
 
-    /// `None` for an action that was not begun.
+    /// Parses a line; `None` for an action that was not started.
     fn parse(line: &str) -> Option<Self> {
         let words: Vec<&str> = line.split_ascii_whitespace().collect();
         match words[..] {
@@ -57,26 +57,26 @@ impl ActionProgress {
             ["ended", code] => Some(Self::Ended(code.parse().ok()?)),
             ["until", milliseconds] => Some(Self::Until(milliseconds.parse().ok()?)),
             [] => None,
-            // Also for a line of no known form: its action must not be begun again.
+            // A line in an unknown form also counts as started, because its action must not be started again.
             _ => Some(Self::Begun),
         }
     }
 }
 
-/// The progress of all actions that were begun, by their places in the tree.
+/// The progress of all started actions, by their places in the tree.
 pub(super) type Progress = BTreeMap<String, ActionProgress>;
 
-/// The file of one tree.
+/// The progress file of one tree.
 #[derive(Debug)]
 pub(super) struct ProgressFile {
-    /// `None` for a task without a directory: no driver can go on with its tree.
+    /// `None` for a task without a directory: no other driver can continue its tree.
     file: Option<File>,
     /// The numbers of lines, by places in the tree.
     lines: BTreeMap<String, u64>,
 }
 
 impl ProgressFile {
-    /// Makes the file of a tree of which nothing was begun.
+    /// Creates the file of a tree without started actions.
     pub(super) fn create(config: &TaskConfig, tree: &Action) -> io::Result<Self> {
         let lines = lines_of(tree);
         let file = match task_dir(config) {
@@ -92,7 +92,7 @@ impl ProgressFile {
         Ok(Self { file, lines })
     }
 
-    /// Opens the file that an earlier driver made, with what it says. `None` if nothing can be read of it.
+    /// Opens the file of an earlier driver and returns its content. Returns `None` if the file cannot be read.
     pub(super) fn open(config: &TaskConfig, tree: &Action) -> Option<(Self, Progress)> {
         let dir = task_dir(config)?;
         let lines = lines_of(tree);
@@ -123,7 +123,7 @@ impl ProgressFile {
     }
 }
 
-/// `None` if the file is not one of a tree with these lines.
+/// Parses a file; `None` if the file does not belong to a tree with these lines.
 fn parse(lines: &BTreeMap<String, u64>, text: &str) -> Option<Progress> {
     if text.len() != lines.len() * LINE_BYTES {
         return None;
@@ -165,14 +165,14 @@ fn lines_of(tree: &Action) -> BTreeMap<String, u64> {
     lines
 }
 
-/// Time since the machine's boot, in milliseconds, with the time in which it slept. 0 without /proc: then a timeout
-/// begins anew with the next driver.
+/// Returns the time since the machine's boot in milliseconds, including suspended time. Returns 0 without /proc; then
+/// a timeout starts again with the next driver.
 pub(super) fn boot_milliseconds() -> u64 {
     let uptime = paths::read_of_node("/proc/uptime", limits::KERNEL_FILE_BYTES_MAX);
     uptime.ok().as_deref().and_then(parse_uptime).unwrap_or(0)
 }
 
-/// Reads the first number of proc_uptime(5): seconds and hundredths.
+/// Parses the first number of proc_uptime(5): seconds and hundredths.
 fn parse_uptime(text: &str) -> Option<u64> {
     let (seconds, hundredths) = text.split_ascii_whitespace().next()?.split_once('.')?;
     let seconds: u64 = seconds.parse().ok()?;

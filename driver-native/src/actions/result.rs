@@ -1,7 +1,7 @@
-//! Reads a task's result file: the one place where the driver reads what a task wrote.
+//! Reads a task's result file. Only here does the driver read a file that a task wrote.
 //!
-//! The path is the task's word, and so is everything on the way: it is opened beneath one of the task's own
-//! directories, which no link leads out of, without waiting for anybody, and only a regular file is read.
+//! The task chose the path and may have changed every part of it. The file is opened beneath one of the task's own
+//! directories, which no link can leave. The open does not block, and only a regular file is read.
 
 use std::io::Read;
 use std::path::{Component, Path, PathBuf};
@@ -20,7 +20,7 @@ pub(crate) struct ResultText {
     pub(crate) truncated: bool,
 }
 
-/// Why there is no result.
+/// The reason why there is no result.
 #[derive(Debug, Error)]
 pub(crate) enum ReadResultError {
     #[error(
@@ -35,7 +35,7 @@ pub(crate) enum ReadResultError {
     Io(#[from] std::io::Error),
 }
 
-/// Reads the first `bytes_max` of the result file of `config`.
+/// Reads the first `bytes_max` bytes of the result file of `config`.
 pub(crate) fn read(
     config: &TaskConfig,
     native: &NativeConfig,
@@ -52,7 +52,7 @@ pub(crate) fn read(
     Ok(cut(&bytes, bytes_max))
 }
 
-/// The directory of the host that the file is beneath, and the way from there.
+/// Returns the host's directory that contains the file, and the path below that directory.
 fn place(config: &TaskConfig, native: &NativeConfig) -> Option<(PathBuf, PathBuf)> {
     let named = Path::new(&native.result_file);
     let task_dir = task_dir(config);
@@ -79,14 +79,14 @@ fn place(config: &TaskConfig, native: &NativeConfig) -> Option<(PathBuf, PathBuf
     Some((dir, parts.as_path().to_owned()))
 }
 
-/// The same of a file in a directory for clients, or anywhere in a root of the task's own: what the task wrote there is in
-/// the upper layer.
+/// Returns the same for a file in a directory for Diego's clients, or anywhere in a root of the task's own. The task's
+/// writes to such a root are in the upper layer.
 fn elsewhere(path: &Path, task_dir: &Path, native: &NativeConfig) -> Option<(PathBuf, PathBuf)> {
     if native.root.is_some() {
         let rest = path.strip_prefix("/").ok()?;
         return Some((task_dir.join(UPPER_LAYER), rest.to_owned()));
     }
-    // A link to `/tmp` in a root made of the host's directories.
+    // In a root made of the host's directories, `/var/tmp` is a link to `/tmp`.
     if let Ok(rest) = path.strip_prefix("/var/tmp") {
         return Some((task_dir.join("tmp"), rest.to_owned()));
     }
@@ -97,7 +97,7 @@ fn elsewhere(path: &Path, task_dir: &Path, native: &NativeConfig) -> Option<(Pat
     })
 }
 
-/// At most `bytes_max`, whole characters.
+/// Cuts the text to at most `bytes_max` bytes of whole characters.
 fn cut(bytes: &[u8], bytes_max: usize) -> ResultText {
     let mut truncated = bytes.len() > bytes_max;
     let mut kept = &bytes[..bytes.len().min(bytes_max)];
@@ -105,10 +105,10 @@ fn cut(bytes: &[u8], bytes_max: usize) -> ResultText {
         && let Err(error) = str::from_utf8(kept)
         && error.error_len().is_none()
     {
-        // The cut went through a character.
+        // The cut split a character.
         kept = &kept[..error.valid_up_to()];
     }
-    // What stands for a byte that is no text has three.
+    // The replacement of an invalid byte has three bytes.
     let mut text = String::from_utf8_lossy(kept).into_owned();
     if text.len() > bytes_max {
         text.truncate(text.floor_char_boundary(bytes_max));

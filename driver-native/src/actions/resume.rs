@@ -1,10 +1,11 @@
-//! Goes on with a tree whose driver died: its processes outlive the driver.
+//! Continues a tree whose driver died. The processes of the tree outlive the driver.
 //!
-//! The tree is carried out again. An action that has ended counts with its exit code, and one that runs is followed.
-//! An action that was begun and has no process any more has failed: no action is begun twice.
+//! The tree is carried out again. An action that has ended counts with its exit code, and a running action is
+//! followed. An action that was started and has no process any more counts as failed: no action is started twice.
 //!
-//! The kernel tells other processes than the parent how a process ended since Linux 6.15, if they opened it while it ran.
-//! So a `run` action that ended while no driver ran has failed. On older kernels the tree is ended instead.
+//! Since Linux 6.15 the kernel also reports exit statuses to processes other than the parent, if they opened the pidfd
+//! before the exit. So a `run` action that ended while no driver ran counts as failed. On older kernels the tree is
+//! ended instead.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,24 +17,25 @@ use super::progress::{ActionProgress, Progress, boot_milliseconds};
 use crate::process::{Process, ProcessEnd, has_exit_info};
 use crate::spawn::watch as watch_pidfd;
 
-/// An action that an earlier driver began.
+/// An action that an earlier driver started.
 #[derive(Debug)]
 pub(super) enum EarlierAction {
-    /// It ended with this exit code.
+    /// The action ended with this exit code.
     Ended(i32),
     Runs(EarlierProcess),
-    /// Nobody knows how it ended, or whether it had a process.
+    /// The exit status of the action is unknown, and possibly whether it had a process.
     Lost,
-    /// A timeout that passes at this time since the machine's boot, in milliseconds.
+    /// A timeout that expires at this time since the machine's boot, in milliseconds.
     Until(u64),
 }
 
-/// The actions that an earlier driver began, by their places in the tree.
+/// The actions that an earlier driver started, by their places in the tree.
 #[derive(Debug, Default)]
 pub(super) struct EarlierActions(BTreeMap<String, EarlierAction>);
 
 impl EarlierActions {
-    /// Finds the processes that still run. The kernel tells an exit only to those who opened the process before.
+    /// Finds the processes that still run. The kernel reports an exit only to processes that opened the pidfd before
+    /// the exit.
     pub(super) fn find(progress: Progress) -> Self {
         let actions = progress.into_iter().map(|(at, progress)| {
             let action = match progress {
@@ -54,12 +56,12 @@ impl EarlierActions {
         self.0.is_empty()
     }
 
-    /// Takes the action at the place `at`. `None` if no earlier driver began it.
+    /// Takes the action at the place `at`. Returns `None` if no earlier driver started it.
     pub(super) fn take(&mut self, at: &str) -> Option<EarlierAction> {
         self.0.remove(at)
     }
 
-    /// Takes the time that an earlier driver left to the timeout at the place `at`.
+    /// Takes the remaining time of the timeout at the place `at` that an earlier driver started.
     pub(super) fn take_time_left(&mut self, at: &str) -> Option<Duration> {
         match self.0.remove(at)? {
             EarlierAction::Until(end) => {
@@ -71,7 +73,7 @@ impl EarlierActions {
     }
 }
 
-/// The first action that was begun and has not ended, if its tree cannot go on.
+/// Returns the first action that was started and has not ended, if the tree cannot continue.
 pub(super) fn obstacle(earlier: &Progress) -> Option<&str> {
     if has_exit_info() {
         return None;

@@ -1,7 +1,7 @@
-//! Downloads and uploads: words, turns and ends of transfers, and the porter's process.
+//! Downloads and uploads: their log lines, their order and their ends, and the porter's process.
 //!
-//! `crate::transfer` does the network side, on the host. The porter does the file side, in the task. A stop ends both
-//! at once: nothing is asked to leave first.
+//! `crate::transfer` handles the network side, on the host. The porter handles the file side, in the task. A stop ends
+//! both immediately; neither is asked to end first.
 
 use std::future::Future;
 use std::os::fd::OwnedFd;
@@ -24,7 +24,7 @@ use crate::transfer_helper::{self, Direction};
 use crate::{limits, paths};
 
 impl NativeActionExecutor {
-    /// Fetches what `download` names and has it unpacked in the task.
+    /// Downloads the file that `download` names and unpacks it in the task.
     pub(super) async fn carry_in(
         &self,
         download: &Download,
@@ -48,7 +48,7 @@ impl NativeActionExecutor {
         let fetched = match self.unless_over(fetching, at, stop).await? {
             Ok(fetched) => fetched,
             Err(error) => {
-                // Diego's words come first. Its clients compare the beginning.
+                // Diego's text comes first, because its clients compare the beginning.
                 let text = words("Downloading", &format!("failed: {}", chain(&error)));
                 self.write_line(Output::Stderr, &text).await;
                 return Err(Failure::shown(at, text));
@@ -68,14 +68,14 @@ impl NativeActionExecutor {
         Ok(())
     }
 
-    /// Records that a transfer begins. Without the record it would begin twice after the driver's death.
+    /// Records the start of a transfer. Without the record, the transfer would start twice after the driver's death.
     fn record_begun(&self, at: &str) -> Result<(), Failure> {
         let begun = self.work.progress.write(at, ActionProgress::Begun);
         begun
             .map_err(|error| Failure::plain(at, format!("record the start of the action: {error}")))
     }
 
-    /// Has a file of the task read and sends it.
+    /// Reads a file of the task through a porter and uploads it.
     pub(super) async fn carry_out(
         &self,
         upload: &Upload,
@@ -113,7 +113,7 @@ impl NativeActionExecutor {
         }
     }
 
-    /// Runs `work` to its end and returns its result, unless the action is stopped or the task is over before.
+    /// Runs `work` to its end and returns its result, unless the action is stopped or the task ends first.
     async fn unless_over<T>(
         &self,
         work: impl Future<Output = T>,
@@ -135,12 +135,12 @@ impl NativeActionExecutor {
         }
     }
 
-    /// The directory for files in transfer.
+    /// Returns the directory for files in transfer.
     fn dir(&self) -> PathBuf {
         task_dir(&self.work.config).unwrap_or_else(std::env::temp_dir)
     }
 
-    /// The bytes of the task's disk that one transfer may take.
+    /// Returns the bytes of the task's disk that one transfer may use.
     fn disk_bytes(&self) -> u64 {
         let disk = self.work.native.disk_mb;
         disk.map_or(u64::MAX, |mb| mb.saturating_mul(1 << 20))
@@ -172,7 +172,7 @@ impl NativeActionExecutor {
             entries: limits::UNPACKED_ENTRIES_MAX,
             bytes: self.disk_bytes().min(limits::UNPACKED_BYTES_MAX),
         };
-        // The thread ends soon after the future that waits for it.
+        // The thread ends soon after the future that waits for it is dropped.
         let stop_packing = CancellationToken::new();
         let _guard = stop_packing.clone().drop_guard();
         let to_porter = DeadlinePipe::new(to_porter, stop_packing.clone()).map_err(text)?;
@@ -186,7 +186,7 @@ impl NativeActionExecutor {
                 .map_err(|_panic| "the driver failed".to_owned())?;
             let carried = porter.end(self).await;
             match packed {
-                // The porter knows why it took nothing more.
+                // The porter has the reason why it accepted no more bytes.
                 Err(UnpackError::Hand(error)) => Err(carried.err().unwrap_or_else(|| text(error))),
                 Err(error) => Err(chain(&error)),
                 Ok(()) => carried,
@@ -195,7 +195,7 @@ impl NativeActionExecutor {
         within_time(work).await
     }
 
-    /// Has a porter read the file. The error is a message for a human reader.
+    /// Reads the file through a porter. The error is a message for a human reader.
     async fn collect(
         &self,
         upload: &Upload,
@@ -222,7 +222,7 @@ impl NativeActionExecutor {
         within_time(work).await
     }
 
-    /// Starts a porter with these as its input and output.
+    /// Starts a porter with these files as its input and output.
     async fn porter(
         &self,
         user: &str,
@@ -250,7 +250,7 @@ impl NativeActionExecutor {
     }
 }
 
-/// A porter that works; killed when nobody waits for it.
+/// A running porter. Dropping this value kills it.
 struct TransferHelper {
     entered: Option<ActionProcess>,
     report: OwnedFd,
@@ -277,7 +277,7 @@ impl TransferHelper {
         Err(format!("{reason}{memory}"))
     }
 
-    /// The bytes in the pipe. It is not read to its end: something of the task may hold it open.
+    /// Reads the bytes in the pipe, but not to its end: a process of the task may hold the pipe open.
     fn read_report(&self) -> Vec<u8> {
         let mut report = vec![0; transfer_helper::REPORT_BYTES_MAX];
         let mut bytes = 0;

@@ -1,7 +1,7 @@
-//! The meaning of the kinds of actions, apart from processes and files, which are [`ActionExecutor`].
+//! The semantics of the kinds of actions, without processes and files, which [`ActionExecutor`] handles.
 //!
-//! Every action ends: by itself, or some time after it was told to. A stopped action says so ([`Failure::cancelled`]),
-//! and nothing above takes that for a success: neither a `try` nor a `serial` goes on after it.
+//! Every action ends: by itself, or some time after a stop. A stopped action reports that ([`Failure::cancelled`]),
+//! and no parent action treats it as a success: neither a `try` nor a `serial` continues after it.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::failure::{Failure, FailureKind};
 use crate::limits;
 
-/// The stream that a line goes to.
+/// The stream of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Output {
     Stdout,
@@ -25,20 +25,20 @@ pub(crate) enum Output {
 /// An action's place in its tree.
 #[derive(Clone, Debug)]
 pub(crate) struct ActionStep {
-    /// Such as `serial[1].timeout.run`.
+    /// The place of the action, such as `serial[1].timeout.run`.
     pub(crate) at: String,
     /// The name on the action's lines and failures.
     pub(crate) source: String,
-    /// Something of the tree goes on when this fails.
+    /// Another part of the tree continues when this action fails.
     is_survived: bool,
-    /// It may be stopped while something of the tree goes on: nothing of it may be left then. Anything else is killed
-    /// with the tree when it ends.
+    /// The action may be stopped while another part of the tree continues, and then none of its processes may be left.
+    /// Processes of other actions are killed when the tree ends.
     pub(crate) has_own_cgroup: bool,
 }
 
 /// Runs the leaf actions of a tree.
 pub(crate) trait ActionExecutor: Send + Sync {
-    /// Runs a program to its end, or to some time after `stop`. Dropping the future kills the program.
+    /// Runs a program until it ends, or until some time after `stop`. Dropping the future kills the program.
     fn run<'a>(
         &'a self,
         run: &'a Run,
@@ -46,7 +46,7 @@ pub(crate) trait ActionExecutor: Send + Sync {
         stop: CancellationToken,
     ) -> BoxFuture<'a, Result<(), Failure>>;
 
-    /// Fetches a file or an archive. Dropping the future ends the transfer.
+    /// Downloads a file or an archive. Dropping the future ends the transfer.
     fn download<'a>(
         &'a self,
         download: &'a Download,
@@ -54,7 +54,7 @@ pub(crate) trait ActionExecutor: Send + Sync {
         stop: CancellationToken,
     ) -> BoxFuture<'a, Result<(), Failure>>;
 
-    /// Sends a file. Dropping the future ends the transfer.
+    /// Uploads a file. Dropping the future ends the transfer.
     fn upload<'a>(
         &'a self,
         upload: &'a Upload,
@@ -62,7 +62,7 @@ pub(crate) trait ActionExecutor: Send + Sync {
         stop: CancellationToken,
     ) -> BoxFuture<'a, Result<(), Failure>>;
 
-    /// The time that the timeout at this place has left: `bound`, less the time under an earlier driver.
+    /// Returns the remaining time of the timeout at this place: `bound`, less the time under an earlier driver.
     fn time_left(&self, at: &str, bound: Duration) -> Duration;
 
     /// Writes a line to the task's log.
@@ -116,7 +116,7 @@ fn step<'a>(
             Action::Try(tried) => {
                 let child = here.child(&tried.action).survived();
                 let ended = step(hands, &tried.action, child, stop.clone()).await;
-                // A stopped action did not just fail.
+                // The action ended because of the stop, not because of a failure.
                 if stop.is_cancelled() { ended } else { Ok(()) }
             }
             Action::Parallel(all) => parallel(hands, all, &here, &stop).await,
@@ -154,7 +154,7 @@ impl ActionStep {
         }
     }
 
-    /// Of an action whose failure is not that of the tree.
+    /// Marks an action whose failure does not fail the tree.
     fn survived(self) -> Self {
         Self {
             is_survived: true,
@@ -162,7 +162,7 @@ impl ActionStep {
         }
     }
 
-    /// Of an action that is stopped by the one above it.
+    /// Marks an action that its parent may stop.
     fn stoppable(self) -> Self {
         Self {
             has_own_cgroup: self.has_own_cgroup || self.is_survived,
@@ -171,8 +171,8 @@ impl ActionStep {
     }
 }
 
-/// Stops the action when its time is over, and waits for it as long as a stop may take. What is not gone then
-/// is killed by being dropped.
+/// Stops the action when its time is over, and waits for its end as long as a stop may take. Dropping the action then
+/// kills the rest.
 async fn timeout(
     hands: &dyn ActionExecutor,
     bounded: &Timeout,
@@ -241,7 +241,7 @@ async fn emit_progress(
     ended
 }
 
-/// All at once, and all are waited for.
+/// Runs all actions at once and waits for all of them.
 async fn parallel(
     hands: &dyn ActionExecutor,
     all: &Actions,
@@ -257,7 +257,7 @@ async fn parallel(
     Failure::all(failures.collect()).map_or(Ok(()), Err)
 }
 
-/// One after another, up to the first that fails.
+/// Runs the actions one after another, up to the first failure.
 async fn serial(
     hands: &dyn ActionExecutor,
     all: &Actions,
@@ -270,7 +270,7 @@ async fn serial(
     Ok(())
 }
 
-/// All at once; the first to end stops the others, and its end is a failure however it ended.
+/// Runs all actions at once. The first to end stops the others, and its end counts as a failure in every case.
 async fn codependent(
     hands: &dyn ActionExecutor,
     all: &Actions,
@@ -297,7 +297,7 @@ async fn codependent(
         }
         stop_all.cancel();
     }
-    // Nothing is left to say of actions that all ended well after they were told to stop.
+    // All actions ended successfully after the stop, so no failure is left to report.
     Err(Failure::all(failures).unwrap_or_else(|| Failure::cancelled(&here.at)))
 }
 

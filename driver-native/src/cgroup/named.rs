@@ -1,9 +1,9 @@
-//! The cgroup that a host of another make names for a task (`LinuxResources::cpuset_cgroup`).
+//! The cgroup that a foreign host names for a task (`LinuxResources::cpuset_cgroup`).
 //!
-//! Such a host makes a group of cgroup v2 for each task, sets the task's cores there, and leaves the rest to its
-//! drivers: to put the task into it, and to limit it. Nothing is made here and nothing is removed, and what cannot be
-//! had is said and fails no start. A host whose groups are of cgroup v1 names one of cores alone, which has neither
-//! memory nor an end of all that is in it: it is left.
+//! Such a host creates a cgroup v2 group for each task and sets the task's cores there. Its drivers must put the task
+//! into the group and limit it. This module creates and removes nothing. A setting that fails is reported and fails no
+//! start. A host with cgroup v1 names a group of the cpuset controller only, which has neither memory limits nor a way
+//! to kill all its processes. Such a group is not used.
 
 use std::io::{self, Write as _};
 use std::os::fd::AsFd as _;
@@ -15,28 +15,28 @@ use rustix::fs::OFlags;
 use super::{TaskCgroup, field, open_dir, open_in};
 use crate::policy::is_plain_absolute;
 
-/// `f_type` of the two versions' file systems (statfs(2)).
+/// The value of `f_type` of the two versions' file systems (statfs(2)).
 const CGROUP_V2_MAGIC: i64 = 0x6367_7270;
 const CGROUP_V1_MAGIC: i64 = 0x0027_e0eb;
 
-/// The least and the most that cgroup v1's shares can be, and the most that v2's weight can.
+/// The smallest and largest shares in cgroup v1, and the largest weight in v2.
 const SHARES_MIN: u64 = 2;
 const SHARES_MAX: u64 = 262_144;
 const WEIGHT_MAX: u64 = 10_000;
 
 const MIB: u64 = 1 << 20;
 
-/// The result for a group that the host names.
+/// The result for a cgroup that the host names.
 #[derive(Debug, Default)]
 pub(crate) struct NamedGroup {
-    /// The cgroup to be born in; `None` is the driver's.
+    /// The cgroup in which the task is started; `None` means the driver's.
     pub(crate) dir: Option<PathBuf>,
-    /// Notes for the owner: the settings of the group that could not be had.
+    /// Notes for the task's owner: the settings of the group that failed.
     pub(crate) notes: Vec<String>,
 }
 
-/// Looks at the group that the host names for `config`, and limits it. Nothing is done for a host that gives a
-/// placement of its own, or names none.
+/// Checks the group that the host names for `config`, and limits it. Does nothing if the host gives a placement, or
+/// names no group.
 pub(crate) fn take(config: &TaskConfig, pids_max: Option<u64>) -> NamedGroup {
     let path = Path::new(&config.resources.linux.cpuset_cgroup);
     if config.cgroup.is_some() || path.as_os_str().is_empty() {
@@ -57,7 +57,7 @@ pub(crate) fn take(config: &TaskConfig, pids_max: Option<u64>) -> NamedGroup {
     }
 }
 
-/// The group, if a task can be put into it and nothing else is in it.
+/// Returns the group, if a task can be put into it and it contains no other process.
 fn usable(path: &Path) -> Result<TaskCgroup, String> {
     if !is_plain_absolute(path) {
         return Err("it is not an absolute path without `.` and `..`".to_owned());
@@ -98,7 +98,7 @@ fn usable(path: &Path) -> Result<TaskCgroup, String> {
     Ok(cgroup)
 }
 
-/// Sets what the task was promised. Answers with what could not be.
+/// Sets the limits of the task's resources. Returns a note for each limit that failed.
 fn limit(cgroup: &TaskCgroup, resources: &TaskResources, pids_max: Option<u64>) -> Vec<String> {
     let mut notes = Vec::new();
     let mut set = |what: &str, name: &str, value: &str| {
@@ -109,7 +109,7 @@ fn limit(cgroup: &TaskCgroup, resources: &TaskResources, pids_max: Option<u64>) 
         done.is_ok()
     };
     if let Some(max) = memory_max(resources) {
-        // Killed whole, and not swapped in its place: as in a group of the agent's.
+        // The task is killed as a whole and never swapped, like a task in a group of the agent.
         if set("the task's memory limit", "memory.max", &max) && max != "max" {
             let _whole = set("that a task is killed whole", "memory.oom.group", "1");
             // A kernel without swap has no such file.
@@ -173,7 +173,8 @@ fn memory_max(resources: &TaskResources) -> Option<String> {
         .map(|bytes| bytes.to_string())
 }
 
-/// Shares as the runtimes of such a host turn them into weights, so that the group weighs what its neighbours do.
+/// Returns the weight of the task's shares. The conversion is that of the runtimes of such a host, so that the group
+/// has the same weight as comparable groups.
 fn cpu_weight(resources: &TaskResources) -> Option<u64> {
     let positive = |number: i64| u64::try_from(number).ok().filter(|number| *number > 0);
     let shares = positive(resources.linux.cpu_shares).or_else(|| positive(resources.cpu_mhz))?;
@@ -217,7 +218,7 @@ mod tests {
         }
     }
 
-    /// 1 024 shares are 39 of 10 000, as in systemd and in OCI runtimes.
+    /// The weight of 1 024 shares is 39 of 10 000, as in systemd and in OCI runtimes.
     #[test]
     fn shares_become_weights() {
         let cases: [([i64; 2], Option<u64>); 6] = [

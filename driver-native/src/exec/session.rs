@@ -1,8 +1,8 @@
 //! Commands with input and output as streams, through pipes or a terminal.
 //!
-//! One asynchronous task carries a session. It ends with its command, when the task ends, and when nobody reads
-//! the output any more: then the command is killed with its process group, and its terminal hangs up on what else
-//! has it.
+//! One asynchronous task carries a session. The session ends with its command, when the task ends, or when no client
+//! reads the output any more. In the last two cases the command is killed with its process group. The terminal then
+//! hangs up on all other processes that use it.
 
 use std::future::pending;
 use std::io;
@@ -30,7 +30,7 @@ use crate::task::{NativeTask, TaskProcess};
 /// The terminal type when the task's environment does not set one.
 const TERM: (&str, &str) = ("TERM", "xterm");
 
-/// A command that runs, with our ends of its streams.
+/// A running command, with the driver's ends of its streams.
 #[derive(Debug)]
 pub(crate) struct Session {
     process: Process,
@@ -88,7 +88,7 @@ fn set_terminal(config: &mut TaskConfig) {
 }
 
 impl Session {
-    /// Carries the session until its end. Needs a runtime to be entered.
+    /// Carries the session until its end. Must be called within a runtime.
     pub(crate) fn carry(
         self,
         task: Arc<NativeTask>,
@@ -132,7 +132,7 @@ async fn carry(
         tokio::pin!(feeding);
         let both = async { tokio::join!(following, passing).0 };
         tokio::select! {
-            // Nobody reads any more: what is dropped here kills and hangs up.
+            // No client reads any more. Dropping the values here kills the command and hangs up the terminal.
             () = outputs.closed() => return,
             result = both => result,
             never = async { feeding.as_mut().await; pending().await } => never,
@@ -147,7 +147,7 @@ async fn carry(
     drop(outputs.send(last).await);
 }
 
-/// Waits for the command's end; when the task ends before it, kills it.
+/// Waits for the command's end; kills the command when the task ends before it.
 async fn follow(command: &KillOnDrop, life: &TaskProcess) -> io::Result<ExitResult> {
     tokio::select! {
         result = command.wait() => result,
@@ -158,7 +158,7 @@ async fn follow(command: &KillOnDrop, life: &TaskProcess) -> io::Result<ExitResu
     }
 }
 
-/// Our ends of a session's streams, as the runtime sees them.
+/// The driver's ends of a session's streams, registered with the runtime.
 #[derive(Debug)]
 struct SessionStreams {
     feed: InputSink,
@@ -196,7 +196,7 @@ impl SessionStreams {
 /// The destination of a session's input.
 #[derive(Debug)]
 enum InputSink {
-    /// `None` after its end.
+    /// The pipe; `None` after the end of the input.
     Pipe(Option<Sender>),
     Terminal {
         front: Arc<Terminal>,
@@ -206,8 +206,8 @@ enum InputSink {
 }
 
 impl InputSink {
-    /// Takes input until it ends. What a command does not want any more is thrown away, so that its user is
-    /// not held up.
+    /// Writes input until it ends. Input that the command no longer reads is discarded, so that the client is not
+    /// blocked.
     async fn take_all(&mut self, mut input: ExecInputStream) {
         while let Some(input) = input.next().await {
             if let Err(error) = self.take(input).await {
@@ -226,7 +226,7 @@ impl InputSink {
                 *pipe = None;
                 Ok(())
             }
-            // Only a terminal has a size, and an ended input takes nothing.
+            // Only a terminal has a size, and a closed input accepts nothing.
             (Self::Pipe(_), ExecInput::Resize(_)) | (Self::Pipe(None), ExecInput::Stdin(_)) => {
                 Ok(())
             }
@@ -260,8 +260,8 @@ impl OutputSource {
         }
     }
 
-    /// Passes output on until nothing can come any more. After the command's `end` something that it left
-    /// running may hold the stream open: then what is there is still passed on.
+    /// Forwards output until none can come any more. After the command's `end`, a process that it left running may
+    /// hold the stream open. Then only the output that is already in the stream is forwarded.
     async fn pass_all(mut self, outputs: &Outputs, mut end: watch::Receiver<bool>) {
         let mut buffer = vec![0; limits::EXEC_READ_BYTES];
         let mut tail = limits::EXEC_TAIL_BYTES_MAX;
@@ -289,9 +289,9 @@ impl OutputSource {
     }
 }
 
-/// Comes some time after the end.
+/// Returns some time after the end of the command.
 async fn quiet_after(end: &mut watch::Receiver<bool>) {
-    // The sender lives as long as the session.
+    // The sender exists as long as the session.
     drop(end.wait_for(|ended| *ended).await);
     tokio::time::sleep(limits::EXEC_DRAIN_DEADLINE).await;
 }

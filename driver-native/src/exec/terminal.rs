@@ -1,4 +1,4 @@
-//! A terminal for a command: the side that its user looks at.
+//! The client's side of a command's terminal.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -17,11 +17,12 @@ use crate::paths;
 use crate::spawn::watch_both_ways;
 use crate::task::{NativeTask, failed};
 
-/// The side of a terminal that is read and written by whoever sits in front of it.
+/// The side of a terminal that the client reads and writes.
 #[derive(Debug)]
 pub(super) struct Terminal(AsyncFd<Arc<OwnedFd>>);
 
-/// Makes a terminal for a command of `task`, in the task's own `/dev/pts`. The streams are the command's side.
+/// Creates a terminal for a command of `task`, in the task's own `/dev/pts`. The returned streams are the command's
+/// side.
 pub(super) fn make(task: &NativeTask) -> Result<(OwnedFd, Streams), TaskError> {
     let refused = |error: rustix::io::Errno| cannot_prepare(error.into());
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
@@ -35,7 +36,7 @@ pub(super) fn make(task: &NativeTask) -> Result<(OwnedFd, Streams), TaskError> {
             let process = &task.life.process;
             let front = paths::open_multiplexer(process.pid)
                 .map_err(|error| failed(muster_domain::error_chain::chain(&error)))?;
-            // Its number was its own as long as it had not been reaped.
+            // The pid was certainly the task's only while the process had not ended.
             if process.is_over().map_err(cannot_prepare)? {
                 return Err(task.not_running());
             }
@@ -53,12 +54,12 @@ pub(super) fn make(task: &NativeTask) -> Result<(OwnedFd, Streams), TaskError> {
 }
 
 impl Terminal {
-    /// Needs a runtime to be entered.
+    /// Registers the terminal. Must be called within a runtime.
     pub(super) fn new(front: OwnedFd) -> io::Result<Self> {
         Ok(Self(watch_both_ways(Arc::new(front))?))
     }
 
-    /// Reads some; 0 is the end: no process has the other side open.
+    /// Reads some bytes; 0 means the end: no process has the other side open.
     pub(super) async fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             let mut ready = self.0.readable().await?;
@@ -82,8 +83,8 @@ impl Terminal {
         Ok(())
     }
 
-    /// The end of input is a character on a terminal that reads lines, and nothing on one that does not. The
-    /// first one ends a line that was begun.
+    /// Writes the end-of-input character if the terminal reads lines; otherwise there is no such character. In the
+    /// middle of a line, the first character only ends the line, so a second one is needed.
     pub(super) async fn end_input(&self, in_line: bool) -> io::Result<()> {
         let modes = rustix::termios::tcgetattr(self.0.get_ref())?;
         if !modes.local_modes.contains(LocalModes::ICANON) {
@@ -97,7 +98,7 @@ impl Terminal {
         }
     }
 
-    /// Sizes that no terminal has are taken as the nearest one.
+    /// Sets the size. A size outside of a terminal's range becomes the nearest valid one.
     pub(super) fn resize(&self, size: TerminalSize) -> io::Result<()> {
         let cells = |count: i32| saturating::to_u16(count.max(0));
         let size = Winsize {

@@ -1,4 +1,4 @@
-//! Sets of capabilities: what a task keeps of root's powers.
+//! Sets of capabilities.
 
 use std::fmt;
 use std::fs;
@@ -6,18 +6,18 @@ use std::sync::LazyLock;
 
 use thiserror::Error;
 
-/// A set, as the kernel's mask.
+/// A set of capabilities, as the kernel's mask.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Capabilities(u64);
 
-/// A name that is not a capability.
+/// The error of a name that is not a capability.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("{name:?} is not a capability; write it like NET_BIND_SERVICE")]
 pub(crate) struct UnknownCapability {
     name: String,
 }
 
-/// In the order of the kernel's numbers (linux/capability.h).
+/// The names in the order of the kernel's numbers (linux/capability.h).
 const NAMES: [&str; 41] = [
     "CHOWN",
     "DAC_OVERRIDE",
@@ -79,8 +79,8 @@ const DEFAULT: [&str; 13] = [
     "SYS_CHROOT",
 ];
 
-/// The capabilities that a contained task never has, regardless of its node's allowance. Each of these is the machine
-/// itself, or the driver's own memory. A task that needs one runs `raw`.
+/// The capabilities that a contained task never has, whatever its node allows. Each of them gives control of the
+/// machine or access to the driver's memory. A task that needs one runs `raw`.
 const NEVER: [&str; 13] = [
     "AUDIT_CONTROL",
     "BPF",
@@ -98,30 +98,30 @@ const NEVER: [&str; 13] = [
 ];
 
 impl Capabilities {
-    /// None.
+    /// The empty set.
     pub(crate) const EMPTY: Self = Self(0);
 
-    /// The capabilities that root keeps by default.
+    /// Returns the capabilities that root keeps by default.
     pub(crate) fn default_of_root() -> Self {
         Self::of(&DEFAULT)
     }
 
-    /// The capability that gives capabilities to files.
+    /// Returns the capability that gives capabilities to files.
     pub(crate) fn of_files() -> Self {
         Self::of(&["SETFCAP"])
     }
 
-    /// The capabilities that no node can allow.
+    /// Returns the capabilities that no node can allow.
     pub(crate) fn never() -> Self {
         Self::of(&NEVER)
     }
 
-    /// All there are.
+    /// Returns the set of all capabilities.
     pub(crate) fn all() -> Self {
         Self::of(&NAMES)
     }
 
-    /// Reads names, with or without `CAP_`, in any case.
+    /// Parses names, with or without `CAP_`, in upper or lower case.
     pub(crate) fn parse<'a>(
         names: impl IntoIterator<Item = &'a str>,
     ) -> Result<Self, UnknownCapability> {
@@ -134,14 +134,14 @@ impl Capabilities {
         Ok(set)
     }
 
-    /// The capabilities that this process may use. It never changes them, so that they are read once.
+    /// Returns the capabilities that this process may use. The process never changes them, so they are read once.
     pub(crate) fn own() -> Self {
         static OWN: LazyLock<Capabilities> =
             LazyLock::new(|| Capabilities::read("/proc/self/status", "CapPrm:"));
         *OWN
     }
 
-    /// The most capabilities that the process `pid` can have; nothing when it is gone.
+    /// Returns the bounding set of the process `pid`; the set is empty when the process has ended.
     pub(crate) fn bounding_of(pid: i32) -> Self {
         Self::read(&format!("/proc/{pid}/status"), "CapBnd:")
     }
@@ -171,12 +171,12 @@ impl Capabilities {
         self.0 == 0
     }
 
-    /// The kernel's mask.
+    /// Returns the kernel's mask.
     pub(crate) fn mask(self) -> u64 {
         self.0
     }
 
-    /// Numbers of all capabilities there are, and whether each is in the set.
+    /// Returns the numbers of all capabilities, and whether each is in the set.
     pub(crate) fn numbers(self) -> impl Iterator<Item = (u32, bool)> {
         (0_u32..)
             .take(NAMES.len())
@@ -227,7 +227,7 @@ mod tests {
         assert!(both.is_empty());
     }
 
-    /// The mask that Docker's containers show, less bit 13.
+    /// The mask of Docker's containers, without bit 13.
     #[test]
     fn default_is_dockers_less_raw_sockets() {
         assert_eq!(

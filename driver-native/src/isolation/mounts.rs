@@ -1,12 +1,12 @@
-//! Mounts of tasks that began a moment ago.
+//! The mounts of tasks that started recently.
 //!
-//! When the last process in a mount namespace ends, the kernel takes some forty mounts apart. It waits until no
-//! processor looks at them any more. Only then does it report the end: 100 to 140 µs, a tenth of the life of a task
-//! that runs for moments. The holder of an open namespace takes that work over. The driver holds it for a task's first
-//! moments, in a thread of its own. A longer life ends as it always did.
+//! When the last process in a mount namespace ends, the kernel unmounts some forty mounts. It waits until no processor
+//! uses them any more, and only then reports the end of the process. That takes 100 to 140 µs, a tenth of the life of
+//! a very short task. If the driver holds the namespace open, it takes over that work in a separate thread. The driver
+//! does that for a short time after a task's start. For a longer task, the kernel unmounts at the end as usual.
 //!
-//! One effect is visible: the kernel holds a task's empty `/run` and `/dev/shm` for as long. Mounts that the host or
-//! another job owns are never kept, because their owner may want to unmount them after the end.
+//! One effect is visible: the kernel keeps a task's empty `/run` and `/dev/shm` for the same time. Mounts that the
+//! host or another job owns are never kept, because their owner may want to unmount them after the end.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -22,7 +22,7 @@ use crate::spawn::held;
 /// Mount namespaces of tasks, the oldest first.
 #[derive(Debug)]
 pub(crate) struct MountNamespaceCache {
-    /// The file by which a process opens the name of its own namespace; `None` without a mounted `/proc`.
+    /// The directory through which a process opens its own namespace; `None` without a mounted `/proc`.
     proc: Option<Arc<OwnedFd>>,
     shared: Arc<CacheState>,
 }
@@ -36,7 +36,7 @@ struct CacheState {
 #[derive(Debug, Default)]
 struct State {
     kept: VecDeque<(Instant, OwnedFd)>,
-    /// There is a thread that lets them go.
+    /// A thread that releases the namespaces is running.
     has_thread: bool,
 }
 
@@ -50,17 +50,17 @@ impl MountNamespaceCache {
         }
     }
 
-    /// The directory where a process opens the name of its own namespace.
+    /// Returns the directory through which a process opens its own namespace.
     pub(crate) fn proc(&self) -> Option<Arc<OwnedFd>> {
         self.proc.clone()
     }
 
-    /// Keeps the namespace of a task that has just begun.
+    /// Keeps the namespace of a task that has just started.
     pub(crate) fn keep(&self, namespace: OwnedFd) {
         let mut state = self.shared.lock();
         if state.kept.len() >= limits::MOUNTS_KEPT_MAX || !self.shared.has_thread(&mut state) {
             drop(state);
-            // The task has just begun, so that this takes nothing apart.
+            // The task has just started, so closing the namespace unmounts nothing.
             drop(namespace);
             return;
         }
@@ -78,7 +78,7 @@ impl CacheState {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins the thread, unless there is one.
+    /// Starts the thread, unless it is running. Returns whether it is running.
     fn has_thread(self: &Arc<Self>, state: &mut State) -> bool {
         if !state.has_thread {
             let shared = Arc::clone(self);
@@ -93,7 +93,7 @@ impl CacheState {
         state.has_thread
     }
 
-    /// Lets go what was kept long enough, until nothing is kept for [`limits::STARTER_IDLE`].
+    /// Releases namespaces that were kept long enough, until none has been kept for [`limits::STARTER_IDLE`].
     fn work(&self) {
         loop {
             let state = self.lock();
@@ -109,7 +109,7 @@ impl CacheState {
             let old = state.kept.iter().take_while(|kept| is_old(kept)).count();
             let old: Vec<_> = state.kept.drain(..old).collect();
             drop(state);
-            // One after the other, each with its wait.
+            // The files are closed one after the other, because each close waits.
             drop(old);
             std::thread::sleep(limits::MOUNTS_PAUSE);
         }
@@ -122,13 +122,13 @@ mod tests {
 
     use super::*;
 
-    /// A file to keep, and the other end that shows when it is let go.
+    /// Returns a file to keep, and the other end, which shows when the file is closed.
     fn kept() -> (OwnedFd, OwnedFd) {
         let (seen, kept) = pipe_with(PipeFlags::CLOEXEC).unwrap();
         (kept, seen)
     }
 
-    /// Waits until nobody has the other end open.
+    /// Waits until no code has the other end open.
     fn wait_until_let_go(seen: &OwnedFd) {
         assert_eq!(rustix::io::read(seen, &mut [0; 1]).unwrap(), 0);
     }

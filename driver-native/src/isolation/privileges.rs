@@ -1,7 +1,7 @@
 //! The last calls before a program: its session, streams and limits, its identity, its rights.
 //!
-//! The order matters. The bounding set is lowered and the user namespace entered while the process is still root. Then
-//! it becomes its user. Then nothing can be gained any more (`no_new_privs`), without which no user may scope himself.
+//! The order matters. First the process, still as root, lowers its bounding set and enters the user namespace. Then it
+//! becomes its user. Then it sets `no_new_privs`, without which an unprivileged user may not enter a Landlock scope.
 //! The filter comes last, because it refuses the calls before it.
 
 use std::os::fd::{AsFd, BorrowedFd};
@@ -15,23 +15,23 @@ use crate::spawn::{IgnoreErrno, Script, SpawnStep};
 use crate::spawn_pool;
 use crate::user::Identity;
 
-/// `_LINUX_CAPABILITY_VERSION_3` of capset(2), and the calling process.
+/// The value `_LINUX_CAPABILITY_VERSION_3` of capset(2), and the calling process.
 const CAPABILITY_HEADER: [u32; 2] = [0x2008_0522, 0];
-/// The permission bits that a task's new files do not get.
+/// The permission bits that are removed from a task's new files.
 const UMASK: u32 = 0o022;
 
-/// The files of a process, and where it begins.
+/// The files of a process and its working directory.
 #[derive(Debug)]
 pub(crate) struct ProcessIo<'a> {
     pub(crate) streams: [BorrowedFd<'a>; 3],
-    /// The streams are a terminal, which becomes the session's.
+    /// The streams are a terminal, which becomes the session's controlling terminal.
     pub(crate) terminal: bool,
     pub(crate) work_dir: WorkDir<'a>,
-    /// Keeps others' abstract sockets out of reach.
+    /// The Landlock scope, which blocks access to foreign abstract sockets.
     pub(crate) scope: Option<BorrowedFd<'a>>,
-    /// The program is the driver's own.
+    /// The program belongs to the driver.
     pub(crate) is_own: bool,
-    /// Other files stay open until the program is loaded, which is in one of them.
+    /// Other files stay open until the program is loaded, because the program is in one of them.
     pub(crate) keeps_files: bool,
 }
 
@@ -39,11 +39,11 @@ pub(crate) struct ProcessIo<'a> {
 #[derive(Debug)]
 pub(crate) enum WorkDir<'a> {
     Open(BorrowedFd<'a>),
-    /// As the task sees it.
+    /// A path in the task.
     Path(std::ffi::CString),
 }
 
-/// Adds the calls.
+/// Adds the calls to the script.
 pub(crate) fn write(
     script: &mut Script,
     confinement: &Confinement,
@@ -52,8 +52,8 @@ pub(crate) fn write(
 ) {
     let contained = confinement.level != IsolationLevel::Raw;
     script.call(SpawnStep::Session, "lead a session", libc::SYS_setsid, []);
-    // The sources lie above 2, because the standard library of Rust holds 0, 1 and 2 open in every
-    // process from its start.
+    // The source descriptors are above 2, because Rust's standard library holds 0, 1 and 2 open in every process from
+    // its start.
     for (file, number) in seat.streams.iter().zip(0_u32..) {
         let args = [file.as_fd().into(), number.into(), 0.into()];
         script.call(SpawnStep::Streams, "open the streams", libc::SYS_dup3, args);
@@ -83,7 +83,7 @@ pub(crate) fn write(
         script.call(SpawnStep::UserNamespace, about, libc::SYS_setns, args);
     }
     if contained {
-        // A process that enters a user namespace has all of its powers again.
+        // A process that enters a user namespace has all capabilities in it.
         let inherited = match user_namespace {
             Some(_) => Capabilities::all(),
             None => spawn_pool::bounding(),
@@ -125,8 +125,8 @@ pub(crate) fn write(
     }
 }
 
-/// Takes from the bounding set what the task is not to keep, and lets a user who is not root keep the
-/// rest over the change of user.
+/// Removes the capabilities that the task does not keep from the bounding set. Lets a user other than root keep the
+/// rest across the change of user.
 fn bound(script: &mut Script, kept: Capabilities, inherited: Capabilities) {
     let dropped = inherited.without(kept);
     for (number, _) in dropped.numbers().filter(|(_, dropped)| *dropped) {
@@ -138,7 +138,7 @@ fn bound(script: &mut Script, kept: Capabilities, inherited: Capabilities) {
             0.into(),
             0.into(),
         ];
-        // A kernel does not know the newest.
+        // An older kernel does not support the newest capabilities.
         script
             .call(
                 SpawnStep::Capabilities,
@@ -155,8 +155,8 @@ fn bound(script: &mut Script, kept: Capabilities, inherited: Capabilities) {
     }
 }
 
-/// User and groups are set by the system call itself: the library's functions would set them for the
-/// driver's threads too.
+/// Sets user and groups with the system calls themselves, because the library's functions would also set them for the
+/// driver's threads.
 fn become_user(script: &mut Script, identity: &Identity) {
     let groups: Vec<u8> = identity
         .groups
@@ -179,7 +179,7 @@ fn become_user(script: &mut Script, identity: &Identity) {
     check_ids(script, identity, count);
 }
 
-/// Reads the ids back. A call that changes nothing succeeds, too, and would leave the task as root.
+/// Reads the ids back. A call that changes nothing also succeeds, and would leave the task as root.
 fn check_ids(script: &mut Script, identity: &Identity, groups: u32) {
     let Identity { uid, gid, .. } = *identity;
     let checks = [
@@ -210,16 +210,16 @@ fn check_ids(script: &mut Script, identity: &Identity, groups: u32) {
         ),
     ];
     for (step, about, number, expected) in checks {
-        // Without a size, getgroups(2) answers the number of groups and writes nothing.
+        // Without a size, getgroups(2) returns the number of groups and writes nothing.
         script
             .call(step, about, number, [0.into(), 0.into()])
             .expecting(expected);
     }
 }
 
-/// Sets what is left. Root gets its set again from the bounding set when the program is loaded, and nothing that could
-/// be handed on to a program of another user; others get theirs only by the ambient set, which holds what the job named
-/// and is empty otherwise.
+/// Sets the remaining capabilities. Root gets its set from the bounding set when the program is loaded; it has no
+/// inheritable capabilities for programs of another user. Other users get capabilities only through the ambient set,
+/// which contains those that the job named and is otherwise empty.
 fn keep(script: &mut Script, kept: Capabilities, is_root: bool) {
     let header: Vec<u8> = CAPABILITY_HEADER
         .iter()

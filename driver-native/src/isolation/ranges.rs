@@ -1,8 +1,8 @@
-//! Which host ids a strict task has.
+//! The host ids of strict tasks.
 //!
-//! Each strict task has a range of its own, so that two of them cannot touch each other's files or
-//! processes even where paths or pids lead them together. A task gets the same range every time it
-//! starts, as long as no other has taken it: files that it made are its own then.
+//! Each strict task has a separate range of ids. Two strict tasks cannot access each other's files or processes, even
+//! if they share paths or pids. A task gets the same range at every start, unless another task has taken it, so that
+//! it still owns its files.
 
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -14,7 +14,7 @@ use crate::limits;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct IdRanges(Arc<Mutex<BTreeSet<u32>>>);
 
-/// A range, for as long as its task is known.
+/// A range. It is reserved while the driver has its task.
 #[derive(Debug)]
 pub(crate) struct Range {
     ordinal: u32,
@@ -22,8 +22,8 @@ pub(crate) struct Range {
 }
 
 impl IdRanges {
-    /// A free range for the task called `name`, the same for the same name if it can be. `None` when
-    /// all are taken.
+    /// Reserves a free range for the task called `name`; the same name gets the same range if possible. Returns `None`
+    /// when all ranges are in use.
     pub(crate) fn take(&self, name: &str) -> Option<Range> {
         let mut hasher = DefaultHasher::new();
         name.hash(&mut hasher);
@@ -40,7 +40,7 @@ impl IdRanges {
         })
     }
 
-    /// The range that a recovered task has already.
+    /// Reserves the range that a recovered task already has.
     pub(crate) fn retake(&self, ordinal: u32) -> Range {
         let mut taken = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         taken.insert(ordinal);
@@ -52,12 +52,12 @@ impl IdRanges {
 }
 
 impl Range {
-    /// Its number, to be stored.
+    /// Returns the number of the range, for storing.
     pub(crate) fn ordinal(&self) -> u32 {
         self.ordinal
     }
 
-    /// The host's id for 0 in the task.
+    /// Returns the host's id for id 0 in the task.
     pub(crate) fn first(&self) -> u32 {
         limits::FIRST_ID + self.ordinal * limits::IDS_PER_TASK
     }

@@ -1,10 +1,10 @@
-//! Limits of a process by name.
+//! The limits of a process by name.
 
 use std::collections::BTreeMap;
 
 use thiserror::Error;
 
-/// One limit: `struct rlimit64` of prlimit(2), and for what.
+/// One limit: `struct rlimit64` of prlimit(2), and its resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Limit {
     pub(crate) name: &'static str,
@@ -13,7 +13,7 @@ pub(crate) struct Limit {
     pub(crate) hard: u64,
 }
 
-/// A limit that cannot be read.
+/// A limit that cannot be parsed.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub(crate) enum LimitError {
     #[error("no limit is called {name:?}; there are {}", known())]
@@ -25,7 +25,7 @@ pub(crate) enum LimitError {
 }
 
 impl LimitError {
-    /// Which of the limits.
+    /// Returns the name of the limit.
     pub(crate) fn name(&self) -> &str {
         match self {
             Self::Name { name } | Self::Value { name, .. } => name,
@@ -33,7 +33,7 @@ impl LimitError {
     }
 }
 
-/// Names as in `ulimit` and limits.conf.
+/// The names, as in `ulimit` and limits.conf.
 const NAMES: [(&str, u32); 16] = [
     ("as", libc::RLIMIT_AS),
     ("core", libc::RLIMIT_CORE),
@@ -53,8 +53,7 @@ const NAMES: [(&str, u32); 16] = [
     ("stack", libc::RLIMIT_STACK),
 ];
 
-/// No file of a dead process's memory, which may hold secrets: the limit of every contained task that
-/// does not say otherwise.
+/// Disables core files, which may contain secrets. It is the limit of every contained task that does not set another.
 pub(crate) const NO_CORE: Limit = Limit {
     name: "core",
     resource: libc::RLIMIT_CORE,
@@ -63,7 +62,7 @@ pub(crate) const NO_CORE: Limit = Limit {
 };
 
 impl Limit {
-    /// The limit of open files.
+    /// Returns the limit of open files.
     pub(crate) fn open_files(soft: u64, hard: u64) -> Self {
         Self {
             name: "nofile",
@@ -73,7 +72,7 @@ impl Limit {
         }
     }
 
-    /// As the kernel reads it.
+    /// Returns the bytes that the kernel reads.
     pub(crate) fn bytes(self) -> Vec<u8> {
         [self.soft.to_ne_bytes(), self.hard.to_ne_bytes()].concat()
     }

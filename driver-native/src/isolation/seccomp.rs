@@ -1,20 +1,20 @@
 //! The system calls that a contained task may make.
 //!
-//! Deny by default, in the shape of Docker's profile. An unlisted call is refused with `EPERM`, so that programs which
-//! probe for a call go on without it.
+//! The filter denies by default, like Docker's profile. It refuses an unlisted call with `EPERM`, so that programs
+//! which probe for a call continue without it.
 //!
-//! - `io_uring` is refused, because it does what a filter cannot see.
-//! - Socket families are refused that lead around the network policy or into the kernel's crypto code.
-//! - Two requests of `ioctl` are refused: they change a file's project, or whether a directory's files inherit it. With
-//!   them a task could leave the quota of its allocation.
-//! - `clone3` and calls newer than this list "do not exist" (`ENOSYS`). Libraries then use the older call. The flags of
-//!   `clone` can be looked at, those of `clone3` cannot.
+//! - `io_uring` is refused, because the filter cannot see its operations.
+//! - Socket families are refused that bypass the network policy or lead into the kernel's crypto code.
+//! - Two requests of `ioctl` are refused: they change a file's project, or whether a directory's files inherit it.
+//!   With them a task could leave the quota of its allocation.
+//! - `clone3` and calls newer than this list fail as missing (`ENOSYS`), so that libraries use the older call. The
+//!   filter can check the flags of `clone`, but not those of `clone3`.
 //!
-//! A task that may write to a directory of the host makes no files there that give more than their content to their
-//! finder. It sets no bit of set-user-id or set-group-id, and makes no devices. `openat2` does not exist for it,
-//! because a filter cannot see its arguments.
+//! A task that may write to a directory of the host must not create files there that give other users more than their
+//! content. It can set neither the set-user-id nor the set-group-id bit, and it can create no devices. `openat2` is
+//! missing for such a task, because a filter cannot see its arguments.
 //!
-//! The numbers are x86-64's. Other architectures' calls of the same kernel (32 bit) are refused.
+//! The numbers are those of x86-64. Calls of other architectures of the same kernel (32 bit) are refused.
 
 use std::sync::LazyLock;
 
@@ -22,7 +22,7 @@ use libc::{c_long, sock_filter};
 
 /// `AUDIT_ARCH_X86_64` of linux/audit.h: machine 62, 64 bit, little endian.
 const ARCH: u32 = 0xC000_003E;
-/// Offsets in `struct seccomp_data`; of an argument, the lower half.
+/// Offsets in `struct seccomp_data`; for an argument, the offset of its lower half.
 const OFFSET_NUMBER: u32 = 0;
 const OFFSET_ARCH: u32 = 4;
 const OFFSET_ARG0: u32 = 16;
@@ -30,9 +30,9 @@ const OFFSET_ARG1: u32 = 24;
 const OFFSET_ARG2: u32 = 32;
 const OFFSET_ARG3: u32 = 40;
 
-/// The newest call that the list was made with (`file_setattr`, Linux 6.17).
+/// The newest call when this list was made (`file_setattr`, Linux 6.17).
 const NEWEST: c_long = 469;
-/// All that makes a namespace, as flags of clone(2).
+/// All flags of clone(2) that create a namespace.
 const CLONE_NAMESPACES: u32 = 0x7E02_0000;
 /// Families that socket(2) refuses: packet, crypto, virtual machine sockets.
 const REFUSED_FAMILIES: [u32; 3] = [
@@ -40,26 +40,25 @@ const REFUSED_FAMILIES: [u32; 3] = [
     libc::AF_ALG.cast_unsigned(),
     libc::AF_VSOCK.cast_unsigned(),
 ];
-/// The values that personality(2) may set: Linux, with or without 32-bit addresses and Linux 2.6's name. The last value
-/// asks for the current one.
+/// The values that personality(2) may set: Linux, with or without 32-bit addresses and Linux 2.6's name. The last
+/// value queries the current one.
 const PERSONALITIES: [u32; 5] = [0, 0x8, 0x2_0000, 0x2_0008, 0xFFFF_FFFF];
 
-/// Requests that ioctl(2) refuses: `FS_IOC_SETFLAGS` and `FS_IOC_FSSETXATTR` (linux/fs.h). The same as a call of its
-/// own, `file_setattr`, is not in the list of what is allowed.
+/// The requests that ioctl(2) refuses: `FS_IOC_SETFLAGS` and `FS_IOC_FSSETXATTR` (linux/fs.h). The equivalent call
+/// `file_setattr` is not in the list of allowed calls.
 const REFUSED_REQUESTS: [u32; 2] = [0x4008_6602, 0x401C_5820];
 
-/// Modes that make more than a file: set-user-id, set-group-id, and the bit that only devices have among what mknod(2)
-/// makes.
+/// The mode bits of special files: set-user-id, set-group-id, and the bit that mknod(2) sets only for devices.
 const SPECIAL_MODES: u32 = 0o6000 | 0o020_000;
-/// Flags of open(2) with which it takes a mode: `O_CREAT` and `__O_TMPFILE`.
+/// The flags with which open(2) takes a mode: `O_CREAT` and `__O_TMPFILE`.
 const CREATING: u32 = 0o100 | 0o20_000_000;
 
-/// The kind of files that a task makes.
+/// The kinds of files that a task can create.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CreatableFiles {
-    /// Those that its user may make.
+    /// All files that its user may create.
     Any,
-    /// None that run as their owner, and no devices.
+    /// No set-id files and no devices.
     Plain,
 }
 
@@ -71,13 +70,13 @@ enum SyscallVerdict {
     Unknown,
     /// Decided by the first argument.
     Clone,
-    /// Decided by the second.
+    /// Decided by the second argument.
     Ioctl,
     Personality,
     Socket,
     /// Decided by the mode, which is the argument at this offset.
     Mode(u32),
-    /// Decided by the mode, after the flags.
+    /// Decided by the flags and then by the mode.
     Open {
         flags: u32,
         mode: u32,
@@ -86,10 +85,10 @@ enum SyscallVerdict {
 
 /// The compiled filter of most tasks.
 static FILTER: LazyLock<Vec<sock_filter>> = LazyLock::new(|| compile(CreatableFiles::Any));
-/// That of tasks that write to directories of the host.
+/// The filter of tasks that write to directories of the host.
 static PLAIN_FILES: LazyLock<Vec<sock_filter>> = LazyLock::new(|| compile(CreatableFiles::Plain));
 
-/// `struct sock_fprog` of seccomp(2): points into memory that is never freed.
+/// Returns `struct sock_fprog` of seccomp(2), which points into memory that is never freed.
 pub(crate) fn program(files: CreatableFiles) -> Vec<u8> {
     let filter: &'static [sock_filter] = match files {
         CreatableFiles::Any => &FILTER,
@@ -97,7 +96,7 @@ pub(crate) fn program(files: CreatableFiles) -> Vec<u8> {
     };
     let length = filter.len() as u64;
     let address = filter.as_ptr().expose_provenance() as u64;
-    // The length is a u16 in the lowest bytes; the compiler of the filter keeps it below.
+    // The length is a u16 in the lowest bytes; the compiler of the filter keeps the filter short enough.
     [length.to_le_bytes(), address.to_le_bytes()].concat()
 }
 
@@ -136,8 +135,8 @@ fn verdict_on_any(number: c_long) -> SyscallVerdict {
     }
 }
 
-/// A search tree over ranges of numbers with one verdict: some seven comparisons for any call, and a
-/// program so short that the kernel takes it in microseconds.
+/// Compiles a search tree over ranges of numbers with the same verdict. A call needs some seven comparisons, and the
+/// program is so short that the kernel installs it in microseconds.
 fn compile(files: CreatableFiles) -> Vec<sock_filter> {
     let mut ranges: Vec<(u32, SyscallVerdict)> = Vec::new();
     for number in 0..=NEWEST + 1 {
@@ -210,7 +209,7 @@ fn leaf(verdict: SyscallVerdict) -> Vec<sock_filter> {
     }
 }
 
-/// `then` if the argument at `offset` is one of `values`.
+/// Returns `then` if the argument at `offset` is one of `values`.
 fn one_of(
     offset: u32,
     values: &[u32],
@@ -301,7 +300,7 @@ const ALLOWED: &[c_long] = &[
     libc::SYS_pkey_free, libc::SYS_memfd_secret, libc::SYS_process_mrelease,
     // map_shadow_stack, mseal.
     453, 462,
-    // Processes and threads. What traces another is limited by the kernel to the task's own.
+    // Processes and threads. The kernel limits tracing to the task's own processes.
     libc::SYS_fork, libc::SYS_vfork, libc::SYS_execve, libc::SYS_execveat, libc::SYS_exit,
     libc::SYS_exit_group, libc::SYS_wait4, libc::SYS_waitid, libc::SYS_kill, libc::SYS_tkill,
     libc::SYS_tgkill, libc::SYS_getpid, libc::SYS_getppid, libc::SYS_gettid, libc::SYS_getpgrp,
@@ -317,7 +316,7 @@ const ALLOWED: &[c_long] = &[
     libc::SYS_rt_sigaction, libc::SYS_rt_sigprocmask, libc::SYS_rt_sigreturn, libc::SYS_rt_sigpending,
     libc::SYS_rt_sigtimedwait, libc::SYS_rt_sigqueueinfo, libc::SYS_rt_sigsuspend,
     libc::SYS_rt_tgsigqueueinfo, libc::SYS_sigaltstack,
-    // Users and rights of its own.
+    // The user and the rights of the process itself.
     libc::SYS_getuid, libc::SYS_getgid, libc::SYS_geteuid, libc::SYS_getegid, libc::SYS_setuid,
     libc::SYS_setgid, libc::SYS_setreuid, libc::SYS_setregid, libc::SYS_getgroups,
     libc::SYS_setgroups, libc::SYS_setresuid, libc::SYS_getresuid, libc::SYS_setresgid,
@@ -338,12 +337,12 @@ const ALLOWED: &[c_long] = &[
     libc::SYS_timer_delete, libc::SYS_clock_gettime, libc::SYS_clock_getres,
     libc::SYS_clock_nanosleep, libc::SYS_clock_adjtime, libc::SYS_adjtimex, libc::SYS_timerfd_create,
     libc::SYS_timerfd_settime, libc::SYS_timerfd_gettime,
-    // Sockets, less the families above.
+    // Sockets, without the families above.
     libc::SYS_connect, libc::SYS_accept, libc::SYS_sendto, libc::SYS_recvfrom, libc::SYS_sendmsg,
     libc::SYS_recvmsg, libc::SYS_shutdown, libc::SYS_bind, libc::SYS_listen, libc::SYS_getsockname,
     libc::SYS_getpeername, libc::SYS_socketpair, libc::SYS_setsockopt, libc::SYS_getsockopt,
     libc::SYS_accept4, libc::SYS_recvmmsg, libc::SYS_sendmmsg,
-    // IPC objects of processes; the namespace is the task's own.
+    // IPC objects of processes; the IPC namespace belongs to the task.
     libc::SYS_shmget, libc::SYS_shmat, libc::SYS_shmctl, libc::SYS_shmdt, libc::SYS_semget,
     libc::SYS_semop, libc::SYS_semctl, libc::SYS_semtimedop, libc::SYS_msgget, libc::SYS_msgsnd,
     libc::SYS_msgrcv, libc::SYS_msgctl, libc::SYS_mq_open, libc::SYS_mq_unlink,
@@ -410,7 +409,7 @@ mod tests {
             let expected = match verdict(number, CreatableFiles::Any) {
                 SyscallVerdict::Refuse => EPERM,
                 SyscallVerdict::Unknown => ENOSYS,
-                // Harmless arguments.
+                // The arguments are harmless.
                 SyscallVerdict::Allow
                 | SyscallVerdict::Clone
                 | SyscallVerdict::Ioctl
@@ -519,7 +518,7 @@ mod tests {
             }
         }
         assert_eq!(decided(libc::SYS_openat2, [0; 4]), ENOSYS);
-        // A call that makes no file ignores the value in the place of the mode.
+        // A call that creates no file ignores the value in the place of the mode.
         assert_eq!(decided(libc::SYS_openat, [0, 0, 0, 0o4755]), ALLOW);
         assert_eq!(decided(libc::SYS_chmod, [0, 0o101_755, 0, 0]), ALLOW);
         // A FIFO and a socket.
@@ -536,7 +535,7 @@ mod tests {
         assert_eq!(run(ARCH, x32 | 1, 0).0, ENOSYS);
     }
 
-    /// The kernel walks the filter once for every number when it is installed.
+    /// The kernel runs the filter once for every number when it is installed.
     #[test]
     fn filter_is_short_and_shallow() {
         let deepest = (0..600).map(|number| run(ARCH, number, 0).1).max();

@@ -1,13 +1,13 @@
-//! The root that contained tasks see, made once and copied by the kernel for each of them.
+//! The root of contained tasks. It is created once, and the kernel copies it for each task.
 //!
-//! A template is a mount namespace of its own: a small tmpfs with the host's directories bound into it
-//! read-only, a `/dev`, a `/sys` and empty directories for what differs from task to task. A task enters
-//! it and takes a copy (`setns`, `unshare`), which costs some microseconds a mount. The host's own
-//! mounts are never copied and nothing of them can be reached, since the template was made with
-//! `pivot_root` and what was there before is unmounted.
+//! A template is a separate mount namespace. It contains a small tmpfs with the host's directories bound into it
+//! read-only, a `/dev` and a `/sys`. Empty directories are mount points for the mounts that differ between tasks. A
+//! task enters the namespace and takes a copy (`setns`, `unshare`), which costs some microseconds a mount. The host's
+//! own mounts are never copied and cannot be reached: the template was made with `pivot_root`, and the old root is
+//! unmounted.
 //!
-//! Everything in a template is read-only and shared by the tasks that are copies of it. Small files of
-//! `/etc` lie in its tmpfs; when one changes on the host, the next task gets a new template.
+//! Everything in a template is read-only and shared by the tasks that copy it. Small files of `/etc` are in its tmpfs.
+//! When such a file changes on the host, the next task gets a new template.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, Metadata};
@@ -29,13 +29,13 @@ use thiserror::Error;
 use crate::limits;
 use crate::spawn::{MountFlags, restrict_mount};
 
-/// The place where the tree is put together. This hides `/sys` only from the thread that makes the tree.
+/// The path at which the tree is built. This hides `/sys` only from the thread that builds the tree.
 const WORKSHOP: &str = "/sys";
-/// An empty directory, shown in place of what a task must not see.
+/// An empty directory, mounted over directories that a task must not see.
 pub(crate) const EMPTY_DIR: &str = "/var/empty";
 /// The hidden paths of `/sys`.
 const MASKED_SYS: [&str; 2] = ["sys/firmware", "sys/devices/virtual/powercap"];
-/// Made in every root: what is mounted there, or what programs expect to find.
+/// The directories of every root: mount points, and directories that programs expect.
 const DIRS: [&str; 17] = [
     "alloc",
     "dev",
@@ -55,7 +55,7 @@ const DIRS: [&str; 17] = [
     "var/empty",
     "var/lib",
 ];
-/// The devices that a task has, by name and number.
+/// The devices of a task, by name and number.
 const DEVICES: [(&str, u32, u32); 6] = [
     ("null", 1, 3),
     ("zero", 1, 5),
@@ -74,12 +74,12 @@ const LINKS: [(&str, &str); 7] = [
     ("/tmp", "var/tmp"),
 ];
 
-/// The properties in which templates differ.
+/// The properties by which templates differ.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct TemplateKey {
-    /// Entries of the host, as the node's configuration has them.
+    /// The paths of the host, as in the node's configuration.
     pub(crate) host_dirs: Vec<String>,
-    /// The places at which a task mounts something of its own.
+    /// The paths at which a task has its own mounts.
     pub(crate) mount_points: BTreeSet<MountPoint>,
 }
 
@@ -95,7 +95,7 @@ pub(crate) struct MountPoint {
 pub(crate) struct Template {
     /// The namespace, for setns(2).
     pub(crate) namespace: OwnedFd,
-    /// The small files that were read, as they were.
+    /// The small files that were copied, with their state at that time.
     files: Vec<(PathBuf, FileStamp)>,
 }
 
@@ -108,7 +108,7 @@ struct FileStamp {
     nanoseconds: i64,
 }
 
-/// A root that cannot be made.
+/// The error of a root that cannot be created.
 #[derive(Debug, Error)]
 #[error("make the root of contained tasks: {what} {}", path.display())]
 pub(crate) struct TemplateError {
@@ -118,7 +118,7 @@ pub(crate) struct TemplateError {
     source: io::Error,
 }
 
-/// The content of one place of the root.
+/// The content of one path of the root.
 #[derive(Debug)]
 enum TemplateEntry {
     Dir { mount: OwnedFd },
@@ -127,7 +127,7 @@ enum TemplateEntry {
 }
 
 impl Template {
-    /// Makes the root. Runs in a thread that is in a namespace of its own.
+    /// Builds the root, in a thread in a separate namespace.
     pub(crate) fn build(key: &TemplateKey) -> Result<Self, TemplateError> {
         let key = key.clone();
         let thread = std::thread::Builder::new()
@@ -140,7 +140,7 @@ impl Template {
         }
     }
 
-    /// No file that went into it has changed.
+    /// Returns whether none of the copied files has changed.
     pub(crate) fn is_current(&self) -> bool {
         self.files.iter().all(|(path, stamp)| {
             fs::metadata(path).is_ok_and(|file| FileStamp::of(&file) == *stamp)
@@ -173,7 +173,7 @@ fn build_here(key: &TemplateKey) -> Result<Template, TemplateError> {
     let host = Path::new("/");
     nix::sched::unshare(CloneFlags::CLONE_FS | CloneFlags::CLONE_NEWNS)
         .map_err(|source| failed("unshare the mounts of", host)(source.into()))?;
-    // Of this thread alone, since the file system state was unshared.
+    // The umask belongs to this thread alone, because its file system state is unshared.
     let _before = rustix::process::umask(Mode::empty());
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     rustix::mount::mount_change("/", private).map_err(errno("make private", host))?;
@@ -202,7 +202,7 @@ fn build_here(key: &TemplateKey) -> Result<Template, TemplateError> {
     })
 }
 
-/// Opens what is there of the host; what is not there is left out.
+/// Opens the existing paths of the host; missing paths are left out.
 #[expect(clippy::type_complexity, reason = "two lists, used in one place")]
 fn collect(
     host_dirs: &[String],
@@ -213,7 +213,7 @@ fn collect(
         let Ok(found) = fs::symlink_metadata(&path) else {
             continue;
         };
-        // A dangling link shows nothing.
+        // A dangling link is left out.
         let Ok(meant) = fs::metadata(&path) else {
             continue;
         };
@@ -237,7 +237,7 @@ fn collect(
     Ok((entries, files))
 }
 
-/// The paths that a configured one stands for.
+/// Returns the paths that match a configured path.
 fn expand(named: &str) -> Vec<PathBuf> {
     let Some(prefix) = named.strip_suffix('*') else {
         return vec![PathBuf::from(named)];
@@ -320,12 +320,13 @@ fn make_file(root: BorrowedFd<'_>, path: &Path, content: &[u8]) -> Result<(), Te
         .map_err(failed("write", path))
 }
 
-/// A path of the root as one below the open directory.
+/// Converts an absolute path of the root to one below the open directory.
 fn below(path: &Path) -> &Path {
     path.strip_prefix("/").unwrap_or(path)
 }
 
-/// Directories and files to mount on. Below what is bound from the host they have to be there.
+/// Creates the directories and files to mount on. Below directories that are bound from the host they must exist
+/// already.
 fn make_points(root: BorrowedFd<'_>, key: &TemplateKey) -> Result<(), TemplateError> {
     for dir in DIRS {
         make_dirs(root, Path::new(dir))?;
@@ -362,7 +363,7 @@ fn show(root: BorrowedFd<'_>, path: &Path, entry: &TemplateEntry) -> Result<(), 
     }
 }
 
-/// A tmpfs of its own, because the root allows no devices.
+/// Mounts a separate tmpfs for devices, because the root allows no devices.
 fn make_devices(root: BorrowedFd<'_>) -> Result<(), TemplateError> {
     let path = Path::new("dev");
     let dev = new_tmpfs("mode=755", MountAttrFlags::MOUNT_ATTR_NOEXEC)
@@ -375,7 +376,7 @@ fn make_devices(root: BorrowedFd<'_>) -> Result<(), TemplateError> {
         make_dirs(dev.as_fd(), Path::new(dir))?;
     }
     for (target, link) in LINKS {
-        // Some lie outside of /dev, in the root.
+        // Some links are in the root and not in /dev.
         rustix::fs::symlinkat(target, root, link)
             .map_err(errno("make the link", Path::new(link)))?;
     }
@@ -383,7 +384,7 @@ fn make_devices(root: BorrowedFd<'_>) -> Result<(), TemplateError> {
         .map_err(failed("make read-only", path))
 }
 
-/// A node of our own; the host's, where we may make none.
+/// Creates a device node, or binds the host's node where the driver must not create one.
 fn make_device(dev: BorrowedFd<'_>, name: &str, number: u64) -> Result<(), TemplateError> {
     let path = Path::new(name);
     let mode = Mode::from_raw_mode(0o666);
@@ -400,7 +401,7 @@ fn make_device(dev: BorrowedFd<'_>, name: &str, number: u64) -> Result<(), Templ
     }
 }
 
-/// The host's `/sys`, with what hides parts of it.
+/// Binds the host's `/sys` and hides parts of it.
 fn make_sys(root: BorrowedFd<'_>) -> Result<(), TemplateError> {
     let path = Path::new("sys");
     let flags = MountAttrFlags::MOUNT_ATTR_RDONLY
@@ -418,7 +419,7 @@ fn make_sys(root: BorrowedFd<'_>) -> Result<(), TemplateError> {
         restrict_mount(empty.as_fd(), MountFlags::READ_ONLY, false)
             .map_err(failed("make read-only", masked))?;
         match attach(empty.as_fd(), root, masked) {
-            // Not on this machine.
+            // The path does not exist on this machine.
             Err(error) if error.source.kind() == io::ErrorKind::NotFound => {}
             attached => attached?,
         }

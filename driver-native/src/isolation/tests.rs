@@ -121,7 +121,7 @@ fn paths_of_the_host_become_the_tasks() {
     assert_eq!(raw.apply(host), host);
 }
 
-/// A host that knows nothing of levels tells every task of this driver the paths of a root of its own.
+/// A foreign host has no isolation levels and passes every task of this driver the paths in a separate root.
 #[test]
 fn raw_task_paths_are_translated_to_host() {
     let mut task = task("");
@@ -168,7 +168,7 @@ fn strict_never_has_a_network() {
     ));
 }
 
-/// Tasks of one allocation that has a network of its own may meet at an abstract name in it.
+/// The tasks of an allocation with its own network may communicate through abstract sockets.
 #[test]
 fn only_tasks_in_the_hosts_network_are_scoped() {
     let mut task = task("");
@@ -208,7 +208,7 @@ fn group_without_a_network_gives_an_empty_one() {
     assert!(matches!(raw, Err(IsolationError::RawInNetwork)));
 }
 
-/// Such a network comes with files of names, which are not the job's to take away.
+/// Such a network comes with name files, which the job must not remove.
 #[test]
 fn raw_task_in_group_network_is_rejected() {
     let mut task = task("");
@@ -231,7 +231,7 @@ fn raw_task_in_group_network_is_rejected() {
     assert!(error.contains("use \"contained\""), "{error}");
 }
 
-/// The stated reach of a configuration is the reach it would get, or the reason for its refusal.
+/// The reported reach of a configuration is its actual reach, or the reason for its refusal.
 #[test]
 fn task_reach_follows_from_configuration() {
     let of = |group: Option<(NetworkMode, &str)>, config: Value| {

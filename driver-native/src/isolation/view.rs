@@ -1,8 +1,9 @@
-//! One task's view: the calls that turn a copy of the template into its root.
+//! One task's view: the calls that turn a copy of the template into the task's root.
 //!
-//! Everything that has to be looked up on the host is opened before the clone, as a mount that is attached nowhere yet.
-//! The child only attaches. A root that the job names may hold malicious links, so that nothing in it is ever mounted
-//! on by a path. Each place is opened beneath the root without following any link, and mounted on as an open file.
+//! All files that must be looked up on the host are opened before the clone, as detached mounts. The child only
+//! attaches them. A root that the job names may contain malicious links, so nothing in it is ever mounted on by its
+//! path. Each mount point is opened beneath the root without following any link, and mounted on through its
+//! descriptor.
 
 use std::ffi::CString;
 use std::io;
@@ -21,7 +22,7 @@ use crate::spawn::{
     Arg, IgnoreErrno, MountFlags, Propagation, Script, SpawnStep, map_owners, restrict_mount_with,
 };
 
-/// Files of /proc that tell of the machine or lead into it; shown as the null device.
+/// Files of /proc that expose or control the machine. The null device is mounted over them.
 const MASKED_FILES: [&str; 7] = [
     "/proc/interrupts",
     "/proc/kcore",
@@ -31,9 +32,9 @@ const MASKED_FILES: [&str; 7] = [
     "/proc/timer_list",
     "/proc/timer_stats",
 ];
-/// Directories of the same kind; shown empty.
+/// Directories of /proc with the same property. An empty directory is mounted over them.
 const MASKED_DIRS: [&str; 3] = ["/proc/acpi", "/proc/asound", "/proc/scsi"];
-/// The paths that a task may read and not write, even as uid 0.
+/// The paths that a task may read but not write, even as uid 0.
 const READ_ONLY: [&str; 5] = [
     "/proc/bus",
     "/proc/fs",
@@ -41,15 +42,16 @@ const READ_ONLY: [&str; 5] = [
     "/proc/sys",
     "/proc/sysrq-trigger",
 ];
-/// Hidden in a `/sys` that is the task's own; the template's has them hidden already.
+/// The paths that are hidden in a task's own `/sys`. In the template they are already hidden.
 const MASKED_SYS: [&str; 2] = ["/sys/firmware", "/sys/devices/virtual/powercap"];
-/// The place at which a task sees its own cgroup and the part below it. This file knows nothing of the host's tree.
+/// The path at which a task sees its own cgroup and the cgroups below it. This file contains no path of the host's
+/// hierarchy.
 const CGROUP: &str = "/sys/fs/cgroup";
 /// The place at which a root that the job names is attached before it becomes the root.
 const NEW_ROOT: &str = "/mnt";
-/// The slot for a place that is mounted on.
+/// The slot for a mount point.
 const PLACE: u8 = 0;
-/// The slot for the socket that wakes `lo`.
+/// The slot for the socket that brings up `lo`.
 const SOCKET: u8 = 1;
 
 /// `SIOCSIFFLAGS` with `IFF_UP` for `lo`: `struct ifreq` of netdevice(7).
@@ -61,8 +63,8 @@ const LOOPBACK_UP: [u8; 40] = {
     request
 };
 
-/// Whether all controllers of the host are in the v2 hierarchy, mounted where programs look for their
-/// limits: then a task is shown its own cgroup there.
+/// Returns whether all controllers of the host are in the v2 hierarchy, mounted where programs look for their limits.
+/// Then a task sees its own cgroup there.
 pub(crate) fn cgroups_are_unified() -> bool {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let place = format!(" {CGROUP} ");
@@ -71,7 +73,7 @@ pub(crate) fn cgroups_are_unified() -> bool {
         .any(|line| line.contains(&place) && line.contains(" - cgroup2 "))
 }
 
-/// A part of a task's view that cannot be made.
+/// A part of a task's view that cannot be created.
 #[derive(Debug, Error)]
 #[error("{what} {name}")]
 pub(crate) struct ViewError {
@@ -81,11 +83,11 @@ pub(crate) struct ViewError {
     pub(crate) source: io::Error,
 }
 
-/// A mount that is attached nowhere yet.
+/// A detached mount.
 #[derive(Debug)]
 pub(crate) struct DetachedMount {
     pub(crate) mount: OwnedFd,
-    /// The place at which the task sees it.
+    /// The path in the task.
     pub(crate) target: String,
 }
 
@@ -93,24 +95,24 @@ pub(crate) struct DetachedMount {
 #[derive(Debug)]
 pub(crate) struct TaskView {
     pub(crate) template: Arc<Template>,
-    /// The tree that the job names.
+    /// The root directory that the job names.
     pub(crate) root: Option<OwnedFd>,
-    /// It is not to be written.
+    /// The root is read-only.
     pub(crate) readonly_root: bool,
-    /// The task's directories, at places that the template has.
+    /// The task's directories, at paths that the template contains.
     pub(crate) own: Vec<DetachedMount>,
-    /// The mounts that the job or the host asks for, anywhere.
+    /// The mounts that the job or the host requests, at any path.
     pub(crate) mounts: Vec<DetachedMount>,
     pub(crate) hostname: String,
-    /// The host has all controllers in cgroup v2, so that a task's cgroup is worth seeing.
+    /// The host has all controllers in cgroup v2, so that a task's cgroup shows all its limits.
     pub(crate) shows_cgroup: bool,
     pub(crate) shm_bytes: u64,
-    /// `/proc`, if the driver is left the mount namespace.
+    /// The driver's `/proc`, if the driver keeps the mount namespace.
     pub(crate) proc: Option<Arc<OwnedFd>>,
 }
 
-/// A copy of what `file` is, to be attached: without set-user-id programs and devices, and with
-/// `flags`; with its owners as ids of `user_namespace`. A slave has the mounts below its source as well.
+/// Returns a detached copy of the mount of `file`, without set-user-id programs and devices, with `flags`, and with
+/// the owners mapped to ids of `user_namespace`. A slave also has the mounts below its source.
 pub(crate) fn detached(
     file: BorrowedFd<'_>,
     name: &str,
@@ -143,15 +145,15 @@ pub(crate) fn detached(
     Ok(mount)
 }
 
-/// The error text of [`detached`] when it cannot show other owners.
+/// The operation in the error of [`detached`] when the owners cannot be mapped.
 const MAP_OWNERS: &str = "map the owners of";
 
-/// The file system cannot show its files with other owners.
+/// Returns whether the file system does not support mapped owners.
 pub(crate) fn cannot_map(error: &ViewError) -> bool {
     error.what == MAP_OWNERS && error.source.raw_os_error() == Some(libc::EINVAL)
 }
 
-/// A root made of `lower`, which stays as it is, and of what is written to it, which goes to `upper`.
+/// Returns a root made of `lower`, which stays unchanged, and of `upper`, which takes the writes.
 pub(crate) fn overlay(
     lower: BorrowedFd<'_>,
     upper: BorrowedFd<'_>,
@@ -181,7 +183,7 @@ pub(crate) fn overlay(
     })
 }
 
-/// Adds the calls that enter namespaces and make the view.
+/// Adds the calls that enter namespaces and create the view.
 pub(crate) fn write(script: &mut Script, view: TaskView, network: &TaskNetwork) {
     enter(script, &view, network);
     let own_network = !matches!(network, TaskNetwork::Host);
@@ -238,7 +240,7 @@ pub(crate) fn write(script: &mut Script, view: TaskView, network: &TaskNetwork) 
         pivot(script, root, view.readonly_root);
     }
     set_hostname(script, &view.hostname);
-    // The script's calls name them by number.
+    // The calls of the script refer to these descriptors by number.
     for attachment in view.own.into_iter().chain(view.mounts) {
         script.file(attachment.mount);
     }
@@ -251,7 +253,7 @@ pub(crate) fn write(script: &mut Script, view: TaskView, network: &TaskNetwork) 
     script.keep_alive(view.template);
 }
 
-/// Texts of this file and checked names hold no zero byte.
+/// Adds a text. Texts of this file and checked names contain no zero byte.
 fn text(script: &mut Script, text: &str) -> Arg {
     script.text(&CString::new(text).unwrap_or_default())
 }
@@ -263,7 +265,7 @@ fn enter(script: &mut Script, view: &TaskView, network: &TaskNetwork) {
         let about = "enter the group's network namespace";
         script.call(SpawnStep::Namespaces, about, libc::SYS_setns, args);
     }
-    // Not by the clone: a cgroup namespace begins at the cgroup of the process that makes it.
+    // The clone cannot create this namespace: a cgroup namespace begins at the cgroup of the process that creates it.
     let args = [libc::CLONE_NEWCGROUP.into()];
     let about = "make a cgroup namespace";
     script.call(SpawnStep::Namespaces, about, libc::SYS_unshare, args);
@@ -321,7 +323,7 @@ const PLAIN_FILES: u64 = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
 fn make_proc(script: &mut Script) {
     let none = IgnoreErrno::Nothing;
     mount(script, ["proc", "/proc", "proc", ""], PLAIN_FILES, none);
-    // A bind made while the whole is read-only stays read-only when the rest is not any more.
+    // A bind mount that is made while the whole `/proc` is read-only stays read-only after the whole becomes writable.
     let remount = PLAIN_FILES | libc::MS_REMOUNT | libc::MS_BIND;
     mount(
         script,
@@ -356,7 +358,7 @@ fn make_proc(script: &mut Script) {
     }
 }
 
-/// A `/sys` of the task's network namespace.
+/// Mounts a `/sys` of the task's network namespace.
 fn make_sys(script: &mut Script) {
     let flags = PLAIN_FILES | libc::MS_RDONLY;
     mount(
@@ -375,7 +377,7 @@ fn make_sys(script: &mut Script) {
     }
 }
 
-/// Mounts the file systems in memory, each task's own.
+/// Mounts the in-memory file systems, which each task has for itself.
 fn make_shared(script: &mut Script, view: &TaskView) {
     let none = IgnoreErrno::Nothing;
     let pts = "newinstance,ptmxmode=0666,mode=0620,gid=5";
@@ -402,7 +404,7 @@ fn make_shared(script: &mut Script, view: &TaskView) {
     }
 }
 
-/// Opens a place to mount on, beneath `root` if the job names one, following no link.
+/// Opens a mount point, beneath `root` if the job names a root, without following any link.
 fn open_place(script: &mut Script, root: Option<Arg>, path: &str) {
     let flags = OFlags::PATH | OFlags::NOFOLLOW;
     let (dir, path, open) = match root {
@@ -412,7 +414,7 @@ fn open_place(script: &mut Script, root: Option<Arg>, path: &str) {
             let open = OpenCall::beneath(flags, Traversal::Mounts);
             (root, below.to_owned(), open)
         }
-        // The template's own links (/bin, /lib) are the host's, and trusted.
+        // The template's own links (/bin, /lib) come from the host and are trusted.
         None => (
             libc::AT_FDCWD.into(),
             path.to_owned(),
@@ -434,7 +436,7 @@ fn attach(script: &mut Script, [dir, path]: [Arg; 2], flags: u32, target: &str) 
     script.call(SpawnStep::Mounts, about, libc::SYS_move_mount, args);
 }
 
-/// Makes `root` the root, and lets nothing be reached of what was.
+/// Makes `root` the root directory, and detaches the old root.
 fn pivot(script: &mut Script, root: Arg, read_only: bool) {
     script.call(
         SpawnStep::Mounts,

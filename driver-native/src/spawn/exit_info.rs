@@ -1,10 +1,10 @@
-//! The exit status of a process that is not a child, as the kernel tells it since Linux 6.15 (`PIDFD_GET_INFO`).
+//! The exit status of a process that is not a child, which the kernel reports since Linux 6.15 (`PIDFD_GET_INFO`).
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// The request of ioctl(2), whose number holds the size of [`PidfdInfo`].
+/// The request of ioctl(2). Its number contains the size of [`PidfdInfo`].
 const PIDFD_GET_INFO: libc::Ioctl = 0xc040_ff0b;
-/// The bit of the mask that asks for the exit status.
+/// The bit of the mask that requests the exit status.
 const PIDFD_INFO_EXIT: u64 = 1 << 3;
 
 /// `struct pidfd_info` of `linux/pidfd.h` in its first version.
@@ -13,29 +13,29 @@ const PIDFD_INFO_EXIT: u64 = 1 << 3;
 struct PidfdInfo {
     mask: u64,
     cgroup_id: u64,
-    /// Process, thread group, parent, and the eight ids of users and groups.
+    /// The pid, the thread group, the parent, and the eight ids of users and groups.
     ids: [u32; 11],
     exit_code: i32,
 }
 
-/// The answer of the kernel about a process that has ended.
+/// The kernel's answer about an ended process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ExitInfo {
     /// The status, as wait(2) reports it.
     Status(i32),
-    /// The parent of the process has not taken its status yet; only then the kernel tells others.
+    /// The parent has not reaped the process yet; the kernel reports the status to other processes only afterwards.
     NotReaped,
-    /// This kernel does not tell.
+    /// This kernel does not report the status.
     Unsupported,
 }
 
-/// Asks the kernel how the process of `pidfd` ended.
+/// Reads the exit status of the process of `pidfd` from the kernel.
 pub(crate) fn exit_info(pidfd: BorrowedFd<'_>) -> ExitInfo {
     let mut info = PidfdInfo {
         mask: PIDFD_INFO_EXIT,
         ..PidfdInfo::default()
     };
-    // SAFETY: the kernel writes as many bytes as the number of the request says, which is the size of `info`.
+    // SAFETY: the kernel writes as many bytes as the number of the request contains, which is the size of `info`.
     let result = unsafe { libc::ioctl(pidfd.as_raw_fd(), PIDFD_GET_INFO, &raw mut info) };
     if result != 0 {
         return ExitInfo::Unsupported;

@@ -1,9 +1,9 @@
-//! The one thing of Landlock that tasks are kept by: the scope of abstract sockets.
+//! The only Landlock feature that isolates tasks: the scope of abstract sockets.
 
 use std::io;
 use std::os::fd::{FromRawFd as _, OwnedFd};
 
-/// `struct landlock_ruleset_attr` of landlock_create_ruleset(2), as the sixth version of Landlock has it.
+/// The structure `struct landlock_ruleset_attr` of landlock_create_ruleset(2), as in the sixth version of Landlock.
 #[repr(C)]
 struct RulesetAttr {
     handled_access_fs: u64,
@@ -14,12 +14,12 @@ struct RulesetAttr {
 /// From `linux/landlock.h`; the libc crate does not name it.
 const LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET: u64 = 1;
 
-/// A ruleset of Landlock under which a process reaches those abstract sockets only that it, or who came of it, made. It says
-/// nothing of paths or ports.
+/// Creates a Landlock ruleset under which a process reaches only the abstract sockets that it or its descendants
+/// created. The ruleset restricts neither paths nor ports.
 ///
 /// # Errors
 ///
-/// The kernel has no Landlock, or one that is older than 6.12 (`E2BIG`), or it is not switched on (`EOPNOTSUPP`).
+/// The kernel has no Landlock, is older than 6.12 (`E2BIG`), or has Landlock disabled (`EOPNOTSUPP`).
 pub(crate) fn abstract_scope() -> io::Result<OwnedFd> {
     let attr = RulesetAttr {
         handled_access_fs: 0,
@@ -36,7 +36,7 @@ pub(crate) fn abstract_scope() -> io::Result<OwnedFd> {
         )
     };
     match i32::try_from(made) {
-        // SAFETY: the kernel has just opened it for this process, which owns it alone.
+        // SAFETY: the kernel has just opened the file for this process, which is the only owner.
         Ok(ruleset @ 0..) => Ok(unsafe { OwnedFd::from_raw_fd(ruleset) }),
         _ => Err(io::Error::last_os_error()),
     }

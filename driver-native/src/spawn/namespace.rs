@@ -1,8 +1,8 @@
-//! A user namespace that exists before the process that will enter it.
+//! A user namespace that exists before the process that enters it.
 //!
-//! Ids of a namespace are mapped from outside, while something lives in it, and the thread that
-//! starts a task waits for it and can map nothing. So the namespace is made first, by a process that
-//! does nothing and is killed when the mapping is written; the namespace lives on as an open file.
+//! The ids of a namespace are mapped from outside, while a process is in it. The thread that starts a task waits for
+//! the task and can map nothing. So an idle process creates the namespace first, and is killed when the mapping is
+//! written. The namespace stays alive through an open file.
 
 use std::ffi::c_int;
 use std::fs;
@@ -14,17 +14,17 @@ use std::sync::Arc;
 use super::{BlockedSignals, CloneArgs, SpawnedProcess, StackUnit};
 use crate::limits;
 
-/// Makes a user namespace in which the ids 0 to `count` less 1 are the host's from `first` on.
+/// Creates a user namespace in which the ids from 0 to `count - 1` are the host's ids from `first` on.
 ///
 /// # Errors
 ///
-/// The kernel makes no user namespace (`user.max_user_namespaces`), or takes no mapping.
+/// The kernel refuses to create a user namespace (`user.max_user_namespaces`) or to write the mapping.
 pub(crate) fn user_namespace(first: u32, count: u32) -> io::Result<OwnedFd> {
     let mut stack =
         vec![MaybeUninit::<StackUnit>::uninit(); limits::IDLE_STACK_BYTES / size_of::<StackUnit>()];
     let child = clone_idle(&mut stack)?;
     let made = map_and_open(child.pid, first, count);
-    // Kills it and waits, so that its stack is free.
+    // This kills the process and waits for it, so that its stack is free.
     child.abandon();
     drop(stack);
     made
@@ -37,10 +37,10 @@ fn map_and_open(pid: i32, first: u32, count: u32) -> io::Result<OwnedFd> {
     Ok(fs::File::open(format!("/proc/{pid}/ns/user"))?.into())
 }
 
-/// A process in a user namespace of its own that sleeps until it is killed.
+/// Starts a process in a separate user namespace that sleeps until it is killed.
 fn clone_idle(stack: &mut [MaybeUninit<StackUnit>]) -> io::Result<SpawnedProcess> {
     let mut pidfd: c_int = -1;
-    // The files too: it opens none, and to copy the table takes the longer the more tasks there are.
+    // The file table is shared too: the process opens no file, and the time for a copy grows with the number of tasks.
     let shared = libc::CLONE_VM | libc::CLONE_FILES | libc::CLONE_PIDFD | libc::CLONE_NEWUSER;
     let args = CloneArgs {
         flags: u64::from(shared.cast_unsigned()),
@@ -52,9 +52,9 @@ fn clone_idle(stack: &mut [MaybeUninit<StackUnit>]) -> io::Result<SpawnedProcess
     };
     let blocked = BlockedSignals::new();
     let result: i64;
-    // SAFETY: the child has a stack of its own and never returns from the loop below, which touches
-    // no memory; the caller keeps the stack until the child was killed and reaped. The parent falls
-    // through, with all registers but rax, rcx and r11 as before.
+    // SAFETY: the child has a separate stack and never returns from the loop below, which touches no memory. The
+    // caller keeps the stack until the child is killed and reaped. The parent falls through, with all registers except
+    // rax, rcx and r11 unchanged.
     unsafe {
         std::arch::asm!(
             "syscall",
@@ -77,8 +77,8 @@ fn clone_idle(stack: &mut [MaybeUninit<StackUnit>]) -> io::Result<SpawnedProcess
     match i32::try_from(result) {
         Ok(pid) if pid > 0 => Ok(SpawnedProcess {
             pid,
-            // SAFETY: clone3 succeeded with CLONE_PIDFD, so that the kernel stored a descriptor
-            // here, which nobody else owns.
+            // SAFETY: clone3 succeeded with CLONE_PIDFD, so the kernel stored a descriptor here that no other code
+            // owns.
             pidfd: Arc::new(unsafe { OwnedFd::from_raw_fd(pidfd) }),
             left: None,
         }),

@@ -1,8 +1,8 @@
-//! The calls of a process before its program, in their order, with everything they point to.
+//! The calls that a process makes before its program, in order, with all data that they point to.
 //!
-//! The parent writes a script, the child of [`super::spawn`] walks it. A script owns what its calls point to, so that
-//! it is valid as long as it lives. A call may keep its result, a descriptor, in a slot, and later calls take it from
-//! there.
+//! The parent writes a script, and the child of [`super::spawn`] makes its calls. A script owns the data that its
+//! calls point to, so the calls are valid while the script exists. A call may keep its result, a descriptor, in a
+//! slot, and later calls use it from there.
 
 use std::any::Any;
 use std::borrow::Cow;
@@ -10,12 +10,12 @@ use std::ffi::{CStr, CString, c_int, c_long};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-/// Results that a script can keep at once.
+/// The number of results that a script can keep at once.
 pub(super) const SLOTS: usize = 8;
-/// No slot.
+/// The value for "no slot".
 const NO_SLOT: u8 = u8::MAX;
 
-/// The child's step when it failed.
+/// The step at which the child failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SpawnStep {
     JoinCgroup,
@@ -44,7 +44,7 @@ pub(crate) enum IgnoreErrno {
     Nothing,
     /// The object of the call is missing.
     Absence,
-    /// The kernel does not know what it asks for.
+    /// The kernel does not support the request.
     Ignorance,
     Anything,
 }
@@ -54,17 +54,17 @@ pub(crate) enum IgnoreErrno {
 pub(crate) struct Call {
     pub(super) number: c_long,
     args: [u64; 6],
-    /// For each argument, the slot that it is taken from.
+    /// The slot of each argument that is taken from one.
     slots: [u8; 6],
     /// The slot that keeps the result.
     kept_in: u8,
     tolerated: IgnoreErrno,
-    /// The only result that is right, if there is one.
+    /// The only valid result, if there is one.
     expected: Option<c_long>,
 }
 
 impl Call {
-    /// The arguments, with those that are in slots. Runs in the child: it must not panic.
+    /// Returns the arguments, with the values of slots filled in. Runs in the child: it must not panic.
     pub(super) fn args(&self, slots: &[u64; SLOTS]) -> [u64; 6] {
         let mut args = self.args;
         for (arg, from) in args.iter_mut().zip(self.slots) {
@@ -75,19 +75,19 @@ impl Call {
         args
     }
 
-    /// Runs in the child: it must not panic.
+    /// Stores the result in its slot. Runs in the child: it must not panic.
     pub(super) fn keep(&self, result: c_long, slots: &mut [u64; SLOTS]) {
         if let Some(slot) = slots.get_mut(usize::from(self.kept_in)) {
             *slot = result.cast_unsigned();
         }
     }
 
-    /// Whether a call that succeeded did what it was made for. Runs in the child: it must not panic.
+    /// Returns whether a successful call had the expected result. Runs in the child: it must not panic.
     pub(super) fn is_expected(&self, result: c_long) -> bool {
         self.expected.is_none_or(|expected| expected == result)
     }
 
-    /// Runs in the child: it must not panic.
+    /// Returns whether the script continues after this error. Runs in the child: it must not panic.
     pub(super) fn tolerates(&self, errno: c_int) -> bool {
         match self.tolerated {
             IgnoreErrno::Nothing => false,
@@ -121,7 +121,7 @@ impl From<u32> for Arg {
 }
 
 impl From<c_int> for Arg {
-    /// Sign-extended, as the kernel takes `AT_FDCWD`.
+    /// Sign-extends the number, as the kernel expects for `AT_FDCWD`.
     fn from(number: c_int) -> Self {
         Self::Number(i64::from(number).cast_unsigned())
     }
@@ -133,11 +133,11 @@ impl From<BorrowedFd<'_>> for Arg {
     }
 }
 
-/// The calls, and what they point to.
+/// The calls, and the data that they point to.
 ///
-/// Code that adds a call must uphold three rules. An address in it comes from [`Self::text`] or [`Self::bytes`] and is
-/// as long as the kernel takes it for. The call writes to no memory of the parent. It changes nothing but the process
-/// that makes it.
+/// Code that adds a call must uphold three rules. An address in the call comes from [`Self::text`] or [`Self::bytes`],
+/// and its data is as long as the kernel expects. The call writes to no memory of the parent. It changes only the
+/// process that makes it.
 #[derive(Debug, Default)]
 pub(crate) struct Script {
     calls: Vec<Call>,
@@ -146,14 +146,14 @@ pub(crate) struct Script {
     bytes: Vec<Box<[u8]>>,
     files: Vec<OwnedFd>,
     kept: Vec<Arc<dyn Any + Send + Sync>>,
-    /// So many of the first calls are made with the parent's table of files.
+    /// The number of calls at the beginning that use the parent's file table.
     shared_calls: usize,
-    /// The highest descriptor of the parent that a call names.
+    /// The highest descriptor of the parent that a call uses.
     file_max: c_int,
 }
 
 impl Script {
-    /// Adds a call. `about` completes "failed to".
+    /// Adds a call. `about` completes the phrase "failed to".
     pub(crate) fn call<const N: usize>(
         &mut self,
         step: SpawnStep,
@@ -185,7 +185,7 @@ impl Script {
         self
     }
 
-    /// The result of the newest call goes to `slot`.
+    /// Keeps the result of the newest call in `slot`.
     pub(crate) fn kept_in(&mut self, slot: u8) -> &mut Self {
         assert!(usize::from(slot) < SLOTS);
         if let Some(call) = self.calls.last_mut() {
@@ -194,14 +194,14 @@ impl Script {
         self
     }
 
-    /// The newest call opens a file in the parent's table of files, where it stays: it is the parent's, see
-    /// [`super::SpawnedProcess::left`]. The calls before it are made with that table, too, and open nothing.
+    /// Marks that the newest call opens a file in the parent's file table. The file then belongs to the parent, see
+    /// [`super::SpawnedProcess::left`]. The calls before it also use that table, and open nothing.
     pub(crate) fn left_to_parent(&mut self) -> &mut Self {
         self.shared_calls = self.calls.len();
         self
     }
 
-    /// The newest call is made before all others.
+    /// Moves the newest call before all others.
     pub(crate) fn last_to_front(&mut self) {
         self.calls.rotate_right(1);
         self.steps.rotate_right(1);
@@ -210,7 +210,7 @@ impl Script {
         }
     }
 
-    /// Such errors of the newest call are none.
+    /// Sets the errors of the newest call that do not end the script.
     pub(crate) fn tolerating(&mut self, tolerated: IgnoreErrno) -> &mut Self {
         if let Some(call) = self.calls.last_mut() {
             call.tolerated = tolerated;
@@ -218,7 +218,7 @@ impl Script {
         self
     }
 
-    /// Any other result of the newest call than this one ends the script with `EPERM`.
+    /// Sets the expected result of the newest call. Any other result ends the script with `EPERM`.
     pub(crate) fn expecting(&mut self, result: u32) -> &mut Self {
         if let Some(call) = self.calls.last_mut() {
             call.expected = Some(result.into());
@@ -226,7 +226,7 @@ impl Script {
         self
     }
 
-    /// The address of a text that lives as long as the script.
+    /// Returns the address of a text that lives as long as the script.
     pub(crate) fn text(&mut self, text: &CStr) -> Arg {
         // The text itself does not move when the list grows.
         let text = text.to_owned();
@@ -235,7 +235,7 @@ impl Script {
         Arg::Number(address)
     }
 
-    /// The address of bytes that live as long as the script.
+    /// Returns the address of bytes that live as long as the script.
     pub(crate) fn bytes(&mut self, bytes: impl Into<Box<[u8]>>) -> Arg {
         let bytes = bytes.into();
         let address = bytes.as_ptr().expose_provenance() as u64;
@@ -243,14 +243,14 @@ impl Script {
         Arg::Number(address)
     }
 
-    /// A descriptor that stays open as long as the script lives.
+    /// Returns a descriptor that stays open as long as the script lives.
     pub(crate) fn file(&mut self, file: OwnedFd) -> Arg {
         let arg = Arg::File(file.as_raw_fd());
         self.files.push(file);
         arg
     }
 
-    /// Holds what a call needs, as long as the script lives.
+    /// Keeps a value that a call needs as long as the script lives.
     pub(crate) fn keep_alive(&mut self, kept: Arc<dyn Any + Send + Sync>) {
         self.kept.push(kept);
     }
@@ -259,17 +259,17 @@ impl Script {
         &self.calls
     }
 
-    /// So many of the first calls are made with the parent's table of files.
+    /// Returns the number of calls at the beginning that use the parent's file table.
     pub(super) fn shared_calls(&self) -> usize {
         self.shared_calls
     }
 
-    /// The highest descriptor of the parent that a call names.
+    /// Returns the highest descriptor of the parent that a call uses.
     pub(super) fn file_max(&self) -> c_int {
         self.file_max
     }
 
-    /// Describes the call at `at`; past the last it is the program.
+    /// Describes the call at `at`. An index past the last call means the program.
     pub(super) fn describe(&self, at: usize) -> (SpawnStep, Cow<'static, str>) {
         self.steps
             .get(at)

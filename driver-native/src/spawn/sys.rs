@@ -1,4 +1,4 @@
-//! Mounts that a task sees.
+//! Restrictions of mounts that a task sees.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -9,11 +9,11 @@ use crate::limits;
 
 pub(crate) use muster_driver::mount::{MountFlags, Propagation, map_owners};
 
-/// As [`restrict_mount_with`], for a private mount.
+/// Restricts a mount like [`restrict_mount_with`], with private propagation.
 ///
 /// # Errors
 ///
-/// The kernel refuses.
+/// The kernel's error.
 pub(crate) fn restrict_mount(
     mount: BorrowedFd<'_>,
     flags: MountFlags,
@@ -22,12 +22,12 @@ pub(crate) fn restrict_mount(
     restrict_mount_with(mount, flags, whole, Propagation::Private)
 }
 
-/// As [`mount::restrict_with`], which it tries again while a file that was written there is open: it may be so in a
-/// child of this process that has not reached its program yet, which is over in moments.
+/// Restricts a mount like [`mount::restrict_with`], and tries again while a file on the mount is open for writing. A
+/// child of this process may have such a file open for a moment, until it runs its program.
 ///
 /// # Errors
 ///
-/// The kernel refuses.
+/// The kernel's error.
 pub(crate) fn restrict_mount_with(
     mount: BorrowedFd<'_>,
     flags: MountFlags,

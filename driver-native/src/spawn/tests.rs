@@ -26,7 +26,7 @@ fn strings(values: &[&str]) -> Vec<CString> {
         .collect()
 }
 
-/// The confinement of a raw task of the driver's user.
+/// Returns the confinement of a raw task of the driver's user.
 fn raw() -> Confinement {
     Confinement {
         level: IsolationLevel::Raw,
@@ -46,7 +46,7 @@ struct Request {
     confinement: Confinement,
     work_dir: OwnedFd,
     joins: Vec<OwnedFd>,
-    /// Below it lies what the child is to leave.
+    /// A directory; the child opens a file below it for the parent.
     leaves: Option<OwnedFd>,
     stdout: OwnedFd,
 }
@@ -105,7 +105,7 @@ impl Request {
     }
 }
 
-/// Runs `argv` with its output in a pipe, and changes the request first.
+/// Changes the request, then runs `argv` with its output in a pipe.
 fn run(argv: &[&str], change: impl FnOnce(&mut Request)) -> Result<Outcome, SpawnError> {
     let (read_end, write_end) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).unwrap();
     let mut request = Request::new(write_end);
@@ -154,11 +154,11 @@ fn only_the_standard_streams_are_open() {
 
     let outcome = run(&["/bin/ls", "/proc/self/fd"], |_| {}).unwrap();
 
-    // The fourth is the directory that ls reads.
+    // Descriptor 3 is the directory that ls reads.
     assert_eq!(outcome.output, "0\n1\n2\n3\n");
 }
 
-/// A file of its own process, by the one process that can name it so.
+/// The child opens a file of its own process, which only the child can name like this.
 #[test]
 fn child_passes_fd_to_parent_and_keeps_none() {
     let null = crate::paths::open_null().unwrap();
@@ -214,7 +214,7 @@ fn privileges_are_not_gained_unless_asked() {
     assert_eq!(off.output, "NoNewPrivs:\t0\n");
 }
 
-/// The driver may hold more files than a program expects: old ones count to 1 024.
+/// The driver may have more open files than a program supports: old programs support 1 024.
 #[test]
 fn limit_of_open_files_is_as_given() {
     let limit = Limit::open_files(77, 99);
@@ -310,7 +310,7 @@ fn failed_join_names_its_step() {
     assert_eq!(source.raw_os_error(), Some(libc::EBADF));
 }
 
-/// The caller's mask is as before, and a failed start leaves no zombie.
+/// The caller's signal mask is unchanged, and a failed start leaves no zombie.
 #[test]
 fn caller_is_left_as_it_was() {
     let mask = || {
@@ -326,7 +326,7 @@ fn caller_is_left_as_it_was() {
     assert_eq!(mask(), before);
 }
 
-/// Threads start processes at the same time, each with its own result.
+/// Threads start processes at the same time, and each gets the result of its own process.
 #[test]
 fn many_threads_start_processes_at_once() {
     std::thread::scope(|scope| {
@@ -354,7 +354,7 @@ fn abandoned_process_is_gone_at_once() {
     assert!(!Path::new(&format!("/proc/{}", child.pid)).exists());
 }
 
-/// The number that means "leave it" never gets here. If it does, nothing may run as root.
+/// The id that means "no change" never reaches this code. If it does, no program may run as root.
 #[test]
 fn ids_that_do_not_change_end_the_start() {
     if !nix::unistd::geteuid().is_root() {

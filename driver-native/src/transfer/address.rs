@@ -1,8 +1,8 @@
-//! Which addresses the driver itself may speak to for a task.
+//! Checks the addresses that the driver may connect to for a task.
 //!
-//! A transfer is made from the host, with the host's network, for somebody who may have none. What a host can reach
-//! and others cannot is what it must not be led to: where clouds tell a machine its secrets, and what listens on the
-//! machine itself for the machine alone. Private networks are allowed: that is where stores of files are.
+//! The driver makes a transfer from the host, with the host's network, for a task that may have no network. A task
+//! must not use this to reach addresses that only the host can reach. These are the metadata service of a cloud, and
+//! services that listen only for this machine. Private networks are allowed, because file stores are there.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -11,7 +11,7 @@ use muster_domain::job::METADATA_ADDRESSES;
 use thiserror::Error;
 use tokio::net::{TcpStream, lookup_host};
 
-/// Why nobody is spoken to.
+/// The reason why no connection is made.
 #[derive(Debug, Error)]
 pub(crate) enum ConnectError {
     #[error("look up {host}")]
@@ -34,7 +34,7 @@ pub(crate) enum ConnectError {
     },
 }
 
-/// Connects to the first address of `host` that answers. What is spoken to is what was looked at: the name is not
+/// Connects to the first address of `host` that answers. The checked address is the one that is used: the name is not
 /// looked up a second time.
 pub(crate) async fn connect(
     host: &str,
@@ -58,7 +58,7 @@ pub(crate) async fn connect(
             }
         }
         match TcpStream::connect(address).await {
-            // The machine has addresses that are neither loopback nor known to anybody here.
+            // The machine has addresses that are not loopback and that the driver cannot list.
             Ok(stream) if !allow_local && is_own(&stream) => {
                 refused = Some(ConnectError::Local { host: host_name() });
             }
@@ -93,16 +93,16 @@ fn check_address(address: SocketAddr, host: &str, allow_local: bool) -> Result<(
     Ok(())
 }
 
-/// A connection from an address to itself.
+/// Returns whether the connection leads from an address to the same address.
 fn is_own(stream: &TcpStream) -> bool {
     match (stream.local_addr(), stream.peer_addr()) {
         (Ok(own), Ok(peer)) => own.ip().to_canonical() == peer.ip().to_canonical(),
-        // It ended already.
+        // The connection has already ended.
         (Err(_), _) | (_, Err(_)) => true,
     }
 }
 
-/// Where machines of a cloud learn who they are, all else that is link-local, and what is no machine.
+/// Returns whether `ip` is a cloud's metadata service, another link-local address, or no unicast address.
 fn is_never(ip: IpAddr) -> bool {
     if METADATA_ADDRESSES.contains(&ip) {
         return true;
@@ -183,11 +183,11 @@ mod tests {
         assert!(allowed.is_ok());
     }
 
-    /// The address that the machine has in its own network, where it has one, is no loopback address.
+    /// The machine's address in its own network, if it has one, is not a loopback address.
     #[tokio::test]
     async fn a_machine_is_itself_at_all_its_addresses() {
         let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
-        // Sends nothing: the kernel says from where it would.
+        // This sends nothing: the kernel only selects the source address.
         let routed = socket
             .connect("192.0.2.1:9")
             .and_then(|()| socket.local_addr());

@@ -1,9 +1,9 @@
-//! Reads an archive and tells the porter what is in it.
+//! Reads an archive and sends its entries to the porter.
 //!
-//! An archive is a stranger's: its names, links, sizes and numbers of entries are judged here, and nothing of it is
-//! held in memory beyond one chunk and one name. What is refused is refused whole: entries before it are there
-//! already, and the action has failed. Deliberately absent: owners, times, set-id bits, devices, sparse files,
-//! encrypted files, and compression other than gzip's.
+//! An archive is untrusted: its names, links, sizes and number of entries are checked here. No more than one chunk and
+//! one name is held in memory. A refused entry fails the whole action; earlier entries are already unpacked.
+//! Deliberately absent: owners, times, set-id bits, devices, sparse files, encrypted files, and compression other than
+//! gzip's.
 
 mod tar;
 mod zip;
@@ -19,15 +19,15 @@ use tokio_util::sync::CancellationToken;
 use crate::limits;
 use crate::transfer_helper::{Name, Packer};
 
-/// How much an archive may hold.
+/// The bounds of an archive.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ArchiveLimits {
     pub(crate) entries: u64,
-    /// Of all files together.
+    /// Bytes of all files together.
     pub(crate) bytes: u64,
 }
 
-/// Why an archive is not unpacked.
+/// The reason why an archive is not unpacked.
 #[derive(Debug, Error)]
 pub(crate) enum UnpackError {
     #[error("it unpacks to more than {max} bytes, which is all that it may")]
@@ -48,14 +48,15 @@ pub(crate) enum UnpackError {
     Content(String),
     #[error("read it")]
     Read(#[source] io::Error),
-    /// The porter took nothing more.
+    /// The porter accepted no more bytes.
     #[error("hand it to the task")]
     Hand(#[source] io::Error),
     #[error("it was stopped")]
     Stopped,
 }
 
-/// Unpacks `archive` to `to`. What is no archive is a file called `name`. Blocks; looks at `stop` between chunks.
+/// Unpacks `archive` to `to`. A file that is not an archive becomes a file called `name`. Blocks; checks `stop`
+/// between chunks.
 pub(crate) fn unpack(
     mut archive: File,
     name: Option<&Name>,
@@ -96,7 +97,7 @@ enum ArchiveFormat {
     Plain,
 }
 
-/// Looks at the beginning of a file and goes back to it.
+/// Detects the format from the beginning of a file, and seeks back to the beginning.
 fn form(file: &mut File) -> io::Result<ArchiveFormat> {
     let head = beginning(&mut *file)?;
     file.rewind()?;
@@ -116,14 +117,14 @@ fn form(file: &mut File) -> io::Result<ArchiveFormat> {
     })
 }
 
-/// As much as a header of a tar file has, or all there is.
+/// Returns as many bytes as a tar header has, or all bytes if there are fewer.
 fn beginning(from: impl Read) -> io::Result<Vec<u8>> {
     let mut head = Vec::new();
     from.take(tar::BLOCK_BYTES as u64).read_to_end(&mut head)?;
     Ok(head)
 }
 
-/// An archive on its way to the porter.
+/// An archive that is being sent to the porter.
 struct ArchiveUnpacker<'a, W> {
     packer: Packer<W>,
     bounds: ArchiveLimits,
@@ -133,7 +134,7 @@ struct ArchiveUnpacker<'a, W> {
 }
 
 impl<W: Write> ArchiveUnpacker<'_, W> {
-    /// Counts an entry. Whatever an archive says of one more costs it this.
+    /// Counts an entry. Every entry counts, whatever the archive claims about it.
     fn enter(&mut self) -> Result<(), UnpackError> {
         if self.stop.is_cancelled() {
             return Err(UnpackError::Stopped);
@@ -153,13 +154,13 @@ impl<W: Write> ArchiveUnpacker<'_, W> {
 
     fn directory(&mut self, name: &Name, mode: u32) -> Result<(), UnpackError> {
         if name.is_empty() {
-            // The directory that all of it goes to is the task's.
+            // The directory that receives the archive belongs to the task.
             return Ok(());
         }
         self.packer.directory(name, mode).map_err(UnpackError::Hand)
     }
 
-    /// A file of `size` bytes, which `from` must have.
+    /// Sends a file of `size` bytes, which `from` must contain.
     fn file(
         &mut self,
         name: &Name,
@@ -196,7 +197,7 @@ impl<W: Write> ArchiveUnpacker<'_, W> {
         Ok(())
     }
 
-    /// Reads what nobody wants, up to its end, and says how much it was.
+    /// Reads and discards all bytes, and returns their number.
     fn pass(&mut self, mut from: impl Read) -> Result<u64, UnpackError> {
         let mut passed = 0;
         loop {
@@ -212,7 +213,7 @@ impl<W: Write> ArchiveUnpacker<'_, W> {
         }
     }
 
-    /// Reads what is behind an archive, where the sum over all of it is.
+    /// Reads the bytes after an archive, where the checksum of the compressed stream is.
     fn finish(&mut self, from: impl Read) -> Result<(), UnpackError> {
         let max = limits::TAR_TRAILER_BYTES_MAX;
         if self.pass(from.take(max + 1))? > max {
@@ -231,7 +232,7 @@ impl<W: Write> ArchiveUnpacker<'_, W> {
             .map_err(UnpackError::Hand)
     }
 
-    /// A further name of a file that came before.
+    /// Sends another name for an earlier file.
     fn hard(&mut self, name: &Name, target: &[u8]) -> Result<(), UnpackError> {
         let to = Name::read(target).filter(|to| !to.is_empty() && to != name);
         let to = to.ok_or_else(|| link(name, target))?;
@@ -239,7 +240,7 @@ impl<W: Write> ArchiveUnpacker<'_, W> {
     }
 }
 
-/// The name of an entry that is no directory.
+/// Returns the name of an entry that is not a directory.
 fn named(bytes: &[u8]) -> Result<Name, UnpackError> {
     let name = placed(bytes)?;
     if name.is_empty() {
@@ -248,7 +249,7 @@ fn named(bytes: &[u8]) -> Result<Name, UnpackError> {
     Ok(name)
 }
 
-/// The name of an entry, which may be the directory itself.
+/// Returns the name of an entry, which may be the directory itself.
 fn placed(bytes: &[u8]) -> Result<Name, UnpackError> {
     Name::read(bytes).ok_or_else(|| UnpackError::Name { name: shown(bytes) })
 }
@@ -271,7 +272,7 @@ fn broken(error: io::Error) -> UnpackError {
     }
 }
 
-/// A name for messages: of any bytes, and of limited length.
+/// Formats any bytes as a name for messages, with a limited length.
 fn shown(bytes: &[u8]) -> String {
     const SHOWN_BYTES_MAX: usize = 200;
     String::from_utf8_lossy(&bytes[..bytes.len().min(SHOWN_BYTES_MAX)]).into_owned()

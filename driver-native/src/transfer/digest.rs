@@ -1,18 +1,18 @@
-//! Sums over what is fetched and sent.
+//! Checksums of downloads and uploads.
 
 use md5::Md5;
 use sha1::Sha1;
 use sha2::Sha256;
 use sha2::digest::DynDigest;
 
-/// A sum that a client gave for what it wants fetched.
+/// The checksum that a client gave for a download.
 pub(crate) struct ExpectedDigest {
     digest: Box<dyn DynDigest + Send>,
     algorithm: String,
     value: String,
 }
 
-/// Why what came is not what was wanted.
+/// The reason why a download does not match its checksum.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub(crate) enum SumError {
     #[error("checksum_algorithm {0:?} is none of md5, sha1, sha256")]
@@ -26,7 +26,7 @@ pub(crate) enum SumError {
 }
 
 impl ExpectedDigest {
-    /// `None` if the client gave none.
+    /// Parses a checksum; returns `None` if the client gave none.
     pub(crate) fn read(algorithm: &str, value: &str) -> Result<Option<Self>, SumError> {
         let digest: Box<dyn DynDigest + Send> = match algorithm {
             "" if value.is_empty() => return Ok(None),

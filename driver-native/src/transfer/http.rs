@@ -1,5 +1,5 @@
-//! HTTP as a client of strangers: one request a connection, every wait bounded, every address looked at, nothing
-//! held in memory beyond a chunk.
+//! An HTTP client for untrusted servers. It makes one request for each connection, bounds every wait, checks every
+//! address, and holds no more than a chunk in memory.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -30,11 +30,11 @@ use super::address::{self, ConnectError};
 use super::{Sink, SinkError, UploadFile};
 use crate::limits;
 
-/// Where Debian keeps the certificates that a machine trusts.
+/// The file in which Debian keeps a machine's trusted certificates.
 const CA_FILE: &str = "/etc/ssl/certs/ca-certificates.crt";
 const AGENT: &str = concat!("muster/", env!("CARGO_PKG_VERSION"));
 
-/// Why nothing was fetched or sent.
+/// The reason why a transfer failed.
 #[derive(Debug, Error)]
 pub(crate) enum HttpError {
     #[error("its URL cannot be used: {0}")]
@@ -70,14 +70,14 @@ pub(crate) enum HttpError {
 }
 
 impl HttpError {
-    /// Whether another attempt may fare better.
+    /// Returns whether another attempt may succeed.
     pub(crate) fn passes(&self) -> bool {
         match self {
             Self::Connect(error) => matches!(
                 error,
                 ConnectError::Lookup { .. } | ConnectError::Connect { .. }
             ),
-            // What a certificate says, it says again.
+            // A faulty certificate stays faulty in the next attempt.
             Self::Tls { source, .. } => source.kind() != io::ErrorKind::InvalidData,
             Self::Http { .. } | Self::Silent { .. } => true,
             Self::Status { status, .. } => {
@@ -94,17 +94,17 @@ impl HttpError {
 #[derive(Clone, Debug)]
 pub(crate) struct Client {
     pub(crate) allow_local: bool,
-    /// Certificates of authorities, in PEM; by default the machine's.
+    /// The certificates of the authorities, in PEM; the default is the machine's.
     pub(crate) ca_file: Option<PathBuf>,
 }
 
-/// Anything that HTTP is spoken over.
+/// A stream that carries HTTP.
 trait HttpStream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> HttpStream for T {}
 
 impl Client {
-    /// Fetches `from` into `sink`, wherever it leads.
+    /// Downloads `from` into `sink`, and follows redirects.
     pub(crate) async fn get(&self, from: &str, sink: &mut Sink) -> Result<(), HttpError> {
         let mut url = Url::read(from)?;
         for _ in 0..=limits::REDIRECTS_MAX {
@@ -127,7 +127,7 @@ impl Client {
         Err(HttpError::Redirects)
     }
 
-    /// Sends a file. An answer that leads elsewhere is a failure: what was sent was sent here.
+    /// Uploads a file. A redirect is a failure, because the file was already sent to this URL.
     pub(crate) async fn post(&self, to: &str, outgoing: &UploadFile) -> Result<(), HttpError> {
         let url = Url::read(to)?;
         let file = outgoing.reader().map_err(SinkError::Io)?;
@@ -152,7 +152,7 @@ impl Client {
         Err(HttpError::Status { host, status })
     }
 
-    /// Sends a request on a connection of its own, which lasts as long as the second value.
+    /// Sends a request on a separate connection, which lasts as long as the second value.
     async fn answer<B>(
         &self,
         url: &Url,
@@ -175,7 +175,7 @@ impl Client {
         let (mut sender, connection) =
             http1::handshake(TokioIo::new(wire)).await.map_err(failed)?;
         let speaking = tokio::spawn(async move {
-            // What goes wrong is told to who waits for the answer.
+            // The caller that waits for the answer gets the connection's errors.
             let _ended = connection.await;
         });
         let speaking = AbortOnDropHandle::new(speaking);
@@ -207,7 +207,7 @@ impl Client {
     }
 }
 
-/// TLS that trusts the authorities of `ca_file`. Reads it.
+/// Returns a TLS configuration that trusts the authorities in `ca_file`. Reads that file.
 fn tls(ca_file: Option<&Path>) -> Result<ClientConfig, HttpError> {
     let path = ca_file.unwrap_or(Path::new(CA_FILE));
     let failed = |source| HttpError::Authorities {
@@ -218,7 +218,7 @@ fn tls(ca_file: Option<&Path>) -> Result<ClientConfig, HttpError> {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(&pem) {
         let certificate = certificate.map_err(|error| failed(io::Error::other(error)))?;
-        // A machine may trust what is none to rustls; the others still count.
+        // A machine may trust a certificate that rustls rejects; the others still count.
         if let Err(error) = roots.add(certificate) {
             tracing::debug!(%error, "a certificate of an authority is passed over");
         }
@@ -232,13 +232,13 @@ fn tls(ca_file: Option<&Path>) -> Result<ClientConfig, HttpError> {
 
 const NO_URL: &str = "it is not an http or https URL";
 
-/// Where a request goes. Its text may hold secrets: errors name the host.
+/// The target of a request. Its text may contain secrets, so errors name only the host.
 #[derive(Debug)]
 struct Url {
     secure: bool,
     host: String,
     port: u16,
-    /// Host and port as the URL has them.
+    /// The host and port as in the URL.
     authority: HeaderValue,
     path: PathAndQuery,
     authorization: Option<HeaderValue>,
@@ -307,7 +307,7 @@ impl Url {
         builder
     }
 
-    /// Where an answer leads, if it leads on. Not from TLS to none.
+    /// Returns the URL of a redirect, if the answer is one. Refuses a redirect from HTTPS to HTTP.
     fn redirect(&self, response: &Response<Incoming>) -> Result<Option<Self>, HttpError> {
         if !matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308) {
             return Ok(None);
@@ -322,7 +322,7 @@ impl Url {
         Ok(Some(next))
     }
 
-    /// The URL that `to` is, seen from here.
+    /// Resolves `to` relative to this URL.
     fn joined(&self, to: &str) -> String {
         let scheme = if self.secure { "https" } else { "http" };
         let place = String::from_utf8_lossy(self.authority.as_bytes()).into_owned();

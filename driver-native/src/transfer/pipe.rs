@@ -1,4 +1,4 @@
-//! The way of bytes to a porter.
+//! The pipe to a porter.
 
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
@@ -10,13 +10,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::limits;
 
-/// Both ends of a pipe, the reading one first.
+/// Creates a pipe and returns both ends, the reading end first.
 pub(crate) fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?)
 }
 
-/// Writes to a pipe whose reader is in a task's hands: it may be stopped, or hold the pipe open and read nothing.
-/// So no write waits longer than the transfer, or than nobody takes anything.
+/// Writes to a pipe whose reader a task controls: the task may stop the reader, or hold the pipe open and read
+/// nothing. So no write waits longer than the transfer may take, or longer than the bound for a reader that takes
+/// nothing.
 #[derive(Debug)]
 pub(crate) struct DeadlinePipe {
     file: OwnedFd,
@@ -34,7 +35,7 @@ impl DeadlinePipe {
         })
     }
 
-    /// Waits until there is room.
+    /// Waits until the pipe has room.
     fn wait(&self) -> io::Result<()> {
         let idle = Instant::now() + limits::TRANSFER_IDLE_DEADLINE;
         let pause = Timespec::try_from(limits::TRANSFER_STOP_POLL).map_err(io::Error::other)?;
@@ -45,7 +46,7 @@ impl DeadlinePipe {
             if Instant::now() > idle.min(self.deadline) {
                 return Err(io::ErrorKind::TimedOut.into());
             }
-            // Also ready when the reader is gone: the next write says so.
+            // The pipe is also ready when the reader is gone; then the next write reports that.
             let mut files = [PollFd::new(&self.file, PollFlags::OUT)];
             match rustix::event::poll(&mut files, Some(&pause)) {
                 Ok(0) | Err(rustix::io::Errno::INTR) => {}

@@ -1,4 +1,4 @@
-//! Words and parts of URLs.
+//! Tests of formatted sizes and of the parts of URLs.
 
 use super::*;
 

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use crate::probe::{HOST_ONLY, HOST_TREES, Outcomes, probe};
 
-/// The same at every level, for a user who is not root.
+/// The outcomes for a user other than root that are the same at every level.
 const ALWAYS: &[(&str, &str)] = &[
     ("groups", ""),
     ("cap_inheritable", "0000000000000000"),
@@ -89,7 +89,7 @@ const ALWAYS: &[(&str, &str)] = &[
     ("create_in_root", "EROFS"),
     ("create_in_usr", "EROFS"),
     ("create_in_etc", "EROFS"),
-    // Whose they are is asked first.
+    // The kernel checks the owner first.
     ("write_passwd", "EACCES"),
     ("read_shadow", "ENOENT"),
     ("read_own_secret", "ok"),
@@ -112,7 +112,7 @@ const ALWAYS: &[(&str, &str)] = &[
     ("write_oom_score", "ok"),
 ];
 
-/// Of a machine or of a kernel: read, but not the same everywhere.
+/// The outcomes that depend on the machine or the kernel.
 const WHERE_IT_IS: &[(&str, &[&str])] = &[
     ("write_sysrq", &["EROFS", "EACCES", "ENOENT"]),
     ("write_sys", &["EROFS", "EACCES", "ENOENT"]),
@@ -126,8 +126,8 @@ const WHERE_IT_IS: &[(&str, &[&str])] = &[
     ("make_a_scope", &["ok", "E2BIG", "ENOSYS", "EOPNOTSUPP"]),
 ];
 
-/// Targets that no task reaches at any level, by the kind of attempt.
-/// The devices, sockets and trees of `probe` come on top.
+/// Targets that no task reaches at any level, by the kind of attempt. The devices, sockets and trees of `probe` are
+/// added to them.
 const OUT_OF_REACH: [(&str, &[&str]); 5] = [
     (
         "reach",
@@ -208,7 +208,7 @@ const OUT_OF_REACH: [(&str, &[&str]); 5] = [
     ),
 ];
 
-/// Forty things at least, and each of them is wanted refused, absent or empty.
+/// At least forty targets, each of which must be refused, absent or empty.
 #[test]
 fn more_than_forty_things_are_out_of_reach() {
     let is_nothing =
@@ -278,8 +278,8 @@ fn nobody(outcomes: &Outcomes) {
     assert_eq!(outcomes["gid"], vec![user.gid.to_string(); 4].join(" "));
 }
 
-/// The expected outcome for the host's abstract sockets in a contained task in the host's network.
-/// Landlock keeps the task from them where the kernel knows of such a scope.
+/// Returns the expected outcome for the host's abstract sockets in a contained task in the host's network. Landlock
+/// blocks access to them if the kernel supports that scope.
 fn others_abstract_sockets(outcomes: &Outcomes) -> &'static str {
     match outcomes["make_a_scope"].as_str() {
         "ok" => "EPERM",
@@ -297,7 +297,7 @@ async fn contained_task_reaches_nothing_of_its_host() {
         ("namespace_user", "host"),
         ("uid_map", "host"),
         ("hostname", "web"),
-        // The host's network has a network policy by the agent, not by the driver.
+        // The agent, not the driver, enforces a network policy on the host's network.
         ("connect_to_the_hosts_loopback", "ok"),
         (
             "connect_to_an_abstract_name",
@@ -345,7 +345,7 @@ async fn contained_task_with_network_none_is_isolated() {
     compare(&outcomes, &[ALWAYS, &level], &["uid", "gid", "root"]);
 }
 
-/// Root in a contained task keeps what root in a container keeps, and reaches as little.
+/// Root in a contained task has the same rights as root in a container, and reaches as little.
 #[tokio::test]
 async fn contained_root_is_not_the_hosts_root() {
     let policy = json!({"allow_uid0": true});
@@ -367,7 +367,7 @@ async fn contained_root_is_not_the_hosts_root() {
         ("chroot", "ok"),
         ("write_passwd", "EROFS"),
         ("write_core_pattern", "EROFS"),
-        // A node may be made, and opens nothing.
+        // The device node can be created, but not opened.
         ("make_block_device", "ok"),
         ("open_block_device", "EACCES"),
         ("connect_to_the_hosts_loopback", "ok"),

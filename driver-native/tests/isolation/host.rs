@@ -1,4 +1,4 @@
-//! Tests of tasks on a host of another make: the group that it names, its name servers, its paths.
+//! Tests of tasks on a foreign host: the cgroup that it names, its name servers, its paths.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::fixture::{Cgroups, DEADLINE, Task, allowing_driver, pid_of, shell, skipped_here};
 
-/// A driver behind the protocol, which is all that such a host knows of it.
+/// A driver behind the protocol, as a foreign host uses it.
 struct ServedDriver {
     client: plugin::Client,
     shutdown: CancellationToken,
@@ -44,11 +44,11 @@ fn is_root() -> bool {
     root
 }
 
-/// A group as such a host makes one, with the controllers of limits.
+/// Returns a cgroup as a foreign host creates it, with the controllers for limits.
 fn limited(cgroups: &Cgroups) -> Option<PathBuf> {
     let dir = cgroups.create();
     for above in [dir.ancestors().nth(2), dir.parent()].into_iter().flatten() {
-        // Where that cannot be, the group has no such file.
+        // If this fails, the cgroup has no such file.
         let _enabled = fs::write(above.join("cgroup.subtree_control"), "+memory +cpu +pids");
     }
     if !dir.join("memory.max").exists() {
@@ -58,7 +58,7 @@ fn limited(cgroups: &Cgroups) -> Option<PathBuf> {
     Some(dir)
 }
 
-/// A task in the group `dir`, as such a host describes it.
+/// Returns a task in the cgroup `dir`, as a foreign host describes it.
 fn named(config: Value, dir: &Path) -> Task {
     let mut task = Task::with(config);
     let resources = &mut task.config.resources;
@@ -93,8 +93,9 @@ async fn ends(driver: &dyn TaskDriver, task: &Task) -> ExitResult {
     result
 }
 
-/// The group is there before its first task and after, as through restarts of a task: what it counted of one is not the
-/// next one's, not even for a driver that finds that one. All of a task is in the group, and ends with it.
+/// The group exists before its first task and after it, across restarts of a task. OOM kills that it counted for one
+/// task do not count for the next task, not even after a recovery. All processes of a task are in the group and end
+/// with the task.
 #[tokio::test(flavor = "multi_thread")]
 async fn host_cgroup_limits_its_tasks() {
     let Some(cgroups) = Cgroups::new().filter(|_| is_root()) else {
@@ -105,7 +106,7 @@ async fn host_cgroup_limits_its_tasks() {
     };
     let temp = tempfile::tempdir().unwrap();
     let served = ServedDriver::at(&temp.path().join("one")).await;
-    // Raw: nothing but the group holds what it starts.
+    // A raw task: only the cgroup contains the processes that it starts.
     let mut config = shell("setsid sleep 600 & exec sleep 600");
     config["isolation"] = json!("raw");
     config["pids_max"] = json!(50);
@@ -117,7 +118,7 @@ async fn host_cgroup_limits_its_tasks() {
     let pid = pid_of(&served.client, sleeping.id()).await;
     let is_in = is_in(pid, &dir);
     let set = LIMITS.map(|(name, _)| text(&dir, name));
-    // It keeps no field of ours.
+    // The host stores no field of ours.
     let mut handle = started.handle;
     let placed = handle.config.cgroup.take();
     drop(served);
@@ -140,7 +141,8 @@ async fn host_cgroup_limits_its_tasks() {
     assert_eq!(next, ExitResult::exited(3));
 }
 
-/// The limits of the group of the task above. It is killed whole and not swapped, as in a group of the agent's.
+/// The limits of the group of the task above. The task is killed as a whole and not swapped, as in a group of the
+/// agent.
 const LIMITS: [(&str, &str); 5] = [
     ("memory.max", "33554432"),
     ("memory.swap.max", "0"),
@@ -170,7 +172,7 @@ async fn missing_cgroup_controller_is_reported_not_fatal() {
     assert_eq!(text(&dir, "cgroup.procs"), "");
 }
 
-/// Ends with the test.
+/// A process that ends with the test.
 struct ForeignProcess(Child);
 
 impl Drop for ForeignProcess {
@@ -243,7 +245,7 @@ async fn name_servers_of_the_host_are_the_tasks() {
     }
 }
 
-/// Of all tasks of this driver such a host believes that they have a root of their own.
+/// A foreign host assumes that all tasks of this driver have a separate root.
 #[tokio::test]
 async fn raw_task_finds_translated_directories() {
     let driver = allowing_driver().await;

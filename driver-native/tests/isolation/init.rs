@@ -1,4 +1,4 @@
-//! The reaper, and what the first process of a pid namespace has to do with signals.
+//! Tests of the reaper, and of the signals of the first process in a pid namespace.
 
 use std::time::{Duration, Instant};
 
@@ -113,8 +113,8 @@ async fn reaper_exits_127_for_a_missing_program() {
     assert_eq!(result, ExitResult::exited(127));
 }
 
-/// `sleep` has no handler: without a word of ours the kernel would keep the signal from it, and the
-/// stop would take its whole timeout.
+/// `sleep` has no handler. Without the driver's SIGKILL, the kernel would not deliver the signal, and the stop would
+/// take its whole timeout.
 #[tokio::test]
 async fn init_without_sigterm_handler_stops_promptly() {
     if !is_root() {

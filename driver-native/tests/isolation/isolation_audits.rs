@@ -1,12 +1,12 @@
-//! Judges that are not ours, run as tasks: what they say of a task is held against a statement of what a task
-//! is promised, written down by hand and not read from the driver.
+//! Third-party auditors that run as tasks. The tests compare their findings about a task with the promises to a task.
+//! The promises are written by hand and not read from the driver.
 //!
 //! - [`oci`]: `runtimetest`, the in-container checks of the OCI runtime specification
 //! - [`introspection`]: `procenv`, which shows a process's capabilities, filter and namespaces
-//! - [`escape`]: Cepheus, which enumerates from inside what could lead out
+//! - [`escape`]: Cepheus, which lists possible ways out of a container from inside
 //!
-//! `cargo xtask setup` puts them into `judges` of the target folder, `cargo xtask vm` into the guest. Where one is
-//! not there, its tests say so by name. The fourth judge is our own `probe`.
+//! `cargo xtask setup` puts the auditors into `judges` of the target folder, `cargo xtask vm` into the guest. Where an
+//! auditor is missing, its tests report that by name. The fourth auditor is our own `probe`.
 
 mod escape;
 mod introspection;
@@ -22,12 +22,12 @@ use serde_json::{Value, json};
 
 use crate::fixture::{Task, skipped};
 
-/// Where a task sees the judges.
+/// The path of the auditors in the task.
 pub(crate) const PLACE: &str = "/opt/judges";
 /// The host name of `judged` tasks.
 const HOST_NAME: &str = "judged";
 
-/// As whom, and how far from its node, a task runs.
+/// The user and the isolation level of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TaskSetting {
     /// The default: `contained`, nobody.
@@ -63,14 +63,14 @@ impl TaskSetting {
     }
 }
 
-/// The output of a judge, and how it ended.
+/// The output of an auditor, and its exit result.
 #[derive(Debug)]
 struct AuditOutput {
     text: String,
     result: ExitResult,
 }
 
-/// The folder of the judges, if `needed` is there and tasks can be contained; else the reason is said.
+/// Returns the folder of the auditors, if `needed` exists and tasks can be contained; otherwise reports the reason.
 pub(crate) fn judge(test: &str, needed: &str) -> Option<PathBuf> {
     if !nix::unistd::geteuid().is_root() {
         skipped(test, "only root can contain a task; run the tests as root");
@@ -85,13 +85,13 @@ pub(crate) fn judge(test: &str, needed: &str) -> Option<PathBuf> {
     Some(folder)
 }
 
-/// `judges` in the target folder that this binary lies in.
+/// Returns the folder `judges` in the target folder of this binary.
 fn default_audit_folder() -> PathBuf {
     let this = std::env::current_exe().unwrap();
     this.ancestors().nth(3).unwrap().join("judges")
 }
 
-/// Runs `script` as a task of `setting` that sees the judges' `folder`, and returns what it wrote.
+/// Runs `script` as a task of `setting` with the auditors' `folder` mounted, and returns its output.
 async fn run(
     setting: TaskSetting,
     folder: &PathBuf,
@@ -103,7 +103,7 @@ async fn run(
     config["args"] = json!(["-c", format!("exec >/local/said 2>&1; {script}")]);
     config["mounts"] = json!([{"source": folder, "target": PLACE}]);
     let mut task = Task::with(config);
-    // The same name every time, so that a strict task has the same ids.
+    // The name is always the same, so that a strict task has the same ids.
     task.config.id = format!("00000000-0000-4000-8000-000000000001/{}/0", setting.name());
     setting.user().clone_into(&mut task.config.user);
     let local = task.dir.path().join("local");

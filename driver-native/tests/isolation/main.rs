@@ -1,7 +1,7 @@
-//! Tests of the actions that a contained and a strict task can and cannot do, tried from inside.
+//! Tests of the operations that a contained and a strict task can and cannot do, from inside the task.
 //!
-//! `probe` is this test binary run as a task: it tries things and writes down the outcome of each.
-//! Here and in the guest (`cargo xtask vm`), as root; without root every test says that it was skipped.
+//! `probe` is this test binary, run as a task: it makes attempts and writes down the outcome of each. The tests run
+//! here and in the guest (`cargo xtask vm`), as root. Without root every test reports that it was skipped.
 #![expect(
     clippy::unwrap_used,
     reason = "everything here is a test, also what stands outside of test functions"

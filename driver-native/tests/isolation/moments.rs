@@ -1,4 +1,4 @@
-//! Tests of the state that a driver keeps of a task for its first moments, and of the rights that its threads gave up.
+//! Tests of the state that a driver keeps briefly after a task's start, and of the rights that its threads gave up.
 
 use std::fs;
 use std::path::Path;
@@ -17,7 +17,7 @@ fn possible(name: &str) -> bool {
     root
 }
 
-/// Files of this process that stand for the mount namespace of `pid`.
+/// Returns the number of open files of this process that refer to the mount namespace of `pid`.
 fn kept_mounts(pid: i32) -> usize {
     let namespace = fs::read_link(format!("/proc/{pid}/ns/mnt")).unwrap();
     let files = fs::read_dir("/proc/self/fd").unwrap().flatten();
@@ -38,7 +38,7 @@ async fn driver(policy: Value) -> NativeDriver {
     driver
 }
 
-/// They are let go although the task lives on.
+/// The mounts are released although the task still runs.
 #[tokio::test]
 async fn own_mounts_are_kept_for_the_first_moments() {
     if !possible("moments::own_mounts_are_kept_for_the_first_moments") {
@@ -46,7 +46,7 @@ async fn own_mounts_are_kept_for_the_first_moments() {
     }
     let driver = driver(json!({})).await;
     let mut seen = false;
-    // A busy machine may be slower than those moments are long.
+    // On a busy machine, the check may come after the mounts are released.
     for _ in 0..20 {
         let task = sleeper(json!({}));
         driver.start_task(task.config.clone()).await.unwrap();
@@ -63,7 +63,7 @@ async fn own_mounts_are_kept_for_the_first_moments() {
     assert!(seen);
 }
 
-/// A host that learns of the end of a task can unmount its mounts at once.
+/// A host that receives the end of a task can unmount its mounts immediately.
 #[tokio::test]
 async fn mounts_of_the_host_are_never_kept() {
     if !possible("moments::mounts_of_the_host_are_never_kept") {
@@ -82,7 +82,7 @@ async fn mounts_of_the_host_are_never_kept() {
     driver.destroy_task(task.id(), true).await.unwrap();
 }
 
-/// One after the other, so that threads which gave up everything have started tasks before.
+/// The tasks start one after the other, so that threads without capabilities have started tasks before.
 #[tokio::test]
 async fn each_task_is_bounded_to_its_capabilities() {
     if !possible("moments::each_task_is_bounded_to_its_capabilities") {

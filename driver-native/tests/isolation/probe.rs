@@ -1,7 +1,7 @@
-//! The probe: what a task tries, and the words for what came of it.
+//! The probe: the attempts of a task, and the words for their outcomes.
 //!
-//! Every attempt has a name and an outcome: `ok`, the error's name, or a value. A new attempt is a line
-//! in one of the lists below and a line in each level's table in `boundary`.
+//! Every attempt has a name and an outcome: `ok`, the error's name, or a value. A new attempt needs a line in one of
+//! the lists below and a line in each level's table in `boundary`.
 #![expect(
     unsafe_code,
     reason = "system calls that no safe function makes, because nobody but an attacker would"
@@ -20,15 +20,15 @@ use serde_json::{Value, json};
 use crate::fixture::{Task, skipped_here, until};
 use muster_driver_native::NativeDriver;
 
-/// Set in a task that is to probe: what it has to know of the host.
+/// The variable of a task that runs the probe. It contains the data about the host that the probe needs.
 const VARIABLE: &str = "MUSTER_TEST_PROBE";
-/// Where the task sees this program.
+/// The path of this program in the task.
 const PROGRAM: &str = "/opt/probe";
 
 /// The outcome of each attempt, by name.
 pub(crate) type Outcomes = BTreeMap<String, String>;
 
-/// Not a test: the probe, in a task. Without the variable it does nothing.
+/// This is not a test but the probe inside a task. Without the variable it does nothing.
 #[test]
 fn helper_probes() {
     let Ok(host) = std::env::var(VARIABLE) else {
@@ -44,13 +44,13 @@ fn helper_probes() {
     fs::rename("/local/outcomes.part", "/local/outcomes").unwrap();
 }
 
-/// Runs the probe as a task with `config` on a node with `policy`. `None`, with a word on standard
-/// error, where the tests do not run as root.
+/// Runs the probe as a task with `config` on a node with `policy`. Returns `None`, with a message on standard error,
+/// where the tests do not run as root.
 pub(crate) async fn probe(config: Value, policy: Value, user: &str) -> Option<Outcomes> {
     probe_in(config, policy, user, |_task| ()).await
 }
 
-/// The same, with a task that is changed first.
+/// Runs the probe after a change of its task.
 pub(crate) async fn probe_in(
     mut config: Value,
     mut policy: Value,
@@ -103,7 +103,7 @@ pub(crate) async fn probe_in(
     Some(serde_json::from_slice(&fs::read(path).unwrap()).unwrap())
 }
 
-/// Waits for a file of the task.
+/// Waits for a file of the task and returns its content.
 pub(crate) fn written(path: &Path) -> String {
     let mut text = String::new();
     until(&format!("{} is written", path.display()), || {
@@ -113,7 +113,7 @@ pub(crate) fn written(path: &Path) -> String {
     text
 }
 
-/// Devices and sockets that lead to the machine, where there are any.
+/// Devices and sockets that give access to the machine, where they exist.
 pub(crate) const HOST_ONLY: [&str; 14] = [
     "/dev/console",
     "/dev/cpu/0/msr",
@@ -152,7 +152,7 @@ fn link(path: &str) -> String {
     fs::read_link(path).map_or_else(|error| word(&error), |target| target.display().to_string())
 }
 
-/// `EPERM` and the like.
+/// Returns the name of the error, such as `EPERM`.
 fn word(error: &io::Error) -> String {
     let number = error.raw_os_error().unwrap_or_default();
     format!("{:?}", nix::errno::Errno::from_raw(number))
@@ -162,10 +162,10 @@ fn outcome<T>(result: io::Result<T>) -> String {
     result.map_or_else(|error| word(&error), |_done| "ok".to_owned())
 }
 
-/// A call with numbers for arguments, none of which is an address that is written to.
+/// Makes a system call with numbers as arguments. None of them is an address that the kernel writes to.
 fn call(number: c_long, args: [usize; 5]) -> String {
-    // SAFETY: the callers give numbers and null pointers; what the kernel would do with them, in this
-    // process alone, is the question.
+    // SAFETY: the callers pass numbers and null pointers. The call can affect this process only, and the test observes
+    // how the kernel handles it.
     let result = unsafe { libc::syscall(number, args[0], args[1], args[2], args[3], args[4]) };
     if result < 0 {
         return word(&io::Error::last_os_error());
@@ -218,7 +218,7 @@ fn identity() -> Vec<(&'static str, String)> {
     let descriptors = fs::read_dir("/proc/self/fd").unwrap();
     let mut descriptors: Vec<u32> = descriptors
         .filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok())
-        // What reads the directory is open, too.
+        // The descriptor that reads the directory is open, too.
         .filter(|number| {
             fs::read_link(format!("/proc/self/fd/{number}"))
                 .is_ok_and(|to| !to.starts_with("/proc"))
@@ -280,7 +280,7 @@ fn separation(host: &Value) -> Vec<(String, String)> {
     found
 }
 
-/// System calls that a program never needs, unless it tries to get out.
+/// Makes system calls that only a program that tries to break out needs.
 fn calls() -> Vec<(&'static str, String)> {
     let text = |text: &'static std::ffi::CStr| text.as_ptr().addr();
     let tmpfs = text(c"tmpfs");
@@ -385,7 +385,7 @@ fn more_calls() -> Vec<(&'static str, String)> {
     ]
 }
 
-/// The newer ways to mount, each a call of its own.
+/// Makes the newer calls for mounting.
 fn mounting() -> Vec<(&'static str, String)> {
     [
         ("fsconfig", libc::SYS_fsconfig),
@@ -398,7 +398,7 @@ fn mounting() -> Vec<(&'static str, String)> {
     .into()
 }
 
-/// Attempts on a process whose number is known: this one's own, on the host.
+/// Attempts on a process of the host whose pid is known: the process of the test.
 fn processes_of_the_host(host: &Value) -> Vec<(&'static str, String)> {
     let id = host["pid"].as_u64().unwrap();
     let pid = usize::try_from(id).unwrap();
@@ -534,7 +534,7 @@ fn network(host: &Value) -> Vec<(&'static str, String)> {
             outcome(UnixStream::connect_addr(&address)),
         ),
         ("connect_to_an_abstract_name_of_its_own", {
-            // Tests that run at once share the host's network, and with it its abstract names.
+            // Concurrent tests share the host's network and therefore its abstract socket names.
             let own = <std::os::unix::net::SocketAddr as std::os::linux::net::SocketAddrExt>::from_abstract_name(format!("{name} own"));
             let listener = own.and_then(|own| std::os::unix::net::UnixListener::bind_addr(&own));
             outcome(listener.and_then(|own| UnixStream::connect_addr(&own.local_addr()?)))

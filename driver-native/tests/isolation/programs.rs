@@ -1,5 +1,4 @@
-//! Programs that people run, at the levels that people run them at. What is not installed is skipped by
-//! name.
+//! Tests of common programs at the levels at which users run them. A program that is not installed is skipped by name.
 
 use std::path::Path;
 
@@ -43,7 +42,7 @@ if l, err := net.Listen(\"tcp\", \"127.0.0.1:0\"); err != nil { panic(err) } els
 if err := os.WriteFile(\"/local/out\", []byte(\"go true\\n\"), 0o644); err != nil { panic(err) }\n\
 }\n";
 
-/// Runs `program` with `args`, and with files in its directory, until it has written `/local/out`.
+/// Runs `program` with `args`, and with `files` in its directory, until it has written `/local/out`.
 async fn runs(name: &str, program: &str, args: &[&str], files: &[(&str, &str)], wanted: &str) {
     if !nix::unistd::geteuid().is_root() {
         skipped(name, "only root can contain a task; run the tests as root");
@@ -67,7 +66,7 @@ async fn runs(name: &str, program: &str, args: &[&str], files: &[(&str, &str)], 
     }
 }
 
-/// The same with mounts, on a node that allows them.
+/// Runs a program with mounts, on a node that allows them.
 async fn runs_with(
     name: &str,
     program: &str,
@@ -132,7 +131,7 @@ async fn java_runs() {
     runs(name, "/usr/bin/java", &args, &files, "java true\n").await;
 }
 
-/// The compiler runs outside, its program inside.
+/// The compiler runs outside of the task, and the compiled program inside.
 #[tokio::test]
 async fn go_runs() {
     let name = "programs::go_runs";
@@ -155,7 +154,7 @@ async fn go_runs() {
     runs_with(name, "/opt/program", &[], (mounted, policy), "go true\n").await;
 }
 
-/// Debian's program, as `cargo xtask setup` unpacks it.
+/// Debian's nginx, as `cargo xtask setup` unpacks it.
 #[tokio::test]
 async fn nginx_answers() {
     let name = "programs::nginx_answers";

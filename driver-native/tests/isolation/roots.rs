@@ -1,4 +1,4 @@
-//! Roots that a job names, and what it wants to be shown.
+//! Tests of roots and mounts that a job names.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::fixture::{Task, allowing_driver, skipped};
 use muster_driver_native::NativeDriver;
 
-/// A static program that is a whole system.
+/// Returns the path of a static program that contains a whole system.
 fn busybox() -> Option<PathBuf> {
     ["/bin/busybox", "/usr/bin/busybox"]
         .into_iter()
@@ -18,7 +18,7 @@ fn busybox() -> Option<PathBuf> {
         .find(|path| path.exists())
 }
 
-/// Whether roots that a job names can be tried here.
+/// Returns whether roots that a job names can be tested here.
 fn possible(name: &str) -> bool {
     if !nix::unistd::geteuid().is_root() {
         skipped(name, "only root can contain a task; run the tests as root");
@@ -38,7 +38,7 @@ fn possible(name: &str) -> bool {
     overlay
 }
 
-/// A task with a small tree below its directory, and the tree.
+/// Returns a task with a small directory tree below its directory, and the tree.
 fn with_tree(script: &str, mut config: Value) -> (Task, PathBuf) {
     config["root"] = json!("local/tree");
     config["command"] = json!("/bin/busybox");
@@ -117,7 +117,7 @@ async fn read_only_root_cannot_be_written() {
     }
 }
 
-/// A tree made by somebody who knows what a driver mounts.
+/// A tree whose author knows the driver's mount points.
 #[tokio::test]
 async fn links_where_the_driver_mounts_are_refused() {
     if !possible("roots::links_where_the_driver_mounts_are_refused") {

@@ -1,5 +1,5 @@
-//! Users and groups that a job names to become more than the node allows, and files that other users of the host would
-//! run.
+//! Tests of users and groups that would give a job more than the node allows, and of files that other users of the
+//! host would run.
 
 use std::error::Error as _;
 use std::fs;
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::fixture::{Task, skipped};
 
-/// Numbers that system calls take for "leave it as it is", and those that become one by wrapping.
+/// Numbers that system calls interpret as "no change", and numbers that wrap to one of those.
 const NO_IDS: [&str; 6] = [
     "4294967295",
     "-1",
@@ -21,7 +21,7 @@ const NO_IDS: [&str; 6] = [
     "18446744073709551616",
     "+0",
 ];
-/// Makes files that run as their owner, by each way that coreutils and perl know.
+/// Creates files that run as their owner, by each way that coreutils and perl support.
 const SET_ID: &str = "cp /bin/true /out/suid && chmod 4755 /out/suid; chmod g+s /out/suid; \
     perl -e 'use Fcntl; sysopen(F, \"/out/opened\", O_CREAT|O_WRONLY, 04755)'; \
     mknod /out/null c 1 3; touch /out/done";
@@ -34,7 +34,7 @@ fn is_root(name: &str) -> bool {
     is_root
 }
 
-/// Why the task does not start on a node with `policy`; ends it if it does.
+/// Returns the reason why the task does not start on a node with `policy`; ends the task if it starts.
 async fn refused(task: &Task, policy: Value) -> Option<String> {
     let driver = NativeDriver::new();
     driver.set_config(policy).await.unwrap();
@@ -112,7 +112,7 @@ async fn groups_of_the_host_need_an_allowance() {
     assert_eq!(refused(&task("daemon", "daemon"), json!({})).await, None);
 }
 
-/// Other users of the host reach the directory.
+/// Other users of the host can access the directory.
 #[tokio::test]
 async fn task_leaves_no_setuid_files_on_host() {
     if !is_root("users::task_leaves_no_setuid_files_on_host") {

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::fixture::{Cgroups, DEADLINE, Task, pid_of, skipped, started};
 
-/// A run action.
+/// Returns a run action.
 pub(crate) fn run(script: &str) -> Value {
     json!({"run": {"path": "/bin/sh", "args": ["-c", script], "user": "vcap"}})
 }
@@ -20,7 +20,7 @@ pub(crate) fn run(script: &str) -> Value {
 /// A task with a tree.
 pub(crate) struct TreeTask {
     pub(crate) task: Task,
-    /// Where one can be had.
+    /// The cgroups of the task, where they can be created.
     _cgroups: Option<Cgroups>,
 }
 
@@ -137,7 +137,7 @@ async fn missing_program_fails_its_action() {
     assert!(actions.failure_reason.contains("/no/such"), "{actions:?}");
 }
 
-/// A process that an action leaves running ends with the tree.
+/// A process that an action left running ends with the tree.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn processes_end_with_their_action_tree() {
     let tree = json!({"serial": {"actions": [
@@ -219,7 +219,7 @@ async fn a_signal_reaches_the_processes_of_all_actions() {
     task.read("a");
     task.read("b");
 
-    // A program may run before its driver has heard that it was loaded.
+    // A program may run before its driver has read that it was loaded.
     while !(task.path("a.got").exists() && task.path("b.got").exists()) {
         if driver.signal_task(task.id(), "SIGUSR1").await.is_err() {
             break;
@@ -245,7 +245,7 @@ async fn a_timeout_ends_its_process() {
     assert_eq!(actions.failed_action, "timeout");
 }
 
-/// A process in a session of its own goes with the action that was stopped, and stays where an action ended by itself.
+/// A process in a separate session ends with a stopped action, and continues when its action ended by itself.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_timeout_ends_left_over_processes() {
     let leave = |name: &str, then: &str| {
@@ -258,7 +258,7 @@ async fn a_timeout_ends_left_over_processes() {
         leave("left", "sleep 600"),
         leave("deaf", "trap '' TERM; wait"),
         run("kill -0 $(cat first) && kill -0 $(cat kept)"),
-        // Not before whoever inherits it has heard of its death.
+        // The check must wait until the parent of the dead process has reaped it.
         run("for name in left deaf; do while kill -0 $(cat $name); do sleep 0.02; done; done"),
     ]}});
     let task = task(&tree, json!({}));
@@ -271,7 +271,8 @@ async fn a_timeout_ends_left_over_processes() {
     assert_eq!(result.exit_code, 0, "{actions:?}");
 }
 
-/// A FIFO, a directory, a way out: none blocks or is read, and none makes a failure but on demand.
+/// The result file is a FIFO, a directory or a path out of the task. None of them blocks or is read. Each is a failure
+/// only if the job requires a result.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn result_files_that_cannot_be_read_are_noted() {
     let cases = ["fifo", "missing", "out", ".", "../x", "/etc/passwd"];
@@ -309,7 +310,7 @@ async fn a_result_that_is_too_long_is_cut() {
     assert_eq!(actions.failed_action, "serial[0].run");
 }
 
-/// Actions come and go in the namespaces of the task's first process.
+/// Actions start and end in the namespaces of the task's first process.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn isolated_actions_share_one_view() {
     let tree = json!({"serial": {"actions": [
@@ -382,7 +383,7 @@ async fn running_action_tree_answers_host_requests() {
     assert!(driver.signal_task(task.id(), "SIGUSR1").await.is_err());
 }
 
-/// The first process dies, as by an out-of-memory kill: what runs dies with it, and nothing more begins.
+/// The first process dies, as by an out-of-memory kill: running actions die with it, and no further action starts.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_action_begins_after_an_external_kill() {
     let tree = json!({"serial": {"actions": [

@@ -1,4 +1,4 @@
-//! Tasks in cgroups: born there, measured there, and reached there wherever they hide.
+//! Tests of tasks in cgroups: processes start there, are measured there, and are reached there even when they hide.
 
 use std::fs;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::fixture::{
     started, until,
 };
 
-/// A task that hides a process: in a session of its own, with a parent that is gone.
+/// A task that hides a process: the process has a separate session, and its parent has ended.
 const HIDES_A_PROCESS: &str = "setsid sh -c 'echo $$ > hidden; sleep 600' & \
                                while [ ! -s hidden ]; do sleep 0.01; done; exec sleep 600";
 
@@ -61,7 +61,7 @@ async fn stop_reaches_a_process_in_another_session() {
     driver.destroy_task(task.id(), false).await.unwrap();
 }
 
-/// A frozen process takes no signal that it could handle, and a child of it none at all: both are killed.
+/// A frozen process handles no signal, and its child receives none at all: both are killed.
 async fn stop_of_a_frozen_task_ends_in_a_kill(driver: &dyn TaskDriver, cgroups: &Cgroups) {
     let mut task = Task::new(shell("trap '' TERM; echo $$ > ready; sleep 600; sleep 600"));
     let placement = cgroups.placement();
@@ -119,7 +119,7 @@ async fn frozen_task_is_stopped_through_the_protocol() {
     serving.await.unwrap().unwrap();
 }
 
-/// After destroy the agent removes the directory at once.
+/// The agent removes the directory immediately after destroy.
 #[tokio::test]
 async fn cgroup_is_empty_after_destroy() {
     let Some(cgroups) = Cgroups::new() else {

@@ -1,5 +1,4 @@
-//! The conformance suite against the native driver: in process, through the plugin protocol, and
-//! with cgroups.
+//! Runs the conformance suite against the native driver: in process, through the plugin protocol, and with cgroups.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -61,13 +60,13 @@ struct NativeSubject {
     dir: TempDir,
     cgroups: Option<Cgroups>,
     served: Option<Mutex<Vec<CancellationToken>>>,
-    /// Whether tasks are to have a program that somebody writes to, and those who do.
+    /// Whether the programs of tasks are open for writing, and the files that are open.
     writes: AtomicBool,
     writers: Mutex<Vec<File>>,
 }
 
 impl NativeSubject {
-    /// Raw where the tests do not run as root, which says so.
+    /// Creates a subject in process. It is raw where the tests do not run as root; a message reports that.
     fn in_process(level: &'static str) -> Self {
         let root = nix::unistd::geteuid().is_root();
         if !root && level != "raw" {
@@ -84,7 +83,7 @@ impl NativeSubject {
         }
     }
 
-    /// With cgroups where they can be had.
+    /// Creates a subject behind a socket, with cgroups if they can be created.
     fn over_socket(level: &'static str) -> Self {
         Self {
             cgroups: Cgroups::new(),
@@ -127,8 +126,8 @@ impl DriverUnderTest for NativeSubject {
         .boxed()
     }
 
-    /// Within one process the old driver's watch must have ended before the next one begins, or
-    /// both would wait for the same child: dropping it does that, also behind the socket.
+    /// Within one process, the old driver's watch must end before the next one begins. Otherwise both would wait for
+    /// the same child. Dropping the old driver ends the watch, also behind the socket.
     fn restart(&self, old: Arc<dyn TaskDriver>) -> BoxFuture<'_, Arc<dyn TaskDriver>> {
         async {
             drop(old);
@@ -187,7 +186,7 @@ impl DriverUnderTest for NativeSubject {
         self.config(json!({"command": "no-such-command"}))
     }
 
-    /// A program that somebody writes to: the kernel runs it when that is over.
+    /// A program that is open for writing: the kernel executes it once it is closed.
     fn busy(&self) -> Option<Value> {
         self.writes.store(true, Ordering::Relaxed);
         Some(self.config(json!({"command": self.local("written")})))

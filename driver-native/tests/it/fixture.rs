@@ -30,7 +30,7 @@ pub(crate) fn sleep_for_ever() -> Value {
     json!({"command": "/bin/sleep", "args": ["600"]})
 }
 
-/// A task in a directory of its own, which goes with it.
+/// A task in a separate directory, which is removed with it.
 #[derive(Debug)]
 pub(crate) struct Task {
     pub(crate) config: TaskConfig,
@@ -38,7 +38,7 @@ pub(crate) struct Task {
 }
 
 impl Task {
-    /// A raw task, unless its configuration says otherwise: it sees what the test sees.
+    /// Creates a raw task, unless its configuration sets another level: it sees the files of the test.
     pub(crate) fn new(mut config: Value) -> Self {
         if config.get("isolation").is_none() {
             config["isolation"] = json!("raw");
@@ -46,7 +46,7 @@ impl Task {
         Self::with(config)
     }
 
-    /// A task as its configuration says.
+    /// Creates a task with the level in its configuration.
     pub(crate) fn with(config: Value) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         let ordinal = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -66,12 +66,12 @@ impl Task {
         &self.config.id
     }
 
-    /// A file in the task's directory.
+    /// Returns the path of a file in the task's directory.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
-    /// Gives the task a FIFO for its output; the answer reads it.
+    /// Gives the task a FIFO for its output, and returns the reading end.
     pub(crate) fn with_stdout(&mut self) -> OwnedFd {
         let path = self.path("stdout.fifo");
         nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
@@ -96,27 +96,27 @@ impl Task {
     }
 }
 
-/// A driver on a node that allows raw tasks.
+/// Creates a driver on a node that allows raw tasks.
 pub(crate) async fn allowing_driver() -> NativeDriver {
     let driver = NativeDriver::new();
     driver.set_config(json!({"allow_raw": true})).await.unwrap();
     driver
 }
 
-/// Starts a task with a driver of its own, and panics if it does not start.
+/// Starts a task with a new driver, and panics if the task does not start.
 pub(crate) async fn started(task: &Task) -> NativeDriver {
     let driver = allowing_driver().await;
     driver.start_task(task.config.clone()).await.unwrap();
     driver
 }
 
-/// The attribute `pid` of a task.
+/// Returns the attribute `pid` of a task.
 pub(crate) async fn pid_of(driver: &dyn TaskDriver, task_id: &str) -> i32 {
     let status = driver.inspect_task(task_id).await.unwrap();
     status.attributes["pid"].parse().unwrap()
 }
 
-/// Looks until `done`, at most [`DEADLINE`].
+/// Polls until `done` returns `true`, at most for [`DEADLINE`].
 pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
     let began = Instant::now();
     while !done() {
@@ -125,7 +125,7 @@ pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// A process is there and is no zombie.
+/// Returns whether a process exists and is no zombie.
 pub(crate) fn is_alive(pid: i32) -> bool {
     let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else {
         return false;
@@ -145,7 +145,7 @@ struct Parent {
 }
 
 impl Cgroups {
-    /// `None`, with a word on standard error, where none can be made.
+    /// Returns `None`, with a message on standard error, where no cgroup can be created.
     pub(crate) fn new() -> Option<Self> {
         match Self::below("cgroup2", "", "0::") {
             Ok(cgroups) => Some(cgroups),
@@ -158,7 +158,7 @@ impl Cgroups {
         }
     }
 
-    /// The same in the v1 hierarchy of a controller.
+    /// Creates cgroups in the v1 hierarchy of a controller.
     pub(crate) fn of_v1(controller: &str) -> Option<Self> {
         match Self::below("cgroup", controller, &format!(":{controller}:")) {
             Ok(cgroups) => Some(cgroups),
@@ -171,7 +171,7 @@ impl Cgroups {
         }
     }
 
-    /// `kind` and `option` find the hierarchy's mount, `line` the test's own place in it.
+    /// Creates the parent cgroup. `kind` and `option` find the hierarchy's mount, `line` finds the test's own cgroup.
     fn below(kind: &str, option: &str, line: &str) -> io::Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         let missing = |what: &str| io::Error::other(format!("no {what}"));
@@ -206,7 +206,7 @@ impl Cgroups {
         })))
     }
 
-    /// A cgroup for one task.
+    /// Creates a cgroup for one task.
     pub(crate) fn create(&self) -> PathBuf {
         let ordinal = self.0.next.fetch_add(1, Ordering::Relaxed);
         let path = self.0.path.join(ordinal.to_string());
@@ -214,7 +214,7 @@ impl Cgroups {
         path
     }
 
-    /// A placement in a cgroup of its own.
+    /// Returns a placement in a new cgroup.
     pub(crate) fn placement(&self) -> CgroupPlacement {
         CgroupPlacement {
             dir: self.create(),
@@ -242,7 +242,7 @@ impl Drop for Parent {
     }
 }
 
-/// A task's cgroup may have some of actions in it.
+/// Removes a task's cgroup, which may contain cgroups of actions.
 fn remove_with_those_in_it(dir: &Path) -> io::Result<()> {
     for entry in fs::read_dir(dir)?.flatten() {
         if entry.path().is_dir() {
@@ -252,7 +252,7 @@ fn remove_with_those_in_it(dir: &Path) -> io::Result<()> {
     fs::remove_dir(dir)
 }
 
-/// The v2 cgroup of a process, as the kernel shows it.
+/// Returns the v2 cgroup of a process, as the kernel shows it.
 pub(crate) fn cgroup_line(pid: i32, prefix: &str) -> String {
     let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap();
     let line = text.lines().find(|line| line.contains(prefix)).unwrap();

@@ -1,4 +1,4 @@
-//! One task from its start to its end.
+//! Tests of one task from its start to its end.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -56,7 +56,7 @@ async fn output_goes_to_the_fifo() {
     assert_eq!(result, ExitResult::exited(0));
 }
 
-/// The reader goes away for good; the task writes on as long as the pipe has room.
+/// The reader closes the FIFO for good; the task continues to write while the pipe has room.
 #[tokio::test]
 async fn closed_output_reader_does_not_end_task() {
     let mut task = Task::new(shell(
@@ -72,7 +72,7 @@ async fn closed_output_reader_does_not_end_task() {
     assert_eq!(result, ExitResult::exited(5));
 }
 
-/// Nobody reads when the task ends; what it wrote last is there for the next reader.
+/// No process reads when the task ends; the next reader gets the last output.
 #[tokio::test]
 async fn last_words_wait_for_a_reader() {
     let mut task = Task::new(shell(
@@ -108,7 +108,7 @@ async fn environment_is_exactly_the_given_one() {
     let output = task.read("out");
     let mut lines: Vec<&str> = output
         .lines()
-        // The shell's own.
+        // The variables that the shell sets itself.
         .filter(|line| !["PWD", "SHLVL", "_", "OLDPWD"].contains(&line.split('=').next().unwrap()))
         .collect();
     lines.sort_unstable();
@@ -142,7 +142,7 @@ async fn user_by_name_runs_the_task() {
     task.config.user = "nobody".to_owned();
     fs::set_permissions(task.dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let mut reader = File::from(task.with_stdout());
-    // A task of another user writes to its open output, but may not open it again by its path.
+    // A task of another user writes to its open output, but may not open it by its path.
     task.config.config = shell("id -un");
 
     let result = run(&task).await;
@@ -233,7 +233,7 @@ async fn unusable_configuration_errors_have_hints() {
     }
 }
 
-/// Without a cgroup, what can be reached is the process's group.
+/// Without a cgroup, the driver can reach only the process group.
 #[tokio::test]
 async fn children_left_behind_die_with_the_main_process() {
     let task = Task::new(shell("sleep 600 & echo $! > child; exit 3"));
@@ -256,7 +256,7 @@ async fn forced_destroy_kills_the_children_too() {
     until("the child is dead", || !is_alive(child));
 }
 
-/// A process that is stopped does not see a signal, but a kill.
+/// A stopped process handles no signal except SIGKILL.
 #[tokio::test]
 async fn stopped_process_is_killed() {
     let task = Task::new(shell("kill -STOP $$; sleep 600"));
@@ -275,7 +275,7 @@ async fn stopped_process_is_killed() {
     assert_eq!(result, ExitResult::signaled(9));
 }
 
-/// Soft and hard, as in `/proc/self/limits`.
+/// Returns the soft and the hard limit in `/proc/self/limits`.
 fn limit<'a>(limits: &'a str, name: &str) -> (&'a str, &'a str) {
     let mut lines = limits.lines();
     let values = lines.find_map(|line| line.strip_prefix(name));
@@ -286,7 +286,7 @@ fn limit<'a>(limits: &'a str, name: &str) -> (&'a str, &'a str) {
     (next(), next())
 }
 
-/// The task's own process and a command in it have the limits that its job asks for.
+/// The task's own process and a command in the task have the limits in the job.
 async fn limits_are_the_jobs(level: &str) {
     let mut config = shell("cat /proc/self/limits > local/limits; exec sleep 600");
     config["isolation"] = json!(level);
@@ -396,7 +396,7 @@ async fn command_that_takes_too_long_is_killed() {
     driver.destroy_task(task.id(), true).await.unwrap();
 }
 
-/// The caller gives up; the command must not run on for ever.
+/// The caller gives up, and the command must not continue.
 #[tokio::test]
 async fn command_dies_with_its_caller() {
     let task = Task::new(sleep_for_ever());
@@ -451,7 +451,7 @@ async fn command_in_an_ended_task_is_refused() {
     );
 }
 
-/// A host that dropped what it heard hears it again.
+/// A host that dropped a fingerprint receives it again.
 #[tokio::test(start_paused = true)]
 async fn a_fingerprint_that_does_not_change_is_repeated() {
     let driver = allowing_driver().await;

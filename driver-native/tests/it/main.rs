@@ -1,6 +1,6 @@
 //! The native driver against the kernel: real processes, real cgroups, real kills.
 //!
-//! A test that needs root or a cgroup of version 2 says that it was skipped, and why.
+//! A test that needs root or cgroup v2 reports that it was skipped, and why.
 #![expect(
     clippy::unwrap_used,
     reason = "everything here is a test, also what stands outside of test functions"

@@ -1,4 +1,4 @@
-//! Commands in a task with input and output as streams: what the conformance suite does not ask of every driver.
+//! Tests of commands in a task with input and output as streams, beyond the conformance suite.
 
 use std::time::Duration;
 
@@ -70,7 +70,7 @@ impl Session {
     }
 }
 
-/// A contained task where the tests run as root.
+/// Returns a contained task where the tests run as root.
 fn contained(name: &str) -> Option<Task> {
     if nix::unistd::geteuid().is_root() {
         let config = json!({"command": "sleep", "args": ["600"], "isolation": "contained"});
@@ -80,7 +80,7 @@ fn contained(name: &str) -> Option<Task> {
     None
 }
 
-/// It is one of the task's own, with a name there, and its user may open it by that name.
+/// The terminal is in the task's own `/dev/pts`, with a name there, and its user may open it by that name.
 #[tokio::test]
 async fn terminal_is_the_tasks_own() {
     let Some(task) = contained("terminal_is_the_tasks_own") else {
@@ -95,13 +95,13 @@ async fn terminal_is_the_tasks_own() {
         lines.push(session.line().await);
     }
 
-    // The last is the number of its controlling terminal: of the first of those with major number 136.
+    // The last field is the number of the controlling terminal: the first device with major number 136.
     assert_eq!(lines, ["/dev/pts/0", "nobody", "may", "xterm", "34816"]);
     assert_eq!(session.end().await, ExitResult::exited(0));
     driver.destroy_task(task.id(), true).await.unwrap();
 }
 
-/// The rule that keeps the task from others' abstract sockets does not bind a session that looks at it.
+/// The Landlock scope of the task does not restrict a session that inspects the task.
 #[tokio::test]
 async fn command_calls_the_task_and_looks_at_it() {
     if !nix::unistd::geteuid().is_root() {
@@ -193,7 +193,8 @@ async fn hanging_up_ends_a_command_with_a_terminal() {
     hanging_up_ends_the_command(true).await;
 }
 
-/// Far more than pipes hold, while nobody takes the output for a while and the terminal's size changes all the time.
+/// The session transfers much more than pipes hold. The client reads nothing for a while, and the terminal's size
+/// changes all the time.
 #[tokio::test]
 async fn much_goes_through_without_a_loss() {
     const PIECES: usize = 500;
@@ -220,7 +221,7 @@ async fn much_goes_through_without_a_loss() {
     driver.destroy_task(task.id(), true).await.unwrap();
 }
 
-/// Its output is all there although it left something running that has the same pipe.
+/// All output of the command arrives, although a process that it left running holds the same pipe.
 #[tokio::test]
 async fn session_end_ignores_background_processes() {
     let Some(task) = contained("session_end_ignores_background_processes") else {
@@ -235,7 +236,7 @@ async fn session_end_ignores_background_processes() {
     driver.destroy_task(task.id(), true).await.unwrap();
 }
 
-/// A command that takes no input does not hold up who types.
+/// A command that reads no input does not block the client.
 #[tokio::test]
 async fn unread_input_is_discarded() {
     let task = Task::new(sleep_for_ever());
@@ -256,7 +257,7 @@ async fn unread_input_is_discarded() {
     driver.destroy_task(task.id(), true).await.unwrap();
 }
 
-/// The end of what is typed is the end of the command's input on a terminal, too; also within a line.
+/// The end of the client's input ends the command's input on a terminal, too, also in the middle of a line.
 #[tokio::test]
 async fn terminal_passes_the_end_of_input_on() {
     let task = Task::new(sleep_for_ever());
@@ -277,7 +278,7 @@ async fn terminal_passes_the_end_of_input_on() {
     driver.destroy_task(task.id(), true).await.unwrap();
 }
 
-/// A command in a task ends with the task, no matter its parent.
+/// A command in a task ends with the task, whatever its parent.
 #[tokio::test]
 async fn end_of_the_task_ends_its_sessions() {
     let mut with_cgroup = Task::new(sleep_for_ever());

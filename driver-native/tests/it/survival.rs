@@ -1,6 +1,6 @@
-//! A driver process that dies, ends or is started twice, and tasks that do not care.
+//! Tests of a driver process that dies, ends or is started twice while its tasks continue.
 //!
-//! The driver process is this test binary, run again with one test that serves.
+//! The driver process is this test binary, run again with one test that serves a driver.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ use crate::fixture::{
 
 const SOCKET_VARIABLE: &str = "MUSTER_TEST_DRIVER_SOCKET";
 
-/// Not a test: the driver process of the other tests. Without the variable it does nothing.
+/// This is not a test but the driver process of the other tests. Without the variable it does nothing.
 #[test]
 fn helper_serves_a_driver() {
     let Some(socket) = std::env::var_os(SOCKET_VARIABLE) else {
@@ -100,7 +100,8 @@ fn with_cgroup(config: Value, cgroups: Option<&Cgroups>) -> Task {
     task
 }
 
-/// Ten tasks, three kills of the driver: the same processes, and each can still be stopped whole.
+/// A driver with ten tasks is killed three times: the processes stay the same, and each task can still be stopped
+/// completely.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_driver_loses_no_task() {
     let (_dir, socket) = socket();
@@ -137,7 +138,7 @@ async fn killed_driver_loses_no_task() {
             .await
             .unwrap();
         let result = driver.client.wait_task(task.id()).await.unwrap();
-        // The driver was not the parent: the kernel tells since Linux 6.15.
+        // The driver is not the parent: the kernel reports the exit status since Linux 6.15.
         if result.status_known {
             assert_eq!(result.signal, 15, "{result:?}");
         } else {
@@ -148,12 +149,12 @@ async fn killed_driver_loses_no_task() {
     driver.kill();
 }
 
-/// A run action of one user.
+/// Returns a run action of one user.
 fn script(script: &str) -> Value {
     json!({"run": {"path": "/bin/sh", "args": ["-c", script], "user": "vcap"}})
 }
 
-/// The actions of a tree are in every state when the driver dies: ended well and badly, running, and not begun.
+/// When the driver dies, the actions of the tree are in every state: succeeded, failed, running, and not started.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn parallel_actions_go_on_with_next_driver() {
     let (_dir, socket) = socket();
@@ -194,7 +195,7 @@ async fn parallel_actions_go_on_with_next_driver() {
     driver.kill();
 
     if state != TaskState::Running {
-        // Before Linux 6.15 nobody would learn how the actions end.
+        // Before Linux 6.15 the driver cannot read the exit statuses of the actions.
         return;
     }
     let actions = result.actions.unwrap();
@@ -211,7 +212,7 @@ async fn parallel_actions_go_on_with_next_driver() {
     );
 }
 
-/// An action that ended while no driver ran has no known exit. It is not begun again.
+/// An action that ended while no driver ran has no known exit status. It is not started again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn action_that_ended_unseen_fails_its_tree() {
     let (_dir, socket) = socket();
@@ -248,7 +249,8 @@ async fn action_that_ended_unseen_fails_its_tree() {
     driver.kill();
 }
 
-/// How a tree ends that two drivers died under while its second action ran, after that action got its word.
+/// Returns the end of a tree during whose second action two drivers died. The action ended after it received the file
+/// `go`.
 async fn ended_by_third_driver(last: Value) -> (Task, Option<muster_driver::ExitResult>) {
     let (_dir, socket) = socket();
     let cgroups = Cgroups::new();
@@ -262,7 +264,7 @@ async fn ended_by_third_driver(last: Value) -> (Task, Option<muster_driver::Exit
     let mut driver = DriverProcess::start(&socket).await;
     let handle = start(&driver.client, &task).await;
     until("the second action runs", || task.path("pid").exists());
-    // The record of its process follows the start of the process.
+    // The record of the process is written after the start of the process.
     until("the process is recorded", || {
         let recorded = fs::read_to_string(task.path(".action")).unwrap_or_default();
         recorded.lines().any(|line| line.starts_with("process"))
@@ -274,7 +276,7 @@ async fn ended_by_third_driver(last: Value) -> (Task, Option<muster_driver::Exit
         driver.client.recover_task(handle.clone()).await.unwrap();
     }
     let state = driver.client.inspect_task(task.id()).await.unwrap().state;
-    // Before Linux 6.15 nobody would learn how it ends.
+    // Before Linux 6.15 the driver cannot read the exit status.
     let goes_on = state == TaskState::Running;
     fs::write(task.path("go.new"), "0").unwrap();
     fs::rename(task.path("go.new"), task.path("go")).unwrap();
@@ -317,7 +319,7 @@ async fn waiting_caller_learns_that_the_driver_died() {
     let client = driver.client.clone();
     let id = task.id().to_owned();
     let waiting = tokio::spawn(async move { client.wait_task(&id).await });
-    // A call after it on the same connection: the wait is on its way.
+    // A later call on the same connection has an answer, so the wait has been sent.
     driver.client.ping().await.unwrap();
     driver.kill();
     let result = tokio::time::timeout(DEADLINE, waiting)
@@ -403,7 +405,7 @@ async fn only_sigterm_ends_the_driver() {
     kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
 }
 
-/// The driver's children are the tasks and nobody else, and its threads do not grow with them.
+/// The driver's children are the tasks only, and the number of its threads does not grow with them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn task_costs_no_thread_and_no_helper() {
     let (_dir, socket) = socket();
@@ -424,7 +426,7 @@ async fn task_costs_no_thread_and_no_helper() {
     driver.client.ping().await.unwrap();
     let with_sixty = threads();
 
-    // A thread or two more of the pool that starts processes, whatever the number of tasks.
+    // The pool that starts processes may add a thread or two, whatever the number of tasks.
     assert!(
         with_sixty <= with_one + 4,
         "{with_one} threads, then {with_sixty}"
@@ -447,7 +449,7 @@ fn children(pid: u32) -> usize {
         .sum()
 }
 
-/// The driver raises its own limit of open files; a task gets the one that the driver was given.
+/// The driver raises its own limit of open files; a task gets the driver's original limit.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn task_has_the_usual_limit_of_open_files() {
     let (_dir, socket) = socket();
@@ -472,7 +474,7 @@ async fn task_has_the_usual_limit_of_open_files() {
     driver.kill();
 }
 
-/// Recovers a task from a handle with a changed `field`, so that the process is not the named one.
+/// Recovers a task from a handle with a changed `field`, so that the process does not match the handle.
 async fn recovered_with(field: &str, value: Value) -> RecoverTaskError {
     let task = Task::new(sleep_for_ever());
     let driver = allowing_driver().await;
@@ -500,7 +502,7 @@ async fn task_of_another_boot_is_gone() {
     assert!(reason.contains("booted again"), "{reason}");
 }
 
-/// The pid is somebody's, but not the task's.
+/// The pid belongs to a process that is not the task's.
 #[tokio::test]
 async fn reused_pid_is_not_recovered_as_task() {
     let error = recovered_with("start_ticks", 1.into()).await;
@@ -530,8 +532,8 @@ async fn long_socket_path_is_refused() {
     assert!(error.to_string().contains("125 bytes"), "{error}");
 }
 
-/// Nobody is connected any more: who may not run without an agent is stopped as an agent would have stopped it, and its
-/// end waits for the next one.
+/// No host is connected any more. The driver stops a task that must not run without an agent, as an agent would. The
+/// end of the task is kept for the next agent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn agent_bound_tasks_stop_without_agent() {
     let (_dir, socket) = socket();
@@ -548,7 +550,7 @@ async fn agent_bound_tasks_stop_without_agent() {
     start(&client, &bound).await;
     start(&client, &free).await;
     bound.read("begun");
-    // While somebody is connected no time passes.
+    // While a host is connected, no time counts.
     let later = Instant::now() + 2 * max;
     while Instant::now() < later {
         client.ping().await.unwrap();
@@ -569,7 +571,7 @@ async fn agent_bound_tasks_stop_without_agent() {
     child.wait().unwrap();
 }
 
-/// How long a task may run without an agent stands in its handle, and what ignores its signal is killed.
+/// The handle contains the time that a task may run without an agent. A task that ignores its signal is killed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_recovered_task_still_needs_an_agent() {
     let (_dir, socket) = socket();

@@ -1,4 +1,4 @@
-//! Downloads and uploads with real porters and a server of the test.
+//! Tests of downloads and uploads with real porters and a server of the test.
 
 use std::collections::VecDeque;
 use std::io::{Read as _, Write as _};
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use crate::actions::{TreeTask, output, run, task};
 use crate::fixture::{DEADLINE, pid_of, skipped};
 
-/// Answers connections one after another, each with the next bytes, and tells what it was asked.
+/// Answers connections one after another, each with the next bytes, and records the requests.
 struct Server {
     url: String,
     asked: mpsc::Receiver<Vec<u8>>,
@@ -32,7 +32,7 @@ impl Server {
             while let Some(answer) = answers.pop_front() {
                 let (mut stream, _) = listener.accept().unwrap();
                 sender.send(request(&mut stream)).unwrap();
-                // Who asked may have left.
+                // The client may have closed the connection.
                 drop(stream.write_all(&answer));
             }
         });
@@ -45,7 +45,7 @@ impl Server {
     }
 }
 
-/// The head of a request and as much of a body as it announces.
+/// Returns the head of a request and as many bytes of the body as the head announces.
 fn request(stream: &mut TcpStream) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut chunk = [0; 4_096];
@@ -69,7 +69,7 @@ fn ok(body: &[u8]) -> Vec<u8> {
     [head.as_bytes(), body].concat()
 }
 
-/// One entry of an archive: its kind, its name, its mode, what it holds or links to.
+/// Returns one entry of an archive: its kind, its name, its mode, and its content or link target.
 fn entry(kind: tar::EntryType, name: &str, mode: u32, content: &str) -> Vec<u8> {
     let mut header = tar::Header::new_ustar();
     header.as_old_mut().name[..name.len()].copy_from_slice(name.as_bytes());
@@ -149,8 +149,8 @@ fn can_isolate(task: &TreeTask, name: &str) -> bool {
     can
 }
 
-/// The whole way: an archive comes, its program runs, what it made goes. Contained tasks of this test have no network
-/// of their own, strict ones never have.
+/// The whole path: an archive is downloaded, its program runs, its result is uploaded. Contained tasks of this test
+/// have no separate network, and strict tasks never have one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn archive_is_downloaded_executed_and_result_uploaded() {
     for level in ["raw", "contained", "strict"] {
@@ -216,7 +216,7 @@ async fn archive_is_downloaded_executed_and_result_uploaded() {
     }
 }
 
-/// A link in the way of a porter is not followed, whatever its target.
+/// A porter does not follow a link in its path, whatever the link's target.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn links_of_the_task_lead_nowhere() {
     let outside = tempfile::tempdir().unwrap();
@@ -237,7 +237,7 @@ async fn links_of_the_task_lead_nowhere() {
     assert_eq!(std::fs::read_dir(outside.path()).unwrap().count(), 0);
 }
 
-/// A link in the way of a file is replaced, not written through.
+/// The porter replaces a link at the path of a file, and does not write through it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn download_replaces_symlink_at_target() {
     let outside = tempfile::tempdir().unwrap();
@@ -383,7 +383,7 @@ async fn files_that_are_none_are_not_sent() {
     }
 }
 
-/// More than the task's disk, on the way in, unpacked and on the way out.
+/// The content exceeds the task's disk: during the download, unpacked, and during the upload.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn transfer_is_limited_to_task_disk() {
     let big = "0".repeat(3 << 20);
@@ -455,7 +455,7 @@ async fn files_of_the_host_need_to_be_allowed() {
     }
 }
 
-/// Into directories that are allowed and nowhere else, whole or not at all, without a link on the way.
+/// Uploads go only into allowed directories, complete or not at all, without following a link.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn uploads_into_the_host_need_to_be_allowed() {
     let host = tempfile::tempdir().unwrap();
@@ -538,7 +538,7 @@ async fn the_machine_itself_needs_to_be_allowed() {
     assert!(listener.accept().is_err(), "somebody connected");
 }
 
-/// A task that downloads from a server that says nothing, its driver, and the connection, when it was asked.
+/// Returns a task that downloads from a server that never answers, its driver, and the connection after the request.
 async fn hanging() -> (TreeTask, NativeDriver, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
@@ -554,7 +554,7 @@ async fn hanging() -> (TreeTask, NativeDriver, TcpStream) {
     (task, driver, asked.await.unwrap())
 }
 
-/// A server that says nothing does not hold a task that is to end.
+/// A server that never answers does not delay the stop of a task.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stop_ends_a_download_at_once() {
     let (task, driver, mut stream) = hanging().await;
@@ -576,7 +576,7 @@ async fn a_stop_ends_a_download_at_once() {
     assert!(!task.path("no").exists());
 }
 
-/// The task's first process dies, as by an out-of-memory kill: nothing is fetched for a task that is no more.
+/// The task's first process dies, as by an out-of-memory kill: the download of an ended task stops.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn external_kill_aborts_download() {
     let (task, driver, mut stream) = hanging().await;
@@ -592,7 +592,8 @@ async fn external_kill_aborts_download() {
     assert_eq!(stream.read(&mut [0]).unwrap_or(0), 0, "it is closed");
 }
 
-/// Five at once on a node; the sixth begins when one of them has ended, and waiting is left like anything else.
+/// Five transfers run at once on a node. The sixth starts when one of them has ended, and a waiting transfer can be
+/// stopped.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn transfers_wait_for_their_turn() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -631,10 +632,10 @@ async fn transfers_wait_for_their_turn() {
     drop(held.unwrap());
 }
 
-/// The task stops the porter that unpacks for it, which then takes nothing more.
+/// The task stops the porter that unpacks for it, and the porter then accepts no more bytes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn timeout_kills_porter_stopped_by_task() {
-    // Another run of this test may be on the machine.
+    // Another run of this test may be active on the machine.
     let to = format!("held-by-its-task-{}", std::process::id());
     let big = "0".repeat(64 << 20);
     let server = Server::new([ok(&tgz(&[file("a", 0o600, &big)]))]);
@@ -653,7 +654,7 @@ async fn timeout_kills_porter_stopped_by_task() {
 
     assert_eq!(task.read("held"), "held");
     assert_eq!(actions.failure_reason, "exceeded 3s timeout");
-    // It may have been stopped before it made the file.
+    // The porter may have been stopped before it created the file.
     let unpacked = task.path(&to).join("a").metadata();
     assert!(unpacked.map_or(0, |file| file.len()) < 64 << 20);
 }

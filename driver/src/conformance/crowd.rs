@@ -5,7 +5,7 @@ use futures::future::join_all;
 use super::{DriverUnderTest, FOREVER, SIGTERM, destroy, start, state, task, wait, within};
 use crate::task::{ExitResult, TaskState};
 
-/// Fifty starts at once, each with an exit code of its own, and none is mixed up.
+/// Fifty tasks start at once, each with a different exit code, and each result belongs to its task.
 pub async fn fifty_tasks_run_at_once(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
     let driver = &*driver;
@@ -22,8 +22,7 @@ pub async fn fifty_tasks_run_at_once(subject: &dyn DriverUnderTest) {
     assert_eq!(results, expected);
 }
 
-/// Two hundred tasks run at the same time, each waited for; all of them stop together, and none
-/// is left.
+/// Two hundred tasks run at the same time, each with a waiting caller. All of them stop together, and none is left.
 pub async fn two_hundred_tasks_live_at_once(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
     let driver = &*driver;

@@ -9,8 +9,8 @@ use serde_json::Value;
 use super::{DriverUnderTest, destroy, start, task, within};
 use crate::error::DriverError;
 
-/// Events carry the allocation and the name of the task they are about, also when two tasks have
-/// something to tell at the same time. What every driver has to tell: that a stop ended in a kill.
+/// Events contain the allocation and the name of their task, also when two tasks have events at the same time. Every
+/// driver must report a stop that ended in a kill.
 pub async fn events_are_of_their_own_task(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
     let mut events = within("events", driver.task_events())
@@ -34,7 +34,7 @@ pub async fn events_are_of_their_own_task(subject: &dyn DriverUnderTest) {
         let event = within("an event of each", events.next())
             .await
             .expect("events go on");
-        // A driver that serves others too tells of their tasks as well.
+        // A driver with other tasks reports their events too.
         if configs.iter().any(|config| config.id == event.task_id) {
             received.insert(event.task_id.clone(), event);
         }
@@ -49,7 +49,8 @@ pub async fn events_are_of_their_own_task(subject: &dyn DriverUnderTest) {
     }
 }
 
-/// A network is made once for an allocation and found again; a driver that makes none says so.
+/// A network is created once for an allocation and found again. A driver that creates no networks returns
+/// "unsupported".
 pub async fn network_is_made_once(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
     let capabilities = within("capabilities", driver.capabilities())
@@ -80,7 +81,7 @@ pub async fn network_is_made_once(subject: &dyn DriverUnderTest) {
     .expect("the network is removed");
 }
 
-/// A host sets the configuration at each launch, and again: null is the default.
+/// A host sends the configuration at each launch and may send it again; null is the default.
 pub async fn settings_may_come_more_than_once(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
 

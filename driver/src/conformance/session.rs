@@ -24,7 +24,7 @@ async fn runs_commands(driver: &dyn TaskDriver) -> bool {
         .exec
 }
 
-/// A command does not run beyond the time its caller gave it.
+/// A command does not run longer than the timeout of its caller.
 pub async fn command_that_takes_too_long_is_ended(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
     if !runs_commands(&*driver).await {
@@ -45,7 +45,7 @@ pub async fn command_that_takes_too_long_is_ended(subject: &dyn DriverUnderTest)
     destroy(&*driver, &config.id).await;
 }
 
-/// There is nothing to run a command in.
+/// A command cannot run in an ended task.
 pub async fn command_in_an_ended_task_is_refused(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
     if !runs_commands(&*driver).await {
@@ -106,7 +106,7 @@ impl Session {
     }
 }
 
-/// `None` when the driver has no sessions, which it then says.
+/// Opens a session; `None` when the driver supports no sessions and reports that.
 async fn open(
     subject: &dyn DriverUnderTest,
     driver: &dyn TaskDriver,
@@ -137,7 +137,7 @@ async fn open(
     }
 }
 
-/// The session echoes its input, and the end of the input is the end of the command.
+/// The session echoes its input, and the end of the input ends the command.
 pub async fn session_carries_input_and_output(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
     let config = task(subject, "session", subject.runs_for(FOREVER));
@@ -157,7 +157,7 @@ pub async fn session_carries_input_and_output(subject: &dyn DriverUnderTest) {
     destroy(&*driver, &config.id).await;
 }
 
-/// Errors do not mix with output, and the exit code is the command's.
+/// Errors do not mix with output, and the exit code is that of the command.
 pub async fn session_keeps_outputs_apart_and_tells_the_exit(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
     let config = task(subject, "complains", subject.runs_for(FOREVER));
@@ -174,7 +174,7 @@ pub async fn session_keeps_outputs_apart_and_tells_the_exit(subject: &dyn Driver
     destroy(&*driver, &config.id).await;
 }
 
-/// A terminal has the size it was last given.
+/// A terminal has the size of the last resize.
 pub async fn session_has_a_terminal_with_a_size(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
     let config = task(subject, "terminal", subject.runs_for(FOREVER));
@@ -196,7 +196,7 @@ pub async fn session_has_a_terminal_with_a_size(subject: &dyn DriverUnderTest) {
     destroy(&*driver, &config.id).await;
 }
 
-/// A session needs a task.
+/// A session in an unknown task is refused as "not found".
 pub async fn session_in_no_task_is_not_found(subject: &dyn DriverUnderTest) {
     let driver = subject.driver().await;
     let (_input, inputs) = mpsc::channel(EXEC_MESSAGES_MAX);

@@ -1,8 +1,8 @@
 //! Commands that run in a mock task.
 //!
-//! A few names stand for programs: `cat` copies its input, `complain` writes its argument to the
-//! error output and exits with 1, `size` answers each input with the terminal's size, `sleep` never
-//! ends by itself. Any other prints what the task's `config` says.
+//! A few names simulate programs. `cat` copies its input. `complain` writes its argument to the error output and exits
+//! with 1. `size` answers each input with the terminal's size. `sleep` never ends by itself. Every other command
+//! prints the output in the task's `config`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::exec::{ExecInput, ExecOutput, ExecRequest, ExecResult, TerminalSize};
 use crate::task::ExitResult;
 use crate::task_driver::{ExecInputStream, ExecOutputStream};
 
-/// End of transmission, which a terminal makes the end of the input.
+/// The end-of-transmission byte, which a terminal turns into the end of the input.
 const END_OF_INPUT: u8 = 4;
 
 /// Runs `command` without input.
@@ -68,7 +68,7 @@ struct Session {
     request: ExecRequest,
     input: ExecInputStream,
     size: TerminalSize,
-    /// The outputs still to send, last first.
+    /// The outputs that are not sent yet, in reverse order.
     pending: Vec<ExecOutput>,
     ended: bool,
 }
@@ -104,7 +104,7 @@ impl Session {
             "complain" => {
                 let text = word(1).to_owned().into_bytes();
                 self.pending.push(ExecOutput::Exited(ExitResult::exited(1)));
-                // A terminal has one output.
+                // A terminal has only one output stream.
                 self.pending.push(if self.request.tty {
                     ExecOutput::Stdout(text)
                 } else {
@@ -139,7 +139,7 @@ impl Session {
             },
             Some(ExecInput::StdinClosed) | None if name != "sleep" => self.pending.push(done),
             Some(ExecInput::StdinClosed) => {}
-            // The input is gone for good; a command that does not read goes on.
+            // The input stream has ended without `StdinClosed`. A command that does not read continues.
             None => {
                 let _ended = self.process.wait().await;
                 let killed = ExitResult::signaled(SIGKILL);

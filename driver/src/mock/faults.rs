@@ -12,11 +12,11 @@ use crate::error::{DriverError, TaskError};
 /// The faults of one driver.
 #[derive(Debug, Default)]
 pub(super) struct Faults {
-    /// Names of the calls that get no answer.
+    /// The names of the calls that get no answer.
     hung: watch::Sender<BTreeSet<&'static str>>,
     waiting: AtomicUsize,
     waits_fail: AtomicBool,
-    /// When each failed `WaitTask` came.
+    /// The arrival times of the failed `WaitTask` calls.
     failed_waits: Mutex<Vec<Instant>>,
 }
 
@@ -33,12 +33,12 @@ impl Faults {
         });
     }
 
-    /// How many calls wait for an answer.
+    /// Returns the number of calls that wait for an answer.
     pub(super) fn waiting(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// Returns when calls of this name are answered.
+    /// Waits until calls of this name are answered.
     pub(super) async fn pass(&self, call: &str) {
         let mut hung = self.hung.subscribe();
         if !hung.borrow().contains(call) {
@@ -58,7 +58,7 @@ impl Faults {
         waits.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The error of a `WaitTask`, while those fail.
+    /// Returns the error for `WaitTask` while the test lets those calls fail.
     pub(super) fn wait_error(&self) -> Result<(), TaskError> {
         if !self.waits_fail.load(Ordering::Relaxed) {
             return Ok(());
@@ -73,7 +73,7 @@ impl Faults {
     }
 }
 
-/// Counts a call as long as it waits.
+/// Counts a call while it waits.
 struct Waiting<'a>(&'a AtomicUsize);
 
 impl<'a> Waiting<'a> {

@@ -1,4 +1,4 @@
-//! The serving side of the handshake: this process as a plugin of some host.
+//! The plugin's side of the handshake: this process is a plugin of a host.
 
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -10,10 +10,10 @@ use super::handshake::{
     CLIENT_CERT_KEY, COOKIE_KEY, COOKIE_VALUE, PLUGIN_VERSION, SOCKET_DIR_KEY, VERSIONS_KEY, line,
 };
 
-/// Why this process cannot be a plugin of the host that started it.
+/// The reason why this process cannot be a plugin of the host that started it.
 #[derive(Debug, Error)]
 pub enum AnnounceError {
-    /// The host speaks other versions.
+    /// The host supports only other versions of the protocol.
     #[error(
         "serve as a plugin: the host speaks versions {offered} of the plugin protocol, this driver speaks {PLUGIN_VERSION}"
     )]
@@ -23,31 +23,31 @@ pub enum AnnounceError {
     },
     #[error("serve as a plugin: the host asks for encryption, which task drivers do not use")]
     Encryption,
-    /// The socket cannot be made.
+    /// The socket cannot be created.
     #[error("serve as a plugin: listen at {}", path.display())]
     Listen {
         path: PathBuf,
         #[source]
         source: io::Error,
     },
-    /// The host cannot be told.
+    /// The handshake line cannot be printed.
     #[error("serve as a plugin: print the handshake")]
     Print(#[source] io::Error),
 }
 
-/// Whether a plugin host started this process.
+/// Returns whether a plugin host started this process.
 pub fn started_by_host() -> bool {
     std::env::var_os(COOKIE_KEY).is_some_and(|cookie| cookie == COOKIE_VALUE)
 }
 
-/// A socket that was announced. It is removed when this is dropped.
+/// A socket that was announced to the host. Dropping this value removes the socket.
 #[derive(Debug)]
 pub struct AnnouncedSocket {
     path: PathBuf,
 }
 
 impl AnnouncedSocket {
-    /// The socket.
+    /// Returns the path of the socket.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -55,7 +55,7 @@ impl AnnouncedSocket {
 
 impl Drop for AnnouncedSocket {
     fn drop(&mut self) {
-        // A host that removed it already did what was wanted.
+        // The host may have removed the socket already.
         let _removed = std::fs::remove_file(&self.path);
     }
 }
@@ -94,13 +94,14 @@ pub fn announce() -> Result<(UnixListener, AnnouncedSocket), AnnounceError> {
     Ok((listener, announced))
 }
 
-/// For its owner only.
+/// Restricts access to the socket to its owner.
 fn private(socket: &Path) -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt as _;
     std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o600))
 }
 
-/// Tells sockets of two processes with one pid apart, of which one left its socket behind.
+/// Returns a suffix that distinguishes the sockets of two processes with the same pid, if the earlier one left its
+/// socket behind.
 fn nanos() -> u32 {
     std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)

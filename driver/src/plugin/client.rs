@@ -1,8 +1,8 @@
-//! A driver that lives in another process.
+//! A driver in another process.
 //!
-//! The connection is made by the first call and made again by the first call after it broke. A
-//! call is never repeated by itself: whether it took effect before the connection broke is for the
-//! agent to find out (`InspectTask`, `RecoverTask`).
+//! The first call opens the connection, and the first call after a break opens it again. A call is never repeated
+//! automatically. The agent must find out whether a call took effect before the connection broke (`InspectTask`,
+//! `RecoverTask`).
 
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
@@ -64,7 +64,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// A driver called `name` behind `socket`. Nothing is connected yet; must be called within a
+    /// Creates a client of the driver `name` behind `socket`. No connection is opened yet. Must be called within a
     /// tokio runtime.
     pub fn new(name: &str, socket: &Path) -> Self {
         let socket = Arc::new(Mutex::new(socket.to_owned()));
@@ -73,7 +73,7 @@ impl Client {
             let path = path_of(&target);
             async move { UnixStream::connect(path).await.map(TokioIo::new) }
         });
-        // The address is never resolved: the connector knows where to go.
+        // The address is never resolved: the connector uses the socket path.
         let channel = Endpoint::from_static("http://driver.invalid")
             .connect_timeout(limits::CONNECT_DEADLINE)
             .connect_with_connector_lazy(connector);
@@ -86,33 +86,33 @@ impl Client {
         }
     }
 
-    /// The same, of a host that tells its drivers about itself, with their configuration.
+    /// Adds the facts about the host, which the client sends to the driver with its configuration.
     #[must_use]
     pub fn of_host(mut self, host: Arc<HostInfo>) -> Self {
         self.host = Some(host);
         self
     }
 
-    /// The name given in [`Self::new`].
+    /// Returns the name given in [`Self::new`].
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The socket given in [`Self::new`], or the newest in [`Self::redirect`].
+    /// Returns the socket given in [`Self::new`], or the newest one in [`Self::redirect`].
     pub fn socket(&self) -> PathBuf {
         path_of(&self.socket)
     }
 
-    /// Makes `socket` the one of the next connection: the driver has a new life, and listens
-    /// elsewhere. A connection that stands is not broken by it.
+    /// Uses `socket` for the next connection: the driver restarted and listens elsewhere. An open connection stays
+    /// open.
     pub fn redirect(&self, socket: &Path) {
         let mut path = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
         socket.clone_into(&mut path);
         self.ends.forget();
     }
 
-    /// Passes on what the driver prints besides its log, and keeps the stream of the broker open as
-    /// hosts do. Returns when the driver ends or has neither.
+    /// Forwards the driver's output other than its log, and keeps the stream of the broker open as hosts do. Returns
+    /// when the driver ends or has neither stream.
     pub async fn attend(&self) {
         let printed = async {
             let mut client = GrpcStdioClient::new(self.channel.clone());
@@ -142,11 +142,11 @@ impl Client {
         tokio::join!(printed, brokered);
     }
 
-    /// Asks whether the driver serves.
+    /// Checks that the driver serves calls.
     ///
     /// # Errors
     ///
-    /// [`DriverError::Unavailable`] while nobody answers at the socket.
+    /// [`DriverError::Unavailable`] while no process answers at the socket.
     pub async fn ping(&self) -> Result<(), DriverError> {
         let mut client = HealthClient::new(self.channel.clone());
         let request = health::HealthCheckRequest {
@@ -163,11 +163,11 @@ impl Client {
         }
     }
 
-    /// Ends the driver process; its tasks go on.
+    /// Ends the driver process; its tasks continue to run.
     ///
     /// # Errors
     ///
-    /// [`DriverError`] when it could not be asked.
+    /// [`DriverError`] when the call failed.
     pub async fn shutdown(&self) -> Result<(), DriverError> {
         let mut client = GrpcControllerClient::new(self.channel.clone());
         let call = client.shutdown(controller::Empty {});
@@ -175,7 +175,7 @@ impl Client {
             .driver_call("Shutdown", limits::CALL_DEADLINE, call)
             .await
         {
-            // A driver may end before its answer is out.
+            // A driver may end before its answer is sent.
             Ok(_) | Err(DriverError::Unavailable { .. }) => Ok(()),
             Err(error) => Err(error),
         }
@@ -240,7 +240,7 @@ impl Client {
         answer.map_err(|status| self.placed_task(to_task_error(name, task_id, "", &status)))
     }
 
-    /// Says which driver could not be reached.
+    /// Adds the driver's name to an error about an unreachable driver.
     fn placed(&self, error: DriverError) -> DriverError {
         match error {
             DriverError::Unavailable { reason } => DriverError::Unavailable {
@@ -329,7 +329,7 @@ impl Client {
     async fn wait(&self, task_id: &str) -> Result<ExitResult, TaskError> {
         match self.ends.wait(&self.channel, task_id).await {
             Some(answer) => Ok(convert::wait_from_proto(answer)),
-            // On the heap: most waits never come to it.
+            // The future is on the heap, because most waits never need it.
             None => self.wait_alone(task_id).boxed().await,
         }
     }
@@ -408,8 +408,8 @@ impl Client {
     }
 }
 
-/// Messages to a driver. A type of its own, because the compiler cannot see through a boxed stream
-/// that a call with it is `Send`.
+/// Messages to a driver. This is a separate type, because the compiler cannot prove through a boxed stream that a call
+/// with it is `Send`.
 struct Requests(BoxStream<'static, drivers::ExecTaskStreamingRequest>);
 
 impl Stream for Requests {
@@ -420,11 +420,11 @@ impl Stream for Requests {
     }
 }
 
-/// Messages of a stream, or what broke it.
+/// The messages of a stream, or the error that broke it.
 type Messages<T> = BoxStream<'static, Result<T, Status>>;
 
-/// Waits for the answer to a call that streams. Servers in Go answer with their first message only,
-/// which may never come, while a refusal comes at once: after a grace the stream is taken as open.
+/// Waits for the answer to a streaming call. Servers in Go send their headers with the first message only, which may
+/// never come. A refusal comes immediately, so after a grace period the stream counts as open.
 async fn opened<T: Send + 'static>(
     mut call: BoxFuture<'static, Result<Response<Streaming<T>>, Status>>,
 ) -> Result<Messages<T>, Status> {
@@ -440,7 +440,7 @@ async fn opened<T: Send + 'static>(
     }
 }
 
-/// Refuses a handle that is too large to be stored.
+/// Refuses a handle that is too large to store.
 fn check_state(bytes: usize) -> Result<(), StartTaskError> {
     if bytes <= limits::DRIVER_STATE_BYTES_MAX {
         return Ok(());
@@ -458,7 +458,7 @@ fn path_of(socket: &Mutex<PathBuf>) -> PathBuf {
     path.clone()
 }
 
-/// `None` ends the stream: the driver failed or does not speak the protocol.
+/// Converts a message; `None` ends the stream, because the driver failed or violated the protocol.
 fn usage(message: Result<drivers::TaskStatsResponse, Status>) -> Option<TaskStats> {
     convert::stats_from_proto(message.ok()?.stats?).ok()
 }

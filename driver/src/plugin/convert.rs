@@ -1,7 +1,7 @@
-//! Between our types and the protocol's messages.
+//! Converts between our types and the protocol's messages.
 //!
-//! Messages from the other side are not trusted: an unknown enum number, a missing part or bytes
-//! that are no msgpack are a [`DriverError::Protocol`], never a panic.
+//! Messages from the other side are not trusted. An unknown enum number, a missing part or invalid msgpack is a
+//! [`DriverError::Protocol`], never a panic.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime};
@@ -42,7 +42,7 @@ pub(crate) fn config_to_msgpack(config: &Value) -> Result<Vec<u8>, DriverError> 
         .map_err(|error| protocol(format!("encode a configuration as msgpack: {error}")))
 }
 
-/// Readers in other languages tell whole numbers from others by their encoding.
+/// Encodes whole numbers as integers: readers in other languages distinguish whole numbers by their encoding.
 fn with_whole_numbers(config: &Value) -> Value {
     match config {
         Value::Number(number) => Value::Number(whole(number)),
@@ -85,7 +85,7 @@ pub(crate) fn time_from_proto(time: prost_types::Timestamp) -> Option<SystemTime
     SystemTime::try_from(time).ok()
 }
 
-/// A duration beyond what the protocol can say becomes its longest.
+/// A duration beyond the protocol's range becomes the longest one of the protocol.
 pub(crate) fn duration_to_proto(duration: Duration) -> prost_types::Duration {
     prost_types::Duration::try_from(duration).unwrap_or(prost_types::Duration {
         seconds: i64::MAX,
@@ -163,7 +163,7 @@ pub(crate) fn reach_to_proto(reach: TaskReach) -> muster::TaskReachResponse {
     }
 }
 
-/// An answer that is not known is none: the host takes the worst.
+/// An unknown answer counts as no answer: the host assumes the worst.
 pub(crate) fn reach_from_proto(message: muster::TaskReachResponse) -> TaskReach {
     use muster::task_reach_response::Reach;
     match Reach::try_from(message.reach) {
@@ -197,7 +197,7 @@ fn state_to_proto(state: TaskState) -> drivers::TaskState {
     }
 }
 
-/// A state from a newer peer is one we cannot say.
+/// A state that only a newer peer defines becomes `Unknown`.
 fn state_from_proto(state: i32) -> TaskState {
     match drivers::TaskState::try_from(state) {
         Ok(drivers::TaskState::Unknown) | Err(_) => TaskState::Unknown,
@@ -236,7 +236,8 @@ pub(crate) fn handle_from_proto(message: drivers::TaskHandle) -> Result<TaskHand
     })
 }
 
-/// The exit code of an end that nobody has seen, for hosts that do not read `status_unknown`: none that a program can have.
+/// The exit code of an end with unknown status, for hosts that do not read `status_unknown`. No program can exit with
+/// it.
 const UNKNOWN_EXIT_CODE: i32 = -1;
 
 pub(crate) fn exit_to_proto(result: &ExitResult) -> drivers::ExitResult {
@@ -250,7 +251,7 @@ pub(crate) fn exit_to_proto(result: &ExitResult) -> drivers::ExitResult {
         stopped,
     } = result;
     drivers::ExitResult {
-        // A host of another make knows nothing of an end that is unknown: it is no success to it.
+        // A foreign host does not read `status_unknown`; the exit code shows it that the end is not a success.
         exit_code: if *status_known {
             *exit_code
         } else {
@@ -303,8 +304,8 @@ fn actions_from_proto(message: drivers::ActionsEnd) -> ActionsEnd {
     }
 }
 
-/// The protocol has a place of its own for the driver's error, the only one that a host of another make reads; ours also
-/// keeps it in the result, together with the rest.
+/// The protocol has a separate field for the driver's error, the only one that a foreign host reads. Our hosts also
+/// read the error in the result, together with the other fields.
 pub(crate) fn wait_to_proto(result: &ExitResult) -> drivers::WaitTaskResponse {
     drivers::WaitTaskResponse {
         err: result.err.clone().unwrap_or_default(),
@@ -366,7 +367,7 @@ pub(crate) fn status_to_proto(status: &TaskStatus) -> drivers::InspectTaskRespon
     }
 }
 
-/// A result that comes with a running task is none: some drivers always send one.
+/// A result that comes with a running task is ignored: some drivers always send one.
 pub(crate) fn status_from_proto(
     message: drivers::InspectTaskResponse,
 ) -> Result<TaskStatus, DriverError> {

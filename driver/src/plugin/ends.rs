@@ -1,9 +1,9 @@
 //! Waiting for the ends of many tasks through one call.
 //!
-//! A `WaitTask` that stays open for as long as its task runs costs both processes about ten kilobytes. A driver of
-//! ours says in one stream of which tasks `WaitTask` has an answer, and what it is; only what is none of its answers,
-//! an error, the host asks for. With any other driver, and when the stream breaks, each wait is a `WaitTask` of its
-//! own.
+//! A `WaitTask` that stays open while its task runs costs each process about ten kilobytes. Our drivers send the
+//! results of `WaitTask` for many tasks in one stream. If `WaitTask` would return an error, the stream only reports
+//! that, and the host calls `WaitTask`. With a foreign driver, and when the stream breaks, each wait is a separate
+//! `WaitTask`.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,7 +24,7 @@ use crate::plugin::proto::muster::muster_driver_client::MusterDriverClient;
 use crate::plugin::proto::muster::{EndsRequest, EndsResponse};
 use crate::task_driver::TaskDriver;
 
-/// The host's side: who waits for which task.
+/// The host's side: the callers that wait for tasks.
 #[derive(Debug, Default)]
 pub(super) struct TaskEndWaiters {
     shared: Arc<Mutex<State>>,
@@ -33,15 +33,15 @@ pub(super) struct TaskEndWaiters {
 #[derive(Debug, Default)]
 struct State {
     stream: Option<EndsSubscription>,
-    /// The driver has no such call.
+    /// The driver does not implement the call.
     is_unknown: bool,
     waiting: HashMap<String, Vec<Waiter>>,
 }
 
-/// Somebody who waits for a task; told what `WaitTask` says, or to ask it.
+/// A caller that waits for a task. It receives the result of `WaitTask`, or `None` if it must call `WaitTask` itself.
 type Waiter = oneshot::Sender<Option<WaitTaskResponse>>;
 
-/// A stream that is open, or being opened.
+/// A stream that is open or is being opened.
 #[derive(Debug)]
 struct EndsSubscription {
     asked: mpsc::Sender<EndsRequest>,
@@ -57,20 +57,20 @@ impl Drop for TaskEndWaiters {
 }
 
 impl TaskEndWaiters {
-    /// Returns the answer of `WaitTask`. `None` means that the driver must be asked.
-    /// The driver then has an answer that is not known here, or there is nobody else to ask.
+    /// Returns the result of `WaitTask`. `None` means that the caller must call `WaitTask` itself: the stream has no
+    /// result for this task, or there is no stream.
     pub(super) async fn wait(&self, channel: &Channel, task_id: &str) -> Option<WaitTaskResponse> {
         let (asked, answer) = self.register(channel, task_id)?;
         let request = EndsRequest {
             task_id: task_id.to_owned(),
         };
-        // Either fails when the stream is over, and then the answer is the call's to give.
+        // Both steps fail when the stream has ended. Then `WaitTask` returns the result.
         asked.send(request).await.ok()?;
         drop(asked);
         answer.await.ok()?
     }
 
-    /// The driver may be another one from now on.
+    /// Forgets that the driver lacks the call, because another driver may answer from now on.
     pub(super) fn forget(&self) {
         lock(&self.shared).is_unknown = false;
     }
@@ -89,7 +89,7 @@ impl TaskEndWaiters {
         }
         let (sender, answer) = oneshot::channel();
         let waiting = state.waiting.entry(task_id.to_owned()).or_default();
-        // Those whose callers went away.
+        // Callers that went away are removed.
         waiting.retain(|waiter| !waiter.is_closed());
         waiting.push(sender);
         let open = state.stream.get_or_insert_with(|| {
@@ -106,7 +106,7 @@ fn lock(shared: &Mutex<State>) -> MutexGuard<'_, State> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Opens the stream and tells waiters until it is over; then all of them.
+/// Opens the stream and passes results to the waiting callers until it ends. Then all callers fall back to `WaitTask`.
 async fn read(channel: Channel, requests: mpsc::Receiver<EndsRequest>, shared: Arc<Mutex<State>>) {
     let mut client =
         MusterDriverClient::new(channel).max_decoding_message_size(limits::MESSAGE_BYTES_MAX);
@@ -118,7 +118,7 @@ async fn read(channel: Channel, requests: mpsc::Receiver<EndsRequest>, shared: A
                     Ok(Some(EndsResponse { task_id, answer })) => {
                         let waiting = lock(&shared).waiting.remove(&task_id);
                         for waiter in waiting.into_iter().flatten() {
-                            // Whoever has gone away meanwhile need not be told.
+                            // A caller that went away needs no result.
                             let _gone = waiter.send(answer.clone());
                         }
                     }
@@ -136,7 +136,7 @@ async fn read(channel: Channel, requests: mpsc::Receiver<EndsRequest>, shared: A
     state.waiting.clear();
 }
 
-/// The driver's side: says of each task that was asked for when waiting for it has an answer.
+/// The driver's side: reports for each requested task when `WaitTask` has a result.
 pub(super) fn serve(
     driver: Arc<dyn TaskDriver>,
     requests: impl Stream<Item = Result<EndsRequest, Status>> + Send + 'static,
@@ -151,7 +151,7 @@ pub(super) fn serve(
 
 struct EndsServer {
     driver: Arc<dyn TaskDriver>,
-    /// `None` when the host asks no more.
+    /// `None` when the host sends no more requests.
     requests: Option<BoxStream<'static, Result<EndsRequest, Status>>>,
     waits: FuturesUnordered<BoxFuture<'static, EndsResponse>>,
 }
@@ -168,7 +168,7 @@ impl EndsServer {
                     Some(Ok(EndsRequest { task_id })) => {
                         let driver = Arc::clone(&self.driver);
                         self.waits.push(Box::pin(async move {
-                            // An error the host asks for.
+                            // For an error, the host calls `WaitTask`.
                             let answer = driver.wait_task(&task_id).await.ok();
                             let answer = answer.as_ref().map(convert::wait_to_proto);
                             EndsResponse { task_id, answer }

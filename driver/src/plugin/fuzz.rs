@@ -1,5 +1,5 @@
-//! A fuzz target: messages from the other side of the plugin protocol. They are refused, or they read back
-//! the same.
+//! A fuzz target for messages from the other side of the plugin protocol. A message is refused, or it decodes to the
+//! same value after encoding.
 
 use prost::Message;
 use tonic::{Code, Status};
@@ -10,7 +10,7 @@ use crate::plugin::{convert, handshake, status};
 use crate::schema::Schema;
 use crate::task::TaskHandle;
 
-/// A check of one kind of message. The corpus names a kind by its place: append new ones.
+/// The checks, one for each kind of message. The corpus refers to a kind by its index: append new kinds.
 const MESSAGES: [fn(&[u8]); 13] = [
     |data| {
         let (read, write) = (
@@ -54,11 +54,11 @@ const MESSAGES: [fn(&[u8]); 13] = [
     handshake_line,
 ];
 
-/// Reads `data` as a byte that names a kind of message, and such a message.
+/// Reads a byte that selects the kind of message, and then the message.
 ///
 /// # Panics
 ///
-/// If a message that was read does not read back.
+/// If a decoded message differs after encoding and decoding.
 pub fn plugin_messages(data: &[u8]) {
     if let Some((kind, message)) = data.split_first() {
         MESSAGES[usize::from(*kind) % MESSAGES.len()](message);
@@ -69,7 +69,7 @@ fn whole<M, T>(read: fn(M) -> T) -> impl Fn(M) -> Result<T, DriverError> {
     move |message| Ok(read(message))
 }
 
-/// `write` gives `None` for a value that the protocol cannot say.
+/// `write` returns `None` for a value that the protocol cannot express.
 fn reads_back<M: Message + Default, T>(
     data: &[u8],
     read: impl Fn(M) -> Result<T, DriverError>,
@@ -86,7 +86,7 @@ fn reads_back<M: Message + Default, T>(
     assert_eq!(again.encode_to_vec(), written, "a message reads back");
 }
 
-/// Handles also lie on disks.
+/// Checks a handle; handles are also stored on disks.
 fn stored_handle(data: &[u8]) {
     let Ok(handle) = TaskHandle::decode(data) else {
         return;
@@ -138,7 +138,7 @@ fn error_details(data: &[u8]) {
     for code in [Code::Unknown, Code::NotFound, Code::FailedPrecondition] {
         let status = Status::with_details(code, &*message, details.to_vec().into());
         let error = status::to_task_error("call", "task", "signal", &status);
-        // The error's own status is read the same.
+        // The status that the error converts to must convert to the same error.
         let again = status::from_task_error(&error);
         let again = status::to_task_error("call", "task", "signal", &again);
         assert_eq!(again, error, "an error reads back");

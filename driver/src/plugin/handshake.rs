@@ -1,53 +1,53 @@
-//! How a plugin and its host find each other.
+//! The handshake between a plugin and its host.
 //!
-//! The host starts the plugin with a cookie in its environment, which tells the plugin that it was
-//! not started by a person. The plugin listens on a socket of its choice and prints one line:
-//! `core version|plugin version|network|address|protocol|certificate`, where newer ones may add
-//! fields. Neither side of a task driver encrypts: the socket is a file of root's.
+//! The host starts the plugin with a cookie in its environment. The cookie shows the plugin that a host started it,
+//! not a person. The plugin listens on a socket of its choice and prints one line:
+//! `core version|plugin version|network|address|protocol|certificate`. Newer plugins may add fields. Neither side of a
+//! task driver encrypts, because the socket file belongs to root.
 
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
-/// Variable with the cookie.
+/// The variable with the cookie.
 pub(crate) const COOKIE_KEY: &str = "NOMAD_PLUGIN_MAGIC_COOKIE";
-/// The cookie of Nomad's plugins. It is no secret: it keeps people from starting plugins by hand.
+/// The cookie of Nomad's plugins. It is not a secret; it keeps people from starting plugins by hand.
 pub(crate) const COOKIE_VALUE: &str =
     "e4327c2e01eabfd75a8a67adb114fb34a757d57eee7728d857a8cec6e91a7255";
-/// Variable with the plugin versions that a host speaks, with commas between.
+/// The variable with the plugin versions that a host supports, separated by commas.
 pub(crate) const VERSIONS_KEY: &str = "PLUGIN_PROTOCOL_VERSIONS";
-/// Variable with the directory for the plugin's socket; newer plugins look at it.
+/// The variable with the directory for the plugin's socket. Only newer plugins read it.
 pub(crate) const SOCKET_DIR_KEY: &str = "PLUGIN_UNIX_SOCKET_DIR";
-/// Variable of hosts that encrypt.
+/// The variable that encrypting hosts set.
 pub(crate) const CLIENT_CERT_KEY: &str = "PLUGIN_CLIENT_CERT";
 
-/// Version of the handshake itself.
+/// The version of the handshake itself.
 const CORE_VERSION: u32 = 1;
-/// Version of Nomad's plugins.
+/// The version of Nomad's plugin protocol.
 pub(crate) const PLUGIN_VERSION: u32 = 2;
 
 /// A handshake line that cannot be used.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum HandshakeError {
-    /// It has too few fields: the program is no plugin.
+    /// The line has too few fields: the program is not a plugin.
     #[error("it printed {line:?}, which is not the first line of a plugin: is it a driver plugin?")]
     Malformed { line: String },
-    /// It speaks something else.
+    /// The plugin uses another version, network, protocol or encryption.
     #[error("its first line {line:?} has {what} {found:?}, this host speaks {supported:?}")]
     Unsupported {
         line: String,
         what: &'static str,
-        /// The text found there.
+        /// The value of the unsupported field.
         found: String,
         supported: String,
     },
 }
 
-/// The socket that a handshake line names.
+/// Returns the socket that a handshake line names.
 ///
 /// # Errors
 ///
-/// [`HandshakeError`] for a line of something else than a plugin of Nomad's.
+/// [`HandshakeError`] for a line that does not come from a Nomad plugin.
 pub(crate) fn parse(line: &str) -> Result<PathBuf, HandshakeError> {
     let line = line.trim_end_matches(['\r', '\n']);
     let fields: Vec<&str> = line.split('|').map(str::trim).collect();
@@ -71,13 +71,13 @@ pub(crate) fn parse(line: &str) -> Result<PathBuf, HandshakeError> {
     check("handshake version", core, &CORE_VERSION.to_string())?;
     check("plugin version", plugin, &PLUGIN_VERSION.to_string())?;
     check("network", network, "unix")?;
-    // Old plugins leave the field out and speak a protocol that no driver does any more.
+    // Old plugins omit the field and use a protocol that no driver uses any more.
     check("protocol", rest.first().unwrap_or(&"netrpc"), "grpc")?;
     check("certificate", rest.get(1).unwrap_or(&""), "")?;
     Ok(PathBuf::from(address))
 }
 
-/// The line that names `socket`, with its end.
+/// Returns the handshake line for `socket`, with its newline.
 pub(crate) fn line(socket: &Path) -> String {
     format!(
         "{CORE_VERSION}|{PLUGIN_VERSION}|unix|{}|grpc|\n",

@@ -1,8 +1,8 @@
-//! Starts a plugin's process and reads the line in which it says where it listens.
+//! Starts a plugin's process and reads its handshake line, which contains its address.
 //!
-//! The process outlives its host, so that its output goes to files, not to pipes: a pipe without a
-//! reader kills the program that writes into it. The output file holds the handshake and is of no
-//! use after it; the error file is the plugin's log, which [`super::output`] follows.
+//! The process outlives its host, so its output goes to files instead of pipes. A pipe without a reader kills the
+//! program that writes into it. The output file holds the handshake line and is unused afterwards. The error file is
+//! the plugin's log, which [`super::output`] follows.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -23,26 +23,26 @@ use crate::limits::{
     SOCKET_PATH_BYTES_MAX,
 };
 
-/// Variables that plugins of every host are given; the range means nothing where sockets are files.
+/// Variables that every host sets for its plugins. The port range has no effect with unix sockets.
 const PORTS: [(&str, &str); 2] = [("PLUGIN_MIN_PORT", "10000"), ("PLUGIN_MAX_PORT", "14512")];
 
-/// How to start a plugin.
+/// The command that starts a plugin.
 #[derive(Clone, Debug)]
 pub struct PluginCommand {
     pub program: PathBuf,
     pub args: Vec<OsString>,
-    /// Its environment, besides what the protocol asks for.
+    /// The environment of the plugin, in addition to the protocol's variables.
     pub env: Vec<(OsString, OsString)>,
-    /// Directory for its output and, if it looks for one, its socket.
+    /// The directory for the plugin's output and, if the plugin uses it, for its socket.
     pub dir: PathBuf,
-    /// First part of the names of its files in `dir`.
+    /// The first part of the names of the plugin's files in `dir`.
     pub name: String,
 }
 
-/// Why a plugin could not be started.
+/// The reason why a plugin could not be started.
 #[derive(Debug, Error)]
 pub enum LaunchError {
-    /// A file for its output cannot be made.
+    /// A file for the plugin's output cannot be created.
     #[error("start plugin {}: open {}", program.display(), path.display())]
     File {
         program: PathBuf,
@@ -56,23 +56,23 @@ pub enum LaunchError {
         #[source]
         source: io::Error,
     },
-    /// It ended before it said where it listens.
+    /// The plugin ended before it printed its handshake line.
     #[error("start plugin {}: it ended at once ({status}) and said: {}", program.display(), or_nothing(words))]
     Ended {
         program: PathBuf,
         status: ExitStatus,
-        /// The end of what it printed.
+        /// The end of the plugin's output.
         words: String,
     },
-    /// It did not say where it listens.
+    /// The plugin did not print its handshake line in time.
     #[error("start plugin {}: it did not say where it listens within {after:?}; its log is {}", program.display(), log.display())]
     Silent {
         program: PathBuf,
-        /// How long it had.
+        /// The time that the plugin had.
         after: Duration,
         log: PathBuf,
     },
-    /// It said something else.
+    /// The plugin printed an invalid handshake line.
     #[error("start plugin {}: {reason}", program.display())]
     Handshake {
         program: PathBuf,
@@ -90,7 +90,7 @@ fn or_nothing(words: &str) -> &str {
 }
 
 impl PluginCommand {
-    /// The file that its log goes to.
+    /// Returns the path of the plugin's log file.
     pub fn log(&self) -> PathBuf {
         self.dir.join(format!("{}.log", self.name))
     }
@@ -99,7 +99,7 @@ impl PluginCommand {
         self.dir.join(format!("{}.out", self.name))
     }
 
-    /// Starts the process. It does not end with its host.
+    /// Starts the process. The process continues to run when its host ends.
     ///
     /// # Errors
     ///
@@ -133,7 +133,7 @@ impl PluginCommand {
             .stdin(Stdio::null())
             .stdout(output)
             .stderr(log)
-            // A signal to the host's group, such as Ctrl-C, is none to the plugin.
+            // A signal to the host's process group, such as Ctrl-C, must not reach the plugin.
             .process_group(0);
         if self.dir.as_os_str().len() + SOCKET_NAME_BYTES <= SOCKET_PATH_BYTES_MAX {
             command.env(SOCKET_DIR_KEY, &self.dir);
@@ -144,11 +144,11 @@ impl PluginCommand {
         })
     }
 
-    /// Waits for the line of `child`, at most `deadline`. The answer is the socket where it listens.
+    /// Waits at most `deadline` for the handshake line of `child`. Returns the socket on which the plugin listens.
     ///
     /// # Errors
     ///
-    /// [`LaunchError`] when it ends, says nothing or something else. It may still run then.
+    /// [`LaunchError`] when the plugin ends, prints nothing or prints something else. The plugin may still run then.
     pub async fn handshake(
         &self,
         child: &mut Child,
@@ -185,7 +185,8 @@ impl PluginCommand {
     }
 }
 
-/// The first line of a file, once it is whole. A longer one than any handshake is cut and so refused.
+/// Returns the first line of a file once it is complete. A line longer than any handshake is cut and therefore
+/// refused.
 fn first_line(path: &Path) -> Option<String> {
     let mut start = Vec::new();
     let file = File::open(path).ok()?;
@@ -198,7 +199,7 @@ fn first_line(path: &Path) -> Option<String> {
     Some(String::from_utf8_lossy(&start[..end]).into_owned())
 }
 
-/// The end of a file, in one line.
+/// Returns the end of a file as one line.
 fn tail(path: &Path) -> String {
     let read = || -> io::Result<Vec<u8>> {
         let mut file = File::open(path)?;
@@ -213,14 +214,14 @@ fn tail(path: &Path) -> String {
     words.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// A file of a plugin directory that is not used.
+/// A file in a plugin directory that the agent does not use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnusedFile {
     pub path: PathBuf,
     pub reason: String,
 }
 
-/// The executables in a plugin directory by name, and the files that are none or are not safe to
+/// Returns the executables in a plugin directory by name, and the files that are not executable or not safe to
 /// execute.
 ///
 /// # Errors
@@ -242,7 +243,7 @@ pub fn discover(dir: &Path) -> io::Result<(Vec<PathBuf>, Vec<UnusedFile>)> {
 }
 
 fn executable(path: &Path) -> Result<(), String> {
-    /// Anybody may write.
+    /// The write permission for all other users.
     const OTHERS_WRITE: u32 = 0o002;
     let meta = std::fs::metadata(path).map_err(|error| error.to_string())?;
     let mode = meta.permissions().mode();

@@ -1,7 +1,6 @@
-//! The output of plugins: log lines go into ours, and everything else at the level of debugging.
+//! The output of plugins. Log lines go into our log at their level; all other output is logged at debug level.
 //!
-//! Plugins in Go log JSON objects whose own fields begin with `@`. A line that is none is passed on
-//! as it is.
+//! Plugins in Go log JSON objects whose own fields begin with `@`. Any other line is forwarded unchanged.
 
 use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
@@ -16,7 +15,7 @@ use crate::limits::{
     LOG_BEHIND_BYTES_MAX, LOG_FILE_BYTES_MAX, LOG_LINE_BYTES_MAX, LOG_LOOK_INTERVAL, LOG_READ_BYTES,
 };
 
-/// How loud a line is.
+/// The level of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LogLevel {
     Trace,
@@ -26,13 +25,13 @@ enum LogLevel {
     Error,
 }
 
-/// A log line, taken apart.
+/// A parsed log line.
 #[derive(Debug, PartialEq, Eq)]
 struct LogLine {
     level: LogLevel,
     module: String,
     message: String,
-    /// The rest, as `key=value`.
+    /// The other fields, as `key=value`.
     fields: String,
 }
 
@@ -100,7 +99,7 @@ fn text(object: &mut Map<String, Value>, name: &str) -> Option<String> {
     }
 }
 
-/// Cuts bytes into lines and logs each.
+/// Splits bytes into lines and logs each line.
 #[derive(Debug)]
 pub(crate) struct Lines {
     driver: String,
@@ -115,7 +114,7 @@ impl Lines {
         }
     }
 
-    /// Takes the next bytes. A line beyond the bound is logged in parts.
+    /// Appends the next bytes. A line beyond the bound is logged in parts.
     pub(crate) fn take(&mut self, bytes: &[u8]) {
         for byte in bytes {
             if *byte == b'\n' || self.partial.len() >= LOG_LINE_BYTES_MAX {
@@ -139,26 +138,26 @@ impl Lines {
 
 /// Follows the log file of a plugin.
 ///
-/// How far it was read stands beside the file, so that a host that comes back goes on after the last whole line that
-/// its predecessor told: what the plugin said in between is told, and nothing twice. The file is emptied when it is
-/// large, which takes a host: while none runs, it grows by what the plugin writes.
+/// A file next to the log stores the read position. A restarted host continues after the last whole line that its
+/// predecessor forwarded. It forwards the lines that the plugin wrote in between, and no line twice. A host empties a
+/// large log file; without a host, the file grows with the plugin's output.
 #[derive(Debug)]
 pub struct FollowLog {
     path: PathBuf,
     offset: u64,
-    /// The number that is stored beside the file.
+    /// The position that is stored in the note file.
     noted: Option<u64>,
     lines: Lines,
 }
 
 impl FollowLog {
-    /// Follows `path` from where it was read to. Of a file of which nobody knows that, or of which more than
-    /// [`LOG_BEHIND_BYTES_MAX`] was not read, the end alone is told. Made before a plugin is started, it misses none
-    /// of its words.
+    /// Follows `path` from the stored position. Without a stored position, the follower starts at the end of the file.
+    /// If more than [`LOG_BEHIND_BYTES_MAX`] is unread, only the last part of that size is forwarded. A follower that
+    /// is created before the plugin starts misses none of its lines.
     pub fn new(path: &Path) -> Self {
         let length = std::fs::metadata(path).map_or(0, |meta| meta.len());
         let noted = read_to(path);
-        // A file that is shorter than what was read of it was emptied.
+        // A file that is shorter than the stored position was emptied.
         let known = noted.map_or(length, |noted| if noted > length { 0 } else { noted });
         let offset = known.max(length.saturating_sub(LOG_BEHIND_BYTES_MAX));
         if offset > known {
@@ -173,8 +172,8 @@ impl FollowLog {
         }
     }
 
-    /// Runs until it is dropped, and tells the lines as words of `driver`. The file is emptied when it is large and
-    /// was read to its end.
+    /// Forwards the lines to the log under the name `driver`, until the future is dropped. The file is emptied when it
+    /// is large and was read to its end.
     pub async fn run(mut self, driver: &str) {
         loop {
             self.forward_lines(driver);
@@ -182,10 +181,10 @@ impl FollowLog {
         }
     }
 
-    /// Tells what is there.
+    /// Forwards the new lines of the file.
     pub fn forward_lines(&mut self, driver: &str) {
         driver.clone_into(&mut self.lines.driver);
-        // A file that cannot be read now may be there later.
+        // A file that cannot be read now may be readable later.
         if let Err(error) = self.read_new_lines().and_then(|()| self.note()) {
             debug!(path = %self.path.display(), %error, "the log of a plugin cannot be read");
         }
@@ -194,7 +193,7 @@ impl FollowLog {
     fn read_new_lines(&mut self) -> io::Result<()> {
         let length = match std::fs::metadata(&self.path) {
             Ok(meta) => meta.len(),
-            // Nothing was said yet.
+            // The plugin has written nothing yet.
             Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
             Err(error) => return Err(error),
         };
@@ -216,7 +215,7 @@ impl FollowLog {
             self.offset += count as u64;
         }
         if self.offset > LOG_FILE_BYTES_MAX {
-            // Plugins append, so that they go on at the new end.
+            // Plugins open the log for appending, so they continue at the new end.
             OpenOptions::new()
                 .write(true)
                 .open(&self.path)?
@@ -226,10 +225,10 @@ impl FollowLog {
         Ok(())
     }
 
-    /// Writes down how far lines were forwarded.
+    /// Stores the position up to which lines were forwarded.
     fn note(&mut self) -> io::Result<()> {
         let partial = self.lines.partial.len() as u64;
-        // An emptied file begins with the rest of a line.
+        // An emptied file begins with the rest of a partial line.
         let forwarded = self.offset.saturating_sub(partial);
         if self.noted != Some(forwarded) {
             let mut note = OpenOptions::new()
@@ -245,16 +244,16 @@ impl FollowLog {
     }
 }
 
-/// Where it stands how far the log at `path` was read.
+/// Returns the path of the note file, which stores the read position of the log at `path`.
 fn note_of(path: &Path) -> PathBuf {
     let mut note = path.as_os_str().to_owned();
     note.push(".read");
     note.into()
 }
 
-/// How far the log at `path` was read; `None` when nobody knows.
+/// Returns the stored read position of the log at `path`; `None` if there is none.
 fn read_to(path: &Path) -> Option<u64> {
-    /// More digits than any length of a file has.
+    /// More digits than any file length has.
     const DIGITS_MAX: u64 = 32;
     let mut text = String::new();
     let note = File::open(note_of(path)).ok()?;
@@ -310,7 +309,7 @@ mod tests {
         assert_eq!(follow.offset, 0);
     }
 
-    /// A plugin's output while nobody follows is read by the next follower, from the first incomplete line on.
+    /// The next follower reads output that a plugin wrote without a follower, from the first incomplete line on.
     #[test]
     fn next_follower_resumes_after_last_full_line() {
         let dir = tempfile::tempdir().unwrap();

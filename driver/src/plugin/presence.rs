@@ -1,4 +1,4 @@
-//! Whether a host is connected to a driver.
+//! Detects whether a host is connected to a driver.
 
 use std::io;
 use std::pin::Pin;
@@ -11,16 +11,17 @@ use tonic::transport::server::Connected;
 
 use crate::task_driver::TaskDriver;
 
-/// Counts the connections of a served driver, and tells it when there is a first one and when the last has ended.
+/// Counts the connections of a served driver. Notifies the driver when the first connection begins and when the last
+/// one ends.
 #[derive(Debug)]
 pub(super) struct HostConnections {
     driver: Arc<dyn TaskDriver>,
-    /// Held while the driver is told, so that it is told in order.
+    /// Locked during the notification, so that the driver receives the notifications in order.
     connected: Mutex<usize>,
 }
 
 impl HostConnections {
-    /// Nobody is connected yet.
+    /// Starts without a connection.
     pub(super) fn new(driver: Arc<dyn TaskDriver>) -> Arc<Self> {
         driver.host_present(false);
         Arc::new(Self {
@@ -29,7 +30,7 @@ impl HostConnections {
         })
     }
 
-    /// Somebody has connected, and is there until the answer is dropped.
+    /// Counts a connection until the returned stream is dropped.
     pub(super) fn enter(self: &Arc<Self>, stream: UnixStream) -> HostStream {
         let mut connected = self
             .connected

@@ -1,7 +1,7 @@
 //! Offers a driver to other processes.
 //!
-//! Calls that change a task run to their end even when the caller hangs up: an agent that is killed
-//! in the middle of `StartTask` must not leave half a task.
+//! Calls that change a task run to completion even when the caller hangs up. An agent that is killed during
+//! `StartTask` must not leave a partial task.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -35,15 +35,15 @@ use crate::plugin::status::{from_driver_error, from_recover_error, from_task_err
 use crate::schema::without_nulls;
 use crate::task_driver::TaskDriver;
 
-/// Why a driver is served no longer.
+/// The reason why a driver is no longer served.
 #[derive(Debug, Error)]
 pub enum ServeError {
     #[error("serve the driver protocol")]
     Transport(#[from] tonic::transport::Error),
 }
 
-/// Serves `driver` on `listener` until `shutdown` is cancelled or a host calls `Shutdown`, which
-/// cancels it. The driver's tasks are not touched.
+/// Serves `driver` on `listener` until `shutdown` is cancelled or a host calls `Shutdown`, which cancels `shutdown`.
+/// The driver's tasks continue to run.
 ///
 /// # Errors
 ///
@@ -90,14 +90,14 @@ pub async fn serve(
     }
 }
 
-/// The services, all of one driver.
+/// The gRPC services of one driver.
 #[derive(Clone, Debug)]
 struct DriverService {
     driver: Arc<dyn TaskDriver>,
     shutdown: CancellationToken,
 }
 
-/// Runs `work` to its end whatever becomes of the caller.
+/// Runs `work` to completion even if the caller goes away.
 async fn detached<T: Send + 'static>(
     work: impl Future<Output = T> + Send + 'static,
 ) -> Result<T, Status> {
@@ -182,7 +182,7 @@ impl Driver for DriverService {
             .task
             .ok_or_else(|| driver_status(protocol("StartTask without a task")))?;
         let mut config = convert::task_config_from_proto(config).map_err(driver_status)?;
-        // A host that follows the schema sends what is absent as null.
+        // A host that follows the schema sends absent values as null.
         config.config = without_nulls(config.config);
         let driver = Arc::clone(&self.driver);
         let started = detached(async move { driver.start_task(config).await }).await?;
@@ -381,7 +381,7 @@ impl Driver for DriverService {
     }
 }
 
-/// The protocol answers a refused start with a message, not with a status.
+/// The protocol reports a refused start in a message, not in a status.
 fn start_refusal(error: &StartTaskError) -> Result<drivers::StartTaskResponse, Status> {
     use drivers::start_task_response::Result as Outcome;
     let outcome = match error {
@@ -397,7 +397,7 @@ fn start_refusal(error: &StartTaskError) -> Result<drivers::StartTaskResponse, S
     })
 }
 
-/// A message that holds nothing we know is skipped.
+/// A message without known fields is skipped.
 fn exec_input(message: drivers::ExecTaskStreamingRequest) -> Option<ExecInput> {
     if let Some(size) = message.tty_size {
         return Some(ExecInput::Resize(TerminalSize {
@@ -489,7 +489,7 @@ impl GrpcController for DriverService {
     }
 }
 
-/// No driver of ours offers or takes further connections: the stream is open and silent.
+/// Our drivers neither offer nor accept further connections: the stream is open and sends nothing.
 #[async_trait]
 impl GrpcBroker for DriverService {
     type StartStreamStream = BoxStream<'static, Result<controller::ConnInfo, Status>>;
@@ -505,7 +505,7 @@ impl GrpcBroker for DriverService {
     }
 }
 
-/// A driver of ours prints nothing: its log is on its standard error.
+/// Our drivers print nothing to standard output: their log is on standard error.
 #[async_trait]
 impl GrpcStdio for DriverService {
     type StreamStdioStream = BoxStream<'static, Result<controller::StdioData, Status>>;

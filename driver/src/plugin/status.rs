@@ -1,8 +1,8 @@
-//! Errors as gRPC statuses, and back.
+//! Converts errors to gRPC statuses and back.
 //!
-//! Nomad tells errors apart by their text and by one detail, `RecoverableError`. Both are sent and
-//! understood. Kinds that Nomad does not have travel in the metadata key [`KIND_KEY`], so that a
-//! kind is never guessed from words between two sides of ours.
+//! Nomad distinguishes errors by their text and by one detail, `RecoverableError`. Both are sent and understood. Kinds
+//! that Nomad does not have are in the metadata key [`KIND_KEY`]. So our hosts and drivers never guess a kind from
+//! text.
 
 use prost::Message;
 use tonic::metadata::MetadataValue;
@@ -11,9 +11,9 @@ use tonic::{Code, Status};
 use crate::error::{DriverError, RecoverTaskError, Retry, TASK_NOT_FOUND, TaskError};
 use crate::plugin::proto::structs::RecoverableError;
 
-/// Names the variant of an error.
+/// The key for the variant of an error.
 const KIND_KEY: &str = "muster-error";
-/// Names what a variant carries besides text.
+/// The key for the value of a variant, apart from its text.
 const VALUE_KEY: &str = "muster-error-value";
 const RECOVERABLE_URL: &str =
     "type.googleapis.com/hashicorp.nomad.plugins.shared.structs.RecoverableError";
@@ -26,7 +26,7 @@ const NOT_RUNNING: &str = "task-not-running";
 const STILL_RUNNING: &str = "task-still-running";
 const UNKNOWN_SIGNAL: &str = "unknown-signal";
 
-/// The error model of gRPC, in which details travel.
+/// The error model of gRPC, which contains the details.
 #[derive(Clone, PartialEq, Message)]
 struct RichStatus {
     #[prost(int32, tag = "1")]
@@ -45,7 +45,7 @@ fn with_kind(mut status: Status, kind: &'static str) -> Status {
 }
 
 fn with_value(mut status: Status, value: &str) -> Status {
-    // A value that is no header text is left out; the reader then has the message only.
+    // A value that is no valid header text is left out; then the reader has only the message.
     if let Ok(value) = MetadataValue::try_from(value) {
         status.metadata_mut().insert(VALUE_KEY, value);
     }
@@ -68,7 +68,7 @@ fn value(status: &Status) -> &str {
         .unwrap_or_default()
 }
 
-/// A driver's failure on its way to the host.
+/// Converts a driver's failure to a status for the host.
 pub(crate) fn from_driver_error(error: &DriverError) -> Status {
     match error {
         DriverError::Unavailable { .. } => Status::unavailable(error.to_string()),
@@ -125,8 +125,8 @@ pub(crate) fn to_driver_error(call: &'static str, status: &Status) -> DriverErro
     }
 }
 
-/// The transport gives its own failures the error that caused them, whatever code it picks. A
-/// status that the driver sent has none.
+/// Whether the status reports a broken connection. The transport attaches the causing error to its own failures,
+/// whatever code it picks. A status that the driver sent has no such source.
 fn broken_connection(status: &Status) -> bool {
     std::error::Error::source(status).is_some()
 }
@@ -143,7 +143,7 @@ fn recoverable(status: &Status) -> bool {
         })
 }
 
-/// An operation's failure on its way to the host.
+/// Converts an operation's failure to a status for the host.
 pub(crate) fn from_task_error(error: &TaskError) -> Status {
     match error {
         TaskError::NotFound { .. } => with_kind(Status::not_found(TASK_NOT_FOUND), NOT_FOUND),
@@ -176,13 +176,13 @@ pub(crate) fn to_task_error(
         UNKNOWN_SIGNAL => TaskError::UnknownSignal {
             signal: signal.to_owned(),
         },
-        // Nomad's drivers know no kinds; their text is the contract.
+        // Nomad's drivers send no kinds; their text is the contract.
         _ if status.message().contains(TASK_NOT_FOUND) => TaskError::NotFound { task_id },
         _ => to_driver_error(call, status).into(),
     }
 }
 
-/// A failed recovery on its way to the host.
+/// Converts a failed recovery to a status for the host.
 pub(crate) fn from_recover_error(error: &RecoverTaskError) -> Status {
     match error {
         RecoverTaskError::Gone { reason, .. } => {
@@ -220,7 +220,8 @@ pub(crate) fn to_recover_error(task_id: &str, status: &Status) -> RecoverTaskErr
             }
         }
         INVALID_HANDLE => RecoverTaskError::InvalidHandle { reason },
-        // Other hosts give a task up when its recovery fails, so that drivers mean just that.
+        // Other hosts give up a task when its recovery fails, so foreign drivers use a plain failure to mean that the
+        // task is gone.
         _ => match to_driver_error("RecoverTask", status) {
             DriverError::Failed {
                 message,

@@ -24,7 +24,7 @@ mod conformance {
 
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// A mock driver behind a socket of its own, served within this process.
+/// A mock driver that this process serves on a separate socket.
 struct SocketDriver {
     host: MockHost,
     dir: TempDir,
@@ -137,7 +137,7 @@ async fn call_to_a_missing_socket_is_unavailable() {
     );
 }
 
-/// The client is made before the driver is there, and outlives two of its lives.
+/// The client is created before the driver starts, and outlives two driver processes.
 #[tokio::test]
 async fn client_connects_again_after_the_driver_returns() {
     let dir = tempfile::tempdir().unwrap();
@@ -160,7 +160,7 @@ async fn client_connects_again_after_the_driver_returns() {
     }
 }
 
-/// More waits than the HTTP library allows by default must not keep a stop from coming through.
+/// More waits than the HTTP library allows by default must not block a stop.
 #[tokio::test]
 async fn three_hundred_waits_hold_up_no_other_call() {
     let subject = SocketDriver::new();
@@ -254,7 +254,7 @@ async fn missing_function_is_unsupported() {
     assert_eq!(network, Err(DriverError::unsupported("CreateNetwork")));
 }
 
-/// A driver that does not say how far a task gets has no such function; one that does is heard.
+/// A driver that does not report the reach of tasks returns "unsupported"; the reach of any other driver is returned.
 #[tokio::test]
 async fn task_reach_is_exposed_over_plugin_protocol() {
     let dir = tempfile::tempdir().unwrap();
@@ -277,7 +277,7 @@ async fn task_reach_is_exposed_over_plugin_protocol() {
     assert_eq!(answers, [[Err(silent)].as_slice(), &reaches].concat());
 }
 
-/// A caller that hangs up in the middle of a start leaves a whole task, not half of one.
+/// A caller that hangs up during a start leaves a complete task, not a partial one.
 #[tokio::test]
 async fn start_goes_on_when_the_caller_hangs_up() {
     let subject = SocketDriver::new();

@@ -1,9 +1,8 @@
-//! Checks configurations against a schema, and gives them the shape it describes.
+//! Checks configurations against a schema, and gives them the shape of the schema.
 //!
-//! A configuration comes as JSON in the form that HCL has there: an attribute is an entry; a nested
-//! block is an object, or a list of objects where there may be several; a block's labels are entries
-//! around it. The answer holds every name of the schema, with null for what is absent, which is what
-//! drivers of Nomad are sent.
+//! A configuration is JSON in the form that HCL defines. An attribute is an entry. A nested block is an object, or a
+//! list of objects if several are allowed. The labels of a block are entries around it. The result contains every name
+//! of the schema, with null for an absent value. Nomad's drivers receive this form.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +14,7 @@ use super::path::Path;
 use super::{ConfigFault, SchemaError, Spec};
 use crate::limits::SCHEMA_DEPTH_MAX;
 
-/// A schema whose types and literals are understood.
+/// A schema with parsed types and literals.
 #[derive(Clone, Debug)]
 pub struct Schema {
     root: Node,
@@ -56,7 +55,7 @@ enum Node {
     Literal(Value),
 }
 
-/// One nested block: its labels, where it is, what it holds.
+/// One nested block: its labels, its path and its content.
 struct NestedBlock<'a> {
     labels: Vec<&'a str>,
     field: String,
@@ -64,23 +63,22 @@ struct NestedBlock<'a> {
 }
 
 impl Schema {
-    /// Understands `spec`.
+    /// Parses `spec`.
     ///
     /// # Errors
     ///
-    /// [`SchemaError`] when a type or a literal in it is no such thing, or it is too deep: a mistake
-    /// of the driver.
+    /// [`SchemaError`] when `spec` has an invalid type or literal, or is too deep. Each is a mistake of the driver.
     pub fn new(spec: &Spec) -> Result<Self, SchemaError> {
         Ok(Self {
             root: compile(spec, &Path::Root("schema"), 0)?,
         })
     }
 
-    /// `config` in the shape of the schema; null is an empty one. `name` is what faults call it.
+    /// Returns `config` in the shape of the schema; null is an empty configuration. Faults use `name` for `config`.
     ///
     /// # Errors
     ///
-    /// Everything that is wrong with it, each with the field it is about.
+    /// All faults of the configuration, each with the path of its field.
     pub fn decode(&self, name: &str, config: &Value) -> Result<Value, Vec<ConfigFault>> {
         let path = Path::Root(name);
         let mut faults = Vec::new();
@@ -190,7 +188,7 @@ fn compile_all(items: &[Spec], path: &Path<'_>, depth: usize) -> Result<Vec<Node
 }
 
 impl Node {
-    /// A whole body: what nothing in the schema asks for is a fault.
+    /// Decodes a whole body. An entry that the schema does not name is a fault.
     fn body(
         &self,
         body: &Map<String, Value>,
@@ -209,7 +207,7 @@ impl Node {
         self.read(body, path, faults)
     }
 
-    /// The names that it reads of its body.
+    /// Collects the names that this node reads from its body.
     fn names<'a>(&'a self, names: &mut BTreeSet<&'a str>) {
         match self {
             Self::Object(fields) => fields.values().for_each(|node| node.names(names)),
@@ -343,7 +341,7 @@ fn read_map(
     Value::Object(answer)
 }
 
-/// Puts `value` below `labels`; `false` if there was one.
+/// Inserts `value` below `labels`; returns `false` if a value existed there.
 fn insert(map: &mut Map<String, Value>, labels: &[&str], value: Value) -> bool {
     match labels {
         [] => false,
@@ -366,7 +364,7 @@ fn missing(required: bool, path: &Path<'_>, kind: &Type, faults: &mut Vec<Config
     Value::Null
 }
 
-/// The one block of a name.
+/// Returns the only block with a name.
 fn one<'a>(
     body: &'a Map<String, Value>,
     name: &str,
@@ -388,7 +386,7 @@ fn one<'a>(
     Some(blocks.swap_remove(0))
 }
 
-/// The blocks of a name, each below `labels` labels.
+/// Returns the blocks with a name, each below `labels` labels.
 fn found<'a>(
     body: &'a Map<String, Value>,
     name: &str,

@@ -1,4 +1,4 @@
-//! The two places where a schema holds HCL expressions: types and literals.
+//! The HCL expressions of a schema: types and literals.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ fn parsed(text: &str) -> Result<Expression, String> {
         .map_err(|error| format!("`{text}` is not an expression: {error}"))
 }
 
-/// The type that a type expression such as `list(map(string))` means.
+/// Returns the type of a type expression such as `list(map(string))`.
 pub(super) fn type_of(text: &str) -> Result<Type, String> {
     read_type(&parsed(text)?).map_err(|reason| format!("type expression `{text}`: {reason}"))
 }
@@ -66,7 +66,7 @@ fn constructed(name: &str, argument: &Expression) -> Result<Type, String> {
     }
 }
 
-/// The value of an expression that holds no names and calls nothing.
+/// Returns the value of an expression without variables and function calls.
 pub(super) fn literal(text: &str) -> Result<Value, String> {
     read_literal(&parsed(text)?).map_err(|reason| format!("literal `{text}`: {reason}"))
 }

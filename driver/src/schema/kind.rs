@@ -1,7 +1,7 @@
-//! Types of attributes, and what values become of them.
+//! The types of attributes, and the conversion of values to them.
 //!
-//! The conversions are those of HCL: numbers, truth values and texts turn into each other where the
-//! text says the same; a list becomes a set; nothing turns into a list.
+//! The conversions are those of HCL. Numbers, booleans and strings convert into each other if the text has the same
+//! value. A list converts to a set. Nothing converts to a list.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -20,7 +20,7 @@ pub(super) enum Type {
     String,
     /// Any number of values of a type.
     List(Box<Type>),
-    /// The same, each at most once.
+    /// Any number of values of a type, each at most once.
     Set(Box<Type>),
     /// Values of a type by name.
     Map(Box<Type>),
@@ -56,7 +56,8 @@ impl fmt::Display for Type {
 }
 
 impl Type {
-    /// `value` as this type. What does not fit is added to `faults`, and null in the answer.
+    /// Converts `value` to this type. A value that does not fit adds a fault to `faults`, and the result has null in
+    /// its place.
     pub(super) fn convert(
         &self,
         value: &Value,
@@ -84,7 +85,7 @@ impl Type {
                     })
                     .collect(),
             )),
-            // A map that was written as a block comes as a list of one.
+            // A map that was written as a block is a list of one object.
             (Self::Map(_), Value::Array(blocks)) => match blocks.as_slice() {
                 [block @ Value::Object(_)] => Some(self.convert(block, path, faults)),
                 _ => None,
@@ -182,7 +183,7 @@ fn as_number(value: &Value) -> Option<Number> {
                 .map(Number::from)
                 .or_else(|_| text.parse::<u64>().map(Number::from));
             number.ok().or_else(|| {
-                // Words such as `inf` are numbers to the parser and to nobody else.
+                // The parser of floats accepts words such as `inf`; HCL has no such numbers.
                 let real = text.parse::<f64>().ok().filter(|real| real.is_finite())?;
                 Some(whole(&Number::from_f64(real)?))
             })

@@ -1,10 +1,10 @@
-//! Where in a configuration something is.
+//! The place of a value in a configuration.
 
 use std::fmt;
 
 use super::ConfigFault;
 
-/// A place, from the outside in: `config.mount[1].source`.
+/// A path from the outside in: `config.mount[1].source`.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Path<'a> {
     Root(&'a str),

@@ -14,7 +14,7 @@ pub struct BlockCounters {
     /// Bytes written.
     pub write_bytes: u64,
     pub writes: u64,
-    /// From when a device was given a request until it was done with it.
+    /// Times from the issue of a request to a device until its completion.
     pub latency: Histogram,
 }
 
@@ -35,19 +35,19 @@ impl AddAssign for BlockCounters {
     }
 }
 
-// SAFETY: 29 words of 64 bits, `repr(C)`, nothing between them.
+// SAFETY: 29 words of 64 bits, `repr(C)`, without padding.
 unsafe impl Plain for BlockCounters {}
 
-/// A request that a device has.
+/// A request that a device is processing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct InFlightRequest {
     pub task: CgroupId,
-    /// When the device was given it, in nanoseconds of the monotonic clock.
+    /// The time at which the device got the request, in nanoseconds of the monotonic clock.
     pub issued_ns: u64,
 }
 
-// SAFETY: two words of 64 bits, `repr(C)`, nothing between them.
+// SAFETY: two words of 64 bits, `repr(C)`, without padding.
 unsafe impl Plain for InFlightRequest {}
 
 /// The kind of a request, by its flags (`enum req_op` in the kernel's `blk_types.h`).
@@ -55,7 +55,7 @@ unsafe impl Plain for InFlightRequest {}
 pub enum Operation {
     Read,
     Write,
-    /// It carries no data: flushes, discards, the driver's own.
+    /// A request without data: flushes, discards, and the driver's own requests.
     Other,
 }
 
@@ -83,7 +83,7 @@ mod tests {
         assert_eq!(size_of::<InFlightRequest>(), 16);
     }
 
-    /// Above the operation stand flags such as "synchronous".
+    /// The bits above the operation are flags such as "synchronous".
     #[test]
     fn only_the_operation_decides() {
         assert_eq!(Operation::of(1 << 11), Operation::Read);

@@ -27,23 +27,23 @@ impl AddAssign for ExecCounters {
     }
 }
 
-// SAFETY: three words of 64 bits, `repr(C)`, nothing between them.
+// SAFETY: three words of 64 bits, `repr(C)`, without padding.
 unsafe impl Plain for ExecCounters {}
 
-/// A process, named so that a reused pid is not taken for it.
+/// A process. The start time distinguishes it from an earlier process with the same pid.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct ProcessName {
     /// The process id in the initial pid namespace.
     pub pid: u64,
-    /// When it was started, in nanoseconds since boot.
+    /// The start of the process, in nanoseconds since boot.
     pub start_boottime_ns: u64,
 }
 
-// SAFETY: two words of 64 bits, `repr(C)`, nothing between them.
+// SAFETY: two words of 64 bits, `repr(C)`, without padding.
 unsafe impl Plain for ProcessName {}
 
-/// Events of processes that are counted once, by place in the table of those that were counted last.
+/// Process events that are counted once. The value is the index in the table of the last counted events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Event {
@@ -55,38 +55,38 @@ pub enum Event {
 }
 
 impl Event {
-    /// How many there are.
+    /// The number of kinds.
     pub const COUNT: u32 = 3;
 }
 
-/// Which event of its kind it is: no two have the same name.
+/// The name of an event among those of its kind. No two events have the same name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct EventName {
-    /// Whose it is; of a fork the child.
+    /// The process of the event; for a fork, the child.
     pub process: ProcessName,
-    /// Which program of the process it starts, as the kernel counts them; 0 of a fork or an end.
+    /// The number of the program that the process starts, as the kernel counts programs; 0 for a fork or an end.
     pub program: u64,
 }
 
-/// How a task's main process ended.
+/// The end of a task's main process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct ExitEntry {
     pub process: ProcessName,
-    /// When it ended, in nanoseconds since boot.
+    /// The end of the process, in nanoseconds since boot.
     pub at_boottime_ns: u64,
-    /// The status that `wait` reports for it.
+    /// The status that `wait` reports for the process.
     pub wait_status: i32,
     /// Zero; makes the size a multiple of eight.
     pub reserved: u32,
 }
 
-// SAFETY: three words of 64 bits and two of 32, `repr(C)`, nothing between them.
+// SAFETY: three words of 64 bits and two of 32, `repr(C)`, without padding.
 unsafe impl Plain for ExitEntry {}
 
-/// `SIGNAL_GROUP_EXIT` of the kernel's `include/linux/sched/signal.h`: the process ends as a whole
-/// and `group_exit_code` is its status.
+/// `SIGNAL_GROUP_EXIT` of the kernel's `include/linux/sched/signal.h`: the process ends as a whole and
+/// `group_exit_code` is its status.
 const SIGNAL_GROUP_EXIT: u32 = 4;
 
 /// Returns the status that `wait` reports for a process.

@@ -1,30 +1,30 @@
-//! How long things took, by powers of two.
+//! Durations, counted by powers of two.
 
 use core::ops::AddAssign;
 
 use crate::Plain;
 
-/// How many buckets there are: up to 4.3 seconds each has its own, above that all share the last.
+/// The number of buckets. Durations up to 4.3 seconds have buckets of their own, and all longer ones share the last.
 pub const BUCKETS: usize = 24;
 
-/// Bits of a time that the first bucket does not look at: it takes all below 1.024 µs.
+/// Bits of a duration that the first bucket ignores. It counts all durations below 1.024 µs.
 const SHIFT: u32 = 10;
 
-/// Times that one CPU, or all together, counted.
+/// The durations that one CPU, or all CPUs together, counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Histogram {
-    /// How many there were, by [`bucket`].
+    /// The number of durations in each [`bucket`].
     pub counts: [u64; BUCKETS],
-    /// All times together, in nanoseconds.
+    /// The sum of all durations, in nanoseconds.
     pub sum_ns: u64,
 }
 
 impl Histogram {
-    /// Counts a time.
+    /// Counts a duration.
     #[inline]
     pub fn record(&mut self, time_ns: u64) {
-        // Always there; written so that the verifier sees it.
+        // The index is always valid. The check lets the verifier see that.
         if let Some(count) = self.counts.get_mut(bucket(time_ns)) {
             *count += 1;
         }
@@ -42,7 +42,7 @@ impl AddAssign for Histogram {
     }
 }
 
-// SAFETY: 25 words of 64 bits, `repr(C)`, nothing between them.
+// SAFETY: 25 words of 64 bits, `repr(C)`, without padding.
 unsafe impl Plain for Histogram {}
 
 /// The bucket that counts `time_ns`.
@@ -52,8 +52,8 @@ pub const fn bucket(time_ns: u64) -> usize {
     const LONGEST: u64 = 1 << (BUCKETS - 2);
     let time = time_ns >> SHIFT;
     let mut rest = if time < LONGEST { time } else { LONGEST };
-    // By halves: the machine of the programs has no instruction that finds the highest bit. The sign of a difference
-    // says which half it is in, for times come in no order that a processor could foresee branches by.
+    // The search halves the range, because eBPF has no instruction that finds the highest bit. The sign of a difference
+    // selects the half, because durations come in an order that a branch predictor could not predict.
     let mut bits = 0;
     let mut step: u32 = 5;
     while step > 0 {
@@ -63,7 +63,7 @@ pub const fn bucket(time_ns: u64) -> usize {
         rest >>= is_above << step;
         bits += is_above << step;
     }
-    // What is left of a time is its highest bit. The sum is below `BUCKETS`, and so below 32.
+    // The remaining value is the highest bit. The sum is below `BUCKETS`, and so below 32.
     ((bits + rest) & 31) as usize
 }
 

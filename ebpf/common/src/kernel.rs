@@ -1,8 +1,7 @@
-//! Where the fields the programs read lie in the running kernel's structures.
+//! Offsets of the fields that the programs read in the running kernel's structures.
 //!
-//! A Rust eBPF object carries no relocations, so the agent looks the offsets up in the kernel's own
-//! type information and writes them into the program's read-only data before it is loaded. The
-//! verifier then knows them as constants.
+//! A Rust eBPF object carries no relocations. So the agent looks the offsets up in the kernel's own type information
+//! and writes them into the program's read-only data before it is loaded. The verifier then knows them as constants.
 
 use crate::Plain;
 
@@ -12,11 +11,11 @@ use crate::Plain;
 pub struct Facts {
     /// Distance of a task's cgroup from the root of the v2 hierarchy, which is 0.
     pub task_level: u64,
-    /// The number by which this load of the programs is switched on.
+    /// The number that makes this load of the programs active.
     pub generation: u64,
-    /// Whether `sched_process_exit` says that the last thread ended (since Linux 6.16): 0 or 1.
+    /// Whether `sched_process_exit` reports that the last thread ended (since Linux 6.16): 0 or 1.
     pub exit_says_group_dead: u64,
-    /// Whether `mark_victim` names the thread's structure (since Linux 6.9) and not its id: 0 or 1.
+    /// Whether `mark_victim` passes the thread's structure (since Linux 6.9) and not its id: 0 or 1.
     pub victim_is_thread: u64,
     /// `task_struct.pid`: the thread's id.
     pub task_pid: u64,
@@ -28,18 +27,18 @@ pub struct Facts {
     pub task_exit_code: u64,
     /// `task_struct.start_boottime`: nanoseconds since boot.
     pub task_start_boottime: u64,
-    /// `task_struct.self_exec_id`: how many programs the process and those that it is descended from have started.
+    /// `task_struct.self_exec_id`: the number of programs that the process and its ancestors have started.
     pub task_self_exec_id: u64,
     /// `task_struct.group_leader`: the process's first thread.
     pub task_group_leader: u64,
-    /// `task_struct.signal`: what the threads of a process share.
+    /// `task_struct.signal`: the state that the threads of a process share.
     pub task_signal: u64,
-    /// `task_struct.sched_info`, in which the count of runs and then the sum of waiting stand; 0 if this kernel does
-    /// not keep them.
+    /// `task_struct.sched_info`, which contains the count of runs and then the total wait; 0 if this kernel does not
+    /// keep them.
     pub task_sched_info: u64,
-    /// `task_struct.se.exec_start`: up to when the thread is charged, or since when it runs.
+    /// `task_struct.se.exec_start`: the time up to which the thread is charged, or since which it runs.
     pub task_exec_start: u64,
-    /// `task_struct.cgroups`: the set of cgroups the thread is in.
+    /// `task_struct.cgroups`: the set of cgroups that the thread is in.
     pub task_cgroups: u64,
     /// `signal_struct.live`: threads that have not begun to exit.
     pub signal_live: u64,
@@ -55,15 +54,15 @@ pub struct Facts {
     pub cgroup_ancestors: u64,
     /// `cgroup.kn`: the directory.
     pub cgroup_kn: u64,
-    /// Where a `cgroup` has its side of the cpu controller (`subsys`); 0 if this kernel has none.
+    /// The position of the cpu controller's state in a `cgroup` (`subsys`); 0 if this kernel has no such controller.
     pub cgroup_cpu: u64,
-    /// The same of the memory controller.
+    /// The same for the memory controller.
     pub cgroup_memory: u64,
-    /// The same of the pids controller.
+    /// The same for the pids controller.
     pub cgroup_pids: u64,
     /// `cgroup.psi`: pressure; 0 if this kernel keeps none.
     pub cgroup_psi: u64,
-    /// `task_group.cfs_bandwidth.nr_periods`, of 32 bits, and behind it `nr_throttled`.
+    /// `task_group.cfs_bandwidth.nr_periods`, of 32 bits, which `nr_throttled` follows.
     pub group_periods: u64,
     /// `task_group.cfs_bandwidth.throttled_time`, in nanoseconds.
     pub group_throttled_time: u64,
@@ -75,15 +74,15 @@ pub struct Facts {
     pub memory_max: u64,
     /// `mem_cgroup.swap.usage`; 0 if this kernel does not count it.
     pub memory_swap: u64,
-    /// `mem_cgroup.kmem.usage`; 0 if this kernel does not count it apart.
+    /// `mem_cgroup.kmem.usage`; 0 if this kernel does not count it separately.
     pub memory_kernel: u64,
     /// `mem_cgroup.memory_events`, by [`MEMORY_EVENTS`](crate::group::MEMORY_EVENTS).
     pub memory_events: u64,
     /// `pids_cgroup.counter`.
     pub pids_counter: u64,
-    /// `psi_group.total`: what averages are made of.
+    /// `psi_group.total`: the totals from which averages are computed.
     pub psi_total: u64,
-    /// `sock.sk_cgrp_data.cgroup`: the v2 cgroup of who made the socket.
+    /// `sock.sk_cgrp_data.cgroup`: the v2 cgroup of the process that made the socket.
     pub sock_cgroup: u64,
     /// `sock.sk_protocol`, of 16 bits.
     pub sock_protocol: u64,
@@ -91,15 +90,15 @@ pub struct Facts {
     pub sock_has_mark: u64,
     /// Whether the `io` controller is in the v2 hierarchy: 0 or 1.
     pub io_is_v2: u64,
-    /// `request.bio`: the first part of what it reads or writes; 0 if this kernel has another block layer.
+    /// `request.bio`: the first part of the request's data; 0 if this kernel has another block layer.
     pub request_bio: u64,
-    /// `request.__data_len`: bytes that are not done, of 32 bits.
+    /// `request.__data_len`: bytes that are not completed, of 32 bits.
     pub request_data_len: u64,
     /// `request.cmd_flags`: operation and flags, of 32 bits.
     pub request_cmd_flags: u64,
-    /// `bio.bi_blkg`: a cgroup's side of a device; 0 if this kernel has none.
+    /// `bio.bi_blkg`: a cgroup's state of a device; 0 if this kernel has none.
     pub bio_blkg: u64,
-    /// `blkcg_gq.blkcg`: the cgroup's side of block I/O.
+    /// `blkcg_gq.blkcg`: the cgroup's state of block I/O.
     pub blkg_blkcg: u64,
     /// `blkcg.css.cgroup`.
     pub blkcg_cgroup: u64,
@@ -107,11 +106,11 @@ pub struct Facts {
     pub kernfs_node_id: u64,
 }
 
-/// Words in [`Facts`].
+/// The number of words in [`Facts`].
 pub const FACTS_WORDS: usize = size_of::<Facts>() / size_of::<u64>();
 
 impl Facts {
-    /// The same as words, in the order of the fields.
+    /// Returns the facts as words, in the order of the fields.
     #[must_use]
     pub fn words(&self) -> [u64; FACTS_WORDS] {
         // SAFETY: the structure is words of 64 bits, `repr(C)`.
@@ -119,7 +118,7 @@ impl Facts {
     }
 }
 
-// SAFETY: 47 words of 64 bits, `repr(C)`, nothing between them.
+// SAFETY: 47 words of 64 bits, `repr(C)`, without padding.
 unsafe impl Plain for Facts {}
 
 #[cfg(test)]

@@ -1,20 +1,20 @@
 //! Networks of allocations: host veths, and ports of the machine that lead through them.
 //!
-//! An allocation with a network of its own is reached through a *host veth*, the machine's end of its pair of
-//! devices. A *published* port of the machine leads to a port behind a host veth. Which exchange came by a
-//! published port is kept as a *passage*, so that its answers show the address that was called.
+//! An allocation with a network of its own is reached through a *host veth*, the machine's end of its pair of devices.
+//! A *published* port of the machine leads to a port behind a host veth. Each exchange by a published port is recorded
+//! in a [`NatEntry`], so that its answers show the called address.
 
 use crate::Plain;
 
-/// The address by which allocations know their machine, and by which the machine's loopback addresses
-/// reach them. Every host veth has it; it is link-local, so that it collides with no network.
+/// The address under which allocations reach their machine, and from which the machine's loopback clients reach
+/// allocations. Every host veth has it. It is link-local, so that it collides with no network.
 pub const GATEWAY: [u8; 4] = [169, 254, 1, 1];
 
 /// A host veth, by the number of its device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct HostVethEntry {
-    /// The allocation's address: no other may come through it.
+    /// The allocation's address. Packets with another source address are dropped.
     pub address: [u8; 4],
 }
 
@@ -31,18 +31,18 @@ pub struct PublishedKey {
     pub pad: u8,
 }
 
-/// Where a published port leads.
+/// The destination of a published port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct PublishedPort {
     pub address: [u8; 4],
-    /// The number of its host veth's device.
+    /// The number of the device of the allocation's host veth.
     pub host_veth: u32,
-    /// Its port, in the order of the machine.
+    /// The allocation's port, in the order of the machine.
     pub port: u16,
     /// The hardware address behind the host veth.
     pub inside_mac: [u8; 6],
-    /// The host veth's own.
+    /// The hardware address of the host veth itself.
     pub host_veth_mac: [u8; 6],
     /// Zero.
     pub pad: u16,
@@ -53,7 +53,7 @@ pub struct PublishedPort {
 #[repr(C)]
 pub struct NatKey {
     pub inside: [u8; 4],
-    /// The address that it answers to.
+    /// The address that the allocation answers to.
     pub client: [u8; 4],
     pub inside_port: u16,
     pub client_port: u16,
@@ -72,7 +72,7 @@ pub struct NatEntry {
     pub client: [u8; 4],
     /// The port that was called.
     pub port: u16,
-    /// 1 if the client is on this machine or behind the same host veth: its answers are turned back at the host veth.
+    /// 1 if the client is on this machine or behind the same host veth. Its answers are then returned at the host veth.
     pub returns: u16,
     /// The number of the host veth's device.
     pub host_veth: u32,
@@ -80,13 +80,13 @@ pub struct NatEntry {
 
 // SAFETY: four bytes.
 unsafe impl Plain for HostVethEntry {}
-// SAFETY: 4, 2, 1 and 1 bytes, `repr(C)`, nothing between them.
+// SAFETY: 4, 2, 1 and 1 bytes, `repr(C)`, without padding.
 unsafe impl Plain for PublishedKey {}
-// SAFETY: 4, 4, 2, 6, 6 and 2 bytes, `repr(C)`, nothing between them.
+// SAFETY: 4, 4, 2, 6, 6 and 2 bytes, `repr(C)`, without padding.
 unsafe impl Plain for PublishedPort {}
-// SAFETY: 4, 4, 2, 2, 1 and 3 bytes, `repr(C)`, nothing between them.
+// SAFETY: 4, 4, 2, 2, 1 and 3 bytes, `repr(C)`, without padding.
 unsafe impl Plain for NatKey {}
-// SAFETY: 4, 4, 2, 2 and 4 bytes, `repr(C)`, nothing between them.
+// SAFETY: 4, 4, 2, 2 and 4 bytes, `repr(C)`, without padding.
 unsafe impl Plain for NatEntry {}
 
 #[cfg(test)]

@@ -6,8 +6,8 @@ use crate::{CgroupId, Plain};
 
 /// The counters of one CPU for one task.
 ///
-/// Bytes are those of IP packets, header included. A packet that the card cuts up or put together
-/// (segmentation offload) counts as many packets as it has segments; its bytes hold one header.
+/// Bytes are those of IP packets, header included. A packet that the network card splits or merges (segmentation
+/// offload) counts as many packets as it has segments. Its bytes include only one header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct NetCounters {
@@ -17,19 +17,19 @@ pub struct NetCounters {
     /// Bytes sent.
     pub egress_bytes: u64,
     pub egress_packets: u64,
-    /// Packets to the task that its policy refused; they are in neither count above.
+    /// Packets to the task that its policy refused. They are not in the counts above.
     pub ingress_denied: u64,
     /// Packets of the task that its policy refused.
     pub egress_denied: u64,
-    /// Packets to the task above the rate that it may receive; they are in no other count.
+    /// Packets to the task above the rate at which it may receive. They are in no other count.
     pub ingress_limited: u64,
-    /// Packets of the task above the rate that it may send.
+    /// Packets of the task above the rate at which it may send.
     pub egress_limited: u64,
-    /// TCP connections that the task opened, and that came about.
+    /// Established TCP connections that the task opened.
     pub tcp_opened: u64,
-    /// TCP connections to the task that came about.
+    /// Established TCP connections to the task.
     pub tcp_accepted: u64,
-    /// TCP segments that were sent once more because no answer came.
+    /// TCP segments that were retransmitted because no answer came.
     pub tcp_retransmits: u64,
 }
 
@@ -62,57 +62,57 @@ impl AddAssign for NetCounters {
     }
 }
 
-// SAFETY: eleven words of 64 bits, `repr(C)`, nothing between them.
+// SAFETY: eleven words of 64 bits, `repr(C)`, without padding.
 unsafe impl Plain for NetCounters {}
 
 /// The state that one CPU keeps of one task's traffic.
 ///
-/// Nearly all packets meet the rule that the one before met, so its count is kept here, where the packet is counted
-/// anyway, and is added to the rule's own counters when a packet meets another.
+/// Nearly all packets match the same rule as the packet before. So the rule's count is cached here, where the packet is
+/// counted anyway. It is added to the rule's own counters when a packet matches another rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Traffic {
     pub counters: NetCounters,
-    /// The rule met last, by the [`Direction`](crate::policy::Direction) of its policy.
+    /// The rule that matched last, by the [`Direction`](crate::policy::Direction) of its policy.
     pub met: [RuleHit; 2],
 }
 
-/// A rule of a task's policy and what it counted since another was met.
+/// A rule of a task's policy, and its counts since another rule matched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct RuleHit {
-    /// The policy; 0 if nothing was met.
+    /// The policy; 0 before the first match.
     pub policy: u32,
-    /// The rule's number in it.
+    /// The rule's number in the policy.
     pub rule: u32,
-    /// Packets that met it.
+    /// Packets that matched the rule.
     pub packets: u64,
-    /// Their bytes, IP headers included.
+    /// Bytes of those packets, IP headers included.
     pub bytes: u64,
 }
 
 impl AddAssign for Traffic {
-    /// Adds the counters. Rules of two CPUs are not the same, so there is no sum of them.
+    /// Adds the counters. The cached rules of two CPUs may differ, so they are not added.
     fn add_assign(&mut self, other: Self) {
         self.counters += other.counters;
     }
 }
 
-// SAFETY: words of 64 bits and two of 32 beside each other, `repr(C)`, nothing between them.
+// SAFETY: words of 64 bits and pairs of 32-bit words, `repr(C)`, without padding.
 unsafe impl Plain for Traffic {}
 
-/// A slot: the traffic of a task that is found by number.
+/// A slot: the traffic of a task that is found by its slot number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct NetSlot {
-    /// Whose it is; 0 if nobody's.
+    /// The owner; 0 without an owner.
     pub task: CgroupId,
-    /// The counters of one CPU for its traffic.
+    /// The counters of one CPU for the owner's traffic.
     pub traffic: Traffic,
 }
 
 impl AddAssign for NetSlot {
-    /// Adds another CPU's part of the same slot.
+    /// Adds another CPU's counters of the same slot.
     fn add_assign(&mut self, other: Self) {
         let Self { task, traffic } = other;
         self.task = self.task.max(task);
@@ -120,7 +120,7 @@ impl AddAssign for NetSlot {
     }
 }
 
-// SAFETY: a word before what is plain itself and begins with one, `repr(C)`, nothing between them.
+// SAFETY: a word of 64 bits and a `Plain` type that begins with one, `repr(C)`, without padding.
 unsafe impl Plain for NetSlot {}
 
 /// The number of TCP in a socket's protocol (`IPPROTO_TCP`). Other kinds of sockets share the states.
@@ -128,15 +128,15 @@ pub const PROTOCOL_TCP: u16 = 6;
 
 /// The state of a TCP connection (`enum` in the kernel's `tcp_states.h`).
 pub mod tcp_state {
-    /// Both sides have agreed.
+    /// The connection is established.
     pub const ESTABLISHED: i32 = 1;
-    /// This side asked.
+    /// This side sent a request to connect.
     pub const SYN_SENT: i32 = 2;
-    /// The other side asked.
+    /// The other side sent a request to connect.
     pub const SYN_RECV: i32 = 3;
 
-    /// There is no connection: TCP before and after it, and sockets of datagrams without a place of their own to send
-    /// to.
+    /// There is no connection. TCP sockets have this state before and after a connection, and datagram sockets while
+    /// they are not connected.
     pub const CLOSE: u32 = 7;
 
     const FIN_WAIT1: u32 = 4;
@@ -145,7 +145,7 @@ pub mod tcp_state {
     const LAST_ACK: u32 = 9;
     const CLOSING: u32 = 11;
 
-    /// States of a connection that came about and has two ends, as bits.
+    /// States of an established connection with two ends, as bits.
     const CONNECTED: u32 = 1 << ESTABLISHED
         | 1 << FIN_WAIT1
         | 1 << FIN_WAIT2
@@ -153,7 +153,7 @@ pub mod tcp_state {
         | 1 << LAST_ACK
         | 1 << CLOSING;
 
-    /// Whether a socket in this state has a connection, to one other place.
+    /// Whether a socket in this state is connected to one peer.
     #[must_use]
     #[inline]
     pub const fn is_connected(state: u32) -> bool {

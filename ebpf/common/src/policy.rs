@@ -1,15 +1,14 @@
 //! The packets that a task may send and receive, compiled for the packet path.
 //!
-//! A policy is for one direction. Its rules are gone by the time a packet comes: for each prefix of
-//! addresses that a rule names there is a [`Leaf`], found by longest match, and it leads to sorted
-//! [`Interval`]s over what else a rule may ask for. That is one number, [`key`]: the class of the
-//! protocol and the port, or type and code. A verdict costs one look-up in a trie and a binary
-//! search, however many rules there are. The agent writes a new policy beside the old one and then
-//! changes the task's [`TaskPolicyRef`], so a packet meets one or the other, never a mixture.
+//! A policy is for one direction. It is compiled before a packet comes. Each prefix of addresses that a rule names has
+//! a [`Leaf`], found by longest match. The leaf leads to sorted [`Interval`]s over the other properties that a rule may
+//! match. These are one number, [`key`]: the class of the protocol and the port, or type and code. A verdict costs one
+//! look-up in a trie and a binary search, for any number of rules. The agent writes a new policy next to the old one
+//! and then changes the task's [`TaskPolicyRef`]. So a packet is judged by one or the other, never by a mixture.
 
 use crate::{CgroupId, Plain};
 
-/// Which way a packet goes, as seen by the task.
+/// The direction of a packet, as seen by the task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Direction {
@@ -17,7 +16,7 @@ pub enum Direction {
     Egress = 1,
 }
 
-/// Protocols that rules tell apart.
+/// Protocols that rules distinguish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Class {
@@ -29,13 +28,13 @@ pub enum Class {
     Icmp = 2,
     /// `ICMPv6`; the detail is type and code.
     Icmpv6 = 3,
-    /// Any other, and every packet that does not show its ports: fragments after the first, cut
-    /// headers. Only rules for all protocols match it. The detail is 0.
+    /// Any other protocol, and every packet that does not show its ports: fragments after the first, cut headers. Only
+    /// rules for all protocols match it. The detail is 0.
     Other = 4,
 }
 
 impl Class {
-    /// How many there are.
+    /// The number of classes.
     pub const COUNT: u32 = 5;
 }
 
@@ -67,13 +66,13 @@ impl Verdict {
     const UNLESS_HELD: u32 = 1 << 29;
     const RULE: u32 = (1 << 24) - 1;
 
-    /// The rule of a packet to another allocation's port that this one has not declared.
+    /// The rule of a packet to a port that another allocation has not declared.
     pub const PRIVATE_PORT: u32 = Self::RULE;
     /// The rule of a packet for which there is no policy although there should be one.
     pub const NO_POLICY: u32 = Self::RULE - 1;
     /// The rule of a packet to a port of the node that an allocation holds.
     pub const HELD_PORT: u32 = Self::RULE - 2;
-    /// How many rules a policy can have.
+    /// The maximum number of rules of a policy.
     pub const RULES_MAX: u32 = Self::RULE - 2;
 
     /// The verdict of the rule with number `rule`.
@@ -85,8 +84,8 @@ impl Verdict {
         Self(allow | log | (rule & Self::RULE))
     }
 
-    /// The same verdict for those ports of the node alone that no allocation holds. A packet to one that is held passes
-    /// by the rule [`Self::HELD_PORT`].
+    /// The same verdict, restricted to ports of the node that no allocation holds. A packet to a held port passes by
+    /// the rule [`Self::HELD_PORT`].
     #[must_use]
     #[inline]
     pub const fn unless_held(self) -> Self {
@@ -107,7 +106,7 @@ impl Verdict {
         self.0 & Self::ALLOW != 0
     }
 
-    /// Whether it is told.
+    /// Whether the verdict is reported to the agent.
     #[must_use]
     #[inline]
     pub const fn is_reported(self) -> bool {
@@ -126,12 +125,12 @@ impl Verdict {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct TaskPolicyRef {
-    /// The task. The kernel may give what holds this value to another task while a program copies it: it is written
-    /// first and compared last.
+    /// The task. The kernel may give the map entry of this value to another task while a program copies it. So the id
+    /// is written first and compared last.
     pub task: CgroupId,
-    /// The policy of what it receives.
+    /// The policy for packets that the task receives.
     pub ingress: u32,
-    /// The policy of what it sends.
+    /// The policy for packets that the task sends.
     pub egress: u32,
     /// Bits of [`INGRESS_OPEN`], [`EGRESS_OPEN`], [`BEHIND_HOST_VETH`], [`INGRESS_LIMITED`] and [`EGRESS_LIMITED`].
     pub flags: u64,
@@ -148,7 +147,7 @@ impl TaskPolicyRef {
         }
     }
 
-    /// Whether nothing that can be an answer is refused in `direction`.
+    /// Whether no possible answer is refused in `direction`.
     #[must_use]
     #[inline]
     pub const fn is_open(&self, direction: Direction) -> bool {
@@ -161,7 +160,7 @@ impl TaskPolicyRef {
 }
 
 impl TaskPolicyRef {
-    /// Whether what goes in `direction` has a rate.
+    /// Whether packets in `direction` have a rate limit.
     #[must_use]
     #[inline]
     pub const fn is_limited(&self, direction: Direction) -> bool {
@@ -184,14 +183,14 @@ impl TaskPolicyRef {
 pub const INGRESS_OPEN: u64 = 1;
 /// All traffic that the task sends is allowed.
 pub const EGRESS_OPEN: u64 = 2;
-/// The task's allocation has a network of its own: from outside only declared ports are reached.
+/// The task's allocation has a network of its own. Peers outside of it reach only declared ports.
 pub const BEHIND_HOST_VETH: u64 = 4;
-/// The traffic that the task receives has a rate.
+/// The traffic that the task receives has a rate limit.
 pub const INGRESS_LIMITED: u64 = 8;
-/// The traffic that the task sends has a rate.
+/// The traffic that the task sends has a rate limit.
 pub const EGRESS_LIMITED: u64 = 16;
 
-/// The part of a trie's key after the length of the prefix, IPv4.
+/// The part of a trie's key after the prefix length, for IPv4.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(C)]
 pub struct AddressKey4 {
@@ -200,7 +199,7 @@ pub struct AddressKey4 {
     pub address: [u8; 4],
 }
 
-/// The part of a trie's key after the length of the prefix, IPv6.
+/// The part of a trie's key after the prefix length, for IPv6.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(C)]
 pub struct AddressKey6 {
@@ -212,35 +211,35 @@ pub struct AddressKey6 {
 /// Bits of the policy's number in front of the address in a prefix.
 pub const POLICY_BITS: u32 = 32;
 
-/// A whole key of the trie of IPv4, as user space writes it.
+/// A whole key of the IPv4 trie, as user space writes it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(C)]
 pub struct LeafKey4 {
-    /// [`POLICY_BITS`] and those of the address.
+    /// [`POLICY_BITS`] plus the prefix bits of the address.
     pub prefix_len: u32,
     pub place: AddressKey4,
 }
 
-/// A whole key of the trie of IPv6, as user space writes it.
+/// A whole key of the IPv6 trie, as user space writes it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(C)]
 pub struct LeafKey6 {
-    /// [`POLICY_BITS`] and those of the address.
+    /// [`POLICY_BITS`] plus the prefix bits of the address.
     pub prefix_len: u32,
     pub place: AddressKey6,
 }
 
-/// Where the intervals of a prefix are.
+/// The position of a prefix's intervals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Leaf {
-    /// The first one's index.
+    /// The index of the first interval.
     pub first: u32,
-    /// How many there are; at least one.
+    /// The number of intervals; at least one.
     pub count: u32,
 }
 
-/// Keys from `start` to the next interval's have this verdict.
+/// An interval of keys with one verdict, from `start` to the start of the next interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(C)]
 pub struct Interval {
@@ -252,10 +251,11 @@ pub struct Interval {
 /// Intervals that one policy may have for one prefix.
 pub const LEAF_INTERVALS_MAX: u32 = 65_536;
 
-/// The verdict for `key` among `leaf`'s intervals, of which `at` reads one. No interval refuses.
+/// Returns the verdict for `key` among `leaf`'s intervals. `at` reads one interval. Without an interval the packet is
+/// refused.
 ///
-/// The first interval starts at key 0. The search has no branch that depends on what it reads: the
-/// kernel's verifier follows every branch, and one in each step would be too many for it.
+/// The first interval starts at key 0. The search has no branch that depends on the read values. The kernel's verifier
+/// follows every branch, and one in each step would exceed its limit.
 #[must_use]
 #[inline]
 pub fn search(leaf: Leaf, key: u32, at: impl FnMut(u32) -> Option<Interval>) -> Verdict {
@@ -271,7 +271,7 @@ pub fn search(leaf: Leaf, key: u32, at: impl FnMut(u32) -> Option<Interval>) -> 
     found.unwrap_or(refused)
 }
 
-/// Nearly all policies have no more intervals for a prefix.
+/// Nearly all policies have at most this number of intervals for a prefix.
 const FEW: u32 = 16;
 
 /// Searches the first 2 to the power of `STEPS` intervals.
@@ -281,8 +281,8 @@ fn halve<const STEPS: u32>(
     key: u32,
     mut at: impl FnMut(u32) -> Option<Interval>,
 ) -> Option<Verdict> {
-    // All numbers here are far below 2 to the power of 31, so the sign of a difference says which is less.
-    // The interval at `low` starts at or before the key, all the time.
+    // All numbers here are far below 2 to the power of 31, so the sign of a difference shows which one is less. The
+    // interval at `low` always starts at or before the key.
     let mut low = 0_u32;
     for step in (0..STEPS).rev() {
         let probe = low + (1 << step);
@@ -294,19 +294,19 @@ fn halve<const STEPS: u32>(
     at(leaf.first + low).map(|interval| Verdict(interval.verdict))
 }
 
-/// Datagrams between a task and one other place, and echoes of ICMP: answers to what one side was
-/// allowed to begin.
+/// A flow: datagrams, or echoes of ICMP, between a task and one peer. A flow lets answers pass to an exchange that one
+/// side was allowed to begin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct FlowKey {
     pub task: CgroupId,
-    /// The other place, IPv4 mapped into IPv6.
+    /// The peer's address, IPv4 mapped into IPv6.
     pub remote: [u8; 16],
-    /// Its port, in the order of the machine; 0 for an echo.
+    /// The peer's port, in the order of the machine; 0 for an echo.
     pub remote_port: u16,
     /// The task's port, or the echo's id.
     pub local_port: u16,
-    /// The [`Direction`] that began it.
+    /// The [`Direction`] that began the exchange.
     pub direction: u8,
     /// The [`Class`].
     pub class: u8,
@@ -314,7 +314,7 @@ pub struct FlowKey {
     pub pad: u16,
 }
 
-/// A port that others may use without being asked for a policy of ports.
+/// A declared port, which other allocations may use if their policies allow it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct PortKey {
@@ -323,8 +323,7 @@ pub struct PortKey {
     pub port: u64,
 }
 
-/// In the place of a task in [`PortKey`]: the port is one of the node's own, and some task holds it. No cgroup has this
-/// number.
+/// The value in place of a task in [`PortKey`] for a port of the node that some task holds. No cgroup has this number.
 pub const NODE: CgroupId = 0;
 
 /// The key of a rule's counters.
@@ -333,16 +332,16 @@ pub const NODE: CgroupId = 0;
 pub struct RuleKey {
     pub task: CgroupId,
     pub policy: u32,
-    /// The rule's number in it.
+    /// The rule's number in the policy.
     pub rule: u32,
 }
 
-/// A rule, to which the agent keeps what its name is known by.
+/// The key of the hash of a rule's name, which the agent stores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(C)]
 pub struct NameKey {
     pub policy: u32,
-    /// The rule's number in it.
+    /// The rule's number in the policy.
     pub rule: u32,
 }
 
@@ -351,9 +350,9 @@ pub struct NameKey {
 #[repr(C)]
 pub struct CarriedKey {
     pub task: CgroupId,
-    /// The key of the rule's name.
+    /// The hash of the rule's name.
     pub name: u64,
-    /// The [`Direction`] of its policy.
+    /// The [`Direction`] of the rule's policy.
     pub direction: u64,
 }
 
@@ -361,9 +360,9 @@ pub struct CarriedKey {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct CarriedCounters {
-    /// Packets that met it.
+    /// Packets that matched the rule.
     pub packets: u64,
-    /// Their bytes, IP headers included.
+    /// Bytes of those packets, IP headers included.
     pub bytes: u64,
 }
 
@@ -371,11 +370,11 @@ pub struct CarriedCounters {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct RuleCounters {
-    /// Packets that met it.
+    /// Packets that matched the rule.
     pub packets: u64,
-    /// Their bytes, IP headers included.
+    /// Bytes of those packets, IP headers included.
     pub bytes: u64,
-    /// When one of them was last told, in nanoseconds of the monotonic clock.
+    /// The time of the last reported packet, in nanoseconds of the monotonic clock.
     pub told_ns: u64,
 }
 
@@ -392,20 +391,20 @@ impl core::ops::AddAssign for RuleCounters {
     }
 }
 
-/// A verdict that is told: every refusal, and what a rule with `log` let pass, at most one of a
-/// rule, task and CPU in [`TELL_EVERY_NS`].
+/// A reported verdict: every refusal, and every passed packet of a rule with `log`. At most one is reported for a rule,
+/// task and CPU in [`TELL_EVERY_NS`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct VerdictEvent {
-    /// When, in nanoseconds of the monotonic clock.
+    /// The time of the verdict, in nanoseconds of the monotonic clock.
     pub at_ns: u64,
     pub task: CgroupId,
     pub policy: u32,
     /// The [`Verdict`].
     pub verdict: u32,
-    /// The other place, IPv4 mapped into IPv6.
+    /// The peer's address, IPv4 mapped into IPv6.
     pub remote: [u8; 16],
-    /// Its port; 0 without ports.
+    /// The peer's port; 0 without ports.
     pub remote_port: u16,
     /// The task's port; 0 without ports and before a connection has one.
     pub local_port: u16,
@@ -422,17 +421,17 @@ pub struct VerdictEvent {
 /// Least time between two events of one rule, task and CPU.
 pub const TELL_EVERY_NS: u64 = 10_000_000;
 
-/// How long the other side of a datagram may answer it: what Linux's connection tracking gives a
-/// stream of datagrams.
+/// Time in which the other side may answer a datagram. Linux's connection tracking uses the same time for a stream of
+/// datagrams.
 pub const FLOW_NS: u64 = 120_000_000_000;
 
-/// How old a flow's time may get before it is written again.
+/// Age of a flow's time from which on it is written again.
 pub const FLOW_RENEW_NS: u64 = 1_000_000_000;
 
 /// The state that is kept with a socket.
 ///
-/// Of a TCP connection that came about, the verdict is the same for each packet until a task's policies change: it is
-/// kept for as long as the agent has not counted another change of them.
+/// For an established TCP connection the verdict is the same for each packet until a task's policies change. It is
+/// cached until the agent counts the next such change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct SocketState {
@@ -440,80 +439,82 @@ pub struct SocketState {
     pub known: u32,
     /// The [`Direction`] in which the connection was begun.
     pub begun: u32,
-    /// The policy that lets its packets pass.
+    /// The policy that lets the connection's packets pass.
     pub policy: u32,
-    /// The rule of it, or [`NO_RULE`].
+    /// The matching rule of the policy, or [`NO_RULE`].
     pub rule: u32,
     pub task: CgroupId,
-    /// Its slot, or [`NO_SLOT`](crate::NO_SLOT).
+    /// The task's slot, or [`NO_SLOT`](crate::NO_SLOT).
     pub slot: u64,
-    /// One more than the changes of policies that were counted before the verdict; 0 is none.
+    /// One more than the number of policy changes before the verdict; 0 means no verdict.
     pub valid: u64,
-    /// Of a UDP socket, what was received and sent last, by [`Direction`].
+    /// The cached verdicts of a UDP socket for received and sent datagrams, by [`Direction`].
     pub datagrams: [CachedDatagram; 2],
 }
 
-/// The verdict on datagrams of IPv4 between two places.
+/// The cached verdict on IPv4 datagrams between two sockets.
 ///
-/// It holds for datagrams with the same addresses, ports and device, while policies do not change, for
-/// [`KEPT_TICKS`]; and within an allocation while the other end's socket is still the one that was looked up.
+/// It applies to datagrams with the same addresses, ports and device, for [`KEPT_TICKS`], while policies do not change.
+/// Within an allocation it also requires that the other end's socket is the one that was looked up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct CachedDatagram {
-    /// Source and destination, as they stand in the header.
+    /// Source and destination, as in the header.
     pub addresses: u64,
-    /// Their ports, as they stand in the header.
+    /// Source and destination port, as in the header.
     pub ports: u32,
     pub device: u32,
-    /// As in [`SocketState::valid`], or [`Self::WRITING`].
+    /// A value as in [`SocketState::valid`], or [`Self::WRITING`].
     pub valid: u64,
-    /// The tick of the kernel's clock from which on it is judged anew.
+    /// The tick of the kernel's clock from which on datagrams are judged anew.
     pub until: u64,
-    /// The policy that lets it pass.
+    /// The policy that lets the datagrams pass.
     pub policy: u32,
-    /// The rule of it, or [`NO_RULE`].
+    /// The matching rule of the policy, or [`NO_RULE`].
     pub rule: u32,
-    /// Whether the task has a rate in this direction: 0 or 1.
+    /// Whether the task has a rate limit in this direction: 0 or 1.
     pub limited: u64,
-    /// The socket at the other end, if that is within the allocation.
+    /// The socket at the other end, if it is in the same allocation.
     pub peer: PeerMark,
 }
 
 impl CachedDatagram {
-    /// In the place of [`Self::valid`]: a CPU writes here, and others do not.
+    /// The value of [`Self::valid`] while a CPU writes here. Other CPUs then do not write.
     pub const WRITING: u64 = u64::MAX;
 }
 
-/// How long a verdict on datagrams is kept: 0.1 to 1 s, as the kernel's clock ticks 1 000 to 100 times a second.
+/// Time for which a verdict on datagrams is cached: 0.1 to 1 s, because the kernel's clock ticks 1 000 to 100 times a
+/// second.
 ///
-/// A flow that is not judged anew does not show in the table of flows that it is alive.
-/// The times there are a second old at most ([`FLOW_RENEW_NS`]) and matter after two minutes.
+/// While a verdict is cached, the flow's time is not renewed in the table of flows. The times there are a second old at
+/// most ([`FLOW_RENEW_NS`]) and only matter after two minutes.
 pub const KEPT_TICKS: u64 = 100;
 
-/// By what a socket that was looked up is known again.
+/// The values by which a socket is recognised later.
 ///
-/// As long as it has the same binding, and does not share it with others, a look-up finds no other one: the kernel lets
-/// nobody bind to a part of what is taken.
+/// As long as the socket keeps the same binding, and does not share it, a look-up finds no other socket. The kernel
+/// lets no socket bind to a part of an address that is taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct PeerMark {
-    /// Where the kernel has it; 0 is none.
+    /// The socket's address in the kernel; 0 means none.
     pub address: u64,
-    /// Its number: no other socket has it in the life of the machine. A socket has one once it was asked for.
+    /// The socket's cookie. No other socket has it until the next boot. The kernel assigns it when it is first
+    /// requested.
     pub cookie: u64,
     /// The first three words of the kernel's `sock_common`: addresses; ports; state, sharing and device.
     pub binding: [u64; 3],
 }
 
 impl PeerMark {
-    /// Words of a socket that are read: up to its number.
+    /// Words of a socket that are read, up to its cookie.
     pub const WORDS: usize = 12;
-    /// In the third word: whether the address is shared (`SO_REUSEADDR`, `SO_REUSEPORT`).
+    /// The bits of the third word for a shared address (`SO_REUSEADDR`, `SO_REUSEPORT`).
     const SHARED: u64 = 0x1f << 24;
-    /// In the third word: the device that it is bound to.
+    /// The bits of the third word for the device that the socket is bound to.
     const DEVICE: u64 = 0xffff_ffff << 32;
 
-    /// The mark of the socket at `address`; `None` if it would not be known again.
+    /// The mark of the socket at `address`; `None` if it could not be recognised later.
     #[must_use]
     #[inline]
     pub const fn new(address: u64, binding: [u64; 3], cookie: u64) -> Option<Self> {
@@ -528,31 +529,31 @@ impl PeerMark {
         })
     }
 
-    /// Whether what begins with `words` is this socket, as it was.
+    /// Whether the socket that begins with `words` is this socket, unchanged.
     #[must_use]
     #[inline]
     pub const fn is(&self, words: &[u64; Self::WORDS]) -> bool {
         let [a, b, c, _, _, _, _, _, _, _, _, cookie] = *words;
         let [kept_a, kept_b, kept_c] = self.binding;
-        // Without branches: they are all alike nearly always.
+        // The comparison has no branches, because all values are nearly always equal.
         (a ^ kept_a) | (b ^ kept_b) | (c ^ kept_c) | (cookie ^ self.cookie) == 0
     }
 }
 
-/// The rule of what passes without being asked for one: both ends are the same allocation's.
+/// The rule of packets that pass without a rule, because both ends belong to the same allocation.
 pub const NO_RULE: u32 = u32::MAX;
 
 /// Bits kept with a socket.
 pub mod socket {
     /// The task began the connection.
     pub const INITIATED: u32 = 1;
-    /// Whether both ends are the same allocation's was looked up.
+    /// Whether the peer was looked up, to see if both ends belong to the same allocation.
     pub const CHECKED: u32 = 2;
-    /// Both ends are the same allocation's.
+    /// Both ends belong to the same allocation.
     pub const OWN: u32 = 4;
-    /// The traffic that the task receives has a rate.
+    /// The traffic that the task receives has a rate limit.
     pub const INGRESS_LIMITED: u32 = 8;
-    /// The traffic that the task sends has a rate.
+    /// The traffic that the task sends has a rate limit.
     pub const EGRESS_LIMITED: u32 = 16;
 }
 
@@ -564,29 +565,29 @@ pub const fn mapped(address: [u8; 4]) -> [u8; 16] {
     [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d]
 }
 
-// SAFETY: 8, 4, 4 and 8 bytes, `repr(C)`, nothing between them.
+// SAFETY: 8, 4, 4 and 8 bytes, `repr(C)`, without padding.
 unsafe impl Plain for TaskPolicyRef {}
-// SAFETY: 4, 4 and 4 bytes, `repr(C)`, nothing between them.
+// SAFETY: 4, 4 and 4 bytes, `repr(C)`, without padding.
 unsafe impl Plain for LeafKey4 {}
-// SAFETY: 4, 4 and 16 bytes, `repr(C)`, nothing between them.
+// SAFETY: 4, 4 and 16 bytes, `repr(C)`, without padding.
 unsafe impl Plain for LeafKey6 {}
-// SAFETY: two times 4 bytes, `repr(C)`, nothing between them.
+// SAFETY: two times 4 bytes, `repr(C)`, without padding.
 unsafe impl Plain for Leaf {}
-// SAFETY: two times 4 bytes, `repr(C)`, nothing between them.
+// SAFETY: two times 4 bytes, `repr(C)`, without padding.
 unsafe impl Plain for Interval {}
-// SAFETY: two times 8 bytes, `repr(C)`, nothing between them.
+// SAFETY: two times 8 bytes, `repr(C)`, without padding.
 unsafe impl Plain for PortKey {}
-// SAFETY: 8, 4 and 4 bytes, `repr(C)`, nothing between them.
+// SAFETY: 8, 4 and 4 bytes, `repr(C)`, without padding.
 unsafe impl Plain for RuleKey {}
-// SAFETY: two times 4 bytes, `repr(C)`, nothing between them.
+// SAFETY: two times 4 bytes, `repr(C)`, without padding.
 unsafe impl Plain for NameKey {}
-// SAFETY: three times 8 bytes, `repr(C)`, nothing between them.
+// SAFETY: three times 8 bytes, `repr(C)`, without padding.
 unsafe impl Plain for CarriedKey {}
-// SAFETY: two times 8 bytes, `repr(C)`, nothing between them.
+// SAFETY: two times 8 bytes, `repr(C)`, without padding.
 unsafe impl Plain for CarriedCounters {}
-// SAFETY: three times 8 bytes, `repr(C)`, nothing between them.
+// SAFETY: three times 8 bytes, `repr(C)`, without padding.
 unsafe impl Plain for RuleCounters {}
-// SAFETY: 56 bytes with what is left over named, `repr(C)`.
+// SAFETY: 56 bytes, with padding declared as fields, `repr(C)`.
 unsafe impl Plain for VerdictEvent {}
 
 #[cfg(test)]

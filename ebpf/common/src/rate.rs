@@ -1,27 +1,27 @@
-//! How fast a task may send and receive.
+//! Rate limits for the packets that a task sends and receives.
 //!
-//! A bucket is a moment: when all that was let pass will have been paid for at the rate. A packet may pass while that
-//! is at most [`BURST_NS`] ahead, and moves it on by what it costs. So in any span of time a task gets its rate times
-//! that span and a burst, however its packets come; nothing waits in a queue.
+//! A bucket is a point in time: the time at which all passed packets are paid for at the rate. A packet may pass while
+//! that time is at most [`BURST_NS`] ahead, and advances it by its cost. So in any time span a task gets its rate times
+//! that span and a burst, for every arrival pattern of packets. No packet waits in a queue.
 
 use crate::Plain;
 
-/// How far ahead of its rate a task may be.
+/// The longest time that a task may be ahead of its rate.
 ///
-/// The kernel tries a connection that could send nothing again after 200 ms, the least time of its timers. With a
+/// A connection that could not send is tried again by the kernel after 200 ms, the shortest time of its timers. With a
 /// smaller burst such a connection would not reach its rate.
 pub const BURST_NS: u64 = 250_000_000;
 
-/// How far ahead a connection is told to slow down.
+/// The time ahead of the rate from which on a connection must slow down.
 pub const CONGESTED_NS: u64 = BURST_NS / 2;
 
 /// One direction's bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Bucket {
-    /// The cost of a byte, in picoseconds; 0 is no limit.
+    /// The cost of a byte, in picoseconds; 0 means no limit.
     pub ps_per_byte: u64,
-    /// When all is paid for, in nanoseconds of the monotonic clock.
+    /// The time at which all packets are paid for, in nanoseconds of the monotonic clock.
     pub paid_ns: u64,
 }
 
@@ -29,9 +29,9 @@ pub struct Bucket {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Rates {
-    /// Of what it receives.
+    /// The bucket for packets that the task receives.
     pub ingress: Bucket,
-    /// Of what it sends.
+    /// The bucket for packets that the task sends.
     pub egress: Bucket,
 }
 
@@ -39,14 +39,14 @@ pub struct Rates {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RateVerdict {
     Pass,
-    /// It passes, and who sends had better slow down.
+    /// The packet passes, and the sender should slow down.
     Congested,
-    /// It is thrown away.
+    /// The packet is dropped.
     Over,
 }
 
 impl Bucket {
-    /// A bucket of so many bits a second.
+    /// Creates a bucket of `bits_per_s` bits per second.
     #[must_use]
     pub const fn of_bits(bits_per_s: u64) -> Self {
         let ps_per_byte = match bits_per_s {
@@ -66,11 +66,11 @@ impl Bucket {
     #[must_use]
     #[inline]
     pub const fn cost_ns(ps_per_byte: u64, bytes: u32) -> u64 {
-        // At the least rate that there is, 64 kbit/s, a packet of 4 GiB would not overflow.
+        // At the lowest rate, 64 kbit/s, a packet of 4 GiB does not overflow.
         ps_per_byte.wrapping_mul(bytes as u64) / 1_000
     }
 
-    /// Returns the decision about a packet at `now_ns` if all is paid for at `paid_ns`.
+    /// Returns the decision about a packet at `now_ns` if all packets are paid for at `paid_ns`.
     #[must_use]
     #[inline]
     pub const fn pace(paid_ns: u64, now_ns: u64) -> RateVerdict {
@@ -85,14 +85,14 @@ impl Bucket {
     }
 }
 
-// SAFETY: four words of 64 bits, `repr(C)`, nothing between them.
+// SAFETY: four words of 64 bits, `repr(C)`, without padding.
 unsafe impl Plain for Rates {}
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Sends packets of `bytes` every `every_ns` for `seconds`, and says how many bits a second passed.
+    /// Sends packets of `bytes` every `every_ns` for `seconds`, and returns the passed bits per second.
     fn rate(bits: u64, bytes: u32, every_ns: u64, seconds: u64) -> u64 {
         let mut bucket = Bucket::of_bits(bits);
         let (mut now_ns, mut passed) = (1_000_000_000, 0_u64);

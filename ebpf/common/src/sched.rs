@@ -1,11 +1,12 @@
 //! CPU time, context switches and waiting for a CPU of a task.
 //!
-//! Time is that of the kernel's own accounting: the moment of a switch is the one at which the kernel began to charge
-//! the thread that comes (or ended to charge the one that goes, if the CPU idles then), so that no clock is read.
+//! Time is that of the kernel's own accounting, so that no clock is read. The moment of a switch is the time at which
+//! the kernel began to charge the next thread. If the CPU becomes idle, it is the time at which the kernel ended to
+//! charge the previous thread.
 //!
-//! The kernel adds up, for each thread, how long it was ready to run and did not. The programs look at that sum
-//! when the thread leaves its CPU, which it does once for each time it got one, and need nothing from where threads
-//! wake up. A thread that was moved between queues while it waited has waited once.
+//! For each thread the kernel sums up the time that it was ready to run and did not run. The programs read that sum
+//! when the thread leaves its CPU, once for each time that it got one. So they need no event of a wake-up. A thread
+//! that was moved between queues while it waited has waited once.
 
 use core::ops::AddAssign;
 
@@ -17,11 +18,11 @@ use crate::{CgroupId, Plain, histogram::Histogram};
 pub struct SchedCounters {
     /// Nanoseconds the task's threads ran.
     pub cpu_ns: u64,
-    /// Switches away from a thread that waits or ended.
+    /// Switches away from a thread that waits or has ended.
     pub switches_voluntary: u64,
-    /// Switches away from a thread that could have gone on.
+    /// Switches away from a thread that was still runnable.
     pub switches_involuntary: u64,
-    /// How long threads that were ready to run waited for a CPU, each time they got one.
+    /// Times that runnable threads waited for a CPU, one for each time that they got one.
     pub waits: Histogram,
 }
 
@@ -40,21 +41,21 @@ impl AddAssign for SchedCounters {
     }
 }
 
-// SAFETY: 28 words of 64 bits, `repr(C)`, nothing between them.
+// SAFETY: 28 words of 64 bits, `repr(C)`, without padding.
 unsafe impl Plain for SchedCounters {}
 
-/// A slot: the counters of a task that is found by number.
+/// A slot: the counters of a task that is found by its slot number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct SchedSlot {
-    /// Whose it is; 0 if nobody's.
+    /// The owner; 0 without an owner.
     pub task: CgroupId,
-    /// The counters of one CPU for it.
+    /// The counters of one CPU for the owner.
     pub counters: SchedCounters,
 }
 
 impl AddAssign for SchedSlot {
-    /// Adds another CPU's part of the same slot.
+    /// Adds another CPU's counters of the same slot.
     fn add_assign(&mut self, other: Self) {
         let Self { task, counters } = other;
         self.task = self.task.max(task);
@@ -62,55 +63,55 @@ impl AddAssign for SchedSlot {
     }
 }
 
-// SAFETY: a word and 28 words of 64 bits, `repr(C)`, nothing between them.
+// SAFETY: a word and 28 words of 64 bits, `repr(C)`, without padding.
 unsafe impl Plain for SchedSlot {}
 
-/// The cached fact of one CPU about a cgroup whose threads it ran: the task that it belongs to.
+/// One CPU's cached fact about a cgroup whose threads it ran: the task that the cgroup belongs to.
 ///
-/// To find that out takes more than half the time that a switch may cost, so it is kept until the agent registers or
-/// forgets a task. Ids of cgroups are given once in the life of a machine.
+/// Finding the task takes more than half of the time budget of a switch. So the fact is cached until the agent
+/// registers or forgets a task. The kernel never reuses a cgroup id before the next boot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct CachedCgroup {
-    /// The cgroup; 0 before there was one.
+    /// The cgroup; 0 in an empty entry.
     pub cgroup: CgroupId,
-    /// How many registrations there had been.
+    /// The number of registrations when the entry was written.
     pub registrations: u64,
-    /// The task; 0 if it is none that is registered.
+    /// The task; 0 if the cgroup belongs to no registered task.
     pub task: CgroupId,
-    /// Its slot, or [`NO_SLOT`](crate::NO_SLOT).
+    /// The task's slot, or [`NO_SLOT`](crate::NO_SLOT).
     pub slot: u64,
 }
 
-/// The current work of one CPU.
+/// The state of one CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct CpuState {
-    /// When the running thread's time was last charged, in nanoseconds of the clock by which the kernel itself
-    /// charges threads on this CPU; 0 before the first switch.
+    /// The time at which the running thread was last charged; 0 before the first switch. It is in nanoseconds of the
+    /// clock by which the kernel charges threads on this CPU.
     pub charged_ns: u64,
     /// Id of the running thread; 0 while the CPU idles.
     pub pid: u64,
 }
 
-// SAFETY: two words of 64 bits, `repr(C)`, nothing between them.
+// SAFETY: two words of 64 bits, `repr(C)`, without padding.
 unsafe impl Plain for CpuState {}
 
-/// Bits of a sum of waiting that are remembered: 73 minutes, and no wait is as long.
+/// Bits of a total wait that are stored: 73 minutes, which is longer than any single wait.
 const WAITED_BITS: u32 = 42;
 
-/// Returns the mark of a thread: its id, below 2^22 (`PID_MAX_LIMIT`), and the low bits of how long it has
-/// waited in all. One word, so that two CPUs cannot mix two threads.
+/// Returns the mark of a thread: its id, below 2^22 (`PID_MAX_LIMIT`), and the low bits of its total wait. It is one
+/// word, so that two CPUs cannot mix two threads.
 #[must_use]
 #[inline]
 pub const fn wait_mark(pid: u32, waited_ns: u64) -> u64 {
     (pid as u64) << WAITED_BITS | waited_ns & ((1 << WAITED_BITS) - 1)
 }
 
-/// How long the thread waited before it ran last; `None` if that cannot be told.
+/// Returns the time that the thread waited before its last run; `None` if it is unknown.
 ///
-/// `mark` is what stands in the thread's place, `waited_ns` what it has waited in all its life, in which it got a CPU
-/// `runs` times.
+/// `mark` is the content of the thread's place. `waited_ns` is the thread's total wait, in which it got a CPU `runs`
+/// times.
 #[must_use]
 #[inline]
 pub const fn last_wait(mark: u64, pid: u32, waited_ns: u64, runs: u64) -> Option<u64> {
@@ -123,7 +124,7 @@ pub const fn last_wait(mark: u64, pid: u32, waited_ns: u64, runs: u64) -> Option
     Some(waited_ns.wrapping_sub(mark) & ((1 << WAITED_BITS) - 1))
 }
 
-/// Whether a switch was the thread's own wish, as the kernel's `nvcsw` and `nivcsw` tell apart.
+/// Whether a switch was voluntary, as the kernel's `nvcsw` and `nivcsw` distinguish.
 ///
 /// `prev_state` is 0 for a thread that is still runnable.
 #[must_use]
@@ -157,7 +158,7 @@ mod tests {
 
         assert_eq!(last_wait(mark, 77, 6_500, 9), Some(1_500));
         assert_eq!(last_wait(mark, 78, 6_500, 9), None);
-        // A new thread in the place of an old one, and with its id.
+        // A new thread has the place of an old one, and its id.
         assert_eq!(last_wait(mark, 78, 300, 1), Some(300));
         assert_eq!(last_wait(mark, 77, 300, 1), Some(300));
         assert_eq!(last_wait(0, 77, 6_500, 9), None);

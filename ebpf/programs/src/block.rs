@@ -1,7 +1,8 @@
 //! Counts the bytes that tasks read from block devices and write to them.
 //!
-//! Where the `io` controller is in v2, a request carries the cgroup that it is for, also if the kernel writes it later.
-//! Elsewhere it counts for the task whose thread gives it to the device: what the kernel writes later is nobody's.
+//! If the `io` controller is in v2, a request carries the cgroup that it belongs to, also for a later write-back by the
+//! kernel. Otherwise a request counts for the task whose thread issues it. Later write-backs by the kernel then count
+//! for no task.
 
 use aya_ebpf::{
     bindings::BPF_F_NO_PREALLOC,
@@ -23,11 +24,11 @@ use crate::kernel::{KernelPtr, count_lost, current_task, fact, is_active};
 static BLOCK: PerCpuHashMap<CgroupId, BlockCounters> =
     PerCpuHashMap::pinned(TASKS_MAX, BPF_F_NO_PREALLOC);
 
-/// Requests that devices have, by address.
+/// Requests that devices are processing, by address.
 #[map]
 static IN_FLIGHT: HashMap<u64, InFlightRequest> = HashMap::pinned(IN_FLIGHT_MAX, 0);
 
-/// Remembers a request of a task.
+/// Records a request of a task.
 #[btf_tracepoint(function = "block_rq_issue")]
 fn block_rq_issue(ctx: BtfTracePointContext) -> i32 {
     if is_active() {
@@ -51,7 +52,7 @@ fn issue(request: KernelPtr) -> Option<()> {
     Some(())
 }
 
-/// Counts what a device has done of a request.
+/// Counts the part of a request that a device has completed.
 #[btf_tracepoint(function = "block_rq_complete")]
 fn block_rq_complete(ctx: BtfTracePointContext) -> i32 {
     if is_active() {
@@ -95,10 +96,10 @@ fn complete(request: KernelPtr, bytes: u32) -> Option<()> {
     Some(())
 }
 
-/// The task that a request is for.
+/// The task that a request belongs to.
 #[inline(always)]
 fn owner(request: KernelPtr) -> Option<CgroupId> {
-    // The verifier knows the fact as a constant and sees one of the two ways only.
+    // The verifier knows the fact as a constant and checks only one of the two branches.
     if fact!(io_is_v2) == 0 {
         return current_task();
     }

@@ -1,12 +1,12 @@
 //! Process counts, the main process of a task, and the exit ledger.
 //!
-//! The main process is the first that executes a program in the task's cgroup. Its end is the end
-//! of its last thread, whichever that is: a first thread that leaves earlier is not the end, and a
-//! thread that executes a program and takes the process over is not one either. What is recorded
-//! is what `wait` would report. A main process that left its cgroup is not recorded.
+//! The main process is the first that executes a program in the task's cgroup. It ends when its last thread ends. The
+//! exit of its first thread alone is not the end. A thread that executes a program and takes the process over does not
+//! end it either. The recorded status is the one that `wait` would report. A main process that left its cgroup is not
+//! recorded.
 //!
-//! Where two loads are attached, each is asked about the same event before its CPU goes on. The older may have counted
-//! it when the other becomes the one that counts, so each CPU remembers what was counted last there, for both.
+//! If two loads are attached, each sees the same event before its CPU continues. The older load may have counted the
+//! event when the other one becomes active. So each CPU remembers the last counted event there, for both loads.
 
 use aya_ebpf::{
     bindings::{BPF_F_NO_PREALLOC, BPF_NOEXIST},
@@ -35,11 +35,11 @@ static EXEC: PerCpuHashMap<CgroupId, ExecCounters> =
 #[map]
 static MAIN: HashMap<CgroupId, ProcessName> = HashMap::pinned(TASKS_MAX, 0);
 
-/// The exit ledger: how the main process ended, by task. The agent removes entries.
+/// The exit ledger: the end of the main process, by task. The agent removes entries.
 #[map]
 static EXITS: HashMap<CgroupId, ExitEntry> = HashMap::pinned(TASKS_MAX, 0);
 
-/// Processes whose end was seen a moment ago, on kernels that do not name the last thread.
+/// Processes whose end was just seen, on kernels that do not report the last thread.
 #[map]
 static ENDING: LruHashMap<ProcessName, u64> = LruHashMap::pinned(ENDING_MAX, 0);
 
@@ -72,7 +72,7 @@ fn count_fork(child: KernelPtr) -> Option<()> {
     Some(())
 }
 
-/// Whether no load has counted the event; from now on one has.
+/// Whether no load has counted the event yet. The call marks it as counted.
 #[inline(always)]
 fn is_first(event: Event, process: ProcessName, program: u64) -> bool {
     let Some(last) = COUNTED.get_ptr_mut(event as u32) else {
@@ -107,7 +107,7 @@ fn count_exec(thread: KernelPtr) -> Option<()> {
     if MAIN.get_ptr(task).is_some() {
         return Some(());
     }
-    // Two processes may come here at once; the map lets one in and tells the other so.
+    // Two processes may reach this point at once. The map accepts one insert, and the other fails.
     if let Err(error) = MAIN.insert(task, process, u64::from(BPF_NOEXIST))
         && error != EEXIST
     {
@@ -116,18 +116,18 @@ fn count_exec(thread: KernelPtr) -> Option<()> {
     Some(())
 }
 
-/// `-EEXIST` of Linux's `errno-base.h`, what an insert with `BPF_NOEXIST` says of a taken key.
+/// `-EEXIST` of Linux's `errno-base.h`, which an insert with `BPF_NOEXIST` returns for an existing key.
 const EEXIST: i32 = -17;
 
-/// Counts a process that ended; if it was the main one, writes how.
+/// Counts a process that ended. If it was the main process, records its exit.
 #[btf_tracepoint(function = "sched_process_exit")]
 fn process_exit(ctx: BtfTracePointContext) -> i32 {
     if !is_active() {
         return 0;
     }
     let thread = KernelPtr::new(ctx.arg(0));
-    // The verifier knows the fact as a constant and never sees the argument that an older kernel
-    // does not have.
+    // The verifier knows the fact as a constant, so it never checks the access to an argument that an older kernel does
+    // not have.
     if fact!(exit_says_group_dead) != 0 {
         if ctx.arg::<u8>(1) != 0 {
             let _ = count_exit(thread, false);
@@ -140,7 +140,7 @@ fn process_exit(ctx: BtfTracePointContext) -> i32 {
     0
 }
 
-/// A thread that is not its process's last may be the one the kernel chose.
+/// A thread that is not its process's last may be the one that the kernel selected to kill.
 #[inline(always)]
 fn record_victim(thread: KernelPtr) -> Option<()> {
     let task = current_task()?;
@@ -160,7 +160,8 @@ fn count_exit(thread: KernelPtr, last_is_unknown: bool) -> Option<()> {
         if live != 0 {
             return None;
         }
-        // Several threads can find that none is live: the first of them speaks for the process.
+        // Several threads can find that none is live. Only the first insert succeeds, and that thread counts the
+        // process.
         ENDING.insert(process, 1, u64::from(BPF_NOEXIST)).ok()?;
     } else if !is_first(Event::Exit, process, 0) {
         return None;
@@ -192,8 +193,8 @@ fn count_exit(thread: KernelPtr, last_is_unknown: bool) -> Option<()> {
     Some(())
 }
 
-/// The process a thread belongs to. The first thread's start is the process's, also after another
-/// thread executed a program and took its place.
+/// The process of a thread. The start of the first thread is the start of the process, also after another thread
+/// executed a program and took its place.
 #[inline(always)]
 pub(crate) fn process_name(thread: KernelPtr) -> Option<ProcessName> {
     let tgid: u32 = thread.read(fact!(task_tgid))?;

@@ -1,8 +1,8 @@
-//! Reads the kernel's counters of each task's group: one walk over a tree of groups, which the agent asks for.
+//! Reads the kernel's counters of each task's group in one walk over a tree of groups, which the agent starts.
 //!
-//! Files would tell the same, at some microseconds each. A walk has the kernel's lock of groups, so it reads a few
-//! words of each task's group and nothing of those that are deeper but their out-of-memory kills, which v1 keeps
-//! apart.
+//! Files have the same values, at some microseconds each. A walk holds the kernel's lock of groups, so it reads only a
+//! few words of each task's group. Of deeper groups it reads only their out-of-memory kills, which v1 counts for each
+//! group separately.
 
 use core::ffi::c_void;
 
@@ -17,11 +17,11 @@ use muster_ebpf_common::{
 
 use crate::kernel::{KernelPtr, fact};
 
-/// The rows that the walk found, from the first on.
+/// The rows that the walk found, starting with the first.
 #[map]
 static GROUPS: Array<GroupRow> = Array::pinned(GROUPS_MAX, 0);
 
-/// Where the walk is. The agent sets it to the begin.
+/// The position of the walk. The agent resets it to the start.
 #[map]
 static WALK: Array<GroupWalk> = Array::pinned(1, 0);
 
@@ -32,12 +32,12 @@ struct Step {
     cgroup: *const u8,
 }
 
-/// Has the walk go on.
+/// The return value that continues the walk.
 const ON: i32 = 0;
-/// Ends it.
+/// The return value that ends the walk.
 const END: i32 = 1;
 
-/// Looks at one group. The kernel comes to those above before those below, and after the last with none.
+/// Visits one group. The kernel visits parents before children, and ends with a call without a group.
 #[unsafe(no_mangle)]
 #[unsafe(link_section = "iter/cgroup")]
 extern "C" fn walk_groups(context: *mut c_void) -> i32 {
@@ -51,7 +51,7 @@ extern "C" fn walk_groups(context: *mut c_void) -> i32 {
 
 #[inline(always)]
 fn step(cgroup: KernelPtr) -> Option<i32> {
-    // SAFETY: one walk at a time, which the agent sees to, and the map is there for ever.
+    // SAFETY: the agent runs only one walk at a time, and the map exists for ever.
     let walk = unsafe { &mut *WALK.get_ptr_mut(0)? };
     let level: u32 = cgroup.field(fact!(cgroup_level));
     if walk.visited == 0 {
@@ -67,13 +67,13 @@ fn step(cgroup: KernelPtr) -> Option<i32> {
     }
     let is_v2 = walk.is_v2 != 0;
     if level > walk.level {
-        // Below the task whose row is the last. In v2 its own count has these.
+        // The group is below the task of the last row. In v2 the count of the task's group includes its kills.
         if !is_v2
             && let Some(row) = GROUPS.get_ptr_mut(walk.rows.wrapping_sub(1))
             && let Some(memory) = part(cgroup, fact!(cgroup_memory))
         {
             let [.., kills] = memory_events(memory)?;
-            // SAFETY: as of the walk.
+            // SAFETY: as for the walk.
             unsafe { (*row).oom_kills += kills };
         }
         return Some(ON);
@@ -82,15 +82,15 @@ fn step(cgroup: KernelPtr) -> Option<i32> {
         walk.cut = 1;
         return Some(END);
     };
-    // SAFETY: as of the walk.
+    // SAFETY: as for the walk.
     fill(unsafe { &mut *row }, cgroup, is_v2)?;
     walk.rows += 1;
     Some(ON)
 }
 
-/// A controller's side of a group.
+/// A group's state of a controller.
 ///
-/// The verifier knows the group's fields, so they need no helper; what is in such a side it does not.
+/// The verifier knows the group's fields, so they need no helper. It does not know the fields of such a state.
 #[inline(always)]
 fn part(cgroup: KernelPtr, offset: u64) -> Option<KernelPtr> {
     if offset == 0 {
@@ -100,7 +100,7 @@ fn part(cgroup: KernelPtr, offset: u64) -> Option<KernelPtr> {
     (part.address() != 0).then_some(part)
 }
 
-/// Times held back, times at the limit, and kills.
+/// The events of memory: throttled, at the limit, and kills.
 #[inline(always)]
 fn memory_events(memory: KernelPtr) -> Option<[u64; 3]> {
     let [_, high, max, _, kills] = memory.read::<[u64; 5]>(fact!(memory_events))?;

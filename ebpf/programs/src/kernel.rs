@@ -1,4 +1,4 @@
-//! Shared parts of all programs: facts about the kernel, the switch between loads, the count of losses.
+//! Parts that all programs share: facts about the kernel, the switch between loads, the count of lost records.
 
 use aya_ebpf::{
     bindings::BPF_F_NO_PREALLOC,
@@ -60,8 +60,8 @@ static FACTS: Facts = Facts {
     kernfs_node_id: 0,
 };
 
-/// The generation that counts, how often the policy of a task that had one was changed, and how often a task was
-/// registered or forgotten.
+/// The active generation, the number of policy changes of tasks that had a policy, and the number of registrations and
+/// removals of tasks.
 #[map]
 static ACTIVE: Array<u64> = Array::pinned(3, 0);
 
@@ -89,7 +89,7 @@ pub(crate) fn facts() -> &'static Facts {
     &FACTS
 }
 
-/// Whether this load of the programs is the one that counts.
+/// Whether this load of the programs is active.
 #[inline(always)]
 pub(crate) fn is_active() -> bool {
     ACTIVE
@@ -97,13 +97,13 @@ pub(crate) fn is_active() -> bool {
         .is_some_and(|active| *active == fact!(generation))
 }
 
-/// How often the policy of a task that had one was changed.
+/// The number of policy changes of tasks that had a policy.
 #[inline(always)]
 pub(crate) fn policy_changes() -> u64 {
     ACTIVE.get(1).copied().unwrap_or(0)
 }
 
-/// How often a task was registered or forgotten.
+/// The number of registrations and removals of tasks.
 #[inline(always)]
 pub(crate) fn registrations() -> u64 {
     ACTIVE.get(2).copied().unwrap_or(0)
@@ -116,7 +116,7 @@ pub(crate) fn slot_of(task: CgroupId) -> u64 {
     unsafe { SLOTS.get(task) }.copied().unwrap_or(NO_SLOT)
 }
 
-/// Counts something that could not be recorded.
+/// Counts a record that was lost.
 #[inline(always)]
 pub(crate) fn count_lost(lost: LostRecord) {
     if let Some(count) = LOST.get_ptr_mut(lost as u32) {
@@ -145,7 +145,7 @@ impl KernelPtr {
         Self(address)
     }
 
-    /// Where it is: what tells it from others of its kind.
+    /// The address, which distinguishes the structure from others of its kind.
     #[inline(always)]
     pub(crate) fn address(self) -> u64 {
         self.0 as u64
@@ -158,13 +158,13 @@ impl KernelPtr {
         unsafe { bpf_probe_read_kernel(self.0.wrapping_add(offset as usize).cast::<T>()) }.ok()
     }
 
-    /// The value at `offset` of an argument of a `btf_tracepoint`, without asking a helper.
+    /// The value at `offset` of an argument of a `btf_tracepoint`, read without a helper.
     ///
-    /// The kernel's verifier knows the structure and lets only its fields be read, at offsets that it knows: those of
+    /// The kernel's verifier knows the structure and only allows reads of its fields, at known offsets: those of
     /// [`FACTS`] and constants.
     #[inline(always)]
     pub(crate) fn field<T: Copy>(self, offset: u64) -> T {
-        // SAFETY: the verifier has seen that the field is there; the kernel makes a fault a zero.
+        // SAFETY: the verifier has checked that the field exists, and the kernel turns a fault into a zero.
         unsafe {
             self.0
                 .wrapping_add(offset as usize)
@@ -175,7 +175,7 @@ impl KernelPtr {
 
     /// The structure that the pointer at `offset` leads to, of an argument as in [`Self::field`].
     ///
-    /// One that leads nowhere is read as zeros.
+    /// A null pointer leads to a structure that is read as zeros.
     #[inline(always)]
     pub(crate) fn structure(self, offset: u64) -> Self {
         Self(self.field(offset))
@@ -196,7 +196,7 @@ impl KernelPtr {
             .task_of_cgroup()
     }
 
-    /// The task that this `cgroup` structure is the cgroup of, or a cgroup below.
+    /// The task whose cgroup is this `cgroup` structure or an ancestor of it.
     #[inline(always)]
     pub(crate) fn task_of_cgroup(self) -> Option<CgroupId> {
         let cgroup = self;

@@ -1,9 +1,9 @@
 //! Published ports of allocations: addresses and ports are rewritten where packets enter and leave devices.
 //!
-//! `nat_in` and `nat_out` are on every host veth, on the machine's Ethernet devices that have an address, and
-//! `nat_out` on the loopback device, by which the machine calls itself. The kernel routes in between, so
-//! that connection tracking sees an exchange with the allocation's own address. Everything that is not
-//! rewritten is passed on to whatever else is attached there (`TC_ACT_UNSPEC`).
+//! `nat_in` and `nat_out` are on every host veth, and on the machine's Ethernet devices that have an address. `nat_out`
+//! is also on the loopback device, which the machine uses to reach itself. The kernel routes in between, so that
+//! connection tracking sees an exchange with the allocation's own address. Every other packet is passed on to the next
+//! program on the device (`TC_ACT_UNSPEC`).
 //!
 //! Absent: later fragments of a datagram, which show no port, and IPv6.
 
@@ -56,18 +56,18 @@ const FRAGMENT_OFFSET: u16 = 0x1fff;
 const LOOPBACK_NET: u8 = 127;
 /// Bytes of an IPv4 header without options.
 const HEADER: u32 = 20;
-/// An ICMP error about a packet whose answer did not get through.
+/// The type of an ICMP error about a packet whose answer did not get through.
 const UNREACHABLE: u8 = 3;
 const TIME_EXCEEDED: u8 = 11;
 
-/// Where things are from the begin of an IPv4 header.
+/// Offsets from the begin of an IPv4 header.
 mod at {
     pub(super) const CHECKSUM: u32 = 10;
     pub(super) const SOURCE: u32 = 12;
     pub(super) const DESTINATION: u32 = 16;
 }
 
-/// The addresses and ports of a packet, and where its headers are.
+/// The addresses and ports of a packet, and the offsets of its headers.
 #[derive(Clone, Copy)]
 struct Ends {
     source: [u8; 4],
@@ -75,9 +75,9 @@ struct Ends {
     source_port: u16,
     destination_port: u16,
     protocol: u8,
-    /// Where the IPv4 header begins.
+    /// The offset of the IPv4 header.
     network: u32,
-    /// Where what follows it begins.
+    /// The offset of the header after the IPv4 header.
     transport: u32,
 }
 
@@ -116,7 +116,7 @@ impl Ends {
         self.protocol == TCP || self.protocol == UDP
     }
 
-    /// The published port that the packet calls.
+    /// The published port that the packet is addressed to.
     #[inline(always)]
     fn called(&self) -> PublishedKey {
         PublishedKey {
@@ -127,7 +127,7 @@ impl Ends {
         }
     }
 
-    /// The passage that the packet is an answer in.
+    /// The key of the exchange that the packet answers in.
     #[inline(always)]
     fn answered(&self) -> NatKey {
         NatKey {
@@ -141,7 +141,7 @@ impl Ends {
     }
 }
 
-/// A packet comes in by a device.
+/// Handles a packet that enters by a device.
 #[classifier]
 fn nat_in(ctx: TcContext) -> i32 {
     let skb = ctx.skb.skb;
@@ -150,7 +150,7 @@ fn nat_in(ctx: TcContext) -> i32 {
     // SAFETY: the value is copied at once.
     let host_veth = unsafe { HOST_VETHS.get(device) }.copied();
     if kind != IPV4 {
-        // Nothing else has an address behind a host veth.
+        // An allocation's host veth carries only IPv4 and ARP.
         let dropped = host_veth.is_some() && kind != ARP;
         return if dropped { TC_ACT_SHOT } else { TC_ACT_UNSPEC };
     }
@@ -163,7 +163,8 @@ fn nat_in(ctx: TcContext) -> i32 {
         };
     };
     if let Some(host_veth) = host_veth {
-        // The machine takes loopback addresses at host veths, for answers to its own. Nobody may send there.
+        // At host veths the machine accepts loopback addresses, for answers to its own connections. No allocation may
+        // send to them.
         if ends.source != host_veth.address || ends.destination[0] == LOOPBACK_NET {
             return TC_ACT_SHOT;
         }
@@ -192,7 +193,7 @@ fn nat_in(ctx: TcContext) -> i32 {
     TC_ACT_UNSPEC
 }
 
-/// A packet goes out by a device.
+/// Handles a packet that leaves by a device.
 #[classifier]
 fn nat_out(ctx: TcContext) -> i32 {
     let skb = ctx.skb.skb;
@@ -227,8 +228,9 @@ fn nat_out(ctx: TcContext) -> i32 {
     hand_over(skb, &published)
 }
 
-/// Has the packet be for the port behind the host veth, and remembers who called what. With `as_gateway` the
-/// allocation sees the machine's address in place of the client's, which would not lead back.
+/// Redirects the packet to the port behind the host veth, and records the client and the called port. With `as_gateway`
+/// the allocation sees the machine's address in place of the client's, because the client's address would not lead
+/// back.
 #[inline(always)]
 fn enter(
     skb: *mut __sk_buff,
@@ -278,14 +280,14 @@ fn enter(
     set_port(skb, ends, 2, ends.destination_port, published.port)
 }
 
-/// Counts and drops a packet that cannot be led on.
+/// Counts and drops a packet that cannot be forwarded.
 #[inline(always)]
 fn thrown_away() -> i32 {
     count_lost(LostRecord::NatEntry);
     TC_ACT_SHOT
 }
 
-/// Gives the packet to the allocation without routing it.
+/// Sends the packet to the allocation without routing it.
 #[inline(always)]
 fn hand_over(skb: *mut __sk_buff, published: &PublishedPort) -> i32 {
     let [a, b, c, d, e, f] = published.inside_mac;
@@ -298,8 +300,8 @@ fn hand_over(skb: *mut __sk_buff, published: &PublishedPort) -> i32 {
     unsafe { bpf_redirect(published.host_veth, 0) as i32 }
 }
 
-/// An answer to a client on this machine or behind the same host veth: what came in by neither a wire nor a route
-/// is given back here.
+/// Handles an answer to a client on this machine or behind the same host veth. Such a request came in by neither a wire
+/// nor a route, so its answer is returned here.
 #[inline(always)]
 fn turn_back(
     skb: *mut __sk_buff,
@@ -326,7 +328,7 @@ fn turn_back(
     if passage.client != host_veth.address {
         return Some(TC_ACT_UNSPEC);
     }
-    // Out by the device it came in: the hardware addresses change places.
+    // The packet leaves by the device that it came in by, so the hardware addresses are swapped.
     let macs: Option<[u8; 12]> = load(skb, 0);
     let Some([a, b, c, d, e, f, g, h, i, j, k, l]) = macs else {
         return Some(thrown_away());
@@ -338,15 +340,15 @@ fn turn_back(
     Some(unsafe { bpf_redirect(device, 0) as i32 })
 }
 
-/// Has an answer come from the address that was called.
+/// Sets the source of an answer to the called address and port.
 #[inline(always)]
 fn show_as(skb: *mut __sk_buff, ends: &Ends, passage: &NatEntry) -> Option<()> {
     set_address(skb, ends, at::SOURCE, ends.source, passage.address)?;
     set_port(skb, ends, 0, ends.source_port, passage.port)
 }
 
-/// An error of a router about an answer that left by a published port, such as that it is too long for a
-/// wire: it goes to the allocation, and quotes what the allocation sent.
+/// Handles a router's error about an answer that left by a published port, for example that it is too long for a link.
+/// The error is sent to the allocation, and its quote is rewritten to the packet that the allocation sent.
 #[inline(always)]
 fn pass_error_in(skb: *mut __sk_buff, ends: &Ends) -> Option<()> {
     let kind: [u8; 1] = load(skb, ends.transport)?;
@@ -365,8 +367,8 @@ fn pass_error_in(skb: *mut __sk_buff, ends: &Ends) -> Option<()> {
     };
     // SAFETY: the value is copied at once.
     let published = unsafe { PUBLISHED.get(key) }.copied()?;
-    // The checksum of the error covers what it quotes: the quoted header's own checksum changes by as much as
-    // its address, so that only the port and the address count, and each of the two once more the other way.
+    // The checksum of the error covers the quoted packet. The quoted header's own checksum changes by as much as its
+    // address. So only the port and the address count, and each of the two a second time with the opposite sign.
     quote(
         skb,
         ends,
@@ -388,13 +390,13 @@ fn pass_error_in(skb: *mut __sk_buff, ends: &Ends) -> Option<()> {
     let (from, to) = (quoted.source_port.to_be(), published.port.to_be());
     l4(skb, ends.transport + 2, from.into(), to.into(), 2)?;
     store(skb, quoted.transport, &to.to_ne_bytes())?;
-    // The error's own address last: an ICMP checksum does not cover it.
+    // The error's own address is changed last, because an ICMP checksum does not cover it.
     let (from, to) = (word(ends.destination), word(published.address));
     l3(skb, ends.network + at::CHECKSUM, from, to, 4)?;
     store(skb, ends.network + at::DESTINATION, &published.address)
 }
 
-/// Changes an address in what an ICMP error quotes, and the error's checksum with it.
+/// Changes an address in the quote of an ICMP error, and adjusts the error's checksum.
 #[inline(always)]
 fn quote(skb: *mut __sk_buff, ends: &Ends, place: u32, from: [u8; 4], to: [u8; 4]) -> Option<()> {
     l4(skb, ends.transport + 2, word(from), word(to), 4)?;
@@ -416,7 +418,7 @@ fn set_address(
     store(skb, ends.network + place, &to)
 }
 
-/// Sets the port that is `place` bytes into the ports.
+/// Sets the port at offset `place` in the ports.
 #[inline(always)]
 fn set_port(skb: *mut __sk_buff, ends: &Ends, place: u32, from: u16, to: u16) -> Option<()> {
     let (from, to) = (from.to_be(), to.to_be());
@@ -425,13 +427,13 @@ fn set_port(skb: *mut __sk_buff, ends: &Ends, place: u32, from: u16, to: u16) ->
     store(skb, ends.transport + place, &to.to_ne_bytes())
 }
 
-/// Where the checksum of TCP or UDP is.
+/// The offset of the checksum of TCP or UDP.
 #[inline(always)]
 fn checksum(ends: &Ends) -> u32 {
     ends.transport + if ends.protocol == TCP { 16 } else { 6 }
 }
 
-/// UDP may have no checksum, which is written as zero.
+/// The flag for UDP, whose checksum may be absent; an absent checksum is zero.
 #[inline(always)]
 fn zero_stays(ends: &Ends) -> u64 {
     if ends.protocol == UDP {

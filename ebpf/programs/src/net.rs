@@ -1,5 +1,5 @@
 //! Traffic of tasks' sockets, counted at the root of the node's tree, and the states of their TCP connections.
-//! `policy.rs` says what may pass.
+//! `policy.rs` decides which packets may pass.
 
 use aya_ebpf::{
     bindings::{__sk_buff, BPF_F_NO_PREALLOC},
@@ -25,7 +25,7 @@ use crate::{
 #[map]
 static NET: PerCpuHashMap<CgroupId, Traffic> = PerCpuHashMap::pinned(TASKS_MAX, BPF_F_NO_PREALLOC);
 
-/// Counters by slot. The agent says whose each is.
+/// Counters by slot. The agent writes the owner of each.
 #[map]
 static NET_SLOTS: PerCpuArray<NetSlot> = PerCpuArray::pinned(SLOTS_MAX, 0);
 
@@ -35,7 +35,7 @@ const PASS: i32 = 1;
 /// Judges and counts a packet to a task.
 #[cgroup_skb(ingress)]
 fn net_ingress(ctx: SkBuffContext) -> i32 {
-    // Nobody who sends hears of what becomes of it here.
+    // A sender is not notified of the result on the receiving side, so only the lowest bit counts.
     judge(&ctx, Direction::Ingress) & PASS
 }
 
@@ -82,16 +82,16 @@ fn judge(ctx: &SkBuffContext, direction: Direction) -> i32 {
     end as i32
 }
 
-/// The verdict on a packet for the kernel. The second bit tells the sender to slow down.
+/// The verdict on a packet for the kernel. The second bit makes the sender slow down.
 #[derive(Clone, Copy)]
 #[repr(i32)]
 enum End {
-    /// The packet is thrown away; who sends it is told `EPERM`.
+    /// The packet is dropped; the sender gets `EPERM`.
     Refused = 0,
     Pass = 1,
-    /// It came too fast and is thrown away; who sends it tries again.
+    /// The packet exceeded the rate and is dropped; the sender tries again.
     Over = 2,
-    /// It goes on, and who sends slows down.
+    /// The packet passes, and the sender slows down.
     Congested = 3,
 }
 
@@ -101,7 +101,7 @@ pub(crate) fn traffic_of(task: CgroupId) -> Option<*mut Traffic> {
     traffic_at(slot_of(task), task)
 }
 
-/// The same for a task whose slot is known; `None` too if it has another one since.
+/// The traffic of a task with a known slot; `None` also if the slot has another owner since.
 #[inline(always)]
 fn traffic_at(slot: u64, task: CgroupId) -> Option<*mut Traffic> {
     if slot == NO_SLOT {
@@ -113,7 +113,7 @@ fn traffic_at(slot: u64, task: CgroupId) -> Option<*mut Traffic> {
     (slot.task == task).then_some(&raw mut slot.traffic)
 }
 
-/// Returns the verdict on a packet that was judged.
+/// Returns the kernel's verdict for the outcome of a packet.
 #[inline(always)]
 fn end(judged: PacketOutcome, task: CgroupId, direction: Direction, skb: *mut __sk_buff) -> End {
     match judged {
@@ -150,7 +150,7 @@ fn count(counters: &mut NetCounters, direction: Direction, skb: *mut __sk_buff, 
     }
 }
 
-/// Counts a connection that came about.
+/// Counts an established connection.
 #[btf_tracepoint(function = "inet_sock_set_state")]
 fn inet_sock_set_state(ctx: BtfTracePointContext) -> i32 {
     let (before, after): (i32, i32) = (ctx.arg(1), ctx.arg(2));
@@ -173,7 +173,7 @@ fn inet_sock_set_state(ctx: BtfTracePointContext) -> i32 {
     0
 }
 
-/// Counts a segment that is sent once more.
+/// Counts a retransmitted segment.
 #[btf_tracepoint(function = "tcp_retransmit_skb")]
 fn tcp_retransmit_skb(ctx: BtfTracePointContext) -> i32 {
     if !is_active() {
@@ -194,7 +194,7 @@ fn counters_of(socket: KernelPtr) -> Option<*mut NetCounters> {
     Some(unsafe { &raw mut (*traffic).counters })
 }
 
-/// Bytes of the packet, and how many packets it is on the wire.
+/// The bytes of the packet, and its number of packets on the wire.
 #[inline(always)]
 fn size(skb: *mut __sk_buff) -> (u64, u64) {
     // SAFETY: the context is valid for the run of the program.

@@ -1,9 +1,8 @@
-//! Processes of a task that the kernel killed for want of memory.
+//! Processes of a task that the kernel killed because memory ran out.
 //!
-//! The kernel names its victim by thread or by id, and while another process runs. What is recorded
-//! is recorded when that thread ends, in its own cgroup and with its own name. A process that
-//! was ending anyway may be chosen too, so the count can differ from the cgroup's own, which is the one
-//! to believe where it can still be read.
+//! The kernel reports its victim by thread or by id, and while another process runs. The record is written when that
+//! thread ends, in its own cgroup and with its own name. The kernel may also select a process that was ending anyway.
+//! So the count can differ from the cgroup's own count, which is more reliable while it can be read.
 
 use aya_ebpf::{
     bindings::BPF_NOEXIST,
@@ -23,15 +22,15 @@ use crate::{
     kernel::{KernelPtr, count_lost, fact, is_active},
 };
 
-/// When threads were chosen that have not ended, in nanoseconds since boot, by id.
+/// The time at which threads were selected that have not ended, in nanoseconds since boot, by id.
 #[map]
 static VICTIMS: LruHashMap<u32, u64> = LruHashMap::pinned(VICTIMS_MAX, 0);
 
-/// Processes killed for want of memory, by task. The agent removes entries.
+/// Processes killed because memory ran out, by task. The agent removes entries.
 #[map]
 static OOM: HashMap<CgroupId, OomEntry> = HashMap::pinned(TASKS_MAX, 0);
 
-/// Remembers a thread that the kernel chose.
+/// Records a thread that the kernel selected.
 #[btf_tracepoint(function = "mark_victim")]
 fn mark_victim(ctx: BtfTracePointContext) -> i32 {
     if is_active() {
@@ -42,7 +41,7 @@ fn mark_victim(ctx: BtfTracePointContext) -> i32 {
 
 #[inline(always)]
 fn remember(ctx: &BtfTracePointContext) -> Option<()> {
-    // The verifier knows the fact as a constant and sees one of the two readings only.
+    // The verifier knows the fact as a constant and checks only one of the two branches.
     let pid: u32 = if fact!(victim_is_thread) != 0 {
         KernelPtr::new(ctx.arg(0)).read(fact!(task_pid))?
     } else {
@@ -53,7 +52,7 @@ fn remember(ctx: &BtfTracePointContext) -> Option<()> {
     VICTIMS.insert(pid, now, 0).ok()
 }
 
-/// Records `thread`, which is ending in `task`, if it was chosen.
+/// Records `thread`, which is ending in `task`, if the kernel had selected it.
 #[inline(always)]
 pub(crate) fn record(task: CgroupId, thread: KernelPtr) -> Option<()> {
     let pid: u32 = thread.read(fact!(task_pid))?;

@@ -1,9 +1,8 @@
 //! Decides which packets a task may send and receive. Packet programs judge each packet; others act at `connect`.
 //!
-//! The packet programs decide. A connection belongs to the policy of the direction in which it was
-//! begun, whichever way a packet of it goes, and is looked at anew with each packet, so that a new
-//! policy holds for it at once. The programs at `connect` only tell a task at once what would
-//! otherwise show as silence.
+//! The packet programs decide. A connection belongs to the policy of the direction in which it was begun, for packets
+//! in both directions. Each packet is judged anew, so that a new policy applies to the connection at once. The programs
+//! at `connect` only let a call fail at once that would otherwise time out.
 
 mod packet;
 pub(crate) mod rate;
@@ -53,23 +52,23 @@ use crate::net::traffic_of;
 static TASK_POLICY: HashMap<CgroupId, TaskPolicyRef> =
     HashMap::pinned(TASKS_MAX, BPF_F_NO_PREALLOC);
 
-/// Where the intervals of a policy's IPv4 prefix are.
+/// The intervals of each policy's IPv4 prefixes.
 #[map]
 static LEAVES4: LpmTrie<AddressKey4, Leaf> = LpmTrie::pinned(LEAVES_MAX, 0);
 
-/// Where the intervals of a policy's IPv6 prefix are.
+/// The intervals of each policy's IPv6 prefixes.
 #[map]
 static LEAVES6: LpmTrie<AddressKey6, Leaf> = LpmTrie::pinned(LEAVES_MAX, 0);
 
-/// The intervals.
+/// The intervals of all policies.
 #[map]
 static INTERVALS: Array<Interval> = Array::pinned(INTERVALS_MAX, 0);
 
-/// When a flow was last seen, in nanoseconds.
+/// The time at which a flow was last seen, in nanoseconds.
 #[map]
 static FLOWS: LruHashMap<FlowKey, u64> = LruHashMap::pinned(FLOWS_MAX, 0);
 
-/// Ports that an allocation has declared, and those of the node that allocations hold.
+/// Ports that an allocation has declared, and ports of the node that allocations hold.
 #[map]
 static PORTS: HashMap<PortKey, u64> = HashMap::pinned(PORTS_MAX, BPF_F_NO_PREALLOC);
 
@@ -78,11 +77,11 @@ static PORTS: HashMap<PortKey, u64> = HashMap::pinned(PORTS_MAX, BPF_F_NO_PREALL
 static RULES: PerCpuHashMap<RuleKey, RuleCounters> =
     PerCpuHashMap::pinned(RULES_MAX, BPF_F_NO_PREALLOC);
 
-/// The keys of rules' names: for the next agent, and read by no program.
+/// The hashes of rules' names, for the next agent. No program reads them.
 #[map]
 static NAMES: HashMap<NameKey, u64> = HashMap::pinned(NAMES_MAX, BPF_F_NO_PREALLOC);
 
-/// The counters of rules under earlier policies: for the next agent, too.
+/// The counters of rules under earlier policies, for the next agent. No program reads them.
 #[map]
 static CARRIED_OVER: HashMap<CarriedKey, CarriedCounters> =
     HashMap::pinned(CARRIED_MAX, BPF_F_NO_PREALLOC);
@@ -91,7 +90,7 @@ static CARRIED_OVER: HashMap<CarriedKey, CarriedCounters> =
 #[map]
 static VERDICTS: RingBuf = RingBuf::pinned(VERDICTS_BYTES, 0);
 
-/// The state of a socket. It goes away with the socket.
+/// The state of a socket. The kernel removes it with the socket.
 #[btf_map]
 static SOCKETS: SkStorage<SocketState> = SkStorage::new();
 
@@ -111,7 +110,7 @@ enum Peer {
 }
 
 impl Peer {
-    /// As one number, for what is not compiled into its caller.
+    /// The peer as one number, for functions that are not inlined.
     const HOST: u64 = 0;
     const OWN: u64 = 1;
 
@@ -125,21 +124,21 @@ impl Peer {
     }
 }
 
-/// Facts about a packet before it is looked at: it is like those before.
+/// The cached verdict on a packet that equals earlier ones.
 #[derive(Clone, Copy)]
 pub(crate) struct CachedVerdict<'a> {
-    /// The state of its socket.
+    /// The state of the packet's socket.
     pub(crate) state: &'a SocketState,
-    /// The direction of the policy that lets it pass.
+    /// The direction of the policy that lets the packet pass.
     begun: u32,
     policy: u32,
     rule: u32,
-    /// Whether it has to keep to a rate.
+    /// Whether a rate limit applies to the packet.
     limited: bool,
 }
 
 /// Returns the state that earlier packets left with the packet's socket, if they passed since policies last changed.
-/// It is of a connection that came about, or of datagrams to and from the same place.
+/// The state belongs to an established connection, or to datagrams with the same peer.
 #[inline(always)]
 pub(crate) fn settled<'a>(skb: *mut __sk_buff, direction: Direction) -> Option<CachedVerdict<'a>> {
     // SAFETY: the context is valid for the run of the program.
@@ -147,7 +146,7 @@ pub(crate) fn settled<'a>(skb: *mut __sk_buff, direction: Direction) -> Option<C
     if socket.is_null() {
         return None;
     }
-    // SAFETY: the packet holds its socket. With half a connection nothing is kept.
+    // SAFETY: the packet holds its socket. No state is kept for a half-open connection.
     let connection = unsafe { (*socket).state };
     if !tcp_state::is_connected(connection) && connection != tcp_state::CLOSE {
         return None;
@@ -156,7 +155,7 @@ pub(crate) fn settled<'a>(skb: *mut __sk_buff, direction: Direction) -> Option<C
     // SAFETY: the storage lives as long as the socket, which the packet holds.
     let state = unsafe { kept.as_ref() }?;
     let valid = policy_changes() + 1;
-    // A socket may leave its connection and begin another, elsewhere.
+    // A socket may leave its connection and begin another one with another peer.
     if state.valid == valid && connection != tcp_state::CLOSE {
         let flag = match direction {
             Direction::Ingress => socket::INGRESS_LIMITED,
@@ -186,7 +185,7 @@ pub(crate) fn settled<'a>(skb: *mut __sk_buff, direction: Direction) -> Option<C
     })
 }
 
-/// Whether the packet is a datagram like the one whose verdict was kept, and the verdict still holds.
+/// Whether the packet is a datagram like the one with the cached verdict, and the verdict is still valid.
 #[inline(always)]
 fn is_like(skb: *mut __sk_buff, kept: &CachedDatagram) -> bool {
     let Some((addresses, ports)) = ends(skb) else {
@@ -203,7 +202,7 @@ fn is_like(skb: *mut __sk_buff, kept: &CachedDatagram) -> bool {
     device != LOOPBACK || is_still(&kept.peer) != 0
 }
 
-/// Source and destination of a whole datagram of IPv4, and their ports, as they stand in the headers.
+/// Source and destination of a whole IPv4 datagram, and their ports, as in the headers.
 #[inline(always)]
 fn ends(skb: *mut __sk_buff) -> Option<(u64, u32)> {
     // SAFETY: the context is valid for the run of the program.
@@ -212,7 +211,7 @@ fn ends(skb: *mut __sk_buff) -> Option<(u64, u32)> {
         return None;
     }
     let header = start as *const u8;
-    // SAFETY: as many bytes are there. Headers begin at two bytes before a multiple of eight, if not at worse.
+    // SAFETY: the length was checked. Headers begin at least at two bytes before a multiple of eight.
     unsafe {
         let fragment = u16::from_be(header.add(6).cast::<u16>().read_unaligned());
         if *header != PLAIN_V4 || *header.add(9) != protocol::UDP || fragment & !DONT_FRAGMENT != 0
@@ -225,15 +224,15 @@ fn ends(skb: *mut __sk_buff) -> Option<(u64, u32)> {
     }
 }
 
-/// Bytes of the headers of a datagram of IPv4 without options.
+/// Bytes of the headers of an IPv4 datagram without options.
 const DATAGRAM_HEADERS: usize = 28;
-/// The first byte of such a one.
+/// The first byte of an IPv4 header without options.
 const PLAIN_V4: u8 = 0x45;
-/// The bit of the fragment's word that says nothing of a fragment.
+/// The bit of the fragment word that does not mark a fragment.
 const DONT_FRAGMENT: u16 = 0x4000;
 
-/// Whether the socket that was looked up is as it was: 1 or 0. What is read of it has no room on the stack beside the
-/// packet, below which older kernels count every function that is called.
+/// Whether the socket that was looked up is unchanged: 1 or 0. The words read from it have no room on the stack next to
+/// the packet. Older kernels count the stack of every called function.
 #[inline(never)]
 fn is_still(peer: &PeerMark) -> u32 {
     let socket = peer.address as *const [u64; PeerMark::WORDS];
@@ -242,7 +241,7 @@ fn is_still(peer: &PeerMark) -> u32 {
     u32::from(words.is_ok_and(|words| peer.is(&words)))
 }
 
-/// Counts a settled packet; `false` if another rule was met last.
+/// Counts a packet with a cached verdict; `false` if another rule matched last.
 #[inline(always)]
 pub(crate) fn count_settled(
     settled: CachedVerdict<'_>,
@@ -271,9 +270,9 @@ pub(crate) fn count_settled(
 pub(crate) enum PacketOutcome {
     Refused,
     Passes,
-    /// It passes if it does not come too fast.
+    /// The packet passes if it does not exceed the rate.
     Limited,
-    /// It passes, and never comes too fast: it stays within the allocation, or nothing is known of the task.
+    /// The packet passes without a rate limit: it stays within the allocation, or the task is unknown.
     Exempt,
 }
 
@@ -289,7 +288,7 @@ impl PacketOutcome {
         }
     }
 
-    /// Returns the decision about a settled packet.
+    /// Returns the decision about a packet with a cached verdict.
     #[inline(always)]
     pub(crate) fn settled(settled: CachedVerdict<'_>) -> Self {
         if settled.rule == NO_RULE {
@@ -302,14 +301,15 @@ impl PacketOutcome {
     }
 }
 
-/// The policies of a task; of none, by which nothing passes, if the entry was given to another task twice meanwhile.
+/// The policies of a task. If the entry was given to another task twice meanwhile, it returns no policies, so no packet
+/// passes.
 #[inline(always)]
 fn policy_ref_of(task: CgroupId) -> Option<TaskPolicyRef> {
     let mut policy_ref = TaskPolicyRef::default();
     for _ in 0..2 {
         let entry = TASK_POLICY.get_ptr(task)?;
-        // SAFETY: the entry is a map value, which stays readable until the program ends. What another task writes
-        // to it meanwhile begins with that task, which is read last.
+        // SAFETY: the entry is a map value, which stays readable until the program ends. Another task that takes over
+        // the entry writes its id first, and the id is read last.
         let now = unsafe {
             policy_ref = TaskPolicyRef {
                 task,
@@ -329,14 +329,15 @@ fn policy_ref_of(task: CgroupId) -> Option<TaskPolicyRef> {
     Some(policy_ref)
 }
 
-/// Whether the task that the packet belongs to may send or receive it.
+/// Decides whether the packet's task may send or receive it.
 #[inline(always)]
 pub(crate) fn judge_packet(
     ctx: &SkBuffContext,
     task: CgroupId,
     direction: Direction,
 ) -> PacketOutcome {
-    // Before the policy is looked up: a verdict is kept under the number of changes that it knows of.
+    // The count is read before the policy, because a cached verdict is stored under the number of changes known at that
+    // time.
     let changes = policy_changes();
     let Some(policy_ref) = policy_ref_of(task) else {
         return PacketOutcome::Exempt;
@@ -362,7 +363,8 @@ pub(crate) fn judge_packet(
     PacketOutcome::new(verdict.allows(), policy_ref, direction)
 }
 
-/// A packet of a connection. What began it is known from its first packet, kept with the socket.
+/// Judges a packet of a connection. The connection's direction is known from its first packet, and is stored with the
+/// socket.
 #[inline(always)]
 fn tcp(
     skb: *mut __sk_buff,
@@ -375,7 +377,7 @@ fn tcp(
     // SAFETY: the context is valid for the run of the program.
     let local = unsafe { (*skb).ifindex } == LOOPBACK;
     let socket = full_socket(skb);
-    // What a raw socket sends need not go where it is connected to.
+    // A raw socket may send to other addresses than the one that it is connected to.
     let connected = socket.is_some_and(|it| is_connected(it) && is_of(it, protocol::TCP));
     let kept = socket.map_or(core::ptr::null_mut(), |it| {
         socket_state(it, begins_here || connected)
@@ -397,7 +399,7 @@ fn tcp(
             }
             Peer::Host => {}
         }
-        // Who listens may change until the connection is made.
+        // The listening process may change until the connection is established.
         if !packet.begins {
             known |= socket::CHECKED | if own { socket::OWN } else { 0 };
         }
@@ -439,7 +441,7 @@ fn tcp(
     PacketOutcome::new(verdict.allows(), policy_ref, direction)
 }
 
-/// Which directions have a rate, as bits of a socket's state.
+/// The flags in a socket's state for directions with a rate limit.
 const RATES: u32 = socket::INGRESS_LIMITED | socket::EGRESS_LIMITED;
 
 /// See [`RATES`].
@@ -456,7 +458,7 @@ fn rates(policy_ref: TaskPolicyRef) -> u32 {
         | flag(Direction::Egress, socket::EGRESS_LIMITED)
 }
 
-/// A datagram or an echo. What is refused by its own direction's policy may be an answer.
+/// Judges a datagram or an echo. A packet that its own direction's policy refuses may be an answer.
 #[inline(always)]
 fn datagram(
     skb: *mut __sk_buff,
@@ -498,7 +500,7 @@ fn datagram(
         if local || behind_host_veth || !policy_ref.is_open(other_way) {
             record(packet, direction as u8);
         }
-        // Who is at the other end of loopback, and which ports are declared, may change from one to the next.
+        // The process at the other end of loopback, and the declared ports, may change between two datagrams.
         if !local && !(behind_host_veth && !sends) && !verdict.is_reported() {
             keep(skb, policy_ref, packet, direction, verdict.rule(), changes);
         }
@@ -520,8 +522,7 @@ fn datagram(
     )
 }
 
-/// Keeps the verdict on a datagram that passes with the socket that sends or receives it, if there is one that does
-/// nothing but that.
+/// Caches the verdict on a passing datagram with its socket, if the socket is a UDP socket.
 #[inline(always)]
 fn keep(
     skb: *mut __sk_buff,
@@ -537,7 +538,7 @@ fn keep(
         return;
     };
     if device == LOOPBACK {
-        // The other end can keep its verdicts on this socket's datagrams only if this one has a number.
+        // The other end can cache its verdicts on this socket's datagrams only if this socket has a cookie.
         // SAFETY: the context is valid for the run of the program.
         unsafe { bpf_get_socket_cookie(skb.cast()) };
         if packet.peer.address == 0 {
@@ -557,8 +558,8 @@ fn keep(
         Direction::Ingress => &mut state.datagrams[0],
         Direction::Egress => &mut state.datagrams[1],
     };
-    // SAFETY: the place lives as long as the socket; whoever finds the mark of another writer leaves it alone, so that
-    // no two verdicts are mixed.
+    // SAFETY: the place lives as long as the socket. A CPU that finds the mark of another writer does not write, so
+    // that two verdicts are never mixed.
     unsafe {
         if exchange(&raw mut kept.valid, CachedDatagram::WRITING) == CachedDatagram::WRITING {
             return;
@@ -575,18 +576,18 @@ fn keep(
     }
 }
 
-/// Puts a word into the place of another, for all CPUs at once, and says what was there.
+/// Replaces a word atomically for all CPUs, and returns the old one.
 #[inline(always)]
 unsafe fn exchange(place: *mut u64, word: u64) -> u64 {
     let mut word = word;
-    // SAFETY: the caller's.
+    // SAFETY: the caller guarantees a valid pointer.
     unsafe {
         asm!("{word} = xchg_64({place} + 0, {word})", place = in(reg) place, word = inout(reg) word);
     }
     word
 }
 
-/// Returns the verdict of the packet's policy on `key`. A missing entry means no.
+/// Returns the verdict of the packet's policy on `key`. A missing entry refuses.
 #[inline(always)]
 fn decide(packet: &Packet, key: u32) -> Verdict {
     let remote = u128::from_be_bytes(packet.event.remote);
@@ -597,10 +598,10 @@ fn decide(packet: &Packet, key: u32) -> Verdict {
     })
 }
 
-/// The verdict of `policy` on `key` at the address of these halves.
+/// The verdict of `policy` on `key` at the address with these halves.
 ///
-/// Not compiled into its callers, nor local to this object: the kernel verifies such a function once,
-/// for all numbers, instead of once for each way that leads to a call.
+/// The function is neither inlined nor local to this object. So the kernel verifies it once for all arguments, instead
+/// of once for each path that leads to a call.
 #[unsafe(no_mangle)]
 #[inline(never)]
 unsafe extern "C" fn look_up_verdict(
@@ -631,8 +632,8 @@ unsafe extern "C" fn look_up_verdict(
     verdict.0
 }
 
-/// Whether an allocation of this node holds the port in `key` at the node's address: it is published there, or a task
-/// in the node's own network has declared it.
+/// Whether an allocation of this node holds the port in `key` at the node's address. The port is published there, or a
+/// task in the node's own network has declared it.
 #[inline(always)]
 fn is_held(key: u32, v4: u32, is_v4: bool) -> bool {
     let port = key as u16;
@@ -647,7 +648,7 @@ fn is_held(key: u32, v4: u32, is_v4: bool) -> bool {
             },
             pad: 0,
         };
-        // SAFETY: nothing is read of the value.
+        // SAFETY: the value is not read.
         if unsafe { PUBLISHED.get(published) }.is_some() {
             return true;
         }
@@ -655,11 +656,11 @@ fn is_held(key: u32, v4: u32, is_v4: bool) -> bool {
     !is_private(NODE, port)
 }
 
-/// Counts the verdict of the policy of `begun`, and tells the agent of it if it is one that is told.
+/// Counts the verdict of the policy of `begun`, and reports it to the agent if it is to be reported.
 #[inline(always)]
 fn count_and_tell(packet: &mut Packet, begun: Direction) {
     if Verdict(packet.event.verdict).is_reported() {
-        // SAFETY: the event is alive and nobody else's.
+        // SAFETY: the event is valid, and no other code uses it.
         unsafe { tell_verdict(&raw mut packet.event) };
         return;
     }
@@ -667,11 +668,11 @@ fn count_and_tell(packet: &mut Packet, begun: Direction) {
     unsafe { note_verdict(&raw const packet.event, begun as u32) };
 }
 
-/// Counts a verdict that is not told. Verified once for all callers, as [`look_up_verdict`] is.
+/// Counts a verdict that is not reported. The kernel verifies it once for all callers, like [`look_up_verdict`].
 #[unsafe(no_mangle)]
 #[inline(never)]
 unsafe extern "C" fn note_verdict(event: *const VerdictEvent, begun: u32) -> u32 {
-    // SAFETY: the caller gives an event, or the verifier would not have it; null is asked for by it.
+    // SAFETY: the verifier ensures that the caller passes an event. It also requires the check for null.
     let Some(event) = (unsafe { event.as_ref() }) else {
         return 0;
     };
@@ -692,7 +693,7 @@ unsafe extern "C" fn note_verdict(event: *const VerdictEvent, begun: u32) -> u32
     if met.policy == event.policy && met.rule != rule && met.packets != 0 {
         count_rule(event.task, met.policy, met.rule, met.packets, met.bytes);
     }
-    // What a policy counted that the task has no more is forgotten.
+    // Cached counts of a policy that the task no longer has are dropped.
     if met.policy != event.policy || met.rule != rule {
         *met = RuleHit {
             policy: event.policy,
@@ -716,7 +717,7 @@ fn count_rule(task: CgroupId, policy: u32, rule: u32, packets: u64, bytes: u64) 
     0
 }
 
-/// A rule's counters, which are made if they are not there.
+/// A rule's counters, which are created if they do not exist.
 #[inline(always)]
 fn counters_of<'a>(key: RuleKey) -> Option<&'a mut RuleCounters> {
     let counters = match RULES.get_ptr_mut(key) {
@@ -732,7 +733,8 @@ fn counters_of<'a>(key: RuleKey) -> Option<&'a mut RuleCounters> {
     Some(unsafe { &mut *counters })
 }
 
-/// Counts a verdict and tells it, if none of its rule was told a moment ago. Verified once for all callers.
+/// Counts a verdict, and reports it unless the same rule was reported a moment ago. The kernel verifies it once for all
+/// callers.
 #[unsafe(no_mangle)]
 #[inline(never)]
 unsafe extern "C" fn tell_verdict(event: *mut VerdictEvent) -> u32 {
@@ -763,7 +765,7 @@ unsafe extern "C" fn tell_verdict(event: *mut VerdictEvent) -> u32 {
     0
 }
 
-/// The exchange that `packet` belongs to if `direction` began it.
+/// The flow of `packet` if `direction` began the exchange.
 #[inline(always)]
 fn flow(packet: &Packet, direction: u8) -> FlowKey {
     FlowKey {
@@ -785,13 +787,13 @@ fn record(packet: &Packet, direction: u8) -> u32 {
     // SAFETY: the value is copied at once.
     let seen_ns = unsafe { FLOWS.get(flow) }.copied().unwrap_or(0);
     if now_ns.wrapping_sub(seen_ns) > FLOW_RENEW_NS {
-        // An answer is refused if this fails, as if the flow had been forgotten.
+        // If this fails, answers are refused, as if the flow had been evicted.
         let _: Result<(), i32> = FLOWS.insert(flow, now_ns, 0);
     }
     0
 }
 
-/// Whether the exchange was begun by `direction` lately: 1 or 0.
+/// Whether `direction` began the exchange recently: 1 or 0.
 #[inline(never)]
 fn was_recorded(packet: &Packet, direction: u8) -> u32 {
     // SAFETY: the value is copied at once.
@@ -803,7 +805,7 @@ fn was_recorded(packet: &Packet, direction: u8) -> u32 {
     u32::from(now_ns.wrapping_sub(seen_ns) < FLOW_NS)
 }
 
-/// The packet's socket, if it is more than a half-open or a half-closed connection.
+/// The packet's socket, unless its connection is half-open or half-closed.
 #[inline(always)]
 fn full_socket(skb: *mut __sk_buff) -> Option<*mut bpf_sock> {
     // SAFETY: the context is valid for the run of the program, and the helper checks the rest.
@@ -824,7 +826,7 @@ fn is_connected(socket: *mut bpf_sock) -> bool {
     tcp_state::is_connected(unsafe { (*socket).state })
 }
 
-/// Whether a packet's socket is one of this protocol.
+/// Whether a packet's socket has this protocol.
 #[inline(always)]
 fn is_of(socket: *mut bpf_sock, protocol: u8) -> bool {
     // SAFETY: the packet holds its socket.
@@ -848,15 +850,15 @@ fn socket_state(socket: *mut bpf_sock, make: bool) -> *mut SocketState {
 /// Returns the other end of a packet on the loopback interface, as [`Peer::of`] reads it.
 #[inline(always)]
 fn peer(skb: *mut __sk_buff, packet: &mut Packet) -> u64 {
-    // SAFETY: both are alive.
+    // SAFETY: both pointers are valid.
     unsafe { find_peer(skb, packet) }
 }
 
-/// Verified once for all callers, as [`look_up_verdict`] is.
+/// The kernel verifies it once for all callers, like [`look_up_verdict`].
 #[unsafe(no_mangle)]
 #[inline(never)]
 unsafe extern "C" fn find_peer(skb: *mut __sk_buff, packet: *mut Packet) -> u64 {
-    // SAFETY: the caller gives a packet, or the verifier would not have it; null is asked for by it.
+    // SAFETY: the verifier ensures that the caller passes a packet. It also requires the check for null.
     let Some(packet) = (unsafe { packet.as_mut() }) else {
         return Peer::HOST;
     };
@@ -881,19 +883,19 @@ unsafe extern "C" fn find_peer(skb: *mut __sk_buff, packet: *mut Packet) -> u64 
     if theirs == alloc && alloc != 0 {
         return Peer::OWN;
     }
-    // SAFETY: nothing is read of the value.
+    // SAFETY: the value is not read.
     if task != 0 && unsafe { TASK_POLICY.get(task) }.is_some() {
         return task;
     }
     Peer::HOST
 }
 
-/// Takes down by what the socket is known again.
+/// Records the values by which the socket can be recognised later.
 #[inline(always)]
 fn mark_peer(packet: &mut Packet, socket: *mut bpf_sock) {
     packet.peer.address = socket as u64;
-    // The verifier forbids to count from a socket, not from a number. Read in two parts, because all of it at once has
-    // no room on the stack beside those of the callers.
+    // The verifier forbids arithmetic on a socket pointer, but not on a number. The values are read in two parts,
+    // because all of them at once have no room on the stack next to the callers' data.
     // SAFETY: the packet is alive; the helper checks the address and fails instead of faulting.
     let (binding, cookie) = unsafe {
         let place = (&raw const packet.peer.address).read_volatile() as *const u64;
@@ -911,7 +913,7 @@ fn mark_peer(packet: &mut Packet, socket: *mut bpf_sock) {
 
 #[inline(always)]
 fn look_up(ctx: *mut c_void, packet: &Packet) -> *mut bpf_sock {
-    // SAFETY: a tuple of integers; every part that the helper reads is written below.
+    // SAFETY: the tuple consists of integers. Every part that the helper reads is written below.
     let mut tuple: bpf_sock_tuple = unsafe { core::mem::zeroed() };
     let (near, far) = (&packet.local, &packet.event.remote);
     let near_port = packet.event.local_port.to_be();
@@ -934,7 +936,7 @@ fn look_up(ctx: *mut c_void, packet: &Packet) -> *mut bpf_sock {
         36
     };
     let netns = i64::from(BPF_F_CURRENT_NETNS) as u64;
-    // SAFETY: the tuple is as long as said, on this program's stack.
+    // SAFETY: the tuple has the given length and is on this program's stack.
     unsafe {
         if matches!(packet.class, Class::Tcp) {
             bpf_sk_lookup_tcp(ctx, &raw mut tuple, size, netns, 0)
@@ -958,11 +960,11 @@ fn is_private(task: CgroupId, port: u16) -> bool {
         task,
         port: u64::from(port),
     };
-    // SAFETY: nothing is read of the value.
+    // SAFETY: the value is not read.
     unsafe { PORTS.get(key) }.is_none()
 }
 
-/// Refuses a connection to IPv4 that no packet could be sent for.
+/// Refuses an IPv4 connection whose packets the policy would refuse.
 #[cgroup_sock_addr(connect4)]
 fn connect4(ctx: SockAddrContext) -> i32 {
     // SAFETY: the context is valid for the run of the program.
@@ -970,7 +972,7 @@ fn connect4(ctx: SockAddrContext) -> i32 {
     connect(&ctx, mapped(address.to_ne_bytes()))
 }
 
-/// Refuses a connection to IPv6 that no packet could be sent for.
+/// Refuses an IPv6 connection whose packets the policy would refuse.
 #[cgroup_sock_addr(connect6)]
 fn connect6(ctx: SockAddrContext) -> i32 {
     // SAFETY: the context is valid for the run of the program. It is read word by word, as the
@@ -992,7 +994,7 @@ fn connect6(ctx: SockAddrContext) -> i32 {
     connect(&ctx, address)
 }
 
-/// 1 lets the call go on; 0 makes it fail with `EPERM`.
+/// Returns 1 to let the call continue, or 0 to make it fail with `EPERM`.
 #[inline(always)]
 fn connect(ctx: &SockAddrContext, remote: [u8; 16]) -> i32 {
     if !is_active() {
@@ -1023,7 +1025,7 @@ fn connect(ctx: &SockAddrContext, remote: [u8; 16]) -> i32 {
     if !listener.is_null() {
         // SAFETY: the socket was found and is held until here.
         unsafe { bpf_sk_release(listener.cast()) };
-        // It may be the allocation's own: a packet will show.
+        // The listener may belong to the same allocation. The packet programs will decide.
         return 1;
     }
     packet.event.verdict = verdict.0;

@@ -1,8 +1,9 @@
 //! CPU time, context switches and waiting for a CPU.
 //!
-//! Time is charged when a CPU leaves a thread, by the kernel's own clock of threads. A thread that is never left is
-//! charged by `charge_running`, which the agent runs on a CPU when it collects. A switch calls no helper if its CPU
-//! knows the cgroup: on a machine that has to mend its processor's returns each would be a tenth of what is promised.
+//! Time is charged when a CPU switches away from a thread, by the kernel's own clock of threads. A thread without a
+//! switch is charged by `charge_running`, which the agent runs on a CPU when it collects. A switch calls no helper if
+//! its CPU has cached the cgroup. On a machine with mitigations for its processor's returns, each helper call would
+//! cost a tenth of the promised time of a switch.
 
 use aya_ebpf::{
     bindings::BPF_F_NO_PREALLOC,
@@ -24,11 +25,11 @@ use crate::kernel::{KernelPtr, count_lost, current_task, fact, is_active, regist
 static SCHED: PerCpuHashMap<CgroupId, SchedCounters> =
     PerCpuHashMap::pinned(TASKS_MAX, BPF_F_NO_PREALLOC);
 
-/// Counters by slot. The agent says whose each is.
+/// Counters by slot. The agent writes the owner of each.
 #[map]
 static SCHED_SLOTS: PerCpuArray<SchedSlot> = PerCpuArray::pinned(SLOTS_MAX, 0);
 
-/// The cgroups that were seen here, by the low bits of their ids.
+/// The cgroups that this CPU has seen, by the low bits of their ids.
 #[map]
 static CGROUP_CACHE: PerCpuArray<CachedCgroup> = PerCpuArray::pinned(SEEN_MAX, 0);
 
@@ -36,11 +37,11 @@ static CGROUP_CACHE: PerCpuArray<CachedCgroup> = PerCpuArray::pinned(SEEN_MAX, 0
 #[map]
 static CPUS: PerCpuArray<CpuState> = PerCpuArray::pinned(1, 0);
 
-/// The wait of each thread of a task when it last left its CPU, by the low bits of its id.
+/// The total wait of each thread of a task when it last left its CPU, by the low bits of the thread's id.
 #[map]
 static WAITED: Array<u64> = Array::pinned(WAITS, 0);
 
-/// Charges the thread a CPU leaves.
+/// Charges the thread that a CPU switches away from.
 #[btf_tracepoint(function = "sched_switch")]
 fn sched_switch(ctx: BtfTracePointContext) -> i32 {
     if !is_active() {
@@ -52,7 +53,7 @@ fn sched_switch(ctx: BtfTracePointContext) -> i32 {
     let prev_state: u32 = ctx.arg(3);
 
     let next_pid: u32 = next.field(fact!(task_pid));
-    // The idle thread is not charged, and not every kernel says since when it runs.
+    // The idle thread is not charged, and some kernels do not record its start time.
     let now_ns: u64 = if next_pid != 0 {
         next.field(fact!(task_exec_start))
     } else {
@@ -80,13 +81,13 @@ fn sched_switch(ctx: BtfTracePointContext) -> i32 {
     0
 }
 
-/// Counts how long `thread`, the current one, waited for the CPU that it leaves.
+/// Counts the time that `thread`, the current one, waited for the CPU that it leaves.
 #[inline(always)]
 fn charge_wait(thread: KernelPtr, pid: u32, counters: &mut SchedCounters) {
     if fact!(task_sched_info) == 0 {
         return;
     }
-    // Runs, and how long it waited for them: the structure's first two fields, of 64 bits each.
+    // The number of runs and the total wait for them are the structure's first two fields, of 64 bits each.
     let runs: u64 = thread.field(fact!(task_sched_info));
     let waited_ns: u64 = thread.field(fact!(task_sched_info) + 8);
     let Some(mark) = WAITED.get_ptr_mut(pid % WAITS) else {
@@ -98,14 +99,14 @@ fn charge_wait(thread: KernelPtr, pid: u32, counters: &mut SchedCounters) {
     unsafe { mark.write_volatile(wait_mark(pid, waited_ns)) };
     match last_wait(before, pid, waited_ns, runs) {
         Some(wait_ns) => counters.waits.record(wait_ns),
-        // A place that was empty is that of a thread which came from elsewhere.
+        // If the place was empty, the thread began to run outside of the counted tasks.
         None if before != 0 => count_lost(LostRecord::Wait),
         None => {}
     }
 }
 
-/// Charges the thread that is running, without a switch, up to when the kernel itself charged it last: that is the
-/// last tick of its clock. Never attached: the agent runs it.
+/// Charges the running thread without a switch, up to the time at which the kernel last charged it, which is the last
+/// clock tick. The program is never attached: the agent runs it.
 #[raw_tracepoint]
 fn charge_running(_ctx: RawTracePointContext) -> i32 {
     if !is_active() {
@@ -126,7 +127,7 @@ fn charge_running(_ctx: RawTracePointContext) -> i32 {
     0
 }
 
-/// Sets this CPU's clock and says by how much it went on; `None` the first time.
+/// Sets this CPU's clock and returns by how much it advanced; `None` the first time.
 #[inline(always)]
 fn charge_cpu(now_ns: u64, next_pid: Option<u32>) -> Option<u64> {
     let cpu = CPUS.get_ptr_mut(0)?;
@@ -153,7 +154,7 @@ fn counters_of(thread: KernelPtr) -> Option<*mut SchedCounters> {
     let seen = unsafe { &mut *seen };
     let registrations = registrations();
     if seen.cgroup != cgroup || seen.registrations != registrations {
-        // What was registered since is not missed: the count was read before.
+        // The count was read before the look-up, so a later registration invalidates the entry.
         *seen = cgroup_facts(cgroup, registrations);
     }
     if seen.task == 0 {

@@ -69,7 +69,7 @@ fn combined(operator: BinaryOperator, left: Operand<'_>, right: Operand<'_>) -> 
     }
 }
 
-/// `&&` and `||`. An operand that decides alone makes a fault of the other not count.
+/// `&&` and `||`. If one operand decides the result, a fault of the other operand is ignored.
 fn logical(left: Operand<'_>, right: Operand<'_>, decides: bool) -> Outcome {
     let read = |(outcome, place): Operand<'_>| -> Result<Option<bool>, JobFileFault> {
         match outcome {
@@ -84,7 +84,7 @@ fn logical(left: Operand<'_>, right: Operand<'_>, decides: bool) -> Outcome {
     let (left_failed, right_failed) = (is_fault(&left), is_fault(&right));
     let (left_place, right_place) = (left.1, right.1);
     let (left, right) = (read(left), read(right));
-    // A value of another type is always a fault.
+    // A value of the wrong type is always a fault, even if the other operand failed.
     for (outcome, failed) in [(&left, left_failed), (&right, right_failed)] {
         if let (Err(fault), false) = (outcome, failed) {
             return Err(fault.clone());

@@ -1,4 +1,4 @@
-//! References: to variables and locals, to names of an expression, and to what only the agent knows.
+//! References to variables and locals, to names of an expression, and to values that only the agent has.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -10,12 +10,12 @@ use crate::scope::Scope;
 use crate::syntax::{ExprKind, Expression, Step};
 use crate::value::{Type, Value};
 
-/// First words of references that the agent fills in when it starts the task, or the scheduler when
-/// it compares a constraint.
+/// First words of runtime references. The agent fills them in at the start of a task, or the scheduler at the
+/// comparison of a constraint.
 const RUNTIME_ROOTS: [&str; 5] = ["attr", "device", "env", "meta", "node"];
 /// The prefix of all variables of the agent.
 const RUNTIME_PREFIX: &str = "NOMAD_";
-/// Usual mistakes for `var` and `local`. Left as text they would reach the task unnoticed.
+/// Common mistakes for `var` and `local`. As text, they would reach the task unnoticed.
 const MISTAKEN_ROOTS: [(&str, &str); 6] = [
     ("local", "local"),
     ("locals", "local"),
@@ -26,7 +26,7 @@ const MISTAKEN_ROOTS: [(&str, &str); 6] = [
 ];
 
 impl Evaluator {
-    /// The value of the name `root`, with or without a path into it.
+    /// The value of the name `root`, or of a path in it.
     pub(super) fn reference(
         &self,
         expression: &Expression,
@@ -41,7 +41,7 @@ impl Evaluator {
             return Err(unknown_root(expression, root));
         };
         undeclared(root, value, steps)?;
-        // A path into a large object copies only its end.
+        // The loop moves along the path, so only the last value is copied.
         let mut value = value;
         let mut rest = steps;
         while let [Step::Attribute(name), after @ ..] = rest {
@@ -112,8 +112,8 @@ impl Evaluator {
     }
 }
 
-/// The type at the end of a path into a value of the type `kind`, as far as the type says; `None` if there
-/// is no such path.
+/// The type at the end of a path in a value of the type `kind`, if the type determines it. `None` if there is no such
+/// path.
 fn kind_after(kind: &Type, steps: &[Step]) -> Option<Type> {
     let mut kind = kind.clone();
     for step in steps {
@@ -132,12 +132,12 @@ fn kind_after(kind: &Type, steps: &[Step]) -> Option<Type> {
     Some(kind)
 }
 
-/// `${…}` as it is written, if `expression` is a reference that no name of the file resolves: the agent
-/// fills it in, or a shell does.
+/// Returns `${…}` as written if `expression` is a reference that the file does not resolve. The agent or a shell
+/// resolves it.
 ///
 /// # Errors
 ///
-/// It looks like a variable or local of the file.
+/// The reference looks like a variable or local of the file.
 pub(super) fn left_as_text(
     expression: &Expression,
     scope: &Scope,
@@ -188,7 +188,7 @@ fn write_steps(text: &mut String, steps: &[Step]) {
     }
 }
 
-/// An index as it is written: a number, a text or a reference. Others cannot be filled in by an agent.
+/// Writes an index as text: a number, a text or a reference. An agent cannot fill in other indexes.
 fn write_index(text: &mut String, index: &Expression) {
     match &index.kind {
         ExprKind::Number(number) => text.push_str(&number.text()),

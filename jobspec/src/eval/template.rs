@@ -1,4 +1,4 @@
-//! Texts with values in them: `"${…}"`, `%{ if … }`, heredocs.
+//! Texts with embedded values: `"${…}"`, `%{ if … }`, heredocs.
 
 use super::reference::left_as_text;
 use super::{Evaluator, Outcome, each_scope, span, wrong};
@@ -8,7 +8,7 @@ use crate::scope::Scope;
 use crate::syntax::{Expression, Part, Template};
 
 impl Evaluator {
-    /// `"${x}"`, which keeps its type: `"${var.list}"` is a list.
+    /// The value of `"${x}"`, which keeps its type: `"${var.list}"` is a list.
     pub(super) fn wrapped(&self, only: &Expression, scope: &Scope) -> Outcome {
         if self.keeps_references
             && let Some(text) = left_as_text(only, scope)?

@@ -20,7 +20,7 @@ fn scope() -> Scope {
 }
 
 fn eval(text: &str) -> Outcome {
-    // As an attribute, so that heredocs are allowed.
+    // The text becomes an attribute, so that heredocs are allowed.
     let body = syntax::parse_body(&format!("x = {text}\n")).unwrap();
     let expression = &body.attributes().next().unwrap().value;
     Evaluator::new("").eval(expression, &scope())

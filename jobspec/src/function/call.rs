@@ -1,4 +1,4 @@
-//! A function, its parameters, and the arguments and the answer of a call.
+//! A function, its parameters, and the arguments and the result of a call.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -26,7 +26,7 @@ pub(super) enum Param {
     Nullable,
     Number,
     Text,
-    /// A list; its elements become of one type.
+    /// A list; its elements are converted to one type.
     List,
     Texts,
     Set,
@@ -71,7 +71,7 @@ pub(super) const fn function(
     }
 }
 
-/// A function that takes any number of arguments after `params`.
+/// A function with any number of arguments after `params`.
 pub(super) const fn variadic(
     name: &'static str,
     params: &'static [Param],
@@ -97,7 +97,7 @@ impl Function {
         self.params.get(at).copied().or(self.rest)
     }
 
-    /// Refuses a number of arguments that the function does not take.
+    /// Refuses a wrong number of arguments.
     fn check_count(&self, count: usize) -> Result<(), CallFault> {
         let (most, least) = (self.params.len(), self.params.len() - self.optional);
         let is_more = self.rest.is_some();
@@ -128,7 +128,7 @@ pub(crate) struct Args<'a> {
 }
 
 impl<'a> Args<'a> {
-    /// `values` as arguments of `function`; files are looked for in `dir`.
+    /// Creates the arguments of `function`; files are looked up in `dir`.
     pub(crate) fn new(
         function: &Function,
         values: Vec<Value>,

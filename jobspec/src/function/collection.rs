@@ -247,7 +247,7 @@ fn merge(args: &Args<'_>) -> Outcome {
             _ => merged.extend(args.entries(at)?.clone()),
         }
     }
-    // Arguments of one type make a value of it, others an object.
+    // Arguments of one type make a collection of that type, others an object.
     let mut kinds = args.values.iter().map(Value::kind);
     let first = kinds.next();
     Ok(match first {

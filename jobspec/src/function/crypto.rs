@@ -39,7 +39,7 @@ fn hash<D: Digest>(args: &Args<'_>) -> Outcome {
 }
 
 fn bcrypt(args: &Args<'_>) -> Outcome {
-    /// Go's default, which it also takes for a factor below the least.
+    /// Go's default cost, which Go also uses for a cost below the minimum.
     const DEFAULT_COST: u32 = 10;
     const COST_MIN: i64 = 4;
     /// bcrypt reads no more of a password.
@@ -92,7 +92,7 @@ fn uuidv5(args: &Args<'_>) -> Outcome {
     text_answer(id.to_string())
 }
 
-/// Decrypts PKCS #1 v1.5 with a private key in PEM, both given by the person who runs the command.
+/// Decrypts PKCS #1 v1.5 with a private key in PEM. The caller of the command supplies both.
 fn rsadecrypt(args: &Args<'_>) -> Outcome {
     let cipher = from_base64(args, 0)?;
     let key = PrivateKey::read(args.text(1)?).ok_or_else(|| {

@@ -78,7 +78,7 @@ fn from_json(node: &Node) -> Option<Value> {
     })
 }
 
-/// `value` in JSON, as Go writes it.
+/// Encodes `value` as JSON, as Go does.
 pub(super) fn to_json(value: &Value) -> Result<String, String> {
     let mut text = String::new();
     write_json(&mut text, value)?;
@@ -136,7 +136,7 @@ fn urlencode(args: &Args<'_>) -> Outcome {
     text_answer(encoded)
 }
 
-/// Rows of a table whose first line names the columns.
+/// Parses a table. Its first line names the columns.
 fn csvdecode(args: &Args<'_>) -> Outcome {
     let failed = |(line, message): (usize, &str)| argument(0, format!("line {line}: {message}"));
     let mut rows = csv_rows(args.text(0)?).map_err(failed)?.into_iter();
@@ -171,7 +171,7 @@ fn csvdecode(args: &Args<'_>) -> Outcome {
 
 type CsvRow = (usize, Vec<String>);
 
-/// The rows of `text` with their lines, by RFC 4180 as Go reads it. Empty lines do not count.
+/// The rows of `text` with their line numbers, by RFC 4180 as Go implements it. Empty lines are skipped.
 fn csv_rows(text: &str) -> Result<Vec<CsvRow>, (usize, &'static str)> {
     let text = text.replace("\r\n", "\n");
     let mut rows = Vec::new();

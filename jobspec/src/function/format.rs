@@ -1,4 +1,4 @@
-//! `format` and `formatlist`: texts with verbs, as Go has them.
+//! `format` and `formatlist`: texts with verbs, as in Go.
 
 use unicode_segmentation::UnicodeSegmentation as _;
 
@@ -19,7 +19,7 @@ pub(super) const FUNCTIONS: &[Function] = &[
     variadic("formatlist", &[Param::Text], Param::Nullable, formatlist),
 ];
 
-/// One verb: `%-08.3[2]f`.
+/// A verb of a format, such as `%-08.3[2]f`.
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag that Go has")]
 #[derive(Debug, Default)]
 struct Verb {
@@ -30,12 +30,12 @@ struct Verb {
     zero: bool,
     width: Option<usize>,
     precision: Option<usize>,
-    /// The argument that it names, from 1.
+    /// The explicit argument index of the verb, from 1.
     index: Option<usize>,
     kind: char,
 }
 
-/// As many texts as the longest list has elements; another value is the same in all.
+/// Formats as many texts as the longest list has elements. Values that are not lists are repeated.
 fn formatlist(args: &Args<'_>) -> Outcome {
     let format = args.text(0)?;
     let mut count = None;

@@ -21,7 +21,7 @@ pub(super) const FUNCTIONS: &[Function] = &[
     variadic("cidrsubnets", &[Param::Text], Param::Number, cidrsubnets),
 ];
 
-/// Bits by which a subnet may be smaller than its range, in Nomad.
+/// The most bits that a subnet may add to its prefix, in Nomad.
 const MORE_BITS_MAX: u32 = 32;
 
 /// A range of addresses.
@@ -86,7 +86,7 @@ fn low(bits: u32) -> u128 {
     1_u128.checked_shl(bits).map_or(u128::MAX, |next| next - 1)
 }
 
-/// An address of a range; a negative number counts from its end.
+/// An address in a range; a negative number counts from the end of the range.
 fn cidrhost(args: &Args<'_>) -> Outcome {
     let (range, number) = (Range::read(args)?, args.whole(1)?);
     let last = low(range.bits - range.prefix);
@@ -131,7 +131,7 @@ fn cidrsubnets(args: &Args<'_>) -> Outcome {
             } else {
                 (next | size).checked_add(1)
             };
-            // Go takes the address zero for an overflow.
+            // Go treats the address zero as an overflow.
             aligned.filter(|first| *first != 0 && *first <= range.last())
         });
         let first = first.ok_or_else(|| argument(at, "the range has no room for this subnet"))?;

@@ -46,7 +46,7 @@ pub(super) const FUNCTIONS: &[Function] = &[
     }),
 ];
 
-/// A number as a float of 64 bits, which must hold it.
+/// Converts a number to a float of 64 bits. A number out of range is a fault.
 fn double(args: &Args<'_>, at: usize) -> Result<f64, CallFault> {
     let number = args.number(at)?;
     let real = number.to_double();

@@ -56,7 +56,7 @@ pub(super) const FUNCTIONS: &[Function] = &[
     }),
 ];
 
-/// `path` without `.`, `..` and doubled slashes as far as its text says, as Go's `filepath.Clean`.
+/// Removes `.`, `..` and doubled slashes lexically, as Go's `filepath.Clean`.
 fn clean(path: &str) -> String {
     let is_absolute = path.starts_with('/');
     let mut parts: Vec<&str> = Vec::new();

@@ -362,7 +362,7 @@ fn files_are_found_by_pattern() {
     fails("fileexists", json!([root]));
 }
 
-/// A key that was made for this test, too small for any other use.
+/// A key created for this test, too small for any other use.
 const RSA_KEY: &str = "-----BEGIN RSA PRIVATE KEY-----\n\
 MIIBOgIBAAJBALW9HI7CB5nxWCwNawgVK12OVU1yMig6ZuEtiY3X1qYLzMjCel9V\n\
 mm8+9JBqq6rAc0AWp+6iDN862ZrWqGYyzh0CAwEAAQJATtl31HBWf/H4QVSpBV65\n\

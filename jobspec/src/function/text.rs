@@ -75,13 +75,13 @@ pub(super) const FUNCTIONS: &[Function] = &[
 fn single(c: char, mut mapped: impl Iterator<Item = char>) -> char {
     match (mapped.next(), mapped.next()) {
         (Some(mapped), None) => mapped,
-        // `İ` is the only letter whose simple lower case is not its full one.
+        // `İ` is the only letter whose simple lowercase mapping differs from the full one.
         (Some(first), Some(_)) if c == '\u{130}' => first,
         (_, _) => c,
     }
 }
 
-/// The capital of `c` that is one character. Some letters have it only in Unicode's simple mapping.
+/// The single-character uppercase of `c`. Some letters have it only in Unicode's simple mapping.
 fn upper(c: char) -> char {
     let simple = match u32::from(c) {
         code @ (0x1f80..=0x1f87 | 0x1f90..=0x1f97 | 0x1fa0..=0x1fa7) => Some(code + 8),
@@ -111,7 +111,7 @@ fn reversed(text: &str) -> String {
     text.graphemes(true).rev().collect()
 }
 
-/// Refuses a text that would be longer than a job file may be, before it is made.
+/// Refuses a text longer than the limit of a job file, before it is created.
 fn bounded(bytes: Option<usize>) -> Result<(), CallFault> {
     match bytes {
         Some(bytes) if bytes <= JOB_FILE_BYTES_MAX => Ok(()),
@@ -203,7 +203,7 @@ fn substr(args: &Args<'_>) -> Outcome {
     })
 }
 
-/// Each word with a capital.
+/// Capitalizes each word.
 fn title(args: &Args<'_>) -> Outcome {
     let mut in_word = false;
     let mut titled = String::new();
@@ -214,7 +214,7 @@ fn title(args: &Args<'_>) -> Outcome {
     text_answer(titled)
 }
 
-/// The capital that begins a word. Letters of two, such as `ǆ`, have one of their own.
+/// The title case of the first letter of a word. Digraphs such as `ǆ` have a title case of their own.
 fn title_case(c: char) -> char {
     match c {
         '\u{1c4}'..='\u{1c6}' => '\u{1c5}',

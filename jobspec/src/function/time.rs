@@ -158,7 +158,7 @@ fn formatdate(args: &Args<'_>) -> Outcome {
     text_answer(written)
 }
 
-/// The text up to the closing quote, where two quotes are one, and the text after it.
+/// The text up to the closing quote and the text after it. Two quotes stand for one.
 fn quoted(text: &str) -> Option<(String, &str)> {
     // Two quotes outside of a quotation are one.
     if let Some(rest) = text.strip_prefix('\'') {
@@ -180,7 +180,7 @@ fn quoted(text: &str) -> Option<(String, &str)> {
     }
 }
 
-/// One verb of a format.
+/// Formats one verb.
 fn part(verb: &str, at: &DateTime<FixedOffset>) -> Option<String> {
     let (hour, minute, second) = (at.hour(), at.minute(), at.second());
     let (month, day) = (at.month(), at.day());

@@ -151,7 +151,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The value of a scalar: plain ones are resolved, others are texts.
+/// The value of a scalar: plain scalars are resolved, others are texts.
 fn scalar(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> YamlResult<Value> {
     let tag = tag.map(|tag| format!("{}{}", tag.handle, tag.suffix));
     let is_quoted = matches!(style, ScalarStyle::SingleQuoted | ScalarStyle::DoubleQuoted);
@@ -253,7 +253,7 @@ fn timestamp(text: &str) -> Option<String> {
     (!is_over).then(|| format!("{date}T{time}{zone}"))
 }
 
-/// One or two digits.
+/// Parses one or two digits.
 fn short(text: &str) -> Option<u32> {
     number(text).filter(|_| text.len() <= 2)
 }
@@ -363,7 +363,7 @@ fn write_list(
         });
         return Ok(());
     }
-    // A list below a key stands at the column of the key.
+    // A list below a key has the indentation of the key.
     let indent = match position {
         Position::AfterKey => indent.saturating_sub(2),
         Position::Start | Position::AfterDash => indent,

@@ -1,15 +1,15 @@
-//! Random cases that know their parts, so that they can be shrunk.
+//! Random cases as trees, so that they can be shrunk.
 
 use muster_domain::fixture::random::SplitMix64;
 
-/// A text made of fixed parts, parts that may be smaller, and lists from which items may be left out.
+/// A text of fixed parts, shrinkable parts, and lists with optional items.
 #[derive(Clone, Debug)]
 pub(super) enum Tree {
     Text(String),
     Parts(Vec<Tree>),
     /// Items with a separator between them.
     List(Vec<Tree>, &'static str),
-    /// An expression: any expression inside it may take its place.
+    /// An expression. When a case is shrunk, any expression inside it may replace it.
     Expression(Box<Tree>),
 }
 
@@ -569,7 +569,7 @@ impl Generator {
         }
     }
 
-    /// A text in quotes, its parts between the quotes.
+    /// A quoted text, with its parts between the quotes.
     #[expect(clippy::too_many_lines, reason = "it is a list of calls")]
     fn string(&mut self, depth: usize) -> Tree {
         if depth == 0 || self.below(4) == 0 {
@@ -684,7 +684,7 @@ impl Generator {
         }
     }
 
-    /// A value whose texts are simple.
+    /// A value with simple texts only.
     fn plain(&mut self, depth: usize) -> Tree {
         match self.below(5) {
             0 => expression(self.one(&["1", "-2.5", "true", "\"x\"", "\"a b\"", "\"5\"", "\"\""])),

@@ -28,7 +28,7 @@ impl Body {
     }
 }
 
-/// One item of a body.
+/// An item of a body.
 #[derive(Clone, Debug)]
 pub enum Structure {
     /// `key = value`
@@ -89,10 +89,10 @@ pub(crate) enum ExprKind {
     Null,
     Bool(bool),
     Number(Number),
-    /// A text in quotes or a heredoc, with nothing in it to evaluate.
+    /// A quoted text or a heredoc without expressions.
     Text(String),
     Template(Template),
-    /// `"${x}"`: the value of `x`, of whatever type.
+    /// `"${x}"`: the value of `x`, of any type.
     Wrap(Box<Expression>),
     Tuple(Vec<Expression>),
     /// Keys with values. A name without quotes is a text.
@@ -138,14 +138,14 @@ impl BinaryOperator {
     }
 }
 
-/// One step of a path.
+/// A step of a path.
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
     Attribute(Ident),
     Index(Expression),
-    /// `.*` and the steps that are taken in each element.
+    /// `.*` and the steps that are applied to each element.
     AttributeSplat(Vec<Step>, Range<usize>),
-    /// `[*]` and the steps that are taken in each element.
+    /// `[*]` and the steps that are applied to each element.
     FullSplat(Vec<Step>, Range<usize>),
 }
 
@@ -196,7 +196,7 @@ impl Expression {
         Self { kind, span }
     }
 
-    /// The name, if the expression is one word without quotes.
+    /// The name, if the expression is a single unquoted word.
     pub(crate) fn keyword(&self) -> Option<&str> {
         match &self.kind {
             ExprKind::Reference(name, steps) if steps.is_empty() => Some(name),
@@ -207,7 +207,7 @@ impl Expression {
         }
     }
 
-    /// The text of a key that is known without evaluation.
+    /// The text of a key that needs no evaluation.
     pub(crate) fn literal_key(&self) -> Option<&str> {
         match &self.kind {
             ExprKind::Text(text) => Some(text),

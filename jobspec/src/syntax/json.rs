@@ -1,4 +1,4 @@
-//! JSON with the place of each part, and its digits as they are written.
+//! JSON with the place of each part and the original digits of numbers.
 
 use std::ops::Range;
 
@@ -39,7 +39,7 @@ pub(crate) struct Key {
     pub(crate) span: Range<usize>,
 }
 
-/// Parses a text, which stands at `offset` of its file.
+/// Parses a text at `offset` of its file.
 ///
 /// # Errors
 ///
@@ -87,7 +87,7 @@ impl Reader<'_> {
         self.rest().chars().next()
     }
 
-    /// Reads `sign`, or refuses what stands there.
+    /// Reads `sign`, or refuses any other character.
     fn expect(&mut self, sign: char) -> Result<(), SyntaxError> {
         if self.next() == Some(sign) {
             self.at += 1;

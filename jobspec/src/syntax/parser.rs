@@ -13,7 +13,7 @@ use crate::number::Number;
 
 pub(super) type SyntaxResult<T> = Result<T, SyntaxError>;
 
-/// Operators from the one that binds least.
+/// Operators by precedence, lowest first.
 const PRECEDENCE: [&[(&str, BinaryOperator)]; 6] = [
     &[("||", BinaryOperator::Or)],
     &[("&&", BinaryOperator::And)],
@@ -39,7 +39,7 @@ const PRECEDENCE: [&[(&str, BinaryOperator)]; 6] = [
 #[derive(Debug)]
 pub(super) struct Parser<'a> {
     pub(super) text: &'a str,
-    /// The place of the text in its file.
+    /// The offset of the text in its file.
     offset: usize,
     /// The next byte to read.
     pub(super) at: usize,
@@ -248,7 +248,7 @@ impl<'a> Parser<'a> {
     fn item(&mut self) -> SyntaxResult<Structure> {
         let token = self.peek()?;
         if token.kind == TokenKind::Quote {
-            // Nomad takes a key in quotes.
+            // Nomad accepts a quoted key.
             let key = self.label()?;
             self.expect("=")?;
             let value = self.expression()?;
@@ -297,7 +297,7 @@ impl<'a> Parser<'a> {
         })
     }
 
-    /// The one attribute of a block in one line, and the closing brace.
+    /// The single attribute of a block in one line, and the closing brace.
     fn line_body(&mut self) -> SyntaxResult<Body> {
         let start = self.at;
         let item = self.item()?;
@@ -634,7 +634,7 @@ impl<'a> Parser<'a> {
         Ok(Expression::new(ExprKind::For(Box::new(each)), span))
     }
 
-    /// `from`, with the path that follows it.
+    /// Parses the path after `from`.
     fn steps(&mut self, from: Expression) -> SyntaxResult<Expression> {
         let (steps, end) = self.path(from.span.end)?;
         if steps.is_empty() {

@@ -1,8 +1,8 @@
 //! Texts: quoted ones, heredocs, and the `${…}` and `%{…}` in them.
 //!
-//! A text is cut into tokens first: literals, interpolations and directives. A literal ends with its line
-//! in a heredoc. `~` takes blanks from the literal beside it, `<<-` takes the common indentation of all
-//! lines, and only then does the tree of directives arise.
+//! A text is first cut into tokens: literals, interpolations and directives. In a heredoc, a literal ends with its
+//! line. `~` removes blanks from the adjacent literal, and `<<-` removes the common indentation of all lines. After
+//! that, the tree of directives is built.
 
 use std::ops::Range;
 
@@ -18,7 +18,7 @@ use crate::limits::{ITEMS_MAX, SYNTAX_DEPTH_MAX};
 enum TemplateEnd {
     /// `"`
     Quote,
-    /// A line with this word alone.
+    /// The end of a heredoc: a line with this word alone.
     Marker(String),
     /// The end of the whole text.
     Text,
@@ -35,14 +35,14 @@ enum Piece {
     EndFor(Range<usize>),
 }
 
-/// A text in quotes, after its opening quote at `start`.
+/// Parses a quoted text after its opening quote at `start`.
 pub(super) fn quoted(parser: &mut Parser<'_>, start: usize) -> SyntaxResult<Expression> {
     let pieces = PieceParser::read(parser, start, TemplateEnd::Quote)?;
     let span = parser.span(start..parser.at);
     finish(parser, pieces, span)
 }
 
-/// A heredoc after its first line.
+/// Parses a heredoc after its first line.
 pub(super) fn heredoc(parser: &mut Parser<'_>, open: &Token) -> SyntaxResult<Expression> {
     let first = parser.text[open.span.clone()].trim_end();
     let (marker, is_indented) = match first.strip_prefix("<<-") {
@@ -65,7 +65,7 @@ pub(super) fn bare(parser: &mut Parser<'_>) -> SyntaxResult<Expression> {
     finish(parser, pieces, span)
 }
 
-/// A text in quotes without `${…}`, which begins at `start`; with the place behind it.
+/// Parses a quoted text without `${…}` that begins at `start`. Returns the place after it, too.
 pub(super) fn literal(parser: &mut Parser<'_>, start: usize) -> SyntaxResult<(String, usize)> {
     parser.at = start + 1;
     let mut reader = PieceParser::new(parser, start, TemplateEnd::Quote);
@@ -115,7 +115,7 @@ impl<'a, 'b> PieceParser<'a, 'b> {
         end: TemplateEnd,
     ) -> SyntaxResult<Vec<Piece>> {
         let mut reader = Self::new(parser, start, end);
-        // Whether `~}` takes the blanks that the next literal begins with.
+        // Whether `~}` removes the leading blanks of the next literal.
         let mut trims_next = false;
         let mut was_literal = false;
         while !reader.at_end()? {
@@ -161,7 +161,7 @@ impl<'a, 'b> PieceParser<'a, 'b> {
         &self.parser.text[self.parser.at..]
     }
 
-    /// Whether the text ends here; then its end is read.
+    /// Whether the text ends here; the end is then consumed.
     fn at_end(&mut self) -> SyntaxResult<bool> {
         let rest = self.rest();
         match &self.end {
@@ -292,7 +292,7 @@ impl<'a, 'b> PieceParser<'a, 'b> {
     }
 }
 
-/// Reads `}` or `~}`; returns whether it takes blanks behind it.
+/// Reads `}` or `~}`; returns whether it removes blanks after it.
 fn close(parser: &mut Parser<'_>, open: usize) -> SyntaxResult<bool> {
     let token = parser.peek()?;
     match token.kind {
@@ -336,7 +336,7 @@ fn directive(parser: &mut Parser<'_>, open: usize) -> SyntaxResult<Piece> {
     }
 }
 
-/// Takes the smallest indentation of all lines away from each. Lines of blanks do not count.
+/// Removes the smallest indentation of all lines from each line. Blank lines do not count.
 fn cut_indentation(pieces: &mut [Piece]) {
     let mut least = usize::MAX;
     let mut starts = Vec::new();

@@ -10,7 +10,7 @@ pub(super) enum TokenKind {
     Number,
     /// `"`
     Quote,
-    /// `<<EOT` or `<<-EOT` and the end of its line.
+    /// `<<EOT` or `<<-EOT`, and the end of its line.
     Heredoc,
     /// An operator or a bracket.
     Sign(&'static str),
@@ -24,7 +24,7 @@ pub(super) struct Token {
     pub(super) span: Range<usize>,
 }
 
-/// Longer signs come before those that they begin with.
+/// Longer signs come before their own prefixes.
 const SIGNS: [&str; 35] = [
     "...", "==", "!=", ">=", "<=", "&&", "||", "::", "=>", "~}", "[", "]", "(", ")", "{", "}", ".",
     ",", "*", "/", "%", "+", "-", "=", "<", ">", "!", "?", ":", "&", "|", "~", "^", ";", "`",
@@ -68,7 +68,7 @@ pub(super) fn next(text: &str, start: usize, newlines: bool) -> Result<Token, Sy
     }
 }
 
-/// Where the blanks and comments end that begin at `start`.
+/// The end of the blanks and comments that begin at `start`.
 fn skip(text: &str, start: usize, newlines: bool) -> Result<usize, SyntaxError> {
     let mut at = start;
     loop {
@@ -104,7 +104,7 @@ fn newline(rest: &str) -> Option<usize> {
     }
 }
 
-/// The length of the number that `rest` begins with. It does not end in a point.
+/// The length of the number at the start of `rest`. It does not end in a point.
 fn number(rest: &str) -> usize {
     let bytes = rest.as_bytes();
     let mut length = 1;
@@ -140,7 +140,7 @@ pub(super) fn ident(rest: &str) -> Option<usize> {
     Some(end.unwrap_or(rest.len()))
 }
 
-/// The length of the start of a heredoc, with the end of its line.
+/// The length of the start of a heredoc, including the end of its line.
 fn heredoc(rest: &str) -> Option<usize> {
     let after = rest.strip_prefix("<<")?;
     let after = after.strip_prefix('-').unwrap_or(after);

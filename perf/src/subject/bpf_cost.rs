@@ -1,15 +1,19 @@
-//! `bpf_cost`: what the programs that watch and fence tasks cost the tasks.
+//! `bpf_cost`: the cost for tasks of the programs that watch and restrict them.
 //!
-//! Two threads of a task exchange bytes on one processor ([`work`]): through pipes, which is nothing but switches
-//! between the two, by datagrams and by single bytes of a connection over loopback, which is nothing but packets, and
-//! by a stream. Each is timed with the programs loaded, with the policy that a job without one gets, and with nothing
-//! loaded; a round does both. What the kernel itself measures of each program (`bpf_stats`) is told as well, without
-//! its two looks at the clock: empty programs are called beside ours meanwhile, at switches and at packets, and what
-//! it measures of one of those (`ns_of_measuring_…`) is taken off. Then the task sends a stream to this process, which
-//! is outside of the node's tree, fenced and with nothing loaded. At last one connection sends at a rate that the task
-//! has, for as long as that takes two seconds without what a burst lets pass.
+//! Two threads of a task exchange bytes on one processor ([`work`]). Exchanges through pipes consist of context
+//! switches between the two threads. Exchanges by datagrams, and of single bytes on a connection over loopback,
+//! consist of packets. A stream is measured too. Each workload is timed with the programs loaded and the policy of a
+//! job that defines none, and with no programs loaded. A round does both.
 //!
-//! Everything is in a network namespace of the measurement's own.
+//! The subject also reports the kernel's own measurement of each program (`bpf_stats`), without its two clock reads.
+//! Empty programs run beside ours at the same time, at switches and at packets. The measured time of an empty program
+//! (`ns_of_measuring_…`) is subtracted.
+//!
+//! Then the task sends a stream to this process, which is outside of the node's tree, restricted and with no programs
+//! loaded. Finally one connection sends at the rate limit of the task. It sends as much data as two seconds allow,
+//! plus the burst.
+//!
+//! Everything runs in a network namespace of its own.
 
 mod work;
 
@@ -38,16 +42,16 @@ use work::Workload;
 
 pub(crate) use work::{CHILD, child};
 
-/// How tasks fare without any of this.
+/// The rival: tasks without any programs loaded.
 const NOTHING: &str = "nothing loaded";
 
-/// The stream to another process.
+/// The metric of the stream to another process.
 const STREAM: &str = "stream_to_another_process";
 
-/// How long the kernel measures each program; a workload runs all the time.
+/// How long the kernel measures each program. A workload runs during that time.
 const WATCHED: Duration = Duration::from_secs(2);
 
-/// Rates that a task may send at, and what the one connection's are called that it then has.
+/// Rates that a task may send at, and the metric of the rate that one connection reaches.
 const RATES: [(u64, &str); 2] = [
     (10_000_000, "sent_at_10_mbit"),
     (1_000_000_000, "sent_at_1_gbit"),
@@ -150,7 +154,7 @@ impl BenchTree {
         }
         for (bits, name) in RATES {
             attach_plain_policy(bpf, id, Some(BitRate(bits))).map_err(|error| anyhow!(error))?;
-            // Two seconds' worth, and the burst.
+            // The data for two seconds, and the burst.
             let mebibytes = (bits / 8 * 9 / 4) >> 20;
             let us = self.sent(mebibytes)?;
             tally.ours(name, "Mbit/s", mebibytes as f64 * 8.0 * 1.048_576e6 / us);
@@ -158,12 +162,12 @@ impl BenchTree {
         Ok(())
     }
 
-    /// Mebibytes a second of a stream that the task sends to this process.
+    /// Returns the throughput in mebibytes per second of a stream from the task to this process.
     fn throughput(&self, mebibytes: u64) -> anyhow::Result<f64> {
         Ok(mebibytes as f64 * 1e6 / self.sent(mebibytes)?)
     }
 
-    /// Microseconds of so many mebibytes that the task sends to this process.
+    /// Returns the microseconds in which the task sends `mebibytes` to this process.
     fn sent(&self, mebibytes: u64) -> anyhow::Result<f64> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let kind = work::Transport::Send(listener.local_addr()?.port());
@@ -179,7 +183,7 @@ impl BenchTree {
         Ok(took.as_secs_f64() * 1e6)
     }
 
-    /// Microseconds of one exchange.
+    /// Returns the microseconds of one exchange.
     fn time(&self, work: Workload) -> anyhow::Result<f64> {
         let output = self.start(work)?.wait_with_output()?;
         ensure!(
@@ -191,7 +195,7 @@ impl BenchTree {
         Ok(nanos / 1e3 / work.times as f64)
     }
 
-    /// Returns the kernel's costs of the programs, and of empty ones, while the task works.
+    /// Returns the kernel's measured costs of our programs and of the empty ones while the task works.
     fn costs(&self, work: Workload) -> anyhow::Result<Vec<ProgramCost>> {
         let _empty = EmptyPrograms::attach(self.tree.path())?;
         let mut child = self.start(work)?;
@@ -220,7 +224,7 @@ impl BenchTree {
 
 impl Drop for BenchTree {
     fn drop(&mut self) {
-        // The tree itself goes with its own drop.
+        // The drop of the tree removes the tree itself.
         drop(fs::remove_dir(&self.task));
         drop(fs::remove_dir(self.tree.path().join("alloc")));
     }
@@ -252,7 +256,7 @@ fn works(context: &Context) -> [(&'static str, Workload); 4] {
 /// A program, and the name of its metric.
 type ProgramMetric = (&'static str, &'static str);
 
-/// The work while programs are measured, these programs, and the empty one beside them.
+/// A workload under measurement, the programs measured during it, and the empty program beside them.
 type WatchedWork = (Workload, &'static [ProgramMetric], ProgramMetric);
 
 const WATCHED_WORKS: &[WatchedWork] = &[

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::process::Command;
 
-/// Set in a process that a subject started from this very program: what it is to be.
+/// The variable that names the role of a child process. A subject starts this same program with it.
 pub(super) const CHILD_ENV: &str = "MUSTER_PERF_CHILD";
 
 /// Whether this process is a child of a subject.
@@ -11,7 +11,7 @@ pub(crate) fn is_child() -> bool {
     std::env::var_os(CHILD_ENV).is_some()
 }
 
-/// This program again, as the child `what`.
+/// Returns a command that runs this program again, in the role `what`.
 pub(crate) fn child_command<'a>(
     what: &str,
     args: impl IntoIterator<Item = &'a OsStr>,

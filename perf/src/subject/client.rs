@@ -1,5 +1,5 @@
-//! Just enough of an HTTP client: requests with a body over one keep-alive connection, so that the load costs
-//! little beside what it loads.
+//! A minimal HTTP client: requests with a body over one keep-alive connection. It uses little CPU time compared with
+//! the server that it loads.
 
 use std::net::SocketAddr;
 
@@ -7,7 +7,7 @@ use anyhow::{Context as _, ensure};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;
 
-/// A connection.
+/// A keep-alive connection to the server.
 pub(super) struct Client {
     stream: BufReader<TcpStream>,
     line: String,
@@ -25,7 +25,7 @@ impl Client {
         })
     }
 
-    /// Sends `body` and waits for the answer, which must be 200.
+    /// Sends `body` with PUT and waits for the answer, whose status must be 200.
     pub(super) async fn put(&mut self, path: &str, body: &str) -> anyhow::Result<()> {
         self.send_request(format!(
             "PUT {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
@@ -34,13 +34,13 @@ impl Client {
         .await
     }
 
-    /// Deletes, and waits for the answer, which must be 200.
+    /// Sends a DELETE request and waits for the answer, whose status must be 200.
     pub(super) async fn delete(&mut self, path: &str) -> anyhow::Result<()> {
         self.send_request(format!("DELETE {path} HTTP/1.1\r\nHost: localhost\r\n\r\n"))
             .await
     }
 
-    /// The answer's text, which must be 200.
+    /// Returns the body of the answer, whose status must be 200.
     pub(super) async fn get(&mut self, path: &str) -> anyhow::Result<String> {
         self.send_request(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n"))
             .await?;
@@ -68,7 +68,7 @@ impl Client {
         Ok(())
     }
 
-    /// Reads a line of the header; false after the last.
+    /// Reads a line of the header. Returns false after the last line.
     async fn read_line(&mut self) -> anyhow::Result<bool> {
         self.line.clear();
         let read = self.stream.read_line(&mut self.line).await?;
@@ -77,7 +77,7 @@ impl Client {
     }
 }
 
-/// A job as a user writes it, in Nomad's JSON.
+/// Returns a job in Nomad's JSON, as a user writes it.
 pub(super) fn job(id: &str, count: u32, cpu_mhz: u32, memory_mb: u32) -> String {
     format!(
         r#"{{"Job":{{"ID":"{id}","Name":"{id}","Type":"batch","Datacenters":["dc1"],

@@ -1,17 +1,19 @@
-//! `collection`: what it takes to learn what every task of a node uses.
+//! `collection`: the cost of collecting the resource usage of every task of a node.
 //!
-//! 100, 1 000 and 5 000 tasks, each with groups as the agent makes them and a process that sleeps. Ours is what the
-//! agent does every ten seconds: the maps of CPU time, networks and disks, read in batches. The rivals ([`rivals`])
-//! are the files of the tasks' groups (CPU time, memory, disks), kept open or opened each time, and a scan of `/proc`.
-//! Everybody collects some times in a row and then it is another's turn, so that one collection in each finds the
-//! caches as the others left them; what that one takes is `cold_us_per_task`.
+//! There are 100, 1 000 and 5 000 tasks, each with cgroups as the agent creates them and a sleeping process. Our way
+//! is the agent's work every ten seconds: reading the maps of CPU time, networks and disks in batches. The rivals
+//! ([`rivals`]) read the files of the tasks' cgroups (CPU time, memory, disks), kept open or opened each time, or
+//! scan `/proc`. Each contender collects several times in a row before the next one's turn. The first collection of a
+//! turn therefore finds the caches as the other contenders left them. Its cost is `cold_us_per_task`.
 //!
-//! Told as well, of ours: `all_us_per_task`, everything that the maps hold, as when somebody asks; `walk_us_per_task`,
-//! the walk over the tasks' groups that a step of the history takes besides (memory, quota, pressure), and
-//! `files_us_per_task`, the five files of each task that it reads where no program walks, kept open.
-//! `full_us_per_task` is what `muster top` asks for, against the same rivals, which learn less: everything in the
-//! maps, a walk, and of each task the file of memory's kinds, kept open. `by_files_us_per_task` is the same where no
-//! program walks: some twelve files of each task's groups.
+//! Further metrics of our way are reported without rivals. `all_us_per_task` is the cost of everything in the maps,
+//! as on a request. `walk_us_per_task` is the walk over the tasks' cgroups for memory, quota and pressure. A step of
+//! the history makes that walk too. `files_us_per_task` is the cost of the five files per task that such a step reads
+//! where no program walks, kept open.
+//!
+//! `full_us_per_task` is the collection for `muster top`, against the same rivals, which collect less. It reads
+//! everything in the maps, makes a walk, and reads for each task the file with the kinds of memory, kept open.
+//! `by_files_us_per_task` is the same where no program walks: about twelve files of each task's cgroups.
 
 mod rivals;
 
@@ -59,7 +61,7 @@ struct Node {
     tree: NodeTree,
     tasks: Vec<rivals::TaskGroupDirs>,
     cgroups: Vec<TaskCgroup>,
-    /// The same as the programs know them.
+    /// The ids of the tasks' cgroups, as the programs know them.
     ids: Vec<u64>,
     bpf: Option<Bpf>,
     config: BpfConfig,
@@ -132,7 +134,7 @@ impl Node {
         let mut held = || held.read();
         let mut opened = || opened.read();
         let mut scan = || scan_processes(count);
-        // As many tasks in each round, whatever their number.
+        // The total of collected tasks is about the same for every number of tasks.
         let times = (context.pick(50_000, 20_000) / count).max(4);
         for _ in 0..context.rounds() {
             let spent = CollectionCost::on(times, &mut ours)?;
@@ -166,7 +168,7 @@ impl Node {
         Ok(())
     }
 
-    /// Everything that is known of each task, as the agent reads it when somebody asks.
+    /// Collects all data of each task, as the agent does on a request.
     fn full(&self, bpf: &Bpf) -> anyhow::Result<usize> {
         let walked = self.walked(bpf)?;
         self.all_by(bpf, |task| {
@@ -174,12 +176,12 @@ impl Node {
         })
     }
 
-    /// The same by files alone.
+    /// Collects the same data from files alone.
     fn by_files(&self, bpf: &Bpf) -> anyhow::Result<usize> {
         self.all_by(bpf, |task| Ok(task.stats()?))
     }
 
-    /// Everything in the maps, and what `stats` finds of each task's groups.
+    /// Reads everything in the maps, and the result of `stats` for each task's cgroups.
     fn all_by(
         &self,
         bpf: &Bpf,
@@ -194,7 +196,7 @@ impl Node {
         Ok(tasks)
     }
 
-    /// Walks the groups, as a step of the history does.
+    /// Walks the cgroups, as a step of the history does.
     fn walk(&self, bpf: &Bpf) -> anyhow::Result<usize> {
         let walked = self.walked(bpf)?;
         let found = self.cgroups.iter().filter_map(|task| task.now_in(&walked));
@@ -205,7 +207,7 @@ impl Node {
         self.tree.walk(|root, is_v2| bpf.groups_below(root, is_v2))
     }
 
-    /// Ends the processes and removes everything.
+    /// Ends the processes and removes all cgroups and programs.
     fn end(self) -> anyhow::Result<()> {
         let Self {
             tree,
@@ -220,7 +222,7 @@ impl Node {
         for _ in 0..ids.len() {
             match waitid(WaitId::All, WaitIdOptions::EXITED) {
                 Ok(_) => {}
-                // One that was not started.
+                // This process was not started.
                 Err(rustix::io::Errno::CHILD) => break,
                 Err(errno) => return Err(io::Error::from(errno).into()),
             }
@@ -236,13 +238,13 @@ impl Node {
     }
 }
 
-/// Learns about all tasks, and says of how many.
+/// A function that collects the usage of all tasks and returns their number.
 type CollectFn<'a> = dyn FnMut() -> anyhow::Result<usize> + 'a;
 
 /// The metric of full collections.
 const FULL: &str = "full_us_per_task";
 
-/// A metric of collections, with its value.
+/// The name of a metric, and the function that computes its value.
 type CollectionMetric = (&'static str, fn(&CollectionCost) -> f64);
 
 const METRICS: [CollectionMetric; 3] = [
@@ -253,22 +255,22 @@ const METRICS: [CollectionMetric; 3] = [
     }),
 ];
 
-/// How many times oftener ours is repeated in a row: it takes that much less time.
+/// How many times more often our way runs in a row. It takes that much less time than the rivals.
 const RIVALS_PART: usize = 5;
 
-/// The time that was spent, and the number of tasks.
+/// The time spent on collections, and the number of collected tasks.
 #[derive(Clone, Copy, Debug, Default)]
 struct CollectionCost {
     wall: Duration,
     cpu: Duration,
     tasks: usize,
-    /// On the first of all collections, after somebody else's.
+    /// The time of the first collection, directly after another contender's turn.
     first: Duration,
     tasks_first: usize,
 }
 
 impl CollectionCost {
-    /// Collects so many times in a row, and once before that.
+    /// Collects `times` times in a row, after one separate collection.
     fn on(times: usize, collect: &mut CollectFn<'_>) -> anyhow::Result<Self> {
         let begun = Instant::now();
         let tasks_first = collect()?;

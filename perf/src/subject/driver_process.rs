@@ -1,4 +1,4 @@
-//! The native driver in a process of its own, as in production.
+//! The native driver in its own process, as in production.
 
 use std::path::Path;
 use std::process::Child;
@@ -13,7 +13,7 @@ use super::child::child_command;
 /// The word that makes a child of this program run [`child`].
 pub(super) const CHILD: &str = "driver";
 
-/// How long the driver's process may take to answer.
+/// The longest time for the driver's process to answer.
 const DRIVER_WAIT: Duration = Duration::from_secs(10);
 
 /// Runs the driver's process.
@@ -22,14 +22,14 @@ pub(super) fn child(socket: &Path) -> anyhow::Result<()> {
     Ok(runtime.block_on(muster_driver_native::serve(socket))?)
 }
 
-/// The process, and the way to it.
+/// The driver's process, and the connection to it.
 pub(super) struct DriverProcess {
     child: Child,
     pub(super) client: Client,
 }
 
 impl DriverProcess {
-    /// One that listens in `dir`.
+    /// Starts a driver that listens in `dir`.
     pub(super) fn start(runtime: &Runtime, dir: &Path) -> anyhow::Result<Self> {
         let socket = dir.join("driver.sock");
         let _entered = runtime.enter();
@@ -56,7 +56,7 @@ impl DriverProcess {
 
 impl Drop for DriverProcess {
     fn drop(&mut self) {
-        // Already gone unless something failed before `stop`; then there is nothing more to be done.
+        // The process has ended already unless a step before `stop` failed. Errors cannot be handled here.
         drop(self.child.kill());
         drop(self.child.wait());
     }

@@ -1,17 +1,17 @@
-//! `gc`: forgetting a million allocations that have ended, and its cost for all other requests.
+//! `gc`: the collection of a million finished allocations, and its cost for all other requests.
 //!
-//! One real server, or three, runs in a process of its own with logs on disk. The load is nodes and batch jobs
-//! of a hundred instances each, placed by the servers. Every instance is reported complete, and then everything is
-//! collected by force. Other requests go on meanwhile ([`foreground`]). A writer registers jobs of one instance, one
-//! after the other, and waits until each is placed. Some nodes send heartbeats, which servers gather for [`BEATS`].
-//! Both run for a while before the collection, as a baseline, and all through it. The rival deletes as many rows from
-//! bare tables: a hash map, and a list for each node.
+//! One real server, or three, run in a process of their own with logs on disk. The load is nodes and batch jobs of a
+//! hundred instances each, which the servers place. Every instance is reported complete, and then a forced collection
+//! removes everything. Other requests continue meanwhile ([`foreground`]). A writer registers jobs of one instance,
+//! one after the other, and waits until each is placed. Some nodes send heartbeats, which servers gather for
+//! [`BEATS`]. Both also run for a while before the collection, as a baseline. The rival deletes the same number of
+//! rows from bare tables: a hash map, and a list for each node.
 //!
-//! One server then carries as many services again, each with one live instance and others that were stopped. The
-//! stopped ones are collected alone, by the rule of evaluations and not with their jobs (`objects_of_living_jobs`).
+//! One server then carries the same number of services, each with one live instance and others that were stopped. The
+//! rule of evaluations collects only the stopped instances, and their jobs remain (`objects_of_living_jobs`).
 //!
-//! Results of three servers end in `_of_three`. Their memory and CPU time are those of all three together. Each server
-//! applies everything, where a real cluster has a machine for each.
+//! Results of three servers end in `_of_three`. Their memory and CPU time are the sums over all three. All three
+//! servers share this machine, while in a real cluster each has a machine of its own.
 
 mod foreground;
 
@@ -46,32 +46,32 @@ use crate::subject::child::child_command;
 pub(super) const CHILD: &str = "gc";
 
 const NODES: u32 = 1_000;
-/// Where they are.
+/// The datacenter of the nodes.
 const DATACENTER: &str = "dc1";
-/// Instances of a job.
+/// The number of instances of a job.
 const COUNT: u32 = 100;
-/// Longest wait for anything of the load.
+/// The longest wait for any step of the load.
 const PATIENCE: Duration = Duration::from_mins(10);
-/// Reports in one entry, as a server gathers them.
+/// The number of reports in one entry, as a server gathers them.
 const REPORTS: usize = 4_096;
-/// Jobs of one that run when memory is looked at, before the load and after the collection.
+/// The number of single-instance jobs that run when memory is measured, before the load and after the collection.
 const WARM: u32 = 200;
-/// Duration of those placements after the collection. The allocator gives pages back by and by, as threads that own
-/// them ask for others.
+/// The duration of those placements after the collection. The allocator returns pages only gradually, as the threads
+/// that own them allocate again.
 const GIVEN_BACK: Duration = Duration::from_secs(10);
-/// One in so many jobs of the load is carried and forgotten beforehand. A server that has done nothing yet lacks what
-/// every other has. Some of that has a bound of its own, such as the events that it keeps for followers.
+/// The part of the load, one in ten jobs, that is carried and collected beforehand. A new server lacks data that
+/// every used server has. Some of that data is bounded separately, such as the events kept for followers.
 const LIVED: u32 = 10;
-/// How long servers gather heartbeats.
+/// The interval for which servers gather heartbeats.
 const BEATS: Duration = Duration::from_millis(25);
-/// How often they do within the time to live.
+/// The number of such intervals in the time to live.
 const BEATS_IN_TTL: u32 = 10;
-/// Servers, and what is added to the names of what they found.
+/// The numbers of servers, and the suffix of the metrics of each.
 const SIZES: [(u32, &str); 2] = [(1, ""), (3, "_of_three")];
 /// The name of the rival.
 const RIVAL: &str = "the same deletions from bare tables";
 
-/// Name of the rate at which stopped allocations of living jobs are collected.
+/// The rate at which stopped allocations of living jobs are collected.
 const OF_LIVING_JOBS: &str = "objects_of_living_jobs";
 
 /// The subject.
@@ -120,7 +120,7 @@ fn unit(name: &str) -> &'static str {
     }
 }
 
-/// Runs the servers and says what it measured.
+/// Runs the servers and prints the measurements.
 pub(super) fn child(args: &[OsString]) -> anyhow::Result<()> {
     let [jobs, servers, dir] = args else {
         bail!("how many jobs, how many servers, and where?");
@@ -137,13 +137,13 @@ pub(super) fn child(args: &[OsString]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A metric's name, whose value it is if not ours, and the value.
+/// The name of a metric, the rival if the value is not ours, and the value.
 type Metrics = Vec<(String, Option<String>, f64)>;
 
 async fn measure(dir: &Path, jobs: u32, servers: u32) -> anyhow::Result<Metrics> {
     let cluster = Cluster::of(dir, servers, |config: &mut ServerConfig| {
         config.heartbeat_ttl = BEATS * BEATS_IN_TTL;
-        // Most nodes send none.
+        // Most nodes send no heartbeats.
         config.heartbeat_grace = Duration::from_hours(1);
     })
     .await?;
@@ -181,8 +181,8 @@ async fn measure(dir: &Path, jobs: u32, servers: u32) -> anyhow::Result<Metrics>
     collected.add_metrics(took, &mut found)?;
     add_foreground_metrics(&busy, None, &mut found);
     add_foreground_metrics(&idle, Some("idle"), &mut found);
-    // The jobs placed beside the collection do not count as its remains, so they are collected too. The comparison has
-    // the same nodes and as many jobs.
+    // The jobs that were placed during the collection must not count as its remains, so they are collected too. The
+    // memory before and after then has the same nodes and the same number of jobs.
     complete(&control, EndedInstances::All).await?;
     client.put("/v1/system/gc", "{}").await?;
     place_one(&control, "calm", WARM, GIVEN_BACK / WARM).await?;
@@ -210,7 +210,7 @@ async fn measure(dir: &Path, jobs: u32, servers: u32) -> anyhow::Result<Metrics>
     Ok(found)
 }
 
-/// Collects what ended of services that live on.
+/// Measures the collection of stopped allocations of services that live on.
 async fn beside_living_jobs(
     control: &Control,
     jobs: u32,
@@ -244,7 +244,7 @@ async fn beside_living_jobs(
     Ok(())
 }
 
-/// Adds the latencies of other requests: during the collection, or, as a rival, without one.
+/// Adds the latencies of other requests, during a collection or without one. `rival` names the latter case.
 fn add_foreground_metrics(felt: &ForegroundLatency, rival: Option<&str>, found: &mut Metrics) {
     let ForegroundLatency {
         placements,
@@ -267,7 +267,7 @@ fn add_foreground_metrics(felt: &ForegroundLatency, rival: Option<&str>, found: 
     }
 }
 
-/// Totals of all collections since the server's start.
+/// Totals of all collections since the start of the server.
 struct CollectionTotals {
     objects: f64,
     slices: f64,
@@ -301,7 +301,7 @@ impl CollectionTotals {
         }
     }
 
-    /// Of the collection that took so long.
+    /// Adds the metrics of a collection that took `took`.
     fn add_metrics(&self, took: Duration, found: &mut Metrics) -> anyhow::Result<()> {
         let Self {
             objects,
@@ -358,7 +358,7 @@ async fn register(
     let spec = fixture::job(job_id).job_type(job_type).count(count);
     let mut spec = spec.cpu_mhz(1).memory_mb(1).build();
     spec.groups[0].update = None;
-    // Not that of the nodes that send heartbeats.
+    // This datacenter differs from that of the nodes that send heartbeats.
     spec.datacenters = vec![DATACENTER.to_owned()];
     let command = JobCommand::Register {
         spec: Box::new(spec),
@@ -377,7 +377,7 @@ async fn placed(control: &Control, job_id: &str, count: u32) -> anyhow::Result<(
     counted(control, job_id, |live| live >= count).await
 }
 
-/// Waits until `job_id` has as many live allocations as `is_enough` says.
+/// Waits until the number of live allocations of `job_id` satisfies `is_enough`.
 async fn counted(
     control: &Control,
     job_id: &str,
@@ -397,7 +397,7 @@ async fn counted(
     tokio::time::timeout(PATIENCE, wait).await?
 }
 
-/// Registers jobs of one, one after the other, with a pause after each.
+/// Registers single-instance jobs one after the other, with a pause after each.
 async fn place_one(
     control: &Control,
     prefix: &str,
@@ -413,7 +413,7 @@ async fn place_one(
     Ok(())
 }
 
-/// Has jobs placed and every instance of them reported complete.
+/// Waits until jobs are placed, and then reports every instance as complete.
 async fn load(control: &Control, jobs: u32) -> anyhow::Result<()> {
     for number in 0..jobs {
         register(control, &format!("dead-{number}"), JobType::Batch, COUNT).await?;
@@ -424,7 +424,7 @@ async fn load(control: &Control, jobs: u32) -> anyhow::Result<()> {
     complete(control, EndedInstances::All).await
 }
 
-/// Carries some load and forgets it.
+/// Carries some load and collects it.
 async fn live_a_little(control: &Control, jobs: u32) -> anyhow::Result<()> {
     load(control, jobs).await?;
     let mut client = Client::connect(control.server_info().http_addr).await?;
@@ -436,12 +436,12 @@ async fn live_a_little(control: &Control, jobs: u32) -> anyhow::Result<()> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum EndedInstances {
     All,
-    /// The instances that are to stop.
+    /// The instances whose desired status is stop.
     Stopped,
 }
 
-/// Has instances reported complete. The state is taken anew for each node: one that is held meanwhile keeps all
-/// that is replaced since.
+/// Reports instances as complete. The state is read anew for each node, because a held state keeps all rows in memory
+/// that were replaced since.
 async fn complete(control: &Control, which: EndedInstances) -> anyhow::Result<()> {
     let mut reports: Vec<(NodeId, Vec<AllocReport>)> = Vec::new();
     let mut count = 0;
@@ -459,7 +459,7 @@ async fn complete(control: &Control, which: EndedInstances) -> anyhow::Result<()
         }
     }
     report(control, reports).await?;
-    // Evaluations of ended instances, if any.
+    // The end of instances may create evaluations.
     let wait = async {
         while control.state().evals().pending().next().is_some() {
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -469,7 +469,7 @@ async fn complete(control: &Control, which: EndedInstances) -> anyhow::Result<()
     Ok(())
 }
 
-/// The reports of a node whose instances have completed.
+/// Returns the reports of a node whose instances have completed.
 fn completed(state: &State, node_id: &NodeId, which: EndedInstances) -> Vec<AllocReport> {
     let lives = |alloc: &AllocView<'_>| {
         !alloc.client_status().is_terminal()
@@ -498,7 +498,7 @@ async fn report(control: &Control, reports: Vec<(NodeId, Vec<AllocReport>)>) -> 
     Ok(())
 }
 
-/// Bytes of a slice's command in the log.
+/// Returns the number of bytes of a slice's command in the log.
 fn entry_bytes() -> anyhow::Result<usize> {
     let command = GcCommand::Collect {
         rule: GcRule::Jobs,
@@ -518,7 +518,7 @@ fn entry_bytes() -> anyhow::Result<usize> {
     Ok(codec::encode(&command)?.len())
 }
 
-/// Rows a second that are deleted from a hash map and from a list for each node, in the order of their making.
+/// Returns the rows per second deleted from a hash map and from a list for each node, in order of creation.
 fn bare_tables(rows: u32) -> f64 {
     let mut table: HashMap<u32, [usize; 8]> = HashMap::new();
     let mut nodes: Vec<Vec<u32>> = vec![Vec::new(); NODES as usize];

@@ -1,16 +1,16 @@
-//! `gc_node`, `gc_node_starts` and `gc_node_restart`: what a node destroys, what those who start meanwhile notice, and
-//! how soon an agent knows what had finished before it. Three subjects, because each takes minutes.
+//! `gc_node`, `gc_node_starts` and `gc_node_restart`: the deletion of allocations on a node, its effect on task
+//! starts, and the start of an agent with finished allocations. They are three subjects because each takes minutes.
 //!
-//! `dirs`: directories of allocations, 20 files of 4 KiB and a subdirectory each, thrown away and deleted by
-//! the agent's trash with its defaults. The rivals delete the same without a trash: one, two and eight threads
-//! with the standard library, `io_uring` with 64 `unlinkat` under way, and `rm -rf`. `discard_us` is all that
-//! the foreground pays. `wide_files` is the same with one directory of 100 000 files.
+//! `dirs`: directories of allocations, 20 files of 4 KiB and a subdirectory each, which the agent's trash discards
+//! and deletes with its defaults. The rivals delete the same without a trash. They use one, two and eight threads
+//! with the standard library, `io_uring` with 64 `unlinkat` under way, and `rm -rf`. `discard_us` is the complete
+//! cost in the foreground. `wide_files` is the same with one directory of 100 000 files.
 //!
 //! `agent_start_s` is the start of an agent that has 30 000 finished allocations, until its loop knows them.
 //!
-//! `start_us_p50` is a start as an agent makes it, with and without a deletion beside it: the allocation's
-//! directories, a record that is on disk, a cgroup, and the native driver until the program runs. `start_us_p50_hurried`
-//! is one beside a deletion that somebody waits for, whose threads have the priority of everybody else.
+//! `start_us_p50` is a task start as an agent makes it, with and without a concurrent deletion. It covers the
+//! allocation's directories, a record on disk, a cgroup, and the native driver until the program runs.
+//! `start_us_p50_hurried` is a start during an urgent deletion, whose threads have the normal priority.
 
 mod rivals;
 
@@ -40,11 +40,11 @@ const BEST: &str = "best of threads and io_uring";
 const IDLE: &str = "idle";
 const RM: &str = "rm -rf";
 
-/// Files of an allocation, their size, and files of the wide one.
+/// Files of an allocation. The constants below are their size and the files of the wide directory.
 const FILES: usize = 20;
 const FILE_BYTES: usize = 4096;
 const WIDE_FILES: usize = 100_000;
-/// Rounds of `gc_node_starts`, each of which fills and deletes twice as many directories as one of `gc_node`.
+/// Rounds of `gc_node_starts`. Each fills and deletes twice as many directories as a round of `gc_node`.
 const STARTS_ROUNDS: usize = 3;
 
 /// The subject `gc_node`.
@@ -74,7 +74,7 @@ pub(crate) fn starts(context: &Context) -> anyhow::Result<Vec<Metric>> {
     Ok(tally.finish())
 }
 
-/// The subject `gc_node_restart`. One round: the directories of its allocations are made, and deleted, one by one.
+/// The subject `gc_node_restart`. It has one round, because its directories are created and deleted one by one.
 pub(crate) fn restart(context: &Context) -> anyhow::Result<Vec<Metric>> {
     let mut tally = MetricSet::default();
     let took = TaskStarter::new(context)?.agent(context, context.pick(30_000, 3_000))?;
@@ -82,7 +82,8 @@ pub(crate) fn restart(context: &Context) -> anyhow::Result<Vec<Metric>> {
     Ok(tally.finish())
 }
 
-/// Each round begins with another one: who comes first finds the journal empty.
+/// Measures the deletions. Each round starts with a different contender, because the first one finds the journal
+/// empty.
 fn deletions(
     context: &Context,
     dirs: usize,
@@ -124,7 +125,7 @@ fn deletions(
     Ok(())
 }
 
-/// Ours and the rival take turns in being first.
+/// Measures the wide directory. Our trash and the rival alternate in being first.
 fn wide_directory(
     context: &Context,
     files: usize,
@@ -148,7 +149,7 @@ fn wide_directory(
     Ok(())
 }
 
-/// Makes a directory of so many files in `place`, on disk.
+/// Creates a directory of `files` files in `place`, on disk.
 fn wide(place: &Path, files: usize) -> anyhow::Result<PathBuf> {
     let dir = place.join("wide");
     fs::create_dir(&dir)?;
@@ -159,14 +160,14 @@ fn wide(place: &Path, files: usize) -> anyhow::Result<PathBuf> {
     Ok(dir)
 }
 
-/// Makes the directory of all allocations, as an agent does.
+/// Creates the directory of all allocations, as an agent does.
 fn create_alloc_root(dir: &Path) -> anyhow::Result<()> {
     fs::create_dir_all(dir)?;
     spread(dir);
     Ok(())
 }
 
-/// Makes `count` directories of allocations in `dir`.
+/// Creates `count` directories of allocations in `dir`.
 fn fill(dir: &Path, count: usize) -> anyhow::Result<Vec<PathBuf>> {
     let bytes = vec![1; FILE_BYTES];
     create_alloc_root(dir)?;
@@ -184,12 +185,12 @@ fn fill(dir: &Path, count: usize) -> anyhow::Result<Vec<PathBuf>> {
             fs::write(parent.join(file.to_string()), &bytes)?;
         }
     }
-    // What is measured is deletion, not the end of what was written before.
+    // Earlier writes are synced, so that only the deletion is measured.
     rustix::fs::syncfs(fs::File::open(dir)?)?;
     Ok(allocs)
 }
 
-/// Throws `allocs` away and deletes them as an agent does. Answers with the time of the renames, and of all.
+/// Discards and deletes `allocs` as an agent does. Returns the time of the renames, and the total time.
 fn destroy(place: &Path, allocs: &[PathBuf]) -> anyhow::Result<(Duration, Duration)> {
     let trash = trash(place)?;
     let begun = Instant::now();
@@ -258,8 +259,8 @@ impl TaskStarter {
         Ok(starts)
     }
 
-    /// Starts without a deletion, half of them before one, and as many beside it as there is time for. With `hurries`
-    /// somebody waits for it.
+    /// Starts tasks without a deletion, half of them before one, and as many as possible during it. With `hurries`
+    /// the deletion is urgent.
     fn round(
         &self,
         context: &Context,
@@ -309,7 +310,8 @@ impl TaskStarter {
         Ok(())
     }
 
-    /// Starts an agent on a data directory with `count` finished allocations, until it knows them all.
+    /// Returns the time in which an agent starts on a data directory with `count` finished allocations, until it
+    /// knows all of them.
     fn agent(&self, context: &Context, count: u32) -> anyhow::Result<Duration> {
         let place = context.subdir()?;
         let (data_dir, tls) = (place.path().join("d"), place.path().join("tls"));
@@ -336,7 +338,8 @@ impl TaskStarter {
         })
     }
 
-    /// Starts a task, and says how long that took. Then it ends. What `trash` deletes gives way, as in an agent.
+    /// Starts a task, returns the time of the start, and ends the task. Deletions of `trash` yield to it, as in an
+    /// agent.
     fn start(&self, place: &Path, name: &str, trash: Option<&Trash>) -> anyhow::Result<Duration> {
         let alloc = place.join("starts").join(name);
         let begun = Instant::now();

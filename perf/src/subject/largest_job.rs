@@ -1,8 +1,8 @@
-//! `largest_job`: memory that it takes to place a job of as many instances as a job may have.
+//! `largest_job`: the memory for placing a job with the largest allowed number of instances.
 //!
-//! A process of its own places the job in slices, as a worker and the applier do, and publishes the state after each
+//! A child process places the job in slices, as a worker and the applier do, and publishes the state after each
 //! slice. The state goes through no log and no disk. `memory` is the resident memory of the placed job. `extra` is
-//! the peak while slices were planned, above the memory at the end.
+//! the peak during the planning of slices, above the memory at the end.
 
 use std::ffi::OsString;
 use std::sync::Arc;
@@ -58,7 +58,7 @@ pub(super) fn child(_: &[OsString]) -> anyhow::Result<()> {
     register_nodes(&mut state)?;
     let eval_id = register_job(&mut state)?;
     let before = resident()?;
-    // 5: the peak counts from here on.
+    // Writing 5 resets the peak, so that it counts from here on.
     std::fs::write("/proc/self/clear_refs", "5")?;
 
     let clock = CpuClock::of_thread()?;
@@ -116,12 +116,12 @@ fn register_job(state: &mut State) -> anyhow::Result<EvalId> {
     }
 }
 
-/// Plans and applies slice after slice.
+/// Plans and applies the job slice after slice.
 fn place(state: &mut State, eval_id: EvalId) -> anyhow::Result<()> {
     let mut scheduler = Scheduler::default();
     let mut placed = 0;
     loop {
-        // The copy that readers hold.
+        // Readers hold this copy of the state.
         let published = state.clone();
         let eval = published.evals().get(&eval_id).map(Arc::clone);
         let eval = eval.context("the evaluation is there")?;

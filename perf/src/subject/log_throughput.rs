@@ -1,15 +1,15 @@
-//! `log_throughput`: the agent's log loop draining 1, 64 and 1 000 FIFOs into rotated files.
+//! `log_throughput`: the agent's log loop, which drains 1, 64 and 1 000 FIFOs into rotated files.
 //!
-//! A child process holds the FIFOs as tasks do, open read-write, and writes numbered lines of 128 bytes. It writes 4
-//! KiB at a time, as fast as they are taken; so this process's CPU time is the reader's alone. `paced_1000` is the
-//! common case: 1 000 FIFOs with 100 lines/s each, one line a write. The writing process also measures how long lines
-//! take to be in their files ([`delay`]). The first second counts for no contender: tasks write for hours, and in it
-//! each stream finds its pace and makes its files.
+//! A child process holds the FIFOs open read-write, as tasks do, and writes numbered lines of 128 bytes. It writes 4
+//! KiB at a time, as fast as the bytes are consumed. This process's CPU time is therefore the reader's alone.
+//! `paced_1000` is the common case: 1 000 FIFOs with 100 lines/s each, one line per write. The writing process also
+//! measures the delay until lines are in their files ([`delay`]). The first second does not count for any contender.
+//! Tasks write for hours, and in the first second each stream still creates its files.
 //!
 //! The rivals are the loop with its epoll engine, a bare epoll loop that reads and writes or that splices ([`bare`]),
-//! and a `cat` for each FIFO ([`cat`]). Lines are counted afterwards in the files, so that a fast loop that loses lines
-//! is seen. Files that were counted are emptied and stay until the end. After thousands were removed, ext4 makes new
-//! ones slowly for seconds, some 100 µs each. The next contender would be charged for that.
+//! and a `cat` for each FIFO ([`cat`]). Lines are counted in the files afterwards, so that a fast loop that loses
+//! lines is detected. Counted files are emptied and stay until the end. After the removal of thousands of files, ext4
+//! creates new ones slowly for seconds, some 100 µs each. The next contender would be charged for that.
 
 mod bare;
 mod cat;
@@ -43,14 +43,14 @@ const BARE: &str = "bare epoll read and write";
 const SPLICE: &str = "bare epoll and splice";
 const CAT: &str = "a cat for each";
 
-/// Limits of the rotated files of a stream: the default of a task.
+/// Limits of the rotated files of a stream: the defaults of a task.
 const LIMITS: RotateLimits = RotateLimits {
     max_files: 10,
     max_file_bytes: 10 << 20,
 };
-/// Lines of each stream that are paced and not counted: a second's.
+/// Paced lines of each stream that do not count: those of the first second.
 const WARM_UP_LINES: u64 = 100;
-/// Far above what draining the last bytes takes.
+/// A limit far above the time for draining the last bytes.
 const DETACH_WAIT: Duration = Duration::from_mins(1);
 
 /// The subject.
@@ -79,7 +79,7 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
     Ok(tally.finish())
 }
 
-/// Everybody's turn; says which directories are left.
+/// Runs each contender once. Returns the remaining directories.
 fn round(
     context: &Context,
     load: WriterLoad,
@@ -107,14 +107,14 @@ fn round(
     Ok([ours, epoll, bare, splice, cat].map(|drained| drained.dir))
 }
 
-/// The result of draining a load: time, CPU time, lost lines.
+/// The result of draining a load: times, lost lines, delay.
 struct DrainResult {
     wall: Duration,
     cpu: Duration,
     lost: u64,
-    /// From a paced line's write to the file, at the 99th of a hundred.
+    /// The 99th percentile of the delay from the write of a paced line until it is in the file.
     delay: Option<Duration>,
-    /// Where the files are, which are empty.
+    /// The directory of the emptied files.
     dir: TempDir,
 }
 
@@ -150,7 +150,7 @@ impl DrainResult {
     }
 }
 
-/// Clocks of the wall time and of the CPU time that this process spends on a load.
+/// Clocks of the wall time and of this process's CPU time for a load.
 struct LoadClocks {
     begun: Instant,
     clock: CpuClock,
@@ -216,7 +216,7 @@ impl LogFixture {
         Writer::start(&self.fifo_dir(), self.load)
     }
 
-    /// Drained by the agent's loop.
+    /// Drains the FIFOs with the agent's loop.
     fn with_ring(mut self, engine: EngineChoice) -> anyhow::Result<DrainResult> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -250,7 +250,7 @@ impl LogFixture {
         let mut spent = LoadClocks::start()?;
         let delay = writer.run(|| spent.restart())?;
         if delay.is_some() {
-            // All lines are in the files by now. Detaching is not part of a stream's steady state.
+            // All lines are in the files now. Detaching does not belong to a stream's steady state.
             spent.stop()?;
         }
         let detached = streams
@@ -263,7 +263,7 @@ impl LogFixture {
         self.check_result((spent.wall, spent.cpu, delay), bytes)
     }
 
-    /// Drained by the bare loop.
+    /// Drains the FIFOs with the bare loop.
     fn bare(self, by: bare::CopyMethod) -> anyhow::Result<DrainResult> {
         let writer = self.writer()?;
         let mut spent = LoadClocks::start()?;
@@ -280,12 +280,12 @@ impl LogFixture {
         self.check_result((spent.wall, spent.cpu, delay), bytes)
     }
 
-    /// Drained by a process for each FIFO.
+    /// Drains the FIFOs with one process each.
     fn cat(mut self) -> anyhow::Result<DrainResult> {
         let mut cats = Cats::start(&self.fifo_dir(), &self.logs(), self.load.fifos)?;
         let writer = self.writer()?;
         let mut begun = Instant::now();
-        // The processes end when nobody has their FIFOs open for writing.
+        // The processes end when their FIFOs are not open for writing any more.
         drop(std::mem::take(&mut self.fifos));
         let delay = writer.run(|| {
             begun = Instant::now();

@@ -1,11 +1,11 @@
-//! `net_setup`: what it takes to give an allocation a network of its own, and a task its policy.
+//! `net_setup`: the cost of a network for an allocation, and of a policy for a task.
 //!
-//! A network is made by the agent's own thread: namespace, pair of devices, addresses, routes, neighbours,
-//! settings, programs, one published port for TCP and UDP. The rival asks the kernel the same by netlink in a
-//! plain loop, without the settings and the maps. Both are measured where the machine has few, some and many.
-//! A policy is compiled from a job's words and written, a different one for each task.
+//! The agent's own thread creates a network: namespace, pair of devices, addresses, routes, neighbours, settings,
+//! programs, one published port for TCP and UDP. The rival makes the same netlink requests in a plain loop, without
+//! the settings and the maps. Both are measured with few, some and many networks on the machine. A policy is compiled
+//! from a job's specification and written. Each task has a different policy.
 //!
-//! Everything is in a network namespace of the measurement's own.
+//! Everything runs in a network namespace of its own.
 
 use std::path::Path;
 use std::process::Command;
@@ -20,15 +20,15 @@ use nix::sched::{CloneFlags, unshare};
 use crate::cgroup::CgroupDir;
 use crate::harness::{Context, Metric, MetricSet};
 
-/// Networks that are made at each count.
+/// Networks that are created at each count.
 const SOME: usize = 20;
-/// Rules of a task's policy.
+/// Rules in the policy of a task.
 const RULES: u32 = 10;
-/// Rules of a large policy.
+/// Rules in a large policy.
 const MANY_RULES: u32 = 10_000;
-/// Tasks of which each has a policy of its own, before the last ones are timed.
+/// The number of tasks with a policy of their own before the last policies are timed.
 const TASKS: u64 = 5_000;
-/// The first task's id. No cgroup has such a one.
+/// The id of the first task. No real cgroup has this id.
 const FIRST: u64 = 1 << 60;
 
 /// The subject.
@@ -49,7 +49,7 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
     })
 }
 
-/// A machine with one wire that leads nowhere.
+/// Creates a machine with one network device that leads nowhere.
 fn machine() -> anyhow::Result<()> {
     for command in [
         "link set lo up",
@@ -72,7 +72,7 @@ fn measure(context: &Context, dir: &Path) -> anyhow::Result<Vec<Metric>> {
     let config = BpfConfig {
         pin_dir: pins(dir)?,
         cgroup_dir: cgroup.path().to_owned(),
-        // Nothing runs there.
+        // No task runs in this tree.
         task_level: 2,
     };
     let mut networks = Networks::open(&config).map_err(|error| anyhow!(error))?;
@@ -105,7 +105,7 @@ fn round(networks: &mut Networks, count: usize, tally: &mut MetricSet) -> Result
     networks.remove_bare()?;
     let each = f64::from(u32::try_from(SOME)?);
     let mut names = vec![format!("bridge_us_{count}")];
-    // The one that is promised is that among many.
+    // The budget is about the cost among many networks.
     if count > 0 {
         names.push("bridge_us".to_owned());
     }

@@ -1,26 +1,26 @@
 //! `place`: from a user's request to a committed placement, end to end.
 //!
-//! One real server in this process, its log on this disk with `fdatasync`, and 5 000 simulated nodes in a child
-//! process (see [`agents`]): each has a QUIC session of its own with mutual TLS, registers, sends heartbeats, takes
-//! what it is to run and reports it running, as an agent does; only the tasks are not there. The child yields to
-//! the server where both want a core, because agents run on other machines.
+//! One real server runs in this process, with its log on this disk and `fdatasync`. A child process has 5 000
+//! simulated nodes (see [`agents`]). Each node has its own QUIC session with mutual TLS. It registers, sends
+//! heartbeats, receives its desired state and reports it running, as an agent does. It starts no tasks. The child
+//! yields the processor to the server, because real agents run on other machines.
 //!
-//! Jobs go the way that users have: `PUT /v1/jobs` with Nomad's JSON over keep-alive connections, from threads of
-//! this process. The clock runs from before the first request until the published state, which holds only what is
-//! committed, has every allocation. All jobs are batch jobs with a constraint. In each round, on a new server:
+//! Users' requests are `PUT /v1/jobs` with Nomad's JSON over keep-alive connections, from threads of this process.
+//! The clock runs from before the first request until the published state has every allocation. The published state
+//! contains only committed entries. All jobs are batch jobs with a constraint. Each round uses a new server:
 //!
 //! 1. 100 jobs of 1 000 are placed and reported running: 100 000 live allocations. Not timed.
-//! 2. Jobs of one, one after the other, over one connection: the latency. Its floor is what two entries of the log
-//!    cost at least, one with the job and one with its plan: twice an append with `fdatasync`. The former jobs'
-//!    reports and all heartbeats come meanwhile.
-//! 3. Jobs of one, each with its own cpu and memory, over 128 connections.
+//! 2. Single-instance jobs, one after the other, over one connection: the latency. Its floor is the least cost of two
+//!    log entries, one with the job and one with its plan: twice an append with `fdatasync`. Reports of the earlier
+//!    jobs and all heartbeats arrive meanwhile.
+//! 3. Single-instance jobs, each with its own cpu and memory, over 128 connections.
 //! 4. When all of them run: 1 000 jobs of 1 000 over 16 connections.
 //!
-//! Run it alone. Beside neighbours the nodes get too little of the machine to keep their sessions, which fails the run
-//! or makes it mean nothing. Do not run it with a real-time policy (`chrt`) either: its threads wait up to 100 ms for
-//! each other.
+//! Run this subject alone. On a busy machine the nodes cannot keep their sessions, and the run fails or its results
+//! are useless. Do not use a real-time policy (`chrt`) either, because the threads then wait up to 100 ms for each
+//! other.
 //!
-//! CPU time is this process's: the server's and the HTTP clients', not the nodes'.
+//! CPU time is that of this process: the server and the HTTP clients, but not the nodes.
 
 mod agents;
 
@@ -50,28 +50,28 @@ pub(super) use agents::child;
 /// The name of the child process of this subject.
 pub(super) const CHILD: &str = "place";
 
-/// Simulated nodes.
+/// The number of simulated nodes.
 const NODES: u32 = 5_000;
-/// Instances of a large job.
+/// The number of instances of a large job.
 const LARGE: u32 = 1_000;
-/// Large jobs that run before anything is timed.
+/// The number of large jobs that run before the timed part.
 const LIVE_JOBS: u32 = 100;
-/// Connections that register jobs of one.
+/// Connections that register single-instance jobs.
 const CONNECTIONS: u32 = 128;
 /// Connections that register large jobs.
 const CONNECTIONS_LARGE: u32 = 16;
-/// Time to live of nodes: none is lost when a neighbour takes the machine for a while. A heartbeat comes every third
-/// of it; Nomad gives as many nodes 100 to 200 s.
+/// The nodes' time to live. It is long enough that no node is lost when another program occupies the machine for a
+/// while. A heartbeat is sent every third of it. Nomad gives this number of nodes 100 to 200 s.
 const HEARTBEAT_TTL: Duration = Duration::from_secs(30);
-/// Longest wait for anything.
+/// The longest wait for any step.
 const DEADLINE: Duration = Duration::from_mins(5);
-/// A pause between two looks at something that is not timed.
+/// Pause between two checks of a condition that is not timed.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// The subject.
 pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
     let mut tally = MetricSet::default();
-    // Five thousand handshakes come before each.
+    // Each round begins with five thousand handshakes, so there are few rounds.
     for _ in 0..context.pick(3, 1) {
         let server = Builder::new_multi_thread()
             .enable_all()
@@ -99,16 +99,16 @@ struct BenchServer<'a> {
     nodes: Nodes,
 }
 
-/// The process with the nodes; ends with this.
+/// The child process with the nodes. It ends when this value is dropped.
 pub(super) struct Nodes(Child);
 
 impl Nodes {
-    /// Starts so many nodes of `server`.
+    /// Starts `count` nodes of `server`.
     pub(super) fn start(server: &Server, count: u32) -> anyhow::Result<Self> {
         Self::of(server, &server.info().data_dir.join("tls"), count)
     }
 
-    /// Starts so many nodes of `server`, with the certificate in `tls`.
+    /// Starts `count` nodes of `server`, with the certificate in `tls`.
     pub(super) fn of(server: &Server, tls: &Path, count: u32) -> anyhow::Result<Self> {
         let (addr, count) = (server.info().quic_addr.to_string(), count.to_string());
         let args: [&OsStr; 3] = [tls.as_ref(), addr.as_ref(), count.as_ref()];
@@ -251,7 +251,7 @@ impl<'a> BenchServer<'a> {
         })
     }
 
-    /// The state of a load that did not get through, as text for an error.
+    /// Describes the state of an unfinished load, for an error message.
     fn progress(&self, wanted: usize) -> String {
         let state = self.control().state();
         format!(
@@ -261,7 +261,7 @@ impl<'a> BenchServer<'a> {
         )
     }
 
-    /// Waits until the nodes have reported everything running.
+    /// Waits until the nodes have reported all allocations as running.
     fn settle(&self) -> anyhow::Result<()> {
         let begun = Instant::now();
         self.until("all allocations run", |state| {
@@ -284,7 +284,7 @@ impl<'a> BenchServer<'a> {
         Ok(())
     }
 
-    /// One job after the other.
+    /// Measures the latency of jobs that are registered one after the other.
     fn latency(&self, jobs: u32, tally: &mut MetricSet) -> anyhow::Result<()> {
         let (mut ours, mut answered) = (Latencies::new()?, Latencies::new()?);
         let control = self.control().clone();
@@ -328,7 +328,7 @@ impl<'a> BenchServer<'a> {
         Ok(())
     }
 
-    /// The least cost of two entries: twice an append with `fdatasync`.
+    /// Measures the least cost of two log entries: twice an append with `fdatasync`.
     fn two_appends(&self, times: u32) -> anyhow::Result<Latencies> {
         let mut file = File::create(self.dir.join("floor"))?;
         let mut latencies = Latencies::new()?;
@@ -365,13 +365,13 @@ impl PlacementResult {
     }
 }
 
-/// Registers every job of `load` that is this connection's.
+/// Registers the jobs of `load` that belong to this connection.
 async fn register(addr: SocketAddr, load: JobLoad, connection: u32) -> anyhow::Result<()> {
     let mut client = Client::connect(addr).await?;
     for number in (connection..load.jobs).step_by(load.connections as usize) {
         let id = format!("{}-{number}", load.name);
         let (cpu_mhz, memory_mb) = match load.count {
-            // No two of a hundred ask for the same.
+            // No two of a hundred jobs ask for the same amounts.
             1 => (10 + number % 97, 16 + number % 89),
             _ => (20, 32),
         };
@@ -381,14 +381,14 @@ async fn register(addr: SocketAddr, load: JobLoad, connection: u32) -> anyhow::R
     Ok(())
 }
 
-/// How far a round is: it takes a while.
+/// Prints the progress of a round, because a round takes long.
 pub(super) fn print_progress(what: &str, took: Duration) -> anyhow::Result<()> {
     let seconds = took.as_secs_f64();
     writeln!(std::io::stderr(), "  {what}: {seconds:.2} s")?;
     Ok(())
 }
 
-/// Nodes that are ready.
+/// Returns the number of ready nodes.
 pub(super) fn ready(state: &State) -> usize {
     let nodes = state.nodes().iter();
     nodes

@@ -1,11 +1,11 @@
-//! `raft_cluster`: writes through three and five servers, and how long nobody takes any when the leader
-//! dies.
+//! `raft_cluster`: writes through three and five servers, and the time without writes after the death of the leader.
 //!
-//! All servers run in this process, each with its own log on the same disk and QUIC with mutual TLS between
-//! them on the loopback, with the default timeouts. Writers propose at the leader, as in `raft_commit`.
-//! The floor of a lone write is one append with `fdatasync` and one round trip of a QUIC stream, one after
-//! the other. etcd runs as three processes beside it, each with its own log on that disk, loaded by its own
-//! `etcdctl check perf --load=xl`: a thousand clients that write together at most 15 000 times a second.
+//! All servers run in this process with the default timeouts. Each has its own log on the same disk, and they use
+//! QUIC with mutual TLS over loopback. Writers propose at the leader, as in `raft_commit`. The floor of a single
+//! write is one append with `fdatasync` and then one round trip of a QUIC stream.
+//!
+//! etcd runs as three processes, each with its own log on that disk, loaded by its own `etcdctl check perf
+//! --load=xl`. In that check a thousand clients together write at most 15 000 times a second.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -29,15 +29,15 @@ use crate::program::is_there;
 
 const WRITERS: [usize; 3] = [1, 64, 1_024];
 const SIZES: [(u32, &str); 2] = [(3, "three"), (5, "five")];
-/// Longest wait for a cluster to form, or for a new leader.
+/// The longest wait for a cluster to form, or for a new leader.
 const DEADLINE: Duration = Duration::from_secs(30);
-/// Longest run of etcd's own check, which takes a minute.
+/// The longest run of etcd's own check, which takes a minute.
 const ETCD_CHECK_MAX: Duration = Duration::from_secs(100);
-/// A pause between two looks.
+/// Pause between two checks of a condition.
 const LOOK: Duration = Duration::from_millis(5);
-/// The protocol of the echo.
+/// The application protocol of the echo connection.
 const ECHO: &[u8] = b"muster-echo/1";
-/// Writes to a file before it is begun again.
+/// Writes to a file before it is truncated.
 const APPENDS_MAX: u32 = 50_000;
 
 /// The subject.
@@ -110,15 +110,15 @@ async fn measure(
     Ok(())
 }
 
-/// Servers in this process that have found each other.
+/// Servers in this process that form a cluster.
 pub(super) struct Cluster {
     pub(super) dir: PathBuf,
     pub(super) servers: Vec<Server>,
 }
 
 impl Cluster {
-    /// So many, each in a directory of its own, with certificates for their agents beside. `configure` says what is
-    /// not as usual.
+    /// Starts `count` servers, each in its own directory, with certificates for their agents beside it. `configure`
+    /// changes the default configuration.
     pub(super) async fn of(
         dir: &Path,
         size: u32,
@@ -160,7 +160,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// The leader's handle, once a write through it is committed.
+    /// Returns the leader's handle after a write through it is committed.
     pub(super) async fn leader(&self) -> anyhow::Result<Control> {
         let begun = Instant::now();
         loop {
@@ -182,12 +182,12 @@ impl Cluster {
     }
 
     pub(super) async fn shutdown(self) {
-        // Together: one that goes alone waits for others to take over.
+        // The servers shut down together, because a single one would wait for others to take over.
         futures::future::join_all(self.servers.into_iter().map(Server::shutdown)).await;
     }
 }
 
-/// Seconds from the death of the leader of three to the next write that is committed.
+/// Returns the seconds from the death of the leader of three to the next committed write.
 async fn fail_over(dir: &Path) -> anyhow::Result<f64> {
     let mut cluster = Cluster::of(dir, 3, |_| {}).await?;
     cluster.leader().await?;
@@ -287,7 +287,7 @@ impl CommitFloor {
     }
 }
 
-/// Processes that end with this.
+/// Child processes that are killed when this value is dropped.
 struct ChildProcesses(Vec<Child>);
 
 impl Drop for ChildProcesses {
@@ -299,7 +299,7 @@ impl Drop for ChildProcesses {
     }
 }
 
-/// Writes per second of three etcd servers; `None` if there is no etcd on this machine.
+/// Returns the writes per second of three etcd servers, or `None` if this machine has no etcd.
 fn etcd(dir: &tempfile::TempDir) -> anyhow::Result<Option<f64>> {
     if !(is_there("etcd") && is_there("etcdctl")) {
         return Ok(None);
@@ -349,7 +349,7 @@ fn etcd(dir: &tempfile::TempDir) -> anyhow::Result<Option<f64>> {
         .map(|(client, _)| format!("127.0.0.1:{client}"))
         .collect();
     let ctl = |args: &[&str]| {
-        // Its check takes a minute and cannot be told a deadline.
+        // The check of etcd takes a minute and has no option for a deadline.
         Process::new("timeout")
             .arg(ETCD_CHECK_MAX.as_secs().to_string())
             .arg("etcdctl")

@@ -1,9 +1,9 @@
-//! `raft_commit`: writes through the durable log of one server, and what they wait.
+//! `raft_commit`: writes through the durable log of one server, and their latency.
 //!
-//! A writer proposes, waits until its entry is on disk, committed and applied, and proposes again. The
-//! command is a node's registration that changes nothing, so that applying costs next to nothing.
-//! The rival writes as many bytes for as many writers to a file and calls `fdatasync` once for all of
-//! them: the least that durability can cost on this disk. With one writer that is one entry each.
+//! A writer proposes, waits until its entry is on disk, committed and applied, and proposes again. The command is a
+//! node's registration that changes nothing, so that applying costs next to nothing. The rival writes the same number
+//! of bytes for the same number of writers to a file, and calls `fdatasync` once for all of them. That is the least
+//! cost of durability on this disk. With one writer, each call covers one entry.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -19,7 +19,7 @@ use muster_wire::codec;
 use crate::harness::{Context, Latencies, Metric, MetricSet, TURNS};
 
 const WRITERS: [usize; 3] = [1, 64, 1_024];
-/// Bytes after which the rival begins its file again, as the log begins another.
+/// Bytes after which the rival truncates its file, as the log begins a new one.
 const FILE_BYTES: usize = 64 << 20;
 
 /// The subject.
@@ -37,7 +37,7 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
     let lasting = context.pick(Duration::from_secs(2), Duration::from_millis(700));
     let bytes = codec::encode(&command(0, &control))?.len();
     let mut tally = MetricSet::default();
-    // Registers every writer's node once.
+    // The warm-up registers the node of every writer.
     let warm = Duration::from_millis(200);
     runtime.block_on(writes(&control, WRITERS[2], warm, &mut WriteRound::new()?))?;
     let floor = dir.path().join("floor");
@@ -98,7 +98,7 @@ pub(super) fn command(writer: usize, control: &Control) -> Entry {
     NodeCommand::Register { spec }.at(control.now())
 }
 
-/// Writes for a while and adds to `timed`.
+/// Writes for the duration `lasting` and adds the results to `timed`.
 pub(super) async fn writes(
     control: &Control,
     writers: usize,
@@ -136,7 +136,7 @@ pub(super) async fn writes(
     Ok(())
 }
 
-/// Appends `batch` entries of `bytes` and makes them durable together, for a while; adds to `timed`.
+/// Repeatedly appends `batch` entries of `bytes` and makes them durable together. Adds the results to `timed`.
 fn group_commits(
     path: &std::path::Path,
     batch: usize,

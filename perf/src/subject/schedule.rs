@@ -1,17 +1,17 @@
-//! `schedule`: placements per second in the scheduler alone, against nodes, count and what jobs ask for.
+//! `schedule`: placements per second in the scheduler alone, by nodes, count and requirements of jobs.
 //!
-//! *Plan* is the time within `schedule`: a snapshot in, a plan out. *Commit* is `schedule`, the
-//! applier's `merge`, `fsm::apply` and publishing the next snapshot, with readers holding the last one
-//! as in a server; no log, no disk. Jobs are planned one after the other, each on the state that the one
-//! before it left. Both run on one thread and are timed by its CPU time.
+//! *Plan* is the time within `schedule`, from a snapshot to a plan. *Commit* is `schedule`, the applier's `merge`,
+//! `fsm::apply` and publishing the next snapshot. Readers hold the last snapshot, as in a server. There is no log and
+//! no disk. Jobs are planned one after the other, each on the state after the previous one. Both run on one thread
+//! and are timed by its CPU time.
 //!
-//! Jobs of one differ: each asks for an amount of its own. The flavours are: instances packed (`plan`), an even
-//! spread over 25 values (`spread`), an affinity for one of them (`affinity`), and a cluster so full that each
-//! instance takes the place of a less important one (`preempt`). `--plot` draws the cost of a placement against the
-//! number of nodes.
+//! Single-instance jobs differ: each asks for its own amounts. There are four flavours of jobs. `plan` packs the
+//! instances. `spread` spreads them evenly over 25 values. `affinity` prefers one of these values. `preempt` uses a
+//! cluster that is so full that each instance preempts a less important one. `--plot` draws the cost of a placement by
+//! the number of nodes.
 //!
-//! The rival is the plain way to be as exact: for each placement a scan over all nodes, in dense
-//! columns, with the same score. [`scan`] holds it. It packs only, and is left out where it takes minutes.
+//! The rival is the simplest method with the same exact result: for each placement a scan over all nodes, in dense
+//! columns, with the same score ([`scan`]). It only packs, and is left out where it takes minutes.
 
 mod scan;
 
@@ -35,7 +35,7 @@ use crate::harness::{Context, CpuClock, Metric, MetricSet};
 use crate::subject::node_spec::node_of_nine_sizes;
 use scan::Scan;
 
-/// How many jobs, and how many instances each.
+/// The number of jobs, and the number of instances of each.
 #[derive(Clone, Copy, Debug)]
 struct JobCounts {
     jobs: u32,
@@ -47,10 +47,10 @@ impl JobCounts {
         Self { jobs, count }
     }
 
-    /// The CPU and memory that an instance of job `number` asks for.
+    /// Returns the CPU and the memory that an instance of job `number` asks for.
     fn ask(self, number: u32) -> (u32, u32) {
         match self.count {
-            // The primes make 8 633 pairs.
+            // The two prime moduli give 8 633 different pairs.
             1 => (CPU_MHZ - 48 + number % 97, MEMORY_MB - 44 + number % 89),
             _ => (CPU_MHZ, MEMORY_MB),
         }
@@ -63,28 +63,29 @@ impl fmt::Display for JobCounts {
     }
 }
 
-/// One large job, middling ones, and jobs of one.
+/// One large job, medium jobs, and single-instance jobs.
 const SHAPES: [JobCounts; 3] = [
     JobCounts::of(1, 10_000),
     JobCounts::of(1_000, 10),
     JobCounts::of(10_000, 1),
 ];
 
-/// Fleets. The largest shape fills a third of the smallest.
+/// The sizes of the fleets. The largest shape fills a third of the smallest fleet.
 const NODES: [u32; 5] = [100, 1_000, 5_000, 10_000, 100_000];
-/// Fleets of a quick run.
+/// The sizes of the fleets in a quick run.
 const NODES_QUICK: [u32; 3] = [100, 1_000, 10_000];
 /// The largest fleet that the rival scans.
 const SCANNED_MAX: u32 = 10_000;
 
-/// The CPU that an instance asks for, in MHz; jobs of one ask for about that much.
+/// The CPU that an instance asks for, in MHz. Single-instance jobs ask for about this much.
 const CPU_MHZ: u32 = 50;
 const MEMORY_MB: u32 = 64;
-/// The disk that the fixture's group asks for, in MiB.
+/// The disk that the group of the test fixture asks for, in MiB.
 const DISK_MB: u32 = 10;
-/// Values of the attribute that instances are spread over.
+/// The number of values of the attribute over which instances are spread.
 const RACKS: u32 = 25;
-/// The CPU of an instance on a full cluster, and of those that fill it, in MHz. Every node has a whole number of it.
+/// The CPU of an instance on a full cluster, and of the instances that fill it, in MHz. The CPU of every node is a
+/// multiple of it.
 const LARGE_MHZ: u32 = 4_000;
 /// A case that takes longer is measured once, cold.
 const SLOW: Duration = Duration::from_secs(3);
@@ -93,7 +94,7 @@ const SLOW: Duration = Duration::from_secs(3);
 const SCAN: &str = "scan of all nodes a placement";
 const SMALLEST: &str = "the same on 100 nodes";
 
-/// The kind of demand on nodes besides room.
+/// The requirements of a job besides capacity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum JobShape {
     Pack,
@@ -105,7 +106,7 @@ enum JobShape {
 impl JobShape {
     const ALL: [Self; 4] = [Self::Pack, Self::Spread, Self::Affinity, Self::Preempt];
 
-    /// How its metrics begin.
+    /// Returns the prefix of the metrics' names.
     fn as_str(self) -> &'static str {
         match self {
             Self::Pack => "plan",
@@ -115,13 +116,13 @@ impl JobShape {
         }
     }
 
-    /// The shapes in which it means something on a fleet of `nodes`.
+    /// Returns the shapes that are meaningful on a fleet of `nodes`.
     fn shapes(self, nodes: u32) -> Vec<JobCounts> {
         match self {
             Self::Pack | Self::Affinity => SHAPES.to_vec(),
-            // One instance is spread already.
+            // A single instance has nothing to spread.
             Self::Spread => SHAPES[..2].to_vec(),
-            // Two instances fit on the smallest node.
+            // The smallest node has room for two instances.
             Self::Preempt => {
                 let count = nodes.min(10_000);
                 vec![
@@ -132,7 +133,7 @@ impl JobShape {
         }
     }
 
-    /// The `number`-th job of `shape`.
+    /// Creates the job with the number `number` of `shape`.
     fn job(self, shape: JobCounts, number: u32) -> JobSpec {
         let (cpu_mhz, memory_mb) = match self {
             Self::Preempt => (LARGE_MHZ, MEMORY_MB),
@@ -164,7 +165,7 @@ impl JobShape {
     }
 }
 
-/// One flavour and shape on one fleet.
+/// A flavour and a shape on one fleet.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     flavour: JobShape,
@@ -173,7 +174,7 @@ struct Case {
 }
 
 impl Case {
-    /// The part of the names of its metrics between the word and the fleet; the same on every fleet.
+    /// Returns the part of the metrics' names between the quantity and the fleet. It is the same on every fleet.
     fn shape(self) -> String {
         match (self.flavour, self.shape.count) {
             (JobShape::Preempt, 1) => "ones".to_owned(),
@@ -183,7 +184,7 @@ impl Case {
     }
 }
 
-/// Nodes, and the same nodes full of what is not important.
+/// A state with empty nodes, and a state with the same nodes full of less important jobs.
 struct NodeStates {
     nodes: u32,
     empty: State,
@@ -224,7 +225,7 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
                 shape,
                 nodes: fleet.nodes,
             };
-            // Warms caches and the allocator, and looks at the outcome.
+            // The first run warms the caches and the allocator. Its outcome is checked.
             let begun = Instant::now();
             let done = plan_and_commit(base, flavour, shape)?;
             let is_slow = begun.elapsed() > SLOW;
@@ -253,10 +254,10 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
 const RATE: &str = "placements/s";
 const COST: &str = "ns/placement";
 
-/// The last cost of planning a placement, in nanoseconds: by shape, flavour and fleet.
+/// The last planning cost of a placement, in nanoseconds, by shape, flavour and fleet.
 type Costs = BTreeMap<(String, &'static str, u32), f64>;
 
-/// One round of one case.
+/// Measures one case in one round.
 fn measure(
     base: &State,
     case: Case,
@@ -264,7 +265,7 @@ fn measure(
     tally: &mut MetricSet,
 ) -> anyhow::Result<()> {
     let Case { flavour, shape, .. } = case;
-    // One job alone is planned within a millisecond or two: too short to be one sample.
+    // A single job is planned within one or two milliseconds, which is too short for one sample.
     let repeats = if shape.jobs == 1 { 5 } else { 1 };
     let mut ours = plan_and_commit(base, flavour, shape)?;
     for _ in 1..repeats {
@@ -276,7 +277,7 @@ fn measure(
     add_metrics(base, case, &ours, repeats, costs, tally)
 }
 
-/// Notes what a case came to in a round, and measures the rival as often.
+/// Adds the metrics of a case in a round, and measures the rival the same number of times.
 fn add_metrics(
     base: &State,
     case: Case,
@@ -311,7 +312,7 @@ fn add_metrics(
     Ok(())
 }
 
-/// Has the rival place the same.
+/// Measures the rival on the same placements.
 fn rival(
     base: &State,
     case: Case,
@@ -347,7 +348,7 @@ fn rival(
     Ok(())
 }
 
-/// The result of planning and committing the jobs of a shape.
+/// The cost of planning and committing the jobs of a shape.
 struct CommitResult {
     state: State,
     placements: f64,
@@ -356,7 +357,7 @@ struct CommitResult {
 }
 
 impl CommitResult {
-    /// The cost of planning a placement, in nanoseconds.
+    /// Returns the planning cost of a placement, in nanoseconds.
     fn nanos(&self) -> f64 {
         self.plan.as_secs_f64() * 1e9 / self.placements
     }
@@ -371,14 +372,14 @@ fn plan_and_commit(
     run_jobs(base, jobs)
 }
 
-/// Registers `jobs`, and then places one after the other.
+/// Registers `jobs`, and then places them one after the other.
 fn run_jobs(base: &State, jobs: impl Iterator<Item = JobSpec>) -> anyhow::Result<CommitResult> {
     let mut state = base.clone();
     let evals = register_jobs(&mut state, jobs)?;
     let mut snapshot = state.clone();
     let mut placements = 0.0;
     let (mut plan, mut commit) = (Duration::ZERO, Duration::ZERO);
-    // As a worker does, which keeps what it knows of the nodes.
+    // A worker also keeps its scheduler, which caches data of the nodes.
     let mut scheduler = Scheduler::default();
     for (eval_id, count) in evals {
         let eval = Arc::clone(
@@ -414,7 +415,7 @@ fn run_jobs(base: &State, jobs: impl Iterator<Item = JobSpec>) -> anyhow::Result
 
 const NOW: Timestamp = Timestamp(1_000_000_000);
 
-/// Ready nodes of nine sizes.
+/// Creates ready nodes of nine sizes.
 fn fleet(nodes: u32) -> anyhow::Result<State> {
     let mut state = State::default();
     for number in 0..nodes {
@@ -442,7 +443,7 @@ fn fleet(nodes: u32) -> anyhow::Result<State> {
     Ok(state)
 }
 
-/// The nodes of `empty`, full of jobs that more important ones may drive out.
+/// Fills the nodes of `empty` with jobs that more important jobs may preempt.
 fn full(empty: &State) -> anyhow::Result<State> {
     let mut state = empty.clone();
     let config = SchedulerConfig {
@@ -480,7 +481,7 @@ fn full(empty: &State) -> anyhow::Result<State> {
     Ok(run_jobs(&state, fillers.into_iter())?.state)
 }
 
-/// The evaluation of each job, and how many instances it has.
+/// Registers jobs. Returns the evaluation and the number of instances of each.
 fn register_jobs(
     state: &mut State,
     jobs: impl Iterator<Item = JobSpec>,

@@ -1,11 +1,11 @@
-//! `state_memory`: what a running allocation costs in memory, in the log and in a snapshot, and what it
-//! costs to apply.
+//! `state_memory`: the cost of a running allocation in memory, in the log and in a snapshot, and the cost of applying
+//! it.
 //!
-//! A process of its own builds the state from encoded commands, as a server does from its log: nodes,
-//! jobs of 10 000 instances each on distinct nodes, and the reports of their agents, each instance with
-//! one task and the events of a start. After each entry the state is published, so that readers hold the
-//! one before. Memory is what the process has resident afterwards, less what it had before the first
-//! placement. Rates are by the thread's CPU time, decoding not included.
+//! A child process builds the state from encoded commands, as a server does from its log. The commands are nodes,
+//! jobs of 10 000 instances each on distinct nodes, and the reports of their agents. Each instance has one task and
+//! the events of a start. The state is published after each entry, so that readers hold the previous one. Memory is
+//! the final resident memory of the process, less the resident memory before the first placement. Rates use the
+//! thread's CPU time, without decoding.
 
 use std::convert::Infallible;
 use std::ffi::OsString;
@@ -33,10 +33,10 @@ use crate::subject::child::child_command;
 /// The name of the child process of this subject.
 pub(super) const CHILD: &str = "state_memory";
 
-/// Nodes, and instances of each job: one on each node.
+/// The number of nodes, and of the instances of each job: one instance per node.
 const NODES: u32 = 10_000;
 const NOW: Timestamp = Timestamp(1_700_000_000_000_000_000);
-/// Writes after a snapshot that are timed.
+/// The number of timed writes after a snapshot.
 const WRITES: u32 = 2_000;
 
 /// The subject.
@@ -68,7 +68,7 @@ fn unit(name: &str) -> &'static str {
     }
 }
 
-/// Builds the state and says what it measured.
+/// Builds the state and prints the measurements.
 pub(super) fn child(args: &[OsString]) -> anyhow::Result<()> {
     let jobs = args
         .first()
@@ -94,7 +94,7 @@ pub(super) fn child(args: &[OsString]) -> anyhow::Result<()> {
 #[derive(Default)]
 struct Builder {
     state: State,
-    /// The copy that readers hold.
+    /// The copy of the state that readers hold.
     published: State,
     nodes: Vec<NodeId>,
     evals: Vec<EvalId>,
@@ -107,7 +107,8 @@ impl Builder {
         self.found.push((name.to_owned(), value));
     }
 
-    /// Applies a command as it would come from the log. Returns its bytes and the time to apply it.
+    /// Applies a command as it would come from the log. Returns the response, the encoded bytes and the time of the
+    /// application.
     fn apply(&mut self, entry: Entry) -> anyhow::Result<(Response, usize, Duration)> {
         let bytes = codec::encode(&entry)?;
         drop(entry);
@@ -197,7 +198,7 @@ impl Builder {
         Ok(())
     }
 
-    /// One instance on each node, each with a score of its own.
+    /// Returns a plan with one instance on each node, each with a different score.
     fn plan(&self, number: u32) -> Plan {
         let run = |at: u32| PlacementRun {
             node: NodeNumber(at),
@@ -250,7 +251,7 @@ impl Builder {
     }
 
     fn snapshot(&mut self, allocs: f64) -> anyhow::Result<()> {
-        // 5: the peak counts from here on.
+        // Writing 5 resets the peak, so that it counts from here on.
         std::fs::write("/proc/self/clear_refs", "5")?;
         let before = resident()?;
         let clock = CpuClock::of_thread()?;
@@ -282,7 +283,7 @@ impl Builder {
         Ok(())
     }
 
-    /// One allocation changes at a time, and all that a reader can hold is held.
+    /// Changes one allocation at a time, while a reader holds the whole previous state.
     fn write_after_snapshots(&mut self) -> anyhow::Result<()> {
         let mut time = Duration::ZERO;
         for at in 0..WRITES {
@@ -302,7 +303,7 @@ impl Builder {
     }
 }
 
-/// The report of an agent about an allocation that it has started.
+/// Returns the report of an agent about an allocation that it has started.
 fn report(alloc_id: AllocId) -> AllocReport {
     let after = |micros| NOW.plus(Duration::from_micros(micros));
     let mut task = TaskState::pending("main");
@@ -334,23 +335,23 @@ fn report(alloc_id: AllocId) -> AllocReport {
     }
 }
 
-/// A number of up to six digits without a pattern, as scores on differing nodes are.
+/// Returns a number of up to six digits without a pattern, like the scores of different nodes.
 fn scattered(at: u32) -> i32 {
     let mixed = at.wrapping_mul(0x9e37_79b9) >> 12;
     i32::try_from(mixed % 1_000_000).unwrap_or_default()
 }
 
-/// Bytes of this process in memory.
+/// Returns the resident bytes of this process.
 pub(super) fn resident() -> anyhow::Result<u64> {
     status("VmRSS:")
 }
 
-/// The most bytes of this process in memory since the peak was reset.
+/// Returns the peak of this process's resident bytes since the last reset.
 pub(super) fn peak() -> anyhow::Result<u64> {
     status("VmHWM:")
 }
 
-/// A line of the process's status, in bytes.
+/// Returns the value of a line of the process's status, in bytes.
 fn status(name: &str) -> anyhow::Result<u64> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix(name));

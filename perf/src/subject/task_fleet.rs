@@ -1,29 +1,28 @@
 //! `task_fleet`: a thousand tasks and more on one machine, through the whole agent.
 //!
-//! A real server runs in this process. An agent runs in a process of its own and starts the native driver's process, as
-//! `muster server` and `muster agent` do. A user's request (`PUT /v1/jobs`, Nomad's JSON) asks for one job of so many
-//! instances of `/bin/sleep infinity`. They are contained unless the name of a metric says raw. Each has FIFOs, log
-//! files, directories, cgroups and a record in the agent's store. Every number of tasks begins with processes of its
-//! own, which run and end [`EARLIER`] tasks before anything is measured. An agent that has run none yet lacks what
-//! every other has.
+//! A real server runs in this process. An agent runs in its own process and starts the native driver's process, as
+//! `muster server` and `muster agent` do. A user's request (`PUT /v1/jobs`, Nomad's JSON) registers one job with that
+//! many instances of `/bin/sleep infinity`. The tasks are contained unless the name of a metric contains raw. Each
+//! task has FIFOs, log files, directories, cgroups and a record in the agent's store. Each number of tasks uses new
+//! processes. They run and end [`EARLIER`] tasks before the measurement, because a new agent lacks data that every
+//! used agent has.
 //!
-//! An agent has some files open for each task. Where the hard limit of open files is too low for as many
-//! tasks, there are more agents, each with a driver and a job of its own: what stands once for every agent
-//! then counts several times.
+//! An agent has some open files for each task. If the hard limit of open files is too low for all tasks, the subject
+//! starts several agents, each with its own driver and job. The constant cost of an agent then counts several times.
 //!
-//! - `started`: from before the request until the server has heard that all of them run.
-//! - `stopped`: from before the request that stops the job until it has heard that all have ended.
-//! - `kib_per_task`: proportional set size of agent and driver, divided by the tasks; their memory without tasks is
-//!   included. `kib_more_per_task` is the growth since there were none. `kib_left` is the part of that growth that is
-//!   left when all have ended under the next agent. The server is left out: it runs elsewhere.
+//! - `started`: from before the request until all tasks are reported running to the server.
+//! - `stopped`: from before the request that stops the job until all tasks are reported as ended.
+//! - `kib_per_task`: proportional set size of agent and driver, divided by the tasks. Their memory without tasks is
+//!   included. `kib_more_per_task` is the growth since there were none. `kib_left` is the part of that growth that
+//!   remains when all tasks have ended under the next agent. The server is left out, because it runs elsewhere.
 //! - `idle_percent`: CPU time of agent and driver while nothing happens, heartbeats included.
-//! - `adopted`: from the start of the next agent, after the first was killed, until the server has heard that it has
-//!   taken over all of them. The driver was killed with it, which in the real program lives on: the next one has to
-//!   find every task again, too.
-//! - `threads_more`, `processes_more`: those of agent and driver, and what else runs this program, beyond
-//!   what they are without tasks.
+//! - `adopted`: from the start of the next agent, after the first was killed, until it has reported to the server
+//!   that it has adopted all tasks. The driver was killed with the first agent, while in the real program it lives
+//!   on. The next driver therefore has to find every task again, too.
+//! - `threads_more`, `processes_more`: the threads and processes of agent, driver and other processes of this
+//!   program, beyond their number without tasks.
 //!
-//! The rival of `started` makes cgroups and starts the same program in them by bare system calls.
+//! The rival of `started` creates cgroups and starts the same program in them by bare system calls.
 
 mod node;
 
@@ -51,17 +50,17 @@ use node::Footprint;
 const BARE: &str = "mkdir, clone3, exec";
 const BARE_SANDBOX: &str = "the same calls with namespaces and pivot_root";
 
-/// The most tasks that are asked for.
+/// The largest requested number of tasks.
 const MANY: u32 = 5_000;
-/// Files that an agent has open for each task that writes nothing.
+/// Files that an agent has open for each task without output.
 const FILES_PER_TASK: u64 = 3;
-/// Tasks that ran and ended before those that are measured.
+/// The number of tasks that run and end before the measured ones.
 const EARLIER: u32 = 100;
-/// Longest wait for anything.
+/// The longest wait for any step.
 const DEADLINE: Duration = Duration::from_mins(3);
-/// A pause between two looks.
+/// Pause between two checks of a condition.
 const LOOK: Duration = Duration::from_millis(5);
-/// After this long an agent that was busy has told everything, and threads for what blocks have ended.
+/// After this pause a busy agent has sent all its reports, and its threads for blocking work have ended.
 const SETTLE: Duration = Duration::from_secs(12);
 
 /// The subject.
@@ -84,11 +83,11 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
     Ok(tally.finish())
 }
 
-/// The requested tasks: a job for each node.
+/// The requested tasks: one job per node.
 struct TaskLoad {
     level: &'static str,
     count: u32,
-    /// The ending of the names of metrics.
+    /// The suffix of the metrics' names.
     suffix: String,
     jobs: Vec<JobKey>,
 }
@@ -110,7 +109,7 @@ impl TaskLoad {
         })
     }
 
-    /// Instances of the job of each node, `count` in all.
+    /// Returns the number of instances of each node's job, `count` in all.
     fn counts(&self, count: u32) -> impl Iterator<Item = (&JobKey, u32)> {
         let mut left = count;
         let mut nodes = number::count(self.jobs.len());
@@ -134,7 +133,7 @@ impl TaskLoad {
             .count()
     }
 
-    /// Allocations that run on under an agent that did not start them.
+    /// Returns the number of allocations that run under an agent that did not start them.
     fn adopted(&self, state: &State) -> usize {
         let is_adopted = |alloc: &AllocView<'_>| {
             let states = alloc.task_states();
@@ -193,7 +192,7 @@ impl<'a> Fleet<'a> {
         self.nodes.iter().map(NodeProcess::cpu).sum()
     }
 
-    /// Started, looked at, taken over and stopped.
+    /// Measures start, idle cost, adoption and stop of the tasks.
     fn measure(&mut self, tally: &mut MetricSet) -> anyhow::Result<()> {
         let (count, suffix) = (self.load.count, self.load.suffix.clone());
         let tasks = f64::from(count);
@@ -284,7 +283,7 @@ impl<'a> Fleet<'a> {
         Ok(())
     }
 
-    /// Stops all of them, and says how long that took.
+    /// Stops all tasks, and returns the duration.
     fn stop(&self) -> anyhow::Result<Duration> {
         let begun = Instant::now();
         self.runtime.block_on(async {
@@ -300,7 +299,7 @@ impl<'a> Fleet<'a> {
         Ok(begun.elapsed())
     }
 
-    /// As many by bare system calls, all living at once.
+    /// Starts the same number of processes by bare system calls. All of them live at the same time.
     fn bare(&self, tally: &mut MetricSet) -> anyhow::Result<()> {
         let contained = self.load.level == "contained";
         let rival = if contained { BARE_SANDBOX } else { BARE };
@@ -352,7 +351,7 @@ impl<'a> Fleet<'a> {
         Ok(())
     }
 
-    /// The state of a load that did not get through, as text for an error.
+    /// Describes the state of an unfinished load, for an error message.
     fn progress(&self) -> String {
         let state = self.server.control().state();
         let mut counts = std::collections::BTreeMap::<String, u32>::new();
@@ -365,7 +364,7 @@ impl<'a> Fleet<'a> {
     }
 }
 
-/// A job as a user writes it, in Nomad's JSON, for the node of its name.
+/// Returns a job in Nomad's JSON, as a user writes it, for the node that its name selects.
 fn job(id: &str, level: &str, count: u32) -> String {
     format!(
         r#"{{"Job":{{"ID":"{id}","Name":"{id}","Type":"batch","Datacenters":["dc1"],

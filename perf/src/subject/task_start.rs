@@ -1,14 +1,14 @@
-//! `task_start`: the whole life of a task that ends at once, one after the other.
+//! `task_start`: the whole life of a task that ends at once, one task after the other.
 //!
-//! A *cycle* is: make the task's cgroup, `start_task`, `wait_task`, `destroy_task`, remove the cgroup. `start` is from
-//! before `start_task` to the first instruction of the task's program, which reads the same clock ([`program`]). Each
-//! level of isolation is measured with the native driver in this process, and through the plugin protocol in a process
-//! of its own as in production. Raw tasks are also measured in this process with 1 GiB touched, where a fork copies
-//! page tables for tens of milliseconds.
+//! A *cycle* is: create the task's cgroup, `start_task`, `wait_task`, `destroy_task`, remove the cgroup. `start` is
+//! from before `start_task` to the first instruction of the task's program, which reads the same clock ([`program`]).
+//! Each level of isolation is measured with the native driver in this process. It is also measured through the plugin
+//! protocol with the driver in its own process, as in production. Raw tasks are also measured in this process with 1
+//! GiB touched, where a fork copies page tables for tens of milliseconds.
 //!
-//! The rivals run the same program: the bare system calls with a cgroup ([`bare`]), `posix_spawn`
-//! without one, and with 1 GiB also a plain fork; for contained and strict tasks the bare system calls with
-//! the same namespaces and mounts ([`sandbox`]), and crun and runc ([`oci`]).
+//! The rivals run the same program. For raw tasks they are the bare system calls with a cgroup ([`bare`]) and
+//! `posix_spawn` without one. With 1 GiB there is also a plain fork. For contained and strict tasks they are the bare
+//! system calls with the same namespaces and mounts ([`sandbox`]), and crun and runc ([`oci`]).
 
 mod bare;
 mod clock;
@@ -52,7 +52,7 @@ const BARE_SANDBOX: &str = "the same calls with namespaces and pivot_root";
 const LEAN_SANDBOX: &str = "the same with /proc as the only mount";
 const RUNTIMES: [&str; 2] = ["crun", "runc"];
 
-/// Memory that a big agent holds.
+/// Memory that a large agent holds.
 const BALLAST_BYTES: usize = 1 << 30;
 
 /// The subject.
@@ -79,7 +79,7 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
         starts: context.pick(200, 40),
     };
     let mut tally = MetricSet::default();
-    // Warms the page cache, the allocator and both sides of the socket.
+    // These runs warm the page cache, the allocator and both sides of the socket.
     for level in ["raw", "contained", "strict"] {
         for driver in [&subject.in_process, &subject.plugged] {
             subject.cycles(driver, level, &mut StartTimings::new()?)?;
@@ -102,12 +102,12 @@ struct StartBenchmark<'a> {
     place: Arc<StartFixture>,
     in_process: Arc<dyn TaskDriver>,
     plugged: Arc<dyn TaskDriver>,
-    /// Tasks in a turn.
+    /// The number of tasks in a turn.
     starts: u32,
 }
 
 impl StartBenchmark<'_> {
-    /// In a task of the runtime, where an agent calls its drivers too.
+    /// Runs the cycles in a task of the runtime, where an agent also calls its drivers.
     fn cycles(
         &self,
         driver: &Arc<dyn TaskDriver>,
@@ -145,7 +145,7 @@ impl StartBenchmark<'_> {
             let ballast = std::hint::black_box(vec![1_u8; BALLAST_BYTES]);
             self.cycles(&self.in_process, "raw", &mut heavy)?;
             self.place.bare(&script, self.starts, &mut bare)?;
-            // A twentieth: each may take 50 ms.
+            // The number is a twentieth, because each start may take 50 ms.
             self.place.spawned(self.starts / 20, true, &mut forked)?;
             drop(std::hint::black_box(ballast));
         }
@@ -171,7 +171,7 @@ impl StartBenchmark<'_> {
             self.cycles(&self.plugged, level, &mut plugin)?;
             self.place.bare(&lean_script, self.starts, &mut lean)?;
             for (name, timed) in RUNTIMES.into_iter().zip(&mut runtimes) {
-                // A twentieth: each takes 10 to 50 ms.
+                // The number is a twentieth, because each run takes 10 to 50 ms.
                 match bundle.run(name, self.starts / 20)? {
                     Some(turn) => timed.add(&turn)?,
                     None => writeln!(
@@ -199,10 +199,10 @@ fn path_text(path: &Path) -> anyhow::Result<CString> {
     Ok(CString::new(path.as_os_str().as_bytes())?)
 }
 
-/// A cgroup, a program and a working directory.
+/// The cgroup, the program and the working directory of the measured tasks.
 struct StartFixture {
     cgroup: CgroupDir,
-    /// Below the task's own directory, which every level shows to its tasks.
+    /// The path is below the task's own directory, which every level shows to its tasks.
     program: PathBuf,
     words: StartTimesFifo,
     sandbox: Sandbox,
@@ -269,7 +269,7 @@ impl StartFixture {
         Ok(timed)
     }
 
-    /// The program alone.
+    /// Returns the script that only starts the program.
     fn raw_script(&self) -> anyhow::Result<Script> {
         let mut script = Script::new(0);
         script.output(self.words.file());
@@ -277,7 +277,7 @@ impl StartFixture {
         Ok(script)
     }
 
-    /// The program in the sandbox, and in one with hardly a mount.
+    /// Returns the scripts that start the program in the full sandbox, and in a sandbox with almost no mounts.
     fn sandbox_scripts(&self) -> anyhow::Result<(Script, Script)> {
         let program = path_text(&Path::new("/local").join(program::NAME))?;
         let full = self.sandbox.script(&[&program], self.words.file())?;
@@ -299,13 +299,13 @@ impl StartFixture {
         Ok(())
     }
 
-    /// The program spawned by the standard library: `posix_spawn`, or fork and exec.
+    /// Spawns the program with the standard library: with `posix_spawn`, or with fork and exec.
     fn spawned(&self, starts: u32, fork: bool, timed: &mut StartTimings) -> anyhow::Result<()> {
         for _ in 0..starts {
             let mut command = Command::new(&self.program);
             command.stdout(self.words.file().try_clone_to_owned()?);
             if fork {
-                // The library forks to set a user, be it the same one.
+                // The library uses fork if it has to set a user, even if that is the current one.
                 command.uid(nix::unistd::getuid().as_raw());
             }
             let begun = clock::now();

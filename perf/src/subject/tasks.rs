@@ -1,29 +1,30 @@
-//! `tasks` and `tasks_real`: one-off tasks from being desired to being deleted, end to end.
+//! `tasks` and `tasks_real`: one-off tasks from creation to deletion, end to end.
 //!
-//! One real server runs in this process, its log on this disk with `fdatasync`. A child process has 200 simulated
-//! nodes, the ones of `place`. Each node reports a task running as soon as it has it, and completed 200 ms later.
-//! Clients desire tasks over 128 keep-alive connections; when all are completed they claim and delete each over the
-//! same. In each round, on a new server:
+//! One real server runs in this process, with its log on this disk and `fdatasync`. A child process has 200 simulated
+//! nodes, as in `place`. Each node reports a task running as soon as it receives it, and completed 200 ms later.
+//! Clients desire tasks over 128 keep-alive connections. When all tasks are completed, the clients claim and delete
+//! each over the same connections. Each round uses a new server:
 //!
-//! 1. 200 tasks, one after the other, over one connection: from the request until the state says that the task is
-//!    running, which it is when a node is given it (`running`), and until its process started by the clock of its node
-//!    (`started`).
-//! 2. Some, one after the other: the growth of the log from desire to deletion, all entries of the server counted.
-//!    There are three ways of the end. In `entries_alone` a client claims and then deletes, two requests. In
-//!    `entries_alone_at_once` a client deletes and claims by that. In `entries_alone_callback` a callback is delivered.
-//!    A task here ends 200 ms after its node has it. One that runs for longer than the server waits to write that it
-//!    runs costs one entry more.
-//! 3. Some with a callback, one after the other: from the state that says that it is completed until an endpoint in
-//!    this process has been called.
-//! 4. Many at once: the rate from the first request to the last deletion (two requests for each task's end), and the
-//!    growth of the log. The same follows with tasks that are claimed and deleted by one request (`_at_once`). Last
-//!    come three servers in this process, which share the clients' connections; the nodes are at one.
+//! 1. 200 tasks, one after the other, over one connection. `running` is the time from the request until the state
+//!    says that the task is running, which happens when a node receives it. `started` is the time until its process
+//!    started, by the clock of its node.
+//! 2. Some tasks, one after the other: the growth of the log from desire to deletion, all entries of the server
+//!    counted. There are three ways of the end. In `entries_alone` a client claims and then deletes, in two requests.
+//!    In `entries_alone_at_once` one request of a client claims and deletes. In `entries_alone_callback` a callback
+//!    is delivered. A task here ends 200 ms after its node receives it. A task that runs for longer than the server
+//!    delays the running state costs one entry more.
+//! 3. Some tasks with a callback, one after the other: the time from the completed state until an endpoint in this
+//!    process was called.
+//! 4. Many tasks at once: the rate from the first request to the last deletion (two requests for each task's end),
+//!    and the growth of the log. The same follows with tasks that are claimed and deleted by one request
+//!    (`_at_once`). Finally three servers in this process share the clients' connections. All nodes are connected to
+//!    one of them.
 //!
-//! Before the rounds, on a server of its own: tasks that find no room, the memory of the queue, and the time that one
-//! more takes to be desired beside it.
+//! Before the rounds, a separate server gets tasks that fit on no node. The subject then measures the memory of the
+//! queue and the time of one more request.
 //!
-//! `tasks_real`, with `_real` behind the names: 1 and 4 with one server and one node that is real, with agent and
-//! driver as processes (those of `task_fleet`), on this machine. Each task is a contained `/bin/true`.
+//! `tasks_real`, with `_real` as suffix of the names, does steps 1 and 4 with one server and one real node on this
+//! machine. Its agent and driver are processes, as in `task_fleet`. Each task is a contained `/bin/true`.
 
 use std::cell::Cell;
 use std::net::SocketAddr;
@@ -47,22 +48,22 @@ use super::state_memory::resident;
 use super::task_fleet::NodeProcess;
 use crate::harness::{Context, Latencies, Metric, MetricSet};
 
-/// Simulated nodes: room for a thousand tasks each.
+/// The number of simulated nodes. Each has room for a thousand tasks.
 const NODES: u32 = 200;
-/// Connections of clients.
+/// The number of the clients' connections.
 const CONNECTIONS: u32 = 128;
-/// Longest wait for anything.
+/// The longest wait for any step.
 const DEADLINE: Duration = Duration::from_mins(5);
-/// A pause between two looks at something that is not timed.
+/// Pause between two checks of a condition that is not timed.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// Callbacks that wait to be timed: one task at a time is looked at.
+/// The capacity of the channel of callback times. One task at a time is measured.
 const CALLS_WAITING_MAX: usize = 1;
 
 /// The subject `tasks`.
 pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
     let mut tally = MetricSet::default();
-    // First, and once: what the allocator keeps of other rounds would hide what the queue takes.
+    // The queue is measured first and once. Memory that the allocator keeps from other rounds would hide its size.
     with_server(context, |round| {
         round.queue(context.pick(100_000, 10_000), &mut tally)
     })?;
@@ -113,7 +114,7 @@ fn with_server(
     Ok(())
 }
 
-/// One after the other and many at once, as processes of this machine.
+/// Measures tasks one after the other, and many at once, as processes of this machine.
 fn real_processes(context: &Context, tally: &mut MetricSet) -> anyhow::Result<()> {
     let runtime = Builder::new_multi_thread().enable_all().build()?;
     let dir = context.subdir()?;
@@ -143,11 +144,11 @@ fn server(runtime: &Runtime, dir: &Path) -> anyhow::Result<Server> {
 
 fn configure(config: &mut ServerConfig) {
     config.heartbeat_ttl = Duration::from_secs(30);
-    // Nothing is forgotten while it is measured.
+    // No task is deleted by its retention during the measurement.
     config.tasks.retention = DEADLINE * 2;
 }
 
-/// Many at once, with three servers.
+/// Measures many tasks at once, with three servers.
 fn three_servers(context: &Context, tally: &mut MetricSet) -> anyhow::Result<()> {
     let runtime = Builder::new_multi_thread().enable_all().build()?;
     let dir = context.subdir()?;
@@ -171,7 +172,7 @@ fn three_servers(context: &Context, tally: &mut MetricSet) -> anyhow::Result<()>
 /// Servers with nodes.
 struct Round<'a> {
     runtime: &'a Runtime,
-    /// The leader's.
+    /// The handle of the leader.
     control: Control,
     addrs: Vec<SocketAddr>,
 }
@@ -203,7 +204,7 @@ impl<'a> Round<'a> {
         Ok(())
     }
 
-    /// One task after the other, until it runs.
+    /// Measures the time until each task runs, one task after the other.
     fn latency(&self, suffix: &str, tally: &mut MetricSet) -> anyhow::Result<()> {
         let mut latencies = Latencies::new()?;
         let mut begun_at = Vec::new();
@@ -241,7 +242,7 @@ impl<'a> Round<'a> {
         Ok(())
     }
 
-    /// How long after these times, since 1970, the process of each task of [`Self::latency`] started.
+    /// Returns how long after `begun_at` (times since 1970) the process of each task of [`Self::latency`] started.
     fn started(&self, begun_at: &[Duration]) -> anyhow::Result<Latencies> {
         let started_at = |state: &State, number: usize| {
             let row = state.one_offs().get(&format!("alone-{number}"))?;
@@ -261,7 +262,7 @@ impl<'a> Round<'a> {
         Ok(latencies)
     }
 
-    /// One task after the other, from desire to deletion: what the log grows by.
+    /// Measures the growth of the log from desire to deletion, one task after the other.
     fn alone(&self, tasks: u32, tally: &mut MetricSet) -> anyhow::Result<()> {
         let ends = [
             ("entries_alone", Resolution::Claimed),
@@ -279,7 +280,7 @@ impl<'a> Round<'a> {
         Ok(())
     }
 
-    /// One task, from desire to deletion.
+    /// Runs one task from desire to deletion.
     fn one_life(&self, guid: &str, end: Resolution) -> anyhow::Result<()> {
         let endpoint = self.runtime.block_on(async {
             let (called, mut calls) = mpsc::channel(CALLS_WAITING_MAX);
@@ -313,7 +314,7 @@ impl<'a> Round<'a> {
         })
     }
 
-    /// One task after the other, from its completion to its callback.
+    /// Measures the time from completion to callback, one task after the other.
     fn callbacks(&self, tasks: u32, tally: &mut MetricSet) -> anyhow::Result<()> {
         let mut latencies = Latencies::new()?;
         let control = self.control.clone();
@@ -350,7 +351,7 @@ impl<'a> Round<'a> {
         Ok(())
     }
 
-    /// Many at once, to the end of each.
+    /// Measures many tasks at once, each until its end.
     fn rate(
         &self,
         tasks: u32,
@@ -362,7 +363,7 @@ impl<'a> Round<'a> {
         let begun = Instant::now();
         self.each(tasks, ClientRequest::Desire)?;
         let desired = begun.elapsed();
-        // What is completed stays so while this looks: no look begins anew.
+        // A completed task stays completed meanwhile, so each check continues where the previous one ended.
         let seen = Cell::new(0);
         let is_over = |state: &State| {
             let is_completed = |number: u32| {
@@ -392,7 +393,7 @@ impl<'a> Round<'a> {
         Ok(())
     }
 
-    /// A queue of tasks that are larger than any node.
+    /// Measures a queue of tasks that are larger than any node.
     fn queue(&self, tasks: u32, tally: &mut MetricSet) -> anyhow::Result<()> {
         let before = resident()?;
         self.each(tasks, ClientRequest::Wait)?;
@@ -420,7 +421,7 @@ impl<'a> Round<'a> {
         Ok(())
     }
 
-    /// Does `step` with each task, over all connections.
+    /// Sends the request `step` for each task, over all connections.
     fn each(&self, tasks: u32, step: ClientRequest) -> anyhow::Result<()> {
         let connections: Vec<_> = (0..CONNECTIONS)
             .zip(self.addrs.iter().cycle().copied())
@@ -438,7 +439,7 @@ impl<'a> Round<'a> {
     }
 }
 
-/// Takes callbacks, one connection each, and says when each came.
+/// Accepts callbacks, one connection each, and sends the time of each to `called`.
 async fn endpoint(listener: TcpListener, called: mpsc::Sender<Instant>) -> anyhow::Result<()> {
     let mut bytes = [0; 4096];
     loop {
@@ -459,21 +460,21 @@ async fn endpoint(listener: TcpListener, called: mpsc::Sender<Instant>) -> anyho
 /// How a completed task is resolved.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Resolution {
-    /// Claimed and deleted by a client, one request after the other.
+    /// A client claims and deletes the task in two requests.
     Claimed,
-    /// Claimed and deleted by a client with one request.
+    /// A client claims and deletes the task in one request.
     AtOnce,
-    /// Resolved by its callback.
+    /// The callback resolves the task.
     Callback,
 }
 
-/// The requests of clients about tasks.
+/// A client's request about a task.
 #[derive(Clone, Copy)]
 enum ClientRequest {
     Desire,
-    /// Claim and delete.
+    /// Claims and deletes a task.
     Finish(Resolution),
-    /// Desire what finds no room.
+    /// Desires a task that fits on no node.
     Wait,
 }
 
@@ -516,7 +517,7 @@ async fn finish(client: &mut Client, guid: &str, end: Resolution) -> anyhow::Res
     }
 }
 
-/// A task as a client writes it. Those that are timed one by one are in a domain of their own.
+/// Returns a task as a client writes it. Tasks that are timed one by one have a domain of their own.
 fn task(guid: &str, memory_mb: u32, callback: &str) -> String {
     let domain = if guid.starts_with("t-") {
         "perf"

@@ -29,11 +29,11 @@ pub const ROUTES: &[Route] = &[
     Route::write("/v1/client/allocation/{alloc_id}/signal"),
 ];
 
-/// The node of an allocation, as an answer shows it.
+/// The node of an allocation, as a response shows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeRef {
     pub name: String,
-    /// The address on which its ports are reached.
+    /// The address at which the allocation's ports are reachable.
     pub ip: String,
 }
 
@@ -73,7 +73,7 @@ pub struct Allocation {
     pub previous_allocation: String,
     pub next_allocation: String,
     pub reschedule_tracker: Option<RescheduleTracker>,
-    /// Where the allocation is reached in its CNI network, once it is.
+    /// The address of the allocation in its CNI network, once it has one.
     pub network_status: Option<NetworkStatus>,
     #[serde(with = "null")]
     pub preempted_allocations: Vec<String>,
@@ -85,7 +85,7 @@ pub struct Allocation {
     pub create_time: u64,
     /// Nanoseconds since the epoch.
     pub modify_time: u64,
-    /// Of Muster's: when the servers forget it. Only where one allocation is asked for.
+    /// The garbage collection of the row by the servers. A Muster field, only in the response for a single allocation.
     pub garbage_collection: Option<GarbageCollection>,
 }
 
@@ -93,13 +93,14 @@ pub struct Allocation {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct GarbageCollection {
-    /// The next collection forgets it.
+    /// Whether the next collection deletes the row.
     pub eligible: bool,
-    /// From when on, if nothing else changes: nanoseconds since the epoch. 0: something else must change first.
+    /// The time from which the row can be deleted, if nothing else changes: nanoseconds since the epoch. 0: something
+    /// else must change first.
     pub eligible_at: u64,
-    /// The reason why it stays until then, as a word, the same as in metrics; empty if it is eligible.
+    /// The reason to keep the row until then, as in metrics; empty if it is eligible.
     pub kept: String,
-    /// The same reason as text.
+    /// The reason as a sentence.
     pub reason: String,
 }
 
@@ -186,7 +187,7 @@ pub struct AllocListStub {
     pub job_type: String,
     pub job_version: u64,
     pub task_group: String,
-    /// Only with `?resources=true`.
+    /// The held resources; only with `?resources=true`.
     pub allocated_resources: Option<AllocatedResources>,
     pub desired_status: String,
     pub desired_description: String,
@@ -211,7 +212,7 @@ pub struct AllocListStub {
 }
 
 impl AllocListStub {
-    /// `alloc` on `node`, with what it holds if `resources`.
+    /// Converts `alloc` on `node`, with its resources if `resources` is set.
     #[must_use]
     pub fn new(alloc: &domain::Allocation, node: &NodeRef, resources: bool) -> Self {
         Self {
@@ -251,19 +252,19 @@ impl AllocListStub {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct AllocStopResponse {
-    /// The evaluation that replaces it.
+    /// The evaluation of the replacement.
     #[serde(rename = "EvalID")]
     pub eval_id: String,
     pub index: u64,
 }
 
-/// Where an allocation is reached in a network of its own.
+/// The address of an allocation in a network of its own.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct NetworkStatus {
     pub interface_name: String,
     pub address: String,
-    /// As the job says.
+    /// The DNS settings from the job.
     #[serde(rename = "DNS")]
     pub dns: Option<Dns>,
 }
@@ -286,7 +287,7 @@ fn text(id: Option<impl ToString>) -> String {
     id.map(|id| id.to_string()).unwrap_or_default()
 }
 
-/// The transitions that were asked of an allocation; `null` for each that was not.
+/// The requested transitions of an allocation; `null` for each that was not requested.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct DesiredTransition {

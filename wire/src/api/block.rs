@@ -1,8 +1,8 @@
 //! Reads a JSON object that a user sent, field by field.
 //!
-//! Every fault is found, not the first: an unknown field with the nearest known name, a field of Nomad's
-//! that this version does not support, a wrong type with what was expected and what came. A reader asks for
-//! each field it knows and ends with [`Block::finish`], which looks at what nobody asked for.
+//! All faults are reported, not only the first. Faults are unknown fields, with the nearest known name, and Nomad's
+//! fields that this version does not support. Faults are also wrong types, with the expected and the actual type. A
+//! reader reads each known field and calls [`Block::finish`], which checks the fields that were not read.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -20,8 +20,8 @@ use crate::api::job::unsupported::{FieldTreatment, Row};
 use crate::api::read_error::{ReadJobError, SyntaxError};
 use crate::limits;
 
-/// A suggestion is made for names at least this alike (Jaro-Winkler, 0 to 1). At 0.8 `Prioritee` still finds
-/// `Priority`, while two unrelated names of one block do not find each other.
+/// The least similarity of a suggested name (Jaro-Winkler, 0 to 1). At 0.8 `Prioritee` still matches `Priority`, while
+/// two unrelated names of one block do not match.
 const ALIKE_MIN: f64 = 0.8;
 /// Characters of a user's name or value that an answer repeats: more than any name of Nomad's has.
 const SHOWN_CHARS: usize = 64;
@@ -33,12 +33,12 @@ pub(super) struct ParseFindings {
     faults: Vec<Fault>,
     faults_more: usize,
     warnings: Vec<String>,
-    /// Values without an effect, or written in other words than the answer has: JSON text by JSON pointer.
+    /// Values that have no effect, or that the response spells differently: JSON text by JSON pointer.
     kept: BTreeMap<String, String>,
 }
 
 impl ParseFindings {
-    /// Adds a fault; its reason is only made if it is kept.
+    /// Adds a fault. The reason is only computed if the fault is kept.
     fn fault(&mut self, at: String, reason: impl FnOnce() -> String) {
         if self.faults.len() < limits::FAULTS_MAX {
             self.faults.push(Fault::new(at, reason()));
@@ -53,7 +53,7 @@ impl ParseFindings {
         }
     }
 
-    /// Takes the values that [`Block::keep`] kept since the last call.
+    /// Returns and removes the values that [`Block::keep`] kept since the last call.
     pub(super) fn take_kept(&mut self) -> BTreeMap<String, String> {
         std::mem::take(&mut self.kept)
     }
@@ -197,7 +197,7 @@ impl<'de> Visitor<'de> for UniqueKeysVisitor {
     }
 }
 
-/// Names of a block that its reader does not ask for.
+/// Names of fields that a reader accepts without reading them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FieldNames {
     /// Written by the server and sent back by clients that edit what they read. Ignored.
@@ -210,7 +210,7 @@ pub(super) struct FieldNames {
 }
 
 impl FieldNames {
-    /// None.
+    /// No names.
     pub(super) const NONE: Self = Self {
         derived: &[],
         harmless: &[],
@@ -218,7 +218,7 @@ impl FieldNames {
         rows: &[],
     };
 
-    /// Those of `rows`, and no others.
+    /// The names of `rows`, and no others.
     pub(super) const fn rows(rows: &'static [Row]) -> Self {
         Self { rows, ..Self::NONE }
     }
@@ -226,9 +226,9 @@ impl FieldNames {
 
 /// An object being read.
 pub(super) struct Block<'v> {
-    /// Its path from the body, such as `Job.TaskGroups[0]`.
+    /// The path from the body, such as `Job.TaskGroups[0]`.
     pub(super) at: String,
-    /// Its JSON pointer from the block that is kept: `/TaskGroups/0`.
+    /// The JSON pointer from the kept block, such as `/TaskGroups/0`.
     pointer: String,
     map: &'v Map<String, Value>,
     found: &'v RefCell<ParseFindings>,
@@ -236,7 +236,7 @@ pub(super) struct Block<'v> {
 }
 
 impl<'v> Block<'v> {
-    /// The object `value` at path `at`. Something else is a fault, and read as an empty object.
+    /// The block for the object `value` at path `at`. Any other value is a fault and reads as an empty object.
     pub(super) fn new(
         at: String,
         value: &'v Value,
@@ -279,35 +279,35 @@ impl<'v> Block<'v> {
         }
     }
 
-    /// Whether it says nothing.
+    /// Whether all values are empty.
     pub(super) fn is_blank(&self) -> bool {
         self.map.values().all(is_empty)
     }
 
-    /// Keeps `value` as what is to be answered for the field `name`.
+    /// Keeps `value` for the response of the field `name`.
     pub(super) fn keep(&self, name: &str, value: &Value) {
         let pointer = format!("{}/{name}", self.pointer);
         let mut found = self.found.borrow_mut();
         found.kept.insert(pointer, value.to_string());
     }
 
-    /// Keeps the whole block as it was written.
+    /// Keeps the whole block as submitted.
     pub(super) fn keep_all(&self) {
         self.keep_as(&Value::Object(self.map.clone()));
     }
 
-    /// Keeps `value` as what is to be answered for the whole block.
+    /// Keeps `value` for the response of the whole block.
     pub(super) fn keep_as(&self, value: &Value) {
         let mut found = self.found.borrow_mut();
         found.kept.insert(self.pointer.clone(), value.to_string());
     }
 
-    /// Says that the field `name` has no effect.
+    /// Adds a warning that the field `name` has no effect.
     pub(super) fn warn(&self, name: &str, reason: &str) {
         self.warn_at(&self.path(name), reason);
     }
 
-    /// Says what the row of the field `name` says, which the reader asks for.
+    /// Adds the warning from the row of the field `name`. The reader calls it for a field that it reads.
     pub(super) fn warn_as_listed(&self, rows: &[Row], name: &str) {
         let row = rows.iter().find(|row| row.json == name);
         if let Some(FieldTreatment::Warned(effect)) = row.map(|row| row.answer) {
@@ -315,12 +315,12 @@ impl<'v> Block<'v> {
         }
     }
 
-    /// Says that what stands at `at` has no effect.
+    /// Adds a warning that the value at `at` has no effect.
     pub(super) fn warn_at(&self, at: &str, reason: &str) {
         self.found.borrow_mut().warn(format!("{at} {reason}"));
     }
 
-    /// [`Self::finish`], and what [`Self::keep`] kept anywhere.
+    /// Calls [`Self::finish`] and returns all values that [`Self::keep`] kept.
     pub(super) fn finish_keeping(self, known: &FieldNames) -> BTreeMap<String, String> {
         let found = self.found;
         self.finish(known);
@@ -345,7 +345,7 @@ impl<'v> Block<'v> {
         }
     }
 
-    /// The value of `name`, if there is one that is not `null`.
+    /// Returns the value of `name` unless it is absent or `null`.
     pub(super) fn value(&mut self, name: &'static str) -> Option<&'v Value> {
         self.asked.push(name);
         self.map.get(name).filter(|value| !value.is_null())
@@ -375,7 +375,7 @@ impl<'v> Block<'v> {
         self.string(name).filter(|text| !text.is_empty())
     }
 
-    /// A text that must not be empty if it is there.
+    /// Reads a text that must not be empty if present.
     pub(super) fn filled(&mut self, name: &'static str) -> Option<String> {
         let text = self.string(name)?;
         if text.is_empty() {
@@ -390,13 +390,13 @@ impl<'v> Block<'v> {
         self.chosen(name, &word)
     }
 
-    /// The name of a value of `T`, which must not be empty if it is there.
+    /// Reads the name of a `T`, which must not be empty if present.
     pub(super) fn filled_choice<T: TextEnum>(&mut self, name: &'static str) -> Option<T> {
         let word = self.filled(name)?;
         self.chosen(name, &word)
     }
 
-    /// The value of `T` that the text `word` of the field `name` names.
+    /// Returns the `T` with the name `word`, which the field `name` holds.
     pub(super) fn chosen<T: TextEnum>(&mut self, name: &'static str, word: &str) -> Option<T> {
         let value = T::from_name(word);
         if value.is_none() {
@@ -458,7 +458,7 @@ impl<'v> Block<'v> {
         .unwrap_or_default()
     }
 
-    /// An object whose values are texts.
+    /// Reads an object whose values are texts.
     pub(super) fn texts(&mut self, name: &'static str) -> BTreeMap<String, String> {
         let Some(map) = self.typed(name, "an object with texts", Value::as_object) else {
             return BTreeMap::new();
@@ -543,7 +543,7 @@ impl<'v> Block<'v> {
         }
     }
 
-    /// Looks at the fields that the reader did not ask for.
+    /// Checks the fields that were not read.
     pub(super) fn finish(self, known: &FieldNames) {
         let Self {
             map,
@@ -596,7 +596,7 @@ impl<'v> Block<'v> {
     }
 }
 
-/// Whether `value` says nothing: null, false, 0, "", [], {} or made of such.
+/// Whether `value` is empty: null, false, 0, "", [], {} or composed only of these.
 fn is_empty(value: &Value) -> bool {
     match value {
         Value::Null => true,
@@ -620,7 +620,7 @@ fn unknown<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> String {
     }
 }
 
-/// As much of `text` as an answer repeats.
+/// The part of `text` that a response repeats.
 fn shown(text: &str) -> String {
     text.chars().take(SHOWN_CHARS).collect()
 }

@@ -1,4 +1,4 @@
-//! Deployments, and what may be done to one.
+//! Deployments, and requests that change one.
 
 #![expect(missing_docs, reason = "fields carry Nomad's names and meaning")]
 
@@ -148,7 +148,7 @@ impl From<&domain::DeploymentGroup> for DeploymentState {
 pub struct PromoteRequest {
     #[serde(rename = "DeploymentID")]
     pub deployment_id: String,
-    /// Every group; else those in `groups`.
+    /// Whether all groups are meant; otherwise those in `groups`.
     pub all: bool,
     #[serde(with = "null")]
     pub groups: Vec<String>,
@@ -160,7 +160,7 @@ pub struct PromoteRequest {
 pub struct PauseRequest {
     #[serde(rename = "DeploymentID")]
     pub deployment_id: String,
-    /// Stop for now; else go on.
+    /// Whether the deployment is paused; otherwise it is resumed.
     pub pause: bool,
 }
 
@@ -171,16 +171,16 @@ pub struct HealthRequest {
     pub unhealthy: Vec<AllocId>,
 }
 
-/// The answer to whatever changes a deployment.
+/// The response to each request that changes a deployment.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct DeploymentUpdateResponse {
-    /// The evaluation that goes on with it; empty if there is nothing to do.
+    /// The evaluation that continues the deployment; empty if there is nothing to do.
     #[serde(rename = "EvalID")]
     pub eval_id: String,
     pub eval_create_index: u64,
     pub deployment_modify_index: u64,
-    /// The version that the job goes back to.
+    /// The version to which the job is reverted.
     pub reverted_job_version: Option<u64>,
     pub index: u64,
 }
@@ -193,7 +193,7 @@ const KNOWN: FieldNames = FieldNames {
     rows: &[],
 };
 
-/// Reads `body` with `fields`; it may name the deployment, but no other than the path does.
+/// Reads `body` with `fields`. The body may name a deployment only if the path names the same one.
 fn read<T>(
     body: &[u8],
     id: &str,
@@ -209,7 +209,7 @@ fn read<T>(
 ///
 /// # Errors
 ///
-/// [`ReadJobError`] for malformed bodies, and for one that names neither groups nor all of them.
+/// [`ReadJobError`] for malformed bodies, and for a body that names neither groups nor all of them.
 pub fn read_promote(body: &[u8], id: &str) -> Result<Option<Vec<String>>, ReadJobError> {
     read(body, id, |block| {
         let all = block.boolean("All").unwrap_or_default();
@@ -223,7 +223,7 @@ pub fn read_promote(body: &[u8], id: &str) -> Result<Option<Vec<String>>, ReadJo
     })
 }
 
-/// Whether the body of `PUT /v1/deployment/pause/:id` wants a pause or its end.
+/// Whether the body of `PUT /v1/deployment/pause/:id` requests a pause or its end.
 ///
 /// # Errors
 ///
@@ -238,7 +238,7 @@ pub fn read_pause(body: &[u8], id: &str) -> Result<bool, ReadJobError> {
     })
 }
 
-/// Looks whether the body of `PUT /v1/deployment/fail/:id`, which may be empty, means the deployment of its path.
+/// Checks that the body of `PUT /v1/deployment/fail/:id` is empty or names the deployment of its path.
 ///
 /// # Errors
 ///
@@ -250,11 +250,11 @@ pub fn read_fail(body: &[u8], id: &str) -> Result<(), ReadJobError> {
     read(body, id, |_| ())
 }
 
-/// The allocations that the body of `PUT /v1/deployment/allocation-health/:id` speaks of.
+/// The allocations that the body of `PUT /v1/deployment/allocation-health/:id` names.
 ///
 /// # Errors
 ///
-/// [`ReadJobError`] for malformed bodies and ids, and for one that names no allocation.
+/// [`ReadJobError`] for malformed bodies and ids, and for a body that names no allocation.
 pub fn read_health(body: &[u8], id: &str) -> Result<HealthRequest, ReadJobError> {
     const HEALTHY: &str = "HealthyAllocationIDs";
     const UNHEALTHY: &str = "UnhealthyAllocationIDs";

@@ -1,8 +1,9 @@
-//! Differences between two jobs, in the form that `PUT /v1/job/:id/plan` answers.
+//! Differences between two jobs, in the form of the response of `PUT /v1/job/:id/plan`.
 //!
-//! Jobs are compared in their JSON form, by the tables in `job/schema.rs`. So a field that this version only passes on
-//! is compared like any other. Form and words are Nomad's. Nomad marks some blocks as edited without listing the edits:
-//! `migrate`, `spread`, `scaling`, `lifecycle`, `volume_mount`, a task's `restart`. Their edits are listed here.
+//! Jobs are compared in their JSON form, by the tables in `job/schema.rs`. So a field that this version only stores is
+//! compared like any other. Form and words are Nomad's. Nomad marks some blocks as edited without listing the edits.
+//! They are `migrate`, `spread`, `scaling`, `lifecycle`, `volume_mount` and a task's `restart`. Their edits are listed
+//! here.
 
 #![expect(missing_docs, reason = "fields carry Nomad's names and meaning")]
 
@@ -21,7 +22,7 @@ use crate::api::null;
 
 pub use annotate::{annotate, annotate_updates};
 
-/// Whether something came, went, changed or stayed.
+/// The kind of a difference.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -73,7 +74,7 @@ pub struct GroupDiff {
     pub objects: Vec<ObjectDiff>,
     #[serde(with = "null")]
     pub tasks: Vec<TaskDiff>,
-    /// How many instances are created, updated and so on; only in a plan.
+    /// The numbers of instances created, updated and so on; only in a plan.
     #[serde(with = "null")]
     pub updates: BTreeMap<String, u64>,
 }
@@ -129,8 +130,8 @@ pub struct DiffJobsError {
     new: String,
 }
 
-/// Compares `old` and `new`, each a job in its JSON form or absent. With `context`, unchanged values are listed too
-/// where something beside them changed.
+/// Compares `old` and `new`, each a job in its JSON form or absent. With `context`, unchanged values next to a change
+/// are listed too.
 ///
 /// # Errors
 ///
@@ -220,8 +221,8 @@ impl Body {
 type Object = Map<String, Value>;
 
 impl Schema {
-    /// Compares two blocks of this schema. `own` is whether fields that stayed are told, `below` the same
-    /// for the blocks within.
+    /// Compares two blocks of this schema. `own` decides whether unchanged fields are listed. `below` decides the same
+    /// for nested blocks.
     fn compare(&self, old: Option<&Object>, new: Option<&Object>, own: bool, below: bool) -> Body {
         let is_in_both = old.is_some() && new.is_some();
         let mut body = Body {
@@ -255,7 +256,7 @@ impl Schema {
                 }
             }
         }
-        // Names in the order of the table, objects of one name by what they say.
+        // Names are in the order of the table. Objects of one name are ordered by their content.
         let rank = |object: &ObjectDiff| {
             let mut order = self.plan_order.iter();
             order.position(|name| *name == object.name)
@@ -285,7 +286,7 @@ impl Schema {
         body.named(name, diff_type)
     }
 
-    /// Its values by name, maps laid out as `Name[key]`. A field that the table does not have is a value, too.
+    /// The values by name; entries of maps as `Name[key]`. Fields outside the table are included.
     fn values(&self, of: Option<&Object>, is_in_both: bool) -> BTreeMap<String, String> {
         let mut values = BTreeMap::new();
         for (key, value) in of.into_iter().flatten() {
@@ -468,7 +469,7 @@ fn lay_out(name: &str, value: &Value, values: &mut BTreeMap<String, String>) {
     }
 }
 
-/// A value as people read it.
+/// A value in human-readable form.
 fn text(value: &Value) -> String {
     match value {
         Value::Null => String::new(),

@@ -23,7 +23,7 @@ const UNITS: [(&str, f64); 7] = [
     ("h", 3600e9),
 ];
 
-/// The duration that `text` names: numbers, each with a unit, such as `1h30m` or `1.5s`; or plain `0`.
+/// Parses a duration: numbers, each with a unit, such as `1h30m` or `1.5s`; or plain `0`.
 ///
 /// # Errors
 ///
@@ -58,7 +58,7 @@ pub fn parse(text: &str) -> Result<Duration, ParseDurationError> {
         .ok_or_else(error)
 }
 
-/// `duration` in whole nanoseconds, saturating at what Go can read back (2^63 - 1).
+/// `duration` in whole nanoseconds, saturating at Go's largest value (2^63 - 1).
 #[must_use]
 pub fn nanos(duration: Duration) -> i64 {
     saturating::to_i64(duration.as_nanos())

@@ -18,7 +18,7 @@ pub const ROUTES: &[Route] = &[
     Route::read("/v1/evaluation/{eval_id}/allocations"),
 ];
 
-/// An evaluation. Fields that say nothing are left out, as Nomad does.
+/// An evaluation. Empty fields are left out, as in Nomad.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Evaluation {
@@ -40,7 +40,7 @@ pub struct Evaluation {
     pub status: String,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub status_description: String,
-    /// Not to be looked at before.
+    /// The earliest time of processing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wait_until: Option<Rfc3339>,
     #[serde(skip_serializing_if = "String::is_empty")]

@@ -1,8 +1,8 @@
-//! The event stream: one JSON object a line.
+//! The event stream: one JSON object per line.
 //!
-//! A line is a heartbeat (`{}`), the events of one entry of the log ([`Events`]), or the reason why the
-//! stream ends ([`StreamError`]). An entry's events are never split over two lines, so that a reader who
-//! saw the line of index N goes on with `index=N+1`: nothing is lost, nothing comes twice.
+//! A line is a heartbeat (`{}`), the events of one log entry ([`Events`]), or the reason for the end of the stream
+//! ([`StreamError`]). The events of an entry are never split over two lines. So a reader that received the line of
+//! index N can resume with `index=N+1` without loss or repetition.
 
 #![expect(missing_docs, reason = "fields carry Nomad's names and meaning")]
 
@@ -24,7 +24,7 @@ pub struct Events<P = Value> {
     pub events: Vec<Event<P>>,
 }
 
-/// A row that an entry of the log wrote, as that entry left it.
+/// A row that a log entry wrote, as it was after that entry.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct Event<P = Value> {
@@ -34,23 +34,22 @@ pub struct Event<P = Value> {
     pub event_type: String,
     pub key: String,
     pub namespace: String,
-    /// Other names that `topic=Topic:name` finds it by: of allocations and evaluations the job and the
-    /// deployment.
+    /// Other names that match `topic=Topic:name`: the job and the deployment of allocations and evaluations.
     pub filter_keys: Option<Vec<String>>,
     pub index: u64,
     pub payload: P,
 }
 
-/// A change of a server's health, as the leader noted it. Nomad has no such event.
+/// A change of a server's health, as the leader recorded it. Nomad has no such event.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct ServerHealthChange {
     #[serde(rename = "ID")]
     pub id: String,
     pub name: String,
-    /// Whether it has no faults.
+    /// Whether the server has no faults.
     pub healthy: bool,
-    /// A log that does not advance, a full disk, a server that is not heard of.
+    /// The faults, such as a log that does not advance, a full disk, or a server without contact.
     pub faults: Vec<String>,
     /// RFC 3339.
     pub at: String,
@@ -70,29 +69,29 @@ pub struct StreamErrorBody {
     pub code: StreamErrorCode,
     /// The message, as text.
     pub message: String,
-    /// The index from which events were to come.
+    /// The requested first index.
     pub index: u64,
-    /// The index from which this server has all of them.
+    /// The first index from which this server has all events.
     pub oldest_index: u64,
 }
 
 /// See [`StreamErrorBody`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum StreamErrorCode {
-    /// Events between the index asked for and the oldest one are gone: read the lists again, then follow
-    /// from their index.
+    /// Events between the requested index and the oldest one are lost. The reader must read the lists again and then
+    /// follow from their index.
     Gap,
-    /// The reader was too slow: what it had not read is gone.
+    /// The reader was too slow, and its unread events are lost.
     Slow,
 }
 
-/// A line of the stream, as a reader meets it.
+/// A line of the stream as a reader parses it.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(untagged)]
 pub enum Line {
     Error(StreamError),
     Events(Events),
-    /// `{}`, and what later versions may add.
+    /// `{}`, possibly with fields of later versions.
     Heartbeat {},
 }
 

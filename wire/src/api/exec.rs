@@ -1,6 +1,6 @@
-//! Frames of a session with a command: JSON objects, each a text message of a websocket.
+//! Frames of a session with a command: JSON objects, each a text message of a WebSocket.
 //!
-//! Both directions skip fields they do not know. A frame without a field says only that the other side is there.
+//! Both directions ignore unknown fields. A frame without fields is a sign of life.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +16,7 @@ pub struct StreamPiece {
     /// Bytes, in base64.
     #[serde(skip_serializing_if = "Vec::is_empty", with = "super::logs::text")]
     pub data: Vec<u8>,
-    /// Nothing follows on this stream.
+    /// Whether this is the last data of the stream.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub close: bool,
 }
@@ -29,11 +29,11 @@ pub struct TtySize {
     pub width: i32,
 }
 
-/// From the client.
+/// A frame from the client.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Input {
-    /// For the command's standard input.
+    /// Data for the command's standard input.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stdin: Option<StreamPiece>,
     /// The terminal has this size now.
@@ -45,29 +45,30 @@ pub struct Input {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Output {
-    /// From the command's standard output, or its terminal.
+    /// Output from the command's standard output, or its terminal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stdout: Option<StreamPiece>,
-    /// From its standard error.
+    /// Output from the command's standard error.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stderr: Option<StreamPiece>,
-    /// It ended; the last frame.
+    /// Whether the command ended; set in the last frame.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub exited: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub result: Option<ExitResult>,
 }
 
-/// How a command ended.
+/// The end of a command.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ExitResult {
-    /// Its exit code; 128 and the signal's number if a signal ended it.
+    /// The exit code of the command; 128 plus the signal's number if a signal ended it.
     pub exit_code: i32,
-    /// The signal that ended it; 0 is none. Nomad has neither this field nor the next; other clients pass over them.
+    /// The signal that ended the command; 0 is none. Nomad has neither this field nor the next; other clients ignore
+    /// them.
     #[serde(skip_serializing_if = "is_zero")]
     pub signal: i32,
-    /// A remark about its end; absent if there is none.
+    /// A remark about the end of the command; absent if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
@@ -103,7 +104,7 @@ mod tests {
         assert_eq!(read(r#"{"version":1,"auth_token":"x"}"#), Input::default());
     }
 
-    /// Frames to Nomad's command line have the fields that it reads.
+    /// Frames to Nomad's command line have the field names that it reads.
     #[test]
     fn frames_to_a_client_have_its_names() {
         let piece = StreamPiece {

@@ -20,9 +20,9 @@ pub const ROUTES: &[Route] = &[Route::read("/v1/client/allocation/{alloc_id}/his
 pub struct AllocHistory {
     /// Time from one point to the next.
     pub step_nanos: u64,
-    /// For how long a point is kept.
+    /// The time for which a point is kept.
     pub kept_nanos: u64,
-    /// Start of the node's measurements, in nanoseconds since the epoch; nothing is known from before.
+    /// Start of the node's measurements, in nanoseconds since the epoch; there are no values from before.
     pub since: u64,
     pub tasks: BTreeMap<String, TaskHistory>,
 }
@@ -31,11 +31,11 @@ pub struct AllocHistory {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct TaskHistory {
-    /// From old to new.
+    /// The points, oldest first.
     pub points: Vec<Point>,
-    /// Times between points of which nothing is known: the task did not run, or was not measured.
+    /// Periods without values: the task did not run, or was not measured.
     pub gaps: Vec<Gap>,
-    /// Name of the value, or `history`, and why it is absent.
+    /// Names of absent values, or `history`, with the reasons.
     pub absent: BTreeMap<String, String>,
 }
 
@@ -45,7 +45,7 @@ pub struct TaskHistory {
 pub struct Point {
     /// The span's end, in nanoseconds since the epoch.
     pub at: u64,
-    /// How long it was.
+    /// The length of the span in nanoseconds.
     pub span_nanos: u64,
     #[serde(rename = "CPUNanos")]
     pub cpu_nanos: Option<u64>,
@@ -53,7 +53,7 @@ pub struct Point {
     pub context_switches: Option<u64>,
     /// Added up over processors.
     pub throttled_nanos: Option<u64>,
-    /// At the span's end.
+    /// Memory at the end of the span.
     pub memory_bytes: Option<u64>,
     pub net_rx_bytes: Option<u64>,
     pub net_tx_bytes: Option<u64>,
@@ -69,7 +69,7 @@ pub struct Point {
     pub pressure_io_nanos: Option<u64>,
 }
 
-/// A time of which nothing is known, in nanoseconds since the epoch.
+/// A period without values, in nanoseconds since the epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Gap {
@@ -102,7 +102,7 @@ impl TaskHistory {
     fn new(task: &rpc::TaskHistory, step: Duration) -> Self {
         let rpc::TaskHistory { points, absent } = task;
         let points: Vec<Point> = points.iter().map(Point::from).collect();
-        // The two ends of a span are told by two clocks.
+        // The two ends of a span come from two clocks.
         let least = nanos(step / GAP_PART);
         let gaps = points.windows(2).filter_map(|pair| {
             let gap = Gap {
@@ -175,7 +175,8 @@ mod tests {
         }
     }
 
-    /// The task ended after 20 s, and began again at 54; two looks failed before 90, whose point tells of all of that.
+    /// The task ended after 20 s and began again at 54. Two samples failed before 90, so the point at 90 covers their
+    /// time too.
     #[test]
     fn unsampled_time_is_a_gap() {
         let points = vec![point(10, 10), point(20, 10), point(60, 6), point(90, 30)];

@@ -1,7 +1,7 @@
 //! Jobs: the JSON form of a job file, its versions, and the answers to registering one.
 //!
-//! [`request`] reads what users send; the structs here are what is answered. A job that was read can be
-//! sent back unchanged: what the server derives is ignored on the way in.
+//! [`request`] reads submitted jobs; the structs here are responses. A job from a response can be sent back unchanged.
+//! Fields that the server derives are ignored in requests.
 
 #![expect(missing_docs, reason = "fields carry Nomad's names and meaning")]
 
@@ -87,7 +87,7 @@ pub const ROUTES: &[Route] = &[
 #[serde(rename_all = "PascalCase", default)]
 pub struct RegisterRequest {
     pub job: Job,
-    /// Only register if the job is at `job_modify_index`; 0 means that it must not exist.
+    /// Whether to register only if the job is at `job_modify_index`; 0 means that the job must not exist.
     pub enforce_index: bool,
     pub job_modify_index: u64,
 }
@@ -102,7 +102,7 @@ pub struct RegisterResponse {
     pub job_modify_index: u64,
     /// Warnings as text, one a line; empty without any.
     pub warnings: String,
-    /// Objects that a purge removed at once, by kind, the job among them. Nomad has no such field.
+    /// Objects that a purge deleted immediately, by kind, including the job. Nomad has no such field.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub freed: BTreeMap<String, u64>,
     pub index: u64,
@@ -126,7 +126,7 @@ pub struct ValidateResponse {
 #[serde(rename_all = "PascalCase", default)]
 pub struct VersionsResponse {
     pub versions: Vec<Job>,
-    /// The changes of each version against the one before it, if they were asked for.
+    /// The differences between each version and the version before it, if requested.
     #[serde(with = "null")]
     pub diffs: Vec<JobDiff>,
     pub index: u64,

@@ -20,29 +20,29 @@ pub struct Frame {
     pub data: Vec<u8>,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub file: String,
-    /// For people: what happened to the file, such as bytes that were rotated away.
+    /// For a human reader: an event of the file, such as rotated bytes.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub file_event: String,
-    /// Bytes that are missing here. Ours, as all that follow: other clients pass over them.
+    /// The number of bytes missing before this frame. A Muster field, as are all below; other clients ignore them.
     #[serde(skip_serializing_if = "is_zero")]
     pub missing: u64,
     /// Position in the stream after this frame, for `?position=`; counted from the task's first byte.
     #[serde(skip_serializing_if = "is_zero")]
     pub position: u64,
-    /// When the agent took the bytes, in nanoseconds since the epoch, or up to a tenth of a second earlier.
-    /// Absent if that is not known.
+    /// Time at which the agent received the bytes, in nanoseconds since the epoch, or up to a tenth of a second
+    /// earlier. Absent if unknown.
     #[serde(skip_serializing_if = "is_zero")]
     pub time: u64,
-    /// Nothing follows. A stream that ends without this was broken off.
+    /// Whether this is the last frame. A stream without it was interrupted.
     #[serde(skip_serializing_if = "is_false")]
     pub ended: bool,
 }
 
 impl Frame {
-    /// A heartbeat as it is sent.
+    /// The text of a heartbeat frame.
     pub const HEARTBEAT: &'static str = "{}";
 
-    /// Whether it says only that the stream is alive.
+    /// Whether the frame is only a sign of life.
     #[must_use]
     pub fn is_heartbeat(&self) -> bool {
         *self == Self::default()
@@ -89,7 +89,7 @@ pub(super) mod text {
 mod tests {
     use super::*;
 
-    /// Three frames as a running Nomad sent them.
+    /// Three frames recorded from a running Nomad.
     const RECORDED: &str = concat!(
         r#"{"Data":"aGkK","File":"alloc/logs/t.stdout.0","Offset":54}"#,
         "{}",

@@ -12,14 +12,14 @@ pub const ROUTES: &[Route] = &[Route::read("/v1/client/allocation/{alloc_id}/net
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct AllocNetwork {
-    /// Its own address, if it has a network of its own.
+    /// The address of the allocation, if it has a network of its own.
     pub address: Option<String>,
     /// Rules that met a packet, of tasks that run.
     pub rules: Vec<RuleCount>,
-    /// The newest verdicts after the number that was asked for, oldest first.
+    /// The newest verdicts after the requested number, oldest first.
     pub verdicts: Vec<Verdict>,
-    /// How many came after the number that was asked for and are not among them: nobody kept them for so long, or
-    /// they were more than one answer has.
+    /// The number of verdicts after the requested number that are not in the response. They were no longer stored, or
+    /// exceeded the size of a response.
     pub missed: u64,
     /// The number for the next question: that of the allocation's newest verdict. Numbers begin again with the node's
     /// agent.
@@ -164,7 +164,7 @@ mod tests {
 
     use super::*;
 
-    /// Of an answer with these numbers.
+    /// The missed verdicts of an answer with these numbers.
     fn missed(numbers: std::ops::RangeInclusive<u64>, last: u64, after: u64) -> u64 {
         let verdict = |number| rpc::Verdict {
             number,

@@ -29,10 +29,10 @@ pub const ROUTES: &[Route] = &[
     Route::write("/v1/node/{node_id}/eligibility"),
 ];
 
-/// Ports that are given to groups which ask for any: 20000 to 32000, as in Nomad.
+/// The range of dynamic ports: 20000 to 32000, as in Nomad.
 const DYNAMIC_PORTS: (u16, u16) = (20_000, 32_000);
 
-/// A drain's deadline that is over before it begins.
+/// The value of a drain deadline that expires at once.
 const AT_ONCE: i64 = -1;
 
 /// The host part of an agent's address.
@@ -86,7 +86,7 @@ pub struct NodeListStub {
     pub address: String,
     #[serde(rename = "ID")]
     pub id: String,
-    /// Only with `?os=true`: `os.name` alone.
+    /// The attribute `os.name`; only with `?os=true`.
     #[serde(with = "null")]
     pub attributes: BTreeMap<String, String>,
     pub datacenter: String,
@@ -100,9 +100,9 @@ pub struct NodeListStub {
     pub status_description: String,
     pub drivers: BTreeMap<String, DriverInfo>,
     pub host_volumes: Null,
-    /// Only with `?resources=true`.
+    /// The resources; only with `?resources=true`.
     pub node_resources: Option<NodeResources>,
-    /// Only with `?resources=true`.
+    /// The reserved resources; only with `?resources=true`.
     pub reserved_resources: Option<ReservedResources>,
     pub last_drain: Null,
     pub create_index: u64,
@@ -110,7 +110,7 @@ pub struct NodeListStub {
 }
 
 impl NodeListStub {
-    /// `node`, with what it has if `resources`, with its operating system if `os`.
+    /// Converts `node`, with its resources if `resources` is set, and with its operating system if `os` is set.
     #[must_use]
     pub fn new(node: &domain::Node, resources: bool, os: bool) -> Self {
         let spec = &node.spec;
@@ -154,11 +154,11 @@ pub struct Node {
     pub create_index: u64,
     pub datacenter: String,
     pub drain: bool,
-    /// How it is being emptied, if it is.
+    /// The running drain, if there is one.
     pub drain_strategy: Option<DrainStrategy>,
     pub drivers: BTreeMap<String, DriverInfo>,
     pub events: Vec<NodeEvent>,
-    /// Always empty: clients then ask the server, which asks the node.
+    /// Always empty, so that clients send requests to the server, which forwards them to the node.
     #[serde(rename = "HTTPAddr")]
     pub http_addr: String,
     pub host_networks: Null,
@@ -172,7 +172,7 @@ pub struct Node {
     pub modify_index: u64,
     pub name: String,
     pub node_class: String,
-    /// Allocations that may be on it at once; 0 means no limit.
+    /// Allocations that may be on the node at once; 0 means no limit.
     pub node_max_allocs: u32,
     pub node_pool: String,
     pub node_resources: NodeResources,
@@ -233,7 +233,7 @@ impl From<&domain::Node> for Node {
     }
 }
 
-/// How a node is being emptied.
+/// The drain of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct DrainStrategy {
@@ -269,7 +269,7 @@ impl From<&domain::Drain> for DrainStrategy {
     }
 }
 
-/// Something that happened to a node.
+/// An event of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct NodeEvent {
@@ -430,7 +430,7 @@ impl ReservedResources {
     }
 }
 
-/// CPU kept from tasks.
+/// CPU reserved from tasks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct ReservedCpu {
@@ -438,7 +438,7 @@ pub struct ReservedCpu {
     pub reserved_cpu_cores: Null,
 }
 
-/// Ports kept from tasks.
+/// Ports reserved from tasks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct ReservedNetworks {
@@ -480,11 +480,11 @@ pub struct DrainRequest {
     pub node_id: String,
     /// `null`: no longer.
     pub drain_spec: Option<DrainSpecRequest>,
-    /// Without a `drain_spec`: the node takes work again.
+    /// Whether the node takes new allocations again, in a request without `drain_spec`.
     pub mark_eligible: bool,
 }
 
-/// How to empty a node, in [`DrainRequest`].
+/// The settings of a drain, in [`DrainRequest`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct DrainSpecRequest {
@@ -515,7 +515,7 @@ impl From<DrainSpec> for DrainSpecRequest {
 pub struct DrainUpdate {
     /// `None`: no longer.
     pub spec: Option<DrainSpec>,
-    /// Without `spec`: the node takes work again.
+    /// Whether the node takes new allocations again, in a request without `spec`.
     pub mark_eligible: bool,
     /// Fields that are ignored.
     pub warnings: Vec<String>,
@@ -553,7 +553,7 @@ pub fn read_drain(body: &[u8], id: &str) -> Result<DrainUpdate, ReadJobError> {
                 ignore_system_jobs,
             }
         });
-        // Nomad's command line says it with every drain it begins, where it means nothing.
+        // Nomad's command line sends the field with every drain it begins, where it has no effect.
         let mark_eligible = block.boolean("MarkEligible").unwrap_or_default() && spec.is_none();
         Some(DrainUpdate {
             spec,
@@ -607,7 +607,8 @@ mod tests {
         );
     }
 
-    /// A deadline below 0 means at once, and 0 means no limit. The domain has it the other way round.
+    /// A deadline below 0 means at once, and 0 means no limit. The domain uses zero for at once and `None` for no
+    /// limit.
     #[test]
     fn a_drain_has_three_kinds_of_deadline() {
         let read = |deadline: &str| {

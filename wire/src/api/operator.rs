@@ -65,21 +65,21 @@ pub struct RaftServer {
     #[serde(rename = "ID")]
     pub id: String,
     pub node: String,
-    /// Where it speaks QUIC.
+    /// The server's QUIC address.
     pub address: String,
     pub leader: bool,
     pub voter: bool,
     pub raft_protocol: String,
-    /// Where it speaks HTTP. Not Nomad's.
+    /// The server's HTTP address. Not in Nomad.
     #[serde(rename = "HTTPAddress")]
     pub http_address: String,
 }
 
-/// The body of `PUT /v1/operator/raft/peer`. Not Nomad's, whose servers join by gossip.
+/// The body of `PUT /v1/operator/raft/peer`. Not in Nomad, whose servers join by gossip.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct AddServerRequest {
-    /// Where the server speaks QUIC: host and port.
+    /// The server's QUIC address: host and port.
     pub address: String,
 }
 
@@ -99,7 +99,7 @@ pub struct RaftIdAddress {
 pub struct TransferResponse {
     pub from: RaftIdAddress,
     pub to: RaftIdAddress,
-    /// The server asked for led already.
+    /// Whether the requested server was the leader already.
     pub noop: bool,
 }
 
@@ -108,7 +108,7 @@ pub struct TransferResponse {
 #[serde(rename_all = "PascalCase", default)]
 pub struct OperatorHealth {
     pub healthy: bool,
-    /// How many servers may fail before nothing can be written.
+    /// The number of servers that may fail before writes are impossible.
     pub failure_tolerance: u32,
     pub servers: Vec<ServerHealth>,
     /// The leader's id; empty during an election.
@@ -128,18 +128,18 @@ pub struct ServerHealth {
     pub serf_status: String,
     pub version: String,
     pub leader: bool,
-    /// Since the leader heard of it: `12ms`. Empty if it never did.
+    /// Time since the leader's last contact with the server: `12ms`. Empty if there was none.
     pub last_contact: String,
     pub last_term: u64,
-    /// The last entry on its disk, as far as the leader knows.
+    /// The last entry on the server's disk, as far as the leader knows.
     pub last_index: u64,
-    /// Entries that it lacks, as far as the leader knows. Not Nomad's.
+    /// Entries that the server lacks, as far as the leader knows. Not in Nomad.
     pub entries_behind: u64,
     pub healthy: bool,
     pub voter: bool,
     /// RFC 3339.
     pub stable_since: String,
-    /// The reason why it is not well; empty if it is. Not Nomad's.
+    /// The reason why the server is unhealthy; empty if it is healthy. Not in Nomad.
     pub reason: String,
 }
 
@@ -147,9 +147,9 @@ pub struct ServerHealth {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct ClockConfirmed {
-    /// The server that was asked.
+    /// The server that answered.
     pub server: String,
-    /// By how much its wall clock had jumped: `1h0m0s`. Empty if it had not.
+    /// The jump of the server's wall clock: `1h0m0s`. Empty without a jump.
     pub jump: String,
 }
 
@@ -159,16 +159,16 @@ pub struct ClockConfirmed {
 pub struct StateCheck {
     /// The index at which states were compared.
     pub index: u64,
-    /// Whether every server was asked, answered, and has the same state.
+    /// Whether every server answered and has the same state.
     pub agree: bool,
     /// Tables that differ between any two servers.
     pub differing: Vec<String>,
     pub servers: Vec<StateCheckServer>,
-    /// Whether the states agree and nothing else was found.
+    /// Whether the states agree and there are no faults.
     pub healthy: bool,
     /// Faults of the cluster and its servers: no leader, a server that does not advance, a full disk.
     pub faults: Vec<String>,
-    /// With `deep`: the rules of the state.
+    /// The check of the state's rules; only with `deep`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deep: Option<DeepCheck>,
 }
@@ -181,7 +181,7 @@ pub struct DeepCheck {
     pub index: u64,
     /// The rules that do not hold, as text; the first hundred.
     pub broken: Vec<String>,
-    /// The reason for a check that was not made; empty if it was.
+    /// The reason for a skipped check; empty if it was made.
     pub error: String,
 }
 
@@ -193,14 +193,14 @@ pub struct StateCheckServer {
     pub id: String,
     pub name: String,
     pub address: String,
-    /// The hash of its state; empty if it gave none.
+    /// The hash of the server's state; empty if the server sent none.
     pub hash: String,
     pub tables: BTreeMap<String, String>,
-    /// Tables in which it differs from most servers.
+    /// Tables in which the server differs from most servers.
     pub differing: Vec<String>,
-    /// Entries of the log that it lacks, as far as the leader knows.
+    /// Entries of the log that the server lacks, as far as the leader knows.
     pub entries_behind: u64,
-    /// The reason for a missing hash; empty if it gave one.
+    /// The reason for a missing hash; empty if there is a hash.
     pub error: String,
 }
 
@@ -228,7 +228,7 @@ pub struct Metrics {
     pub samples: Vec<Gauge>,
 }
 
-/// A number that goes up and down.
+/// A value that can go up and down.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Gauge {
@@ -241,17 +241,17 @@ pub struct Gauge {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct GcReport {
-    /// Nothing was done: this is what would be.
+    /// Whether this is a dry run, which deletes nothing and reports what a collection would delete.
     pub dry_run: bool,
-    /// Of the state, by kind.
+    /// Collected objects of the state, by kind.
     pub state: Vec<GcCount>,
-    /// How large what was freed of the state is, in bytes, without what objects shared; 0 of a dry run.
+    /// Bytes freed in the state, without parts that objects share; 0 for a dry run.
     pub bytes: u64,
-    /// Log entries it took.
+    /// Log entries of the collection.
     pub slices: u64,
-    /// Milliseconds it took the leader.
+    /// Milliseconds that the collection took on the leader.
     pub took_ms: u64,
-    /// Of the nodes that are not down, by name.
+    /// Results of the nodes that are not down, by name.
     pub nodes: Vec<GcNode>,
 }
 
@@ -259,29 +259,29 @@ pub struct GcReport {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct GcRound {
-    /// The kind of objects it looked at: `evals`, `jobs`, `deployments`, `nodes` or `one-offs`. `purge` stands for the
+    /// The kind of collected objects: `evals`, `jobs`, `deployments`, `nodes` or `one-offs`. `purge` stands for the
     /// objects of a job that a client purged.
     pub rule: String,
-    /// The namespace of the job that was purged; else empty.
+    /// The namespace of the purged job; otherwise empty.
     pub namespace: String,
-    /// The id of the job that was purged; else empty.
+    /// The id of the purged job; otherwise empty.
     #[serde(rename = "JobID")]
     pub job_id: String,
-    /// Whether it came to its end. If not, another leader began anew.
+    /// Whether the collection completed. If not, another leader started it again.
     pub complete: bool,
-    /// The time before which an object must have ended to be looked at; nanoseconds since the epoch.
+    /// The time before which an object must have ended to be considered; nanoseconds since the epoch.
     pub before: u64,
-    /// Time of its first slice's proposal; nanoseconds since the epoch.
+    /// Time of the proposal of the first slice; nanoseconds since the epoch.
     pub began_at: u64,
-    /// Time of its last slice's proposal; nanoseconds since the epoch.
+    /// Time of the proposal of the last slice; nanoseconds since the epoch.
     pub ended_at: u64,
-    /// Log entries it took.
+    /// Log entries of the collection.
     pub slices: u64,
-    /// Objects that are gone, by kind.
+    /// Deleted objects, by kind.
     pub freed: BTreeMap<String, u64>,
-    /// How large they were in bytes, without what they shared.
+    /// Bytes of the deleted objects, without parts that objects share.
     pub bytes: u64,
-    /// Objects that were looked at and stay, by reason.
+    /// Considered objects that are kept, by reason.
     pub kept: BTreeMap<String, u64>,
 }
 
@@ -292,20 +292,22 @@ pub struct NodeGcRound {
     #[serde(rename = "NodeID")]
     pub node_id: String,
     pub node_name: String,
-    /// When the first destroy was chosen; nanoseconds since the epoch, by the node's clock. No two of a node have the
-    /// same: what comes twice, because a session broke before its answer, is known by it.
+    /// Time at which the first allocation was chosen; nanoseconds since the epoch, by the node's clock. It is unique
+    /// among the reports of a node. So it identifies a report that was sent twice because a session broke before the
+    /// answer.
     pub began_at: u64,
-    /// Time at which the last was over and its remains were deleted.
+    /// Time at which the last collection was over and its files were deleted.
     pub ended_at: u64,
-    /// How many collections these are: more than one if they followed each other closely, or no server was in reach.
+    /// Number of collections in the report. It is above one if they followed each other closely, or no server was in
+    /// reach.
     pub rounds: u32,
     /// Time in which any was under way, in nanoseconds.
     pub took: u64,
-    /// Allocations destroyed, by what asked for it.
+    /// Allocations destroyed, by reason.
     pub destroyed: BTreeMap<String, u64>,
     /// Destroys that a driver or the kernel refused; they are tried again.
     pub refusals: u64,
-    /// Files and directories deleted: inodes given back.
+    /// Files and directories deleted: inodes freed.
     pub inodes: u64,
     /// Bytes deleted with them.
     pub bytes: u64,
@@ -315,13 +317,13 @@ pub struct NodeGcRound {
     pub kept: BTreeMap<String, u64>,
     /// `gc_max_allocs` of the node.
     pub max_allocs: u64,
-    /// Its `gc_disk_usage_threshold`, in percent.
+    /// The node's `gc_disk_usage_threshold`, in percent.
     pub disk_usage_threshold: u8,
-    /// Its `gc_inode_usage_threshold`, in percent.
+    /// The node's `gc_inode_usage_threshold`, in percent.
     pub inode_usage_threshold: u8,
-    /// Percent of its disk in use afterwards.
+    /// Percent of the node's disk in use afterwards.
     pub disk_usage: u8,
-    /// Percent of its inodes in use afterwards.
+    /// Percent of the node's inodes in use afterwards.
     pub inode_usage: u8,
 }
 
@@ -398,7 +400,7 @@ pub struct GcNode {
     pub node_id: String,
     pub name: String,
     pub freed: u64,
-    /// Files and directories that were deleted meanwhile: inodes given back. 0 of a dry run, as bytes.
+    /// Files and directories that were deleted meanwhile: inodes freed. Inodes and bytes are 0 for a dry run.
     pub inodes: u64,
     /// Their bytes on disk.
     pub bytes: u64,

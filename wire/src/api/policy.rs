@@ -1,5 +1,5 @@
-//! Network policies: the traffic that tasks may send and receive. Nomad has nothing like it. `table` in `job` says what a
-//! row means.
+//! Network policies: the traffic that tasks may send and receive. Nomad has no such policies. `table` in `job` explains
+//! the rows.
 
 #![expect(missing_docs, reason = "fields carry the names of the job file")]
 
@@ -33,16 +33,16 @@ job_block! {
     DirectionPolicy of job::DirectionPolicy;
     POLICY_DIRECTION {}
 
-    /// `allow`, `deny`, or empty where it is left to the group or node.
+    /// `allow`, `deny`, or empty to leave the decision to the group or node.
     default: String = field("Default", "default", Value(Text)) => default;
     #[serde(with = "null")]
     rules: Vec<PolicyRule> = field("Rules", "rule", Block(ManyByName, &POLICY_RULE)).plan("Rule") => rules;
-    /// Such as `100mbit`, or empty where it is left to the group or node.
+    /// A rate such as `100mbit`, or empty to leave the limit to the group or node.
     rate: String = field("Rate", "rate", Value(Text)) => rate;
 }
 
 job_block! {
-    /// One rule.
+    /// A rule of a policy.
     #[derive(Eq)]
     PolicyRule of job::PolicyRule;
     POLICY_RULE { label: &["Name"], required: &["action"], list_max: limits::POLICY_RULES_MAX }

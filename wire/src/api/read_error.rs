@@ -4,7 +4,7 @@ use muster_domain::fault::Fault;
 
 use crate::limits::FAULTS_MAX;
 
-/// One more than a reader keeps: its last says how many it has dropped.
+/// One more than the faults that a reader keeps. The last line counts the dropped ones.
 const LINES_MAX: usize = FAULTS_MAX + 1;
 
 /// A body is not JSON.
@@ -16,9 +16,9 @@ pub enum SyntaxError {
     /// The body is malformed.
     #[error("request body: line {line}, column {column}: {reason}")]
     Malformed {
-        /// Its position, counted from 1.
+        /// The line of the error, counted from 1.
         line: usize,
-        /// Its position, counted from 1.
+        /// The column of the error, counted from 1.
         column: usize,
         reason: String,
     },
@@ -27,10 +27,10 @@ pub enum SyntaxError {
 /// The reason why a job could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadJobError {
-    /// It is not JSON.
+    /// The body is not JSON.
     #[error(transparent)]
     Syntax(#[from] SyntaxError),
-    /// It is JSON, but not a job.
+    /// The body is JSON, but not a valid job.
     #[error("{}", lines(.0))]
     Faults(Vec<Fault>),
 }

@@ -1,4 +1,4 @@
-//! Amounts and ports, as asked for and as allocated. `table` in `job` says what a row means.
+//! Requested and allocated amounts and ports. `table` in `job` explains the rows.
 
 #![expect(missing_docs, reason = "fields carry Nomad's names and meaning")]
 
@@ -22,7 +22,7 @@ use crate::api::null::{self, Null};
 use crate::api::policy::{NetworkPolicy, POLICY};
 
 job_block! {
-    /// The resources that a task asks for, or a sum of them.
+    /// The requested resources of a task, or a sum of them.
     #[derive(Eq)]
     Resources of resources::TaskResources;
     pub(super) RESOURCES { names: FieldNames::rows(unsupported::RESOURCES) }
@@ -38,16 +38,16 @@ job_block! {
     networks: Vec<Network> = field("Networks", "network", Block(Many, &NETWORK)).plan("Network") => ports;
     #[serde(with = "null")]
     devices: Vec<Device> = field("Devices", "device", Block(Many, &DEVICE)).plan("Device") => devices;
-    /// Whether the task gets no more than `CPU` where cores are idle. Nomad has it in its drivers' blocks.
+    /// Whether `CPU` is an upper limit even if cores are idle. Nomad has this setting in its drivers' blocks.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     cpu_hard_limit: bool = field("CPUHardLimit", "cpu_hard_limit", Value(Bool)) => cpu_hard_limit;
-    /// How fast a task may read and write each disk. Nomad has no such field.
+    /// The limits on reads and writes of each disk. Nomad has no such field.
     #[serde(skip_serializing_if = "Option::is_none")]
     io: Option<Io> = field("IO", "io", Block(One, &IO)).plan("IO") => io;
 }
 
 job_block! {
-    /// How fast a task may read and write each disk of its node; absent is as fast as the disk.
+    /// The limits on a task's reads and writes on each disk of its node. An absent limit means no limit.
     #[derive(Eq)]
     Io of resources::IoLimits;
     IO {}
@@ -62,13 +62,13 @@ job_block! {
     read_ops: Option<u32> = field("ReadOps", "read_ops", Value(Int)) => read_ops;
     #[serde(skip_serializing_if = "Option::is_none")]
     write_ops: Option<u32> = field("WriteOps", "write_ops", Value(Int)) => write_ops;
-    /// Its share where a disk is busy, from 1 to 10 000.
+    /// The weight of the task on a busy disk, from 1 to 10 000.
     #[serde(skip_serializing_if = "Option::is_none")]
     weight: Option<u16> = field("Weight", "weight", Value(Int)) => weight;
 }
 
 job_block! {
-    /// Devices that a task asks for.
+    /// Devices that a task requests.
     #[derive(Eq)]
     Device of resources::DeviceAsk;
     DEVICE { label: &["Name"], list_max: limits::DEVICES_MAX }
@@ -81,7 +81,7 @@ job_block! {
     affinities: Vec<Affinity> = field("Affinities", "affinity", Block(Conditions, &AFFINITY)) => affinities;
 }
 
-/// -1 is Nomad's way to say "no limit".
+/// Converts the hard memory limit; Nomad uses -1 for "no limit".
 pub(super) fn memory_max_json(max: Mb) -> i64 {
     if max == Mb::UNLIMITED {
         -1
@@ -101,7 +101,7 @@ pub(super) fn asked_network(ports: &[PortAsk]) -> Option<Network> {
     })
 }
 
-/// Static ports, and dynamic ones.
+/// Splits ports into static and dynamic ones.
 fn asked_ports(ports: &[PortAsk]) -> (Vec<Port>, Vec<Port>) {
     let (fixed, dynamic): (Vec<_>, Vec<_>) = ports.iter().partition(|port| port.fixed.is_some());
     let shape = |port: &PortAsk| Port {
@@ -176,7 +176,7 @@ fn write_network(network: &job::GroupNetwork) -> Network {
     }
 }
 
-// No table: the domain has them in the mode.
+// The block has no table because the domain stores it in the mode.
 /// Settings of a CNI network.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
@@ -203,7 +203,7 @@ job_block! {
 }
 
 job_block! {
-    /// Whom the tasks of a group ask for addresses.
+    /// The resolver configuration of the tasks of a group.
     #[derive(Eq)]
     Dns of job::DnsConfig;
     DNS {}
@@ -288,7 +288,7 @@ impl AllocatedResources {
     }
 }
 
-/// The network of an instance of `group` for its task `owner`, or for all of them; `None` if nothing was asked for.
+/// The network of an instance of `group` for its task `owner`, or for all tasks; `None` if no network was requested.
 fn held_network(
     group: &TaskGroup,
     holding: &Holding,
@@ -343,7 +343,7 @@ pub struct AllocatedDevices {
 }
 
 impl AllocatedDevices {
-    /// Those of the group called `vendor/type/name`.
+    /// The devices of the group called `vendor/type/name`.
     fn new(group: &str, ids: &[String]) -> Self {
         let mut parts = group.splitn(3, '/').map(str::to_owned);
         let mut next = || parts.next().unwrap_or_default();

@@ -1,10 +1,9 @@
 //! A route of the HTTP API. The file of each noun lists its routes, and [`super::routes`] has them all.
 
-/// A path and what may be done to it.
+/// A path and its allowed methods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// The path. A segment in braces stands for one segment, or, where it is a job's id, for everything
-    /// between its neighbours.
+    /// The path. A segment in braces matches one segment. For a job's id it matches all segments between its neighbors.
     pub path: &'static str,
     pub methods: &'static [&'static str],
 }

@@ -22,7 +22,7 @@ pub struct SearchRequest {
 }
 
 impl SearchRequest {
-    /// Kinds that can be searched; `all` is every one of them.
+    /// Kinds that can be searched; `all` means all of them.
     pub const CONTEXTS: [&'static str; 6] = [
         "allocs",
         "deployment",
@@ -31,7 +31,7 @@ impl SearchRequest {
         "namespaces",
         "nodes",
     ];
-    /// Nomad's other kinds: they are known and empty.
+    /// Nomad's other kinds: they are accepted, and have no results.
     pub const EMPTY_CONTEXTS: [&'static str; 8] = [
         "host_volumes",
         "node_pools",

@@ -1,8 +1,7 @@
 //! Resource usage of nodes and allocations.
 //!
-//! Nomad's fields are rates and are measured between two samples; a value that cannot be had is missing from
-//! `Measured`. Beside them stands `Muster`: the counters as the kernel keeps them, with the reason for each
-//! that is absent.
+//! Nomad's fields are rates, measured between two samples. A value that is unavailable is missing from `Measured`. Next
+//! to them, `Muster` holds the counters of the kernel, with the reason for each absent counter.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -28,7 +27,7 @@ pub const ROUTES: &[Route] = &[
 #[serde(rename_all = "PascalCase", default)]
 pub struct NodeStats {
     pub alloc_dir_stats: DiskStats,
-    /// One entry, over all cores.
+    /// A single entry for all cores.
     #[serde(rename = "CPU")]
     pub cpu: Vec<CpuStats>,
     /// MHz in use.
@@ -55,7 +54,7 @@ pub struct CpuStats {
     pub system: f64,
     #[serde(rename = "Total")]
     pub total: f64,
-    /// All that is not idle: user and system time are not told apart.
+    /// All time that is not idle: user and system time are not separated.
     #[serde(rename = "User")]
     pub user: f64,
 }
@@ -99,9 +98,9 @@ pub struct NodeCounters {
     pub agent_resident_bytes: u64,
     /// Limits of tasks that were found changed, and that were set again, since the agent's start.
     pub limits_repaired: u64,
-    /// Reasons for which the node takes no new work, by name.
+    /// Reasons why the node takes no new allocations, by name.
     pub conditions: BTreeMap<String, String>,
-    /// Entries of eBPF maps whose cgroup was gone, and that were removed, since the agent's start.
+    /// Stale entries removed from eBPF maps since the agent's start. Their cgroups had been deleted.
     pub ebpf_stale_removed: u64,
     /// Collection of finished allocations.
     pub collection: Collection,
@@ -113,7 +112,7 @@ pub struct NodeCounters {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Collection {
-    /// Finished allocations that are there, those being destroyed, and those that were refused.
+    /// Finished allocations, including those being destroyed and those whose destroy was refused.
     pub finished: u64,
     pub under_way: u64,
     pub refused: u64,
@@ -123,7 +122,7 @@ pub struct Collection {
     /// Nanoseconds since the epoch; 0 if none was destroyed.
     pub last_at: u64,
     pub last_reason: String,
-    /// Directories whose deletion is not over.
+    /// Directories whose deletion is not complete.
     pub deleting: u64,
     pub deleted_inodes: u64,
     pub deleted_bytes: u64,
@@ -185,7 +184,7 @@ pub struct AllocStats {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct AllocCounters {
-    /// `None` while its directories are being made.
+    /// The ephemeral disk; `None` while its directories are being created.
     pub disk: Option<EphemeralDisk>,
 }
 
@@ -281,7 +280,7 @@ pub struct CpuUsage {
     pub measured: Vec<String>,
 }
 
-/// Where a task is reached that its driver put on a network of its own.
+/// The address of a task that its driver put on a network of its own.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct TaskNetwork {
@@ -311,7 +310,7 @@ impl From<&alloc::TaskNetwork> for TaskNetwork {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Pressure {
-    /// At least one of them.
+    /// Time in which at least one of the processes waited.
     pub some_nanos: u64,
     /// All that were not idle, at once.
     pub full_nanos: Option<u64>,
@@ -327,13 +326,13 @@ impl From<rpc::Pressure> for Pressure {
     }
 }
 
-/// How long things took.
+/// The distribution of durations.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Histogram {
     pub count: u64,
     pub sum_nanos: u64,
-    /// Those that hold something, from short to long.
+    /// Buckets that are not empty, from short to long.
     pub buckets: Vec<Bucket>,
 }
 
@@ -491,7 +490,7 @@ impl ResourceUsage {
     ) -> Self {
         let mut memory = MemoryUsage::default();
         if let Some(bytes) = task.memory_bytes {
-            // What is charged to the cgroup: Nomad's command line shows `RSS` unless `Usage` is measured.
+            // The bytes charged to the cgroup. Nomad's command line shows `RSS` unless `Usage` is measured.
             (memory.usage, memory.rss) = (bytes, bytes);
             memory
                 .measured
@@ -607,7 +606,7 @@ mod tests {
         assert_eq!(stats.resource_usage.memory_stats.usage, 1 << 20);
     }
 
-    /// 90 below 1 µs, 9 below 8 µs, one that took very long.
+    /// The histogram has 90 values below 1 µs, 9 below 8 µs, and one very long one.
     #[test]
     fn shares_of_a_histogram_end_at_a_bound() {
         let mut counts = vec![0; rpc::Histogram::BUCKETS];

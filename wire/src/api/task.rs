@@ -1,6 +1,6 @@
-//! One-off tasks: what `/v1/tasks` takes and shows.
+//! One-off tasks: requests and responses of `/v1/tasks`.
 //!
-//! Names are Diego's where it has them: a task's definition is flat beside its status.
+//! Names are Diego's where Diego has them. The fields of a task's definition are next to those of its status.
 
 use muster_domain::id::{AllocId, NodeId};
 use muster_domain::one_off::{Callback, Definition, OneOff, OneOffState, Phase, WorkEnd};
@@ -47,7 +47,7 @@ pub struct DesireResponse {
     pub task_guid: String,
     /// Whether the task is new. If not, the same task was desired before.
     pub created: bool,
-    /// The index of the entry that made it; tells it from an earlier task of that name.
+    /// The index of the entry that created the task. It distinguishes the task from an earlier task of that name.
     pub generation: u64,
     /// The index of the entry that this answer is of.
     pub index: u64,
@@ -57,7 +57,7 @@ pub struct DesireResponse {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TaskResponse {
-    /// The index of the entry that changed it.
+    /// The index of the entry that changed the task.
     pub index: u64,
 }
 
@@ -76,7 +76,7 @@ pub struct TaskError {
 #[serde(deny_unknown_fields)]
 pub struct UpsertDomainRequest {
     pub domain: String,
-    /// Seconds for which it is fresh; 0: for ever.
+    /// Seconds for which the domain is fresh; 0: forever.
     #[serde(default)]
     pub ttl: u32,
 }
@@ -86,9 +86,9 @@ pub struct UpsertDomainRequest {
 pub struct Domain {
     pub domain: String,
     pub tasks: u64,
-    /// Whether a client called it fresh, and that holds.
+    /// Whether a client declared the domain fresh, and the declaration has not expired.
     pub fresh: bool,
-    /// Whole seconds for which it is fresh yet. Without it a fresh domain is fresh for ever.
+    /// Whole seconds for which the domain is still fresh. Without a value, a fresh domain is fresh forever.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl: Option<u64>,
 }
@@ -120,38 +120,38 @@ pub struct TaskStatus {
     /// The finer state: `placing`, `queued`, `preparing`, `running`, `cancelling`, `unreachable`, `completed`,
     /// `delivering`, `resolving`.
     pub phase: String,
-    /// Time at which it was desired, in nanoseconds since 1970, as all times here.
+    /// Time at which the task was desired. All times here are nanoseconds since 1970.
     pub created_at: u64,
-    /// Time of its last change.
+    /// Time of the last change.
     pub updated_at: u64,
-    /// Time at which its first process started; 0 if none has.
+    /// Time at which the first process started; 0 if none has.
     pub started_at: u64,
-    /// Time at which it first was completed; 0 if it is not.
+    /// Time of the first completion; 0 if the task is not completed.
     pub first_completed_at: u64,
-    /// The node that has or had it; empty if none has.
+    /// The node that has or had the task; empty if none has.
     pub cell_id: String,
-    /// Its allocation, for `muster alloc`; empty if it has none.
+    /// The allocation of the task, for `muster alloc`; empty if there is none.
     pub alloc_id: String,
     /// The beginning of the result file.
     pub result: String,
     /// Whether the result file had more.
     pub result_truncated: bool,
-    /// The reason for an absent result that was asked for; empty without one.
+    /// The reason for the absence of a requested result; otherwise empty.
     pub result_note: String,
     pub failed: bool,
     /// The reason for the failure.
     pub failure_reason: String,
     /// The action of the tree that failed, such as `serial[1].run`.
     pub failed_action: String,
-    /// How often room was looked for and there was none.
+    /// Number of times that the scheduler found no room.
     pub rejection_count: u32,
     /// The reason why there was none the last time; empty if that was never so.
     pub rejection_reason: String,
     /// Exit code of the process that decided, if one did.
     pub exit_code: Option<i32>,
-    /// The signal that ended it, if one did.
+    /// The signal that ended the process, if any.
     pub signal: Option<i32>,
-    /// It was killed because memory ran out.
+    /// Whether the kernel killed the task for lack of memory.
     pub out_of_memory: bool,
     /// The memory limit in bytes, of an out-of-memory kill; 0 if unknown.
     pub memory_limit_bytes: u64,
@@ -159,36 +159,36 @@ pub struct TaskStatus {
     pub oom_peak_bytes: u64,
     /// The name of the process that was killed because memory ran out; empty if unknown.
     pub oom_process: String,
-    /// Time at which its work was over, by its node's clock; 0 if it is not. It is completed when that is in the log.
+    /// Time of the end of the work, by the node's clock; 0 before the end. The task is completed when the log has the
+    /// end.
     pub ended_at: u64,
-    /// CPU time in nanoseconds, if it was counted.
+    /// CPU time in nanoseconds, if measured.
     pub cpu_ns: Option<u64>,
-    /// The most memory it used in bytes, if that was counted.
+    /// Peak memory in bytes, if measured.
     pub memory_peak_bytes: Option<u64>,
-    /// Processes that its processes forked, if they were counted.
+    /// Processes that the task forked, if counted.
     pub forks: Option<u64>,
-    /// Bytes of IP packets it received, if they were counted.
+    /// Bytes of received IP packets, if counted.
     pub net_rx_bytes: Option<u64>,
     pub net_rx_packets: Option<u64>,
-    /// Bytes of IP packets it sent, if they were counted.
+    /// Bytes of sent IP packets, if counted.
     pub net_tx_bytes: Option<u64>,
     pub net_tx_packets: Option<u64>,
-    /// Bytes that block devices read for it, if they were counted.
+    /// Bytes that block devices read for the task, if counted.
     pub block_read_bytes: Option<u64>,
-    /// Bytes that block devices wrote for it, if they were counted.
+    /// Bytes that block devices wrote for the task, if counted.
     pub block_write_bytes: Option<u64>,
-    /// Deliveries of its callback that failed.
+    /// Failed deliveries of the callback.
     pub callback_attempts: u32,
-    /// Time of the next try of its callback; 0: at once, or there is none, or it is given up.
+    /// Time of the next attempt of the callback; 0: at once, no callback, or given up.
     pub callback_next_at: u64,
-    /// Its callback failed too often.
+    /// Whether the callback was given up because it failed too often.
     pub callback_given_up: bool,
-    /// Time at which its callback was given up; 0 if it is not. The task is kept after that as long as after its
-    /// completion.
+    /// Time at which the callback was given up; 0 if it was not. From then on, the task is kept for its retention time.
     pub callback_given_up_at: u64,
-    /// The entry that made it; tells it from an earlier task of that name.
+    /// The entry that created the task. It distinguishes the task from an earlier task of that name.
     pub generation: u64,
-    /// The last entry that changed it.
+    /// The last entry that changed the task.
     pub modify_index: u64,
 }
 
@@ -204,7 +204,7 @@ pub struct CallbackBody {
     pub result: String,
     /// The client's annotation of the task.
     pub annotation: String,
-    /// Time at which it was desired, in nanoseconds since 1970.
+    /// Time at which the task was desired, in nanoseconds since 1970.
     pub created_at: u64,
 }
 
@@ -223,7 +223,7 @@ impl From<&OneOff> for CallbackBody {
 }
 
 impl TaskStatus {
-    /// Of a row.
+    /// Converts a row.
     #[must_use]
     pub fn new(row: &OneOff) -> Self {
         let OneOff {
@@ -283,7 +283,7 @@ impl TaskStatus {
         }
     }
 
-    /// The reason why it waits for room; empty if it does not, or room was not looked for yet.
+    /// The reason why the task waits for room; empty if it does not wait, or was not considered yet.
     #[must_use]
     pub fn waits_for(&self) -> &str {
         if self.state == OneOffState::Pending.as_str() {
@@ -367,13 +367,13 @@ pub fn read_desire(body: &[u8]) -> Result<DesireRequest, ReadDesireError> {
 /// The reason why a body could not be read as a task.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadDesireError {
-    /// It is not JSON, or none of the shape it should have.
+    /// The body is not JSON, or has the wrong shape.
     #[error("{0}")]
     Json(String),
-    /// An action of its tree has none of its kinds, or more than one: a mistake that Diego takes for a crash.
+    /// An action has no kind, or more than one. Diego treats this mistake as a crash.
     #[error("must have one of {ACTION_KINDS}: {at} has none or several")]
     Action {
-        /// Where, such as `action.serial.actions[1]`.
+        /// The place, such as `action.serial.actions[1]`.
         at: String,
     },
 }
@@ -382,7 +382,7 @@ pub enum ReadDesireError {
 const ACTION_KINDS: &str =
     "download, upload, run, timeout, emit_progress, try, parallel, serial, codependent";
 
-/// The place of the first action that is an object without exactly one field. Other faults are not looked for.
+/// The place of the first action that is an object without exactly one field. Other faults are not checked.
 fn empty_action(action: &Value) -> Option<String> {
     let mut all = vec![("action".to_owned(), action)];
     while let Some((at, action)) = all.pop() {
@@ -447,7 +447,7 @@ fn drop_nulls(value: &mut Value) {
     }
 }
 
-/// Diego's word for what is wrong with the fields named: `Invalid field: rootfs, Invalid field: annotation`.
+/// Diego's message for faulty fields: `Invalid field: rootfs, Invalid field: annotation`.
 #[must_use]
 pub fn invalid_fields<'a>(fields: impl Iterator<Item = &'a str>) -> String {
     let each: Vec<String> = fields
@@ -464,7 +464,7 @@ pub mod kind {
     pub const INVALID_JSON: &str = "InvalidJSON";
     /// The task's state does not allow the change.
     pub const INVALID_STATE_TRANSITION: &str = "InvalidStateTransition";
-    /// Another task of that guid exists.
+    /// A task with that guid exists already.
     pub const RESOURCE_EXISTS: &str = "ResourceExists";
     /// The task does not exist.
     pub const RESOURCE_NOT_FOUND: &str = "ResourceNotFound";

@@ -37,7 +37,7 @@ pub fn text(at: Timestamp) -> String {
     text
 }
 
-/// `nanos` since the epoch as RFC 3339 with three digits of the second, so that times stand below each other.
+/// `nanos` since the epoch as RFC 3339 with three digits of the second, so that times in a column align.
 #[must_use]
 pub fn millis(nanos: u64) -> String {
     let whole = text(Timestamp(nanos - nanos % 1_000_000_000));
@@ -45,7 +45,7 @@ pub fn millis(nanos: u64) -> String {
     format!("{seconds}.{:03}Z", nanos % 1_000_000_000 / 1_000_000)
 }
 
-/// The time that `text` names; only UTC (`Z`) from 1970 on. `None` for anything else.
+/// Parses a time in UTC (`Z`) from 1970 on. `None` for anything else.
 #[must_use]
 pub fn parse(text: &str) -> Option<Timestamp> {
     let text = text.strip_suffix('Z')?;

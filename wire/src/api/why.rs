@@ -4,22 +4,21 @@
 
 use serde::{Deserialize, Serialize};
 
-/// How things stand for one more instance of a group, as `GET /v1/job/:id/why` answers for each.
+/// The placement of one more instance of a group, as `GET /v1/job/:id/why` reports it for each group.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Why {
     pub group: String,
-    /// Instances that are wanted and are not there.
     pub missing: u32,
     /// Nodes on which one more would fit.
     pub fitting: u32,
     /// The smallest change that would let one fit, if none does.
     pub advice: String,
-    /// Those that fit first, best first, then those that lack least.
+    /// Nodes that fit, best first, then nodes that lack the least.
     pub nodes: Vec<WhyNode>,
 }
 
-/// How things stand on one node.
+/// The fit of one node.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct WhyNode {
@@ -27,10 +26,10 @@ pub struct WhyNode {
     pub node_id: String,
     pub node_name: String,
     pub fits: bool,
-    /// Between -1 and 1, higher is better; `null` where it does not fit.
+    /// Between -1 and 1, higher is better; `null` if the node does not fit.
     pub score: Option<f64>,
     pub scores: std::collections::BTreeMap<String, f64>,
-    /// Everything that keeps an instance from it.
+    /// All obstacles to an instance on the node.
     pub obstacles: Vec<Obstacle>,
 }
 
@@ -43,7 +42,7 @@ pub struct Obstacle {
     pub kind: String,
     /// The obstacle, as text.
     pub text: String,
-    /// The amount that one instance needs, where that is a number; MHz or MiB.
+    /// The amount that one instance needs, for a numeric obstacle; MHz or MiB.
     pub needed: Option<u64>,
     /// The amount that is free.
     pub free: Option<u64>,

@@ -1,27 +1,27 @@
-//! The data of an allocation on their way to the one that replaces it on another node.
+//! The transfer of an allocation's data to its replacement on another node.
 //!
-//! Agents do not know each other. The agent of the replacement opens a stream to its server, sends an [`AgentRequest`],
-//! and reads [`AgentReply`]s. The server finds the node with the data and opens a stream to it with a [`DiskRequest`].
-//! From then on it passes the data from the node on, and [`DiskAck`] in the other direction. At most
-//! [`DISK_WINDOW_BYTES`] may be sent and not taken, all the way from node to node.
+//! Agents do not connect to each other. The agent of the replacement opens a stream to its server, sends an
+//! [`AgentRequest`], and reads [`AgentReply`]s. The server finds the node with the data and opens a stream to it with a
+//! [`DiskRequest`]. From then on it forwards the data from the node, and [`DiskAck`] in the other direction. At most
+//! [`DISK_WINDOW_BYTES`] may be sent and unacknowledged, end to end.
 //!
-//! A tree comes as a walk: a directory is entered, its content follows, and it is left. No name is a path, so nothing
-//! that is sent can name a place outside. Only [`DiskSum`] says that the walk is over: a stream that ends before it was
-//! cut.
+//! A tree is sent as a walk: a directory is entered, its content follows, and it is left. No name is a path, so no
+//! entry can name a place outside of the tree. Only [`DiskSum`] marks the end of the walk. A stream that ends before it
+//! is truncated.
 //!
 //! [`DISK_WINDOW_BYTES`]: crate::limits::DISK_WINDOW_BYTES
 
 use muster_domain::id::AllocId;
 use serde::{Deserialize, Serialize};
 
-/// A question of an agent to its server, on a stream of its own.
+/// A request of an agent to its server, on a stream of its own.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AgentRequest {
-    /// The data of an allocation that another one replaces.
+    /// Requests the data of an allocation that another one replaces.
     FetchDisk {
-        /// The replacement, an allocation of the node that asks.
+        /// The replacement, an allocation of the requesting node.
         alloc_id: AllocId,
-        /// The allocation whose data are wanted.
+        /// The allocation whose data are requested.
         previous: AllocId,
     },
 }
@@ -29,7 +29,7 @@ pub enum AgentRequest {
 /// An answer to an agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AgentReply {
-    /// The data are yet to come; the answering side is alive.
+    /// The data are not ready yet; the answering side is alive.
     Idle,
     /// Some of the data.
     DiskPiece(DiskPiece),
@@ -45,15 +45,15 @@ pub enum AgentReply {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DiskRequest {
     pub alloc_id: AllocId,
-    /// The tasks whose `local` directories are wanted besides the group's `data`.
+    /// The tasks whose `local` directories are requested in addition to the group's `data`.
     pub tasks: Vec<String>,
 }
 
-/// Some of a tree: what follows on what came before.
+/// A part of a tree, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DiskPiece {
-    /// In the order of the walk; their [`DiskEntry::cost`] is at most [`crate::limits::DISK_PIECE_BYTES_MAX`], unless
-    /// it is one.
+    /// The entries in the order of the walk. Their total [`DiskEntry::cost`] is at most
+    /// [`crate::limits::DISK_PIECE_BYTES_MAX`], unless there is only one.
     pub entries: Vec<DiskEntry>,
 }
 
@@ -65,7 +65,7 @@ impl DiskPiece {
     }
 }
 
-/// A directory that goes over with what is in it.
+/// A directory that is transferred with its content.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum DiskDir {
     /// The directory that the group's tasks share: `alloc/data`.
@@ -74,51 +74,51 @@ pub enum DiskDir {
     Local(String),
 }
 
-/// A step of the walk. Names are one part of a path, in whatever bytes the file system has.
+/// A step of the walk. A name is one component of a path, in any bytes of the file system.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DiskEntry {
     /// The place of the following entries in the allocation. The place before has ended.
     Place(DiskDir),
-    /// A directory: what follows is in it, until it is left.
+    /// Enters a directory. The following entries are in it, until it is left.
     Enter {
         name: Vec<u8>,
-        /// Its owner, permissions and age.
+        /// Its owner, permissions and time of change.
         meta: FileMeta,
     },
     /// The directory that was entered last is complete.
     Leave,
-    /// A file. Its bytes follow; what of them does not follow is a hole.
+    /// A file. Its bytes follow; a range without bytes is a hole.
     File {
         name: Vec<u8>,
-        /// Its owner, permissions and age.
+        /// Its owner, permissions and time of change.
         meta: FileMeta,
-        /// Its bytes, holes included.
+        /// Its size in bytes, holes included.
         bytes: u64,
     },
-    /// Bytes of the file that came last.
+    /// Bytes of the last entered file.
     Data {
-        /// Their position in it.
+        /// The position of the bytes in the file.
         offset: u64,
         /// The bytes.
         bytes: Vec<u8>,
     },
     Link {
         name: Vec<u8>,
-        /// Its owner, permissions and age.
+        /// Its owner, permissions and time of change.
         meta: FileMeta,
         /// The target of the link, which is never followed.
         target: Vec<u8>,
     },
-    /// One more name of a file that came before.
+    /// A further name (hard link) of an earlier file.
     Again {
         name: Vec<u8>,
-        /// The former name, by the parts of its path in the same place.
+        /// The earlier name of the file, by the components of its path in the same tree.
         former: Vec<Vec<u8>>,
     },
 }
 
 impl DiskEntry {
-    /// The size that counts in the window: its bytes and a flat rate for the rest.
+    /// The size that counts in the window: the bytes and a flat amount for the rest.
     #[must_use]
     pub fn cost(&self) -> u64 {
         const REST_BYTES: u64 = 64;
@@ -136,13 +136,13 @@ impl DiskEntry {
 /// Owner, permissions and age of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileMeta {
-    /// The number of its owner.
+    /// The user id of the owner.
     pub uid: u32,
-    /// The number of its group.
+    /// The group id of the owner.
     pub gid: u32,
-    /// Its permissions, never with a set-id bit.
+    /// The permissions, never with a set-id bit.
     pub mode: u32,
-    /// Time of its last change: seconds since 1970.
+    /// Time of the last change: seconds since 1970.
     pub changed_s: i64,
     /// Nanoseconds beyond `changed_s`.
     pub changed_ns: u32,
@@ -155,11 +155,11 @@ pub struct DiskSum {
     pub inodes: u64,
     /// Bytes of files that were sent, without holes.
     pub bytes: u64,
-    /// Devices, FIFOs and sockets that stay, and what is mounted or belongs to another file system.
+    /// Devices, FIFOs, sockets, mounts and files of other file systems; they are not transferred.
     pub left: u64,
 }
 
-/// An acknowledgement by the node that unpacks: pieces are on its disk. It is sent at the latest when they add up to
+/// An acknowledgement by the unpacking node for pieces on its disk. It is sent at the latest when they add up to
 /// [`crate::limits::DISK_TAKEN_BYTES`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DiskAck {

@@ -1,9 +1,9 @@
 //! A command in a task, with input and output as streams.
 //!
-//! Frames of both directions go over one stream: [`ExecInput`] to the node, after the [`ExecSession`] that opened
-//! it, and [`NodeReply`](super::NodeReply) back. Each side may have [`EXEC_WINDOW_BYTES`] on their way that the
-//! other has not taken, so that a session that stands still holds up nothing else of the connection. The end of
-//! the frames to the node hangs up.
+//! Frames of both directions use one stream: [`ExecInput`] to the node, after the initial [`ExecSession`], and
+//! [`NodeReply`](super::NodeReply) back. Each side may have at most [`EXEC_WINDOW_BYTES`] in flight and unacknowledged.
+//! So a stalled session does not delay other streams of the connection. The end of the frames to the node ends the
+//! session.
 //!
 //! [`EXEC_WINDOW_BYTES`]: crate::limits::EXEC_WINDOW_BYTES
 
@@ -12,14 +12,14 @@ use serde::{Deserialize, Serialize};
 
 use super::LogStream;
 
-/// A command, and the task to run it in.
+/// A command, and the task in which it runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExecSession {
     pub alloc_id: AllocId,
     pub task: String,
     /// Program and arguments; at most [`crate::limits::EXEC_COMMAND_BYTES_MAX`] together.
     pub command: Vec<String>,
-    /// Give it a terminal.
+    /// Whether the command gets a terminal.
     pub tty: bool,
 }
 
@@ -28,13 +28,13 @@ pub struct ExecSession {
 pub enum ExecInput {
     /// Bytes for the command's standard input; at most [`crate::limits::EXEC_CHUNK_BYTES_MAX`].
     Stdin(Vec<u8>),
-    /// Its standard input ends.
+    /// The end of the command's standard input.
     StdinClosed,
     /// The terminal changed its size, in characters.
     Resize { height: u16, width: u16 },
     /// Output was passed on.
     Taken {
-        /// Its [`ExecPiece::cost`], together.
+        /// The total [`ExecPiece::cost`] of that output.
         bytes: u64,
     },
 }
@@ -71,12 +71,12 @@ impl ExecPiece {
     }
 }
 
-/// How a command ended.
+/// The end of a command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExecExit {
-    /// Its exit code; 128 and the signal's number if a signal ended it.
+    /// The exit code of the command; 128 plus the signal's number if a signal ended it.
     pub code: i32,
-    /// The signal that ended it; 0 is none.
+    /// The signal that ended the command; 0 is none.
     pub signal: i32,
     /// A remark of the driver about the end; absent if there is none.
     pub note: Option<String>,

@@ -12,18 +12,18 @@ pub struct AllocHistory {
     pub alloc_id: AllocId,
     /// Time from one look to the next.
     pub step: Duration,
-    /// For how long a point is kept.
+    /// The time for which a point is kept.
     pub kept: Duration,
-    /// Start of the agent's measurements; nothing is known from before.
+    /// Start of the agent's measurements; there are no values from before.
     pub since: Timestamp,
-    /// Its tasks by name, also those that ended since.
+    /// The tasks by name, including those that ended since.
     pub tasks: BTreeMap<String, TaskHistory>,
 }
 
 /// Resources that a task used in the last minutes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskHistory {
-    /// From old to new. There is none for a time in which the task did not run.
+    /// The points, oldest first. There is none for a time in which the task did not run.
     pub points: Vec<HistoryPoint>,
     /// Reasons for values absent from the newest points, or all points: name of the value, or `history`, and the
     /// reason.
@@ -34,15 +34,16 @@ pub struct TaskHistory {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HistoryPoint {
     pub at: Timestamp,
-    /// How long it was: about a step; less for a task that began in it, more after looks that failed.
+    /// The length of the span: about a step. It is shorter for a task that started in it, and longer after failed
+    /// samples.
     pub span: Duration,
     /// CPU time, from eBPF.
     pub cpu: Option<Duration>,
-    /// How long its threads waited for a CPU, together; from eBPF.
+    /// Total time for which the threads waited for a CPU; from eBPF.
     pub run_delay: Option<Duration>,
-    /// Switches away from its threads, from eBPF.
+    /// Context switches away from the threads, from eBPF.
     pub context_switches: Option<u64>,
-    /// How long its quota held it back, from the cgroup; added up over processors.
+    /// Time for which the CPU quota throttled the task, from the cgroup; added up over processors.
     pub throttled: Option<Duration>,
     /// Bytes of memory charged at the end of the span, from the cgroup.
     pub memory_bytes: Option<u64>,
@@ -50,16 +51,16 @@ pub struct HistoryPoint {
     pub net_rx_bytes: Option<u64>,
     /// Bytes sent, from eBPF.
     pub net_tx_bytes: Option<u64>,
-    /// TCP segments that were sent once more because no answer came, from eBPF.
+    /// Retransmitted TCP segments, from eBPF.
     pub tcp_retransmits: Option<u64>,
     /// Bytes read from block devices, from eBPF.
     pub block_read_bytes: Option<u64>,
     /// Bytes written to block devices, from eBPF.
     pub block_write_bytes: Option<u64>,
-    /// Time in which at least one of its threads waited for a CPU, from the cgroup.
+    /// Time in which at least one thread waited for a CPU, from the cgroup.
     pub pressure_cpu: Option<Duration>,
-    /// Time in which at least one of its threads waited for memory, from the cgroup.
+    /// Time in which at least one thread waited for memory, from the cgroup.
     pub pressure_memory: Option<Duration>,
-    /// Time in which at least one of its threads waited for disks, from the cgroup.
+    /// Time in which at least one thread waited for disks, from the cgroup.
     pub pressure_io: Option<Duration>,
 }

@@ -1,5 +1,5 @@
-//! The bytes of the agent protocol, version 1. They are on the wire between releases: a change here
-//! needs a new `frame::AGENT_VERSION`.
+//! The bytes of the agent protocol, version 1. Different releases exchange them, so a change needs a new
+//! `frame::AGENT_VERSION`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -25,7 +25,7 @@ use muster_wire::rpc::{
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// A line of the golden file; `message` reads back from its bytes.
+/// Adds a line to the golden file and checks that `message` reads back from its bytes.
 fn line<T>(golden: &mut String, name: &str, message: &T)
 where
     T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug,
@@ -553,7 +553,7 @@ fn the_agent_protocol_keeps_its_bytes() {
     expect_file!["../../testdata/rpc.v1.txt"].assert_eq(&golden);
 }
 
-/// Bytes of one version never read as something else: every cut of a message is refused.
+/// A truncated message is refused and never reads as another message.
 #[test]
 fn a_cut_message_is_refused() {
     let bytes = frame::encode(&FromAgent::Report {

@@ -1,4 +1,4 @@
-//! The agent protocol as it crosses the wire.
+//! The bytes of the agent protocol.
 
 #[cfg(test)]
 mod golden;

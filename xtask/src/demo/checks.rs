@@ -4,7 +4,7 @@ use std::fmt::Display;
 
 use anyhow::bail;
 
-/// Counts what held and what did not.
+/// Counts the promises that held and those that did not.
 #[derive(Debug, Default)]
 pub(crate) struct CheckCounts {
     held: usize,
@@ -13,7 +13,7 @@ pub(crate) struct CheckCounts {
 }
 
 impl CheckCounts {
-    /// Prints `promise` with what was `found`, and remembers whether it `held`.
+    /// Prints `promise` with the observation `found`, and counts whether it `held`.
     pub(crate) fn holds(&mut self, promise: &str, held: bool, found: &impl Display) {
         if held {
             self.held += 1;
@@ -24,22 +24,22 @@ impl CheckCounts {
         }
     }
 
-    /// Says that `promise` cannot be shown on this machine.
+    /// Prints that `promise` cannot be shown on this machine.
     pub(crate) fn skipped(&mut self, promise: &str, reason: &str) {
         self.skipped += 1;
         println!("  – {promise}: not shown here, {reason}");
     }
 
-    /// Whether anything did not hold.
+    /// Whether any promise did not hold.
     pub(crate) fn failed(&self) -> bool {
         !self.broken.is_empty()
     }
 
-    /// The sum.
+    /// Prints the sum of the checks.
     ///
     /// # Errors
     ///
-    /// When anything did not hold.
+    /// When any promise did not hold.
     pub(crate) fn verdict(&self) -> anyhow::Result<()> {
         println!(
             "\n{} checks held, {} did not, {} could not be shown here",

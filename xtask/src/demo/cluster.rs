@@ -13,12 +13,12 @@ use serde_json::Value;
 use super::{PATIENCE, http};
 use crate::shell;
 
-/// How often a wait looks.
+/// Interval between two checks of a condition.
 const LOOK_EVERY: std::time::Duration = std::time::Duration::from_millis(50);
-/// Lines of a process's log shown when something went wrong.
+/// Lines of a process's log that are shown after a failure.
 const LOG_LINES_MAX: usize = 40;
 
-/// The agent's configuration: what ended stays to be shown, however full this machine's disk is.
+/// The agent's configuration. It keeps finished allocations visible, even if this machine's disk is full.
 const AGENT_CONFIG: &str = "client {
   gc_disk_usage_threshold = 100
   gc_inode_usage_threshold = 100
@@ -38,7 +38,7 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// Starts both as `program`, on free ports, with their data in a directory of their own.
+    /// Starts both processes from `program`, on free ports, with their data in a new directory.
     pub(crate) fn start(program: &Path) -> anyhow::Result<Self> {
         let muster = program.to_owned();
         let dir = tempfile::Builder::new().prefix("muster-demo-").tempdir()?;
@@ -125,17 +125,17 @@ impl Cluster {
         Ok(())
     }
 
-    /// The cluster's directory.
+    /// Returns the cluster's directory.
     pub(crate) fn dir(&self) -> &Path {
         self.dir.path()
     }
 
-    /// The agent's process id; 0 if it does not run.
+    /// Returns the agent's process id, or 0 if the agent does not run.
     pub(crate) fn agent_pid(&self) -> u32 {
         self.agent.as_ref().map_or(0, Child::id)
     }
 
-    /// `kill -9` of the agent.
+    /// Kills the agent with SIGKILL.
     pub(crate) fn kill_agent(&mut self) -> anyhow::Result<()> {
         let mut agent = self.agent.take().context("the agent does not run")?;
         agent.kill()?;
@@ -143,14 +143,14 @@ impl Cluster {
         Ok(())
     }
 
-    /// Remembers what the node said of itself.
+    /// Stores the node's data from its API object.
     pub(crate) fn learn_node(&mut self, node: &Value) -> anyhow::Result<()> {
         ensure!(node["ID"].is_string(), "the node has no id");
         self.node = Some(node.clone());
         Ok(())
     }
 
-    /// The first eight digits of the node's id.
+    /// Returns the first eight digits of the node's id.
     pub(crate) fn node_short(&self) -> Option<String> {
         let id = self.node.as_ref()?["ID"].as_str()?;
         Some(id.chars().take(8).collect())
@@ -162,25 +162,25 @@ impl Cluster {
             .map(str::to_owned)
     }
 
-    /// Whether the agent says that its eBPF programs are loaded.
+    /// Whether the agent reports that its eBPF programs are loaded.
     pub(crate) fn has_ebpf(&self) -> bool {
         self.attribute("ebpf.object")
             .is_some_and(|hash| hash != "absent")
     }
 
-    /// Whether the agent says that it can limit memory.
+    /// Whether the agent reports that it can limit memory.
     pub(crate) fn limits_memory(&self) -> bool {
         self.attribute("cgroup.memory")
             .is_some_and(|mode| mode == "v1" || mode == "v2")
     }
 
-    /// The answer to `GET path`.
+    /// Returns the answer to `GET path`.
     pub(crate) fn get(&self, path: &str) -> anyhow::Result<Value> {
         let body = http::get(&self.address, path)?;
         serde_json::from_str(&body).with_context(|| format!("the answer to GET {path}"))
     }
 
-    /// Allocations of `job` that run and should.
+    /// Returns the allocations of `job` that are running and are desired to run.
     pub(crate) fn running(&self, job: &str) -> anyhow::Result<Vec<Value>> {
         let allocs = self.get(&format!("/v1/job/{job}/allocations"))?;
         let mut running: Vec<Value> = allocs
@@ -203,10 +203,10 @@ impl Cluster {
         command
     }
 
-    /// Shows and runs `muster ARGS`.
+    /// Prints and runs `muster ARGS`.
     pub(crate) fn muster(&self, args: &[&str]) -> anyhow::Result<()> {
         let status = self.muster_any(args)?;
-        // A degraded machine does not stop the demo; `doctor` has reported it.
+        // A degraded machine does not stop the demo, because `doctor` has reported it.
         ensure!(
             status.success() || args.first() == Some(&"doctor"),
             "muster {} ended with {status}",
@@ -215,7 +215,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Shows and runs `muster ARGS`, however it ends.
+    /// Prints and runs `muster ARGS`, and accepts any exit status.
     pub(crate) fn muster_any(&self, args: &[&str]) -> anyhow::Result<std::process::ExitStatus> {
         println!("\n$ muster {}", args.join(" "));
         Ok(self.command(args).status()?)
@@ -226,7 +226,7 @@ impl Cluster {
         shell::capture(&mut self.command(args))
     }
 
-    /// Looks until `look` finds something. Says for what it waited if it does not.
+    /// Calls `look` until it returns a value. After the deadline, the error names the condition.
     pub(crate) fn wait<T>(
         &mut self,
         what: &str,
@@ -244,7 +244,7 @@ impl Cluster {
         }
     }
 
-    /// Ends the agent, what it left running, and the server.
+    /// Stops the agent, the tasks that it left running, and the server.
     pub(crate) fn stop(&mut self) -> anyhow::Result<()> {
         if let Some(agent) = self.agent.take() {
             end(agent, "the agent")?;
@@ -265,7 +265,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Shows the end of both processes' logs.
+    /// Prints the end of both processes' logs.
     pub(crate) fn print_logs(&self) {
         for name in ["server.log", "agent.log"] {
             let text = fs::read_to_string(self.dir().join(name)).unwrap_or_default();
@@ -277,7 +277,7 @@ impl Cluster {
         }
     }
 
-    /// Leaves everything running and says what to try.
+    /// Leaves all processes running and prints commands to try.
     pub(crate) fn keep(self) {
         let cluster = std::mem::ManuallyDrop::new(self);
         let dir = cluster.dir().display();
@@ -294,10 +294,10 @@ impl Cluster {
 }
 
 impl Drop for Cluster {
-    /// Reached with live processes only when something failed.
+    /// Processes are still alive here only after a failure.
     fn drop(&mut self) {
         for child in self.agent.iter_mut().chain([&mut self.server]) {
-            // An error means that it has ended.
+            // An error means that the process has ended.
             drop(child.kill());
             drop(child.wait());
         }
@@ -320,10 +320,11 @@ fn end(mut child: Child, what: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Start time of process `pid`, in ticks since boot: with the id it names one process for ever.
+/// Returns the start time of process `pid`, in ticks since boot. Together with the id it identifies one process
+/// uniquely.
 pub(crate) fn start_ticks(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The second field, the name, may hold blanks and parentheses.
+    // The second field is the name, which may contain blanks and parentheses.
     let (_, rest) = stat.rsplit_once(')')?;
     rest.split_whitespace().nth(19)?.parse().ok()
 }

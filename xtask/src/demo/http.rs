@@ -1,4 +1,5 @@
-//! A client for plain HTTP on this machine. The demo needs no TLS, which is most of what a whole client compiles.
+//! A client for plain HTTP on this machine. The demo needs no TLS, which is most of the compile time of a full
+//! client.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -6,13 +7,13 @@ use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 
-/// How long one read or write may take: an answer of the demo's cluster comes within milliseconds.
+/// The longest time of one read or write. An answer of the demo's cluster comes within milliseconds.
 const IO_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Bytes of an answer. The largest is a list of a few allocations.
+/// The most bytes of an answer. The largest answer is a list of a few allocations.
 const ANSWER_BYTES_MAX: u64 = 16 << 20;
 
-/// The body of the answer to `GET path` from the server at `address`, an IP address with a port.
+/// Returns the body of the answer to `GET path` from the server at `address`, an IP address with a port.
 ///
 /// # Errors
 ///
@@ -36,7 +37,7 @@ fn exchange(address: &str, path: &str) -> anyhow::Result<String> {
     body(&String::from_utf8(answer).context("the answer is not UTF-8")?)
 }
 
-/// The body of a whole answer.
+/// Returns the body of a complete answer.
 fn body(answer: &str) -> anyhow::Result<String> {
     let (head, body) = answer
         .split_once("\r\n\r\n")

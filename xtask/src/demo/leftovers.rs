@@ -4,10 +4,10 @@ use std::fs;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
-/// Folders below a mount point that are searched, to bound a search that meets something strange.
+/// The most folders that are searched below a mount point, so that the search ends in unexpected trees.
 const FOLDERS_MAX: usize = 200_000;
 
-/// Everything left of the node whose id starts with `node`, and of the directory `dir`.
+/// Returns all remains of the node whose id starts with `node`, and of the directory `dir`.
 pub(crate) fn find(node: Option<String>, dir: &Path) -> anyhow::Result<Vec<String>> {
     let mut left = processes(dir)?;
     let mounts = fs::read_to_string("/proc/self/mounts")?;
@@ -38,7 +38,7 @@ pub(crate) fn find(node: Option<String>, dir: &Path) -> anyhow::Result<Vec<Strin
     Ok(left)
 }
 
-/// Processes that name `dir` in their arguments, or whose working directory is in it.
+/// Returns the processes that name `dir` in their arguments, or whose working directory is in it.
 fn processes(dir: &Path) -> anyhow::Result<Vec<String>> {
     let needle = dir.as_os_str().as_encoded_bytes();
     let mut found = Vec::new();
@@ -65,7 +65,7 @@ fn processes(dir: &Path) -> anyhow::Result<Vec<String>> {
     Ok(found)
 }
 
-/// Folders below `root` whose name satisfies `wanted`.
+/// Returns the folders below `root` whose name satisfies `wanted`.
 fn folders(root: &Path, wanted: &dyn Fn(&str) -> bool) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut open = vec![root.to_owned()];
@@ -120,7 +120,7 @@ mod tests {
             .spawn()
             .unwrap();
 
-        // A process that has just been made has no command line for a moment.
+        // A new process has no command line for a moment.
         let left = (0..1_000)
             .map(|_| find(None, dir.path()).unwrap())
             .find(|left| left.len() > 1)

@@ -1,4 +1,4 @@
-//! Artifacts that cargo built: the test binaries and programs, read from cargo's messages.
+//! Artifacts of a cargo build: the test binaries and programs, parsed from cargo's messages.
 
 use std::io::Read as _;
 use std::path::PathBuf;
@@ -9,16 +9,16 @@ use serde::Deserialize;
 
 use super::usage;
 
-/// A program that cargo made.
+/// A program that cargo built.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Artifact {
-    /// The package, `muster-agent`.
+    /// The package, such as `muster-agent`.
     pub(crate) package: String,
     /// The target within it: the name of the library, program or test.
     pub(crate) target: String,
     /// `lib`, `bin`, `test`, …
     pub(crate) kind: String,
-    /// Whether it is a test harness.
+    /// Whether the program is a test harness.
     pub(crate) is_test: bool,
     /// The program.
     pub(crate) executable: PathBuf,
@@ -27,12 +27,12 @@ pub(crate) struct Artifact {
 }
 
 impl Artifact {
-    /// Whether it is a test harness of a library or program: T0, in process.
+    /// Whether the program is a test harness of a library or program. Such tests run in process (T0).
     pub(crate) fn is_unit_test(&self) -> bool {
         self.is_test && self.kind != "test"
     }
 
-    /// The arguments of `cargo test` that run this one alone.
+    /// Returns the arguments of `cargo test` that select only this artifact.
     pub(crate) fn selector(&self) -> String {
         match self.kind.as_str() {
             "bin" => format!("-p {} --bin {}", self.package, self.target),
@@ -75,7 +75,7 @@ struct Profile {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct BuildResult {
     pub(crate) artifacts: Vec<Artifact>,
-    /// Warnings of the compiler about packages of this workspace.
+    /// Compiler warnings about packages of this workspace.
     pub(crate) warnings: usize,
 }
 
@@ -105,7 +105,7 @@ pub(crate) fn build(cargo: &mut Command) -> anyhow::Result<BuildResult> {
     Ok(built)
 }
 
-/// Reads cargo's messages, one JSON object a line, and gives each text of the compiler to `show`. A build script may
+/// Parses cargo's messages, one JSON object per line, and passes each compiler message to `show`. A build script may
 /// print other lines.
 fn parse(messages: &str, show: &mut dyn FnMut(&str)) -> BuildResult {
     let mut built = BuildResult::default();
@@ -137,8 +137,8 @@ fn artifact(message: Message) -> Option<Artifact> {
     })
 }
 
-/// The name in a package id: `path+file:///src/agent#muster-agent@0.1.0`, or
-/// `path+file:///src/muster-agent#0.1.0` where folder and package have the same name.
+/// Returns the name in a package id. An id is `path+file:///src/agent#muster-agent@0.1.0`, or
+/// `path+file:///src/muster-agent#0.1.0` if folder and package have the same name.
 fn package_name(id: &str) -> String {
     let (path, fragment) = id.rsplit_once('#').unwrap_or((id, ""));
     match fragment.split_once('@') {

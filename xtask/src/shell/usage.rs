@@ -12,14 +12,14 @@ thread_local! {
     static CPU: Cell<Duration> = const { Cell::new(Duration::ZERO) };
 }
 
-/// Processor time, user and system, of all programs that this thread has waited for.
+/// Returns the processor time, user and system, of all programs that this thread has waited for.
 ///
-/// It includes the children that those programs waited for. It misses daemons, which init adopts.
+/// It includes the children that those programs waited for. It does not include daemons, which init adopts.
 pub(crate) fn cpu_time() -> Duration {
     CPU.get()
 }
 
-/// Adds `time` to the sum of this thread: work that another thread did for it.
+/// Adds `time` to the sum of this thread, for work that another thread did on its behalf.
 pub(crate) fn add_cpu_time(time: Duration) {
     CPU.set(CPU.get() + time);
 }
@@ -36,7 +36,7 @@ pub(crate) fn wait(child: &mut Child) -> anyhow::Result<ExitStatus> {
     child.wait().context("cannot wait for a program")
 }
 
-/// Waits until `pid` has ended and reads its times, which the kernel keeps until it is reaped.
+/// Waits until `pid` has ended and reads its times, which the kernel keeps until the process is reaped.
 fn time_at_exit(pid: u32) -> Option<Duration> {
     let pid_to_wait = Pid::from_raw(i32::try_from(pid).ok()?);
     let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
@@ -51,7 +51,7 @@ fn time_at_exit(pid: u32) -> Option<Duration> {
     ticks(&stat).map(|ticks| Duration::from_millis(ticks * 1_000 / ticks_per_second.max(1)))
 }
 
-/// The sum of utime, stime, cutime and cstime: fields 14 to 17 of `/proc/PID/stat` (proc(5)).
+/// Returns the sum of utime, stime, cutime and cstime: fields 14 to 17 of `/proc/PID/stat` (proc(5)).
 fn ticks(stat: &str) -> Option<u64> {
     // The second field is a name in parentheses, which may contain blanks and parentheses.
     let (_, after_name) = stat.rsplit_once(") ")?;

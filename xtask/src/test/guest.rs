@@ -1,6 +1,7 @@
-//! The guests of `cargo xtask test`: all of their tests under one kernel, those of the eBPF programs under the others.
+//! The guests of `cargo xtask test`. The first kernel runs all of their tests, and the other kernels run the tests of
+//! the eBPF programs.
 //!
-//! One object has to load on every supported kernel, which only a test under each kernel shows. The other tests of a
+//! One object must load on every supported kernel, which only a test under each kernel shows. The other tests of a
 //! guest depend on our code and on long-lived parts of Linux, so they run once.
 
 use std::collections::VecDeque;
@@ -16,26 +17,26 @@ use crate::shell::artifact::Artifact;
 use crate::shell::usage;
 use crate::vm;
 
-/// The message of a guest's kernel about a processor that does not come back. An emulated one may lose what another
-/// sent it. A fault of our programs shows again when the guest runs again.
+/// The message of a guest's kernel about a stuck processor. An emulated processor may lose a signal that another
+/// one sent. If our programs caused the fault, it appears again when the guest is repeated.
 const STOOD_STILL: &str = "soft lockup";
 
-/// How long a guest may say nothing. Each test says when it begins and ends; all 44 of the binary that takes longest
-/// took three minutes together.
+/// The longest time that a guest may print nothing. Each test prints its begin and its end. All 44 tests of the
+/// slowest binary took three minutes together.
 const SILENCE_MAX: Duration = Duration::from_mins(5);
 
-/// Seconds after which a guest is ended. All of its tests took a third of that beside the tests of the host.
+/// Seconds after which a guest is ended. While the tests of the host ran, all of its tests took a third of that.
 const DEADLINE_SECONDS: u64 = 1_800;
 
-/// The same for a long run, in which it runs every test.
+/// Seconds after which a guest of a long run is ended. Such a guest runs every test.
 const LONG_DEADLINE_SECONDS: u64 = 3 * 3_600;
 
 /// A guest and the run of its tests.
 #[derive(Debug)]
 pub(super) struct Guest {
-    /// The series of its kernel.
+    /// The series of the guest's kernel.
     pub(super) series: &'static str,
-    /// Whether the tests of the eBPF programs were all there was to run.
+    /// Whether the guest only had to run the tests of the eBPF programs.
     pub(super) ebpf: bool,
     pub(super) run: Run,
 }
@@ -49,18 +50,18 @@ impl Guest {
         }
     }
 
-    /// How the report calls it.
+    /// Returns the guest's name in the report.
     pub(super) fn name(&self) -> String {
         format!("T2 guest, Linux {}", self.series)
     }
 
-    /// The command that runs the same again.
+    /// Returns the command that repeats the run of the guest.
     pub(super) fn command(&self) -> String {
         let part = if self.ebpf { " --ebpf" } else { "" };
         format!("{}{part}", self.command_for_one())
     }
 
-    /// The beginning of a command for such a guest.
+    /// Returns the command for such a guest, to which the arguments for one test are added.
     pub(super) fn command_for_one(&self) -> String {
         format!("cargo xtask vm --kernel {}", self.series)
     }
@@ -69,16 +70,17 @@ impl Guest {
 /// The outcome of one attempt with a guest.
 enum Attempt {
     Ran(Run),
-    /// The report says how.
+    /// The attempt failed. The report contains the reason.
     Failed,
-    /// This machine cannot have it; the report says why.
+    /// The guest cannot run on this machine. The report contains the reason.
     Unavailable,
 }
 
-/// T2: all of the guest's tests under the first kernel that can be had, and those of the eBPF programs under the
-/// others. In a long run, all tests run under each. The result is empty where T2 was skipped; the report says why.
+/// Runs T2: all of the guest's tests under the first available kernel, and the tests of the eBPF programs under the
+/// others. In a long run, all tests run under each kernel. The result is empty if T2 was skipped, and the report
+/// contains the reason.
 ///
-/// Calls `beside` once: when the first processor has no guest left, or at once where T2 was skipped.
+/// Calls `beside` once: when the first processor has no guest left, or at once if T2 was skipped.
 pub(super) fn run(
     options: &Options,
     artifacts: &[Artifact],
@@ -130,7 +132,7 @@ pub(super) fn run(
         .collect())
 }
 
-/// The series whose kernels can be had. The report names the others.
+/// Returns the series whose kernels are available. The report names the others.
 fn usable_series(report: &mut Report) -> Vec<&'static str> {
     let is_usable = |series: &&'static str| match vm::prepare_series(series) {
         Ok(()) => true,
@@ -150,14 +152,15 @@ fn usable_series(report: &mut Report) -> Vec<&'static str> {
 /// Test binaries that one virtual machine runs.
 #[derive(Debug)]
 struct GuestShard {
-    /// The index of the guest whose tests these are.
+    /// The index of the guest to which these tests belong.
     guest: usize,
-    /// The name of the part, which tells its log and its step from those of other parts.
+    /// The name of the part, which is also the name of its log and its step.
     name: String,
     binaries: Vec<Artifact>,
 }
 
-/// The parts of all guests, the longest first. The tests of eBPF programs take longer than all others together.
+/// Returns the parts of all guests, the longest first. The tests of the eBPF programs take longer than all others
+/// together.
 fn parts(guests: &[Guest], binaries: &[Artifact]) -> Vec<GuestShard> {
     let mut parts = Vec::new();
     for takes_longest in [true, false] {
@@ -193,7 +196,7 @@ struct ShardContext<'a> {
     timing: &'a Mutex<Timing>,
 }
 
-/// Runs the parts, one for each processor at once: a machine whose processors are emulated takes turns in one thread.
+/// Runs the parts, one per processor at a time. A machine with emulated processors runs all of them in one thread.
 /// The first processor without a part calls `beside`.
 fn run_parts(
     context: &ShardContext<'_>,
@@ -228,7 +231,7 @@ fn run_parts(
     Ok(finished.unwrap_or_else(PoisonError::into_inner))
 }
 
-/// Takes the next part. The lock is free again when this returns.
+/// Takes the next part. The lock is released when this function returns.
 fn pop(queue: &Mutex<VecDeque<GuestShard>>) -> Option<GuestShard> {
     lock(queue).pop_front()
 }
@@ -237,7 +240,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs one part, and once more in another machine if the first one hung.
+/// Runs one part. If the machine hung, runs it once more in another machine.
 fn attempt(
     context: &ShardContext<'_>,
     guest: &Guest,

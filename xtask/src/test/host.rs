@@ -1,6 +1,6 @@
-//! T0 and T1: the test binaries of this machine, [`BINARIES_MAX`] at once.
+//! T0 and T1: the test binaries of this machine, [`BINARIES_MAX`] at a time.
 //!
-//! The longest start first, so that none is left alone at the end.
+//! The longest binaries start first, so that no long binary runs alone at the end.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -13,28 +13,30 @@ use super::timing::{BinaryTime, Timing};
 use crate::shell::artifact::Artifact;
 use crate::shell::{self, usage};
 
-/// Minutes after which one binary is ended when nobody watches. The longest takes nine on two cores; the rest is
-/// for a slow machine.
+/// Minutes after which a binary is ended in an unattended run. The longest binary takes nine minutes on two cores.
+/// The rest is a reserve for slow machines.
 const BINARY_MINUTES_MAX: u32 = 25;
 
-/// The variable that asks tests for all of their repetitions (`cargo xtask test --long`).
+/// The variable that requests all repetitions of tests (`cargo xtask test --long`).
 const LONG_VARIABLE: &str = "MUSTER_TEST_LONG";
 
 /// The variable that names the directory with the built examples, which some tests start.
 const EXAMPLES_VARIABLE: &str = "MUSTER_TEST_EXAMPLES";
 
-/// Binaries that run at once. On two cores a second one was measured to overload both: the tests start agents, whose
-/// eBPF programs the kernel verifies each time, and half of all time was the kernel's. Deadlines of a minute passed.
+/// Binaries that run at once. On two cores, a second binary was measured to overload both. The tests start agents,
+/// whose eBPF programs the kernel verifies each time, and half of all time was spent in the kernel. Deadlines of a
+/// minute passed.
 const BINARIES_MAX: usize = 1;
 
-/// Test threads of a binary: one for each processor of the smallest machine we support.
+/// Test threads of a binary: one for each processor of the smallest supported machine.
 const THREADS: usize = 2;
 
 /// A test binary that takes long.
 struct LongBinary {
     package: &'static str,
     target: &'static str,
-    /// Above [`THREADS`] where tests wait most of their time: for elections, deadlines and processes.
+    /// The test threads of the binary. It is above [`THREADS`] where tests mostly wait for elections, deadlines and
+    /// processes.
     threads: usize,
 }
 
@@ -46,8 +48,8 @@ const fn long_binary(package: &'static str, target: &'static str, threads: usize
     }
 }
 
-/// The binaries that take longest, longest first. Of two processors, `it` of the agent used a third with two threads,
-/// and `it` of the servers 40 %.
+/// The binaries that take longest, longest first. With two threads on two processors, `it` of the agent used a third
+/// of the processor time, and `it` of the servers 40 %.
 const LONGEST: [LongBinary; 7] = [
     long_binary("muster-cli", "cluster", 4),
     long_binary("muster-agent", "it", 6),
@@ -58,7 +60,7 @@ const LONGEST: [LongBinary; 7] = [
     long_binary("muster-agent", "vm", THREADS),
 ];
 
-/// Runs the test binaries among `artifacts`, writes a log for each into `folder` and returns what they did.
+/// Runs the test binaries among `artifacts`, writes a log for each into `folder` and returns the results.
 ///
 /// # Errors
 ///
@@ -69,7 +71,7 @@ pub(super) fn run(
     timing: &Mutex<Timing>,
     long: bool,
 ) -> anyhow::Result<Run> {
-    // Unique: the tests of the simulator are a run of their own.
+    // The file name is unique, because the tests of the simulator are a separate run.
     let skips = tempfile::NamedTempFile::new_in(folder)?;
     let skip_file = skips.path().to_path_buf();
     let logs = folder.join("host");
@@ -106,7 +108,7 @@ pub(super) fn run(
     Ok(run)
 }
 
-/// The test binaries, longest first.
+/// Returns the test binaries, longest first.
 fn in_order(artifacts: &[Artifact]) -> VecDeque<&Artifact> {
     let mut tests: Vec<&Artifact> = artifacts.iter().filter(|one| one.is_test).collect();
     tests.sort_by_key(|artifact| position(artifact).unwrap_or(LONGEST.len()));
@@ -150,7 +152,7 @@ fn run_binary(
     Ok(run)
 }
 
-/// The command that runs the tests of `artifact`, in the folder and with the variables that cargo gives them.
+/// Returns the command that runs the tests of `artifact`, with the folder and the variables that cargo would set.
 fn command(artifact: &Artifact, skip_file: &Path, long: bool) -> Command {
     let threads = position(artifact).map_or(THREADS, |long| LONGEST[long].threads);
     let threads = format!("--test-threads={threads}");
@@ -174,14 +176,15 @@ fn command(artifact: &Artifact, skip_file: &Path, long: bool) -> Command {
     command
 }
 
-/// The directory with the examples that were built with the test binary `executable`, which is in `deps` beside it.
+/// Returns the directory of the examples that were built with the test binary `executable`. It is beside `deps`,
+/// which contains the binary.
 fn examples_dir(executable: &Path) -> Option<PathBuf> {
     let dir = executable.parent()?.with_file_name("examples");
     dir.is_dir().then_some(dir)
 }
 
-/// The binary with a time limit on it and on all that it starts. A terminal has no limit: `timeout` would keep
-/// its interrupt from reaching the tests. A long run has none either.
+/// Returns a command with a time limit on the binary and on all processes that it starts. On a terminal there is no
+/// limit, because `timeout` would keep interrupts from the tests. A long run has no limit either.
 fn bounded(artifact: &Artifact, long: bool) -> Command {
     let watched = std::io::IsTerminal::is_terminal(&std::io::stdout());
     if watched || long || shell::find_program("timeout").is_none() {

@@ -1,7 +1,7 @@
-//! Reading what `cargo test` and libtest print.
+//! Parses the output of `cargo test` and libtest.
 //!
-//! Shown is what somebody waits for: one line for each binary, and all that a failing test has to
-//! say. The whole goes to a log file.
+//! The screen shows one line for each binary and the complete output of failing tests. The log file contains
+//! everything.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -17,12 +17,12 @@ use crate::shell::artifact::Artifact;
 /// The results of one test binary.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct BinaryRun {
-    /// As `cargo test` or the guest names it.
+    /// The name of the binary in the output of `cargo test` or of the guest.
     pub(crate) executable: String,
     pub(crate) passed: usize,
     pub(crate) failed: usize,
     pub(crate) duration: Duration,
-    /// The names of the tests that passed, as libtest sees it: one that was skipped did.
+    /// The names of the tests that passed according to libtest, which includes skipped tests.
     pub(crate) passes: BTreeSet<String>,
     /// The names of the tests that failed.
     pub(crate) failures: Vec<String>,
@@ -30,7 +30,7 @@ pub(crate) struct BinaryRun {
     pub(crate) slow: BTreeSet<String>,
     /// Wall time of each test that ended, by name.
     pub(crate) times: BTreeMap<String, Duration>,
-    /// Whether it said how it went. One that crashed did not.
+    /// Whether the binary printed its result. A crashed binary did not.
     pub(crate) ended: bool,
 }
 
@@ -38,9 +38,9 @@ pub(crate) struct BinaryRun {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Run {
     pub(crate) binaries: Vec<BinaryRun>,
-    /// `name: reason`, one for each test that said it could not run, or is marked `ignore`.
+    /// `name: reason` of each test that reported that it could not run, or that is marked `ignore`.
     pub(crate) skipped: BTreeSet<String>,
-    /// Of these, those marked `ignore`: libtest does not count them among those that passed.
+    /// The skipped tests that are marked `ignore`. libtest does not count them as passed.
     pub(crate) ignored: BTreeSet<String>,
     /// Whether the run as a whole ended with status 0.
     pub(crate) success: bool,
@@ -55,8 +55,7 @@ impl Run {
         self.success &= other.success;
     }
 
-    /// The binaries, each without the tests among those it passed that said they could not run:
-    /// libtest counts a test that returned early as passed.
+    /// Returns the binaries without the tests that were skipped: libtest counts a test that returned early as passed.
     pub(crate) fn binaries_without_skipped(&self) -> Vec<BinaryRun> {
         let mut binaries = self.binaries.clone();
         for skip in self.skipped.difference(&self.ignored) {
@@ -76,7 +75,7 @@ impl Run {
         binaries
     }
 
-    /// Whether the test `name` has passed, or was skipped, which libtest cannot tell apart.
+    /// Whether the test `name` has passed or was skipped. libtest does not distinguish the two.
     pub(crate) fn has(&self, name: &str) -> bool {
         let mut passes = self.binaries.iter().flat_map(|binary| &binary.passes);
         passes.any(|test| is_named(test, name))
@@ -93,7 +92,7 @@ impl Run {
         failures.any(|test| is_named(test, name))
     }
 
-    /// The reason why the test `name` was skipped, by itself or with all of its module.
+    /// Returns the reason why the test `name` was skipped, alone or with its whole module.
     pub(crate) fn why_skipped(&self, name: &str) -> Option<&str> {
         let of_it = |skip: &&String| {
             let skipped = skip_name(skip);
@@ -107,18 +106,18 @@ impl Run {
     }
 }
 
-/// Whether `module` is among the modules of the test `name`.
+/// Whether the test `name` is in the module `module`.
 fn is_in_module(name: &str, module: &str) -> bool {
     let (name, module) = (format!("::{name}"), format!("::{module}::"));
     name.contains(&module)
 }
 
-/// The test's name in a line `name: reason`; a name may have `::` in it.
+/// Returns the test's name in a line `name: reason`. A name may contain `::`.
 fn skip_name(skip: &str) -> &str {
     skip.split_once(": ").map_or(skip, |(name, _)| name)
 }
 
-/// Whether two names mean the same test; either may lack its modules.
+/// Whether two names refer to the same test. Either may lack its modules.
 fn is_named(test: &str, name: &str) -> bool {
     let ends = |long: &str, short: &str| {
         long.strip_suffix(short)
@@ -127,13 +126,13 @@ fn is_named(test: &str, name: &str) -> bool {
     ends(test, name) || ends(name, test)
 }
 
-/// Takes the lines as they come.
+/// A consumer of output lines.
 #[derive(Debug)]
 pub(crate) struct Output {
     log: LineWriter<File>,
     artifacts: Vec<Artifact>,
     parser: Parser,
-    /// Lines to show when the binary has ended: several binaries run at once.
+    /// Lines to show when the binary has ended, because several binaries run at once.
     pending: Vec<String>,
 }
 
@@ -203,7 +202,7 @@ fn binary_line(run: &BinaryRun, artifacts: &[Artifact]) -> String {
     )
 }
 
-/// The artifact that a run's executable is: cargo names it by its path, the guest by
+/// Returns the artifact of a run's executable. cargo names an executable by its path, and the guest by
 /// `/tests/<package>/<target>`.
 pub(crate) fn find<'a>(artifacts: &'a [Artifact], executable: &str) -> Option<&'a Artifact> {
     artifacts
@@ -220,14 +219,15 @@ pub(crate) fn find<'a>(artifacts: &'a [Artifact], executable: &str) -> Option<&'
 enum LineVisibility {
     Shown,
     Hidden,
-    /// A binary has ended: show it in one line.
+    /// The line is the result of a binary and is shown.
     Result,
 }
 
 #[derive(Debug, Default)]
 struct Parser {
     run: Run,
-    /// Between libtest's two `failures:` headers, or the second and the result.
+    /// Whether the parser is within the lines of failures: between libtest's two `failures:` headers, or between the
+    /// second header and the result.
     in_failures: bool,
 }
 
@@ -254,7 +254,7 @@ impl Parser {
             return self.test(test);
         }
         if line == "failures:" {
-            // libtest prints the word twice: before what the tests said, and before their names.
+            // libtest prints the word twice: before the output of the failed tests, and before their names.
             self.in_failures = true;
             if let Some(binary) = self.run.binaries.last_mut() {
                 binary.failures.clear();
@@ -350,8 +350,8 @@ fn split_time(outcome: &str) -> (&str, Option<Duration>) {
     (word, seconds.map(Duration::from_secs_f64))
 }
 
-/// The executable in `Running unittests src/lib.rs (target/debug/deps/x-1)`, in the guest's
-/// `Running /tests/…`, and the crate in `Doc-tests x`.
+/// Returns the executable in `Running unittests src/lib.rs (target/debug/deps/x-1)`, or in the guest's `Running
+/// /tests/…`. Returns the crate in `Doc-tests x`.
 fn running(line: &str) -> Option<String> {
     let line = line.trim_start();
     if let Some(name) = line.strip_prefix("Doc-tests ") {

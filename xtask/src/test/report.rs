@@ -10,12 +10,12 @@ use super::output::{BinaryRun, Run, find};
 use crate::shell;
 use crate::shell::artifact::Artifact;
 
-/// Something that could not run here.
+/// A test or step that could not run on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Skip {
     name: String,
     reason: String,
-    /// The command that would run it; empty when the reason names one.
+    /// The command that would run the test. It is empty if the reason names a command.
     command: String,
 }
 
@@ -28,7 +28,7 @@ impl Skip {
         }
     }
 
-    /// From a test's line `name: reason`.
+    /// Parses a test's line `name: reason`.
     fn of_test(line: &str) -> Self {
         let (name, reason) = line.split_once(": ").unwrap_or((line, "no reason given"));
         let command = if reason.contains("cargo ") {
@@ -44,7 +44,7 @@ impl Skip {
 struct Failure {
     name: String,
     what: String,
-    /// The command that repeats it.
+    /// The command that repeats the failed test or step.
     command: String,
 }
 
@@ -63,7 +63,7 @@ pub(crate) struct Report {
     tiers: Vec<Tier>,
     skips: Vec<Skip>,
     failures: Vec<Failure>,
-    /// Failures outside the tiers: a build, a guest that did not end.
+    /// Failures outside the tiers, such as a build or a guest that did not end.
     failed_steps: usize,
 }
 
@@ -72,7 +72,7 @@ impl Report {
         self.skips.push(skip);
     }
 
-    /// Takes over the rows of `other`.
+    /// Adds the rows of `other`.
     pub(crate) fn merge(&mut self, other: Self) {
         let Self {
             tiers,
@@ -86,7 +86,7 @@ impl Report {
         self.failed_steps += failed_steps;
     }
 
-    /// The simulated cluster: the count of its seeds, or `None` if it failed.
+    /// Adds the simulated cluster: the number of its seeds, or `None` if it failed.
     pub(crate) fn add_simulator(&mut self, seeds: Option<u64>, duration: Duration) {
         let what = seeds.map_or_else(
             || "simulated cluster".to_owned(),
@@ -101,13 +101,13 @@ impl Report {
         });
     }
 
-    /// A step failed.
+    /// Records a failed step.
     pub(crate) fn fail(&mut self, name: &str, what: &str, command: &str) {
         self.failed_steps += 1;
         self.name_failure(name, what, command);
     }
 
-    /// Names a failure that a tier has counted.
+    /// Lists a failure that a tier has already counted.
     pub(crate) fn name_failure(&mut self, name: &str, what: &str, command: &str) {
         self.failures.push(Failure {
             name: name.into(),
@@ -116,7 +116,8 @@ impl Report {
         });
     }
 
-    /// T0 and T1. What a test that also ran in the guest could not do here is the guest's to tell.
+    /// Adds T0 and T1. A test that was skipped here is not listed if the guest ran it too, because the guest then
+    /// reports it.
     pub(crate) fn add_host(&mut self, run: &Run, artifacts: &[Artifact], guest: Option<&Run>) {
         let is_t1 = |binary: &&BinaryRun| {
             find(artifacts, &binary.executable).is_some_and(|artifact| artifact.kind == "test")
@@ -142,7 +143,7 @@ impl Report {
         self.fail_if_unexplained(run, "cargo test --workspace");
     }
 
-    /// T2. A test that was skipped in the guest and has passed on this machine was not skipped.
+    /// Adds T2. A test that was skipped in the guest does not count as skipped if it passed on this machine.
     pub(super) fn add_guest(&mut self, guest: &Guest, host: &Run) {
         let Guest { series, ebpf, run } = guest;
         let binaries = run.binaries_without_skipped();
@@ -168,7 +169,7 @@ impl Report {
         self.fail_if_unexplained(run, &guest.command());
     }
 
-    /// T3.
+    /// Adds the demo (T3).
     pub(crate) fn add_demo(&mut self, passed: bool, duration: Duration) {
         let (passed, failed) = if passed { (1, 0) } else { (0, 1) };
         self.tiers.push(Tier {
@@ -180,7 +181,8 @@ impl Report {
         });
     }
 
-    /// `command` runs the whole binary; `exact` comes between it and the name of one test.
+    /// Lists the failures of `binary`. `command` runs the whole binary; `exact` comes between it and the name of one
+    /// test.
     fn name_failures(&mut self, binary: &BinaryRun, command: &str, exact: &str) {
         for name in &binary.failures {
             self.name_failure(name, "failed", &format!("{command}{exact}{name}"));
@@ -197,7 +199,7 @@ impl Report {
         }
     }
 
-    /// A run that failed without a failing test must not pass.
+    /// Records a failure if the run failed without a failing test.
     fn fail_if_unexplained(&mut self, run: &Run, command: &str) {
         let is_good = |binary: &BinaryRun| binary.ended && binary.failed == 0;
         if !run.success && run.binaries.iter().all(is_good) {
@@ -217,7 +219,7 @@ impl Report {
         self.failed_steps + self.tiers.iter().map(|tier| tier.failed).sum::<usize>()
     }
 
-    /// The summary; its last line is the three counts alone.
+    /// Returns the summary. Its last line contains only the three counts.
     pub(crate) fn summary(&self, folder: &Path) -> String {
         let mut text = String::from("\n");
         for Tier {

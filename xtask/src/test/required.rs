@@ -1,31 +1,31 @@
-//! Tests that must have run: a run of everything without one of them fails, and names it.
+//! Tests that must have run. A run of everything without one of them fails, and names it.
 //!
-//! Most tests may say that they cannot run where something is missing. The tests listed here hold Muster's first
-//! promises. A promise whose test is skipped every day, filtered out, or renamed away is held by no test. A test of
-//! this machine counts wherever it ran, here or in the guest. Those of guests are asked for only when there was a
-//! guest, and then in it.
+//! Most tests may report that they cannot run if a requirement is missing. The tests listed here verify Muster's most
+//! important promises. If such a test is always skipped, filtered out, or renamed, no test verifies its promise. A
+//! test of this machine counts wherever it ran, here or in the guest. Tests of guests are required only if there was
+//! a guest, and then in the guest.
 
 use super::guest::Guest;
 use super::output::Run;
 use super::report::Report;
 use crate::vm;
 
-/// A test, and what it holds.
+/// A required test, and the promise that it verifies.
 #[derive(Clone, Copy, Debug)]
 struct Required {
-    /// With as many of its modules as tell it from others.
+    /// The test's name, with as many modules as are needed to make it unique.
     test: &'static str,
-    /// The promise that only this test holds.
+    /// The promise that only this test verifies.
     holds: &'static str,
     place: TestHost,
 }
 
-/// Where a test runs.
+/// The place where a test must run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TestHost {
     /// On this machine, or in the guest.
     Here,
-    /// In the guest with all of its tests: this machine may be another, with cgroup v1 or another kernel.
+    /// In the guest with all of its tests. This machine may differ, with cgroup v1 or another kernel.
     Guest,
     /// In a guest of each series of kernels.
     EachKernel,
@@ -208,7 +208,7 @@ const REQUIRED: &[Required] = &[
     each_kernel("policy::restarted_agent_keeps_policies_and_sweeps_orphans"),
 ];
 
-/// Has `report` fail for each test that is required and did not run.
+/// Records a failure in `report` for each required test that did not run.
 pub(super) fn check(report: &mut Report, host: &Run, guests: &[Guest]) {
     let seen = TestRuns {
         host,
@@ -225,11 +225,11 @@ pub(super) fn check(report: &mut Report, host: &Run, guests: &[Guest]) {
     }
 }
 
-/// A required test that did not run, and why as far as anybody said.
+/// A required test that did not run, and the reason if it is known.
 #[derive(Debug)]
 struct MissingTest {
     required: Required,
-    /// Of the guest where it did not.
+    /// The kernel series of the guest in which the test did not run.
     series: Option<&'static str>,
     reason: String,
 }
@@ -246,11 +246,11 @@ impl MissingTest {
     }
 }
 
-/// All that ran.
+/// The results of all runs.
 struct TestRuns<'a> {
     host: &'a Run,
     guests: &'a [Guest],
-    /// Of kernels, each of which a guest was to have.
+    /// The kernel series that each need a guest.
     series: &'a [&'static str],
 }
 
@@ -306,7 +306,8 @@ impl TestRuns<'_> {
     }
 }
 
-/// The reason why none of `runs` had the test `name`; `None` if one had it, also if it failed.
+/// Returns the reason why none of `runs` contains the test `name`. Returns `None` if a run contains it, even if it
+/// failed.
 fn why_missing(name: &str, runs: &[&Run]) -> Option<String> {
     if runs.iter().any(|run| run.ran(name) || run.failed(name)) {
         return None;
@@ -368,7 +369,7 @@ mod tests {
         }
     }
 
-    /// The tests of each kernel that are missing when there are two series of kernels.
+    /// Returns the missing tests of each kernel when there are two kernel series.
     fn by_kernel(guests: &[Guest]) -> Vec<(String, String)> {
         let seen = TestRuns {
             host: &run(&["policy::holds"], &[], &[]),
@@ -389,7 +390,7 @@ mod tests {
         assert_eq!(names(&host, Some(&run(&["oom::kills"], &[], &[]))), []);
     }
 
-    /// A kernel that could not be had counts as missing: the programs may not load on it.
+    /// Checks that an unavailable kernel counts as missing, because the programs may not load on it.
     #[test]
     fn each_kernel_is_asked_for_by_its_series() {
         let ran = run(&["policy::holds"], &[], &[]);
@@ -406,7 +407,7 @@ mod tests {
         assert_eq!(by_kernel(&[]), [], "no guest was wanted");
     }
 
-    /// A test that ran here says nothing of the guest.
+    /// Checks that a run on this machine does not replace a run in the guest.
     #[test]
     fn a_guests_test_counts_in_the_guest() {
         let host = run(&["life::goes_on", "oom::kills"], &[], &[]);
@@ -416,7 +417,7 @@ mod tests {
         assert_eq!(missed, [("oom::kills", "no judges".to_owned())]);
     }
 
-    /// Filtered out, renamed, or in a binary that crashed.
+    /// The test was filtered out or renamed, or its binary crashed.
     #[test]
     fn unseen_test_is_named() {
         let missed = names(&run(&["life::goes_by"], &[], &[]), None);
@@ -426,7 +427,7 @@ mod tests {
         assert!(missed[0].1.contains("renamed"), "{missed:?}");
     }
 
-    /// By itself, or with all of its module.
+    /// A test is skipped alone, or with its whole module.
     #[test]
     fn skipped_test_is_listed_with_reason() {
         for skip in [
@@ -473,7 +474,7 @@ mod tests {
         assert!(!summary.contains(", 0 failed,"), "{summary}");
     }
 
-    /// A name that no source has would make every run fail, and is found before that.
+    /// Checks that every required name exists in the sources. Otherwise every complete run would fail.
     #[test]
     fn every_required_test_is_there() {
         let mut sources = String::new();

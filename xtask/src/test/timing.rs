@@ -1,4 +1,4 @@
-//! Where the time of a run went: steps, test binaries, tests, crates.
+//! The durations of a run: steps, test binaries, tests, crates.
 
 use std::cmp::Reverse;
 use std::fmt::Write as _;
@@ -9,17 +9,17 @@ use anyhow::Context;
 
 use crate::shell::{self, usage};
 
-/// Rows of the lists of the slowest.
+/// Rows in each list of the slowest.
 const ROWS: usize = 10;
 
 /// A step of the run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct StepTime {
     name: String,
-    /// When it began, from the start of the run.
+    /// The begin of the step, from the start of the run.
     begun: Duration,
     wall: Duration,
-    /// Processor time, user and system, of the programs that it waited for.
+    /// Processor time, user and system, of the programs that the step waited for.
     cpu: Duration,
 }
 
@@ -28,7 +28,7 @@ struct StepTime {
 pub(crate) struct BinaryTime {
     pub(crate) name: String,
     pub(crate) wall: Duration,
-    /// Processor time, user and system; `None` in a guest, which does not tell.
+    /// Processor time, user and system. It is `None` in a guest, which does not report it.
     pub(crate) cpu: Option<Duration>,
 }
 
@@ -61,7 +61,7 @@ impl Default for Timing {
     }
 }
 
-/// A step that has begun on this thread.
+/// A running step of this thread.
 #[derive(Debug)]
 pub(crate) struct StepTimer {
     name: String,
@@ -70,7 +70,7 @@ pub(crate) struct StepTimer {
 }
 
 impl StepTimer {
-    /// Begins the step `name`, and says so.
+    /// Begins the step `name`, and prints its name.
     pub(crate) fn new(name: &str) -> Self {
         println!("── {name}");
         Self {
@@ -86,7 +86,7 @@ impl StepTimer {
 }
 
 impl Timing {
-    /// Records the end of a step. The caller is the thread that began it.
+    /// Records the end of a step. The caller must be the thread that began it.
     pub(crate) fn end(&mut self, step: StepTimer) {
         let wall = step.elapsed();
         println!("── {} ended after {}", step.name, shell::seconds(wall));
@@ -117,7 +117,7 @@ impl Timing {
         self.crates.extend(crates);
     }
 
-    /// The tables, as text.
+    /// Returns the tables as text.
     pub(crate) fn tables(&self) -> String {
         let mut text = String::new();
         let mut steps: Vec<&StepTime> = self.steps.iter().collect();
@@ -184,14 +184,14 @@ fn row(text: &mut String, line: &str) {
     writeln!(text, "    {line}").expect("a string takes any text");
 }
 
-/// Reads the newest report that `cargo build --timings` left below `target`: the slowest units of it.
+/// Returns the slowest units in the newest report of `cargo build --timings` below `target`.
 pub(crate) fn crates_of_last_build(target: &Path) -> Vec<CrateTime> {
     let report = target.join("cargo-timings/cargo-timing.html");
     let page = std::fs::read_to_string(report).unwrap_or_default();
     parse_units(&page)
 }
 
-/// The units in the page's script: `const UNIT_DATA = [...];`.
+/// Parses the units in the page's script: `const UNIT_DATA = [...];`.
 fn parse_units(page: &str) -> Vec<CrateTime> {
     #[derive(serde::Deserialize)]
     struct Unit {

@@ -1,4 +1,4 @@
-//! The rule about imports: files of a crate that import each other in a circle.
+//! The rule about imports: files of a crate must not import each other in a large circle.
 //!
 //! A file imports another by a path in `use` or in code. A parent that names an item of its child imports it, and so
 //! does a child that names an item of its parent. Items of a crate's root, and tests, do not count.
@@ -21,7 +21,7 @@ pub(crate) fn check(files: &[SourceFile]) -> Vec<Finding> {
     findings.collect()
 }
 
-/// The folder of the crate's modules; `None` if the file is not in one.
+/// Returns the folder of the crate's modules, or `None` if the file is not in one.
 fn root(path: &str) -> Option<&str> {
     const SRC: &str = "/src/";
     let at = path.find(SRC)?;
@@ -67,7 +67,7 @@ fn is_test(file: &SourceFile) -> bool {
     file.tests_from == 1
 }
 
-/// The module of a file in `src`; `None` is the root.
+/// Returns the module of a file in `src`. `None` is the root.
 fn module_path(path: &str) -> Option<ModulePath> {
     match path.strip_suffix(".rs")? {
         "lib" | "main" => None,
@@ -75,7 +75,7 @@ fn module_path(path: &str) -> Option<ModulePath> {
     }
 }
 
-/// The other modules whose items `module` names.
+/// Returns the other modules whose items `module` names.
 fn imports<'a>(
     module: &ModulePath,
     file: &SourceFile,
@@ -86,7 +86,7 @@ fn imports<'a>(
         let Some(mut named) = absolute(module, &path, modules) else {
             continue;
         };
-        // The last names are those of items.
+        // The last names of the path are items, not modules.
         while !named.is_empty() {
             if let Some((found, file)) = modules.get_key_value(&named) {
                 if found != module && !is_test(file) {
@@ -100,7 +100,8 @@ fn imports<'a>(
     imported
 }
 
-/// `path`, which `module` has, from the crate's root; `None` if it is another crate's or a local one.
+/// Resolves `path`, as written in `module`, from the crate's root. Returns `None` if it is a local path or belongs to
+/// another crate.
 fn absolute(
     module: &ModulePath,
     path: &[String],
@@ -130,7 +131,7 @@ fn absolute(
     Some(base)
 }
 
-/// All paths in a file before its tests. A `use` of several items has several.
+/// Returns all paths in a file before its tests. A `use` of several items has several.
 fn paths(file: &SourceFile) -> Vec<Vec<String>> {
     let lines = file.code.lines().take(file.tests_from - 1);
     let code: Vec<&str> = lines.collect();
@@ -157,7 +158,7 @@ fn paths(file: &SourceFile) -> Vec<Vec<String>> {
     found
 }
 
-/// The path at `at`, which is moved behind it.
+/// Returns the path that begins at `at`, and moves `at` behind it.
 fn path(tokens: &[String], at: &mut usize) -> Vec<String> {
     let mut path = Vec::new();
     while let Some(token) = tokens.get(*at)
@@ -177,7 +178,7 @@ fn path(tokens: &[String], at: &mut usize) -> Vec<String> {
     path
 }
 
-/// Adds the paths of the `use` tree at `at`, which are below `prefix`. Returns the place behind it.
+/// Adds the paths of the `use` tree at `at`, which are below `prefix`. Returns the position behind the tree.
 fn use_tree(
     tokens: &[String],
     at: usize,
@@ -185,7 +186,7 @@ fn use_tree(
     found: &mut Vec<Vec<String>>,
 ) -> usize {
     let mut at = at;
-    // A path that begins with `::` is another crate's.
+    // A path that begins with `::` belongs to another crate.
     let is_foreign = prefix.is_empty() && tokens.get(at).is_some_and(|token| token == "::");
     at += usize::from(is_foreign);
     let mut full = prefix.to_vec();
@@ -202,14 +203,14 @@ fn use_tree(
     if !is_foreign {
         found.push(full);
     }
-    // A new name after `as`, or a star.
+    // The remaining tokens are a new name after `as`, or a star.
     while at < tokens.len() && !matches!(tokens[at].as_str(), "," | "}" | ";") {
         at += 1;
     }
     at
 }
 
-/// Words, `::`, and other characters but blanks.
+/// Splits code into words, `::`, and other characters without blanks.
 fn tokens(code: &str) -> Vec<String> {
     let mut tokens: Vec<String> = Vec::new();
     let mut is_in_word = false;
@@ -219,7 +220,7 @@ fn tokens(code: &str) -> Vec<String> {
             Some(last) if is_part && is_in_word => last.push(c),
             Some(last) if c == ':' && last == ":" => last.push(c),
             _ if c.is_whitespace() => {
-                // The next colon is not the second of a pair.
+                // A single colon is not followed by a second one.
                 if tokens.last().is_some_and(|last| last == ":") {
                     tokens.push(" ".to_owned());
                 }
@@ -231,7 +232,7 @@ fn tokens(code: &str) -> Vec<String> {
     tokens
 }
 
-/// Sets of modules of which each imports each other, directly or through others.
+/// Returns the sets of modules in which each module imports every other one, directly or through others.
 fn circles<'a>(
     imports: &BTreeMap<&'a ModulePath, BTreeSet<&'a ModulePath>>,
 ) -> Vec<BTreeSet<&'a ModulePath>> {
@@ -298,7 +299,7 @@ mod tests {
             .collect()
     }
 
-    /// A crate whose `count` files import each the next, and the last one the first.
+    /// Returns the files of a crate in which each of `count` files imports the next, and the last one the first.
     fn ring(count: usize) -> Vec<SourceFile> {
         (0..count)
             .map(|at| {

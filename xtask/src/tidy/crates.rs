@@ -1,7 +1,8 @@
-//! The dependency table: which crate may use which of ours, and which of others never.
+//! The dependency table: the workspace crates that each crate may use, and the external crates that it must never
+//! use.
 //!
-//! Direct dependencies are held against the table; the "never" crates must not be reachable at
-//! all, through normal dependencies. Tests may use the crates of their row and no more.
+//! Direct dependencies are compared with the table. The "never" crates must not be reachable at all through normal
+//! dependencies. Tests may use only the crates of their row.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -11,21 +12,21 @@ use serde::Deserialize;
 use super::finding::Finding;
 use crate::shell;
 
-/// A row of the table. Names are without `muster-`.
+/// A row of the table. Names are without the prefix `muster-`.
 #[derive(Debug)]
 struct CrateRule {
     name: &'static str,
-    /// Crates of ours that it may depend on.
+    /// Workspace crates on which this crate may depend.
     uses: &'static [&'static str],
-    /// Other crates that it must not reach.
+    /// Other crates that this crate must not reach.
     never: &'static [&'static str],
 }
 
-/// Dependencies beyond the row of a crate that only its tests use, with the reason.
+/// Additional dependencies that only a crate's tests use, with the reason.
 const TEST_USES: &[(&str, &str)] = &[
-    // The agent's tests start the real driver as a process of its own.
+    // The agent's tests start the real driver as a separate process.
     ("agent", "driver-native"),
-    // The golden file of the commands is in the bytes of the log.
+    // The golden file of the commands has the encoding of the log.
     ("control-core", "wire"),
 ];
 
@@ -80,7 +81,7 @@ const ROWS: &[CrateRule] = &[
     },
     CrateRule {
         name: "agent-core",
-        // The numbers that eBPF programs and user space share, without either.
+        // This crate contains the numbers that both eBPF programs and user space need. It depends on neither.
         uses: &["domain", "ebpf-common"],
         never: PURE,
     },
@@ -127,7 +128,7 @@ const ROWS: &[CrateRule] = &[
         never: &[],
     },
     CrateRule {
-        // Each target's entry point uses the crate that has the target.
+        // The entry point of each fuzz target uses the crate that contains the target.
         name: "fuzz",
         uses: &["agent-core", "control", "driver", "jobspec", "wire"],
         never: &["aya"],
@@ -149,7 +150,7 @@ const ROWS: &[CrateRule] = &[
     },
 ];
 
-/// The part of `cargo metadata` that is read.
+/// The fields of `cargo metadata` that this module reads.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Metadata {
     packages: Vec<Package>,
@@ -160,7 +161,7 @@ pub(crate) struct Metadata {
 struct Package {
     id: String,
     name: String,
-    /// `None` for a package of this workspace.
+    /// The source is `None` for a package of this workspace.
     source: Option<String>,
     dependencies: Vec<Dependency>,
 }
@@ -193,7 +194,7 @@ struct EdgeKind {
     kind: Option<String>,
 }
 
-/// Asks cargo.
+/// Reads the metadata from cargo.
 ///
 /// # Errors
 ///
@@ -203,7 +204,7 @@ pub(crate) fn metadata() -> anyhow::Result<Metadata> {
     serde_json::from_str(&text).context("cannot understand cargo metadata")
 }
 
-/// Finds the dependencies that break the table.
+/// Finds the dependencies that violate the table.
 pub(crate) fn check(metadata: &Metadata) -> Vec<Finding> {
     let names: BTreeMap<&str, &str> = metadata
         .packages
@@ -263,7 +264,7 @@ pub(crate) fn check(metadata: &Metadata) -> Vec<Finding> {
     findings
 }
 
-/// The shortest way from the package `from` to one named `name`, by normal dependencies.
+/// Returns the shortest path from the package `from` to a package named `name`, through normal dependencies.
 fn way_to<'a>(
     metadata: &'a Metadata,
     names: &BTreeMap<&'a str, &'a str>,

@@ -1,15 +1,16 @@
-//! Rules about the presence of doc comments: public items have one, and fields have none that only repeats the name.
+//! Rules about the presence of doc comments. Public items need one, and fields must not have one that only repeats
+//! the name.
 //!
-//! The lint `missing_docs` asks for a comment on each field as well, which produced hundreds of comments such as
-//! `The node.` on `node_id`.
+//! The lint `missing_docs` requires a comment on each field as well. This produced hundreds of comments such as `The
+//! node.` on `node_id`.
 
 use super::finding::Finding;
 use super::source::SourceFile;
 
-/// A doc comment of so few words on a field or variant says no more than its name and type.
+/// The longest filler: a doc comment of so few words on a field or variant adds nothing to its name and type.
 const FILLER_WORDS_MAX: usize = 3;
 
-/// Words of a short comment that say more than a name does: units and special values.
+/// Words that make a short comment informative: units and special values.
 const UNITS: [&str; 10] = [
     "second", "byte", "mib", "mhz", "percent", "zero", "pages", "ticks", "utc", "octal",
 ];
@@ -22,7 +23,7 @@ const ITEMS: [&str; 8] = [
 /// Folders whose doc comments are help texts of commands or settings.
 const HELP_TEXTS: [&str; 3] = ["cli/", "xtask/", "perf/"];
 
-/// Finds doc comments that say nothing, and public items without any.
+/// Finds filler comments, and public items without a comment.
 pub(crate) fn check(file: &SourceFile) -> Vec<Finding> {
     if !file.is_rust() {
         return Vec::new();
@@ -37,7 +38,7 @@ pub(crate) fn check(file: &SourceFile) -> Vec<Finding> {
     };
     let mut findings = Vec::new();
     let has_help = file.is_in(&HELP_TEXTS);
-    // An expectation of the lint says why items need no comment.
+    // An expectation of the lint states why items need no comment.
     let asks = !file.raw.contains("    missing_docs,\n");
     for (at, line) in code.iter().enumerate() {
         if at + 1 >= file.tests_from {
@@ -65,9 +66,9 @@ pub(crate) fn check(file: &SourceFile) -> Vec<Finding> {
 /// The doc comment of the item at `at`.
 #[derive(Clone, Copy, Debug)]
 struct DocComment<'a> {
-    /// The index of its last line.
+    /// The index of the comment's last line.
     at: usize,
-    /// Its text if it has one line.
+    /// The comment's text if it has one line.
     one_line: Option<&'a str>,
 }
 
@@ -88,7 +89,7 @@ fn comment_before<'a>(raw: &[&'a str], item: usize) -> Option<DocComment<'a>> {
     None
 }
 
-/// Whether the line is an attribute, or ends or continues one of several lines.
+/// Whether the line is an attribute, or belongs to an attribute of several lines.
 fn is_attribute(raw: &[&str], at: usize) -> bool {
     let line = raw[at].trim();
     if line.starts_with("#[") {
@@ -116,7 +117,7 @@ fn is_public_item(line: &str) -> bool {
     let Some(mut rest) = line.trim_start().strip_prefix("pub ") else {
         return false;
     };
-    // A macro's rule takes the comment from its call.
+    // A macro's rule takes the comment from its invocation.
     if rest.contains('$') {
         return false;
     }

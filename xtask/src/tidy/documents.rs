@@ -1,20 +1,20 @@
 //! Rules about Markdown: paths exist, links resolve, sentences are short.
 //!
-//! The rules `doc-path` and `doc-link` hold in [`is_document`]. The rule `doc-sentence` holds in every Markdown file.
-//! The rule `doc-length` holds in the files of [`LINES_MAX`].
+//! The rules `doc-path` and `doc-link` apply to the documents of [`is_document`]. The rule `doc-sentence` applies to
+//! every Markdown file, and the rule `doc-length` to the files of [`LINES_MAX`].
 
 use std::collections::BTreeSet;
 
 use super::finding::Finding;
 use super::source::SourceFile;
 
-/// The longest sentence. A longer one is not understood at first reading.
+/// The most words of a sentence. A longer sentence is hard to understand at first reading.
 const SENTENCE_WORDS_MAX: usize = 35;
 
 /// The most lines of the documents that a newcomer reads first.
 const LINES_MAX: [(&str, usize); 2] = [("ARCHITECTURE.md", 400), ("README.md", 130)];
 
-/// Texts with a full stop that end no sentence.
+/// Texts with a full stop that do not end a sentence.
 const ABBREVIATIONS: [&str; 3] = ["e.g.", "i.e.", "vs."];
 
 /// The files and folders of the tree.
@@ -44,7 +44,7 @@ impl<'a> RepositoryTree<'a> {
         }
     }
 
-    /// Whether a file or folder matches `pattern`, where `*` stands for any part of a name.
+    /// Whether a file or folder matches `pattern`, where `*` matches any part of a name.
     fn has(&self, pattern: &str) -> bool {
         let pattern = pattern.trim_end_matches('/');
         if pattern.contains('*') {
@@ -59,7 +59,7 @@ impl<'a> RepositoryTree<'a> {
     }
 }
 
-/// The findings in all Markdown files of the tree.
+/// Returns the findings in all Markdown files of the tree.
 pub(crate) fn check(files: &[SourceFile]) -> Vec<Finding> {
     let tree = RepositoryTree::new(files);
     files
@@ -120,7 +120,7 @@ fn check_file(file: &SourceFile, tree: &RepositoryTree<'_>) -> Vec<Finding> {
     findings
 }
 
-/// The lines outside fenced code, and those inside, each with its number.
+/// Returns each line with its number and whether it is inside fenced code.
 fn lines(text: &str) -> impl Iterator<Item = (usize, &str, bool)> {
     let mut fenced = false;
     text.lines().enumerate().filter_map(move |(index, line)| {
@@ -132,7 +132,7 @@ fn lines(text: &str) -> impl Iterator<Item = (usize, &str, bool)> {
     })
 }
 
-/// The code of a document: spans in backticks and lines of fenced blocks.
+/// Returns the code of a document: spans in backticks and lines of fenced blocks.
 fn code(text: &str) -> impl Iterator<Item = (usize, &str)> {
     lines(text).flat_map(|(number, line, fenced)| {
         let spans: Vec<(usize, &str)> = if fenced {
@@ -145,7 +145,7 @@ fn code(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// The words of `text` that look like a path of the repository.
+/// Returns the words of `text` that look like a path of the repository.
 fn paths_in<'a>(text: &'a str, tree: &RepositoryTree<'_>) -> Vec<&'a str> {
     text.split_whitespace()
         .map(|word| word.trim_matches(|c| matches!(c, '(' | ')' | ',' | ';' | ':' | '"' | '\'')))
@@ -157,7 +157,7 @@ fn paths_in<'a>(text: &'a str, tree: &RepositoryTree<'_>) -> Vec<&'a str> {
         .collect()
 }
 
-/// The patterns that `path` stands for: without a line number, one for each of `{a,b}`, with `*` for `<name>`.
+/// Returns the patterns for `path`: without a line number, one for each of `{a,b}`, with `*` for `<name>`.
 fn expanded(path: &str) -> Vec<String> {
     let path = match path.rsplit_once(':') {
         Some((file, line)) if line.chars().all(|c| c.is_ascii_digit()) => file,
@@ -202,7 +202,7 @@ fn matches(pattern: &str, path: &str) -> bool {
         .any(|at| matches(rest, &tail[at..]))
 }
 
-/// The targets of links, outside code.
+/// Returns the targets of links outside code.
 fn links(text: &str) -> Vec<(usize, &str)> {
     let mut found = Vec::new();
     for (number, line, fenced) in lines(text) {
@@ -218,7 +218,7 @@ fn links(text: &str) -> Vec<(usize, &str)> {
             }
         }
     }
-    // A link's text may be code, so that the split above cuts it.
+    // The text of a link may be code, which the split above cuts.
     found
 }
 
@@ -242,7 +242,7 @@ fn resolves(file: &SourceFile, target: &str, tree: &RepositoryTree<'_>) -> bool 
         .is_some_and(|file| headings(&file.raw).any(|heading| slug(heading) == anchor))
 }
 
-/// `target` from the folder of `from`; `None` when it leaves the repository.
+/// Resolves `target` from the folder of `from`. Returns `None` if it leaves the repository.
 fn joined(from: &str, target: &str) -> Option<String> {
     let mut names: Vec<&str> = from.split('/').collect();
     names.pop();
@@ -264,7 +264,7 @@ fn headings(text: &str) -> impl Iterator<Item = &str> {
         .map(|(_, line, _)| line.trim_start_matches('#').trim())
 }
 
-/// The anchor that a heading gets.
+/// Returns the anchor of a heading.
 fn slug(heading: &str) -> String {
     heading
         .to_lowercase()
@@ -277,7 +277,7 @@ fn slug(heading: &str) -> String {
         .collect()
 }
 
-/// Every sentence: the line where it begins, and its number of words. A code span is one word.
+/// Returns the first line and the number of words of every sentence. A code span is one word.
 fn sentences(text: &str) -> Vec<(usize, usize)> {
     let mut found = Vec::new();
     let mut open = Sentence::default();
@@ -306,7 +306,7 @@ fn sentences(text: &str) -> Vec<(usize, usize)> {
     found
 }
 
-/// A sentence that is being read.
+/// A sentence that is being parsed.
 #[derive(Debug, Default)]
 struct Sentence {
     line: usize,
@@ -344,7 +344,7 @@ fn begins_item(line: &str) -> bool {
         || numbered.len() < line.len() && numbered.starts_with(". ")
 }
 
-/// The line with `code` in place of each code span and without the targets of links.
+/// Replaces each code span of the line by `code`, and removes the targets of links.
 fn plain(line: &str) -> String {
     let mut text = String::with_capacity(line.len());
     for (index, part) in line.split('`').enumerate() {

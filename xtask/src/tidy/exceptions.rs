@@ -1,8 +1,7 @@
-//! The list of what breaks a rule on purpose. It may only shrink.
+//! The list of deliberate violations of rules. It may only shrink.
 //!
-//! An entry names a rule, a file and how often the file breaks it. When the file breaks it more
-//! often, all of its findings are shown; when less often, the entry is stale and the message says
-//! what to write.
+//! An entry names a rule, a file and the number of violations. If the file has more violations, all of its findings
+//! are shown. If it has fewer, the entry is stale, and the message contains the correct entry.
 
 use std::path::Path;
 
@@ -11,17 +10,17 @@ use serde::Deserialize;
 
 use super::finding::Finding;
 
-/// Where the list is.
+/// The path of the list.
 pub(crate) const PATH: &str = "xtask/tidy-exceptions.toml";
 
-/// One entry.
+/// One entry of the list.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Exception {
     rule: String,
     path: String,
     count: usize,
-    /// Why it stands; read by people.
+    /// The reason for the exception, for human readers.
     #[serde(rename = "reason")]
     _reason: String,
 }
@@ -37,7 +36,7 @@ struct List {
 ///
 /// # Errors
 ///
-/// When it cannot be read, or an entry lacks a field.
+/// When the file cannot be read, or an entry lacks a field.
 pub(crate) fn read(path: &Path) -> anyhow::Result<Vec<Exception>> {
     let text =
         std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -46,7 +45,7 @@ pub(crate) fn read(path: &Path) -> anyhow::Result<Vec<Exception>> {
     Ok(list.exception)
 }
 
-/// The findings that no exception covers, and one for each exception that covers too much.
+/// Returns the findings that no exception covers, and one finding for each exception that covers too many.
 pub(crate) fn apply(list: &[Exception], findings: Vec<Finding>) -> Vec<Finding> {
     let is_of = |exception: &Exception, finding: &Finding| {
         exception.rule == finding.rule && exception.path == finding.path

@@ -1,9 +1,9 @@
-//! A breach of a rule, as every rule of `tidy` returns it.
+//! A violation of a rule, as every rule of `tidy` returns it.
 
-/// Something that breaks a rule.
+/// A violation of a rule.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Finding {
-    /// The file, from the workspace's folder.
+    /// The path of the file, relative to the workspace's folder.
     pub(crate) path: String,
     /// The line, from 1; 0 when the rule is about the file as a whole.
     pub(crate) line: usize,

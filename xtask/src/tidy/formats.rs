@@ -1,8 +1,8 @@
-//! The lock of persisted and sent formats: `formats.lock` in the workspace's folder.
+//! The lock of persisted and transmitted formats: `formats.lock` in the workspace's folder.
 //!
-//! A golden file has a line for each record of a format. The lock has the hash of each line. A line that is in the lock
-//! stays as it is: it is the sample that an old decoder is tested with. A format that changes gets a higher version, and
-//! new lines or a new file. [`lock`] adds those to the lock; it never changes or removes what is there.
+//! A golden file has a line for each record of a format, and the lock has the hash of each line. A locked line must
+//! not change, because it is the sample for tests of old decoders. A format that changes gets a higher version, and
+//! new lines or a new file. [`lock`] adds those to the lock. It never changes or removes existing rows.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -27,10 +27,10 @@ const HEAD: &str = "\
 /// A format that is persisted, or sent between processes of different versions.
 struct Format {
     name: &'static str,
-    /// The file with the constant of the version.
+    /// The file with the version constant.
     source: &'static str,
     constant: &'static str,
-    /// The golden file. With `{}` each version has a file of its own; without, new versions add lines.
+    /// The golden file. With `{}` each version has its own file; otherwise new versions add lines.
     golden: &'static str,
 }
 
@@ -103,7 +103,7 @@ impl Row {
     }
 }
 
-/// The findings of the lock among the files of the tree.
+/// Returns the findings about the lock in the files of the tree.
 pub(crate) fn check(files: &[SourceFile]) -> Vec<Finding> {
     let Some(lock) = text(files, PATH) else {
         return vec![finding(
@@ -115,7 +115,7 @@ pub(crate) fn check(files: &[SourceFile]) -> Vec<Finding> {
     check_locked(&FORMATS, lock, &|path| text(files, path))
 }
 
-/// Adds what is new to the lock.
+/// Adds new lines to the lock.
 ///
 /// # Errors
 ///
@@ -148,7 +148,7 @@ pub(crate) fn lock(root: &Path) -> anyhow::Result<()> {
     std::fs::write(&path, locked(&FORMATS, &read)).context("cannot write formats.lock")
 }
 
-/// Versions of a format are few; a gap ends the search.
+/// Returns the golden files of a format. There are few versions, so a missing one ends the search.
 fn goldens(format: &Format) -> impl Iterator<Item = String> {
     (1..100).map(|version| golden(format, version))
 }
@@ -157,7 +157,7 @@ fn golden(format: &Format, version: u32) -> String {
     format.golden.replace("{}", &version.to_string())
 }
 
-/// The text of a lock for what `read` finds.
+/// Returns the text of a lock for the golden files that `read` finds.
 fn locked<'a>(formats: &[Format], read: &impl Fn(&str) -> Option<&'a str>) -> String {
     let mut text = HEAD.to_owned();
     for row in formats.iter().flat_map(|format| rows(format, read)) {
@@ -173,7 +173,7 @@ fn locked<'a>(formats: &[Format], read: &impl Fn(&str) -> Option<&'a str>) -> St
     text
 }
 
-/// The rows of a format that its golden files ask for.
+/// Returns the rows of a format that its golden files require.
 fn rows<'a>(format: &Format, read: &impl Fn(&str) -> Option<&'a str>) -> Vec<Row> {
     let current = read(format.source).and_then(|source| constant(source, format.constant));
     let mut rows = Vec::new();
@@ -202,7 +202,7 @@ fn rows<'a>(format: &Format, read: &impl Fn(&str) -> Option<&'a str>) -> Vec<Row
     rows
 }
 
-/// The version that a golden line names as its second word, as `v2`; 1 without.
+/// Returns the version in the second word of a golden line, such as `v2`. It is 1 without that word.
 fn line_version(line: &str) -> u32 {
     line.split(' ')
         .nth(1)
@@ -231,7 +231,7 @@ fn check_locked<'a>(
     findings
 }
 
-/// The findings about what the lock says. New lines are not in it yet.
+/// Returns the findings about the rows of the lock. New lines are not in the lock yet.
 fn check_rows<'a>(
     formats: &[Format],
     lock: &str,
@@ -271,7 +271,7 @@ fn check_row<'a>(
         return Some(format!("unknown format `{}`: restore its name", row.format));
     };
     let current = read(format.source).and_then(|source| constant(source, format.constant))?;
-    // Where versions share a file, each record has a version of its own.
+    // If versions share a file, each record has its own version.
     if format.golden.contains("{}") && row.version > current {
         return Some(format!(
             "{} has version {}, but {} in {} is {current}: a version never goes back",
@@ -288,7 +288,7 @@ fn check_row<'a>(
     })
 }
 
-/// The number that the constant `name` has in the Rust file `source`.
+/// Returns the number in the constant `name` of the Rust file `source`.
 fn constant(source: &str, name: &str) -> Option<u32> {
     let declaration = format!("const {name}:");
     let line = source.lines().find(|line| line.contains(&declaration))?;
@@ -339,7 +339,7 @@ mod tests {
     }
 
     impl Tree {
-        /// Version 1, locked.
+        /// Creates a tree with version 1, locked.
         fn new() -> Self {
             let mut tree = Self {
                 files: Vec::new(),
@@ -361,7 +361,7 @@ mod tests {
             found.next().map(|(_, text)| text.as_str())
         }
 
-        /// Messages of the findings.
+        /// Returns the messages of the findings.
         fn check(&self) -> Vec<String> {
             let findings = check_locked(&[STORE], &self.lock, &|path| self.read(path));
             findings
@@ -394,7 +394,7 @@ mod tests {
             found[0].contains("`task` of store.v1.txt was changed"),
             "{found:?}"
         );
-        // Locking anew would hide it.
+        // A new lock would hide the change.
         assert_eq!(tree.check_rows(), 1);
     }
 

@@ -1,16 +1,16 @@
-//! Rules about files: headers, names, sizes, words that do not belong, eBPF's four places.
+//! Rules about files: headers, names, sizes, forbidden words, and the four places of eBPF programs.
 
 use super::finding::Finding;
 use super::source::SourceFile;
 
-/// The largest file in the tree. The lock file is the largest that is written by a program for all
-/// of us, at less than half of this; anything larger is a blob that every clone would carry.
+/// The largest allowed file. The lock file is the largest generated file, with less than half of this size. A larger
+/// file would be a blob that every clone has to carry.
 const FILE_BYTES_MAX: usize = 256 * 1024;
 
-/// Files of `ebpf/programs/src` that are no program: the object's root and what programs share.
+/// Files of `ebpf/programs/src` that are not programs: the root of the object, and code that programs share.
 const NOT_PROGRAMS: [&str; 4] = ["main", "lib", "host", "kernel"];
 
-/// Where each eBPF program has a file, `*` for its stem.
+/// The places in which each eBPF program has a file, with `*` for its stem.
 const STEM_PLACES: [&str; 4] = [
     "ebpf/programs/src/*.rs",
     "ebpf/common/src/*.rs",
@@ -18,8 +18,8 @@ const STEM_PLACES: [&str; 4] = [
     "agent/tests/vm/*.rs",
 ];
 
-/// Words that no file may hold, with what to do. They are put together here so that this file does
-/// not hold them.
+/// Words that no file may contain, each with advice. They are concatenated here so that this file does not contain
+/// them.
 const WORDS: [(&str, &str); 2] = [
     (
         concat!("FIX", "ME"),
@@ -28,17 +28,17 @@ const WORDS: [(&str, &str); 2] = [
     (concat!("X", "XX"), "say what it is in a sentence"),
 ];
 
-/// Beginnings of paths that exist on one developer's machine only.
+/// Prefixes of paths that exist only on one developer's machine.
 const MACHINE_PATHS: [&str; 3] = [
     concat!("/wo", "rk/"),
     concat!("/ro", "ot/."),
     concat!("/ho", "me/"),
 ];
 
-/// The one registry that the lock file may name.
+/// The only registry that the lock file may name.
 const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
-/// Finds the breaches of layout rules in `file`.
+/// Finds the violations of layout rules in `file`.
 pub(crate) fn check_file(file: &SourceFile) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut add = |line: usize, rule: &'static str, message: String| {
@@ -65,7 +65,7 @@ pub(crate) fn check_file(file: &SourceFile) -> Vec<Finding> {
                 "name it after the module and put it beside the folder: `x.rs`, `x/`".into(),
             );
         }
-        // A module's tests are described by the module.
+        // The documentation of a module covers its tests.
         let of_a_module = file.path.ends_with("/tests.rs");
         if file.path.contains("/src/") && !of_a_module && !file.raw.starts_with("//!") {
             add(
@@ -83,7 +83,7 @@ pub(crate) fn check_file(file: &SourceFile) -> Vec<Finding> {
     findings
 }
 
-/// The home of Diego's containers.
+/// The home directory in Diego's containers.
 const CONTAINER_HOME: &str = concat!("/ho", "me/vcap");
 
 fn check_line(path: &str, line: &str, add: &mut dyn FnMut(&'static str, String)) {
@@ -92,7 +92,7 @@ fn check_line(path: &str, line: &str, add: &mut dyn FnMut(&'static str, String))
             add("word", format!("`{word}`: {advice}"));
         }
     }
-    // The home that every container of Diego's has is of no machine.
+    // The home directory in every Diego container does not belong to a developer's machine.
     let of_machines = line.replace(CONTAINER_HOME, "");
     for beginning in MACHINE_PATHS {
         if starts_a_word(&of_machines, beginning) {
@@ -116,14 +116,14 @@ fn has_word(line: &str, word: &str) -> bool {
         .any(|(at, _)| !line[..at].ends_with(part) && !line[at + word.len()..].starts_with(part))
 }
 
-/// Whether a path in `line` begins so: not the middle of a longer path.
+/// Whether a path in `line` begins with `beginning`. The middle of a longer path does not count.
 fn starts_a_word(line: &str, beginning: &str) -> bool {
     let middle = |c: char| c.is_alphanumeric() || "._-}*)>".contains(c);
     line.match_indices(beginning)
         .any(|(at, _)| !line[..at].ends_with(middle))
 }
 
-/// The places where an eBPF program of `paths` lacks its file.
+/// Returns the places where an eBPF program of `paths` lacks its file.
 pub(crate) fn check_stems(paths: &[&str]) -> Vec<Finding> {
     let stems = paths.iter().filter_map(|path| {
         let stem = path

@@ -3,7 +3,7 @@
 use super::finding::Finding;
 use super::source::SourceFile;
 
-/// Names that do not say which fields a type has: pronouns, verbs as nouns, adverbs and metaphors.
+/// Names that do not describe the fields of a type: pronouns, verbs as nouns, adverbs and metaphors.
 const BANNED_TYPES: [&str; 52] = [
     "Absence", "After", "Ahead", "Around", "Aside", "Asker", "Beats", "Behind", "Beside", "Book",
     "Came", "Carried", "Crowd", "Dice", "Door", "Earlier", "Felt", "Fence", "Flavour", "Flight",
@@ -13,7 +13,7 @@ const BANNED_TYPES: [&str; 52] = [
     "Weather",
 ];
 
-/// Names of functions that do not say what is done, or to which object.
+/// Names of functions that do not describe the action or its object.
 const BANNED_FUNCTIONS: [&str; 11] = [
     "from_word",
     "hear",
@@ -28,10 +28,10 @@ const BANNED_FUNCTIONS: [&str; 11] = [
     "told",
 ];
 
-/// Names of variables that do not say which value they hold.
+/// Names of variables that do not describe their value.
 const BANNED_VARIABLES: [&str; 4] = ["heard", "said", "told", "untold"];
 
-/// Words in the name of a test that stand for its subject instead of naming it.
+/// Words in the name of a test that replace its subject instead of naming it.
 const BANNED_TEST_WORDS: [&str; 3] = ["what", "who", "whoever"];
 
 /// The most words in the name of a test.
@@ -84,7 +84,7 @@ pub(crate) fn check(file: &SourceFile) -> Vec<Finding> {
             }
         }
         let line = line.trim();
-        // Further attributes may stand between that of the test and its function.
+        // Further attributes may come between the test attribute and its function.
         is_test =
             is_test_attribute(line) || (is_test && (line.starts_with("#[") || line.is_empty()));
     }
@@ -97,19 +97,19 @@ fn is_test_attribute(line: &str) -> bool {
         .any(|attribute| line.starts_with(attribute))
 }
 
-/// The name of the variable that the line binds.
+/// Returns the name of the variable that the line binds.
 fn variable(line: &str) -> Option<&str> {
     let bound = line.trim_start().strip_prefix("let ")?;
     identifier(bound.strip_prefix("mut ").unwrap_or(bound))
 }
 
-/// The identifier with which `text` begins.
+/// Returns the identifier at the beginning of `text`.
 fn identifier(text: &str) -> Option<&str> {
     let end = text.find(|next: char| !next.is_alphanumeric() && next != '_');
     Some(&text[..end.unwrap_or(text.len())]).filter(|name| !name.is_empty())
 }
 
-/// The name that the line defines after one of `keywords`.
+/// Returns the name that the line defines after one of `keywords`.
 fn defined<'a>(line: &'a str, keywords: &[&str]) -> Option<&'a str> {
     let mut words = line.split_whitespace().skip_while(|word| {
         word.starts_with("pub") || matches!(*word, "async" | "const" | "unsafe" | "in")

@@ -3,10 +3,10 @@
 use super::finding::Finding;
 use super::source::SourceFile;
 
-/// Words that begin a clause without a noun. A doc comment names its subject.
+/// Words that begin a clause without a noun. A doc comment must name its subject.
 const HEADLESS: [&str; 5] = ["What", "Who", "Whoever", "Whatever", "Since when"];
 
-/// An idiom that readers of messages stumble over: `x is no y`.
+/// An idiom that is hard to read in a message: `x is no y`.
 const IS_NO: &str = concat!(" is", " no ");
 
 /// Finds doc lines that begin without a subject, and messages with [`IS_NO`].
@@ -39,7 +39,7 @@ pub(crate) fn check(file: &SourceFile) -> Vec<Finding> {
     headless.chain(negated).collect()
 }
 
-/// The headless word that the line begins with, if it is a line of a doc comment.
+/// Returns the headless word at the beginning of the line, if it is a line of a doc comment.
 fn headless(line: &str) -> Option<&'static str> {
     let line = line.trim_start();
     let text = line

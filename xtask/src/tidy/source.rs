@@ -1,11 +1,11 @@
-//! A file as the rules see it: its text, and the same text without what is not code.
+//! A file as input of the rules: its text, and copies of the text in which comments or literals are blank.
 
 /// A file of the tree. The three views have the same lines.
 #[derive(Debug)]
 pub(crate) struct SourceFile {
-    /// From the workspace's folder, with `/`.
+    /// The path relative to the workspace's folder, with `/`.
     pub(crate) path: String,
-    /// Its length in bytes.
+    /// The length of the file in bytes.
     pub(crate) size: usize,
     /// The text of the file; empty when it is not UTF-8.
     pub(crate) raw: String,
@@ -13,7 +13,7 @@ pub(crate) struct SourceFile {
     pub(crate) uncommented: String,
     /// Rust only: comments, strings and characters are blank.
     pub(crate) code: String,
-    /// The line, from 1, at which the file's own tests begin.
+    /// The line, from 1, at which the tests in the file begin.
     pub(crate) tests_from: usize,
 }
 
@@ -44,8 +44,8 @@ impl SourceFile {
         is_rust(&self.path)
     }
 
-    /// Whether the path begins with one of `prefixes`. `agent/src/ring` stands for `ring.rs` and
-    /// for all of `ring/`.
+    /// Whether the path begins with one of `prefixes`. The prefix `agent/src/ring` covers `ring.rs` and all of
+    /// `ring/`.
     pub(crate) fn is_in(&self, prefixes: &[&str]) -> bool {
         prefixes.iter().any(|prefix| is_under(&self.path, prefix))
     }
@@ -73,7 +73,7 @@ fn is_test_path(path: &str) -> bool {
         || path.ends_with("/fixture.rs")
 }
 
-/// Tests stand last in a file, so they begin at the attribute before `mod tests {`.
+/// Returns the first line of the tests. They come last in a file and begin at the attribute before `mod tests {`.
 fn tests_from(code: &str) -> usize {
     let lines: Vec<&str> = code.lines().collect();
     let opens = |line: &&str| line.starts_with("mod tests {");
@@ -83,7 +83,7 @@ fn tests_from(code: &str) -> usize {
     }
 }
 
-/// `source` without comments, and without comments, strings and characters.
+/// Returns `source` without comments, and without comments, strings and characters.
 fn blank(source: &str) -> (String, String) {
     let chars: Vec<char> = source.chars().collect();
     let mut uncommented = String::with_capacity(source.len());
@@ -121,7 +121,7 @@ struct SourcePiece {
     end: usize,
 }
 
-/// The piece that begins at `at`: a comment, a literal, a word, or one character.
+/// Returns the piece that begins at `at`: a comment, a literal, a word, or one character.
 fn piece(chars: &[char], at: usize) -> SourcePiece {
     let rest = &chars[at..];
     let (kind, length) = match rest {
@@ -156,7 +156,7 @@ fn length_until(chars: &[char], stop: impl Fn(char) -> bool) -> usize {
     chars.iter().position(|c| stop(*c)).unwrap_or(chars.len())
 }
 
-/// The length of a block comment; they nest.
+/// Returns the length of a block comment. Block comments nest.
 fn block_comment(chars: &[char]) -> usize {
     let mut depth = 0;
     let mut at = 0;
@@ -173,7 +173,7 @@ fn block_comment(chars: &[char]) -> usize {
     at
 }
 
-/// The length of a string in which a backslash hides the next character.
+/// Returns the length of a string in which a backslash escapes the next character.
 fn quoted(chars: &[char]) -> usize {
     let mut at = 1;
     while at < chars.len() {
@@ -186,7 +186,7 @@ fn quoted(chars: &[char]) -> usize {
     chars.len()
 }
 
-/// The length of a raw string after its prefix, hashes and quotes included.
+/// Returns the length of a raw string after its prefix, including hashes and quotes.
 fn raw_string(prefix: &[char], chars: &[char]) -> Option<usize> {
     if !matches!(prefix, ['r'] | ['b' | 'c', 'r']) {
         return None;

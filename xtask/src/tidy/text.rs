@@ -1,4 +1,4 @@
-//! Rules about a line of Rust: what may stand only in its room.
+//! Rules about a line of Rust: patterns that may occur only in certain paths.
 
 use super::finding::Finding;
 use super::source::{SourceFile, is_word};
@@ -6,33 +6,33 @@ use super::source::{SourceFile, is_word};
 /// The pattern that a rule looks for.
 #[derive(Clone, Copy, Debug)]
 enum Pattern {
-    /// A text outside comments; strings count.
+    /// A text outside comments, including strings.
     Text(&'static str),
     /// A path or word of the code, not part of a longer word.
     Word(&'static str),
-    /// A use of the crate: `name::…` or `use name`, unless the file has a module of that name.
+    /// A use of the crate, `name::…` or `use name`, unless the file has a module of that name.
     Crate(&'static str),
-    /// A call of a function of that name whose first argument is a number.
+    /// A call of a function of this name with a number as its first argument.
     BareNumber(&'static str),
 }
 
-/// A rule: where it looks, what it looks for, what the finding says.
+/// A rule: its paths, its patterns, and the advice in its findings.
 #[derive(Debug)]
 struct Rule {
     name: &'static str,
     patterns: &'static [Pattern],
-    /// The paths it is about; empty for all.
+    /// The paths to which the rule applies. If it is empty, the rule applies to all.
     only: &'static [&'static str],
-    /// The paths it is not about.
+    /// The paths in which the patterns are allowed.
     rooms: &'static [&'static str],
-    /// Whether it holds in tests too.
+    /// Whether the rule also applies to tests.
     tests: bool,
     advice: &'static str,
 }
 
 const CORES: &[&str] = &["control/core/src/", "agent/core/src/"];
 
-/// Calls that look a file up by its path, and follow links on the way.
+/// Calls that open a file by its path and follow symbolic links.
 const BY_PATH: &[Pattern] = &[
     Pattern::Word("File::create"),
     Pattern::Word("File::open"),
@@ -47,7 +47,7 @@ const BY_PATH: &[Pattern] = &[
     Pattern::Word("fs::write"),
 ];
 
-/// Where files are handled that tasks wrote, or that are put where tasks can write.
+/// Paths of code that handles files written by tasks, or that writes files where tasks can write.
 const TASK_PATHS: &[&str] = &[
     "agent/src/storage/disk/",
     "agent/src/storage/migrate/",
@@ -68,10 +68,10 @@ const RULES: &[Rule] = &[
         rooms: &[
             "agent/src/resources/cgroup",
             "agent/tests/vm",
-            // What a task sees in its own root.
+            // This file describes the root that a task sees.
             "driver-native/src/isolation/view",
             "driver-native/tests/isolation/probe",
-            // Where crun and runc look, whatever is there.
+            // crun and runc look for cgroups at a fixed path.
             "perf/src/subject/task_start/oci",
             "xtask/src/vm",
             "xtask/src/tidy",
@@ -91,7 +91,11 @@ const RULES: &[Rule] = &[
         name: "openraft-room",
         patterns: &[Pattern::Crate("openraft")],
         only: &[],
-        rooms: &["control/src/raft", "control/tests/", "perf/src/raft_commit"],
+        rooms: &[
+            "control/src/raft",
+            "control/tests/",
+            "perf/src/subject/raft_commit",
+        ],
         tests: true,
         advice: "openraft types stay in control/src/raft: return a type of ours from there",
     },
@@ -99,7 +103,7 @@ const RULES: &[Rule] = &[
         name: "ring-room",
         patterns: &[Pattern::Crate("io_uring"), Pattern::Crate("tokio_uring")],
         only: &[],
-        // The last two are tasks that try it.
+        // The last two entries are test tasks that try to break this rule.
         rooms: &[
             "agent/src/ring",
             "perf/",
@@ -119,9 +123,9 @@ const RULES: &[Rule] = &[
         only: &[],
         rooms: &[
             "driver/src/beneath",
-            // Which calls a task may make, by number.
+            // This file lists the allowed system calls by number.
             "driver-native/src/isolation/seccomp",
-            // What a task tries.
+            // This test task tries forbidden calls.
             "driver-native/tests/isolation/probe",
         ],
         tests: true,
@@ -132,12 +136,12 @@ const RULES: &[Rule] = &[
         patterns: BY_PATH,
         only: TASK_PATHS,
         rooms: &[
-            // Namespaces, devices and the machine's own files, which no task can reach.
+            // These files handle namespaces, devices and the machine's own files, which no task can access.
             "driver-native/src/isolation/capabilities",
             "driver-native/src/isolation/mounts",
             "driver-native/src/isolation/template",
             "driver-native/src/isolation/view",
-            // Certificates that the operator names.
+            // The operator names the certificates.
             "driver-native/src/transfer/http",
         ],
         tests: false,
@@ -210,7 +214,7 @@ const RULES: &[Rule] = &[
         only: &["cli/src/"],
         rooms: &[
             "cli/src/doctor.rs",
-            // Looks into a snapshot's file when no server runs.
+            // The command reads the file of a snapshot while no server runs.
             "cli/src/operator/inspect.rs",
             "cli/src/serve.rs",
             "cli/src/serve/",
@@ -231,7 +235,7 @@ const RULES: &[Rule] = &[
     },
 ];
 
-/// Finds the breaches of text rules in `file`.
+/// Finds the violations of text rules in `file`.
 pub(crate) fn check(file: &SourceFile) -> Vec<Finding> {
     if !file.is_rust() {
         return Vec::new();
@@ -285,7 +289,7 @@ fn find(line: &str, pattern: Pattern) -> Option<&str> {
             .find(|at| is_crate_use(&line[..*at], &line[at + name.len()..]))
             .map(|at| &line[at..at + name.len()]),
         Pattern::BareNumber(name) => line.match_indices(name).find_map(|(at, _)| {
-            // A watch has one value, not a queue.
+            // A watch channel holds one value and is not a queue.
             if line[..at].ends_with("watch::") {
                 return None;
             }
@@ -298,7 +302,7 @@ fn find(line: &str, pattern: Pattern) -> Option<&str> {
     }
 }
 
-/// Where `word` stands in `line`, not as a part of a longer word.
+/// Returns the positions of `word` in `line` where it is not part of a longer word.
 fn words<'a>(line: &'a str, word: &'a str) -> impl Iterator<Item = usize> {
     line.match_indices(word)
         .map(|(at, _)| at)
@@ -310,7 +314,7 @@ fn words<'a>(line: &'a str, word: &'a str) -> impl Iterator<Item = usize> {
 fn is_crate_use(before: &str, after: &str) -> bool {
     let before = before.trim_end();
     if before.ends_with("::") {
-        // `::aya::…` is the crate as well; `crate::x::aya` is not.
+        // `::aya::…` names the crate as well, but `crate::x::aya` does not.
         return !before.trim_end_matches("::").ends_with(is_word) && after.starts_with("::");
     }
     after.starts_with("::") || before.ends_with("use") || before.ends_with("extern crate")
@@ -320,7 +324,7 @@ fn has_module(code: &str, name: &str) -> bool {
     words(code, name).any(|at| code[..at].trim_end().ends_with("mod"))
 }
 
-/// Where the first argument begins after a function's name: past `::<…>` and `(`.
+/// Returns the position of the first argument after a function's name: past `::<…>` and `(`.
 fn first_argument(line: &str, name_end: usize) -> Option<usize> {
     let mut rest = &line[name_end..];
     if let Some(generics) = rest.strip_prefix("::<") {

@@ -1,8 +1,8 @@
-//! The rules of `deny.toml` for crates of others, as far as they need no database: licences, sources, banned crates,
+//! The rules of `deny.toml` for third-party crates that need no database: licences, sources, banned crates,
 //! wildcards, and crates in more than one version.
 //!
-//! `cargo deny` reads the same file and also knows advisories, but takes minutes to build and a network to be useful.
-//! A setting that is not read here is an error, so that no rule is without effect.
+//! `cargo deny` reads the same file and also knows advisories. It takes minutes to build, and needs a network to be
+//! useful. A setting that this module does not read is an error, so that no rule is without effect.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,12 +20,12 @@ const RULE: &str = "third-party";
 /// The crate registry, as cargo names it in its metadata.
 const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
-/// `deny.toml`.
+/// The contents of `deny.toml`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Rules {
     graph: GraphRules,
-    /// For `cargo deny` alone.
+    /// Settings that only `cargo deny` reads.
     #[serde(rename = "advisories")]
     _advisories: IgnoredAny,
     bans: BanRules,
@@ -50,14 +50,14 @@ struct BanRules {
     skip: Vec<SkippedVersion>,
 }
 
-/// The one value that is implemented.
+/// The only value that this module supports.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Deny {
     Deny,
 }
 
-/// The one value that is implemented.
+/// The only value that this module supports.
 #[derive(Debug, Deserialize)]
 #[serde(try_from = "bool")]
 struct True;
@@ -74,13 +74,13 @@ impl TryFrom<bool> for True {
 #[serde(deny_unknown_fields)]
 struct BannedCrate {
     name: String,
-    /// All versions if it is missing.
+    /// The affected versions. A missing requirement matches all versions.
     #[serde(default)]
     version: VersionReq,
     reason: String,
 }
 
-/// A version that may stand beside another one.
+/// A version that may exist together with another one.
 #[derive(Debug, Deserialize)]
 #[serde(try_from = "RawSkippedVersion")]
 struct SkippedVersion {
@@ -91,10 +91,10 @@ struct SkippedVersion {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawSkippedVersion {
-    /// `NAME@VERSION`.
+    /// The crate and its version as `NAME@VERSION`.
     #[serde(rename = "crate")]
     spec: String,
-    /// For readers; required.
+    /// The reason, which is required and only for readers.
     #[serde(rename = "reason")]
     _reason: String,
 }
@@ -158,7 +158,7 @@ impl TryFrom<String> for Licence {
     }
 }
 
-/// The part of `cargo metadata` that is read.
+/// The fields of `cargo metadata` that this module reads.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Metadata {
     packages: Vec<Package>,
@@ -171,7 +171,7 @@ struct Package {
     name: String,
     version: Version,
     license: Option<String>,
-    /// `None` for a package of this workspace.
+    /// The source is `None` for a package of this workspace.
     source: Option<String>,
     dependencies: Vec<Dependency>,
 }
@@ -198,14 +198,14 @@ struct Node {
 ///
 /// # Errors
 ///
-/// When it cannot be read, or has a setting that is not implemented.
+/// When it cannot be read, or has a setting that is not supported.
 pub(crate) fn rules() -> anyhow::Result<Rules> {
     let path = shell::root().join(RULES_PATH);
     let text = std::fs::read_to_string(&path).context("cannot read deny.toml")?;
     toml::from_str(&text).context("invalid deny.toml")
 }
 
-/// Asks cargo for the crates that are built on the targets of `rules`.
+/// Reads from cargo the crates that are built on the targets of `rules`.
 ///
 /// # Errors
 ///
@@ -220,7 +220,7 @@ pub(crate) fn metadata(rules: &Rules) -> anyhow::Result<Metadata> {
     serde_json::from_str(&text).context("cannot understand cargo metadata")
 }
 
-/// Finds the crates that break the rules, and the rules that no crate needs.
+/// Finds the crates that violate the rules, and the rules that match no crate.
 pub(crate) fn check(rules: &Rules, metadata: &Metadata) -> Vec<Finding> {
     let used: BTreeSet<&str> = metadata
         .resolve
@@ -325,7 +325,8 @@ fn check_wildcards<'a>(
         })
 }
 
-/// Two versions of a crate are an error, unless all but one are listed. So is a listed version that is not there.
+/// Checks that a crate has one version, unless all others are listed. A listed version that does not exist is an
+/// error too.
 fn check_versions(rules: &BanRules, packages: &[&Package]) -> Vec<String> {
     let Deny::Deny = rules.multiple_versions;
     let mut versions: BTreeMap<&str, BTreeSet<&Version>> = BTreeMap::new();
@@ -394,7 +395,8 @@ mod tests {
         exceptions = [{ allow = ["NCSA"], crate = "fuzzer" }]
     "#;
 
-    /// The findings about packages, each given as `NAME VERSION LICENCE`; the version 1.0.0 of `old` is allowed.
+    /// Returns the findings about packages, each given as `NAME VERSION LICENCE`. The version 1.0.0 of `old` is
+    /// allowed.
     fn check_packages(packages: &[&str]) -> Vec<String> {
         let both_old = ["old 1.0.0 MIT", "old 2.0.0 MIT"];
         let packages: Vec<_> = packages

@@ -1,8 +1,8 @@
-//! Writing an archive in the format that the kernel unpacks as its first file system.
+//! Writes an archive in the format that the kernel unpacks as its first file system.
 //!
-//! The format is cpio "newc": for each file a header of 110 hexadecimal digits, the name, the
-//! content, both padded to four bytes (kernel: Documentation/driver-api/early-userspace/
-//! buffer-format.rst). Owner and time are 0, so that equal content makes an equal archive.
+//! The format is cpio "newc" (kernel: Documentation/driver-api/early-userspace/buffer-format.rst). For each file it
+//! has a header of 110 hexadecimal digits, the name and the content. Name and content are padded to four bytes. Owner
+//! and time are 0, so that equal content makes an equal archive.
 
 use std::io::{self, Write};
 
@@ -11,7 +11,7 @@ const TRAILER: &str = "TRAILER!!!";
 const TYPE_DIRECTORY: u32 = 0o040_000;
 const TYPE_FILE: u32 = 0o100_000;
 
-/// An archive being written. Folders come before what is in them.
+/// An archive that is being written. A folder must be added before its entries.
 #[derive(Debug)]
 pub(crate) struct Archive<W> {
     output: W,
@@ -46,7 +46,8 @@ impl<W: Write> Archive<W> {
         let name_size = u32::try_from(path.len() + 1).map_err(too_large)?;
         self.entries += 1;
         let links = 1;
-        // Number, mode, owner, group, links, time, size, device, device of a node, name, checksum.
+        // The fields are: inode number, mode, owner, group, links, time, size, device, device of a node, name length,
+        // checksum.
         let fields = [
             self.entries,
             mode,
@@ -84,7 +85,7 @@ impl<W: Write> Archive<W> {
 mod tests {
     use super::*;
 
-    /// 110 digits and `etc` with its end make 114, padded to 116.
+    /// 110 digits and `etc` with its terminator make 114, padded to 116.
     #[test]
     fn header_and_content_are_padded_to_four() {
         let mut bytes = Vec::new();

@@ -1,4 +1,5 @@
-//! The guest's file system: busybox and a few more programs, our binaries, the libraries they need, modules, a command.
+//! The guest's file system: busybox and a few more programs, our binaries, the libraries they need, modules, a
+//! command.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -17,23 +18,24 @@ use crate::shell::artifact::Artifact;
 
 const INIT: &str = include_str!("init.sh");
 
-/// Where the eBPF object is in the guest. `init.sh` names it to all programs.
+/// The path of the eBPF object in the guest. `init.sh` passes it to all programs.
 const OBJECT: &str = "usr/lib/muster/muster-ebpf.o";
 
-/// Empty folders: what the first process mounts on, and what programs expect.
+/// Empty folders: mount points of the first process, and folders that programs expect.
 const DIRECTORIES: [&str; 12] = [
     "bin", "dev", "etc", "mnt", "proc", "root", "run", "sys", "tmp", "tests", "usr/bin", "var/tmp",
 ];
 
-/// Programs of this machine that tests of file systems, limits and networks start; without one they say that they cannot
-/// run. One takes the place of busybox's of that name.
+/// Programs of this machine that tests of file systems, limits and networks start. Tests without their program report
+/// that they cannot run. A program replaces busybox's program of the same name.
 const PROGRAMS: [&str; 4] = ["mkfs.ext4", "chattr", "stress-ng", "ip"];
 
-/// The test that takes judges along, and which. The engine of the third needs Python, which is not here.
+/// The test that uses the external audit tools, and the included tools. The third tool's engine needs Python, which
+/// the guest lacks.
 const JUDGED: &str = "isolation";
 const JUDGES: [&str; 3] = ["runtimetest", "procenv", "cepheus-enum.sh"];
 
-/// Small files in `/etc`. `nobody` is the user that tests drop their rights to.
+/// Small files in `/etc`. `nobody` is the user to which tests drop their privileges.
 const ETC: [(&str, &str); 4] = [
     (
         "passwd",
@@ -44,8 +46,8 @@ const ETC: [(&str, &str); 4] = [
     ("resolv.conf", ""),
 ];
 
-/// Writes the archive to `path`. The guest reads from its console only when this command has a
-/// terminal, and never while it runs tests.
+/// Writes the archive to `path`. The guest reads from its console only if this command has a terminal, and never
+/// while it runs tests.
 pub(crate) fn write(
     path: &Path,
     kernel: &Kernel,
@@ -112,7 +114,7 @@ pub(crate) fn write(
         .with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Where `artifact` is in the guest.
+/// Returns the path of `artifact` in the guest.
 pub(crate) fn guest_path(artifact: &Artifact) -> String {
     if artifact.is_test {
         format!("/tests/{}/{}", artifact.package, artifact.target)
@@ -121,7 +123,7 @@ pub(crate) fn guest_path(artifact: &Artifact) -> String {
     }
 }
 
-/// An archive that makes the folders on the way.
+/// An archive that creates missing parent folders.
 struct Tree<W> {
     archive: Archive<W>,
     directories: BTreeSet<String>,
@@ -158,7 +160,7 @@ impl<W: Write> Tree<W> {
     }
 }
 
-/// The busybox of this machine, if the guest can run it: it has to need no library.
+/// Returns the busybox of this machine if the guest can run it: it must be statically linked.
 fn busybox() -> anyhow::Result<PathBuf> {
     let path =
         shell::find_program("busybox").context("busybox not found; run: cargo xtask setup")?;
@@ -171,7 +173,7 @@ fn busybox() -> anyhow::Result<PathBuf> {
     Ok(path)
 }
 
-/// The libraries that `program` needs, and the loader, by their paths on this machine.
+/// Returns the libraries of `program` and the loader, by their paths on this machine.
 fn shared_libraries(program: &Path) -> anyhow::Result<BTreeSet<PathBuf>> {
     let output = Command::new("ldd")
         .arg(program)
@@ -193,7 +195,7 @@ fn shared_libraries(program: &Path) -> anyhow::Result<BTreeSet<PathBuf>> {
     parse_ldd(&text)
 }
 
-/// Reads `name => path (address)` and `path (address)`; what the kernel itself provides has no path.
+/// Parses `name => path (address)` and `path (address)`. A library that the kernel provides has no path.
 fn parse_ldd(text: &str) -> anyhow::Result<BTreeSet<PathBuf>> {
     let mut libraries = BTreeSet::new();
     for line in text.lines() {
@@ -212,8 +214,8 @@ fn parse_ldd(text: &str) -> anyhow::Result<BTreeSet<PathBuf>> {
     Ok(libraries)
 }
 
-/// A copy of `program` without what only a debugger reads, which is most of a debug build; the
-/// names in a backtrace stay. Without `strip` on this machine it is the program itself.
+/// Copies `program` without debug information, which is most of a debug build. The names in a backtrace stay. If this
+/// machine has no `strip`, returns the program itself.
 fn strip(program: &Path, copy: &Path) -> PathBuf {
     let status = Command::new("strip")
         .arg("--strip-debug")

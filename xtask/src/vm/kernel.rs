@@ -1,8 +1,9 @@
 //! The guest's kernel: Debian's package for clouds, downloaded and unpacked, never installed.
 //!
-//! That kernel has the serial console, cgroup v2, BTF, eBPF and io_uring built in. Of the package's modules the guest
-//! gets those for a file system with quota in a file, and for a slow disk with a scheduler that knows weights. Debian's
-//! archive has kernels of several series. The newest of each is found by its name, which changes with every version.
+//! That kernel has the serial console, cgroup v2, BTF, eBPF and io_uring built in. The guest gets some of the
+//! package's modules. They provide a file system with quota in a file, and a slow disk with a scheduler that supports
+//! weights. Debian's archive has kernels of several series. The newest of each is found by its name, which changes
+//! with every version.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,17 +12,17 @@ use anyhow::{Context, bail};
 
 use crate::shell;
 
-/// The series of kernels that are tested, by the beginning of their versions. They are the oldest that Muster runs on,
-/// and Debian 13's, which Debian 12's archive has too.
+/// The tested series of kernels, as prefixes of their versions. They are the oldest that Muster supports, and Debian
+/// 13's, which Debian 12's archive has too.
 pub(crate) const SERIES: [&str; 2] = ["6.1", "6.12"];
 
-/// The beginning of the names of kernels' packages; the two others are their ends.
+/// The prefix of the names of kernel packages. The two constants below are their suffixes.
 const PREFIX: &str = "linux-image-";
 const FLAVOUR: &str = "-cloud-amd64";
 const UNSIGNED: &str = "-unsigned";
 
-/// Modules that the guest loads, below `kernel` in the package, where some have them packed. A module that another
-/// needs comes before it.
+/// Modules that the guest loads, as paths below `kernel` in the package. Some are compressed there. A required module
+/// comes before the module that needs it.
 pub(crate) const MODULES: [&str; 8] = [
     "drivers/block/loop.ko",
     "fs/configfs/configfs.ko",
@@ -33,10 +34,10 @@ pub(crate) const MODULES: [&str; 8] = [
     "drivers/net/veth.ko",
 ];
 
-/// The file that says which modules were looked for: a kernel unpacked for others is unpacked anew.
+/// The file that lists the modules of an unpacked kernel. A kernel with other modules is unpacked again.
 const MODULES_LIST: &str = "modules.list";
 
-/// A kernel that is unpacked.
+/// An unpacked kernel.
 #[derive(Clone, Debug)]
 pub(crate) struct Kernel {
     /// The output of `uname -r` in the guest.
@@ -47,8 +48,8 @@ pub(crate) struct Kernel {
     pub(crate) modules: PathBuf,
 }
 
-/// The kernel of `series` that is unpacked in `cache`; the newest one that apt knows when there is none, or when
-/// `refresh` asks for it.
+/// Returns the kernel of `series` that is unpacked in `cache`. If there is none, or with `refresh`, it downloads the
+/// newest one that apt knows.
 ///
 /// # Errors
 ///
@@ -64,8 +65,8 @@ pub(crate) fn fetch(cache: &Path, series: &str, refresh: bool) -> anyhow::Result
             newest_package(series)?
         }
     };
-    // apt and dpkg-deb work in a folder of their own, renamed at the end: a folder named `kernel-…`
-    // is whole.
+    // apt and dpkg-deb work in a separate folder, which is renamed at the end. A folder named `kernel-…` is therefore
+    // complete.
     let scratch = cache.join(format!("download-{}", std::process::id()));
     std::fs::create_dir_all(&scratch)
         .with_context(|| format!("cannot make {}", scratch.display()))?;
@@ -76,7 +77,7 @@ pub(crate) fn fetch(cache: &Path, series: &str, refresh: bool) -> anyhow::Result
     unpacked(cache, series).with_context(|| format!("{package} holds no kernel image"))
 }
 
-/// The kernel of `series` in `cache`, the last by name if there are several.
+/// Returns the kernel of `series` in `cache`, the last by name if there are several.
 fn unpacked(cache: &Path, series: &str) -> Option<Kernel> {
     let mut kernels: Vec<Kernel> = std::fs::read_dir(cache)
         .ok()?
@@ -101,7 +102,7 @@ fn unpacked(cache: &Path, series: &str) -> Option<Kernel> {
     kernels.pop()
 }
 
-/// The numbers in a release, so that 6.1.0-9 comes before 6.1.0-56.
+/// Returns the numbers in a release, so that 6.1.0-9 comes before 6.1.0-56.
 fn version_key(release: &str) -> Vec<u64> {
     release
         .split(|c: char| !c.is_ascii_digit())
@@ -109,7 +110,7 @@ fn version_key(release: &str) -> Vec<u64> {
         .collect()
 }
 
-/// Whether a kernel of that release is of `series`: 6.12.9 is not of 6.1.
+/// Whether a kernel release belongs to `series`: 6.12.9 does not belong to 6.1.
 fn is_of(release: &str, series: &str) -> bool {
     release
         .strip_prefix(series)
@@ -128,8 +129,8 @@ fn newest_package(series: &str) -> anyhow::Result<String> {
     })
 }
 
-/// The newest kernel of `series` for clouds among names of packages, one a line. Of one version, the package with a
-/// signed image: the other may be there first.
+/// Returns the newest cloud kernel of `series` in `names`, one package per line. For equal versions it prefers the
+/// package with a signed image. The unsigned one may be published earlier.
 fn newest(names: &str, series: &str) -> Option<String> {
     let kernels = names.lines().filter(|name| {
         let release = release_of(name);
@@ -140,7 +141,7 @@ fn newest(names: &str, series: &str) -> Option<String> {
         .map(str::to_owned)
 }
 
-/// The output of `uname -r` under the kernel in the package.
+/// Returns the kernel release of the package, as `uname -r` prints it.
 fn release_of(package: &str) -> &str {
     let release = package.strip_prefix(PREFIX).unwrap_or(package);
     release.strip_suffix(UNSIGNED).unwrap_or(release)
@@ -153,7 +154,7 @@ fn download(cache: &Path, scratch: &Path, package: &str) -> anyhow::Result<()> {
         apt.args(["download", "-qq", package]).current_dir(scratch);
         apt
     };
-    // A package list that is too old names a version that the archive has dropped.
+    // An outdated package list names a version that the archive no longer has.
     if shell::capture(&mut apt()).is_err() {
         update()?;
         shell::capture(&mut apt())?;
@@ -180,7 +181,7 @@ fn download(cache: &Path, scratch: &Path, package: &str) -> anyhow::Result<()> {
             .join(release)
             .join("kernel")
             .join(module);
-        // A kernel that has it built in goes without.
+        // A kernel with the module built in has no module file.
         copy_module(&found, &modules)?;
     }
     std::fs::write(kernel.join(MODULES_LIST), MODULES.join("\n"))
@@ -194,7 +195,7 @@ fn download(cache: &Path, scratch: &Path, package: &str) -> anyhow::Result<()> {
         .with_context(|| format!("cannot make {}", destination.display()))
 }
 
-/// Copies a module into `folder`, unpacked; one that is not in the package is left out.
+/// Copies a module into `folder`, decompressed. A module that is not in the package is left out.
 fn copy_module(module: &Path, folder: &Path) -> anyhow::Result<()> {
     let name = module.file_name().context("a module has a name")?;
     let copy = folder.join(name);
@@ -210,7 +211,7 @@ fn copy_module(module: &Path, folder: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Has apt read the archive's package lists again, which needs root.
+/// Updates apt's package lists, which needs root.
 fn update() -> anyhow::Result<()> {
     let mut direct = Command::new("apt-get");
     direct.args(["update", "-qq"]);
@@ -265,7 +266,7 @@ mod tests {
             std::fs::write(folder.join("vmlinuz"), []).unwrap();
             std::fs::write(folder.join(MODULES_LIST), MODULES.join("\n")).unwrap();
         }
-        // One without what is loaded in the guest today.
+        // This kernel lacks modules that the guest loads today.
         let old = cache.path().join("kernel-6.13.0-cloud-amd64");
         std::fs::create_dir_all(&old).unwrap();
         std::fs::write(old.join("vmlinuz"), []).unwrap();

@@ -1,4 +1,4 @@
-//! Starting QEMU: which acceleration, the guest's devices, the console and the status.
+//! Starts QEMU: the acceleration, the guest's devices, the console and the status.
 
 use std::io::{IsTerminal, Read, Write};
 use std::path::Path;
@@ -13,24 +13,24 @@ use super::initramfs;
 use super::kernel::Kernel;
 use crate::shell::{self, usage};
 
-/// How long a guest may take to prove that KVM works. With KVM it boots in about a second; where
-/// KVM is offered but does not work, a guest hangs for ever and this time is lost, once.
+/// The longest time for a guest to prove that KVM works. With KVM it boots in about a second. If KVM is offered but
+/// does not work, a guest hangs for ever, and this time is lost once.
 const KVM_PROBE_DEADLINE: Duration = Duration::from_secs(12);
 
-/// Between two looks at whether the guest has ended. Short against the two seconds of a boot.
+/// Interval between two checks of whether the guest has ended. A boot takes two seconds.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The kernel's arguments. The status goes through the second serial port, so the console may say
-/// what it likes; `panic=-1` with `-no-reboot` turns a panic into the end of QEMU.
+/// The kernel's arguments. The status goes through the second serial port, so the console may contain any text.
+/// `panic=-1` with `-no-reboot` ends QEMU after a panic.
 const KERNEL_ARGUMENTS: &str = "console=ttyS0 rdinit=/init quiet loglevel=3 panic=-1 oops=panic \
      cgroup_no_v1=all random.trust_cpu=on no_timer_check";
 
-/// How the guest's processors run.
+/// The execution of the guest's processors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Acceleration {
-    /// By the processor, through the host's kernel.
+    /// The host's kernel runs them on the real processor (KVM).
     Kvm,
-    /// By QEMU's translator: slower, and works everywhere.
+    /// QEMU translates their code (TCG), which is slower but works everywhere.
     Tcg,
 }
 
@@ -42,8 +42,9 @@ impl Acceleration {
         }
     }
 
-    /// Translated processors take turns in one thread. With a thread each, both were seen to hang for ever, twice in
-    /// some fifteen runs of the guest's tests (QEMU 7.2, Linux 6.1.192); the turns make those a quarter slower.
+    /// Returns QEMU's arguments. Translated processors share one thread. With a thread each, both were seen to hang
+    /// for ever, twice in some fifteen runs of the guest's tests (QEMU 7.2, Linux 6.1.192). The shared thread makes
+    /// those a quarter slower.
     fn arguments(self) -> [&'static str; 4] {
         match self {
             Self::Kvm => ["-accel", "kvm", "-cpu", "host"],
@@ -57,19 +58,18 @@ impl Acceleration {
 pub(crate) struct Guest<'a> {
     pub(crate) kernel: &'a Kernel,
     pub(crate) initrd: &'a Path,
-    /// Where QEMU writes what the guest sends to its second serial port.
+    /// The file into which QEMU writes the output of the guest's second serial port.
     pub(crate) status_file: &'a Path,
     pub(crate) accel: Acceleration,
     pub(crate) memory_mib: u32,
     pub(crate) cpus: u8,
     pub(crate) deadline: Duration,
-    /// How long it may say nothing.
+    /// The longest time that the guest may print nothing.
     pub(crate) silence: Option<Duration>,
 }
 
-/// The acceleration that works here: KVM only when a guest has booted with it. The answer is kept
-/// in `cache` for as long as this machine's kernel and QEMU stay the same and `refresh` does not ask
-/// for another.
+/// Returns the acceleration that works here: KVM only if a guest has booted with it. The answer is kept in `cache`
+/// until this machine's kernel or QEMU changes, or `refresh` is set.
 ///
 /// # Errors
 ///
@@ -103,7 +103,7 @@ pub(crate) fn acceleration(
     })
 }
 
-/// The facts that the probe's answer depends on, one a line.
+/// Returns the facts on which the probe's answer depends, one per line.
 fn machine() -> anyhow::Result<String> {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease")
         .context("cannot read this machine's kernel release")?;
@@ -130,8 +130,8 @@ fn probe_kvm(cache: &Path, kernel: &Kernel) -> anyhow::Result<bool> {
     Ok(matches!(outcome, Outcome::Ended(42)))
 }
 
-/// Starts the guest, copies its console to `console` as it comes and each line to `on_line`, and
-/// waits for its end or the deadline.
+/// Starts the guest and waits for its end or the deadline. Copies its console to `console` as it arrives, and each
+/// line to `on_line`.
 ///
 /// # Errors
 ///
@@ -172,7 +172,7 @@ pub(crate) fn run(
     })
 }
 
-/// A reader that keeps when something came of it.
+/// A reader that notes the time of its last data.
 #[derive(Debug)]
 struct WatchedReader<'a, R> {
     reader: R,
@@ -190,13 +190,13 @@ impl<R: Read> Read for WatchedReader<'_, R> {
 /// The reason why a guest ended.
 #[derive(Debug)]
 enum GuestEnd {
-    /// It reported the command's status.
+    /// The guest reported the command's status.
     Reported(u8),
-    /// Its time was over.
+    /// The deadline passed.
     Deadline,
-    /// It had said nothing for too long.
+    /// The guest had printed nothing for too long.
     Silent,
-    /// It ended by itself, without a status.
+    /// QEMU ended by itself, without a status.
     Alone,
 }
 
@@ -208,7 +208,7 @@ fn wait(
 ) -> anyhow::Result<(GuestEnd, ExitStatus)> {
     let started = Instant::now();
     let end = loop {
-        // In this order: a status that was there when QEMU ended counts.
+        // The order matters: a status that was written before QEMU ended counts.
         let exited = child.try_wait().context("cannot wait for QEMU")?.is_some();
         if let Some(status) = status(guest.status_file) {
             break GuestEnd::Reported(status);
@@ -232,7 +232,7 @@ fn wait(
     Ok((end, usage::wait(child)?))
 }
 
-/// The status that the guest has reported: a number and the end of its line.
+/// Returns the status that the guest has reported: a number and the end of its line.
 fn status(file: &Path) -> Option<u8> {
     std::fs::read_to_string(file)
         .ok()?
@@ -242,7 +242,7 @@ fn status(file: &Path) -> Option<u8> {
         .ok()
 }
 
-/// The standard input of QEMU. The guest reads a terminal; a file or a pipe is left to others.
+/// Returns QEMU's standard input. The guest reads only a terminal, because a file or a pipe may serve other programs.
 fn stdin() -> Stdio {
     if std::io::stdin().is_terminal() {
         Stdio::inherit()
@@ -283,7 +283,7 @@ mod tests {
 
     use super::*;
 
-    /// How a program goes that says nothing and does not end.
+    /// Returns the end of a program that prints nothing and does not end by itself.
     fn end_of_a_silent_one(deadline: Duration, silence: Option<Duration>) -> GuestEnd {
         let nowhere = PathBuf::from("/nonexistent");
         let kernel = Kernel {

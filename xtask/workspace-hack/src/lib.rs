@@ -1,1 +1,2 @@
-//! No code: only the list of features in `Cargo.toml`. Nothing depends on this crate, so nothing builds it.
+//! This crate contains no code. Its purpose is the list of features in `Cargo.toml`. No crate depends on it, so it is
+//! never built.

@@ -1,4 +1,4 @@
-//! Scripts: a line is `<seconds> <event>`; what follows `=>` is what the runner wants.
+//! Scripts: a line is `<seconds> <event>`; after `=>` come the runner's effects.
 
 mod disk;
 mod health;
@@ -268,7 +268,7 @@ fn batch_is_complete_when_all_ended_well() {
     );
 }
 
-/// `b` still runs when `a` has failed: failed is told only after `b` is gone.
+/// `b` still runs when `a` has failed. The failure is reported only after `b` has ended.
 #[test]
 fn failure_is_reported_after_all_tasks_ended() {
     check(
@@ -300,7 +300,7 @@ fn a_task_that_cannot_start_stops_its_siblings() {
     );
 }
 
-/// A message on the way becomes an event of each task, and the allocation stays pending.
+/// A message while the directories are made becomes an event of each task, and the allocation stays pending.
 #[test]
 fn progress_message_becomes_task_event() {
     let desired = service(&["web", "db"]);
@@ -318,7 +318,7 @@ fn progress_message_becomes_task_event() {
     assert!(!runner.is_stopping());
 }
 
-/// An allocation that is stopped before its directories are there is stopping at once.
+/// An allocation that is stopped before its directories exist is stopping at once.
 #[test]
 fn stop_during_setup_marks_alloc_stopping() {
     for event in [
@@ -631,7 +631,7 @@ fn an_update_with_other_tasks_is_refused() {
     }
 }
 
-/// A task of another system is among others: its handle is reported, and it is left, while they are stopped.
+/// A remote task is among other tasks. Its handle is reported, and it is left running while they are stopped.
 #[test]
 fn a_remote_task_is_left_beside_others() {
     check(
@@ -654,7 +654,7 @@ fn a_remote_task_is_left_beside_others() {
     );
 }
 
-/// Without directories it cannot be taken over, and not be stopped either.
+/// Without directories the task can neither be taken over nor stopped.
 #[test]
 fn remote_task_is_stopped_after_take_over() {
     let desired = service(&["far", "near"]);
@@ -681,7 +681,7 @@ fn remote_task_is_stopped_after_take_over() {
     .assert_eq(&play(runner, &desired, script));
 }
 
-/// A remote task runs on when the control plane has forgotten its allocation, which is destroyed here.
+/// A remote task runs on when the control plane has forgotten its allocation, which is destroyed on this node.
 #[test]
 fn a_forgotten_allocation_leaves_its_remote_task() {
     check(

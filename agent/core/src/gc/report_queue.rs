@@ -16,7 +16,7 @@ pub struct GcReportQueue {
     waiting: Option<NodeCollected>,
     /// The report under way and its message; `None` if the session of that message is over.
     sent: Option<(NodeCollected, Option<u64>)>,
-    /// A report that nobody asked for is not sent before.
+    /// An unrequested report is not sent before this time.
     not_before: Timestamp,
 }
 
@@ -65,7 +65,7 @@ impl GcReportQueue {
             Some((_, Some(_))) => None,
             Some((_, None)) => Some(now),
             None => self.waiting.as_ref().map(|report| {
-                // A clock that was set back makes nobody wait for longer.
+                // A clock that was set back must not prolong the wait.
                 let is_late = self.not_before > now.plus(GC_REPORT_PAUSE);
                 let is_due = report.is_forced() || is_late;
                 if is_due {
@@ -106,7 +106,7 @@ mod tests {
         }
     }
 
-    /// The second and the third come while the first is under way.
+    /// The second and the third report are added while the first is under way.
     #[test]
     fn unsent_gc_reports_are_added_up() {
         let mut queue = GcReportQueue::default();
@@ -166,7 +166,7 @@ mod tests {
         assert!(queue.poll_report(2, START).is_some());
     }
 
-    /// Its session broke before the answer came; something else ended meanwhile.
+    /// The report's session broke before the answer came, and another collection ended meanwhile.
     #[test]
     fn uncommitted_gc_report_is_resent_unchanged() {
         let mut queue = GcReportQueue::default();

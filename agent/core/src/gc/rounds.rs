@@ -1,5 +1,5 @@
-//! Collections put together from what is counted: each begins with a destroy that is chosen and ends when nothing is
-//! being destroyed or deleted.
+//! Builds collections from counters. A collection begins when a destroy is chosen. It ends when no allocation is being
+//! destroyed or deleted.
 
 use std::collections::BTreeMap;
 
@@ -9,17 +9,17 @@ use muster_domain::node::{GcReason, NodeCollected};
 use super::GcState;
 use crate::limits::GC_ROUND_MAX;
 
-/// Counts since the agent's start, as read at one time.
+/// Counters since the agent's start, as read at one time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GcReading {
-    /// Allocations destroyed, and those that are being destroyed.
+    /// Counts of allocations that were destroyed and that are being destroyed.
     pub state: GcState,
     /// Files and directories deleted.
     pub inodes: u64,
     /// Bytes deleted with them.
     pub bytes: u64,
     pub delete_failures: u64,
-    /// Something that was destroyed is still being deleted.
+    /// Whether a destroyed allocation is still being deleted.
     pub deleting: bool,
 }
 
@@ -28,7 +28,8 @@ impl GcReading {
         self.state.under_way > 0 || self.deleting
     }
 
-    /// Whether there is something to report since `before`. Deletions alone are nothing: their destroys came before.
+    /// Whether there is progress to report since `before`. Deletions alone do not count: their destroys were reported
+    /// before.
     fn has_progress_since(&self, before: &Self) -> bool {
         self.state.destroyed != before.state.destroyed
             || self.state.refusals != before.state.refusals
@@ -36,23 +37,23 @@ impl GcReading {
     }
 }
 
-/// The collection that goes on, and where it began to be counted.
+/// The running collection, and the counters at its start.
 #[derive(Debug, Default)]
 pub struct GcRoundTracker {
     open: Option<Timestamp>,
     last_began: Timestamp,
-    /// The counts at the last report. Later deletions belong to the next report, so that the reports add up to all that
-    /// was done.
+    /// The counters at the last report. Later deletions belong to the next report, so that the reports add up to the
+    /// whole work.
     reported: GcReading,
 }
 
 impl GcRoundTracker {
-    /// Reports a collection that is over as of `seen`, or that has lasted for `GC_ROUND_MAX`. The caller fills in what
-    /// stays, and the thresholds.
+    /// Reports a collection that is over as of `seen`, or that has lasted for `GC_ROUND_MAX`. The caller fills in the
+    /// allocations that stay and the thresholds.
     pub fn handle_seen(&mut self, seen: GcReading, now: Timestamp) -> Option<NodeCollected> {
         let has_progress = seen.has_progress_since(&self.reported);
         if self.open.is_none() && (seen.state.under_way > 0 || has_progress) {
-            // A clock that was set back gives no time twice.
+            // A clock that was set back must not yield the same start time twice.
             let began_at = now.max(Timestamp(self.last_began.0.saturating_add(1)));
             self.last_began = began_at;
             self.open = Some(began_at);
@@ -104,7 +105,7 @@ mod tests {
 
     const START: Timestamp = Timestamp(1_000);
 
-    /// After that many destroys, with that many under way, and `deleted` files.
+    /// The counters after `destroyed` destroys, with `under_way` under way, and `deleted` files.
     fn seen(destroyed: u64, under_way: usize, deleted: u64) -> GcReading {
         let counts = [(GcReason::Allocs, destroyed)];
         GcReading {
@@ -123,7 +124,7 @@ mod tests {
         START.plus(Duration::from_secs(seconds))
     }
 
-    /// Two are destroyed; the files of the second are deleted three seconds later.
+    /// Two allocations are destroyed; the files of the second are deleted three seconds later.
     #[test]
     fn a_collection_ends_with_the_last_deletion() {
         let mut rounds = GcRoundTracker::default();
@@ -174,7 +175,7 @@ mod tests {
         assert_eq!((reported.refusals, reported.destroyed.len()), (1, 0));
     }
 
-    /// Deletion of the first goes on for longer than a report may take; the rest of it is reported with the second.
+    /// The deletion of the first allocation takes longer than one report covers. Its rest is reported with the second.
     #[test]
     fn reports_of_long_collections_add_up() {
         let mut rounds = GcRoundTracker::default();
@@ -198,7 +199,7 @@ mod tests {
         assert_eq!(rest.destroyed[&GcReason::Allocs], 1);
     }
 
-    /// The clock stands still, or is set back.
+    /// The clock does not advance, or is set back.
     #[test]
     fn no_two_collections_begin_at_the_same_time() {
         let mut rounds = GcRoundTracker::default();

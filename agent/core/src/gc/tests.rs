@@ -18,11 +18,11 @@ struct Node {
     /// Bytes and inodes of each finished allocation, in percent.
     finished: BTreeMap<AllocId, (u8, u8)>,
     unreported: BTreeSet<AllocId>,
-    /// Their driver does not let go.
+    /// Allocations whose driver refuses the destroy.
     broken: BTreeSet<AllocId>,
-    /// In use by somebody else.
+    /// The use by other files, in percent.
     others: (u8, u8),
-    /// Destroyed, but not deleted yet.
+    /// Destroyed allocations that are not deleted yet.
     trash: Vec<(u8, u8)>,
     under_way: Vec<AllocId>,
     /// Destroyed allocations in order, with the reason.
@@ -80,7 +80,7 @@ impl Node {
         }
     }
 
-    /// One destroy ends, or one deletion; false if there is none.
+    /// Ends one destroy or one deletion; returns false if there is none.
     fn step(&mut self) -> bool {
         if let Some(alloc_id) = self.under_way.pop() {
             if self.broken.contains(&alloc_id) {
@@ -96,7 +96,7 @@ impl Node {
         true
     }
 
-    /// Until nothing happens without another event. Says what went, and why.
+    /// Repeats steps until no event remains. Returns the destroyed allocations and the reasons.
     fn settle(&mut self) -> Vec<(u32, GcReason)> {
         self.poll();
         while self.step() {
@@ -116,7 +116,7 @@ fn limits(allocs_max: usize) -> GcLimits {
     }
 }
 
-/// 1 000 finished and a maximum of 50: 950 go, the oldest first, and exactly 50 stay.
+/// With 1 000 finished allocations and a maximum of 50, the 950 oldest are destroyed and exactly 50 stay.
 #[test]
 fn exactly_the_maximum_stays() {
     let mut node = Node::new(GcLimits::default());
@@ -136,8 +136,8 @@ fn exactly_the_maximum_stays() {
     assert_eq!(node.settle(), []);
 }
 
-/// Each row: maximum, others' use of disk and inodes, running, finished as (second of the end, disk,
-/// inodes), and what goes in which order.
+/// Each row: the maximum, the use of disk and inodes by other files, the running allocations, the finished allocations
+/// as (second of the end, disk, inodes), and the order of destroys.
 #[test]
 #[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn thresholds_decide_which_allocs_are_collected() {
@@ -275,7 +275,7 @@ fn a_tie_goes_by_id() {
     assert_eq!(node.under_way, ids[..2]);
 }
 
-/// A new allocation is counted before it starts, and waits for nothing.
+/// A new allocation is counted before it starts, and does not wait.
 #[test]
 fn new_alloc_over_max_collects_oldest() {
     let mut node = Node::new(limits(2));
@@ -316,7 +316,7 @@ fn forced_gc_collects_all_terminal_allocs_once() {
     assert_eq!(node.settle(), []);
 }
 
-/// An allocation whose end the control plane does not know yet stays, and goes when it does.
+/// An allocation whose end the control plane does not know yet stays, and is destroyed afterwards.
 #[test]
 fn untold_ones_stay() {
     let mut node = Node::new(limits(0));
@@ -337,7 +337,7 @@ fn untold_ones_stay() {
     assert_eq!(node.settle(), [(0, GcReason::Forced)]);
 }
 
-/// A second, then twice as long each time, five minutes at most.
+/// The pause is a second, then doubles each time, up to five minutes.
 #[test]
 fn refused_destroy_backs_off_without_blocking_others() {
     let mut node = Node::new(limits(0));
@@ -346,7 +346,7 @@ fn refused_destroy_backs_off_without_blocking_others() {
     }
     node.broken.insert(id(0));
 
-    // It still counts, so another goes in its place.
+    // The refused allocation still counts, so another is destroyed in its place.
     assert_eq!(
         node.settle(),
         [(1, GcReason::Allocs), (2, GcReason::Allocs)]
@@ -367,7 +367,7 @@ fn refused_destroy_backs_off_without_blocking_others() {
     assert_eq!(node.settle(), [(0, GcReason::Forced)]);
 }
 
-/// Without pressure nothing that was refused is tried again.
+/// Without pressure a refused destroy is not tried again.
 #[test]
 fn refused_ones_stay_when_the_pressure_is_gone() {
     let mut node = Node::new(limits(50));
@@ -384,7 +384,7 @@ fn refused_ones_stay_when_the_pressure_is_gone() {
     assert_eq!(node.collector.poll_timeout(node.now), None);
 }
 
-/// An allocation that the control plane removes goes beside all that, and counts as gone.
+/// An allocation that the control plane removes is destroyed independently of the others, and counts as gone.
 #[test]
 fn removed_allocs_free_slots_and_count_as_collected() {
     let mut node = Node::new(limits(2));
@@ -398,7 +398,7 @@ fn removed_allocs_free_slots_and_count_as_collected() {
     let state = node.collector.state();
     assert_eq!((state.finished, state.under_way), (4, 2));
 
-    // Their driver refuses: they are there after all.
+    // The driver refuses, so the allocations still count.
     node.collector.handle_refused(id(3), node.now);
     assert_eq!(node.settle(), [(0, GcReason::Allocs)]);
 }

@@ -22,7 +22,7 @@ fn with_status(client_status: ClientStatus, name: u32, index: u64) -> DesiredAll
     }
 }
 
-/// Merges a message the way most tests need it; `complete` ends the set with what is known then.
+/// Merges a message in the way that most tests need. `complete` ends the set with the allocations known then.
 fn apply(
     desired: &mut Desired,
     index: u64,
@@ -117,7 +117,7 @@ fn full_alloc_set_removes_unlisted_allocs() {
     );
 }
 
-/// The server's state ends at 5; it cannot know what was placed at 6.
+/// The server's state ends at 5; it cannot contain an allocation that was placed at 6.
 #[test]
 fn a_lagging_server_takes_nothing_away() {
     let mut desired = Desired::restore([alloc(1, 6)]);
@@ -138,7 +138,7 @@ fn complete_without_a_session_takes_nothing_away() {
     assert_eq!(shown(&changes), "");
 }
 
-/// A node that lost its record must not run again what ran.
+/// A node that lost its record must not run an allocation a second time.
 #[test]
 fn allocs_that_ran_are_never_started_again() {
     let mut desired = Desired::default();

@@ -1,5 +1,5 @@
-//! The packet policy compiler against rules asked one after the other: an oracle, and a fuzz target that
-//! uses it.
+//! The packet policy compiler compared with rules that are evaluated one after the other: an oracle, and a fuzz target
+//! that uses it.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::collections::BTreeSet;
@@ -8,9 +8,9 @@ use muster_ebpf_common::policy::{Leaf, search};
 
 use super::*;
 
-/// Rules of one direction in one input.
+/// Most rules of one direction in one input.
 const RULES_MAX: usize = 24;
-/// Addresses and details that one input asks about. Each is combined with each.
+/// Most addresses, and most details, of one input's packets. Each address is combined with each detail.
 const ASKED_MAX: usize = 16;
 /// A code for rules that match every code.
 const ANY_CODE: u8 = u8::MAX;
@@ -22,7 +22,7 @@ const CLASSES: [Class; 5] = [
     Class::Other,
 ];
 
-/// A packet as a policy sees it.
+/// The fields of a packet that a policy uses.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PacketHeader {
     pub(super) peer: IpAddr,
@@ -30,7 +30,7 @@ pub(super) struct PacketHeader {
     pub(super) detail: u16,
 }
 
-/// The verdict that the packet path finds.
+/// The verdict of the packet path.
 pub(super) fn found(policy: &CompiledPolicy, question: PacketHeader) -> Verdict {
     let list = match question.peer {
         IpAddr::V4(peer) => longest(&policy.v4, Ipv4Net::from(peer), Ipv4Net::supernet),
@@ -56,7 +56,7 @@ fn longest<N: Ord + Copy>(
         .expect("a list for all addresses")
 }
 
-/// The first rule that matches, asked in order; the number of rules for the default.
+/// The number of the first rule that matches, in order; the number of rules for the default.
 pub(super) fn asked(rules: &[&PolicyRule], question: PacketHeader) -> usize {
     let matches = |rule: &PolicyRule| {
         let place =
@@ -142,7 +142,7 @@ fn check(
     assert_eq!(compiled.rules[number].1, allows, "{question:?}");
 }
 
-/// The first and the last address of each prefix, and one of each family.
+/// The first and the last address of each prefix, and one address of each family.
 fn peers(rules: &[&PolicyRule]) -> BTreeSet<IpAddr> {
     let nets = rules.iter().flat_map(|rule| &rule.peers);
     let edges = nets.flat_map(|net| [net.network(), net.broadcast()]);
@@ -153,7 +153,7 @@ fn peers(rules: &[&PolicyRule]) -> BTreeSet<IpAddr> {
     others.into_iter().chain(edges).take(ASKED_MAX).collect()
 }
 
-/// The edges of each range of ports and the numbers beside them.
+/// The bounds of each range of ports and their neighbours.
 fn details(rules: &[&PolicyRule]) -> BTreeSet<u16> {
     let ports = rules.iter().flat_map(|rule| &rule.ports).flat_map(|range| {
         let PortRange { first, last } = *range;
@@ -168,7 +168,7 @@ fn details(rules: &[&PolicyRule]) -> BTreeSet<u16> {
     edges.take(ASKED_MAX).collect()
 }
 
-/// The rest of an input. What is missing reads as zero.
+/// The rest of an input. Missing bytes read as zero.
 struct Input<'a>(&'a [u8]);
 
 impl Input<'_> {
@@ -228,7 +228,7 @@ impl Input<'_> {
         IpNet::new(address, length % (host.max_prefix_len() + 1)).unwrap_or(host)
     }
 
-    /// The last port may be before the first: such a range holds none.
+    /// The last port may be before the first; such a range contains no port.
     fn ports(&mut self) -> PortRange {
         let [first, last] = [self.bytes(), self.bytes()].map(u16::from_le_bytes);
         PortRange { first, last }

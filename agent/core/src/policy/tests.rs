@@ -1,4 +1,4 @@
-//! Compiled policies against rules asked one after the other.
+//! Compiled policies compared with rules that are evaluated one after the other.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -280,7 +280,7 @@ fn a_policy_without_bounds_is_refused() {
         icmp_code: None,
         log: false,
     };
-    // Five thousand prefixes, and five thousand ports everywhere.
+    // Five thousand prefixes, and five thousand ports that apply everywhere.
     let rules = (0..10_000_u32).map(|number| {
         let half = number / 2;
         let port = u16::try_from(half).unwrap() + 1;
@@ -487,7 +487,7 @@ fn rule_opens_the_host_only_by_address() {
         compile(&group, &task, &closed_host(), &resolvers).unwrap()
     };
     let closed = "deny by built-in/host unless held";
-    // A range of addresses comes as prefixes side by side.
+    // A range of addresses arrives as adjacent prefixes.
     let range: &[&str] = &["10.9.0.1", "10.9.0.2/31", "10.9.0.4/30"];
     for default in [None, Some(PolicyAction::Deny)] {
         for peers in [&[][..], &["0.0.0.0/0"], &["10.9.0.0/31"], range] {
@@ -507,7 +507,7 @@ fn rule_opens_the_host_only_by_address() {
     }
     let elsewhere = compiled(Some(PolicyAction::Deny), &["10.9.0.0/24"]);
     assert_eq!(decides(&elsewhere, "10.9.0.7"), "allow by open");
-    // Where nothing else passes, the node's rules open nothing.
+    // If the default denies, the node's rules open no port.
     let others = compiled(Some(PolicyAction::Deny), &["192.0.2.0/24"]);
     assert_eq!(decides(&others, HOST), "deny by default");
 }

@@ -63,7 +63,7 @@ fn device(group: &str, id: &str) -> Holding {
     }
 }
 
-/// Whether 9, which holds `new`, waits for the older 5, which holds `old` and is to go on running.
+/// Whether allocation 9, which holds `new`, waits for the older allocation 5, which holds `old` and is to run on.
 fn waits(new: Holding, old: Holding) -> bool {
     let new = DesiredAlloc {
         holding: new,
@@ -88,7 +88,7 @@ fn a_replacement_waits_for_its_predecessor() {
     assert_eq!(before(&new, [&stopped, &other]), BTreeSet::from([id(5)]));
 }
 
-/// One that was out of reach goes on running beside what replaced it.
+/// An allocation that was out of reach runs on together with its replacement.
 #[test]
 fn replacement_does_not_wait_for_running_previous_alloc() {
     let new = DesiredAlloc {
@@ -122,7 +122,7 @@ fn ports_cores_and_devices_have_one_holder() {
     assert!(!waits(port(80, ""), cores(&[80])));
 }
 
-/// Two that hold the same do not wait for each other.
+/// Two allocations that hold the same resource do not wait for each other.
 #[test]
 fn the_younger_one_waits() {
     let holding = |alloc| DesiredAlloc {
@@ -160,7 +160,7 @@ fn turn_comes_after_last_predecessor_ends() {
     assert_eq!(turns.handle_ended(id(6)), []);
 }
 
-/// One that was stopped while it waited does not begin.
+/// An allocation that was stopped while it waited does not begin.
 #[test]
 fn ended_alloc_waits_no_more() {
     let mut turns = StartDependencies::default();

@@ -1,17 +1,17 @@
-//! A task that runs on another system: which handle it has, and who manages it.
+//! The state of a task that runs on another system: its handle, and the allocation that manages it.
 
 use serde::{Deserialize, Serialize};
 
-/// The state of a remote task that an agent keeps besides everything else. It survives the agent in its own record.
+/// The state of a remote task. It survives the agent in a record of its own.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemoteTask {
-    /// It runs already: with this handle it is taken over, not started.
+    /// The handle of a task that runs already. The driver takes the task over by this handle instead of starting it.
     pub take: Option<Vec<u8>>,
-    /// It runs, started or taken over here, and this is its handle.
+    /// The handle of a task that runs and that this allocation started or took over.
     pub running: Option<Vec<u8>>,
-    /// Another allocation was given the task of this handle.
+    /// The handle of a task that was given to another allocation.
     pub leave: Option<Vec<u8>>,
-    /// The control plane has forgotten the allocation: who manages the task is not known here.
+    /// Whether the control plane has forgotten the allocation. The agent then has no record of the task's manager.
     pub forgotten: bool,
 }
 
@@ -22,15 +22,15 @@ impl RemoteTask {
         self.running.as_deref().or(self.take.as_deref())
     }
 
-    /// Whether a stop that the control plane wants leaves the task running: it is another allocation's now, or may
-    /// be. One that was started anew since is not meant.
+    /// Whether a stop that the control plane wants leaves the task running, because another allocation manages it or
+    /// may manage it. A task that was started anew since is stopped.
     #[must_use]
     pub fn is_left(&self) -> bool {
         let held = self.held();
         held.is_some() && (self.forgotten || held == self.leave.as_deref())
     }
 
-    /// Whether it must be taken over before it can be stopped.
+    /// Whether the task must be taken over before it can be stopped.
     #[must_use]
     pub fn must_be_taken(&self) -> bool {
         self.take.is_some() && self.running.is_none() && !self.is_left()

@@ -14,7 +14,7 @@ pub struct RestartTracker {
 /// The decision about a task that ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum RestartDecision {
-    /// Start it again at `at`.
+    /// Start the task again at `at`.
     Restart {
         at: Timestamp,
         why: &'static str,
@@ -33,7 +33,7 @@ impl RestartTracker {
             };
         }
         let start = match self.interval_start {
-            // A start in the future is of a wall clock that was set back since.
+            // A start in the future comes from a wall clock that was set back since.
             Some(start) if start <= now && now < start.plus(policy.interval) => start,
             Some(_) | None => {
                 self.restarts = 0;

@@ -1,4 +1,4 @@
-//! Scripts: a line is `<seconds> <input>`; what follows `=>` is what the runner wants, then the state.
+//! Scripts: a line is `<seconds> <input>`; after `=>` come the runner's effects, then the state.
 
 use std::fmt::Write as _;
 
@@ -111,7 +111,7 @@ fn drain(runner: &mut TaskRunner) -> String {
     text
 }
 
-/// A handle in scripts; 0 is none.
+/// The number of a handle in scripts; 0 means no handle.
 fn number(handle: Option<&[u8]>) -> u8 {
     handle.map_or(0, |handle| handle[0])
 }
@@ -503,7 +503,7 @@ fn recorded_exit_after_restart_completes_batch_task() {
     );
 }
 
-/// The agent died between asking for the start and the answer, and nothing was started.
+/// The agent died between the request for the start and the answer, and no process was started.
 #[test]
 fn a_start_that_never_happened_is_made_once() {
     check(
@@ -670,7 +670,8 @@ fn notes_of_a_start_are_kept() {
     assert!(words.contains(&"memory is not limited"));
 }
 
-/// Where a driver put a task is known while that runs, through the death of the agent; another start may be elsewhere.
+/// The network of a driver is known while the task runs, also after the death of the agent. Another start may have
+/// another network.
 #[test]
 fn driver_network_is_kept_until_task_restarts() {
     let network = |address: &str| {
@@ -770,7 +771,7 @@ fn exit_during_shutdown_delay_skips_kill_signal() {
     );
 }
 
-/// A one-off task with a policy that would start it again, and how its work ended after each line.
+/// A one-off task with a policy that would restart it, and the end of its work after each line.
 fn ends(script: &str) -> Vec<String> {
     let policy = TaskPolicy {
         once: true,
@@ -868,7 +869,7 @@ fn every_one_off_task_end_has_reason() {
     }
 }
 
-/// A wall clock that was set back while no agent ran prolongs no delay of a restart.
+/// A wall clock that was set back while no agent ran does not prolong a restart's delay.
 #[test]
 fn restored_restart_delay_is_bounded() {
     let hour = 3_600;

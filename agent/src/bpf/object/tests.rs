@@ -1,10 +1,10 @@
-//! Tests of finding the object: the order of places, and what is refused.
+//! Tests of finding the object: the order of places, and refused files.
 
 use std::os::unix::fs::PermissionsExt as _;
 
 use super::*;
 
-/// An ELF header for the machine BPF, and nothing else.
+/// An ELF header for the machine BPF without further content.
 fn object(last: u8) -> Vec<u8> {
     let mut bytes = ELF_MAGIC.to_vec();
     bytes.resize(18, 0);

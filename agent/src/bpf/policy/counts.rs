@@ -1,8 +1,8 @@
-//! The counts of a task's rules, as read, and the part of them that goes on under its next policies.
+//! The counts of a task's rules, as read, and the part of them that continues under its next policies.
 //!
-//! A reader does not keep a change of a policy waiting. It reads, and reads again if the task's policies were changed
-//! meanwhile. The programs make an entry when a rule is first met, so of a large policy few rules have one. These
-//! entries are found by going through the map in batches, and those of a small policy by look-ups.
+//! A reader does not delay a change of a policy. It reads, and reads again if the task's policies changed meanwhile.
+//! The programs create an entry when a rule first matches, so of a large policy few rules have an entry. The reader
+//! finds these entries by iterating over the map in batches, and those of a small policy by look-ups.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -22,31 +22,32 @@ use muster_ebpf_common::{
 use super::{Policy, TaskPolicyState};
 use crate::bpf::{limits::RULES_LOOKED_UP_MAX, map::total, object::hash};
 
-/// How often counts are read again because a rule's were moved meanwhile. Then they may be short of what was moved.
+/// Most repeated reads of counts because a rule's counts were moved meanwhile. After the last read the moved counts may
+/// be missing.
 const READ_AGAIN_MAX: usize = 3;
 
-/// Both, in the order in which a task's policies are kept.
+/// Both directions, in the order in which a task's policies are stored.
 const DIRECTIONS: [Direction; 2] = [Direction::Ingress, Direction::Egress];
 
 /// The counts of one rule of a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleCount {
-    /// The direction of its policy.
+    /// The direction of the rule's policy.
     pub direction: Direction,
     pub rule: String,
-    /// Whether it lets packets pass.
+    /// Whether the rule lets packets pass.
     pub allows: bool,
-    /// Packets that met it.
+    /// Packets that matched the rule.
     pub packets: u64,
-    /// Their bytes.
+    /// Bytes of those packets.
     pub bytes: u64,
 }
 
 /// Packets and bytes.
 pub(super) type PacketTotals = (u64, u64);
 
-/// Counts of a task's rules under its earlier policies, by direction and hash of the name. Only rules that its present
-/// policies have are here.
+/// Counts of a task's rules under its earlier policies, by direction and hash of the name. It contains only rules that
+/// the present policies have.
 pub(super) type CarriedOverCounters = BTreeMap<(u8, u64), PacketTotals>;
 
 /// The rules' own counters, by policy and number.
@@ -55,8 +56,8 @@ type RuleTotalsByPolicy = HashMap<(u32, u32), PacketTotals>;
 /// Counts of rules, by direction and number.
 pub(super) type RuleTotals = HashMap<(u8, u32), PacketTotals>;
 
-/// The policies of a task by number and by the hashes of their rules' names, ingress and egress, and what was
-/// carried over to them.
+/// The policies of a task, by number and by the hashes of their rules' names, and the counts carried over to them.
+/// Ingress comes before egress.
 #[derive(Debug)]
 pub(super) struct PolicyHistory<'a> {
     pub(super) numbers: [u32; 2],
@@ -65,9 +66,9 @@ pub(super) struct PolicyHistory<'a> {
 }
 
 impl Policy {
-    /// The counts of the rules of `task`, including those of the same name in its earlier policies. Rules that met
-    /// nothing are left out. `traffic` looks up the traffic counters of each CPU, which hold the counts of the rules
-    /// met last.
+    /// The counts of the rules of `task`, including those of rules of the same name in its earlier policies. Rules
+    /// without matches are left out. `traffic` looks up the traffic counters of each CPU, which hold the counts of the
+    /// rules that matched last.
     pub(in crate::bpf) fn counts(
         &self,
         task: CgroupId,
@@ -87,7 +88,7 @@ impl Policy {
                 return Ok(counts);
             }
         }
-        // A running change ends first, and then the lock keeps others away.
+        // The lock waits for a running change to end, and then keeps other changes away.
         let _no_change = self.locked();
         match self.task_policy(task) {
             (Some(task_policy), _) => self.counts_of(task, &task_policy, &traffic),
@@ -111,7 +112,7 @@ impl Policy {
             for ((number, rule, allows), name) in of_policy.chain(of_nobody) {
                 let mut sum = PacketTotals::default();
                 let met = counted.get(&(direction as u8, number));
-                // Of two rules of one name the first has what was carried over.
+                // If two rules have the same name, the first one gets the carried-over counts.
                 let earlier = carried.remove(&(direction as u8, name));
                 for each in met.copied().into_iter().chain(earlier) {
                     add(&mut sum, each);
@@ -132,8 +133,8 @@ impl Policy {
         Ok(counts)
     }
 
-    /// Counts, before policies change, of the rules that are met at this moment: a program that meets a rule of another
-    /// policy forgets what it had not added to theirs.
+    /// Reads, before policies change, the counts of the rules that CPUs cache at this moment. A program that matches a
+    /// rule of another policy drops the cached counts that it has not yet added to the old rule.
     pub(super) fn floor(
         &self,
         task: CgroupId,
@@ -155,7 +156,7 @@ impl Policy {
         })
     }
 
-    /// The counts of the rules of `after` under the policies `before` and earlier ones. No packet meets `before` any
+    /// The counts of the rules of `after` under the policies `before` and earlier ones. No packet matches `before` any
     /// more. A count is never less than in `floor`, which was read before.
     pub(super) fn carry(
         &self,
@@ -179,7 +180,7 @@ impl Policy {
         }
         let mut carried = CarriedOverCounters::new();
         for (place, direction) in DIRECTIONS.into_iter().enumerate() {
-            // Of a policy that stays, the counts go on where they are.
+            // The counts of an unchanged policy continue where they are.
             let stays = before.numbers[place] == after.numbers[place];
             let from = if stays { before.carried } else { &sums };
             for (_, name) in rules_of(after.names[place], direction) {
@@ -190,7 +191,7 @@ impl Policy {
         carried
     }
 
-    /// Removes what rules of a policy counted for a task that has it no more.
+    /// Removes the counts of a policy's rules for a task that no longer has the policy.
     pub(super) fn forget_counts(&self, task: CgroupId, policy: u32, rules: usize) {
         let forgotten = self.entries_of(task, policy, rules).and_then(|keys| {
             let mut keys = keys.into_iter();
@@ -201,7 +202,7 @@ impl Policy {
         }
     }
 
-    /// The keys that may exist for a task and a policy with so many rules. For a small policy these are all possible
+    /// The keys that may exist for a task and a policy with `rules` rules. For a small policy these are all possible
     /// keys, for a large one only those in the map.
     fn entries_of(&self, task: CgroupId, policy: u32, rules: usize) -> io::Result<Vec<RuleKey>> {
         if rules <= RULES_LOOKED_UP_MAX {
@@ -271,7 +272,8 @@ impl Policy {
     }
 }
 
-/// Adds to rules' own counters what CPUs keep of those that they met last, of the policies with these numbers.
+/// Adds the counts that CPUs cache for their last matched rules to the rules' own counters, for the policies with these
+/// numbers.
 fn merged(numbers: [u32; 2], own: &RuleTotalsByPolicy, met: &[[RuleHit; 2]]) -> RuleTotals {
     let mut counted = RuleTotals::new();
     for (place, direction) in DIRECTIONS.into_iter().enumerate() {
@@ -288,7 +290,7 @@ fn merged(numbers: [u32; 2], own: &RuleTotalsByPolicy, met: &[[RuleHit; 2]]) -> 
     counted
 }
 
-/// Sums of the counts of rules by name, earlier ones included.
+/// Sums the counts of rules by name, earlier counts included.
 fn by_name(past: &PolicyHistory<'_>, counted: &RuleTotals) -> CarriedOverCounters {
     let mut sums = past.carried.clone();
     for (direction, names) in DIRECTIONS.into_iter().zip(past.names) {
@@ -301,7 +303,7 @@ fn by_name(past: &PolicyHistory<'_>, counted: &RuleTotals) -> CarriedOverCounter
     sums
 }
 
-/// The rules that each CPU met last, ingress and egress.
+/// The rules that matched last on each CPU, ingress and egress.
 fn current_hits(
     traffic: impl Fn() -> io::Result<Option<Vec<Traffic>>>,
 ) -> io::Result<Vec<[RuleHit; 2]>> {
@@ -309,18 +311,18 @@ fn current_hits(
     Ok(traffic.iter().map(|each| each.met).collect())
 }
 
-/// The hash by which a rule's name is known.
+/// The hash that stands for a rule's name.
 pub(super) fn name_hash(name: &str) -> u64 {
     hash([name.as_bytes()])
 }
 
-/// Numbers and hashes of the names of the rules that packets in `direction` can meet, those of no policy included.
+/// Numbers and name hashes of the rules that packets in `direction` can match, including those of no policy.
 fn rules_of(names: &[u64], direction: Direction) -> impl Iterator<Item = (u32, u64)> {
     let of_nobody = built_in(direction).map(|(number, rule, _)| (number, name_hash(rule)));
     (0..).zip(names.iter().copied()).chain(of_nobody)
 }
 
-/// Numbers of the rules that there may be counts of for a policy of so many.
+/// Numbers of the rules for which counts may exist in a policy of `rules` rules.
 fn numbers_of(rules: usize) -> impl Iterator<Item = u32> {
     let special = [
         Verdict::PRIVATE_PORT,
@@ -330,14 +332,14 @@ fn numbers_of(rules: usize) -> impl Iterator<Item = u32> {
     (0..).take(rules).chain(special)
 }
 
-/// Numbers, names and deeds of a policy's rules.
+/// Numbers, names and actions of a policy's rules.
 fn named(compiled: &CompiledPolicy) -> impl Iterator<Item = (u32, &str, bool)> {
     let rules = (0..).zip(&compiled.rules);
     rules.map(|(number, (name, allows))| (number, name.as_str(), *allows))
 }
 
-/// Verdicts that are no policy's own, and of which packets they can be. Only who begins an exchange is
-/// told that a port is private or held.
+/// The verdicts that belong to no policy, for packets in `direction`. The verdicts of a private or a held port exist
+/// only for egress, the direction of the packet that begins an exchange.
 fn built_in<'a>(direction: Direction) -> impl Iterator<Item = (u32, &'a str, bool)> {
     let of_ports = match direction {
         Direction::Ingress => &[][..],
@@ -352,7 +354,7 @@ fn built_in<'a>(direction: Direction) -> impl Iterator<Item = (u32, &'a str, boo
         .chain([(Verdict::NO_POLICY, NO_POLICY_RULE, false)])
 }
 
-/// Whether counts of a rule were added to its own between these two looks.
+/// Whether counts of a rule were added to its own counters between these two reads.
 fn was_moved(before: &[[RuleHit; 2]], now: &[[RuleHit; 2]]) -> bool {
     let pairs = before.iter().flatten().zip(now.iter().flatten());
     pairs
@@ -392,7 +394,8 @@ mod tests {
         assert!(was_moved(&met(1, 2, 3), &met(1, 2, 1)));
     }
 
-    /// A rule's own counters, what two CPUs keep of it, and what was carried over to its name.
+    /// The count of a rule sums its own counters, the cached counts of two CPUs, and the counts carried over to its
+    /// name.
     #[test]
     fn rule_count_sums_all_counters_of_name() {
         let names = [name_hash("one"), name_hash("two")];

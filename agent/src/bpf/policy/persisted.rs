@@ -1,8 +1,8 @@
-//! The data that the next agent needs to count on: rules' names, and the counts carried over to them. The programs read
-//! neither.
+//! The data that the next agent needs to continue counting: the rules' names, and the counts carried over to them. The
+//! programs read neither.
 //!
-//! Where it cannot be written, counts begin anew with the next agent, and nothing else comes of it. A task's counts are
-//! short of what its rules met before, too, if the agent is killed in the middle of a change of its policies.
+//! If the data cannot be written, the next agent starts its counts anew, with no other effect. If the agent is killed
+//! during a change of a task's policies, the task's counts from before the change are lost too.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -30,16 +30,16 @@ pub(super) struct PersistedCounters {
     carried: PinnedMap<CarriedKey, CarriedCounters>,
 }
 
-/// The data that an earlier agent left of tasks that have no policies of this one yet.
+/// The data that an earlier agent left about tasks that have no policies of this agent yet.
 #[derive(Debug, Default)]
 pub(super) struct PreviousGeneration {
-    /// Hashes of rules' names by policy; 0 where there is none.
+    /// Hashes of rules' names by policy; 0 for a rule without a name.
     names: BTreeMap<u32, Vec<u64>>,
     carried: BTreeMap<CgroupId, CarriedOverCounters>,
 }
 
 impl PreviousGeneration {
-    /// The past of the task whose policies have these numbers.
+    /// The history of the task whose policies have these numbers.
     pub(super) fn past(&self, task: CgroupId, numbers: [u32; 2]) -> PolicyHistory<'_> {
         static NOTHING: CarriedOverCounters = CarriedOverCounters::new();
         PolicyHistory {
@@ -49,7 +49,7 @@ impl PreviousGeneration {
         }
     }
 
-    /// The task has policies of this agent, or is gone.
+    /// Removes a task that has policies of this agent, or that is gone. Returns the task's carried-over counts.
     pub(super) fn forget(&mut self, task: CgroupId) -> CarriedOverCounters {
         self.carried.remove(&task).unwrap_or_default()
     }
@@ -68,7 +68,7 @@ impl PersistedCounters {
         })
     }
 
-    /// Reads what an earlier agent wrote.
+    /// Reads the data that an earlier agent wrote.
     pub(super) fn take_up(&self) -> io::Result<PreviousGeneration> {
         let mut earlier = PreviousGeneration::default();
         self.names.visit(usize::MAX, |key, values| {
@@ -90,7 +90,7 @@ impl PersistedCounters {
         Ok(earlier)
     }
 
-    /// Says what a policy's rules are called.
+    /// Writes the hashes of the names of a policy's rules.
     pub(super) fn name(&self, policy: u32, names: &[u64]) {
         let key = |rule| NameKey { policy, rule };
         let named: Vec<_> = (0..).map(key).zip(names.iter().copied()).collect();
@@ -100,7 +100,7 @@ impl PersistedCounters {
         }
     }
 
-    /// Forgets a policy that had so many rules.
+    /// Removes the names of a policy that had `rules` rules.
     pub(super) fn unname(&self, policy: u32, rules: usize) {
         let mut keys = (0..).take(rules).map(|rule| NameKey { policy, rule });
         if let Err(error) = keys.try_for_each(|key| self.names.remove(key).map(drop)) {
@@ -108,7 +108,7 @@ impl PersistedCounters {
         }
     }
 
-    /// Writes what is carried over to the task's rules, in place of what was before.
+    /// Replaces the counts that are carried over to the task's rules.
     pub(super) fn carry(
         &self,
         task: CgroupId,
@@ -131,7 +131,7 @@ impl PersistedCounters {
         self.remove(task, gone);
     }
 
-    /// Removes what was carried over to the rules of a task that is gone.
+    /// Removes the counts that were carried over to the rules of a task that is gone.
     pub(super) fn forget(&self, task: CgroupId, carried: &CarriedOverCounters) {
         self.remove(task, carried.keys());
     }
@@ -143,7 +143,7 @@ impl PersistedCounters {
         }
     }
 
-    /// Removes what is neither of these policies nor of a task that there is, here and in `earlier`.
+    /// Removes the names of policies outside `policies` and the counts of tasks that are gone, here and in `earlier`.
     pub(super) fn sweep(
         &self,
         earlier: &mut PreviousGeneration,
@@ -172,7 +172,7 @@ impl PersistedCounters {
         Ok(())
     }
 
-    /// How many names and how many sums there are.
+    /// The number of names and the number of sums.
     pub(super) fn entries(&self) -> io::Result<[usize; 2]> {
         Ok([self.names.keys()?.len(), self.carried.keys()?.len()])
     }

@@ -95,7 +95,7 @@ fn incomplete_or_damaged_gap_records_are_cut_off() {
     }
 }
 
-/// A power cut took bytes of the log and left the record: what was dropped stays counted.
+/// A power cut removed bytes of the log and left the record: the dropped bytes stay counted.
 #[test]
 fn gaps_of_lost_bytes_move_to_end() {
     for (bytes, expected) in [

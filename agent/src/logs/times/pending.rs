@@ -1,8 +1,9 @@
 //! Records that are not in their file yet.
 //!
-//! A busy stream has a record every tenth of a second, and each as a write of its own would cost a quarter of what its
-//! bytes do. So some wait here and are written together. Who reads logs is in the same process and looks here as well;
-//! a process that is killed loses them, and the bytes since then are told under the time before.
+//! A busy stream makes a record every tenth of a second. As a write of its own, each would cost a quarter of the
+//! writes of its bytes. So some records wait here and are written together. Log readers run in the same process and
+//! look here as well. A killed process loses the records, and readers then see the following bytes under the
+//! previous time.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -14,7 +15,7 @@ use muster_domain::number;
 
 use super::Record;
 
-/// A file, whatever its name.
+/// The identity of a file, independent of its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct FileId {
     device: u64,
@@ -34,16 +35,16 @@ impl FileId {
 /// Records that follow those in a file.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PendingTimes {
-    /// How many there are in the file before them.
+    /// The number of records in the file before the pending ones.
     pub(super) after: u64,
     pub(super) records: Vec<Record>,
 }
 
-/// Of all streams of this process that have some.
+/// The held records of all streams of this process.
 static HELD: Mutex<BTreeMap<FileId, PendingTimes>> = Mutex::new(BTreeMap::new());
 
-/// Has `record` follow `after` records of the file, and says how many are held then. One that
-/// stands in its place is replaced, with those behind it.
+/// Appends `record` after `after` records of the file, and returns the number of held records. An existing record
+/// at its place is replaced, together with all later ones.
 pub(super) fn put(file: FileId, number: u64, after: u64, record: Record) -> usize {
     let mut all = locked();
     let held = all.entry(file).or_default();
@@ -56,12 +57,12 @@ pub(super) fn put(file: FileId, number: u64, after: u64, record: Record) -> usiz
     held.records.len()
 }
 
-/// Returns the times held of a file, for its writer to write. Readers are told them until [`forget`].
+/// Returns the held records of a file, for its writer to write. Readers see them until [`forget`].
 pub(super) fn of(file: FileId) -> Option<PendingTimes> {
     locked().get(&file).cloned()
 }
 
-/// All of it is written, or is to be lost.
+/// Removes the held records of a file: they are written, or may be lost.
 pub(super) fn forget(file: FileId) {
     locked().remove(&file);
 }

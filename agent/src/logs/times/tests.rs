@@ -86,7 +86,7 @@ fn a_clock_set_back_is_recorded() {
     assert_eq!(written(dir.path()), [(7, 1_000), (8, 500)]);
 }
 
-/// Eight records at most: the ninth finds four, and what follows comes at least 200 ms apart.
+/// The file has eight records at most. The ninth leaves four, and later records are at least 200 ms apart.
 #[test]
 fn full_times_file_is_thinned_and_stops_growing() {
     let dir = tempfile::tempdir().unwrap();
@@ -145,7 +145,7 @@ fn held_records_are_read_before_being_written() {
     assert_eq!(time_at(dir.path(), 20), Some(500));
 }
 
-/// One that was written already, and that no bytes followed.
+/// The replaced record was written already, and no bytes followed it.
 #[test]
 fn held_record_replaces_last_written_record() {
     let dir = tempfile::tempdir().unwrap();
@@ -176,7 +176,7 @@ fn only_so_many_records_are_held() {
     assert_eq!(written(dir.path()).len(), TIME_RECORDS_HELD_MAX);
 }
 
-/// The same as without: see `full_times_file_is_thinned_and_stops_growing`.
+/// The result is the same as without held records: see `full_times_file_is_thinned_and_stops_growing`.
 #[test]
 fn full_times_file_is_thinned_with_held_records() {
     let dir = tempfile::tempdir().unwrap();

@@ -30,7 +30,7 @@ pub(super) fn core_mhz(info: &str) -> u64 {
         .unwrap_or(u64::from(CORE_MHZ_UNKNOWN))
 }
 
-/// The architecture in the words of Go, which Nomad's job files use.
+/// The architecture by its Go name, which Nomad's job files use.
 fn arch() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -47,7 +47,7 @@ fn cores(info: &str) -> u32 {
     number::count(listed.max(1))
 }
 
-/// The highest frequency of any core: a core of a hybrid processor that is slower counts as fast.
+/// The highest frequency of any core. On a hybrid processor, slower cores count as fast ones.
 fn max_frequency_mhz(cores: u32) -> Option<u64> {
     (0..cores)
         .filter_map(|core| {

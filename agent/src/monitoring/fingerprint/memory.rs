@@ -19,7 +19,7 @@ pub(super) fn add(facts: &mut Facts) {
     facts.attribute("memory.totalbytes", total);
 }
 
-/// Memory of the machine, as it is.
+/// Reads the memory figures of the machine.
 pub(crate) fn meminfo() -> MemInfo {
     parse(&read("/proc/meminfo"))
 }

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
-/// The address from which this machine would talk to `server`. No packet is sent.
+/// The source address of packets from this machine to `server`. No packet is sent.
 pub(crate) fn address_towards(server: SocketAddr) -> Option<IpAddr> {
     let any: SocketAddr = if server.is_ipv4() {
         SocketAddr::from(([0, 0, 0, 0], 0))

@@ -29,7 +29,7 @@ pub(super) fn add(facts: &mut Facts, data_dir: &Path) {
     }
 }
 
-/// Usage of the file system of `path`; zeros if it cannot be told.
+/// Usage of the file system of `path`; zeros if it is unknown.
 pub(crate) fn disk_usage(path: &Path) -> DiskUsage {
     let Ok(stat) = rustix::fs::statvfs(path) else {
         return DiskUsage::default();
@@ -37,7 +37,7 @@ pub(crate) fn disk_usage(path: &Path) -> DiskUsage {
     DiskUsage {
         total_bytes: stat.f_blocks * stat.f_frsize,
         available_bytes: stat.f_bavail * stat.f_frsize,
-        // As df counts: what only root may take is not part of the whole.
+        // The calculation follows df: space for root alone is not part of the total.
         percent: percent(
             stat.f_blocks - stat.f_bfree,
             stat.f_blocks - stat.f_bfree + stat.f_bavail,

@@ -1,4 +1,4 @@
-//! Which cores the machine has, and where they are: what drivers are told of it.
+//! The cores of the machine and their positions, as drivers receive them.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -9,7 +9,7 @@ use muster_driver::{Core, Topology};
 use super::cpu;
 use super::facts::read;
 
-/// Where the kernel says which cores and memory are near each other.
+/// The directory in which the kernel lists cores and memory by NUMA node.
 const NUMA: &str = "/sys/devices/system/node";
 
 /// The machine's cores. Tasks run on those of `usable`; on all of them if it is empty.
@@ -41,13 +41,13 @@ fn processors(info: &str) -> Vec<u32> {
     numbers.collect()
 }
 
-/// The socket of a core; 0 where the kernel does not say, as on some virtual machines.
+/// The socket of a core; 0 where the kernel does not report it, as on some virtual machines.
 fn socket_of(core: u32) -> u32 {
     let path = format!("/sys/devices/system/cpu/cpu{core}/topology/physical_package_id");
     read(&path).trim().parse().unwrap_or_default()
 }
 
-/// The NUMA nodes; one with every core on a kernel that knows none.
+/// The NUMA nodes. A kernel without NUMA has one node with every core.
 #[derive(Debug)]
 struct Numa {
     nodes: BTreeMap<u32, Node>,
@@ -56,7 +56,7 @@ struct Numa {
 #[derive(Debug, Default)]
 struct Node {
     cores: Vec<RangeInclusive<u32>>,
-    /// To each node, in order.
+    /// The distance to each node, in order.
     distances: Vec<u32>,
 }
 
@@ -87,7 +87,7 @@ impl Numa {
         node.map_or(0, |(id, _)| *id)
     }
 
-    /// A row for each node.
+    /// The distances, with a row for each node.
     fn distances(&self) -> Vec<Vec<u32>> {
         let rows = self.nodes.values();
         rows.map(|node| node.distances.clone()).collect()
@@ -99,7 +99,7 @@ fn distances(text: &str) -> Vec<u32> {
     numbers.filter_map(|number| number.parse().ok()).collect()
 }
 
-/// A list as `0-3,8`; what is none of it is left out.
+/// Parses a list such as `0-3,8`; invalid parts are left out.
 fn ranges(list: &str) -> Vec<RangeInclusive<u32>> {
     let parts = list.trim().split(',');
     let range = |part: &str| {
@@ -144,7 +144,7 @@ mod tests {
         assert_eq!(numa.nodes.len(), 1);
     }
 
-    /// The sum is what placement counts with.
+    /// Placement calculates with the sum of these cores.
     #[test]
     fn topology_matches_the_gathered_facts() {
         let facts = super::super::gather(Path::new("/"));

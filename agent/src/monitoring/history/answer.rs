@@ -13,7 +13,7 @@ use muster_wire::rpc::AllocHistory;
 use muster_wire::rpc::TaskHistory;
 use std::collections::BTreeMap;
 
-/// Returns the usage of one allocation. Returns `None` if nothing of it runs, and nothing did in the last minutes.
+/// Returns the usage of one allocation. Returns `None` if none of its tasks runs or ran in the last minutes.
 pub(crate) fn alloc(context: &AgentContext, alloc_id: AllocId) -> Option<AllocHistory> {
     let histories = &context.monitoring.histories;
     let mut tasks: BTreeMap<String, TaskHistory> = BTreeMap::new();

@@ -27,13 +27,13 @@ use crate::tasks::live::LiveTask;
 
 /// Looks at all tasks until the agent stops.
 pub(crate) async fn run(context: Arc<AgentContext>, stop: CancellationToken) {
-    // The first look is at once: what begins after it is told from its begin.
+    // The first look is at once, so tasks that begin after it are measured from their start.
     let mut steps = tokio::time::interval(HISTORY_STEP);
-    // After a standstill one look tells of all of it.
+    // After a stall of the agent, one look covers the whole span.
     steps.set_missed_tick_behavior(MissedTickBehavior::Delay);
     while stop.run_until_cancelled(steps.tick()).await.is_some() {
         let context = Arc::clone(&context);
-        // Thousands of tasks take milliseconds.
+        // A look at thousands of tasks takes milliseconds.
         let looked = tokio::task::spawn_blocking(move || {
             step(&context);
             if let Some(bpf) = context.bpf() {
@@ -78,7 +78,7 @@ fn value_or_reason<T>(value: Result<T, Box<str>>, why: &mut Option<Box<str>>) ->
     value.map_err(|reason| *why = Some(reason)).ok()
 }
 
-/// Bytes of memory charged and how long a task was kept from running, and why nobody knows.
+/// Bytes of charged memory and the stall times of a task, and the reasons for absent values.
 fn memory_and_stalls(
     live: &LiveTask,
     walked: Option<&CgroupRows>,
@@ -121,13 +121,13 @@ fn waits_or(
     StallStats::default()
 }
 
-/// When the first process of a start began, since boot.
+/// The time at which the first process of a start began, since boot.
 fn began(bpf: Option<&Bpf>, cgroup_id: u64) -> Option<Duration> {
     let main = bpf?.main_of(cgroup_id).ok()??;
     Some(Duration::from_nanos(main.start_boottime_ns))
 }
 
-/// Bytes of memory charged, or why nobody knows.
+/// Bytes of charged memory, or the reason why they are unknown.
 fn memory(live: &LiveTask) -> Result<u64, Box<str>> {
     let Some(cgroup) = &live.cgroup else {
         return Err(GONE.into());
@@ -150,7 +150,7 @@ fn step(context: &AgentContext) {
     let counted = match context.bpf().map(|bpf| bpf.collect_totals(live.len())) {
         Some(Ok(counted)) => counted,
         Some(Err(error)) => {
-            // The next look tells of this span, too.
+            // The next look covers this span, too.
             tracing::warn!(%error, "what tasks use was not collected");
             return;
         }
@@ -183,7 +183,7 @@ fn step(context: &AgentContext) {
                 }),
                 ..AbsenceReasons::default()
             };
-            // Files are read while others may ask.
+            // No lock is held while files are read, so that readers are not blocked.
             let (memory_bytes, waits) = memory_and_stalls(&live, walked.as_ref(), &mut absent);
             let is_known = histories.locked().knows(&key, cgroup_id);
             Sample {

@@ -11,21 +11,21 @@ use crate::bpf::TaskTotals;
 use crate::limits::{HISTORY_POINT_BYTES, HISTORY_POINTS_MAX};
 use crate::resources::cgroup::StallStats;
 
-/// Values that are counted from the task's begin on.
+/// Values that are counted from the task's start.
 const COUNTED: usize = 12;
-/// The first of them, of which a span may see more than 32 bits hold.
+/// The first values, whose use in one span may exceed 32 bits.
 const WIDE: usize = 6;
 const NARROW: usize = COUNTED - WIDE;
-/// Stands for a value that cannot be had: half as large as an option of each.
+/// Marks an absent value. It takes half the memory of an option for each value.
 const ABSENT: u64 = u64::MAX;
-/// The same of a value of 32 bits.
+/// Marks an absent value of 32 bits.
 const ABSENT_NARROW: u32 = u32::MAX;
 
-/// When a look was taken: two clocks, as people's may be set.
+/// The time of a look by two clocks, because people may set the wall clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SampleTime {
     pub(super) at: Timestamp,
-    /// Since the machine's boot, standing still included.
+    /// Time since the machine's boot, including suspend.
     pub(super) since_boot: Duration,
 }
 
@@ -35,12 +35,12 @@ pub(crate) struct SampleTime {
 pub(crate) struct TaskCountValues([u64; COUNTED]);
 
 impl TaskCountValues {
-    /// Nothing could be counted.
+    /// No value could be counted.
     pub(super) const NONE: Self = Self([ABSENT; COUNTED]);
-    /// A task that has just begun.
+    /// The counts of a task that has just begun.
     pub(super) const ZERO: Self = Self([0; COUNTED]);
 
-    /// Takes the counts of the programs, as far as this machine `has` all of them.
+    /// Takes the programs' counts, as far as this machine `has` all programs.
     pub(super) fn new(totals: &TaskTotals, has: AvailablePrograms) -> Self {
         let TaskTotals {
             cpu_ns,
@@ -69,7 +69,7 @@ impl TaskCountValues {
         ])
     }
 
-    /// The same with how long the task was kept from running.
+    /// Adds the times for which the task was kept from running.
     pub(super) fn with_waits(mut self, waits: StallStats) -> Self {
         let StallStats {
             throttled_us,
@@ -85,14 +85,14 @@ impl TaskCountValues {
         self
     }
 
-    /// CPU time in nanoseconds, and nothing else.
+    /// CPU time in nanoseconds, and no other value.
     pub(super) fn of_cpu(cpu_ns: Option<u64>) -> Self {
         let mut counts = Self::NONE;
         counts.0[0] = cpu_ns.unwrap_or(ABSENT);
         counts
     }
 
-    /// Returns the counts added since `before`; absent where one of them is.
+    /// Returns the counts added since `before`. A value is absent if it is absent in either.
     fn since(self, before: Self) -> Self {
         let mut added = self.0;
         for (now, before) in added.iter_mut().zip(before.0) {
@@ -132,7 +132,7 @@ struct Point {
     at: Timestamp,
     span_ns: u64,
     used: [u64; WIDE],
-    /// In 32 bits; what is more is told as the most there can be: 71 minutes, and spans are ten seconds.
+    /// Values in 32 bits. A larger value is reported as the maximum: 71 minutes, while spans have ten seconds.
     used_narrow: [u32; NARROW],
     memory_bytes: u64,
 }
@@ -142,13 +142,13 @@ const _: () = assert!(size_of::<Point>() == HISTORY_POINT_BYTES);
 /// The points of one task, of all its starts.
 #[derive(Debug)]
 pub(crate) struct Series {
-    /// The start that was looked at last, by its cgroup.
+    /// The cgroup of the start that was looked at last.
     cgroup_id: u64,
-    /// The counts at that look.
+    /// The counts at the last look.
     counts: TaskCountValues,
     looked: SampleTime,
     points: VecDeque<Point>,
-    /// Why values were absent at that look.
+    /// Why values were absent at the last look.
     pub(super) absent: AbsenceReasons,
 }
 
@@ -156,14 +156,14 @@ pub(crate) struct Series {
 #[derive(Debug, Default)]
 pub(crate) struct AbsenceReasons {
     pub(super) memory: Option<Box<str>>,
-    /// All that the programs count.
+    /// The reason for all values that the programs count.
     pub(super) counts: Option<Box<str>>,
     pub(super) throttled: Option<Box<str>>,
     pub(super) pressure: Option<Box<str>>,
 }
 
 impl Series {
-    /// The first look at a task, whose first point comes with the next look.
+    /// Returns the series of a task after its first look. Its first point comes with the next look.
     pub(super) fn begin(cgroup_id: u64, counts: TaskCountValues, looked: SampleTime) -> Self {
         Self {
             cgroup_id,
@@ -180,12 +180,12 @@ impl Series {
         cpu != ABSENT
     }
 
-    /// Whether it is about this start of the task.
+    /// Whether the series is about this start of the task.
     pub(super) fn is_of(&self, cgroup_id: u64) -> bool {
         self.cgroup_id == cgroup_id
     }
 
-    /// Another start of the task, with what had been counted of it at `looked`.
+    /// Continues the series with another start of the task, whose counts at `looked` are given.
     pub(super) fn begin_again(
         &mut self,
         cgroup_id: u64,
@@ -197,7 +197,7 @@ impl Series {
         self.looked = looked;
     }
 
-    /// Another look at the same start.
+    /// Adds another look at the same start.
     pub(super) fn add_sample(
         &mut self,
         counts: TaskCountValues,
@@ -216,7 +216,7 @@ impl Series {
         self.counts = counts;
         self.looked = now;
         if self.points.len() == self.points.capacity() {
-            // Once and for all: doubling would end above it.
+            // The memory is reserved once, because doubling would exceed the maximum.
             let more = HISTORY_POINTS_MAX.saturating_sub(self.points.len());
             self.points.reserve_exact(more);
         }
@@ -226,23 +226,23 @@ impl Series {
         self.points.push_back(point);
     }
 
-    /// Gives back the room for points that do not come, since the task has ended.
+    /// Frees the memory for points that will not come, because the task has ended.
     pub(super) fn shrink(&mut self) {
         self.points.shrink_to_fit();
     }
 
-    /// For how many points there is room.
+    /// The number of points for which memory is reserved.
     #[cfg(test)]
     pub(super) fn room(&self) -> usize {
         self.points.capacity()
     }
 
-    /// When it was looked at last, since boot.
+    /// Time of the last look, since boot.
     pub(super) fn looked(&self) -> Duration {
         self.looked.since_boot
     }
 
-    /// From old to new, those that end after `oldest`.
+    /// The points that end after `oldest`, from old to new.
     pub(super) fn points(&self, oldest: Timestamp) -> Vec<HistoryPoint> {
         let young = self.points.iter().filter(|point| point.at > oldest);
         young.map(Point::point).collect()

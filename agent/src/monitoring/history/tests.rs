@@ -7,7 +7,7 @@ use crate::resources::cgroup::{Pressure, PressureStats, StallStats};
 
 const STEP_S: u64 = 10;
 
-/// The clock on the wall is a day ahead of the time since boot.
+/// The wall clock is a day ahead of the time since boot.
 fn moment(s: u64) -> SampleTime {
     SampleTime {
         at: Timestamp::from_millis((86_400 + s) * 1_000),
@@ -15,7 +15,7 @@ fn moment(s: u64) -> SampleTime {
     }
 }
 
-/// The programs for disks are not there.
+/// The programs for disks are absent.
 const HAS: AvailablePrograms = AvailablePrograms {
     run_delay: true,
     block: false,
@@ -26,7 +26,7 @@ fn key(task: &str) -> TaskKey {
     (AllocId([7; 16]), task.to_owned())
 }
 
-/// So much CPU time, and as many bytes sent.
+/// A sample with this CPU time, and as many sent bytes.
 fn sample(cgroup_id: u64, began_s: u64, used: u64) -> Sample {
     let totals = TaskTotals {
         cpu_ns: used,
@@ -42,7 +42,7 @@ fn sample(cgroup_id: u64, began_s: u64, used: u64) -> Sample {
     }
 }
 
-/// Steps at multiples of ten seconds, each with what is found of the one task.
+/// Runs steps at multiples of ten seconds, each with the sample of the one task.
 fn kept(steps: impl IntoIterator<Item = (u64, Option<Sample>)>) -> HistoryState {
     let mut kept = HistoryState::default();
     for (s, found) in steps {
@@ -54,7 +54,7 @@ fn kept(steps: impl IntoIterator<Item = (u64, Option<Sample>)>) -> HistoryState 
     kept
 }
 
-/// End and length of the span in seconds, and what was used.
+/// The end and length of each span in seconds, and its usage.
 fn points(kept: &HistoryState) -> Vec<(u64, u64, Option<u64>)> {
     let Some(series) = kept.tasks.get(&key("main")) else {
         return Vec::new();
@@ -89,7 +89,7 @@ fn preexisting_task_has_no_point_at_first_sample() {
     assert_eq!(points(&kept), [(20, 10, Some(100))]);
 }
 
-/// It was adopted later than the first look.
+/// The task was adopted after the first look.
 #[test]
 fn late_adopted_task_has_no_point_at_first() {
     let kept = kept([
@@ -113,7 +113,7 @@ fn restart_counts_from_zero_and_leaves_gap() {
     assert_eq!(points(&kept), [(20, 8, Some(800)), (40, 5, Some(50))]);
 }
 
-/// The look at 30 failed as a whole: the next one tells of both spans.
+/// The look at 30 failed as a whole: the next one covers both spans.
 #[test]
 fn a_look_that_failed_loses_nothing() {
     let kept = kept([
@@ -146,7 +146,7 @@ fn missing_counters_are_absent_not_zero() {
         (first.cpu, first.memory_bytes),
         (Some(Duration::from_nanos(9)), Some(4_096))
     );
-    // The programs for disks are not there.
+    // The programs for disks are absent.
     assert_eq!(
         (first.block_read_bytes, first.run_delay),
         (None, Some(Duration::ZERO))
@@ -167,8 +167,8 @@ fn missing_counters_are_absent_not_zero() {
     assert_eq!(series.absent.memory.as_deref(), Some("no controller"));
 }
 
-/// Ten seconds in which the task was throttled for 2, stood still for 1, 3 and 4, and changed threads more often than
-/// 32 bits can say.
+/// In ten seconds, the task was throttled for 2 and stalled for 1, 3 and 4. It switched threads more often than 32
+/// bits can count.
 #[test]
 fn waits_and_switches_are_those_of_the_span() {
     let waits = |us: u64| StallStats {
@@ -244,7 +244,7 @@ fn finished_task_history_expires_after_ten_minutes() {
     assert_eq!(points(&kept), []);
 }
 
-/// Thousands of short tasks would keep ten minutes' worth of room each.
+/// Thousands of short tasks would each keep the memory for ten minutes of points.
 #[test]
 fn finished_task_keeps_room_for_its_points() {
     let room = |kept: &HistoryState| kept.tasks[&key("main")].room();
@@ -255,7 +255,7 @@ fn finished_task_keeps_room_for_its_points() {
     assert_eq!(room(&kept), 1);
     assert_eq!(points(&kept), [(20, 4, Some(400))]);
 
-    // The next start of the task has its whole room again.
+    // The next start of the task has its full room again.
     kept.add_sample(key("main"), sample(2, 35, 100), moment(40));
     kept.end_step(moment(40));
     assert_eq!(room(&kept), HISTORY_POINTS_MAX);
@@ -289,7 +289,7 @@ fn there_are_only_so_many() {
             .tasks
             .contains_key(&key(&format!("t{HISTORY_TASKS_MAX}")))
     );
-    // Those that were not seen this time make room for others.
+    // Tasks that this step did not see make room for others.
     kept.end_step(moment(50));
     assert_eq!(kept.tasks.len(), HISTORY_TASKS_MAX - HISTORY_TASKS_SPARE);
     assert!(kept.tasks.contains_key(&key(&format!("t{live}"))));

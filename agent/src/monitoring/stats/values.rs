@@ -17,7 +17,7 @@ impl From<CgroupController> for Controller {
     }
 }
 
-/// Says why each value that is absent is so: what was said of it already, or else `why`.
+/// Sets a reason for each absent value: a known reason of that value, or else `why`.
 pub(super) fn explain(stats: &mut TaskStats, why: impl Fn(Source) -> String) {
     for (value, source, has) in stats.values() {
         if !has {
@@ -27,7 +27,7 @@ pub(super) fn explain(stats: &mut TaskStats, why: impl Fn(Source) -> String) {
     }
 }
 
-/// The reason of a part of the programs that counts nothing on this machine.
+/// The reason of a part of the programs that does not count on this machine.
 pub(super) fn of_part(absent: &BTreeMap<&'static str, String>, part: Option<&str>) -> String {
     let reason = part.and_then(|part| absent.get(part));
     reason.map_or_else(

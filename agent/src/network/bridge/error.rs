@@ -11,7 +11,7 @@ use crate::tasks::drivers::network_error::DriverNetworkError;
 /// Why an allocation has no network.
 #[derive(Debug, thiserror::Error)]
 pub enum BridgeError {
-    /// The node has no networks for allocations at all.
+    /// The node supports no networks for allocations.
     #[error("this node has no network mode `bridge`: {reason}")]
     Unsupported { reason: String },
     /// The subnet is unusable.
@@ -28,15 +28,15 @@ pub enum BridgeError {
     )]
     NoAddress {
         subnet: Ipv4Net,
-        /// How many addresses it has.
+        /// The number of addresses of the subnet.
         size: u32,
     },
-    /// Somebody else's device has the name.
+    /// A device of that name exists that this agent did not make.
     #[error(
         "the machine has a device called {name} that this agent did not make for the allocation: remove or rename it"
     )]
     Foreign { name: String },
-    /// Another agent of this machine gave the address away.
+    /// Another agent of this machine assigned the address.
     #[error("address {address} is taken on this machine")]
     Taken { address: Ipv4Addr },
     /// Ports can be published on IPv4 alone.
@@ -53,7 +53,7 @@ pub enum BridgeError {
         #[source]
         source: io::Error,
     },
-    /// The kernel did not let go of something.
+    /// The kernel refused to remove an object.
     #[error("the allocation's network cannot be removed: {what} failed")]
     Remove {
         /// The name of the failed operation.
@@ -62,7 +62,7 @@ pub enum BridgeError {
         #[source]
         source: io::Error,
     },
-    /// The driver that has to make the namespace does not, or does not take it back.
+    /// The driver that must make the namespace fails to make or to destroy it.
     #[error(transparent)]
     Driver(#[from] DriverNetworkError),
     /// The path that the driver named cannot be used as a network namespace.

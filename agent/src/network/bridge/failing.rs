@@ -1,9 +1,10 @@
-//! Where making a network can fail, or the agent die.
+//! Steps at which making a network can fail, or the agent can die.
 //!
-//! Outside of this crate's own tests a step is nothing. A test counts the steps of its thread and has one of them fail;
-//! `MUSTER_NETWORK_STEP=N` in the environment of a test's child process ends that process at its step N, as `kill -9` would.
+//! Outside of this crate's own tests, a step has no effect. A test counts the steps of its thread and makes one of
+//! them fail. `MUSTER_NETWORK_STEP=N` in the environment of a test's child process ends that process at its step N,
+//! as `kill -9` would.
 
-/// The next step.
+/// Passes the next step.
 #[cfg(not(test))]
 #[expect(clippy::unnecessary_wraps, reason = "in tests it fails")]
 pub(super) fn step() -> std::io::Result<()> {
@@ -18,7 +19,7 @@ mod counted {
     use std::cell::Cell;
     use std::io;
 
-    /// The environment's variable that says at which step the process ends.
+    /// The environment variable with the step at which the process ends.
     pub(crate) const KILL: &str = "MUSTER_NETWORK_STEP";
 
     thread_local! {
@@ -26,13 +27,13 @@ mod counted {
         static FAILS: Cell<Option<u32>> = const { Cell::new(None) };
     }
 
-    /// Has the step `at` of this thread fail, counted from 1 from here on.
+    /// Makes the step `at` of this thread fail, counted from 1 from here on.
     pub(crate) fn arm(at: u32) {
         TAKEN.set(0);
         FAILS.set(Some(at));
     }
 
-    /// Whether that step came.
+    /// Disarms the thread and returns whether the step was reached.
     pub(crate) fn disarm() -> bool {
         let at = FAILS.take();
         at.is_some_and(|at| TAKEN.get() >= at)

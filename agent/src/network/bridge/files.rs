@@ -11,16 +11,17 @@ use muster_link::private;
 use super::failing;
 use crate::tasks::task_env::TaskEnv;
 
-/// Where systemd's resolver says whom it asks, for those that cannot ask it.
+/// The file in which systemd's resolver lists its upstream servers, for programs that cannot use the resolver
+/// itself.
 const BEHIND_RESOLVED: &str = "/run/systemd/resolve/resolv.conf";
 /// The configuration of the machine's own resolver.
 const RESOLV_CONF: &str = "/etc/resolv.conf";
-/// The file with the same for tasks.
+/// The name of the resolver configuration for tasks.
 const RESOLV_FILE: &str = "resolv.conf";
-/// Bytes of a configuration that is believed.
+/// Bytes of a configuration that are read.
 const CONFIG_BYTES_MAX: u64 = 64 * 1_024;
 
-/// Writes the files into `dir` and answers with each one's name on the host and in a task.
+/// Writes the files into `dir` and returns each one's path on the host and in a task.
 pub(crate) fn write(
     dir: &Path,
     address: IpAddr,
@@ -41,7 +42,7 @@ pub(crate) fn write(
     }
     let mut shown = Vec::new();
     for (path, target, content) in files {
-        // Tasks look at the file that is there: a rename would leave them the old one.
+        // Tasks have the existing file mounted, so a rename would leave them the old one.
         failing::step()?;
         std::fs::write(&path, content)?;
         shown.push((path, target));
@@ -49,7 +50,7 @@ pub(crate) fn write(
     Ok(shown)
 }
 
-/// Removes what [`write()`] made, as far as it came.
+/// Removes the files that [`write()`] made, also after an incomplete call.
 pub(super) fn remove(dir: &Path) -> io::Result<()> {
     match std::fs::remove_dir_all(dir) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -62,7 +63,8 @@ fn hosts(address: IpAddr, names: &[&str]) -> String {
     format!("127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n{address} {names}\n")
 }
 
-/// The machine's configuration without servers that only the machine itself reaches; `None` if there is none.
+/// The machine's configuration without servers that only the machine itself can reach; `None` without a
+/// configuration.
 fn resolv_conf() -> Option<String> {
     let own = read(Path::new(RESOLV_CONF))?;
     let reachable = without_loopback(&own);
@@ -70,11 +72,11 @@ fn resolv_conf() -> Option<String> {
         return Some(reachable);
     }
     let behind = read(Path::new(BEHIND_RESOLVED)).map(|text| without_loopback(&text));
-    // Without a server nothing is found, which programs say better than a wait for one that is not there.
+    // Without a server, look-ups fail at once. Programs report that better than a timeout at an unreachable server.
     Some(behind.unwrap_or(reachable))
 }
 
-/// The servers in the resolver's configuration that was written into `dir`; none if there is none.
+/// The servers in the resolver configuration that was written into `dir`; empty if there are none.
 pub(crate) fn resolvers(dir: &Path) -> Vec<IpAddr> {
     let text = read(&dir.join(RESOLV_FILE)).unwrap_or_default();
     text.lines().filter_map(server).collect()

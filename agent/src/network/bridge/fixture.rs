@@ -24,7 +24,7 @@ use crate::network::bridge::node_network::NodeNetwork;
 /// The error of a measurement.
 type BenchmarkError = Box<dyn std::error::Error + Send + Sync>;
 
-/// The machine's port that leads to the first network; the next to the next.
+/// The machine's port of the first network; each further network has the next port.
 const FIRST_PORT: u16 = 20_000;
 
 /// Networks that were made, removed when dropped.
@@ -38,7 +38,7 @@ pub struct Networks {
     netlink: Netlink,
 }
 
-/// A network as a plain loop makes it.
+/// A network as a plain loop makes it, for comparison.
 #[derive(Debug)]
 struct BaselineNetwork {
     host_veth: u32,
@@ -66,12 +66,12 @@ impl Networks {
         })
     }
 
-    /// How many there are.
+    /// The number of networks.
     pub fn count(&self) -> usize {
         self.made.len()
     }
 
-    /// Makes one as the agent does, with one published port.
+    /// Makes a network as the agent does, with one published port.
     ///
     /// # Errors
     ///
@@ -110,8 +110,8 @@ impl Networks {
         Ok(())
     }
 
-    /// Makes one with the same questions to the kernel and nothing else, and gives it an address that is not
-    /// the agent's to give.
+    /// Makes a network with the same requests to the kernel and nothing else. Its address is outside of the agent's
+    /// subnet.
     ///
     /// # Errors
     ///
@@ -161,7 +161,7 @@ impl Networks {
         Ok(())
     }
 
-    /// Removes what [`Networks::make_bare`] made.
+    /// Removes the network of [`Networks::make_bare`].
     ///
     /// # Errors
     ///
@@ -173,7 +173,7 @@ impl Networks {
         Ok(())
     }
 
-    /// Puts the task with this cgroup behind a policy of its own of so many rules: from the job's words on.
+    /// Compiles a separate policy of `rules` rules and attaches it to the task with this cgroup.
     ///
     /// # Errors
     ///
@@ -216,7 +216,7 @@ impl Networks {
         Ok(())
     }
 
-    /// Takes a task's policy away.
+    /// Removes a task's policy.
     ///
     /// # Errors
     ///
@@ -235,7 +235,7 @@ impl Drop for Networks {
                 address: made.address,
                 done,
             };
-            // The namespace that all this is in goes anyway.
+            // The namespace of all networks is removed anyway.
             if self.orders.blocking_send(order).is_ok() {
                 drop(removed.blocking_recv());
             }

@@ -1,7 +1,7 @@
-//! The one rule of the packet filter: what allocations send to other machines comes from this one.
+//! The one rule of the packet filter: packets from allocations to other machines get this machine's source address.
 //!
-//! It stands in a table of the node's own and is the same however many allocations there are. It is the
-//! kernel's connection tracking that knows the way back.
+//! The rule is in the node's own table and does not depend on the number of allocations. The kernel's connection
+//! tracking translates the answers.
 
 use std::io;
 
@@ -26,28 +26,28 @@ use super::failing;
 
 /// Prefix of the names of host veths.
 pub(super) const HOST_VETH_PREFIX: &str = "mu-";
-/// Ports that what goes out comes from: above those that the scheduler gives away by itself (20000 to 32000),
-/// so that an answer is not taken for a call of a published port.
+/// Source ports of masqueraded packets. They are above the scheduler's dynamic ports (20000 to 32000), so that an
+/// answer does not look like a call of a published port.
 const PORTS: [u16; 2] = [32_768, 65_535];
-/// Where `srcnat` stands among the chains of a hook.
+/// Priority of `srcnat` among the chains of a hook.
 const SOURCE_NAT: u32 = 100;
-/// Where the source is in an IPv4 header, and its length.
+/// Offset of the source address in an IPv4 header, and its length.
 const SOURCE: u32 = 12;
 const ADDRESS_BYTES: u32 = 4;
 /// `NFT_PAYLOAD_NETWORK_HEADER`.
 const NETWORK_HEADER: u32 = 1;
-/// `NFNL_SUBSYS_NFTABLES`, of which a batch consists.
+/// `NFNL_SUBSYS_NFTABLES`, the subsystem of a batch.
 const NFTABLES: u16 = 10;
 /// `NFTA_MASQ_REG_PROTO_MIN` and `_MAX`.
 const PORT_REGISTERS: [u16; 2] = [2, 3];
 const CHAIN: &str = "masquerade";
-/// Bytes of an answer, which quotes the question.
+/// Bytes of an answer, which quotes the request.
 const ANSWER_BYTES: usize = 16 * 1_024;
 
-/// Has what comes from `subnet` and leaves the machine come from the machine.
+/// Masquerades packets from `subnet` that leave the machine.
 pub(super) fn install(table: &str, subnet: Ipv4Net) -> io::Result<()> {
     commit(vec![
-        // Made anew, whatever an earlier agent had.
+        // The table is replaced, because an earlier agent may have left another one.
         (NfTablesMessage::NewTable(named(table)), NLM_F_CREATE),
         (NfTablesMessage::DeleteTable(named(table)), 0),
         (NfTablesMessage::NewTable(named(table)), NLM_F_CREATE),
@@ -59,11 +59,11 @@ pub(super) fn install(table: &str, subnet: Ipv4Net) -> io::Result<()> {
     ])
 }
 
-/// Removes the table. Says whether it was there.
+/// Removes the table. Returns whether it existed.
 pub(super) fn remove(table: &str) -> io::Result<bool> {
     match commit(vec![(NfTablesMessage::DeleteTable(named(table)), 0)]) {
         Ok(()) => Ok(true),
-        // Nor has a kernel without a packet filter one.
+        // A kernel without a packet filter has no table either.
         Err(error)
             if matches!(
                 error.raw_os_error(),
@@ -152,7 +152,7 @@ fn compare(operator: Operator, data: DataAttribute) -> Expressions {
     ])
 }
 
-/// Has the kernel do all of `changes` or none.
+/// Makes the kernel apply all of `changes` or none.
 fn commit(changes: Vec<(NfTablesMessage, u16)>) -> io::Result<()> {
     failing::step()?;
     let mut socket = Socket::new(NETLINK_NETFILTER)?;
@@ -187,7 +187,7 @@ fn commit(changes: Vec<(NfTablesMessage, u16)>) -> io::Result<()> {
     acknowledged(&socket, count)
 }
 
-/// Waits for as many acknowledgements, or for the first error.
+/// Waits for `count` acknowledgements, or for the first error.
 fn acknowledged(socket: &Socket, count: usize) -> io::Result<()> {
     let mut left = count;
     while left > 0 {

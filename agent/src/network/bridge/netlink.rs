@@ -1,4 +1,4 @@
-//! Questions to the kernel's network by netlink: one at a time, each with its answer.
+//! Requests to the kernel's network by netlink: one at a time, each with its answer.
 
 use std::io;
 use std::net::Ipv4Addr;
@@ -31,15 +31,15 @@ use super::failing;
 
 /// The number of `lo` in every network namespace.
 pub(crate) const LOOPBACK: u32 = 1;
-/// Bytes of an answer; the kernel's messages are of at most two pages.
+/// Bytes of an answer; the kernel's messages have at most two pages.
 const ANSWER_BYTES: usize = 32 * 1_024;
-/// `ETH_P_ALL`, in the order of the network.
+/// `ETH_P_ALL`, in network byte order.
 const EVERY_PROTOCOL: u16 = 0x0003_u16.to_be();
-/// Where in `clsact` the programs for packets that come in and that go out are.
+/// Parents in `clsact` of the programs for incoming and outgoing packets.
 pub(super) const INWARD: u16 = TcHandle::MIN_INGRESS;
 pub(super) const OUTWARD: u16 = TcHandle::MIN_EGRESS;
 
-/// One network namespace's netlink: the one in which the socket was opened.
+/// A netlink socket, which belongs to the network namespace in which it was opened.
 #[derive(Debug)]
 pub(crate) struct Netlink {
     socket: Socket,
@@ -51,7 +51,7 @@ pub(crate) struct Netlink {
 pub(super) struct Device {
     pub(super) index: u32,
     pub(super) name: String,
-    /// The text that its maker wrote to it; empty if there is none.
+    /// The alias that its maker gave it; empty if there is none.
     pub(super) alias: String,
     pub(super) is_ethernet: bool,
     pub(super) is_up: bool,
@@ -68,7 +68,7 @@ pub(super) struct VethPair<'a> {
     /// The namespace of the other end.
     pub(super) namespace: RawFd,
     pub(super) mtu: u32,
-    /// For people: whose it is.
+    /// The owner, for people to read.
     pub(super) alias: &'a str,
 }
 
@@ -84,7 +84,7 @@ impl Netlink {
         })
     }
 
-    /// Has the kernel do something.
+    /// Sends a request without a result to the kernel.
     fn order(&mut self, message: Route, flags: u16) -> io::Result<()> {
         self.send(message, flags | NLM_F_ACK)?;
         self.answers(|_| {})
@@ -103,7 +103,7 @@ impl Netlink {
         self.socket.send(&bytes, 0).map(drop)
     }
 
-    /// Takes the answers to the last question, up to the one that ends them.
+    /// Receives the answers to the last request, up to the final one.
     fn answers(&mut self, mut each: impl FnMut(Route)) -> io::Result<()> {
         loop {
             let mut bytes = Vec::with_capacity(ANSWER_BYTES);
@@ -188,7 +188,7 @@ impl Netlink {
         Ok(found)
     }
 
-    /// Makes both ends of a pair, the host veth up: the kernel wakes no other end before both are there.
+    /// Makes both ends of a pair, and sets the host veth up. The kernel brings up an end only when both exist.
     pub(super) fn make_pair(&mut self, pair: &VethPair<'_>) -> io::Result<()> {
         let mut inside = LinkMessage::default();
         inside.attributes = vec![
@@ -211,19 +211,19 @@ impl Netlink {
         self.order(Route::NewLink(host_veth), NLM_F_CREATE | NLM_F_EXCL)
     }
 
-    /// Wakes a device.
+    /// Sets a device up.
     pub(crate) fn wake(&mut self, index: u32) -> io::Result<()> {
         self.order(Route::SetLink(up(index)), 0)
     }
 
-    /// Removes a device; one that is not there is removed.
+    /// Removes a device; an absent device counts as removed.
     pub(super) fn remove_device(&mut self, index: u32) -> io::Result<()> {
         let mut message = LinkMessage::default();
         message.header.index = index;
         self.remove(message)
     }
 
-    /// The same for the device of this name.
+    /// Removes the device of this name; an absent device counts as removed.
     pub(super) fn remove_named(&mut self, name: &str) -> io::Result<()> {
         let mut message = LinkMessage::default();
         message.attributes = vec![LinkAttribute::IfName(name.to_owned())];
@@ -237,7 +237,7 @@ impl Netlink {
         }
     }
 
-    /// Gives a device an address that has no neighbours.
+    /// Adds an address without neighbours to a device.
     pub(super) fn add_address(
         &mut self,
         device: u32,
@@ -256,7 +256,7 @@ impl Netlink {
         self.order(Route::NewAddress(message), NLM_F_CREATE | NLM_F_REPLACE)
     }
 
-    /// Says that `address` is directly behind `device`. Fails if it is somewhere already.
+    /// Adds a route to `address` directly through `device`. Fails if a route to it exists.
     pub(super) fn add_host_route(&mut self, device: u32, address: Ipv4Addr) -> io::Result<()> {
         let mut message = route(device, RouteScope::Link);
         message.header.destination_prefix_length = 32;
@@ -265,7 +265,7 @@ impl Netlink {
         self.order(Route::NewRoute(message), NLM_F_CREATE | NLM_F_EXCL)
     }
 
-    /// Says that everything else is behind `gateway`.
+    /// Adds the default route through `gateway`.
     pub(super) fn add_default_route(&mut self, device: u32, gateway: Ipv4Addr) -> io::Result<()> {
         let mut message = route(device, RouteScope::Universe);
         let gateway = RouteAttribute::Gateway(RouteAddress::Inet(gateway));
@@ -273,7 +273,7 @@ impl Netlink {
         self.order(Route::NewRoute(message), NLM_F_CREATE | NLM_F_EXCL)
     }
 
-    /// Says which hardware address `address` has, for good.
+    /// Adds a permanent neighbour entry with the hardware address of `address`.
     pub(super) fn add_neighbour(
         &mut self,
         device: u32,
@@ -292,7 +292,7 @@ impl Netlink {
         self.order(Route::NewNeighbour(message), flags)
     }
 
-    /// Lets programs be attached to a device, beside whatever is there.
+    /// Adds the `clsact` hook to a device, so that programs can be attached. Existing queueing stays.
     pub(super) fn open_hooks(&mut self, device: u32) -> io::Result<()> {
         let mut message = TcMessage::default();
         message.header.index = number(device)?;
@@ -314,7 +314,7 @@ impl Netlink {
         }
     }
 
-    /// Attaches a program, in place of the one that has this `place` and `handle`.
+    /// Attaches a program, and replaces the program with this `place` and `handle`.
     pub(super) fn attach(
         &mut self,
         device: u32,
@@ -332,7 +332,7 @@ impl Netlink {
         self.order(Route::NewTrafficFilter(message), NLM_F_CREATE)
     }
 
-    /// Detaches the program of this `place` and `handle`; one that is not there is detached.
+    /// Detaches the program of this `place` and `handle`; an absent program counts as detached.
     pub(super) fn detach(&mut self, device: u32, place: u16, handle: u32) -> io::Result<()> {
         let message = filter(device, place, handle)?;
         let absent = [libc::ENOENT, libc::EINVAL, libc::ENODEV];
@@ -349,7 +349,7 @@ impl Netlink {
     }
 }
 
-/// The priority at which all of Muster's programs are; which node's one is says its handle.
+/// The priority of all of Muster's programs. The handle identifies the node.
 const PRIORITY: u32 = 0x4d55;
 
 fn filter(device: u32, place: u16, handle: u32) -> io::Result<TcMessage> {

@@ -1,7 +1,7 @@
-//! The thread that makes networks: it enters namespaces, which no other thread of the agent does.
+//! The thread that makes networks. It alone among the agent's threads enters namespaces.
 //!
-//! A network that is half made goes away with its namespace, and the namespace with the process that has it open. So a
-//! crash of the agent leaves nothing that no process is in.
+//! A half-made network disappears with its namespace, and the namespace with the process that has it open. So after
+//! a crash of the agent, only namespaces with processes remain.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -26,17 +26,17 @@ use crate::limits::{BRIDGE_ORDERS_MAX, BRIDGE_TRIES_MAX};
 use crate::network::bridge::error::BridgeError;
 use crate::network::bridge::node_network::NodeNetwork;
 
-/// The device of an allocation's network in its own namespace.
+/// The name of an allocation's device in its namespace.
 const INSIDE: &str = "eth0";
-/// The longest packet, where no device of the machine takes less.
+/// The MTU, unless a device of the machine has a smaller one.
 const MTU: u32 = 1_500;
 /// The namespace of the calling thread.
 const OWN_NAMESPACE: &str = "/proc/thread-self/ns/net";
 
-/// A network that is there.
+/// An existing network.
 #[derive(Debug)]
 pub(super) struct AllocNetns {
-    /// The number of its host veth.
+    /// The interface index of its host veth.
     pub(super) host_veth: u32,
     pub(super) address: Ipv4Addr,
     pub(super) namespace: OwnedFd,
@@ -45,15 +45,15 @@ pub(super) struct AllocNetns {
 /// A request to the thread.
 #[derive(Debug)]
 pub(super) enum NetnsRequest {
-    /// A network for the allocation whose host veth has this name: in the namespace that somebody else made, or else in one
-    /// of its own.
+    /// Makes a network for the allocation whose host veth has this name. The network is in the given namespace, or
+    /// else in a new one.
     Make {
         name: String,
         alias: String,
         namespace: Option<OwnedFd>,
         done: oneshot::Sender<Result<AllocNetns, BridgeError>>,
     },
-    /// The network that the first of these namespaces with that host veth has.
+    /// Finds the network in the first of these namespaces that has that host veth.
     Adopt {
         name: String,
         namespaces: Vec<OwnedFd>,
@@ -64,13 +64,13 @@ pub(super) enum NetnsRequest {
         address: Ipv4Addr,
         done: oneshot::Sender<io::Result<()>>,
     },
-    /// A look for devices of the machine that came since, and which devices there are.
+    /// Looks for new devices of the machine, and returns the existing devices.
     Look {
         done: oneshot::Sender<io::Result<BTreeSet<u32>>>,
     },
 }
 
-/// Starts the thread. It ends when nobody can ask it any more.
+/// Starts the thread. It ends when all senders of requests are dropped.
 pub(super) fn start(
     node: NodeNetwork,
     programs: [Arc<OwnedFd>; 2],
@@ -101,7 +101,7 @@ struct NetnsWorker {
     machine: Option<HostNetns>,
 }
 
-/// The machine's side, made ready.
+/// The machine's side after its set-up.
 #[derive(Debug)]
 struct HostNetns {
     netlink: Netlink,
@@ -115,7 +115,7 @@ struct HostNetns {
 impl NetnsWorker {
     fn work(mut self, mut inbox: mpsc::Receiver<NetnsRequest>) {
         while let Some(order) = inbox.blocking_recv() {
-            // The requester may have stopped waiting; then the result goes away with the answer.
+            // The requester may have stopped waiting; then the result is dropped with the answer.
             match order {
                 NetnsRequest::Make {
                     name,
@@ -143,7 +143,7 @@ impl NetnsWorker {
         }
     }
 
-    /// The machine's side, made ready if it is not.
+    /// Returns the machine's side, and sets it up if necessary.
     fn machine(&mut self) -> Result<&mut HostNetns, BridgeError> {
         if self.machine.is_none() {
             let mut machine = HostNetns::open()?;
@@ -177,7 +177,7 @@ impl NetnsWorker {
                 size: self.pool.size(),
             })?;
             match self.make_with(name, alias, address.into(), given) {
-                // Another agent of this machine has the address.
+                // Another agent of this machine uses the address.
                 Err(error) if error.is_taken() => {}
                 Err(error) => {
                     self.pool.give_back(address);
@@ -215,7 +215,7 @@ impl NetnsWorker {
             alias,
         };
         let kernel = BridgeError::kernel;
-        // A start that was broken off may have left a host veth whose namespace is not gone yet.
+        // An interrupted start may have left a host veth whose namespace still exists.
         if let Ok(Some(old)) = machine.netlink.device(name) {
             if old.alias != alias {
                 let name = name.to_owned();
@@ -235,7 +235,7 @@ impl NetnsWorker {
             Ok(host_veth)
         });
         let host_veth = furnished.inspect_err(|_| {
-            // A namespace that a driver made stays, and so would the pair in it.
+            // A namespace that a driver made stays, and the pair in it would stay, too.
             if let Err(error) = machine.netlink.remove_named(name) {
                 tracing::warn!(%error, name, "a device is left until its namespace goes");
             }
@@ -322,7 +322,8 @@ impl HostNetns {
         })
     }
 
-    /// An address of the machine's own among those for allocations would be out of reach, or they would.
+    /// Refuses a subnet that contains an address of the machine. Either that address or the allocations would be
+    /// unreachable.
     fn refuse_overlap(&mut self, subnet: Ipv4Net) -> Result<(), BridgeError> {
         let addresses = self.netlink.addresses();
         let addresses = addresses
@@ -339,7 +340,7 @@ impl HostNetns {
         }
     }
 
-    /// Attaches the programs to the machine's own devices that have not got them.
+    /// Attaches the programs to the machine's own devices that lack them.
     fn hook_all(&mut self, handle: u32, programs: &[Arc<OwnedFd>; 2]) -> io::Result<()> {
         let addresses = self.netlink.addresses()?;
         let with_address: BTreeSet<u32> = addresses.iter().map(|(device, _)| *device).collect();
@@ -369,7 +370,7 @@ impl HostNetns {
         Ok(())
     }
 
-    /// Attaches the programs to a device; to the loopback device only what looks at packets that go out.
+    /// Attaches the programs to a device. The loopback device gets only the program for outgoing packets.
     fn hook(
         &mut self,
         device: u32,
@@ -385,7 +386,7 @@ impl HostNetns {
         self.netlink.attach(device, OUTWARD, handle, program)
     }
 
-    /// A namespace that nobody is in, and the kernel's ear in it.
+    /// Makes a namespace without processes, and opens a netlink socket in it.
     fn fresh_namespace(&mut self) -> Result<(OwnedFd, Netlink), BridgeError> {
         let failed = |source: io::Error| BridgeError::kernel("make a network namespace", source);
         failing::step().map_err(failed)?;
@@ -393,7 +394,7 @@ impl HostNetns {
         let made = File::open(OWN_NAMESPACE)
             .map(OwnedFd::from)
             .and_then(|namespace| Ok((namespace, Netlink::open()?)));
-        // Every user may have the ports below 1024 there: they are the allocation's alone.
+        // Every user may bind ports below 1024 there, because they belong to the allocation alone.
         let open_ports = "net/ipv4/ip_unprivileged_port_start";
         let opened = self.settings.write(open_ports, "0");
         self.return_to_host_namespace();
@@ -403,8 +404,8 @@ impl HostNetns {
         made.map_err(failed)
     }
 
-    /// A namespace that somebody else made, and the kernel's ear in it. Which ports need root there is for its maker to
-    /// say.
+    /// Opens a netlink socket in a namespace that another program made. Its maker decides which ports need root
+    /// there.
     fn given_namespace(&self, given: &OwnedFd) -> Result<(OwnedFd, Netlink), BridgeError> {
         let failed = |source: io::Error| {
             BridgeError::kernel("enter the network namespace that the driver made", source)
@@ -417,7 +418,7 @@ impl HostNetns {
         Ok((namespace, inside.map_err(failed)?))
     }
 
-    /// The address of an allocation's device in `namespace`; `None` if it has no such device.
+    /// Returns the address of an allocation's device in `namespace`; `None` without such a device.
     fn address_in(&self, namespace: &OwnedFd) -> Result<Option<Ipv4Addr>, BridgeError> {
         let failed =
             |source: io::Error| BridgeError::kernel("look into a network namespace", source);
@@ -436,15 +437,15 @@ impl HostNetns {
         Ok(own.next().map(|(_, address)| address))
     }
 
-    /// Back to the machine's namespace.
+    /// Returns the thread to the machine's namespace.
     fn return_to_host_namespace(&self) {
-        // The namespace is open and was this thread's, so this cannot fail. In another namespace the thread would do
-        // harm.
+        // This cannot fail, because the namespace is open and was this thread's. In another namespace, the thread
+        // would configure the wrong network.
         setns(self.namespace.as_fd(), CloneFlags::CLONE_NEWNET)
             .expect("the thread may enter the namespace it came from");
     }
 
-    /// The number of the host veth that was just made.
+    /// Returns the interface index of the new host veth.
     fn create_host_veth(&mut self, name: &str) -> Result<u32, BridgeError> {
         let host_veth = self.netlink.device(name);
         let host_veth =
@@ -452,7 +453,7 @@ impl HostNetns {
         Ok(host_veth.ok_or(BridgeError::Gone)?.index)
     }
 
-    /// The machine's side of a pair.
+    /// Configures the machine's side of a pair.
     fn furnish(
         &mut self,
         name: &str,
@@ -477,8 +478,8 @@ impl HostNetns {
             .netlink
             .add_address(host_veth, gateway, AddressScope::Link);
         added.map_err(kernel)?;
-        // The last three let answers to the machine's own calls of published ports in, which come from its own
-        // addresses; the programs let nothing else of that kind through.
+        // The last three settings admit answers to the machine's own calls of published ports, which come from its
+        // own addresses. The programs drop all other such packets.
         for (setting, value) in [
             ("forwarding", "1"),
             ("accept_local", "1"),
@@ -506,7 +507,7 @@ fn furnish_inside(inside: &mut Netlink, address: Ipv4Addr) -> io::Result<()> {
 }
 
 /// Detaches the programs with `handle` from the machine's devices and removes the rule in `table`. Returns whether
-/// there was one.
+/// the rule existed.
 pub(super) fn undo(table: &str, handle: u32) -> io::Result<bool> {
     let removed = masquerade::remove(table)?;
     let mut netlink = Netlink::open()?;

@@ -11,11 +11,11 @@ use crate::network::bridge::masquerade;
 pub(crate) struct NodeNetwork {
     /// Addresses of its allocations.
     pub(crate) subnet: Ipv4Net,
-    /// Its table of the packet filter.
+    /// The node's table of the packet filter.
     pub(crate) table: String,
     /// The handle of its programs on devices.
     pub(crate) handle: u32,
-    /// The id that tells its allocations from another node's.
+    /// The id that distinguishes its allocations from those of other nodes.
     pub(crate) node_id: NodeId,
 }
 
@@ -30,8 +30,8 @@ impl NodeNetwork {
         }
     }
 
-    /// The name of an allocation's host veth. It has 48 bits of a hash, since a device's name has no room for the id. A new
-    /// host veth replaces one that has its name already.
+    /// The name of an allocation's host veth. It has 48 bits of a hash, since a device's name has no room for the
+    /// id. A new host veth replaces an existing one of that name.
     pub(crate) fn host_veth(&self, alloc_id: AllocId) -> String {
         let hash = hash([&self.node_id.0[..], alloc_id.to_string().as_bytes()]);
         let digits = format!("{hash:016x}");
@@ -39,13 +39,14 @@ impl NodeNetwork {
     }
 }
 
-/// Hexadecimal digits of a host veth's name: what fits into the name of a device after the prefix.
+/// Hexadecimal digits in a host veth's name: the room that the prefix leaves in the name of a device.
 pub(crate) const NAME_DIGITS: usize = 12;
 
-/// The table and the handle by which what is a node's own is found again, whatever addresses it was told.
+/// Returns the table and the handle that identify a node's own rule and programs. They do not depend on the
+/// configured addresses.
 pub(crate) fn marks(node_id: NodeId) -> (String, u32) {
     let hash = hash([&node_id.0[..]]);
     let table = format!("muster-{}", node_id.short());
-    // Zero would be any.
+    // Zero would stand for any handle.
     (table, u32::try_from(hash >> 33).unwrap_or_default().max(1))
 }

@@ -1,4 +1,4 @@
-//! Names; what the kernel has to say is asked in `agent/tests/vm/nat.rs`.
+//! Tests of names. `agent/tests/vm/nat.rs` has tests with the kernel.
 
 use std::fs::File;
 
@@ -31,7 +31,7 @@ fn a_port_without_another_inside_is_the_same() {
     assert_eq!(inside_port(8080, 80), 80);
 }
 
-/// Answers what the thread is asked to remove, and says through which host veths that was.
+/// Answers requests to remove networks, and returns the names of their host veths.
 async fn removed(
     orders: &mut mpsc::Receiver<NetnsRequest>,
     answers: Vec<io::Result<()>>,
@@ -50,7 +50,8 @@ async fn removed(
     host_veths
 }
 
-/// Once when its tasks have ended, and again before it is destroyed; then nothing is left to ask for.
+/// The removal is called once after the end of the tasks, and again before the allocation is destroyed. Then no
+/// network is left.
 #[tokio::test]
 async fn busy_network_is_removed_on_next_call() {
     let alloc_id = AllocId::at(muster_domain::id::LogIndex(7), 0);

@@ -57,7 +57,7 @@ pub(super) struct NetworkList {
 pub(super) struct Plugin {
     /// Name of the program.
     pub(super) kind: String,
-    /// The configuration as it stands in the file.
+    /// The configuration as written in the file.
     pub(super) config: Map<String, Value>,
 }
 
@@ -180,7 +180,7 @@ pub(super) struct NetworkDir {
     pub(super) faults: Vec<(PathBuf, String)>,
 }
 
-/// Reads the files `.conflist`, `.conf` and `.json` of `dir`. Without a directory there are none.
+/// Reads the files `.conflist`, `.conf` and `.json` of `dir`. A missing directory has none.
 pub(super) fn read_dir(dir: &Path) -> NetworkDir {
     let mut read = NetworkDir::default();
     let mut paths = match paths(dir) {
@@ -230,7 +230,7 @@ fn paths(dir: &Path) -> io::Result<Vec<PathBuf>> {
 
 fn read_file(path: &Path) -> Result<String, String> {
     let reason = |error: io::Error| error.to_string();
-    // A FIFO would never end.
+    // A read of a FIFO would block for ever.
     if !std::fs::metadata(path).map_err(reason)?.is_file() {
         return Err("not a regular file".to_owned());
     }

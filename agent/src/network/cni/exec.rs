@@ -16,7 +16,7 @@ use crate::limits::{CNI_OUTPUT_BYTES_MAX, CNI_WORDS_BYTES_MAX};
 /// Directories of programs that plugins start, such as iptables.
 const PROGRAM_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Why a plugin did not do what it was asked for.
+/// The reason why a plugin did not carry out a request.
 #[derive(Debug, thiserror::Error)]
 #[error("CNI plugin {plugin} failed: {reason}")]
 pub(crate) struct PluginError {
@@ -89,7 +89,7 @@ pub(super) struct Output {
 }
 
 impl PluginInvocation<'_> {
-    /// Runs the plugin. The answer is what it printed.
+    /// Runs the plugin and returns its output.
     pub(super) async fn run(&self) -> Result<Vec<u8>, PluginError> {
         let failed = |reason| PluginError::new(self.plugin, reason);
         let Output {
@@ -141,7 +141,7 @@ impl PluginInvocation<'_> {
         let work = async {
             let feed = async {
                 if let Some(mut stdin) = stdin {
-                    // A plugin that does not read its configuration says so by its answer.
+                    // A plugin that does not read its configuration reports that in its answer.
                     drop(stdin.write_all(self.input).await);
                 }
             };
@@ -151,7 +151,7 @@ impl PluginInvocation<'_> {
         let worked = tokio::time::timeout(self.deadline, work).await;
         let Ok((stdout, stderr, status)) = worked else {
             drop(group);
-            // So that no zombie is left; a process in the kernel's hands is left to the reaper.
+            // The wait prevents a zombie. A process that is stuck in the kernel is left to the reaper.
             drop(tokio::time::timeout(self.deadline, child.wait()).await);
             return Err(PluginFault::Deadline {
                 after: self.deadline,
@@ -161,7 +161,7 @@ impl PluginInvocation<'_> {
             program: self.program.to_owned(),
             source,
         })?;
-        // The group's number may be another's by now.
+        // The group's number may belong to another group by now.
         std::mem::forget(group);
         let stdout = stdout.ok_or(PluginFault::TooMuch)?;
         Ok(Output {
@@ -186,7 +186,7 @@ impl Drop for ProcessGroup {
     }
 }
 
-/// Reads to the end; `None` if that is more than is kept.
+/// Reads to the end; `None` if the output exceeds the limit.
 async fn drain(stream: Option<impl AsyncRead + Unpin>) -> Option<Vec<u8>> {
     let Some(mut stream) = stream else {
         return Some(Vec::new());
@@ -206,7 +206,7 @@ async fn drain(stream: Option<impl AsyncRead + Unpin>) -> Option<Vec<u8>> {
     }
 }
 
-/// The start of what a plugin printed, in one line.
+/// Returns the start of a plugin's output in one line.
 fn words(bytes: &[u8]) -> String {
     let start = bytes.get(..CNI_WORDS_BYTES_MAX).unwrap_or(bytes);
     let text = String::from_utf8_lossy(start);

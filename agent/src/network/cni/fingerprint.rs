@@ -13,7 +13,8 @@ use super::request::is_executable;
 use super::{CniSettings, blocking, config, locked};
 use crate::limits::{CNI_PROGRAMS_MAX, CNI_VERSION_DEADLINE};
 
-/// The facts known of a program: what tells it from another file, and its version if it said one.
+/// The facts of a program: its change time and size, which distinguish it from another file, and its version if it
+/// reported one.
 type ProgramFacts = (SystemTime, u64, Option<String>);
 
 /// Versions of plugins, asked for again when their programs change.
@@ -100,7 +101,8 @@ struct Versions {
     supported_versions: Vec<String>,
 }
 
-/// The version of a plugin. One that does not tell has the newest version of CNI that it supports.
+/// Returns the version of a plugin. For a plugin that reports none, it is the newest version of CNI that the plugin
+/// supports.
 async fn version(name: &str, program: &Path) -> Option<String> {
     let ask = async |env: Vec<(&'static str, String)>| {
         let call = PluginInvocation {

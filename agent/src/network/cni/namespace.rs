@@ -50,7 +50,7 @@ pub(super) fn open(path: &Path) -> io::Result<Option<OwnedFd>> {
     Ok(is_namespace(&file)?.then_some(file))
 }
 
-/// Wakes the loopback device of a namespace that somebody else made.
+/// Sets up the loopback device of a namespace that another program made.
 pub(super) fn wake_loopback(namespace: &OwnedFd) -> io::Result<()> {
     in_a_thread(|| {
         setns(namespace.as_fd(), CloneFlags::CLONE_NEWNET)?;
@@ -58,12 +58,12 @@ pub(super) fn wake_loopback(namespace: &OwnedFd) -> io::Result<()> {
     })
 }
 
-/// Unmounts the namespace and removes its file. It is gone already if there is no file.
+/// Unmounts the namespace and removes its file. A missing file means that it is gone already.
 pub(super) fn remove(path: &Path) -> io::Result<()> {
     for _ in 0..LAYERS_MAX {
         match rustix::mount::unmount(path, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
             Ok(()) => {}
-            // Nothing is mounted there.
+            // No namespace is mounted on the file.
             Err(rustix::io::Errno::INVAL) => break,
             Err(rustix::io::Errno::NOENT) => return Ok(()),
             Err(error) => return Err(error.into()),

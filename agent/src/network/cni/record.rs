@@ -1,4 +1,4 @@
-//! Records of CNI networks of allocations: a file for each, beside the files of their namespaces.
+//! Records of CNI networks of allocations: a file for each, in the directory of their namespaces' files.
 //!
 //! A record is on disk before the first plugin runs. So the next agent undoes the half that a killed agent left.
 

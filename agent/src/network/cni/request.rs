@@ -75,7 +75,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Has plugins remove what only allocations had that are not `valid`.
+    /// Returns a request to plugins to remove resources of allocations that are not `valid`.
     pub(super) fn collect(
         list: &'a NetworkList,
         record: &'a CniRecord,
@@ -124,7 +124,7 @@ impl<'a> Request<'a> {
             config.insert("runtimeConfig".to_owned(), Value::Object(runtime));
         }
         if let Some(valid) = &self.valid {
-            // Plugins read the second name, and those of early versions of CNI 1.1 the first one.
+            // Plugins read the second name. Plugins of early versions of CNI 1.1 read the first one.
             config.insert("cni.dev/attachments".to_owned(), valid.clone());
             config.insert("cni.dev/valid-attachments".to_owned(), valid.clone());
         }
@@ -156,7 +156,7 @@ pub(super) fn args(
     // A value with the separator would be read as two arguments.
     args.retain(|_, value| !value.contains(|char: char| char == ';' || char.is_control()));
     let args = args.iter().map(|(key, value)| format!(";{key}={value}"));
-    // So that plugins ignore arguments of which they know nothing.
+    // The argument makes plugins ignore unknown arguments.
     format!("IgnoreUnknown=true{}", args.collect::<String>())
 }
 
@@ -196,7 +196,7 @@ pub(super) fn program(path: &[PathBuf], kind: &str) -> Option<PathBuf> {
     programs.find(|program| is_executable(program))
 }
 
-/// Whether the agent may run the file: nobody but its owner and group can change it.
+/// Whether the agent may run the file: only its owner and group may change it.
 pub(super) fn is_executable(path: &Path) -> bool {
     let metadata = std::fs::metadata(path);
     metadata.is_ok_and(|it| it.is_file() && it.mode() & 0o111 != 0 && it.mode() & 0o002 == 0)

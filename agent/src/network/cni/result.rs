@@ -11,7 +11,7 @@ use super::config::CniVersion;
 /// The result of ADD.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct AddResult {
-    /// As it was printed: the next plugin gets it.
+    /// The result as printed, which the next plugin receives.
     pub(super) value: Value,
     ips: Vec<Ip>,
     interfaces: Vec<Interface>,
@@ -97,7 +97,7 @@ impl AddResult {
         inside.first().copied()
     }
 
-    /// The resolver that the plugins ask for; `None` if they do not.
+    /// The resolver that the plugins ask for; `None` if they ask for none.
     pub(super) fn dns(&self) -> Option<DnsConfig> {
         let Dns {
             nameservers,

@@ -19,7 +19,7 @@ use super::*;
 /// A result with one address.
 const RESULT: &str = r#"{"cniVersion":"1.0.0","interfaces":[{"name":"eth0","sandbox":"/x"}],"ips":[{"interface":0,"address":"10.1.2.3/24"}]}"#;
 
-/// Plugins and configurations in a directory of their own.
+/// Plugins and configurations in a temporary directory.
 pub(super) struct TestPlugins {
     pub(super) dir: tempfile::TempDir,
     deadline: Duration,
@@ -37,7 +37,7 @@ impl TestPlugins {
         }
     }
 
-    /// A plugin that notes its call and its input, and then runs `script`.
+    /// Makes a plugin that logs its call and its input, and then runs `script`.
     fn plugin(&self, name: &str, script: &str) {
         let path = self.dir.path().join("bin").join(name);
         let log = self.dir.path().join("calls");
@@ -93,7 +93,7 @@ impl TestPlugins {
 }
 
 impl Drop for TestPlugins {
-    /// A test that failed leaves no mount.
+    /// A failed test leaves no mount.
     fn drop(&mut self) {
         drop(namespace::remove(&self.namespace()));
     }
@@ -293,7 +293,7 @@ fn references_in_arguments_and_resolvers_are_filled_in() {
     );
 }
 
-/// Each way in which the second plugin can fail: an error with the reason, and the first one's work is undone.
+/// The second plugin fails in each possible way: the error has the reason, and the first plugin's work is undone.
 #[tokio::test]
 async fn half_a_network_is_undone_with_a_reason() {
     if !is_root("half_a_network_is_undone_with_a_reason") {
@@ -348,7 +348,7 @@ async fn half_a_network_is_undone_with_a_reason() {
     }
 }
 
-/// With its children, that hold its output open.
+/// The children, which hold the plugin's output open, are killed, too.
 #[tokio::test]
 async fn a_plugin_that_hangs_is_killed() {
     if !is_root("a_plugin_that_hangs_is_killed") {
@@ -381,7 +381,7 @@ async fn a_plugin_that_hangs_is_killed() {
     );
 }
 
-/// Whether a process has ended, be it that nobody has waited for it.
+/// Whether a process has ended, even if no parent has waited for it.
 fn is_dead(pid: &str) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let state = stat.rsplit(')').next().unwrap_or_default();
@@ -438,7 +438,7 @@ async fn a_failed_removal_is_repeated() {
     let refused = networks.give_back(alloc_id()).await;
     let is_kept = networks.has(alloc_id()) && place.namespace().exists();
     fs::write(mark, "").unwrap();
-    // The next agent reads what is on disk.
+    // The next agent reads the records on disk.
     let next = place.open();
     let orphans = next.orphans(&BTreeSet::new());
     next.recover(orphans.clone()).await;
@@ -516,7 +516,7 @@ async fn a_killed_agent_s_half_is_undone() {
     assert!(!place.namespace().exists());
 }
 
-/// After a reboot the namespace is gone: plugins remove the rest.
+/// The namespace is gone after a reboot: plugins remove the rest.
 #[tokio::test]
 async fn a_namespace_that_is_gone_has_no_path() {
     if !is_root("a_namespace_that_is_gone_has_no_path") {
@@ -571,7 +571,7 @@ async fn garbage_is_collected_from_version_1_1() {
     assert!(!place.env("first", "GC").contains("CNI_CONTAINERID"));
 }
 
-/// A fault in one file and a plugin that tells no version keep no other from being found.
+/// A fault in one file and a plugin without a version do not hide the others.
 #[tokio::test]
 async fn plugins_and_networks_are_fingerprinted() {
     let place = TestPlugins::new();
@@ -601,7 +601,7 @@ async fn plugins_and_networks_are_fingerprinted() {
     assert_eq!(place.calls().len(), calls, "versions are asked for again");
 }
 
-/// Nobody but its owner may change a program that the agent runs.
+/// Only its owner may change a program that the agent runs.
 #[test]
 fn programs_that_all_can_change_are_not_run() {
     let place = TestPlugins::new();

@@ -4,13 +4,13 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A resource controller of the kernel that the agent knows.
+/// A kernel resource controller that the agent supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Controller {
     /// CPU time: weight and quota.
     Cpu,
-    /// CPU time used. A controller of its own in v1 only; in v2 a part of `cpu`.
+    /// CPU time used. It is a separate controller only in v1, and part of `cpu` in v2.
     Cpuacct,
     /// CPUs and memory nodes.
     Cpuset,
@@ -31,11 +31,11 @@ impl Controller {
         Self::Pids,
     ];
 
-    /// Those that a task's limits are made of. CPU time used is in each v2 group, whatever is bound
-    /// to v1, so `cpuacct` is not among them.
+    /// The controllers that a task's limits need. Every v2 group counts used CPU time, also if controllers are bound to
+    /// v1, so `cpuacct` is not included.
     pub(crate) const USED: [Self; 3] = [Self::Cpu, Self::Memory, Self::Pids];
 
-    /// Its name in v2, and in attributes.
+    /// The controller's name in v2, and in attributes.
     pub fn name(self) -> &'static str {
         match self {
             Self::Cpu => "cpu",
@@ -55,7 +55,7 @@ impl Controller {
         }
     }
 
-    /// The controller that has its numbers in v2.
+    /// The controller that provides its numbers in v2.
     pub(super) fn v2_name(self) -> &'static str {
         if self == Self::Cpuacct {
             "cpu"

@@ -1,9 +1,8 @@
-//! CPU time: a weight from MHz, a quota where one is asked for.
+//! CPU time: a weight from MHz, and a quota if one is requested.
 //!
-//! MHz become v2 weights by tenths, so that 1 000 MHz are the kernel's default of 100, and v1
-//! shares one to one, where 1 024 is the default. Both are proportional; weights count in steps of
-//! 10 MHz. A weight competes with its siblings only: an allocation's group weighs the sum of its
-//! tasks, which `task` keeps up.
+//! v2 weights are MHz divided by ten, so that 1 000 MHz are the kernel's default of 100. v1 shares equal MHz, and their
+//! default is 1 024. Both are proportional; weights count in steps of 10 MHz. A weight competes only with its siblings.
+//! So an allocation's group weighs the sum of its tasks, and `task` maintains that sum.
 
 use std::path::{Path, PathBuf};
 
@@ -16,14 +15,14 @@ use crate::resources::cgroup::resources::{ApplyLimitError, Limits, Setter};
 use crate::resources::cgroup::stats::CpuStats;
 use crate::resources::cgroup::subgroups;
 
-/// Time over which a quota is counted, in microseconds: the kernel's default. Shorter periods make
-/// smoother tasks and dearer scheduling.
+/// Time over which a quota is counted, in microseconds: the kernel's default. Shorter periods make tasks smoother and
+/// scheduling more expensive.
 pub(crate) const PERIOD_US: u32 = 100_000;
 
 /// The shortest quota the kernel takes, in microseconds (`min_cfs_quota_period`).
 const QUOTA_US_MIN: f64 = 1_000.0;
 
-/// The same name in both versions.
+/// The file has the same name in both versions.
 pub(crate) const STAT: &str = "cpu.stat";
 
 const WEIGHT_MHZ: u64 = 10;
@@ -31,7 +30,7 @@ const WEIGHT_MAX: u64 = 10_000;
 const SHARES_MIN: u64 = 2;
 const SHARES_MAX: u64 = 262_144;
 
-/// `cpu.weight` or `cpu.shares` for so many MHz.
+/// The value of `cpu.weight` or `cpu.shares` for `mhz`.
 pub(crate) fn weight(mhz: u64, v2: bool) -> u64 {
     if v2 {
         ((mhz + WEIGHT_MHZ / 2) / WEIGHT_MHZ).clamp(1, WEIGHT_MAX)
@@ -70,7 +69,7 @@ pub(crate) fn files(v2: bool) -> &'static [&'static str] {
     }
 }
 
-/// Makes the group `dir` weigh as much as its children together.
+/// Sets the weight of the group `dir` to the sum of its children's weights.
 pub(crate) fn sum_children(dir: &Path, v2: bool) -> Result<(), ApplyLimitError> {
     let failed = |source| ApplyLimitError::Read {
         controller: Controller::Cpu,
@@ -80,7 +79,7 @@ pub(crate) fn sum_children(dir: &Path, v2: bool) -> Result<(), ApplyLimitError> 
     for child in subgroups::children(dir).map_err(failed)? {
         match file::number(&child, weight_file(v2)) {
             Ok(weight) => sum += weight,
-            // Removed since it was listed.
+            // The group was removed after it was listed.
             Err(error) if error.is_gone() => {}
             Err(error) => return Err(failed(error)),
         }
@@ -114,7 +113,7 @@ fn set_quota(dir: &Path, v2: bool, cores: Option<f64>) -> Result<(), ApplyLimitE
         let wanted = format!("{quota} {PERIOD_US}");
         setter.set("cpu.max", &wanted, set, |got| got == wanted)
     } else if quota.is_none() && !setter.has("cpu.cfs_quota_us") {
-        // A kernel without CFS bandwidth control has no ceiling to take away.
+        // A kernel without CFS bandwidth control has no quota to remove.
         Ok(())
     } else {
         let wanted = quota.unwrap_or(-1).to_string();
@@ -132,15 +131,15 @@ fn quota_us(cores: f64) -> i64 {
     quota
 }
 
-/// CPU time used, which each v2 group counts, and throttling, which the group at `limited` counts,
-/// as far as there is a `cpu` controller.
+/// Used CPU time, which each v2 group counts, and throttling. The group at `limited` counts throttling if there is a
+/// `cpu` controller.
 pub(crate) fn stats<D: Fn(GroupHierarchy) -> PathBuf>(
     files: &mut CgroupFileReader<'_, D>,
     limited: Option<GroupHierarchy>,
 ) -> Result<CpuStats, CgroupFileError> {
     let mut stats = of_v2(files.read(None, STAT)?);
     match limited {
-        // The same file.
+        // Both values are in the same file.
         Some(None) => {}
         Some(v1) => {
             let keys = ["nr_periods", "nr_throttled", "throttled_time"];
@@ -159,7 +158,7 @@ pub(crate) fn stats<D: Fn(GroupHierarchy) -> PathBuf>(
     Ok(stats)
 }
 
-/// How long processes had to wait for the quota's next period, in microseconds; `None` where nothing has a quota.
+/// Time that processes had to wait for the quota's next period, in microseconds; `None` without a quota controller.
 pub(crate) fn throttled_us<D: Fn(GroupHierarchy) -> PathBuf>(
     files: &mut CgroupFileReader<'_, D>,
     limited: Option<GroupHierarchy>,

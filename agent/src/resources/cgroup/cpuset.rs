@@ -1,7 +1,7 @@
-//! Cores of a task's own.
+//! Cores that are reserved for a task.
 //!
-//! While no task has any, no task has a group here. In v1 a group can have no process before it was given
-//! cores and memory nodes, so each takes what the one above it has, and the task's own is then narrowed.
+//! While no task has reserved cores, no task has a cpuset group. A v1 group accepts no process before it has cores and
+//! memory nodes. So each group inherits those of its parent, and the task's own group is then narrowed.
 
 use std::path::Path;
 
@@ -31,8 +31,8 @@ pub(crate) fn files() -> &'static [&'static str] {
     &[CPUS]
 }
 
-/// Moves everything that is in the v2 group `from` to the v1 group `dir`. A process that forks meanwhile
-/// is seen by the next look; after [`TAKE_IN_PASSES_MAX`] of them its children may be left where they were.
+/// Moves all processes of the v2 group `from` to the v1 group `dir`. The next pass finds processes that were forked
+/// meanwhile. After [`TAKE_IN_PASSES_MAX`] passes, later children may stay in their old group.
 pub(crate) fn take_in(dir: &Path, from: &Path) -> Result<(), CgroupFileError> {
     for _pass in 0..TAKE_IN_PASSES_MAX {
         let there = kill::procs(dir)?;
@@ -58,7 +58,7 @@ fn has_ended(error: &CgroupFileError) -> bool {
     }
 }
 
-/// Gives the v1 group `dir` what the group above it has, unless it has something.
+/// Copies the cores and memory nodes of the parent to the v1 group `dir`, unless it has some.
 pub(crate) fn inherit(dir: &Path) -> Result<(), CgroupFileError> {
     let Some(above) = dir.parent() else {
         return Ok(());
@@ -71,7 +71,7 @@ pub(crate) fn inherit(dir: &Path) -> Result<(), CgroupFileError> {
     Ok(())
 }
 
-/// The cores that the group `dir` can give away; none if it has no such controller.
+/// The cores that the group `dir` can assign; none without the controller.
 pub(crate) fn available(dir: &Path, v2: bool) -> Vec<u16> {
     let name = if v2 {
         "cpuset.cpus.effective"
@@ -81,7 +81,7 @@ pub(crate) fn available(dir: &Path, v2: bool) -> Vec<u16> {
     parse(&file::read(dir, name).unwrap_or_default())
 }
 
-/// In the kernel's list format, as it reads back: `0-2,5`. `cores` are sorted.
+/// Formats sorted `cores` in the kernel's list format, as it reads back: `0-2,5`.
 pub(crate) fn list(cores: &[u16]) -> String {
     let mut runs: Vec<(u16, u16)> = Vec::new();
     for &core in cores {

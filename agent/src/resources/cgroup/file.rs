@@ -4,10 +4,10 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-/// A file of a group that could not be read, written or understood.
+/// A file of a group that could not be read, written or parsed.
 #[derive(Debug, thiserror::Error)]
 pub enum CgroupFileError {
-    /// It could not be read.
+    /// The file could not be read.
     #[error("read {path}")]
     Read {
         path: PathBuf,
@@ -15,7 +15,7 @@ pub enum CgroupFileError {
         #[source]
         source: io::Error,
     },
-    /// It could not be written.
+    /// The file could not be written.
     #[error("write {value:?} to {path}")]
     Write {
         path: PathBuf,
@@ -24,11 +24,11 @@ pub enum CgroupFileError {
         #[source]
         source: io::Error,
     },
-    /// It does not say what it should.
+    /// The file does not have the expected content.
     #[error("{path} reads {text:?}, which is not {expected}")]
     Format {
         path: PathBuf,
-        /// The text that it reads.
+        /// The text in the file.
         text: String,
         expected: &'static str,
     },
@@ -39,7 +39,7 @@ impl CgroupFileError {
     pub fn is_gone(&self) -> bool {
         match self {
             Self::Read { source, .. } | Self::Write { source, .. } => {
-                // A file held open whose group was removed reads ENODEV.
+                // An open file of a removed group reads ENODEV.
                 source.kind() == io::ErrorKind::NotFound
                     || source.raw_os_error() == Some(libc::ENODEV)
             }
@@ -48,13 +48,13 @@ impl CgroupFileError {
     }
 }
 
-/// Room that files of groups are read into: the largest, `memory.stat`, has 1 to 2 KiB.
+/// Size of the buffer for files of groups: the largest, `memory.stat`, has 1 to 2 KiB.
 pub(crate) const READ_BYTES: usize = 4_096;
 
-/// The most that is read of one: `cgroup.procs` of a task with all the processes that a node can have.
+/// Most bytes that are read of one file: `cgroup.procs` of a task with all the processes that a node can have.
 pub(crate) const READ_BYTES_MAX: u64 = 64 << 20;
 
-/// The whole of `dir/name`. No size is asked for first: files of groups have none.
+/// Reads the whole of `dir/name`. The size is not queried first, because files of groups report none.
 pub(crate) fn read(dir: &Path, name: &str) -> Result<String, CgroupFileError> {
     let path = dir.join(name);
     let text = File::open(&path).and_then(|file| {
@@ -65,7 +65,7 @@ pub(crate) fn read(dir: &Path, name: &str) -> Result<String, CgroupFileError> {
     text.map_err(|source| CgroupFileError::Read { path, source })
 }
 
-/// [`read`], `None` where there is no such file.
+/// Like [`read`]; `None` if there is no such file.
 pub(crate) fn read_if_any(dir: &Path, name: &str) -> Result<Option<String>, CgroupFileError> {
     match read(dir, name) {
         Ok(text) => Ok(Some(text)),
@@ -88,7 +88,7 @@ pub(crate) fn write(dir: &Path, name: &str, value: &str) -> Result<(), CgroupFil
     })
 }
 
-/// A number, where `max` and `-1` mean that there is no limit.
+/// Reads a number, where `max` and `-1` mean that there is no limit.
 pub(crate) fn limit(dir: &Path, name: &str) -> Result<Option<u64>, CgroupFileError> {
     let text = read(dir, name)?;
     parse_limit(&text).ok_or_else(|| CgroupFileError::Format {
@@ -98,7 +98,7 @@ pub(crate) fn limit(dir: &Path, name: &str) -> Result<Option<u64>, CgroupFileErr
     })
 }
 
-/// [`limit`]; `None` for a text that is none.
+/// Parses the content of a [`limit`] file; `None` if the text is invalid.
 #[expect(
     clippy::option_option,
     reason = "no limit, and no text that could be one, are two things"
@@ -110,7 +110,7 @@ pub(crate) fn parse_limit(text: &str) -> Option<Option<u64>> {
     }
 }
 
-/// A number.
+/// Reads a number.
 pub(crate) fn number(dir: &Path, name: &str) -> Result<u64, CgroupFileError> {
     let text = read(dir, name)?;
     parse_number(&text).ok_or_else(|| CgroupFileError::Format {
@@ -120,7 +120,7 @@ pub(crate) fn number(dir: &Path, name: &str) -> Result<u64, CgroupFileError> {
     })
 }
 
-/// The number that is all of `text`.
+/// Parses `text` as one number.
 pub(crate) fn parse_number(text: &str) -> Option<u64> {
     text.trim().parse().ok()
 }
@@ -133,7 +133,7 @@ pub(crate) fn keyed(text: &str, key: &str) -> Option<u64> {
         .and_then(|(_, value)| value.trim().parse().ok())
 }
 
-/// The values of several keys in such a file, by one pass over it.
+/// The values of several keys in a file of lines `key value`, read in one pass.
 pub(crate) fn keyed_all<const N: usize>(text: &str, keys: [&str; N]) -> [Option<u64>; N] {
     let mut values = [None; N];
     for (name, value) in text.lines().filter_map(|line| line.split_once(' ')) {

@@ -1,4 +1,4 @@
-//! The hierarchies of this host, and the place of this process in each of them.
+//! The hierarchies of this host, and the groups of this process in them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -8,18 +8,18 @@ use std::path::{Path, PathBuf};
 use crate::resources::cgroup::controller::Controller;
 use crate::resources::cgroup::{file, memory};
 
-/// The parent of our tree is one up when the agent is in this leaf already: a service manager may
-/// start it there (`DelegateSubgroup=agent`), or an agent before this one made it.
+/// If the agent is already in this leaf, the tree's parent is one level up. A service manager may start it there
+/// (`DelegateSubgroup=agent`), or an earlier agent made the leaf.
 pub(crate) const AGENT_LEAF: &str = "agent";
 
-/// Where a controller is bound.
+/// The hierarchy that a controller is bound to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ControllerMode {
-    /// To the v2 hierarchy, and offered to our own group there.
+    /// The v2 hierarchy, which offers the controller to the agent's own group.
     V2,
-    /// To a v1 hierarchy.
+    /// A v1 hierarchy.
     V1,
-    /// Nowhere we can use it: switched off, or not delegated to our own group.
+    /// No usable hierarchy: the controller is disabled, or not delegated to the agent's own group.
     Absent,
 }
 
@@ -37,11 +37,11 @@ impl ControllerMode {
 /// The kind of cgroup host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CgroupMode {
-    /// v2 alone.
+    /// Only v2.
     V2,
-    /// A v2 hierarchy beside v1 ones that have controllers.
+    /// A v2 hierarchy together with v1 hierarchies that have controllers.
     Hybrid,
-    /// v1 alone. Tasks cannot be run: they are identified, counted and killed by v2.
+    /// Only v1. Tasks cannot run, because they are identified, counted and killed by v2.
     V1,
 }
 
@@ -56,7 +56,7 @@ impl CgroupMode {
     }
 }
 
-/// Why the host's hierarchies could not be found out.
+/// The reason why the host's hierarchies could not be determined.
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeCgroupError {
     /// A file below /proc could not be read.
@@ -74,14 +74,13 @@ pub enum ProbeCgroupError {
 /// One mounted hierarchy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MountedHierarchy {
-    /// Where it is mounted.
     pub(crate) mount: PathBuf,
-    /// Our own group, relative to the mount; empty for the root.
+    /// The agent's own group, relative to the mount; empty for the root.
     pub(crate) own: PathBuf,
 }
 
 impl MountedHierarchy {
-    /// The directory that our tree's root goes into.
+    /// The directory in which the tree's root is made.
     pub(crate) fn base(&self) -> PathBuf {
         let leaf = self.own.file_name().is_some_and(|name| name == AGENT_LEAF);
         let own = if leaf {
@@ -92,7 +91,7 @@ impl MountedHierarchy {
         self.mount.join(own)
     }
 
-    /// Our own group's directory.
+    /// The directory of the agent's own group.
     pub(crate) fn own_dir(&self) -> PathBuf {
         self.mount.join(&self.own)
     }
@@ -102,13 +101,13 @@ impl MountedHierarchy {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hierarchies {
     v2: Option<MountedHierarchy>,
-    /// Controllers that the v2 hierarchy offers to our own group.
+    /// Controllers that the v2 hierarchy offers to the agent's own group.
     v2_offers: Vec<String>,
     v1: BTreeMap<Controller, MountedHierarchy>,
 }
 
 impl Hierarchies {
-    /// Looks at this process's mounts and cgroups.
+    /// Reads this process's mounts and cgroups.
     ///
     /// # Errors
     ///
@@ -137,7 +136,7 @@ impl Hierarchies {
         };
         for mount in mountinfo.lines().filter_map(Mount::parse) {
             match mount.kind {
-                // A hierarchy can be mounted more than once; the first is the usual one.
+                // A hierarchy can be mounted more than once; the first mount is the usual one.
                 "cgroup2" if this.v2.is_none() => this.v2 = own.get("").map(|own| mount.place(own)),
                 "cgroup" => {
                     for controller in Controller::ALL {
@@ -165,7 +164,7 @@ impl Hierarchies {
         }
     }
 
-    /// Where `controller` is bound.
+    /// The hierarchy that `controller` is bound to.
     pub fn controller(&self, controller: Controller) -> ControllerMode {
         if self.v1.contains_key(&controller) {
             ControllerMode::V1
@@ -180,8 +179,8 @@ impl Hierarchies {
         }
     }
 
-    /// The reason why memory reserved by tasks (`memory.low`) is not kept, if a group above the tree has nothing
-    /// reserved.
+    /// The reason why memory reserved by tasks (`memory.low`) does not hold, if a group above the tree has no
+    /// reservation.
     pub fn unreserved(&self) -> Option<String> {
         let v2 = self.v2.as_ref();
         let v2 = v2.filter(|_| self.controller(Controller::Memory) == ControllerMode::V2)?;
@@ -206,7 +205,7 @@ impl Hierarchies {
         controllers.into_iter().chain([mode]).collect()
     }
 
-    /// Where the hierarchies are mounted, each once.
+    /// The mount points of the hierarchies, each once.
     pub(crate) fn mounts(&self) -> BTreeSet<&Path> {
         let places = self.v2.iter().chain(self.v1.values());
         places.map(|place| place.mount.as_path()).collect()
@@ -223,7 +222,7 @@ impl Hierarchies {
     }
 }
 
-/// A line of mountinfo (proc_pid_mountinfo(5)), as far as it matters here.
+/// The used fields of a line of mountinfo (proc_pid_mountinfo(5)).
 struct Mount<'a> {
     root: String,
     point: String,
@@ -246,7 +245,7 @@ impl<'a> Mount<'a> {
         })
     }
 
-    /// Where the group `own` is below this mount, which may show only a part of the hierarchy.
+    /// The group `own` below this mount, which may show only a part of the hierarchy.
     fn place(&self, own: &str) -> MountedHierarchy {
         let own = Path::new(own);
         let shown = own
@@ -259,7 +258,7 @@ impl<'a> Mount<'a> {
     }
 }
 
-/// Controller, or nothing for v2 → our own group's path, from lines `id:controllers:path`.
+/// The agent's own group path by controller, from lines `id:controllers:path`. v2 has no controller name.
 fn own_groups(cgroup: &str) -> BTreeMap<&str, &str> {
     let lines = cgroup.lines().filter_map(|line| {
         let (_, rest) = line.split_once(':')?;
@@ -270,7 +269,7 @@ fn own_groups(cgroup: &str) -> BTreeMap<&str, &str> {
         .collect()
 }
 
-/// mountinfo writes space, tab, newline and backslash as three octal digits.
+/// Decodes the three octal digits that mountinfo writes for space, tab, newline and backslash.
 fn unescape(field: &str) -> String {
     let escapes = [
         ("\\040", " "),
@@ -343,7 +342,7 @@ mod tests {
         assert_eq!(found, expected);
     }
 
-    /// A container that sees a part of the hierarchy, mounted on a path with a space.
+    /// A container that sees only a part of the hierarchy, mounted on a path with a space.
     #[test]
     fn subtree_mount_becomes_visible_cgroup_root() {
         let mounts = "31 23 0:28 /pod/c /my\\040cg rw - cgroup2 cgroup2 rw\n";

@@ -1,11 +1,11 @@
-//! Disks: rates of each, and a share of those that are busy.
+//! Disks: rate limits for each, and a share of busy disks.
 //!
-//! A job names no disk, because it does not know its node's. Each limit holds for every disk that is there when it is
-//! set, and for later ones once `new_disks` looks. Disks that lie on others (partitions' mappings, loops) are limited
-//! like those below them.
+//! A job names no disk, because it does not know its node's disks. Each limit applies to every disk that exists when
+//! the limit is set, and to later disks once `new_disks` finds them. Disks on top of other disks (partitions' mappings,
+//! loops) get the same limits as the disks below them.
 //!
 //! One line of v2's `io.max` has all four limits of a disk. So it is written as a whole, and not by cgroups-rs, which
-//! has a write for each. [`v1`] describes how v1 differs.
+//! writes each limit separately. [`v1`] describes how v1 differs.
 
 mod v1;
 
@@ -20,16 +20,15 @@ use crate::resources::cgroup::file;
 use crate::resources::cgroup::resources::{ApplyLimitError, Limits, Setter, Unenforced};
 use crate::resources::cgroup::subgroups;
 
-/// Where the kernel lists disks.
+/// The directory in which the kernel lists disks.
 const DISKS: &str = "/sys/block";
 
 const MAX: &str = "io.max";
 
-/// The weight of a group that nobody configured.
+/// The weight of a group without a configured weight.
 const WEIGHT_DEFAULT: u16 = 100;
 
-/// The files of the weight for schedulers that divide a disk's time (`io.cost`, `bfq`), each with the highest weight it
-/// takes.
+/// The files of the weight for schedulers that divide a disk's time (`io.cost`, `bfq`), each with its highest weight.
 const WEIGHTS: [(&str, u16); 2] = [
     ("io.weight", IoLimits::WEIGHT_MAX),
     ("io.bfq.weight", 1_000),
@@ -39,7 +38,7 @@ fn weights(v2: bool) -> &'static [(&'static str, u16)] {
     if v2 { &WEIGHTS } else { &v1::WEIGHTS }
 }
 
-/// Whether the v2 group `dir` has disks to be limited.
+/// Whether the limits of disks can be set in the v2 group `dir`.
 pub(crate) fn is_in_v2(dir: &Path) -> bool {
     dir.join("io.stat").exists()
 }
@@ -52,7 +51,7 @@ pub(crate) fn apply(dir: &Path, v2: bool, limits: &Limits) -> Result<(), ApplyLi
     };
     if !v2 {
         v1::set_rates(&setter, &limits.io)?;
-    // Without block throttling the kernel has no such file; `missing` tells of it.
+    // A kernel without block throttling has no such file; `missing` reports that.
     } else if let Some(now) = setter.text(MAX)? {
         set_rates(&setter, &now, line(&limits.io))?;
     }
@@ -96,13 +95,13 @@ fn set_rates(
 fn set_rates_of(setter: &Setter<'_>, disk: &str, wanted: &str) -> Result<(), ApplyLimitError> {
     let line = format!("{disk} {wanted}");
     match setter.write_line(MAX, &line, |got| of_disk(got, disk) == Some(wanted)) {
-        // Taken out since it was listed.
+        // The disk was removed after it was listed.
         Err(_) if !disks().iter().any(|other| other == disk) => Ok(()),
         other => other,
     }
 }
 
-/// Sets the rates of those of `disks` that the group `dir` has none for, and says which.
+/// Sets the rates of those of `disks` for which the group `dir` has none, and returns those disks.
 pub(crate) fn limit_new(
     dir: &Path,
     v2: bool,
@@ -134,7 +133,7 @@ pub(crate) fn limit_new(
     Ok(new)
 }
 
-/// Makes the group `dir` weigh as much as its children together, where a disk's time is divided.
+/// Sets the weight of the group `dir` to the sum of its children's weights, if a disk's time is divided.
 pub(crate) fn sum_children(dir: &Path, v2: bool) -> Result<(), ApplyLimitError> {
     let controller = Controller::Io;
     let setter = Setter { controller, dir };
@@ -163,14 +162,14 @@ pub(crate) fn files(v2: bool) -> &'static [&'static str] {
     }
 }
 
-/// The warning about limits in `io` that hold for only a part of the task's writes.
+/// The warning about limits in `io` that apply only to a part of the task's writes.
 pub(crate) fn kept_in_part(v2: bool, io: &IoLimits) -> Option<&'static str> {
     let writes = io.write_rate.is_some() || io.write_ops.is_some();
     (!v2 && writes).then_some(v1::NOT_ALL_WRITES)
 }
 
-/// The part of `io` that this kernel cannot hold. `group` is the group's directory, and whether it is v2's; `None`
-/// where there is none.
+/// The part of `io` that this kernel cannot enforce. `group` is the group's directory, and whether it is in v2; `None`
+/// if there is none.
 pub(crate) fn missing(group: Option<(&Path, bool)>, io: &IoLimits) -> Option<Unenforced> {
     if io.is_none() {
         return None;
@@ -209,7 +208,7 @@ pub(crate) fn missing(group: Option<(&Path, bool)>, io: &IoLimits) -> Option<Une
     None
 }
 
-/// The rates as a line of `io.max` has them behind the disk; `None` without any.
+/// Formats the rates as in a line of `io.max` after the disk; `None` without rates.
 fn line(io: &IoLimits) -> Option<String> {
     let IoLimits {
         read_rate,
@@ -251,14 +250,14 @@ fn default_of(text: &str) -> Option<u32> {
         .ok()
 }
 
-/// The disks of this machine that hold something, as `major:minor`, sorted by name.
+/// The disks of this machine with a nonzero size, as `major:minor`, sorted by name.
 pub fn disks() -> Vec<String> {
-    // A machine that lists none has none.
+    // A machine without this directory has no disks.
     let entries = fs::read_dir(DISKS).into_iter().flatten().flatten();
     let mut found: Vec<_> = entries
         .filter_map(|entry| {
             let value = |name| file::read(&entry.path(), name).ok();
-            // Drives without a medium and loops without a file are of no size; parts of a multipath disk have no
+            // Drives without a medium and loops without a file have size zero. Paths of a multipath disk have no
             // number.
             let is_empty = value("size")?.trim() == "0";
             let number = value("dev").filter(|_| !is_empty)?;

@@ -1,4 +1,4 @@
-//! Killing everything in a group.
+//! Killing all processes in a group.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use crate::resources::cgroup::file::{self, CgroupFileError};
 use crate::resources::cgroup::limits::KILL_PASSES_MAX;
 use crate::resources::cgroup::subgroups;
 
-/// Why a group was not killed.
+/// The reason why a group was not killed.
 #[derive(Debug, thiserror::Error)]
 pub enum KillError {
     /// A file of the group could not be read or written.
@@ -19,18 +19,18 @@ pub enum KillError {
     TooMany { dir: PathBuf },
 }
 
-/// SIGKILL for all in the v2 group `dir` and below, at once: no process can fork away from it.
+/// Sends SIGKILL to all processes in the v2 group `dir` and below at once. No process can escape by forking.
 pub(crate) fn whole(dir: &Path) -> Result<(), KillError> {
     match file::write(dir, "cgroup.kill", "1") {
         Ok(()) => Ok(()),
-        // Kernels before 5.14, or a threaded group.
+        // The kernel is older than 5.14, or the group is threaded.
         Err(error) if error.is_gone() && dir.exists() => one_by_one(dir),
         Err(error) if error.is_gone() => Ok(()),
         Err(error) => Err(error.into()),
     }
 }
 
-/// SIGKILL for each process in `dir` and below, until none is left that was not killed before.
+/// Sends SIGKILL to each process in `dir` and below, until a pass finds only processes that were killed before.
 pub(crate) fn one_by_one(dir: &Path) -> Result<(), KillError> {
     let mut killed = Vec::new();
     for _pass in 0..KILL_PASSES_MAX {
@@ -49,7 +49,7 @@ pub(crate) fn one_by_one(dir: &Path) -> Result<(), KillError> {
 
 fn signal(pid: u32) {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
-    // 0 is a process of another pid namespace, which cannot be named here.
+    // 0 stands for a process of another pid namespace, which has no pid here.
     let Some(pid) = pid.filter(|pid| *pid != rustix::process::getpid()) else {
         return;
     };

@@ -2,53 +2,55 @@
 
 use std::time::Duration;
 
-/// First and longest pause between two looks at whether a group is empty or frozen. A killed
-/// process is gone within a millisecond unless it was in the kernel.
+/// First and longest pause between two checks whether a group is empty or frozen. A killed process is gone within a
+/// millisecond unless it was in the kernel.
 pub(crate) const LOOK_PAUSE_MIN: Duration = Duration::from_millis(1);
 /// See [`LOOK_PAUSE_MIN`].
 pub(crate) const LOOK_PAUSE_MAX: Duration = Duration::from_millis(50);
 
-/// How often removing a group is tried again while it is busy. With the pauses above it is about a
-/// second: a process that takes longer to die is stuck in the kernel, and the caller's affair.
+/// Most attempts to remove a busy group. With the pauses above they take about a second. A process that takes longer to
+/// die is blocked in the kernel, and the caller must handle that.
 pub(crate) const REMOVE_TRIES_MAX: u32 = 25;
 
-/// Groups below one of ours that are followed. A task with delegation can nest as it likes;
-/// removal goes on where it stopped at the next call.
+/// Most groups below a task's group that are visited. A task with delegation can nest groups freely. The next removal
+/// continues where this one stopped.
 pub(crate) const NESTED_MAX: usize = 10_000;
 
-/// Levels of groups below a hierarchy's mount in which a node's tree without a record is looked for.
+/// Levels of groups below a hierarchy's mount that are searched for a node's tree without a record.
 pub(crate) const STRAY_DEPTH_MAX: usize = 16;
 
-/// Passes of killing process by process, where there is no `cgroup.kill`. A fork bomb is outrun
-/// only by freezing, which is done before.
+/// Passes of killing process by process, for kernels without `cgroup.kill`. Only freezing stops a fork bomb, and the
+/// group is frozen before.
 pub(crate) const KILL_PASSES_MAX: u32 = 20;
 
-/// Longest name of an allocation's or task's group, in bytes: what a file name may have.
+/// Longest name of an allocation's or task's group, in bytes: the maximum of a file name.
 pub(crate) const NAME_BYTES_MAX: usize = 255;
 
-/// Processes a task may have unless its job says otherwise. Never unlimited: a fork bomb takes the
-/// node's last pid.
+/// Processes that a task may have unless its job sets a limit. It is never unlimited, because a fork bomb would take
+/// the node's last pid.
 pub(crate) const PIDS_DEFAULT: u64 = 4_096;
 
-/// How far below the value asked for a memory limit may read back: the kernel rounds down to whole
-/// pages, of at most 64 KiB.
+/// Most bytes by which a memory limit may read back below the requested value. The kernel rounds down to whole pages,
+/// of at most 64 KiB.
 pub(crate) const MEMORY_ROUNDING_BYTES: u64 = 64 * 1024;
 
-/// Looks for processes that were forked while a running task was moved to other cores. One suffices unless
-/// the task forks all the time, and one that outruns ten of them is not worth more.
+/// Passes over the processes that were forked while a running task was moved to other cores. One pass suffices unless
+/// the task forks all the time. More than ten passes for such a task are not worth their cost.
 pub(crate) const TAKE_IN_PASSES_MAX: u32 = 10;
 
-/// Processes and threads that the machine keeps from all tasks together: enough for the agent's threads, a system's services
-/// and whoever comes to see what is wrong. Twice as many would be an eighth of a small machine's numbers and more.
+/// Processes and threads that the machine keeps free from all tasks together. They suffice for the agent's threads, the
+/// system's services and an operator's debugging tools. Twice as many would be an eighth of a small machine's numbers
+/// and more.
 pub(crate) const PIDS_KEPT_MAX: u64 = 4_096;
-/// Where the kernel has few, this part of them at most: an eighth.
+/// On a kernel with few numbers, at most this part of them is kept: an eighth.
 pub(crate) const PIDS_KEPT_PART: u64 = 8;
 
-/// Files of tasks' groups that the agent holds open: the kernel keeps some 5 KiB for each, so 80 MiB at the most. Of a task
-/// that is walked to it is one; where no program walks they are all that 1 000 tasks have, or what the histories of
-/// 3 000 need, and twice as many would cost more memory than the time they save is worth.
+/// Files of tasks' groups that the agent keeps open. The kernel keeps some 5 KiB for each, so they need at most 80 MiB.
+/// A task that a walk covers needs one file. Without the walk program the bound covers all files of 1 000 tasks, or
+/// those for the histories of 3 000 tasks. Twice as many would cost more memory than the saved time is worth.
 pub(crate) const FILES_HELD_MAX: usize = 16_384;
-/// Where a process may have few descriptors, this part of them: a quarter. The rest is for output of tasks, three a task.
+/// If a process may have few descriptors, at most this part of them is used: a quarter. The rest is for output of
+/// tasks, three for each.
 pub(crate) const FILES_HELD_PART: u64 = 4;
-/// How long files are held that nobody reads: longer than a scraper's pause between two looks, which is a minute at most.
+/// Time for which unread files stay open. It is longer than a scraper's interval, which is a minute at most.
 pub(crate) const FILES_HELD_FOR: Duration = Duration::from_mins(2);

@@ -1,4 +1,4 @@
-//! Memory: the limit, the soft limit, swap, the reservation, and killing a task whole.
+//! Memory: the limit, the soft limit, swap, the reservation, and killing a whole task.
 
 use std::path::{Path, PathBuf};
 
@@ -17,7 +17,7 @@ use crate::resources::cgroup::{oom, subgroups};
 /// The file with the kinds of memory use.
 const STAT: &str = "memory.stat";
 
-/// v1 reads its "no limit" as the highest number of whole pages, somewhat below 2^63.
+/// v1 reports a missing limit as the highest number of whole pages, somewhat below 2^63.
 const V1_UNLIMITED_BYTES: u64 = 1 << 62;
 
 /// Sets the limits of the group `dir`.
@@ -39,7 +39,7 @@ fn apply_v2(
     memory: &MemController,
     limits: &Limits,
 ) -> Result<(), ApplyLimitError> {
-    // Before the limit, so that a task cannot be killed in part.
+    // The group kill is set before the limit, so that the kernel cannot kill only a part of a task.
     setter.write("memory.oom.group", "1")?;
     let set = |low, high, max| {
         let min = None;
@@ -61,7 +61,7 @@ fn apply_v2(
     })?;
     let high = limits.memory_high_bytes;
     let high_set = || set(None, Some(value(high)), None);
-    // Few tasks have one, and a group begins without.
+    // Few tasks have such a limit, and a new group has none.
     if high.is_some() || setter.number("memory.high")?.is_some() {
         setter.set("memory.high", &value(high).to_string(), high_set, |got| {
             rounds(got, high)
@@ -104,7 +104,7 @@ fn apply_v1(
                 rounds(got, both)
             })
         };
-        // The kernel holds memory <= memory and swap at each step.
+        // The kernel requires at each step that the memory limit is at most the limit of memory and swap.
         let rises = match (max, setter.number(swap_file)?) {
             (_, None) => false,
             (None, Some(_)) => true,
@@ -129,7 +129,7 @@ fn apply_v1(
     })
 }
 
-/// Limits the group `dir` with all below it, without killing it whole; `None` takes the limit away.
+/// Limits the group `dir` with all below it, without killing it as a whole. `None` removes the limit.
 pub(crate) fn limit_all(dir: &Path, v2: bool, max: Option<u64>) -> Result<(), ApplyLimitError> {
     let setter = Setter {
         controller: Controller::Memory,
@@ -164,8 +164,8 @@ pub(crate) fn files(v2: bool) -> &'static [&'static str] {
     }
 }
 
-/// Lets the group `dir` pass on what its children reserve: a reservation holds only as far as
-/// each group above it has one. v2 only; v1 looks at the group alone.
+/// Sets the reservation of the group `dir` to the sum of its children's. A reservation only holds as far as each group
+/// above it has one. This applies to v2 only; v1 considers each group alone.
 pub(crate) fn sum_children(dir: &Path) -> Result<(), ApplyLimitError> {
     let failed = |source| ApplyLimitError::Read {
         controller: Controller::Memory,
@@ -189,7 +189,7 @@ pub(crate) fn sum_children(dir: &Path) -> Result<(), ApplyLimitError> {
     setter.write("memory.low", &sum.to_string())
 }
 
-/// The same after a child of `dir` was removed. Where nothing was reserved nothing is looked for.
+/// Like [`sum_children`], after a child of `dir` was removed. Without a reservation in `dir` the children are not read.
 pub(crate) fn sum_rest(dir: &Path) -> Result<(), ApplyLimitError> {
     let setter = Setter {
         controller: Controller::Memory,
@@ -201,8 +201,8 @@ pub(crate) fn sum_rest(dir: &Path) -> Result<(), ApplyLimitError> {
     sum_children(dir)
 }
 
-/// The group nearest above what is in `dir`, `dir` included, that has no reservation: what groups below it reserve is
-/// not kept. The root of the hierarchy has all memory, and no such file.
+/// The nearest group from `dir` upwards that has no reservation. Reservations of groups below it do not hold. The root
+/// of the hierarchy has all memory, and no such file.
 pub(crate) fn unreserved(dir: &Path) -> Option<&Path> {
     dir.ancestors()
         .map_while(|dir| Some((dir, file::limit(dir, "memory.low").ok()?)))
@@ -210,7 +210,7 @@ pub(crate) fn unreserved(dir: &Path) -> Option<&Path> {
         .map(|(dir, _)| dir)
 }
 
-/// Whether a file that reads `got` holds the limit: the kernel rounds down to whole pages.
+/// Whether a file with the content `got` holds the limit. The kernel rounds down to whole pages.
 fn rounds(got: &str, wanted: Option<u64>) -> bool {
     let got = if got == "max" {
         Some(u64::MAX)
@@ -226,7 +226,7 @@ fn rounds(got: &str, wanted: Option<u64>) -> bool {
     }
 }
 
-/// Whether what a limit file reads is one, and not v1's way to say that there is none.
+/// Whether the value of a limit file is a limit, and not v1's value for no limit.
 pub(crate) fn is_limit(bytes: u64) -> bool {
     bytes < V1_UNLIMITED_BYTES
 }
@@ -235,8 +235,7 @@ fn saturating(bytes: u64) -> i64 {
     saturating::to_i64(bytes)
 }
 
-/// The limit on swap that the group `dir` cannot have: this host swaps and does not count whose
-/// memory it is.
+/// The swap limit that the group `dir` cannot have: this host swaps without counting swap by group.
 pub(crate) fn uncounted_swap(dir: &Path, v2: bool) -> Option<Unenforced> {
     let file = if v2 {
         "memory.swap.max"
@@ -246,7 +245,7 @@ pub(crate) fn uncounted_swap(dir: &Path, v2: bool) -> Option<Unenforced> {
     if dir.join(file).exists() {
         return None;
     }
-    // The first line is a heading; a host that cannot tell has no /proc, and no swap to speak of.
+    // The first line is a heading. A host that provides no swap list has no /proc, and no relevant swap.
     let swaps = std::fs::read_to_string("/proc/swaps").unwrap_or_default();
     if swaps.lines().count() < 2 {
         return None;
@@ -260,7 +259,7 @@ pub(crate) fn uncounted_swap(dir: &Path, v2: bool) -> Option<Unenforced> {
     })
 }
 
-/// The file that says what counts against the limit.
+/// The file with the memory that counts against the limit.
 pub(crate) fn current_name(v2: bool) -> &'static str {
     if v2 {
         "memory.current"
@@ -269,7 +268,7 @@ pub(crate) fn current_name(v2: bool) -> &'static str {
     }
 }
 
-/// The memory use of the group at `at`. No file is read twice.
+/// The memory use of the group at `at`. Each file is read once.
 pub(crate) fn stats<D: Fn(GroupHierarchy) -> PathBuf>(
     files: &mut CgroupFileReader<'_, D>,
     at: GroupHierarchy,
@@ -281,8 +280,8 @@ pub(crate) fn stats<D: Fn(GroupHierarchy) -> PathBuf>(
     }
 }
 
-/// The kinds of memory use of the group at `at`, as one file has them; the other values are missing. v2 has swap in its
-/// own file, and v1 the kernel's memory.
+/// The kinds of memory use of the group at `at` from one file; the other values are missing. v2 has swap in a file of
+/// its own, and v1 has the kernel's memory in one.
 pub(crate) fn kinds<D: Fn(GroupHierarchy) -> PathBuf>(
     files: &mut CgroupFileReader<'_, D>,
     at: GroupHierarchy,
@@ -355,12 +354,12 @@ fn stats_v1<D: Fn(GroupHierarchy) -> PathBuf>(
     })
 }
 
-/// Whether the v2 group `dir` counts what of its memory is swapped out.
+/// Whether the v2 group `dir` counts its swapped memory.
 pub(crate) fn counts_swap(dir: &Path) -> bool {
     dir.join("memory.swap.current").exists()
 }
 
-/// The most it ever used. v2 tells since Linux 5.19.
+/// The highest memory use so far. v2 provides it since Linux 5.19.
 pub(crate) fn peak(dir: &Path, v2: bool) -> Result<Option<u64>, CgroupFileError> {
     let text = file::read_if_any(dir, peak_name(v2))?;
     Ok(text.as_deref().and_then(file::parse_number))
@@ -390,7 +389,7 @@ mod tests {
         fs::read_to_string(dir.join("memory.low")).unwrap()
     }
 
-    /// The allocation `a` has two tasks and `b` one. All sums have as many digits as what they are written over.
+    /// The allocation `a` has two tasks and `b` one. Each sum has as many digits as the value that it replaces.
     #[test]
     fn parent_cgroups_reserve_the_sum_of_children() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,9 +1,8 @@
-//! The note that the agent writes on a task's group itself: its record of the start.
+//! The note that the agent writes on a task's group: its record of the start.
 //!
-//! An extended attribute of the group's directory in the v2 hierarchy lives as long as the group and
-//! never longer than the boot, and no task can read or write it (`trusted.` is root's in the initial
-//! user namespace). An agent whose store is lost finds there what it needs to take the task back,
-//! even when the driver died as well.
+//! An extended attribute of the group's directory in the v2 hierarchy lives as long as the group, and at most until the
+//! next boot. No task can read or write it, because `trusted.` belongs to root in the initial user namespace. If the
+//! store is lost, the agent recovers the task from the note, even if the driver died as well.
 
 use std::io;
 use std::path::Path;
@@ -15,7 +14,7 @@ use crate::limits::TASK_NOTE_BYTES_MAX;
 
 const NAME: &str = "trusted.muster.task";
 
-/// Writes `note` on the group at `dir`, over an older one.
+/// Writes `note` on the group at `dir`, replacing an older one.
 pub(crate) fn write(dir: &Path, note: &[u8]) -> io::Result<()> {
     if note.len() > TASK_NOTE_BYTES_MAX {
         return Err(io::Error::new(

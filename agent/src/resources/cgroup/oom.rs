@@ -1,6 +1,6 @@
 //! Counts of processes that the kernel killed because memory ran out.
 //!
-//! Files held open would read ENODEV once the group is removed, so the count is taken before the removal.
+//! An open file reads ENODEV once the group is removed, so the count is read before the removal.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use crate::resources::cgroup::file::{self, CgroupFileError};
 use crate::resources::cgroup::open_files::{CgroupFileReader, GroupHierarchy};
 use crate::resources::cgroup::{memory, subgroups};
 
-/// Where v1 counts them.
+/// The file of v1 with the count.
 const CONTROL: &str = "memory.oom_control";
 
 /// Out-of-memory kills in a task's group and all below it.
@@ -40,7 +40,7 @@ pub(crate) fn count(dir: &Path, v2: bool) -> Result<OomCount, CgroupFileError> {
     })
 }
 
-/// The kills alone, of the v1 group at `at` and all below it.
+/// Only the kills, of the v1 group at `at` and all groups below it.
 pub(crate) fn kills_v1<D: Fn(GroupHierarchy) -> PathBuf>(
     files: &mut CgroupFileReader<'_, D>,
     at: GroupHierarchy,
@@ -49,7 +49,7 @@ pub(crate) fn kills_v1<D: Fn(GroupHierarchy) -> PathBuf>(
     Ok(kills + kills_below_v1(&files.dir(at))?)
 }
 
-/// v2 counts for all groups below; v1 for each alone.
+/// v2 counts for all groups below; v1 counts for each group separately.
 fn kills_below_v1(dir: &Path) -> Result<u64, CgroupFileError> {
     let mut kills = 0;
     for nested in subgroups::descendants(dir)? {

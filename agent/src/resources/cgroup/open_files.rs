@@ -1,9 +1,9 @@
-//! Files of a task's groups that are held open, so that reading one again is one system call and needs no path.
+//! Open files of a task's groups, so that a repeated read is one system call and needs no path.
 //!
-//! A file is opened when it is first asked for; one that is not there is not looked for again, because no kernel gets it
-//! while the group lives. The kernel keeps some 5 KiB for each (a file, and the page that it was printed into), so
-//! there is room for so many only ([`OpenFileBudget`]): what finds none is opened each time, as if nothing were held. They are
-//! closed with the task, and those that only somebody who asks needs, when nobody has asked for a while.
+//! A file is opened at its first use. A missing file is not looked for again, because a kernel never adds one while the
+//! group lives. The kernel keeps some 5 KiB for each open file (a file, and the page that it was printed into). So the
+//! number of open files is limited ([`OpenFileBudget`]). A file beyond the limit is opened for each read. The files are
+//! closed with the task. Files that only a complete reading needs are closed when there was none for a while.
 
 use std::fs::File;
 use std::io;
@@ -20,7 +20,7 @@ use crate::resources::cgroup::controller::Controller;
 use crate::resources::cgroup::file::{self, CgroupFileError, READ_BYTES, READ_BYTES_MAX};
 use crate::resources::cgroup::limits::{FILES_HELD_FOR, FILES_HELD_MAX, FILES_HELD_PART};
 
-/// The process's descriptors are counted for the process.
+/// The limit on descriptors belongs to the process, so the budget is shared by all tasks.
 static ROOM: LazyLock<OpenFileBudget> = LazyLock::new(|| {
     let descriptors = getrlimit(Resource::Nofile).current;
     let room = descriptors.map_or(FILES_HELD_MAX, |descriptors| {
@@ -29,7 +29,7 @@ static ROOM: LazyLock<OpenFileBudget> = LazyLock::new(|| {
     OpenFileBudget::new(room)
 });
 
-/// How many files may be held.
+/// The number of files that may stay open.
 #[derive(Debug)]
 struct OpenFileBudget {
     held: AtomicUsize,
@@ -53,7 +53,7 @@ impl OpenFileBudget {
     }
 }
 
-/// The right to hold one file.
+/// The right to keep one file open.
 #[derive(Debug)]
 struct FileSlot(&'static OpenFileBudget);
 
@@ -63,14 +63,14 @@ impl Drop for FileSlot {
     }
 }
 
-/// Which of a task's groups a file is of: its own in the v2 hierarchy, or a controller's in v1.
+/// The task's group to which a file belongs: its own in the v2 hierarchy, or a controller's in v1.
 pub(crate) type GroupHierarchy = Option<Controller>;
 
 #[derive(Debug)]
 struct CachedFile {
     at: GroupHierarchy,
     name: &'static str,
-    /// `None` where there is no such file.
+    /// The open file; `None` if the file does not exist.
     file: Option<(File, FileSlot)>,
 }
 
@@ -84,12 +84,12 @@ pub(crate) struct CgroupFileCache {
 #[derive(Debug, Default)]
 struct OpenFiles {
     files: Vec<CachedFile>,
-    /// When somebody last asked for everything.
+    /// The time of the last complete reading.
     asked: Option<Instant>,
 }
 
 impl CgroupFileCache {
-    /// None yet: not every task lives until it is looked at.
+    /// Creates an empty cache, because not every task lives until its first reading.
     pub(crate) fn new() -> Self {
         Self {
             held: Mutex::default(),
@@ -97,7 +97,7 @@ impl CgroupFileCache {
         }
     }
 
-    /// To read some of them, in the directories that `dir` tells. Another who reads waits.
+    /// Returns a reader of the task's files, in the directories that `dir` returns. Another reader waits.
     pub(crate) fn reader<D: Fn(GroupHierarchy) -> PathBuf>(
         &self,
         dir: D,
@@ -110,12 +110,12 @@ impl CgroupFileCache {
         }
     }
 
-    /// Somebody asks for everything.
+    /// Records a complete reading.
     pub(crate) fn asked(&self, now: Instant) {
         self.locked().asked = Some(now);
     }
 
-    /// Closes all but those called by one of `names` when nobody has asked for everything for [`FILES_HELD_FOR`].
+    /// Closes all files except those in `names` if there was no complete reading for [`FILES_HELD_FOR`].
     pub(crate) fn let_go(&self, names: &[&str], now: Instant) {
         let mut held = self.locked();
         if held
@@ -142,7 +142,7 @@ pub(crate) struct CgroupFileReader<'a, D> {
 }
 
 impl<D: Fn(GroupHierarchy) -> PathBuf> CgroupFileReader<'_, D> {
-    /// The whole of a file.
+    /// Reads the whole of a file.
     pub(crate) fn read(
         &mut self,
         at: GroupHierarchy,
@@ -154,7 +154,7 @@ impl<D: Fn(GroupHierarchy) -> PathBuf> CgroupFileReader<'_, D> {
         Err(self.failed(at, name, io::ErrorKind::NotFound.into()))
     }
 
-    /// The same, `None` where there is no such file.
+    /// Like [`Self::read`]; `None` if there is no such file.
     pub(crate) fn read_if_any(
         &mut self,
         at: GroupHierarchy,
@@ -168,7 +168,7 @@ impl<D: Fn(GroupHierarchy) -> PathBuf> CgroupFileReader<'_, D> {
         }
     }
 
-    /// A number.
+    /// Reads a number.
     pub(crate) fn number(
         &mut self,
         at: GroupHierarchy,
@@ -178,7 +178,7 @@ impl<D: Fn(GroupHierarchy) -> PathBuf> CgroupFileReader<'_, D> {
         number.ok_or_else(|| self.no("a number", at, name))
     }
 
-    /// A number, `None` where there is no such file or none in it.
+    /// Reads a number; `None` if there is no such file or no number in it.
     pub(crate) fn number_if_any(
         &mut self,
         at: GroupHierarchy,
@@ -187,7 +187,7 @@ impl<D: Fn(GroupHierarchy) -> PathBuf> CgroupFileReader<'_, D> {
         Ok(self.read_if_any(at, name)?.and_then(file::parse_number))
     }
 
-    /// A number, where `max` and `-1` mean that there is no limit.
+    /// Reads a number, where `max` and `-1` mean that there is no limit.
     pub(crate) fn limit(
         &mut self,
         at: GroupHierarchy,
@@ -197,7 +197,7 @@ impl<D: Fn(GroupHierarchy) -> PathBuf> CgroupFileReader<'_, D> {
         limit.ok_or_else(|| self.no("a number or max", at, name))
     }
 
-    /// Where a file's group is.
+    /// The directory of a file's group.
     pub(crate) fn dir(&self, at: GroupHierarchy) -> PathBuf {
         (self.dir)(at)
     }
@@ -251,7 +251,7 @@ impl<D: Fn(GroupHierarchy) -> PathBuf> CgroupFileReader<'_, D> {
     }
 }
 
-/// Reads the whole of `file` from its beginning. The kernel prints such a file at once: what comes short is its end.
+/// Reads the whole of `file` from its beginning. The kernel prints such a file at once, so a short read marks its end.
 fn fill(text: &mut Vec<u8>, file: &File) -> io::Result<()> {
     let mut end = 0;
     loop {
@@ -285,7 +285,8 @@ mod tests {
         }
     }
 
-    /// A file of the same name put in its place is another: who opened it would see that.
+    /// A file that replaces another one under the same name is a different file, so a reader that reopened it would see
+    /// the change.
     #[test]
     fn files_are_opened_only_once() {
         let dir = tempfile::tempdir().unwrap();
@@ -305,7 +306,7 @@ mod tests {
         assert_eq!(reader.number(None, NUMBER).unwrap(), 1);
         assert_eq!(reader.read_if_any(None, "absent").unwrap(), None);
         assert!(reader.read(None, "absent").unwrap_err().is_gone());
-        // The same name in another group is another file.
+        // The file of the same name in another group is a different file.
         assert_eq!(reader.number(Some(Controller::Pids), NUMBER).unwrap(), 2);
     }
 
@@ -349,7 +350,7 @@ mod tests {
         assert_eq!(OTHERS.held.load(Ordering::Relaxed), 1);
     }
 
-    /// A text longer than the buffer, and after it a short one.
+    /// A text longer than the buffer, followed by a short one.
     #[test]
     fn the_whole_of_a_file_is_read() {
         let dir = tempfile::tempdir().unwrap();

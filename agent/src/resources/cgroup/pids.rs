@@ -42,7 +42,7 @@ pub(crate) fn files() -> &'static [&'static str] {
     &["pids.max"]
 }
 
-/// How many there are in the group at `at`.
+/// The number of processes and threads in the group at `at`.
 pub(crate) fn current<D: Fn(GroupHierarchy) -> PathBuf>(
     files: &mut CgroupFileReader<'_, D>,
     at: GroupHierarchy,

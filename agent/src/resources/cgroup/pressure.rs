@@ -1,7 +1,7 @@
-//! Pressure: how long a task's processes stood still because something was short (the kernel's
+//! Pressure: the time that a task's processes stalled because a resource was short (the kernel's
 //! `Documentation/accounting/psi.rst`).
 //!
-//! The v2 hierarchy keeps it for each group, whatever its controllers are bound to.
+//! The v2 hierarchy keeps it for each group, even if controllers are bound to v1.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
@@ -18,11 +18,11 @@ use crate::resources::cgroup::tree::NodeTree;
 /// The files that [`stats`] reads.
 pub(crate) const FILES: [&str; 3] = ["cpu.pressure", "memory.pressure", "io.pressure"];
 
-/// The pressure of the v2 group; `None` where this kernel keeps none.
+/// The pressure of the v2 group; `None` if this kernel keeps none.
 pub(crate) fn stats<D: Fn(GroupHierarchy) -> PathBuf>(
     files: &mut CgroupFileReader<'_, D>,
 ) -> Option<PressureStats> {
-    // A kernel with pressure switched off may have the files, and refuse to read them.
+    // A kernel with disabled pressure may have the files, and refuse to read them.
     let mut of = |name| parse(files.read(None, name).ok()?);
     let [cpu, memory, io] = FILES;
     Some(PressureStats {
@@ -41,7 +41,7 @@ pub(crate) enum PressureResource {
 }
 
 impl PressureResource {
-    /// For people.
+    /// The name in messages to operators.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Cpu => "processor time",
@@ -69,11 +69,11 @@ impl PressureResource {
 }
 
 impl NodeTree {
-    /// A file that has priority events when some task of the node stood still for `stall` within `window`.
+    /// Opens a file that has priority events when a task of the node stalled for `stall` within `window`.
     ///
     /// # Errors
     ///
-    /// The error of the kernel, such as that it keeps no pressure.
+    /// The error of the kernel, for example that it keeps no pressure.
     pub(crate) fn pressure_trigger(
         &self,
         want: PressureResource,
@@ -93,7 +93,7 @@ impl NodeTree {
 }
 
 impl TaskCgroup {
-    /// How long some process of it has stood still; `None` where nobody knows.
+    /// The time that at least one process of the task stalled; `None` if it is unknown.
     pub(crate) fn stalled(&self, want: PressureResource) -> Option<Duration> {
         let pressure = parse(&file::read(self.dir(), want.file()).ok()?)?;
         Some(Duration::from_micros(pressure.some_us))
@@ -125,7 +125,7 @@ mod tests {
         let pressure = parse(text).unwrap();
 
         assert_eq!((pressure.some_us, pressure.full_us), (4_711, Some(12)));
-        // Before Linux 5.13 nothing was kept of a CPU that nobody got.
+        // Before Linux 5.13 the kernel kept no `full` line for CPU pressure.
         let some_only = parse("some avg10=0.00 avg60=0.00 avg300=0.00 total=7\n").unwrap();
         assert_eq!((some_only.some_us, some_only.full_us), (7, None));
         assert_eq!(parse("other 1\n"), None);

@@ -1,4 +1,4 @@
-//! Removing a group and all below it, however the task nested them.
+//! Removing a group and all groups below it, at any depth of nesting.
 
 use std::fs;
 use std::io;
@@ -8,22 +8,22 @@ use crate::resources::cgroup::file::CgroupFileError;
 use crate::resources::cgroup::limits::{LOOK_PAUSE_MAX, LOOK_PAUSE_MIN, REMOVE_TRIES_MAX};
 use crate::resources::cgroup::{kill, subgroups};
 
-/// Why a group is still there.
+/// The reason why a group was not removed.
 #[derive(Debug, thiserror::Error)]
 pub enum RemoveCgroupError {
-    /// Processes are in it, or the kernel has not let go of them.
+    /// Processes are in the group, or the kernel has not released them.
     #[error(
         "{dir} is busy with processes {pids:?}; kill the group first, or wait: those that remain are stuck in the kernel"
     )]
     Busy {
         dir: PathBuf,
-        /// The processes in it or below.
+        /// The processes in the group or below.
         pids: Vec<u32>,
     },
     /// A file could not be read.
     #[error(transparent)]
     File(#[from] CgroupFileError),
-    /// It could not be removed.
+    /// The group could not be removed.
     #[error("remove {dir}")]
     Remove {
         dir: PathBuf,
@@ -33,8 +33,8 @@ pub enum RemoveCgroupError {
     },
 }
 
-/// Removes `dir` and all below, deepest first; it being gone is success. Tries again for about a
-/// second while the kernel says that it is busy.
+/// Removes `dir` and all groups below, deepest first. A missing group is success. Retries for about a second while the
+/// kernel reports that a group is busy.
 pub(crate) async fn depth_first(dir: &Path) -> Result<(), RemoveCgroupError> {
     let mut pause = LOOK_PAUSE_MIN;
     for _try in 0..REMOVE_TRIES_MAX {
@@ -59,12 +59,12 @@ pub(crate) async fn depth_first(dir: &Path) -> Result<(), RemoveCgroupError> {
 
 /// One pass of [`depth_first`].
 pub(crate) fn once(dir: &Path) -> io::Result<()> {
-    // Few tasks make groups of their own, and to list a group costs more than to remove it.
+    // Few tasks create groups of their own, and listing a group costs more than removing it.
     match rmdir(dir) {
         Err(error) if is_busy(&error) => {}
         outcome => return outcome,
     }
-    // Groups above their children, so the other way round.
+    // The list has parents before children, so it is processed in reverse.
     for nested in subgroups::descendants(dir)
         .map_err(io::Error::other)?
         .iter()
@@ -75,7 +75,7 @@ pub(crate) fn once(dir: &Path) -> io::Result<()> {
     rmdir(dir)
 }
 
-/// Removes an empty group; it being gone is success.
+/// Removes an empty group. A missing group is success.
 pub(crate) fn rmdir(dir: &Path) -> io::Result<()> {
     match fs::remove_dir(dir) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -83,7 +83,7 @@ pub(crate) fn rmdir(dir: &Path) -> io::Result<()> {
     }
 }
 
-/// Whether trying again may help.
+/// Whether a retry may help.
 pub(crate) fn is_busy(error: &io::Error) -> bool {
     matches!(
         error.kind(),

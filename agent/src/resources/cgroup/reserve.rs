@@ -1,11 +1,11 @@
 //! The share of the machine that all tasks together leave free, and the share of drivers.
 //!
-//! Placement keeps the sum of what tasks ask for below the node's resources less its reservations, and each task below
-//! its own limit. Tasks that may have more than they ask for (`memory_max`) could take the rest. The tree's limit
-//! prevents that: the kernel then kills among the tasks, and neither the agent nor another process of the machine. CPU
-//! needs no such limit: the tree as a whole weighs as much as the agent's group beside it. Processes and threads need
-//! one: each task has its own limit, but the sum of those may exceed the kernel's numbers. Then nothing on the machine
-//! could start.
+//! Placement keeps the sum of the tasks' requests below the node's resources less its reservations, and each task below
+//! its own limit. Tasks that may have more than they request (`memory_max`) could take the rest. The tree's limit
+//! prevents that. The kernel then kills among the tasks, and neither the agent nor another process of the machine. CPU
+//! needs no such limit: the tree as a whole weighs as much as the agent's group next to it. Processes and threads need
+//! a limit, because the sum of the tasks' limits may exceed the kernel's maximum. Then no program on the machine could
+//! start.
 
 use crate::resources::cgroup::controller::Controller;
 use crate::resources::cgroup::limits::{PIDS_KEPT_MAX, PIDS_KEPT_PART};
@@ -13,16 +13,17 @@ use crate::resources::cgroup::resources::ApplyLimitError;
 use crate::resources::cgroup::tree::NodeTree;
 use crate::resources::cgroup::{cpu, memory, pids};
 
-/// The weight of drivers among allocations, in MHz: they start and end tasks, and take little. A thousand tasks of 100
-/// MHz leave them a tenth of the processors.
+/// The weight of drivers relative to allocations, in MHz. Drivers start and end tasks, and need little. A thousand
+/// tasks of 100 MHz leave them a tenth of the processors.
 const DRIVERS_MHZ: u64 = 10_000;
 
 impl NodeTree {
-    /// Keeps all tasks together to `memory_bytes_max`, `None` being no limit, and has drivers run when tasks are busy.
+    /// Limits all tasks together to `memory_bytes_max`; `None` means no limit. Also sets the weight that lets drivers
+    /// run when tasks are busy.
     ///
     /// # Errors
     ///
-    /// [`ApplyLimitError`]. Without a controller there is no limit, which [`Self::unenforced`] says.
+    /// [`ApplyLimitError`]. Without a controller there is no limit, and [`Self::unenforced`] lists it.
     pub(crate) fn reserve(&self, memory_bytes_max: Option<u64>) -> Result<(), ApplyLimitError> {
         if let Some(bound) = self.bound().get(&Controller::Memory) {
             memory::limit_all(&bound.root, bound.v2, memory_bytes_max)?;
@@ -38,7 +39,8 @@ impl NodeTree {
     }
 }
 
-/// Processes and threads that the kernel may have at a time: the less of its numbers and of what it has memory for.
+/// The most processes and threads that the kernel allows at a time: the smaller of its numbers and of the number that
+/// fits into memory.
 fn kernel_pids() -> u64 {
     let number = |name: &str| {
         let text = std::fs::read_to_string(format!("/proc/sys/kernel/{name}")).ok()?;
@@ -49,7 +51,7 @@ fn kernel_pids() -> u64 {
     most.min().unwrap_or(32_768)
 }
 
-/// How many of them all tasks and their drivers may have.
+/// The number of them that all tasks and their drivers may have.
 fn pids_for_tasks(kernel: u64) -> u64 {
     let kept = (kernel / PIDS_KEPT_PART).min(PIDS_KEPT_MAX);
     kernel.saturating_sub(kept).max(1)

@@ -12,24 +12,24 @@ use crate::resources::cgroup::limits::PIDS_DEFAULT;
 /// A task's limits.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Limits {
-    /// CPU in MHz: a share under contention, not a ceiling. 1 000 MHz weigh as much as a group
-    /// that nobody configured.
+    /// CPU in MHz: a share under contention, not a ceiling. 1 000 MHz weigh as much as a group without a configured
+    /// weight.
     pub cpu_mhz: u32,
-    /// The most CPU time a second, in cores: 1.5 is one and a half. `None` means no ceiling.
+    /// The most CPU time per second, in cores. `None` means no ceiling.
     pub cpu_cores_max: Option<f64>,
-    /// The cores it runs on, sorted; empty is any.
+    /// The cores that the task runs on, sorted; empty means any.
     pub cores: Vec<u16>,
     /// The most memory, in bytes; the task is killed above it. `None` means no limit.
     pub memory_max_bytes: Option<u64>,
     /// Memory that is reclaimed last, in bytes.
     pub memory_low_bytes: Option<u64>,
-    /// Memory above which the task is slowed down and reclaimed from first, in bytes; v2 only.
+    /// Memory in bytes above which the task is throttled and its memory reclaimed first; v2 only.
     pub memory_high_bytes: Option<u64>,
-    /// Swap in bytes, 0 unless a job wants it: a swapping task hides that its memory is too small.
+    /// Swap in bytes; 0 unless a job requests it, because swapping hides that a task's memory is too small.
     pub memory_swap_max_bytes: u64,
     /// The most processes and threads.
     pub pids_max: u64,
-    /// How fast it may read and write each disk.
+    /// The read and write rates of the task on each disk.
     pub io: IoLimits,
 }
 
@@ -50,16 +50,16 @@ impl Default for Limits {
     }
 }
 
-/// A limit that nobody enforces on this host.
+/// A limit that this host does not enforce.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unenforced {
     /// The controller that would enforce it.
     pub controller: Controller,
-    /// A text for the operator: what cannot be had, why, and what helps.
+    /// A text for the operator: the limit, the reason, and a remedy.
     pub reason: String,
 }
 
-/// A limit that was found to be another than the task's, and set again.
+/// A limit that differed from the task's and was set again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CorrectedLimit {
     /// The file that holds it.
@@ -76,7 +76,7 @@ impl fmt::Display for CorrectedLimit {
     }
 }
 
-/// Why a limit was not set.
+/// The reason why a limit was not set.
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyLimitError {
     /// The kernel refused the value.
@@ -90,7 +90,7 @@ pub enum ApplyLimitError {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// The kernel took the value and made another of it.
+    /// The kernel accepted the value and changed it.
     #[error("{controller} limit does not hold: {file} was set to {wanted} and reads {got}")]
     ReadBack {
         /// The controller of the limit.
@@ -119,7 +119,7 @@ pub(crate) struct Setter<'a> {
 }
 
 impl Setter<'_> {
-    /// Sets through `set` what `file` must then read, as `holds` says.
+    /// Calls `set`, and checks with `holds` the content that `file` then has.
     pub(crate) fn set(
         &self,
         file: &str,
@@ -144,7 +144,7 @@ impl Setter<'_> {
         self.write_line(file, wanted, |got| got == wanted)
     }
 
-    /// [`Self::write`] for files that read otherwise than they are written; `holds` says how.
+    /// Like [`Self::write`], for files whose read format differs from the written one. `holds` checks the content.
     pub(crate) fn write_line(
         &self,
         file: &str,
@@ -167,7 +167,7 @@ impl Setter<'_> {
         self.dir.join(file).exists()
     }
 
-    /// The content of `file`, if it is there.
+    /// The content of `file`, if it exists.
     pub(crate) fn text(&self, file: &str) -> Result<Option<String>, ApplyLimitError> {
         let Self { controller, dir } = *self;
         file::read_if_any(dir, file).map_err(|source| ApplyLimitError::Read { controller, source })

@@ -1,9 +1,9 @@
-//! Numbers of a task, as its groups count them. What a host cannot tell is `None`, never zero.
+//! Numbers of a task, as its groups count them. A number that the host does not provide is `None`, never zero.
 
 /// CPU time since the group was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuStats {
-    /// All of it, in microseconds.
+    /// Total CPU time, in microseconds.
     pub usage_us: Option<u64>,
     pub user_us: Option<u64>,
     pub system_us: Option<u64>,
@@ -20,39 +20,39 @@ pub struct CpuStats {
 pub struct MemoryStats {
     /// Memory that counts against the limit.
     pub current_bytes: u64,
-    /// The most it ever was.
+    /// The highest value so far.
     pub peak_bytes: Option<u64>,
     /// The limit; `None` when there is none.
     pub limit_bytes: Option<u64>,
     pub rss_bytes: Option<u64>,
     /// Page cache, [`shmem_bytes`](Self::shmem_bytes) included.
     pub cache_bytes: Option<u64>,
-    /// The part of the page cache that no disk has: tmpfs and memory that processes share.
+    /// The part of the page cache without a disk file: tmpfs and memory that processes share.
     pub shmem_bytes: Option<u64>,
     pub swap_bytes: Option<u64>,
     /// Memory that the kernel needs for the group: stacks, tables of pages, socket buffers. Needs Linux 5.18, or v1.
     pub kernel_bytes: Option<u64>,
     /// Page faults that went to disk.
     pub major_faults: Option<u64>,
-    /// Times the group was held back above `memory.high`, which v1 has not.
+    /// Times the group was throttled above `memory.high`, which v1 does not have.
     pub high_events: Option<u64>,
-    /// Times the group was about to go above its limit, and memory had to be found in it. v1 has a file for it that
-    /// reads 0 in groups whose processes were killed at the limit (seen on Linux 6.18).
+    /// Times the group was about to exceed its limit, so that the kernel reclaimed its memory. The file of v1 reads 0
+    /// in groups whose processes were killed at the limit (seen on Linux 6.18).
     pub max_events: Option<u64>,
     /// Processes that were killed because memory ran out, all groups below included.
     pub oom_kills: u64,
 }
 
-/// How long processes stood still because one thing was short, in microseconds.
+/// Time that processes stalled because one resource was short, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pressure {
-    /// At least one of them.
+    /// At least one process stalled.
     pub some_us: u64,
-    /// All that were not idle, at once.
+    /// All processes that were not idle stalled at once.
     pub full_us: Option<u64>,
 }
 
-/// How long processes stood still, by the thing that was short.
+/// Time that processes stalled, by the resource that was short.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PressureStats {
     /// Waits for a CPU.
@@ -62,7 +62,7 @@ pub struct PressureStats {
     pub io: Pressure,
 }
 
-/// For how long a task was kept from running.
+/// The time for which a task was kept from running.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StallStats {
     /// Time that processes had to wait for their quota's next period, in microseconds.
@@ -70,7 +70,7 @@ pub struct StallStats {
     pub pressure: Option<PressureStats>,
 }
 
-/// The resources that a task uses; a part is `None` where this host has no controller for it.
+/// The resources that a task uses. A part is `None` if this host has no controller for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TaskStats {
     pub cpu: Option<CpuStats>,

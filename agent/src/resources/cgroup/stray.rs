@@ -1,4 +1,4 @@
-//! Groups of a node's tree that no record names: the record was lost, or a part of the tree was removed without the rest.
+//! Groups of a node's tree without a record, because the record was lost or only a part of the tree was removed.
 
 use std::path::{Path, PathBuf};
 
@@ -16,7 +16,7 @@ use crate::tasks::process::ProcessId;
 pub(crate) struct StrayGroup(PathBuf);
 
 impl StrayGroup {
-    /// Groups called `name`, wherever they are: an agent makes them below the groups that it runs in.
+    /// Finds groups called `name` at any place. An agent makes them below the groups that it runs in.
     pub(crate) fn find(hierarchies: &Hierarchies, name: &str) -> Vec<Self> {
         let mounts = hierarchies.mounts();
         mounts
@@ -29,7 +29,7 @@ impl StrayGroup {
         let mut found = Vec::new();
         let mut level = vec![top.to_owned()];
         for _depth in 0..STRAY_DEPTH_MAX {
-            // A group that cannot be listed has gone, or is none of an agent's.
+            // A group that cannot be listed has gone, or does not belong to an agent.
             let below = level
                 .iter()
                 .flat_map(|dir| subgroups::children(dir).unwrap_or_default());
@@ -41,12 +41,12 @@ impl StrayGroup {
         found
     }
 
-    /// Its directory.
+    /// The directory of the group.
     pub(crate) fn dir(&self) -> &Path {
         &self.0
     }
 
-    /// Processes in it and below.
+    /// The processes in the group and below.
     ///
     /// # Errors
     ///
@@ -56,7 +56,7 @@ impl StrayGroup {
         Ok(pids.filter_map(ProcessId::of).collect())
     }
 
-    /// Kills its processes.
+    /// Kills the group's processes.
     ///
     /// # Errors
     ///
@@ -77,7 +77,7 @@ impl StrayGroup {
         Ok(())
     }
 
-    /// Removes it and all below.
+    /// Removes the group and all groups below.
     ///
     /// # Errors
     ///

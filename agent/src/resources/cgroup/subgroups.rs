@@ -8,16 +8,17 @@ use std::path::{Path, PathBuf};
 use crate::resources::cgroup::file::CgroupFileError;
 use crate::resources::cgroup::limits::NESTED_MAX;
 
-/// Links of a directory without others in it.
+/// The link count of a directory without subdirectories.
 const LINKS_WITHOUT_CHILDREN: u64 = 2;
 
-/// The groups right below `dir`, in no order; none when it is gone.
+/// The groups directly below `dir`, in no order; none if it is gone.
 pub(crate) fn children(dir: &Path) -> Result<Vec<PathBuf>, CgroupFileError> {
     let failed = |source| CgroupFileError::Read {
         path: dir.into(),
         source,
     };
-    // A group's links are its own, its parent's and one of each child: to count them is cheaper than to list its files.
+    // A group's links are its own, its parent's and one of each child. Reading the link count is cheaper than listing
+    // its files.
     if fs::metadata(dir).is_ok_and(|metadata| metadata.nlink() == LINKS_WITHOUT_CHILDREN) {
         return Ok(Vec::new());
     }
@@ -28,7 +29,7 @@ pub(crate) fn children(dir: &Path) -> Result<Vec<PathBuf>, CgroupFileError> {
     };
     let mut children = Vec::new();
     for entry in entries {
-        // Groups vanish while they are listed.
+        // Groups may vanish while they are listed.
         let Ok(entry) = entry else { continue };
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             children.push(entry.path());
@@ -37,7 +38,7 @@ pub(crate) fn children(dir: &Path) -> Result<Vec<PathBuf>, CgroupFileError> {
     Ok(children)
 }
 
-/// All groups below `dir`, each before those below it, at most [`NESTED_MAX`].
+/// All groups below `dir`, parents before children, at most [`NESTED_MAX`].
 pub(crate) fn descendants(dir: &Path) -> Result<Vec<PathBuf>, CgroupFileError> {
     let mut found = children(dir)?;
     let mut at = 0;

@@ -25,7 +25,7 @@ use crate::resources::cgroup::tree::{self, NodeTree, NodeTreeError, TaskName, ch
 use crate::resources::cgroup::walked::{self, CgroupRows};
 use crate::resources::cgroup::{cpu, cpuset, freeze, io as disks, memory, note, pids, pressure};
 
-/// How often the allocation's group is made again because its last task was removed meanwhile.
+/// Most attempts to make the allocation's group while the removal of its last other task removes it.
 const MAKE_TRIES_MAX: u32 = 3;
 
 /// A controller's group of this task.
@@ -51,23 +51,23 @@ impl Group {
     }
 }
 
-/// A task's groups in all hierarchies. Where they are follows from the tree and the name: a node with thousands of
-/// tasks keeps no paths of each.
+/// A task's groups in all hierarchies. Their paths follow from the tree and the name, so a node with thousands of tasks
+/// stores no paths for each.
 #[derive(Debug)]
 pub struct TaskCgroup {
     tree: NodeTree,
     name: TaskName,
     id: u64,
     dir: Arc<Path>,
-    /// It had a group of the cpuset controller when it was opened.
+    /// Whether the task had a group of the cpuset controller when it was opened.
     has_cpuset: bool,
-    /// The ids of its groups in v1, once somebody asked.
+    /// The ids of the task's v1 groups, once they were needed.
     v1_ids: OnceLock<Box<[(Controller, u64)]>>,
-    /// Files that are read again and again, held open.
+    /// The open files that are read repeatedly.
     files: CgroupFileCache,
     /// The last requested limits of its disks; locked during a write.
     io: Mutex<IoLimits>,
-    /// Limits that this task misses beyond those that every task of the node does.
+    /// Limits that this task lacks in addition to those that every task of the node lacks.
     unenforced: Vec<Unenforced>,
 }
 
@@ -79,10 +79,10 @@ struct Rows<'a> {
     pids: Option<&'a GroupRow>,
 }
 
-/// Why a task's groups could not be made or opened.
+/// The reason why a task's groups could not be made or opened.
 #[derive(Debug, thiserror::Error)]
 pub enum CreateTaskCgroupError {
-    /// A group could not be made, or has no name that a group may have.
+    /// A group could not be made, or its name is not allowed.
     #[error(transparent)]
     Make(#[from] NodeTreeError),
     /// A file could not be read.
@@ -91,11 +91,11 @@ pub enum CreateTaskCgroupError {
     /// A limit could not be set.
     #[error(transparent)]
     Limit(#[from] ApplyLimitError),
-    /// A process runs in the group already.
+    /// A process already runs in the group.
     #[error("{dir} has processes {pids:?} already; the task was not stopped, or not adopted")]
     Occupied {
         dir: PathBuf,
-        /// The processes in it.
+        /// The processes in the group.
         pids: Vec<u32>,
     },
     /// An empty group of that name could not be removed.
@@ -111,7 +111,7 @@ pub enum CreateTaskCgroupError {
     Gone { dir: PathBuf },
 }
 
-/// Why a task was not frozen or thawed.
+/// The reason why a task was not frozen or thawed.
 #[derive(Debug, thiserror::Error)]
 pub enum FreezeError {
     #[error("ask {dir} to freeze or thaw")]
@@ -121,25 +121,25 @@ pub enum FreezeError {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// Its state could not be read.
+    /// The state could not be read.
     #[error(transparent)]
     File(#[from] CgroupFileError),
-    /// A process is stuck in the kernel.
+    /// A process is blocked in the kernel.
     #[error("{dir} did not freeze or thaw in {within:?}: a process is stuck in the kernel")]
     Late {
         dir: PathBuf,
-        /// How long was waited.
+        /// The time that was waited.
         within: Duration,
     },
 }
 
 impl TaskCgroup {
-    /// Makes the groups of `task` in the allocation `alloc` and sets its limits. Empty groups left
-    /// by an earlier run are made again, so that its counts begin at nothing.
+    /// Makes the groups of `task` in the allocation `alloc` and sets its limits. Empty groups of an earlier run are
+    /// made again, so that their counts begin at zero.
     ///
     /// # Errors
     ///
-    /// [`CreateTaskCgroupError`]. The task's groups are not there then, unless they are occupied.
+    /// [`CreateTaskCgroupError`]. The task's groups do not exist then, unless they are occupied.
     pub fn create(
         tree: &NodeTree,
         alloc: &str,
@@ -184,7 +184,7 @@ impl TaskCgroup {
         made
     }
 
-    /// Opens the groups of a task that runs.
+    /// Opens the groups of a running task.
     ///
     /// # Errors
     ///
@@ -209,7 +209,7 @@ impl TaskCgroup {
             alloc: alloc.into(),
             task: task.into(),
         };
-        // While some task has cores of its own.
+        // The group exists while some task has reserved cores.
         let cpuset = tree.cpuset().map(|bound| Group::new(bound, &name));
         let memory = tree.bound().get(&Controller::Memory);
         let memory = memory.map(|bound| Group::new(bound, &name));
@@ -229,19 +229,19 @@ impl TaskCgroup {
         })
     }
 
-    /// The part of `limits` that this task's groups cannot hold, where another task's could.
+    /// The part of `limits` that this task's groups cannot enforce, although another task's groups might.
     pub(crate) fn missing(&self, limits: &Limits) -> Option<Unenforced> {
         let group = self.io_group();
         let group = group.as_ref().map(|group| (&*group.dir, group.v2));
         disks::missing(group, &limits.io)
     }
 
-    /// The warning about limits in `io` that hold for only a part of the task's writes.
+    /// The warning about limits in `io` that apply only to a part of the task's writes.
     pub(crate) fn kept_in_part(&self, io: &IoLimits) -> Option<&'static str> {
         disks::kept_in_part(self.io_group()?.v2, io)
     }
 
-    /// Its groups, by controller.
+    /// The task's groups, by controller.
     fn groups(&self) -> BTreeMap<Controller, Group> {
         let bound = self.tree.bound().iter();
         let bound = bound.map(|(controller, bound)| (*controller, bound));
@@ -261,8 +261,8 @@ impl TaskCgroup {
         bound.map(|bound| Group::new(bound, &self.name))
     }
 
-    /// Where its disks are limited. In v2 the controller is there for whatever allocation it was passed on to, and the
-    /// tree does not say.
+    /// The group that limits the task's disks. In v2 the controller exists only for allocations that it was passed on
+    /// to, and the tree does not record them.
     fn io_group(&self) -> Option<Group> {
         let v1 = self.group(Controller::Io);
         let v2 = || {
@@ -272,13 +272,13 @@ impl TaskCgroup {
         v1.or_else(|| disks::is_in_v2(&self.dir).then(v2))
     }
 
-    /// The v1 group that it is moved to when another task takes cores: it may come to be while the task runs.
+    /// The v1 group that the task is moved to when another task reserves cores. It may be created while the task runs.
     fn late(&self) -> Option<Group> {
         let bound = self.tree.cpuset().filter(|bound| !bound.v2);
         bound.map(|bound| Group::new(bound, &self.name))
     }
 
-    /// The allocation's groups above its own.
+    /// The allocation's groups above the task's own.
     fn alloc_dirs(&self) -> Vec<PathBuf> {
         let roots = self.tree.roots().into_iter();
         roots
@@ -287,7 +287,7 @@ impl TaskCgroup {
             .collect()
     }
 
-    /// Writes the agent's record of the start on the group itself, over an older one.
+    /// Writes the agent's record of the start on the group, replacing an older one.
     ///
     /// # Errors
     ///
@@ -305,8 +305,8 @@ impl TaskCgroup {
         note::read(&self.dir)
     }
 
-    /// Sets limits, at start or while it runs. Lowering the memory limit below what is used makes
-    /// the kernel reclaim, and kill if it must.
+    /// Sets limits, at start or while the task runs. If the memory limit is set below the current use, the kernel
+    /// reclaims memory, and kills if it must.
     ///
     /// # Errors
     ///
@@ -332,7 +332,7 @@ impl TaskCgroup {
         )
     }
 
-    /// Sets the rates that were last applied for those of `disks` that came since, and says which.
+    /// Sets the last applied rates for those of `disks` that are new, and returns those disks.
     ///
     /// # Errors
     ///
@@ -352,7 +352,7 @@ impl TaskCgroup {
         self.io.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets the limits of a task that runs, and says which of them were others.
+    /// Sets the limits of a running task, and returns those that differed.
     ///
     /// # Errors
     ///
@@ -360,7 +360,7 @@ impl TaskCgroup {
     pub fn repair(&self, limits: &Limits) -> Result<Vec<CorrectedLimit>, ApplyLimitError> {
         let before = self.limit_files()?;
         self.apply(limits)?;
-        // The kernel rounds: what it makes of the limits is compared, and not what was asked for.
+        // The kernel rounds, so its own values are compared, and not the requested ones.
         let mut after = self.limit_files()?;
         let changed = before.into_iter().filter_map(|(file, found)| {
             let set = after.remove(&file)?;
@@ -369,7 +369,7 @@ impl TaskCgroup {
         Ok(changed.collect())
     }
 
-    /// The contents of the files that [`Self::apply`] sets, without those that this kernel lacks.
+    /// The contents of the files that [`Self::apply`] sets, without files that this kernel lacks.
     fn limit_files(&self) -> Result<BTreeMap<PathBuf, String>, ApplyLimitError> {
         let mut texts = BTreeMap::new();
         let groups = self.groups().into_iter().map(|(controller, group)| {
@@ -395,7 +395,7 @@ impl TaskCgroup {
         Ok(texts)
     }
 
-    /// Gives the groups above what their children weigh and reserve together.
+    /// Sets the weights and reservations of the groups above to the sums of their children's.
     fn pass_up(&self, reserves: bool, weighs_disks: bool) -> Result<(), ApplyLimitError> {
         if let Some(Group { alloc_dir, v2, .. }) = self.group(Controller::Cpu) {
             cpu::sum_children(&alloc_dir, v2)?;
@@ -422,18 +422,18 @@ impl TaskCgroup {
         &self.name
     }
 
-    /// The id of the group in the v2 hierarchy, as eBPF programs see it: on 64-bit kernels the
-    /// inode number of its directory.
+    /// The id of the group in the v2 hierarchy, as eBPF programs see it. On 64-bit kernels it is the inode number of
+    /// the group's directory.
     pub fn id(&self) -> u64 {
         self.id
     }
 
-    /// The group in the v2 hierarchy: where to clone the task into.
+    /// The group in the v2 hierarchy, into which the task is cloned.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// The files of v1 groups that the child writes itself into, a `0`, before it executes.
+    /// The files of v1 groups to which the child writes a `0` before it executes, in order to join the groups.
     pub fn joins(&self) -> Vec<PathBuf> {
         self.v1_dirs()
             .iter()
@@ -441,7 +441,7 @@ impl TaskCgroup {
             .collect()
     }
 
-    /// Limits that nobody enforces for this task.
+    /// Limits that are not enforced for this task.
     pub fn unenforced(&self) -> impl Iterator<Item = &Unenforced> {
         self.tree.unenforced().iter().chain(&self.unenforced)
     }
@@ -455,8 +455,8 @@ impl TaskCgroup {
         kill::procs(&self.dir)
     }
 
-    /// The resources that it uses, as far as this host counts. The files are held open from the first call on, as far
-    /// as there are descriptors for them. [`Self::waits_now`] closes them after a while without calls.
+    /// The resources that the task uses, as far as this host counts them. The files stay open from the first call on,
+    /// as far as there are descriptors for them. [`Self::waits_now`] closes them after a while without calls.
     ///
     /// # Errors
     ///
@@ -477,8 +477,8 @@ impl TaskCgroup {
         })
     }
 
-    /// The same from what a walk found, and the file of memory's kinds; `None` if the walk did not find it all. The CPU
-    /// time that eBPF counts is not among it.
+    /// The values of [`Self::stats`] from a walk and from the file of memory's kinds; `None` if the walk did not find
+    /// all groups. The CPU time that eBPF counts is not included.
     ///
     /// # Errors
     ///
@@ -503,8 +503,8 @@ impl TaskCgroup {
         }))
     }
 
-    /// Bytes of memory charged and how long it was kept from running, from what a walk found; `None` if it did not find
-    /// it all. It is called all the time, and closes what [`Self::stats_in`] opened and nobody needs any more.
+    /// Charged bytes of memory and the time that the task was kept from running, from a walk; `None` if the walk did
+    /// not find all groups. It is called regularly, and closes the unneeded files that [`Self::stats_in`] opened.
     pub fn now_in(&self, walked: &CgroupRows) -> Option<(Option<u64>, StallStats)> {
         let rows = self.rows_in(walked)?;
         self.files.let_go(&[], std::time::Instant::now());
@@ -518,7 +518,7 @@ impl TaskCgroup {
         Some((rows.memory.and_then(walked::memory_bytes), waits))
     }
 
-    /// Its rows: a controller's is `None` where it is not to be had.
+    /// The task's rows; the row of an unavailable controller is `None`.
     fn rows_in<'a>(&self, walked: &'a CgroupRows) -> Option<Rows<'a>> {
         let of = |controller| match self.at(controller) {
             Some(at) => walked.row(at, self.id_in(at)?).map(Some),
@@ -532,7 +532,7 @@ impl TaskCgroup {
         })
     }
 
-    /// The id of its group at `at`.
+    /// The id of the task's group at `at`.
     fn id_in(&self, at: GroupHierarchy) -> Option<u64> {
         let Some(wanted) = at else {
             return Some(self.id);
@@ -556,13 +556,13 @@ impl TaskCgroup {
         })
     }
 
-    /// Where files of a controller are, if it is to be had.
+    /// The group with the files of a controller, if it is available.
     fn at(&self, controller: Controller) -> Option<GroupHierarchy> {
         let bound = self.tree.bound().get(&controller)?;
         Some((!bound.v2).then_some(controller))
     }
 
-    /// CPU time of all that ever ran in it.
+    /// CPU time of all processes that ever ran in the group.
     ///
     /// # Errors
     ///
@@ -571,8 +571,8 @@ impl TaskCgroup {
         Ok(cpu::usage_us(&self.dir)?.map(Duration::from_micros))
     }
 
-    /// Bytes of memory charged, from a file that is held open from the first call on; `None` without a memory
-    /// controller. It is called all the time.
+    /// Charged bytes of memory, from a file that stays open from the first call on; `None` without a memory controller.
+    /// It is called regularly.
     ///
     /// # Errors
     ///
@@ -585,8 +585,8 @@ impl TaskCgroup {
         self.reader().number(at, name).map(Some)
     }
 
-    /// How long it was held back by its quota and stood still, from files that are held open from the first call on.
-    /// It is called all the time, and closes what [`Self::stats`] opened and nobody needs any more.
+    /// The time that the task was throttled by its quota and stalled, from files that stay open from the first call on.
+    /// It is called regularly, and closes the unneeded files that [`Self::stats`] opened.
     ///
     /// # Errors
     ///
@@ -615,7 +615,7 @@ impl TaskCgroup {
         count.transpose()
     }
 
-    /// SIGKILL for everything in the group and below, frozen or not.
+    /// Sends SIGKILL to all processes in the group and below, frozen or not.
     ///
     /// # Errors
     ///
@@ -623,13 +623,13 @@ impl TaskCgroup {
     pub fn kill(&self) -> Result<(), KillError> {
         kill::whole(&self.dir)?;
         for dir in &self.v1_dirs() {
-            // One that moved itself out of the v2 group is in these still.
+            // A process that moved itself out of the v2 group is still in these groups.
             kill::one_by_one(dir)?;
         }
         Ok(())
     }
 
-    /// Stops everything in the group where it stands.
+    /// Freezes all processes in the group.
     ///
     /// # Errors
     ///
@@ -638,7 +638,7 @@ impl TaskCgroup {
         self.set_frozen(true, within).await
     }
 
-    /// Lets everything in the group go on.
+    /// Thaws all processes in the group.
     ///
     /// # Errors
     ///
@@ -672,13 +672,13 @@ impl TaskCgroup {
         }
     }
 
-    /// The value of `key` in `cgroup.events`, 0 where it has no such line.
+    /// The value of `key` in `cgroup.events`; 0 if there is no such line.
     fn now(&self, key: &str) -> Result<u64, CgroupFileError> {
         let events = file::read(&self.dir, "cgroup.events")?;
         Ok(file::keyed(&events, key).unwrap_or(0))
     }
 
-    /// Waits until no process is left, at most `within`; says whether none is.
+    /// Waits until no process is left, at most `within`. Returns whether none is left.
     ///
     /// # Errors
     ///
@@ -690,7 +690,7 @@ impl TaskCgroup {
         }
     }
 
-    /// Looks until `key` of `cgroup.events` has `value`; `false` when that takes too long.
+    /// Polls until `key` of `cgroup.events` has `value`; `false` if that takes too long.
     async fn event(
         &self,
         key: &str,
@@ -710,16 +710,16 @@ impl TaskCgroup {
         Ok(true)
     }
 
-    /// Removes the groups, with all that the task made below them, and the allocation's if this was its
-    /// last task. Processes must be gone: a group that is still busy after about a second stays, and can be
-    /// removed by another call.
+    /// Removes the groups, with all groups that the task made below them. Also removes the allocation's groups if this
+    /// was its last task. Processes must be gone. A group that is still busy after about a second stays, and another
+    /// call can remove it.
     ///
     /// # Errors
     ///
     /// [`RemoveCgroupError`].
     pub async fn remove(&self) -> Result<(), RemoveCgroupError> {
         if remove::once(&self.dir).is_err() {
-            // A frozen process that was killed is gone; one that was not would be stuck for ever.
+            // A frozen process that was killed is gone. A process that is still frozen would otherwise never end.
             if let Err(error) = freeze::request(&self.dir, false) {
                 tracing::debug!(dir = %self.dir.display(), %error, "thaw before removal");
             }
@@ -733,8 +733,8 @@ impl TaskCgroup {
         Ok(())
     }
 
-    /// Removes the allocation's groups if they are empty; else sets their weight by what is left in them. The tree
-    /// reserves nothing more for the part that is gone.
+    /// Removes the allocation's groups if they are empty; otherwise recomputes their weight from the remaining tasks.
+    /// The tree no longer reserves memory for the removed part.
     fn release_alloc(&self) {
         let mut left = false;
         for dir in self.alloc_dirs() {
@@ -770,7 +770,7 @@ fn no_cpuset() -> Unenforced {
     }
 }
 
-/// Removes what a failed creation made, and the allocation's groups if they are empty.
+/// Removes the groups that a failed creation made, and the allocation's groups if they are empty.
 fn unmake(dirs: &[PathBuf]) {
     for dir in dirs {
         let alloc_dir = dir.parent().into_iter().map(remove::rmdir);
@@ -796,7 +796,7 @@ fn make_all(tree: &NodeTree, alloc: &str, dirs: &[PathBuf]) -> Result<(), Create
                 Err(NodeTreeError::Make { source, .. })
                     if source.kind() == io::ErrorKind::NotFound && tries < MAKE_TRIES_MAX =>
                 {
-                    // Another task of the allocation was its last and took the group with it.
+                    // The removal of the allocation's last other task also removed the allocation's group.
                     tries += 1;
                     continue 'again;
                 }

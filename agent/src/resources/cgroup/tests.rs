@@ -1,5 +1,5 @@
-//! On the real hierarchies of this host, below this process's own groups. Needs root; without it
-//! each test says that it skipped.
+//! Tests on the real hierarchies of this host, below this process's own groups. They need root; without it each test
+//! reports that it was skipped.
 
 use std::fs;
 use std::io::Write as _;
@@ -27,7 +27,7 @@ struct Fixture {
     hierarchies: Hierarchies,
 }
 
-/// Says that the test which runs in this thread cannot run here.
+/// Reports that the test of this thread cannot run here.
 fn skip(reason: &str) {
     let test = std::thread::current();
     skipped(test.name().unwrap_or("cgroup"), reason);
@@ -210,7 +210,7 @@ fn limits_equal_those_in_the_kernel() {
     }
 }
 
-/// Somebody writes into the files between two agents.
+/// Another process writes into the files between two agents.
 #[test]
 fn changed_limit_is_restored_and_reported() {
     let Some(fixture) = Fixture::new() else {
@@ -253,7 +253,7 @@ fn changed_limit_is_restored_and_reported() {
     assert_eq!(adopted.repair(&limits).unwrap(), []);
 }
 
-/// Each limit in the file that is its own, for every disk that is there.
+/// Each limit is in its own file, for every existing disk.
 #[test]
 fn disk_limits_become_v1_files() {
     let Some(fixture) = Fixture::new() else {
@@ -305,7 +305,7 @@ fn disk_limits_become_v1_files() {
     }
 }
 
-/// Up, down, and away again: v1 refuses a wrong order of memory and swap.
+/// Limits are raised, lowered and removed. v1 refuses a wrong order of memory and swap.
 #[test]
 fn limits_change_in_place() {
     let Some(fixture) = Fixture::new() else {
@@ -361,7 +361,7 @@ fn invalid_limit_is_named_and_leaves_no_cgroup() {
     assert_eq!(fixture.tree.tasks().unwrap(), []);
 }
 
-/// The kernel keeps what fits; that it kept less than asked for must not pass.
+/// The kernel stores a smaller value than requested, which must be an error.
 #[test]
 fn limit_that_does_not_hold_is_an_error() {
     let dir = tempfile::tempdir().unwrap();
@@ -396,7 +396,7 @@ fn task_over_its_memory_is_killed_and_counted() {
     });
     assert_eq!(task.oom().unwrap().unwrap().kills, 0);
 
-    // `tail` holds its input, which has no line to tell it what to forget.
+    // `tail` keeps its whole input in memory, because the input has no line end.
     let mut shell = Shell::spawn_in(&task, "head -c 256m /dev/zero | tail");
     shell.wait();
 
@@ -410,7 +410,7 @@ fn task_over_its_memory_is_killed_and_counted() {
     );
 }
 
-/// A file in memory stays charged to who wrote it, as long as it is there.
+/// A file in memory stays charged to the task that wrote it, as long as the file exists.
 #[test]
 fn tmpfs_files_are_counted_as_cache() {
     let Some(fixture) = Fixture::new() else {
@@ -479,7 +479,7 @@ fn fork_bomb_stops_at_the_limit() {
     assert!(task.procs().unwrap().len() <= 10);
 }
 
-/// A task without a limit of its own ends at the one of all tasks, and the machine keeps the rest.
+/// A task without a limit of its own is killed at the limit of all tasks, and the machine keeps the rest.
 #[test]
 fn all_tasks_together_leave_the_reservation() {
     let Some(fixture) = Fixture::new() else {
@@ -515,7 +515,7 @@ fn all_tasks_together_leave_the_reservation() {
     assert_ne!(read(&memory.root, limit), (32 * MIB).to_string());
 }
 
-/// However many each may have: what a task starts beyond all tasks' share is refused, and the test goes on.
+/// For any limit of a single task, processes beyond all tasks' share are refused, and the test continues.
 #[test]
 fn all_tasks_together_leave_processes_to_the_machine() {
     let Some(fixture) = Fixture::new() else {
@@ -537,7 +537,7 @@ fn all_tasks_together_leave_processes_to_the_machine() {
     let limit: u64 = read(&pids.root, "pids.max").parse().unwrap();
     assert!(limit < kernel && limit >= kernel / 2, "{limit} of {kernel}");
 
-    // With a smaller share it is seen that it holds.
+    // A smaller share shows that the limit holds.
     crate::resources::cgroup::pids::limit_all(&pids.root, 10).unwrap();
     let limits = Limits {
         pids_max: 1_000,
@@ -578,7 +578,7 @@ fn busy_loop_is_throttled_and_counted() {
         ..
     } = cpu();
     assert!(throttled_us > Some(0));
-    // A tenth of each period, and one period's worth for what is not settled yet.
+    // A tenth of each period, and one period's worth for time that is not settled yet.
     let most = (periods.unwrap() + 1) * 10_000 + 10_000;
     assert!(
         usage_us > Some(10_000) && usage_us <= Some(most),
@@ -586,7 +586,7 @@ fn busy_loop_is_throttled_and_counted() {
     );
     let stalled = || task.stats().unwrap().pressure;
     if Path::new("/proc/pressure/cpu").exists() {
-        // The kernel adds a group's pressure up every two seconds, even when it is read in between.
+        // The kernel sums a group's pressure up every two seconds, even if it is read in between.
         until("the group is said to have waited", || {
             stalled().unwrap().cpu.some_us > 0
         });
@@ -595,7 +595,7 @@ fn busy_loop_is_throttled_and_counted() {
     }
 }
 
-/// A kill reaches a process that left the session, one that stopped itself, and those in a frozen group.
+/// A kill reaches a process that left the session, one that stopped itself, and processes in a frozen group.
 #[tokio::test]
 async fn kill_reaches_every_descendant() {
     let Some(fixture) = Fixture::new() else {
@@ -797,7 +797,7 @@ async fn recorded_tree_is_adopted_with_its_tasks() {
     assert!(matches!(gone, Err(CreateTaskCgroupError::Gone { .. })));
 }
 
-/// The kernel's own words for where the task is.
+/// The kernel's own value of the task's level.
 #[test]
 fn task_level_counts_the_groups_above() {
     let Some(fixture) = Fixture::new() else {

@@ -1,4 +1,4 @@
-//! The node's own tree: made once, adopted by each agent after it.
+//! The node's own tree, which the first agent makes and each later agent adopts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -19,20 +19,20 @@ use crate::resources::cgroup::remove::{self, RemoveCgroupError};
 use crate::resources::cgroup::resources::{ApplyLimitError, Limits, Unenforced};
 use crate::resources::cgroup::subgroups::children;
 
-/// The leaf for driver processes; no allocation has such an id.
+/// The leaf for driver processes. No allocation has this id.
 const DRIVERS: &str = "drivers";
 
 /// Groups between the tree's root and a task's own: the allocation, and the task itself.
 const LEVELS_TO_TASK: usize = 2;
 
-/// A task as its groups name it.
+/// The names of a task's groups.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TaskName {
     pub alloc: String,
     pub task: String,
 }
 
-/// Where a controller's groups of this tree are.
+/// The root of the groups that this tree has for a controller.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ControllerRoot {
     /// The tree's root in that hierarchy.
@@ -40,14 +40,14 @@ pub(crate) struct ControllerRoot {
     pub(crate) v2: bool,
 }
 
-/// The data that an agent stores of its tree, for the agent after it.
+/// The record of the tree that an agent stores for the next agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeTreeRecord {
     name: String,
     v2_root: PathBuf,
     task_level: Option<u32>,
     bound: BTreeMap<Controller, ControllerRoot>,
-    /// For tasks with cores of their own; made when the first of them comes.
+    /// The root for tasks with reserved cores. It is made for the first such task.
     #[serde(default)]
     cpuset: Option<ControllerRoot>,
 }
@@ -59,10 +59,10 @@ pub struct NodeTree {
     unenforced: Arc<[Unenforced]>,
 }
 
-/// Why the tree could not be made or adopted.
+/// The reason why the tree could not be made or adopted.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeTreeError {
-    /// The name is not one a group of ours may have.
+    /// The name is not allowed for a group.
     #[error(
         "cgroup name {name:?} is empty, too long, reserved, or has a character that no name has"
     )]
@@ -83,15 +83,15 @@ pub enum NodeTreeError {
     /// A file of a group could not be read or written.
     #[error(transparent)]
     File(#[from] CgroupFileError),
-    /// The tree that was recorded is not there.
+    /// The recorded tree does not exist.
     #[error("cgroup {dir} of the recorded tree is gone: its tasks are, too; make the tree again")]
     Gone {
-        /// The first of its groups that is missing.
+        /// The first missing group of the tree.
         dir: PathBuf,
     },
 }
 
-/// Why a task still runs on the cores of another.
+/// The reason why a task still runs on the reserved cores of another.
 #[derive(Debug, thiserror::Error)]
 enum ShareCoresError {
     #[error(transparent)]
@@ -103,11 +103,10 @@ enum ShareCoresError {
 }
 
 impl NodeTree {
-    /// Makes the tree `name` below this process's own groups, or takes it as it is there.
+    /// Makes the tree `name` below this process's own groups, or adopts an existing one.
     ///
-    /// On a pure v2 host it may first move this process into a leaf beside the tree, because a
-    /// group with processes cannot pass controllers on. Controllers that are not to be had are in
-    /// [`Self::unenforced`].
+    /// On a pure v2 host it may first move this process into a leaf next to the tree, because a group with processes
+    /// cannot pass controllers on. Unavailable controllers are listed in [`Self::unenforced`].
     ///
     /// # Errors
     ///
@@ -168,8 +167,7 @@ impl NodeTree {
         Ok(tree)
     }
 
-    /// Adopts the tree that an agent before this one recorded. What this process's own groups are
-    /// does not matter.
+    /// Adopts the tree that an earlier agent recorded. This process's own groups do not matter.
     ///
     /// # Errors
     ///
@@ -190,7 +188,7 @@ impl NodeTree {
         match tree.roots().into_iter().find(|root| !root.is_dir()) {
             Some(dir) => Err(NodeTreeError::Gone { dir: dir.into() }),
             None => {
-                // The removal of empty groups may have taken the drivers' own, which holds nothing then.
+                // An earlier removal of empty groups may have removed the drivers' own group.
                 for root in tree.roots() {
                     make(&root.join(DRIVERS))?;
                 }
@@ -209,7 +207,7 @@ impl NodeTree {
         &self.record.name
     }
 
-    /// The tree's root in the v2 hierarchy: where programs are attached.
+    /// The tree's root in the v2 hierarchy, to which programs are attached.
     pub fn v2_dir(&self) -> &Path {
         &self.record.v2_root
     }
@@ -225,7 +223,7 @@ impl NodeTree {
         &self.unenforced
     }
 
-    /// The tasks that have a group here, no matter what made it.
+    /// The tasks that have a group in the tree, regardless of its creator.
     ///
     /// # Errors
     ///
@@ -247,7 +245,7 @@ impl NodeTree {
         Ok(tasks)
     }
 
-    /// Whether the task has a group here.
+    /// Whether the task has a group in the tree.
     pub(crate) fn has(&self, task: &TaskName) -> bool {
         let dir = self.v2_dir().join(&task.alloc).join(&task.task);
         dir.is_dir()
@@ -258,16 +256,16 @@ impl NodeTree {
         self.v2_dir().join(DRIVERS)
     }
 
-    /// The same in the hierarchy of which the tree's root is `root`.
+    /// The directory for driver processes in the hierarchy of which the tree's root is `root`.
     pub(crate) fn drivers_in(root: &Path) -> PathBuf {
         root.join(DRIVERS)
     }
 
-    /// Moves a driver process to where stopping the agent's own group does not reach it.
+    /// Moves a driver process to a group that is not stopped with the agent's own group.
     ///
     /// # Errors
     ///
-    /// [`CgroupFileError`]: the process is gone, or no process of ours.
+    /// [`CgroupFileError`]: the process is gone, or does not belong to this agent.
     pub fn add_driver(&self, pid: u32) -> Result<(), CgroupFileError> {
         for root in self.roots() {
             file::write(&root.join(DRIVERS), "cgroup.procs", &pid.to_string())?;
@@ -275,11 +273,11 @@ impl NodeTree {
         Ok(())
     }
 
-    /// Removes the tree, drivers' leaf and leftovers of tasks included; processes must be gone.
+    /// Removes the tree, including the drivers' leaf and leftovers of tasks. All processes must be gone.
     ///
     /// # Errors
     ///
-    /// [`RemoveCgroupError`]; what could be removed is.
+    /// [`RemoveCgroupError`]; all other groups are removed.
     pub async fn remove(&self) -> Result<(), RemoveCgroupError> {
         let mut outcome = Ok(());
         let cpuset = self.cpuset().map(|bound| bound.root.as_path());
@@ -306,23 +304,22 @@ impl NodeTree {
         &self.record.bound
     }
 
-    /// Where groups of tasks with cores of their own are.
+    /// The root of the groups of tasks with reserved cores.
     pub(crate) fn cpuset(&self) -> Option<&ControllerRoot> {
         self.record.cpuset.as_ref()
     }
 
-    /// Cores that tasks may have for themselves; none where the kernel cannot keep them apart.
+    /// Cores that tasks may reserve; none if the kernel cannot separate them.
     pub(crate) fn core_ids(&self) -> Vec<u16> {
         let Some(ControllerRoot { root, v2 }) = self.cpuset() else {
             return Vec::new();
         };
-        // The tree's own group in v1 may not be there yet.
+        // The tree's own v1 group may not exist yet.
         let above = root.parent().unwrap_or(root);
         cpuset::available(if *v2 { root } else { above }, *v2)
     }
 
-    /// Has the tasks that `shares` names run on `cores`, as far as they run. What cannot be done is told
-    /// to the operator.
+    /// Moves the running tasks that `shares` selects to `cores`. Failures are reported to the operator.
     pub(crate) fn share_cores(&self, shares: impl Fn(&TaskName) -> bool, cores: &[u16]) {
         let tasks = self.tasks().unwrap_or_else(|error| {
             tracing::error!(%error, "tasks are not kept off the cores of others");
@@ -355,7 +352,7 @@ impl NodeTree {
             let own = self.v2_dir().join(&task.alloc).join(&task.task);
             cpuset::take_in(&dir, &own)?;
             if !own.exists() {
-                // It ended meanwhile, and nobody else will remove the group.
+                // The task ended meanwhile, and no other code will remove the group.
                 drop(remove::rmdir(&dir));
                 drop(remove::rmdir(&root.join(&task.alloc)));
             }
@@ -363,8 +360,8 @@ impl NodeTree {
         Ok(())
     }
 
-    /// Makes the group of a task with cores of its own in a v1 hierarchy, or lets the allocation's in v2
-    /// have such tasks.
+    /// Makes the group of a task with reserved cores in a v1 hierarchy, or enables the controller for the allocation's
+    /// group in v2.
     pub(crate) fn make_cpuset(&self, alloc: &str, task: &str) -> Result<(), NodeTreeError> {
         let Some(ControllerRoot { root, v2 }) = self.cpuset() else {
             return Ok(());
@@ -391,7 +388,7 @@ impl NodeTree {
                 enable(&self.v2_dir().join(alloc), *controller)?;
             }
         }
-        // Nothing of it is limited: with it, what the kernel writes later is known to be the task's.
+        // No limit needs this. With the controller the kernel attributes later write-backs to the task.
         let alloc_dir = self.v2_dir().join(alloc);
         let offered = file::read(&alloc_dir, "cgroup.controllers")?;
         if offered
@@ -404,8 +401,8 @@ impl NodeTree {
     }
 }
 
-/// Makes the tree's root where disks are limited in v1. Few tasks ask for that, so a node that cannot have it runs the
-/// others.
+/// Makes the tree's root in the v1 hierarchy that limits disks. Few tasks request such limits, so a node without that
+/// root still runs the other tasks.
 fn io_in_v1(hierarchies: &Hierarchies, name: &str) -> Option<ControllerRoot> {
     let root = hierarchies.v1(Controller::Io)?.base().join(name);
     match make(&root) {
@@ -432,7 +429,7 @@ fn cpuset_place(
     Some(ControllerRoot { root, v2: false })
 }
 
-/// Refuses what cannot be one component of a path, and the names with a meaning of their own.
+/// Refuses names that cannot be one component of a path, and reserved names.
 pub(crate) fn check_name(name: &str) -> Result<(), NodeTreeError> {
     let reserved = [".", "..", DRIVERS, AGENT_LEAF].contains(&name);
     let long = name.is_empty() || name.len() > NAME_BYTES_MAX;
@@ -442,11 +439,12 @@ pub(crate) fn check_name(name: &str) -> Result<(), NodeTreeError> {
     Ok(())
 }
 
-/// Makes the group `dir`, or takes the one that is there.
+/// Makes the group `dir`, or adopts an existing one.
 pub(crate) fn make(dir: &Path) -> Result<(), NodeTreeError> {
     match fs::create_dir(dir) {
         Ok(()) => Ok(()),
-        // Not a file of the kernel's with that name, as for a task called `cpu.stat`.
+        // The name may belong to a file of the kernel, as for a task called `cpu.stat`. So an existing directory is
+        // required.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && dir.is_dir() => Ok(()),
         Err(source) => Err(NodeTreeError::Make {
             dir: dir.into(),
@@ -455,13 +453,13 @@ pub(crate) fn make(dir: &Path) -> Result<(), NodeTreeError> {
     }
 }
 
-/// Lets the children of the v2 group `dir` have `controller`.
+/// Enables `controller` for the children of the v2 group `dir`.
 fn enable(dir: &Path, controller: Controller) -> Result<(), CgroupFileError> {
     file::write(dir, "cgroup.subtree_control", &format!("+{controller}"))
 }
 
-/// Moves this process out of the group that the tree goes into, unless that is the root of the
-/// hierarchy, which alone may have processes beside children with controllers.
+/// Moves this process out of the group that the tree goes into. At the root of the hierarchy this is not needed,
+/// because only the root may have processes and also children with controllers.
 fn leave_inner_group(v2: &MountedHierarchy) -> Result<(), NodeTreeError> {
     let (base, own) = (v2.base(), v2.own_dir());
     if base != own || !base.join("cgroup.type").exists() {
@@ -472,7 +470,7 @@ fn leave_inner_group(v2: &MountedHierarchy) -> Result<(), NodeTreeError> {
     Ok(file::write(&leaf, "cgroup.procs", "0")?)
 }
 
-/// Enables what can be enabled of `wanted` in `base`, and says what cannot and why.
+/// Enables the available controllers of `wanted` in `base`, and adds the others to `lost` with the reason.
 fn pass_on(base: &Path, wanted: &[Controller], lost: &mut Vec<Unenforced>) -> Vec<Controller> {
     let mut passed_on = Vec::new();
     for &controller in wanted {
@@ -517,7 +515,7 @@ fn absent(controller: Controller, v2: &MountedHierarchy) -> Unenforced {
 }
 
 fn task_level(v2: &MountedHierarchy) -> Option<u32> {
-    // The root of the hierarchy has no type; the root of a namespace has.
+    // The root of the hierarchy has no type file; the root of a namespace has one.
     if v2.mount.join("cgroup.type").exists() {
         return None;
     }

@@ -1,7 +1,8 @@
-//! The result of one walk over a node's groups: the same as in their files, at about a twentieth of the price.
+//! The result of one walk over a node's groups. It has the same values as the groups' files, at about a twentieth of
+//! the cost.
 //!
-//! Kinds of memory are not part of it: the kernel sums them up when the file is read. Pressure is as the kernel last
-//! summed it up, which is at most two seconds ago.
+//! Kinds of memory are not included, because the kernel sums them up when the file is read. Pressure is as the kernel
+//! last summed it up, at most two seconds ago.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -20,16 +21,17 @@ use crate::resources::cgroup::tree::NodeTree;
 /// The rows of all tasks.
 #[derive(Debug, Default)]
 pub struct CgroupRows {
-    /// By root: controllers of v1 may share one.
+    /// The rows by root; controllers of v1 may share one root.
     rows: Vec<GroupRows>,
-    /// Where a controller's are, and those of the v2 hierarchy.
+    /// The index of the rows of each controller, and of the v2 hierarchy.
     places: BTreeMap<GroupHierarchy, usize>,
-    /// Whether swap is counted in v2.
+    /// Whether v2 counts swap.
     counts_swap: bool,
 }
 
 impl NodeTree {
-    /// Walks over the tasks' groups in each hierarchy by `below`, which is told a root and whether it is in v2.
+    /// Walks over the tasks' groups in each hierarchy. `below` walks one hierarchy, and gets its root and whether it is
+    /// v2.
     ///
     /// # Errors
     ///
@@ -101,7 +103,7 @@ pub(crate) fn pids(row: &GroupRow) -> Option<u64> {
     (row.has & HAS_PIDS != 0).then_some(row.pids)
 }
 
-/// Throttling; the time used is not in the row.
+/// The throttling in the row; the used CPU time is not in the row.
 pub(crate) fn cpu(row: &GroupRow) -> Option<CpuStats> {
     (row.has & HAS_CPU != 0).then(|| CpuStats {
         periods: Some(row.periods),
@@ -111,7 +113,7 @@ pub(crate) fn cpu(row: &GroupRow) -> Option<CpuStats> {
     })
 }
 
-/// Pressure, of a row of the v2 hierarchy.
+/// The pressure in a row of the v2 hierarchy.
 pub(crate) fn pressure(row: &GroupRow) -> Option<PressureStats> {
     let [
         io_some,

@@ -1,4 +1,4 @@
-//! On a small tmpfs of its own, which takes root.
+//! Tests on a small tmpfs of their own, which needs root.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -17,12 +17,12 @@ pub(crate) struct SmallDisk {
 }
 
 impl SmallDisk {
-    /// One of 64 KiB.
+    /// Mounts a disk of 64 KiB.
     fn mount() -> Option<Self> {
         Self::of_kib(64)
     }
 
-    /// `None`, said as a skip, where nothing can be mounted.
+    /// Returns `None`, and prints a skip, where nothing can be mounted.
     pub(crate) fn of_kib(size: u32) -> Option<Self> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().to_owned();
@@ -85,7 +85,7 @@ async fn full_disk_blocks_the_task_and_loses_nothing() {
             .await
             .unwrap();
         let ballast = disk.fill();
-        // 28 KiB, less than the disk holds and more than nothing.
+        // 28 KiB: less than the size of the disk, and more than nothing.
         let writer = write_lines(task, 0..1_300);
         until("the disk is full", async || {
             ring.stats(stream_id).await.unwrap().blocked.is_some()
@@ -112,7 +112,7 @@ async fn full_disk_blocks_the_task_and_loses_nothing() {
     }
 }
 
-/// Room comes a page at a time, and only once the loop has nowhere to write: lines wait, and none is lost.
+/// Space is freed a page at a time, and only when the loop cannot write. Lines wait, and none is lost.
 #[tokio::test]
 async fn slow_disk_loses_nothing() {
     for config in ALL {
@@ -182,7 +182,7 @@ async fn full_disk_makes_a_counted_gap_where_asked() {
         .await;
         let ballast = disk.fill();
 
-        // Ten times what the disk and the FIFO hold together: none of it may block the task.
+        // Ten times the sizes of disk and FIFO together: no write may block the task.
         for _ in 0..10 * 1024 {
             task.write_all(&[b'x'; 1024]).unwrap();
         }

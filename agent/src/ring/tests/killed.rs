@@ -18,7 +18,7 @@ const CONFIG_ENV: &str = "MUSTER_TEST_RING_CONFIG";
 const WHAT_ENV: &str = "MUSTER_TEST_RING_WHAT";
 
 const WRITERS: usize = 1_000;
-/// Times that all writers are drained by another process.
+/// Number of times that another process drains all writers.
 const ROUNDS: u32 = 5;
 /// Lines of each writer in a round.
 const ROUND_LINES: u32 = 200;
@@ -27,9 +27,9 @@ const ROUND_LINES: u32 = 200;
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ChildWorkload {
     One,
-    /// More than it may, which is thrown away.
+    /// More bytes than its rate, which are thrown away.
     OneAboveItsRate,
-    /// A thousand, each in a place of its own.
+    /// A thousand streams, each in its own directory.
     Thousand,
 }
 
@@ -82,7 +82,8 @@ fn small_files(place: &TestDirs) -> StreamSpec {
 /// Discards of this process so far.
 static DISCARDS: AtomicU32 = AtomicU32::new(0);
 
-/// Between the record of a gap and throwing its bytes away: where a child that drops is killed, at its third.
+/// Is called between the record of a gap and the discard of its bytes. A dropping child is killed here at its third
+/// discard.
 pub(in crate::ring) fn before_a_discard() {
     let limited =
         std::env::var(WHAT_ENV).is_ok_and(|what| what == ChildWorkload::OneAboveItsRate.as_str());
@@ -136,7 +137,7 @@ fn end(place: &TestDirs) -> u64 {
     files.last().map_or(0, |file| file.offset + file.bytes)
 }
 
-/// Both engines, with splice. (With copy it fails: that is what splice is for.)
+/// Both engines, with splice. With copy the test would fail.
 #[tokio::test]
 async fn killed_drainer_neither_loses_nor_repeats() {
     for config in [0, 1] {
@@ -167,12 +168,12 @@ async fn killed_drainer_neither_loses_nor_repeats() {
     }
 }
 
-/// A thousand writers, and five kills in their midst. Both engines, with splice.
+/// A thousand writers, and five kills between their writes. Both engines, with splice.
 #[tokio::test]
 async fn killed_drainer_loses_and_repeats_no_lines() {
     raise_descriptors();
     for config in [0, 1] {
-        // In memory: see `many`.
+        // The files are in memory: see `many`.
         let dir = tempfile::tempdir_in("/dev/shm").or_else(|_absent| tempfile::tempdir());
         let dir = dir.unwrap();
         for n in 0..WRITERS {
@@ -194,7 +195,8 @@ async fn killed_drainer_loses_and_repeats_no_lines() {
         });
 
         for round in 0..ROUNDS {
-            // Another one each time, which is drained by then; less than what a round brings.
+            // A different stream is watched each time, whose earlier bytes are all drained. `due` is less than the
+            // bytes of a round.
             let watched = &places[211 * (round as usize + 1) % WRITERS];
             let before = end(watched);
             let mut child = spawn(dir.path(), config, ChildWorkload::Thousand);
@@ -226,8 +228,8 @@ async fn killed_drainer_loses_and_repeats_no_lines() {
     }
 }
 
-/// A gap is recorded before its bytes are thrown away: whatever a kill parts, what is kept comes once and in order,
-/// and nothing is missing without a gap that is at least as large.
+/// A gap is recorded before its bytes are thrown away. Whenever the kill comes, kept bytes appear once and in
+/// order. Missing bytes have a gap that is at least as large.
 #[tokio::test]
 async fn killed_dropper_announces_missing_bytes() {
     for config in [0, 1] {
@@ -251,8 +253,8 @@ async fn killed_dropper_announces_missing_bytes() {
 
         let all = lines(600_000);
         let mut reader = LogReader::open(&place.logs(), "web.stdout").unwrap();
-        // Where in `all` the next byte comes from at the earliest, what the gap before it says, and how many gaps said
-        // too much.
+        // The earliest position in `all` of the next byte, the size of the gap before it, and the number of gaps
+        // that were too large.
         let (mut earliest, mut missing, mut uneven) = (0, 0, 0);
         let mut piece = Vec::new();
         loop {
@@ -280,7 +282,7 @@ async fn killed_dropper_announces_missing_bytes() {
         }
         let rest = (all.len() - earliest) as u64;
         assert!(rest <= missing, "{rest} of {missing} at the end");
-        // Each kill repeats at most what the FIFO held.
+        // Each kill counts at most the content of the FIFO twice.
         let most = all.len() as u64 + kills * 1024 * 1024;
         assert!((all.len() as u64..=most).contains(&report.stats.offset));
         assert!(kills >= 2 && uneven <= kills, "{uneven} of {kills}");

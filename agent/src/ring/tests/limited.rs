@@ -8,7 +8,7 @@ use super::{
 use crate::logs::{Chunk, GapCause, LogReader};
 use crate::ring::{LogRing, OnFull, RateLimit, StreamSpec};
 
-/// At a byte a second, these are taken at once and the next ones four minutes later.
+/// At a byte a second, these bytes are taken at once, and the next ones four minutes later.
 const BURST: usize = 256;
 
 fn spec(place: &TestDirs, bytes_per_second: u64, on_limit: OnFull) -> StreamSpec {
@@ -80,8 +80,8 @@ async fn output_over_rate_becomes_counted_gap_when_dropping() {
     }
 }
 
-/// Faster than its rate for a while, through rotation: what is kept stands at its offset, what is not is told,
-/// and no file is begun for it.
+/// The writer exceeds its rate for a while, through rotation. Kept bytes are at their offsets, dropped ones are
+/// reported, and no file is begun for those.
 #[tokio::test]
 async fn kept_and_dropped_bytes_add_up() {
     for config in ALL {
@@ -123,7 +123,7 @@ async fn kept_and_dropped_bytes_add_up() {
     }
 }
 
-/// A thousand streams that have more than they may: each is held, and looked at no more until it may go on.
+/// A thousand streams exceed their rates: each is held, and not looked at before it may continue.
 #[tokio::test]
 async fn thousand_limited_streams_are_left_alone() {
     raise_descriptors();
@@ -155,7 +155,7 @@ async fn thousand_limited_streams_are_left_alone() {
 
         for stream_id in streams {
             let report = detach(&ring, stream_id).await;
-            // One took the burst; the other took the rest at the end.
+            // One drain took the burst; the other took the rest at the end.
             assert_eq!((report.stats.drains, report.stats.bytes), (2, 1_000));
         }
         drop(tasks);

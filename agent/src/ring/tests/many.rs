@@ -1,4 +1,4 @@
-//! As many writers as a busy node has.
+//! Tests with as many writers as a busy node has.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -13,14 +13,14 @@ use crate::ring::{LogRing, RingConfig, StreamId, StreamSpec};
 const WRITERS: usize = 1_000;
 const LINES: u32 = 100;
 
-/// Each stream goes through two rotations; lines of all writers come in turn.
+/// Each stream goes through two rotations; the writers take turns line by line.
 #[tokio::test]
 async fn thousand_writers_lose_no_line_through_rotation() {
     raise_descriptors();
     let expected = lines(LINES);
     for config in [ALL[0], ALL[1]] {
-        // In memory: ext4 looks for an inode that was not freed within five seconds, and takes a millisecond
-        // for it where thousands were. A directory for each, as allocations have them.
+        // The files are in memory. ext4 looks for an inode that was not freed within five seconds. Where thousands
+        // were freed, that takes a millisecond. Each writer has its directory, as allocations have.
         let dir = tempfile::tempdir_in("/dev/shm").or_else(|_absent| tempfile::tempdir());
         let dir = dir.unwrap();
         let places = places(dir.path());
@@ -65,13 +65,13 @@ fn places(dir: &Path) -> Vec<TestDirs> {
     (0..WRITERS).map(place).collect()
 }
 
-/// Lines of each writer where there is no room: more than its FIFO holds, in three files of 4 001 bytes.
+/// Lines of each writer on a full disk: more than its FIFO holds, in three files of 4 001 bytes.
 const MORE_LINES: u32 = 500;
 
-/// The size of the disk. A thousand streams take some 20 MiB of it, because each file has its pages for itself.
+/// The size of the disk. A thousand streams take about 20 MiB of it, because each file has its own pages.
 const DISK_KIB: u32 = 48 << 10;
 
-/// Streams to a disk that is full but for what `rooms` keep free, and their tasks.
+/// Streams to a full disk, with their tasks. Each of `rooms` is space that can be freed.
 struct ManyStreams {
     disk: SmallDisk,
     places: Vec<TestDirs>,
@@ -82,7 +82,7 @@ struct ManyStreams {
 }
 
 impl ManyStreams {
-    /// `None` where nothing can be mounted. A room holds 512 KiB.
+    /// Returns `None` where nothing can be mounted. Each of `rooms` has 512 KiB.
     async fn on_a_full_disk(config: RingConfig, rooms: u32) -> Option<(Self, Vec<File>)> {
         raise_descriptors();
         let disk = SmallDisk::of_kib(DISK_KIB)?;
@@ -92,7 +92,7 @@ impl ManyStreams {
         for place in &places {
             let task = place.task_side("web.stdout");
             streams.push(attach(&ring, place, 4_001).await);
-            // A page: a task that says more waits.
+            // The FIFO has one page, so a task with more output waits.
             rustix::pipe::fcntl_setpipe_size(&task, 4_096).unwrap();
             tasks.push(task);
         }
@@ -145,7 +145,7 @@ fn write_in_turn(mut tasks: Vec<File>, lines: u32) -> JoinHandle<Vec<File>> {
     })
 }
 
-/// The tasks, once all is written; streams go on meanwhile.
+/// Returns the tasks when all lines are written; streams continue meanwhile.
 async fn written(writer: JoinHandle<Vec<File>>) -> Vec<File> {
     let joined = tokio::task::spawn_blocking(|| writer.join().unwrap());
     joined.await.unwrap()
@@ -174,7 +174,7 @@ async fn thousand_writers_block_on_full_disk_without_loss() {
     }
 }
 
-/// Room comes in small parts, each only once somebody has nowhere to write.
+/// Space is freed in small parts, each only when a writer cannot continue.
 #[tokio::test]
 async fn thousand_writers_on_slow_disk_lose_no_lines() {
     for config in [ALL[0], ALL[1]] {
@@ -197,7 +197,7 @@ async fn thousand_writers_on_slow_disk_lose_no_lines() {
             }
         }
         let tasks = writer.join().unwrap();
-        // What waits in FIFOs yet.
+        // Space for the bytes that still wait in FIFOs.
         std::fs::remove_file(&thousand.ballast).unwrap();
 
         assert!(given > 10, "{given}");

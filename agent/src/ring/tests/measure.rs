@@ -23,7 +23,7 @@ fn loop_cpu() -> f64 {
 #[tokio::test]
 #[ignore = "a measurement: cargo test --release -p muster-agent ring::tests::measure -- --ignored --nocapture"]
 async fn throughput_and_cost() {
-    // FIFOs, bytes a write, bytes in all, pause of each writer after a write.
+    // FIFOs, bytes a write, bytes in all, and the pause of each writer after a write.
     let cases = [
         (1, 128, 256 << 20, 0),
         (1, 4_096, 2 << 30, 0),

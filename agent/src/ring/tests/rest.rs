@@ -1,11 +1,11 @@
-//! Files of streams that say nothing: not made, and not held open.
+//! Files of silent streams: they are not made, and not held open.
 
 use std::io::Write as _;
 
 use super::{ALL, File, LogRing, OnFull, StreamId, StreamSpec, TestDirs, detach, fs, lines, until};
 use crate::logs::{Chunk, GapCause, LogReader, RotateLimits};
 
-/// As for a task that is started for the first time.
+/// The stream is like that of a task that is started for the first time.
 fn first(place: &TestDirs, name: &str) -> StreamSpec {
     StreamSpec {
         begins: true,
@@ -29,7 +29,7 @@ fn names(place: &TestDirs) -> Vec<String> {
     names
 }
 
-/// Writes, and waits until the loop has it.
+/// Writes the text, and waits until the loop has taken it.
 async fn write_text(ring: &LogRing, stream_id: StreamId, task: &mut File, text: &str) {
     let before = ring.stats(stream_id).await.unwrap().offset;
     task.write_all(text.as_bytes()).unwrap();
@@ -39,7 +39,7 @@ async fn write_text(ring: &LogRing, stream_id: StreamId, task: &mut File, text: 
     .await;
 }
 
-/// Two sweeps with nothing between them.
+/// Sweeps twice with no output in between.
 async fn fall_silent(ring: &LogRing, place: &TestDirs) {
     ring.sweep().await.unwrap();
     ring.sweep().await.unwrap();
@@ -54,7 +54,7 @@ async fn silent_streams_have_no_files_and_one_descriptor() {
         let mut streams = Vec::new();
         for name in ["web.stdout", "web.stderr"] {
             streams.push(ring.attach(first(&place, name)).await.unwrap());
-            // What recovers a stream that said nothing makes no file either.
+            // The recovery of a stream without output makes no file either.
             streams.push(
                 ring.attach(place.spec(&format!("again.{name}")))
                     .await
@@ -122,7 +122,7 @@ async fn closed_files_go_on_at_the_next_byte() {
     }
 }
 
-/// It spoke between the two sweeps.
+/// The stream had output between the two sweeps.
 #[tokio::test]
 async fn stream_that_speaks_keeps_its_files() {
     let place = TestDirs::new();
@@ -136,7 +136,7 @@ async fn stream_that_speaks_keeps_its_files() {
     }
 }
 
-/// The room for telling what is dropped is taken while there is some, and nothing is held open for it.
+/// Space for the records of gaps is reserved while the disk has some, and no file is held open for it.
 #[tokio::test]
 async fn droppable_stream_creates_log_files_at_attach() {
     let place = TestDirs::new();
@@ -152,7 +152,7 @@ async fn droppable_stream_creates_log_files_at_attach() {
     assert_eq!(open_logs(&place), 0);
 }
 
-/// The directory is away when the first byte comes: said as any failed write, and tried again.
+/// The directory is missing when the first byte comes. The stream reports that as a failed write, and tries again.
 #[tokio::test]
 async fn log_file_creation_failure_blocks_stream() {
     for config in ALL {
@@ -175,7 +175,7 @@ async fn log_file_creation_failure_blocks_stream() {
     }
 }
 
-/// A gap that could not be told when its bytes were dropped is told before the next byte.
+/// A gap that could not be recorded when its bytes were dropped is recorded before the next byte.
 #[tokio::test]
 async fn log_file_creation_failure_becomes_gap_when_dropping() {
     let place = TestDirs::new();

@@ -1,7 +1,7 @@
-//! A command in a task, with input and output as streams, for a server that asks for it.
+//! A command in a task for a server, with input and output as streams.
 //!
-//! The driver runs the command; here frames become what it takes and gives. The end of the server's frames hangs up:
-//! the driver's stream is dropped, and the driver ends the command.
+//! The driver runs the command; this module converts frames to the driver's messages and back. When the server's
+//! frames end, the driver's stream is dropped, and the driver ends the command.
 
 use futures::StreamExt as _;
 use muster_domain::error_chain::chain;
@@ -30,8 +30,8 @@ const SIGNAL_EXIT_BASE: i32 = 128;
 /// The exit code of a command whose end was not seen: no program can have it.
 const UNKNOWN_EXIT_CODE: i32 = -1;
 
-/// Runs a session to its end. That may be long: it has a place of its own, and questions that are answered at once do
-/// not wait for it.
+/// Runs a session to its end, which may take long. It does not take the place of requests that are answered at
+/// once.
 pub(super) async fn run(
     sessions: &Semaphore,
     tasks: &LiveTasks,
@@ -115,8 +115,8 @@ async fn relay(
     }
 }
 
-/// Takes frames until they end, never waiting for the command: a word that output was taken may be behind input that
-/// the command does not want yet.
+/// Receives frames until they end, and never waits for the command. An acknowledgement of output may be behind
+/// input that the command does not want yet.
 async fn take_input(
     mut receiver: FrameReceiver,
     to_feed: mpsc::Sender<ExecInput>,
@@ -136,7 +136,7 @@ async fn take_input(
     }
 }
 
-/// Feeds the command as fast as it takes input, and has the sender told.
+/// Feeds the command as fast as it takes input, and acknowledges the input to the sender.
 async fn feed(
     mut waiting: mpsc::Receiver<ExecInput>,
     to_driver: mpsc::Sender<DriverInput>,
@@ -155,12 +155,12 @@ async fn feed(
             }),
             ExecInput::Taken { .. } => continue,
         };
-        // A driver that takes no input any more ends its output, too.
+        // A driver that takes no more input ends its output, too.
         drop(to_driver.send(input).await);
         windows.input.give(cost);
         taken += cost;
         if taken >= EXEC_TAKEN_BYTES {
-            // Nobody listens any more when the session is over.
+            // The receiver is gone when the session is over.
             fed.send(std::mem::take(&mut taken)).await.unwrap_or(());
         }
     }

@@ -1,4 +1,4 @@
-//! A task's output, to a server that asks for it.
+//! Sends a task's output to a server on request.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -18,9 +18,9 @@ use crate::storage::allocdir::DataDir;
 use crate::tasks::live::LiveTasks;
 use crate::tasks::task::{stream_name, why_untaken};
 
-/// Sends what the task wrote. A follower that is slow or gone costs the task nothing: only what it
-/// takes is read. With `taken`, the log goes out in pieces and no more is on its way than a share of what the
-/// node allows; without, what is on its way is bounded by the stream alone.
+/// Sends the task's output. A slow or absent follower does not affect the task, because only the bytes that it
+/// takes are read. With `taken`, the log is sent in pieces, and the bytes in flight are limited to a share of the
+/// node's bound. Without `taken`, only the stream limits the bytes in flight.
 pub(super) async fn stream(
     context: &AgentContext,
     request: &LogsRequest,
@@ -95,14 +95,15 @@ fn open(dir: &std::path::Path, name: &str, from: LogOrigin) -> Result<LogReader,
     Ok(reader)
 }
 
-/// Why a task without files has none, if nothing of its output is taken.
+/// Returns why a task without log files has none, if its output is not collected.
 fn why_absent(reader: &LogReader, data: &DataDir, request: &LogsRequest) -> Option<String> {
     let is_empty = reader.files().is_ok_and(|files| files.is_empty());
     let why = is_empty.then(|| why_untaken(&data.alloc(request.alloc_id), &request.task));
     why.flatten()
 }
 
-/// A task has files once it wrote something; of one that did not it is known whether it ever ran.
+/// Returns whether the task exists here. A task with output has files. For a task without output, the outbox
+/// records whether it ever began.
 fn has_task(
     reader: &LogReader,
     session: &SessionContext,
@@ -115,7 +116,7 @@ fn has_task(
         || session.outbox.was_begun(request.alloc_id, &request.task)
 }
 
-/// Sends until the end, or as long as the task lives and one more time if it is followed.
+/// Sends the log to its end. A followed log is sent as long as the task lives, and once more after that.
 async fn send(
     reader: &mut LogReader,
     name: &str,
@@ -134,7 +135,7 @@ async fn send(
             Ok(Some(chunk)) => sender.send(&reply(reader, name, chunk)).await?,
             Ok(None) if ending => return Ok(Ok(())),
             Ok(None) => {
-                // What the task wrote at last is in the files before it ceases to live.
+                // The last output of the task is in the files before the task counts as ended.
                 ending = !lives(&context.session, &context.tasks.live, request);
                 sender.send(&NodeReply::Idle).await?;
             }
@@ -143,18 +144,17 @@ async fn send(
     }
 }
 
-/// The data sent to a reader and not yet taken.
+/// The data that were sent to a reader and that it has not yet acknowledged.
 struct Window<'a> {
     taken: FrameReceiver,
-    /// [`LogPiece::cost`] of what was sent and not taken.
+    /// [`LogPiece::cost`] of the pieces that were sent and not acknowledged.
     owed: u64,
-    /// The same of all readers of the node.
+    /// The sum over all readers of the node.
     all_owed: &'a AtomicU64,
 }
 
 impl Window<'_> {
-    /// Waits until another piece may be sent, and says how many bytes of log it may have; `None` if the
-    /// reader is gone.
+    /// Waits until another piece may be sent, and returns its size in bytes of log; `None` if the reader is gone.
     async fn room(&mut self) -> Option<usize> {
         loop {
             let room = room(self.owed, self.all_owed.load(Ordering::Relaxed));
@@ -173,7 +173,8 @@ impl Window<'_> {
         self.all_owed.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Counts bytes that the reader took. A reader that claims more than it was sent has taken all of it.
+    /// Counts bytes that the reader acknowledged. A reader that acknowledges more than it received has acknowledged
+    /// everything.
     fn take(&mut self, bytes: u64) {
         let taken = bytes.min(self.owed);
         self.owed -= taken;
@@ -187,8 +188,8 @@ impl Drop for Window<'_> {
     }
 }
 
-/// Bytes that the next piece may have for a reader that owes `owed`, where all of them owe `all_owed`; 0 for
-/// none now.
+/// Size in bytes of the next piece for a reader with `owed` unacknowledged bytes, where all readers have
+/// `all_owed`; 0 for none now.
 fn room(owed: u64, all_owed: u64) -> usize {
     let plenty = all_owed < LOG_WINDOWS_BYTES;
     match (plenty, owed) {
@@ -198,7 +199,7 @@ fn room(owed: u64, all_owed: u64) -> usize {
     }
 }
 
-/// As [`send`], in pieces.
+/// Sends like [`send`], in pieces.
 async fn send_pieces(
     reader: &mut LogReader,
     name: &str,
@@ -225,7 +226,7 @@ async fn send_pieces(
                 return Ok(Ok(()));
             }
             Ok(None) => {
-                // What the task wrote at last is in the files before it ceases to live.
+                // The last output of the task is in the files before the task counts as ended.
                 ending = !lives(&context.session, &context.tasks.live, request);
                 NodeReply::Idle
             }
@@ -286,8 +287,9 @@ mod tests {
     use super::*;
     use crate::limits::LOG_READERS_MAX;
 
-    /// However they came: what all of them have on their way stays below what the connection may have in
-    /// flight (32 MiB), and none waits for words that its reader keeps back.
+    /// The order of the readers does not matter. The bytes in flight to all of them stay below the connection's
+    /// limit (32 MiB). Each window exceeds the bytes after which a reader acknowledges, so no stream waits for a
+    /// withheld acknowledgement.
     #[test]
     fn readers_that_take_nothing_are_sent_little() {
         let mut owed = vec![0_u64; LOG_READERS_MAX];

@@ -42,8 +42,8 @@ pub(super) async fn serve(context: Arc<AgentContext>, connection: Connection) {
     }
 }
 
-/// Sends a log for as long as its reader wants it. That may be long: it has a place of its own, and questions
-/// that are answered at once do not wait for it.
+/// Sends a log for as long as its reader wants it, which may take long. It does not take the place of requests that
+/// are answered at once.
 async fn read_log(
     context: &AgentContext,
     request: &LogsRequest,
@@ -127,7 +127,7 @@ async fn answer(
     Ok(())
 }
 
-/// Sends a signal to a task, or to every one of an allocation that runs.
+/// Sends a signal to a task, or to every running task of an allocation.
 async fn signal_tasks(
     tasks: &LiveTasks,
     alloc_id: AllocId,
@@ -140,7 +140,7 @@ async fn signal_tasks(
             continue;
         }
         let task_id = &live.record.task_id;
-        // It may end by the signal, and its history is to say why.
+        // The signal may end the task, and the task's history should give the reason.
         let runner = tasks.runner(alloc_id, &name, task_id);
         if let Err(error) = live.slot.driver.signal_task(task_id, signal).await {
             let reason = format!("task `{name}` was not sent {signal}: {}", chain(&error));
@@ -164,7 +164,8 @@ async fn signal_tasks(
     NodeReply::Signaled { tasks: signaled }
 }
 
-/// Collects everything that is over and returns the result. The caller hears meanwhile that the node is alive.
+/// Collects all finished allocations and returns the result. Messages in between show the caller that the node is
+/// alive.
 async fn collect(
     context: &AgentContext,
     dry_run: bool,

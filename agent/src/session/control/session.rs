@@ -1,4 +1,4 @@
-//! One session: register, then heartbeats and reports out, desired allocations in.
+//! One session: the node registers, sends heartbeats and reports, and receives desired allocations.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -44,14 +44,14 @@ impl Heartbeats {
 
     fn next(&mut self, now: Instant) -> u64 {
         self.last += 1;
-        // The first unanswered one decides when the silence is too long, so the newest may go.
+        // The first unanswered heartbeat decides when the silence is too long, so the newest need not be stored.
         if self.unanswered.len() < HEARTBEATS_MAX {
             self.unanswered.push_back((self.last, now));
         }
         self.last
     }
 
-    /// A leader has counted `number`; when that was sent.
+    /// Handles that a leader has counted `number`; returns the time at which that heartbeat was sent.
     fn answered(&mut self, number: u64) -> Option<Instant> {
         let mut sent = None;
         while let Some((first, at)) = self.unanswered.front().copied()
@@ -63,7 +63,7 @@ impl Heartbeats {
         sent
     }
 
-    /// When the silence of the leader has lasted too long.
+    /// The time at which the silence of the leader is too long.
     fn deadline(&self) -> Option<Instant> {
         let (_, sent) = self.unanswered.front()?;
         Some(*sent + self.silence_max)
@@ -77,11 +77,11 @@ pub(super) struct Session<'a> {
     connection: &'a Connection,
     sender: FrameSender,
     heartbeats: Heartbeats,
-    /// Of the newest report.
+    /// The sequence number of the newest report.
     sequence: u64,
-    /// Set when a leader has counted a heartbeat of it.
+    /// Set when a leader has counted a heartbeat of the session.
     served: &'a mut bool,
-    /// The server has said what the cluster's network policy is, or that there is none.
+    /// Whether the server has sent the cluster's network policy, or the information that there is none.
     is_policy_known: bool,
 }
 
@@ -98,7 +98,7 @@ impl<'a> Session<'a> {
             .await
             .map_err(|source| SessionError::lost(addr, source))?;
         let mut sender = FrameSender::new(send);
-        // Dropped, and with it the reader and every answer under way, when the session ends.
+        // All of them are dropped when the session ends: the reader and every pending answer.
         let mut jobs = JoinSet::new();
         let (read, mut inbox) = mpsc::channel(SESSION_INBOX_MAX);
         jobs.spawn(read_all(FrameReceiver::new(receive), read));
@@ -107,7 +107,7 @@ impl<'a> Session<'a> {
             connection.clone(),
         ));
 
-        // Before the node's loop hears of the server's first set.
+        // The event precedes the server's first set in the node's loop.
         send_event(link, Event::SessionBegan).await?;
         let node = Box::new((*link.context.session.spec()).clone());
         let known = *link.context.session.standing.known().borrow();
@@ -181,7 +181,7 @@ impl<'a> Session<'a> {
                     self.register_again(node, known).await?;
                 }
                 Ok(()) = known.changed() => {
-                    // Something is missing that the server takes for known.
+                    // The agent lacks an allocation that the server assumes it has.
                     let index = *known.borrow_and_update();
                     if index == LogIndex(0) {
                         send_event(self.link, Event::SessionBegan).await?;
@@ -211,7 +211,7 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Sends the news there are.
+    /// Sends pending reports.
     async fn report(&mut self) -> Result<(), SessionError> {
         loop {
             let sequence = self.sequence + 1;
@@ -226,7 +226,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Tells of a collection of allocations, if one is to be told.
+    /// Reports a finished collection of allocations, if one is pending.
     async fn report_collection(&mut self) -> Result<(), SessionError> {
         let sequence = self.sequence + 1;
         if let Some(report) = self.link.context.session.outbox.collected(sequence) {
@@ -297,8 +297,9 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// A server that says what is to run, and knows more entries than the one that wrote the cluster's policy which is
-    /// known here, but has none itself: its state was restored from before there was one.
+    /// Handles a server that sends desired allocations and no cluster policy. If its index is higher than that of
+    /// the agent's known policy, its state was restored from before that policy. The known policy is then replaced
+    /// by an empty one.
     async fn miss_policy(&mut self, index: LogIndex) {
         let known = self.link.context.network.rules.cluster_index();
         if !std::mem::replace(&mut self.is_policy_known, true)
@@ -310,7 +311,7 @@ impl<'a> Session<'a> {
     }
 }
 
-/// Reading a frame must not be interrupted, so it has a task of its own.
+/// Reads all frames in an asynchronous task of its own, because the read of a frame must not be interrupted.
 async fn read_all(mut receiver: FrameReceiver, read: mpsc::Sender<ReceiveResult>) {
     loop {
         let received = receiver.recv::<ToAgent>().await;
@@ -363,7 +364,7 @@ fn message(received: Option<ReceiveResult>) -> Result<ToAgent, SessionError> {
 }
 
 async fn send_event(link: &Link, event: Event) -> Result<(), SessionError> {
-    // Without the node's loop the agent is stopping.
+    // The send fails only without the node's loop, when the agent is stopping.
     link.node
         .send(event)
         .await

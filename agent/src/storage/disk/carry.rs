@@ -1,9 +1,9 @@
-//! Takes a tree over into another project, so that it may be moved below that project's directory: the file system
+//! Assigns a tree to another project, so that the tree may be moved below that project's directory. The file system
 //! refuses to rename across projects (`EXDEV`).
 //!
-//! As everywhere below an allocation, each directory is opened in its parent and no link is followed. What is
-//! neither a directory nor a file has no content, and stays charged to the project that it has; so does what may not
-//! be changed.
+//! As everywhere below an allocation, each directory is opened in its parent and no link is followed. An entry that is
+//! neither a directory nor a file has no content, and keeps its project. An entry that may not be changed also keeps
+//! its project.
 
 use std::ffi::CString;
 use std::io;
@@ -20,7 +20,7 @@ use crate::sys;
 
 const READ: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK);
 
-/// Gives the directory `tree` and what is in it `project`.
+/// Assigns the directory `tree` and its content to `project`.
 ///
 /// # Errors
 ///

@@ -1,9 +1,9 @@
-//! Project quota: a directory gets a project, and the file system refuses whatever takes the project beyond its
-//! limits (`EDQUOT`).
+//! Project quota: a directory gets a project, and the file system refuses writes beyond the project's limits
+//! (`EDQUOT`).
 //!
-//! Everything about it is in the file system: a directory knows its project, the file system the limits and what is
-//! charged. So there is nothing to store, a restart of the agent changes nothing, and a project is free if nothing is
-//! charged to it and it has no limit: what is still in the trash keeps its own.
+//! All state is in the file system: the project of a directory, its limits and its charges. So the agent stores
+//! nothing, and a restart changes nothing. A project is free if it has no charges and no limit. A directory in the
+//! trash keeps its project.
 
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -17,7 +17,7 @@ use super::limits::{PROJECT_TRIES_MAX, PROJECTS};
 use super::{DiskAmount, DiskLimit, carry};
 use crate::sys;
 
-/// Why the file system of `dir` has no project quota; `None` if it has.
+/// The reason why the file system of `dir` has no project quota; `None` if it has.
 pub(crate) fn unsupported(dir: &Path) -> Option<String> {
     let limited = open(dir).and_then(|dir| sys::projects_are_limited(dir.as_fd()));
     match limited {
@@ -33,15 +33,15 @@ pub(crate) fn unsupported(dir: &Path) -> Option<String> {
     }
 }
 
-/// One project is chosen at a time.
+/// Only one project is chosen at a time.
 #[derive(Debug, Default)]
 pub(crate) struct Projects {
     choosing: Mutex<()>,
 }
 
 impl Projects {
-    /// Limits what is in `dir`. A directory without a project gets one while there is nothing in it: files that are
-    /// there already would belong to none. Returns whether it is limited.
+    /// Limits the content of `dir`. A directory gets a project only while it is empty, because existing files would
+    /// belong to none. Returns whether it is limited.
     pub(crate) fn limit(&self, dir: &Path, limit: DiskLimit) -> io::Result<bool> {
         let dir = open(dir)?;
         let dir = dir.as_fd();
@@ -54,7 +54,7 @@ impl Projects {
         }
         let _alone = self.choosing.lock();
         let project = free(dir)?;
-        // The limit comes first: a project with a limit is not free for another agent.
+        // The limit is set first, because a project with a limit is not free for another agent.
         set(dir, project, limit)?;
         sys::set_project(dir, project)?;
         Ok(true)
@@ -66,12 +66,12 @@ pub(crate) fn usage(dir: &Path) -> io::Result<Option<(DiskAmount, DiskLimit)>> {
     of(dir)?.map(|project| quota(dir, project)).transpose()
 }
 
-/// The project of `dir`, if it is one of an ephemeral disk.
+/// The project of `dir`, if it belongs to an ephemeral disk.
 pub(crate) fn of(dir: &Path) -> io::Result<Option<u32>> {
     ours(open(dir)?.as_fd())
 }
 
-/// Has the directory `tree` and all in it charged to the project of `dir`; nothing if that has none.
+/// Charges the directory `tree` and all its content to the project of `dir`; does nothing if `dir` has no project.
 pub(crate) fn carry(tree: OwnedFd, dir: &Path) -> io::Result<()> {
     match ours(open(dir)?.as_fd())? {
         Some(project) => carry::carry(tree, project),
@@ -94,7 +94,7 @@ pub(crate) fn quota(dir: &Path, project: u32) -> io::Result<(DiskAmount, DiskLim
     Ok((DiskAmount { bytes, inodes }, limit))
 }
 
-/// Takes the limit of `dir` away, because the directory goes. What is in it stays charged until it is deleted.
+/// Removes the limit of `dir`, because the directory will be removed. Its content stays charged until it is deleted.
 pub(crate) fn release(dir: &Path) -> io::Result<()> {
     let dir = match open(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -118,7 +118,7 @@ fn set(dir: BorrowedFd<'_>, project: u32, limit: DiskLimit) -> io::Result<()> {
     sys::limit_project(dir, project, limit.bytes, limit.inodes)
 }
 
-/// The project of a directory, if it is one of ours and inherited.
+/// The project of a directory, if it is in the agent's range and inherited.
 fn ours(dir: BorrowedFd<'_>) -> io::Result<Option<u32>> {
     let (project, inherited) = sys::project(dir)?;
     Ok((inherited && PROJECTS.contains(&project)).then_some(project))
@@ -134,7 +134,7 @@ fn is_empty(dir: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(true)
 }
 
-/// A project that nobody uses. Where the search begins differs from one directory to the next.
+/// Returns an unused project. The start of the search differs between directories.
 fn free(dir: BorrowedFd<'_>) -> io::Result<u32> {
     let count = PROJECTS.end - PROJECTS.start;
     let inode = rustix::fs::fstat(dir)?.st_ino;

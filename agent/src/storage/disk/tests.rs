@@ -4,7 +4,7 @@ use muster_domain::resources::Mb;
 
 use super::*;
 
-/// More than any measurement takes.
+/// Longer than any measurement takes.
 const DEADLINE: Duration = Duration::from_secs(30);
 
 fn alloc_id() -> AllocId {
@@ -33,7 +33,7 @@ fn inodes_follow_from_the_size() {
     assert_eq!(limit(10).inodes, INODES_MIN);
 }
 
-/// A one-off task that names no disk, and one that names 20 MiB.
+/// A one-off task without a disk size, and one with 20 MiB.
 #[test]
 fn one_off_task_without_disk_is_unlimited() {
     let limit = |disk_mb| {
@@ -77,7 +77,7 @@ fn filesystem_growth_is_accumulated() {
     let (mut space, begun) = (FilesystemUsage::default(), Instant::now());
     let full = |bytes, inodes| move || Some(used(bytes, inodes));
     let at = |looks: u32| begun + MEASURE_INTERVAL_MIN * looks;
-    // Nobody knows what was there before.
+    // The use before the first query is unknown.
     assert_eq!(space.measure(at(0), full(500, 9)), UsageGrowth::None);
 
     let asked = space.measure(at(0), || panic!("it is not asked all the time"));
@@ -226,7 +226,7 @@ fn only_two_words_are_known() {
     assert!("on".parse::<DiskEnforcement>().is_err());
 }
 
-/// Disks that are measured, whatever the file system of the tests can.
+/// Disks that are measured, even if the file system of the tests has quota.
 fn accounted(dir: &Path) -> Disks {
     let mut disks = Disks::start(dir, DiskEnforcement::Off).unwrap();
     assert_eq!(disks.stats(alloc_id()), None);

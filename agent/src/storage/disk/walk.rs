@@ -1,8 +1,8 @@
-//! Measures a tree: by directory descriptors, without recursion, without following anything.
+//! Measures a tree by directory descriptors, without recursion and without following links.
 //!
-//! Every directory is opened beneath its parent, through neither link nor mount, so nothing outside is
-//! counted, whatever is swapped meanwhile. Files with several names are counted once. As `du` has it, a file that is
-//! open and has no name is not seen.
+//! Every directory is opened beneath its parent, without following links or crossing mounts. So nothing outside is
+//! counted, even if names are swapped meanwhile. Files with several names are counted once. Like `du`, it does not see
+//! an open file without a name.
 
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::{CStr, CString};
@@ -22,11 +22,11 @@ use super::limits::{DEPTH_MAX, READ_BYTES};
 /// The measurement of a tree.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TreeUsage {
-    /// All of it, with its root.
+    /// The use of the whole tree, including its root.
     pub(crate) all: DiskAmount,
-    /// By the two first parts of the path.
+    /// The use by the first two parts of the path.
     pub(crate) by_place: BTreeMap<String, DiskAmount>,
-    /// There are directories below those that were measured.
+    /// Whether directories below the measured ones exist.
     pub(crate) too_deep: bool,
 }
 
@@ -35,7 +35,7 @@ struct PendingDir {
     parent: Rc<OwnedFd>,
     name: CString,
     depth: u32,
-    /// The place that its content is counted for; empty above the second level.
+    /// The place to which its content is added; empty above the second level.
     place: String,
 }
 
@@ -48,11 +48,11 @@ struct Walker<'a> {
     measured: TreeUsage,
 }
 
-/// Measures what is in `root`, until it is more than `inodes_max`, which bounds how long it takes.
+/// Measures the content of `root`. Stops above `inodes_max`, which bounds the time.
 ///
 /// # Errors
 ///
-/// If the root cannot be read, or `stop` was set. What vanishes meanwhile is not counted.
+/// If the root cannot be read, or `stop` was set. Entries that vanish meanwhile are not counted.
 pub(crate) fn measure(root: &Path, inodes_max: u64, stop: &AtomicBool) -> Result<TreeUsage, Errno> {
     let root = beneath::open_top(root, OFlags::RDONLY)?;
     let own = stat(root.as_fd(), c"")?;
@@ -75,17 +75,17 @@ pub(crate) fn measure(root: &Path, inodes_max: u64, stop: &AtomicBool) -> Result
         }
         let flags = OFlags::RDONLY | OFlags::DIRECTORY;
         let Ok(dir) = beneath::open(&*next.parent, &next.name, flags, Traversal::Dirs) else {
-            // It vanished, or something else is in its place.
+            // The directory vanished, or was replaced by something else.
             continue;
         };
-        // A directory that cannot be read to its end counts as far as it was.
+        // Of a directory that cannot be read to its end, the entries read so far count.
         let _partly = walker.read(&Rc::new(dir), next.depth + 1, &next.place, &mut buffer);
     }
     Ok(walker.measured)
 }
 
 impl Walker<'_> {
-    /// Counts the entries of a directory, and remembers those that are directories.
+    /// Counts the entries of a directory, and queues its subdirectories.
     fn read(
         &mut self,
         dir: &Rc<OwnedFd>,
@@ -134,7 +134,7 @@ impl Walker<'_> {
             2 => format!("{place}/{}", name.to_string_lossy()),
             _ => place.to_owned(),
         };
-        // Files beside the directories of a task belong to it.
+        // A file next to the directories of a task counts for the task itself.
         let counted = if is_dir || depth > 2 { &below } else { place };
         if depth >= 2 {
             let sum = self.measured.by_place.entry(counted.to_owned());
@@ -163,7 +163,7 @@ fn stat(dir: BorrowedFd<'_>, name: &CStr) -> Result<rustix::fs::Statx, Errno> {
 
 fn amount(found: &rustix::fs::Statx) -> DiskAmount {
     DiskAmount {
-        // Always counted in 512 bytes (`stat(2)`).
+        // `stat(2)` always counts blocks of 512 bytes.
         bytes: found.stx_blocks.saturating_mul(512),
         inodes: 1,
     }
@@ -209,7 +209,7 @@ mod tests {
         assert_eq!(measured.by_place["web/local"].inodes, 4);
     }
 
-    /// Neither a link to a directory outside nor what it leads to costs more than the link itself.
+    /// A link to a directory outside counts only as the link itself.
     #[test]
     fn links_out_of_the_tree_are_not_followed() {
         let outside = tempfile::tempdir().unwrap();
@@ -224,7 +224,7 @@ mod tests {
         assert!(all.bytes < 1 << 20, "{all:?}");
     }
 
-    /// The same when the link comes while the tree is measured.
+    /// The same if the link is created while the tree is measured.
     #[test]
     fn no_race_leads_out_of_the_tree() {
         const TRIES: usize = 20_000;
@@ -261,7 +261,8 @@ mod tests {
         assert!(measured(temp.path()).all.bytes < 1 << 20);
     }
 
-    /// 1 500 levels: the walk says that it does not know the rest, and neither stack nor descriptors grow with them.
+    /// 1 500 levels: the walk reports that it does not know the rest. Neither stack nor descriptors grow with the
+    /// levels.
     #[test]
     fn too_deep_tree_is_marked() {
         let temp = tempfile::tempdir().unwrap();

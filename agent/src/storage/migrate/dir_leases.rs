@@ -1,4 +1,5 @@
-//! Which allocations' directories are being read for another node, so that nobody throws them away meanwhile.
+//! The allocations whose directories are being read for another node. The leases keep the directories from being
+//! discarded meanwhile.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,20 +12,20 @@ use crate::limits::{LENDINGS_MAX, LENDINGS_WAITING_MAX};
 /// The node's leases.
 #[derive(Debug)]
 pub(crate) struct DirLeases {
-    /// Places for those that are read, [`LENDINGS_MAX`].
+    /// Permits for directories that are being read, [`LENDINGS_MAX`].
     pub(super) places: Arc<Semaphore>,
-    /// Places for those and whoever waits for one of them, [`LENDINGS_WAITING_MAX`].
+    /// Permits for requests that read or wait to read, [`LENDINGS_WAITING_MAX`].
     pub(super) queue: Semaphore,
     known: Mutex<BTreeMap<AllocId, State>>,
     returned: Notify,
 }
 
-/// How an allocation stands.
+/// The state of an allocation's leases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// So many read it.
+    /// The number of readers.
     Lent(usize),
-    /// It is to go when so many have read it; nobody else gets it.
+    /// The number of readers that are left before the directories are removed. No new reader is admitted.
     Leaving(usize),
 }
 
@@ -39,7 +40,7 @@ impl Default for DirLeases {
     }
 }
 
-/// Keeps an allocation's directories where they are until it is dropped.
+/// Keeps an allocation's directories in their place until it is dropped.
 #[derive(Debug)]
 pub(super) struct DirLease {
     leases: Arc<DirLeases>,
@@ -47,7 +48,7 @@ pub(super) struct DirLease {
 }
 
 impl DirLeases {
-    /// Keeps the directories of an allocation; `None` if they are about to go.
+    /// Takes a lease on the directories of an allocation; `None` if they will be removed.
     pub(super) fn lease(self: &Arc<Self>, alloc_id: AllocId) -> Option<DirLease> {
         let mut known = self.locked();
         match known.entry(alloc_id).or_insert(State::Lent(0)) {
@@ -59,17 +60,17 @@ impl DirLeases {
         Some(DirLease { leases, alloc_id })
     }
 
-    /// Whether somebody reads them.
+    /// Whether the directories are leased or about to be removed.
     pub(crate) fn has(&self, alloc_id: AllocId) -> bool {
         self.locked().contains_key(&alloc_id)
     }
 
-    /// Waits until nobody reads them. Nobody gets them any more, until [`Self::left`].
+    /// Waits until the last reader has ended. No new reader is admitted until [`Self::left`].
     pub(crate) async fn leave(&self, alloc_id: AllocId) {
         loop {
             let returned = self.returned.notified();
             tokio::pin!(returned);
-            // What is returned from here on is heard of.
+            // From here on a returned lease wakes this future.
             returned.as_mut().enable();
             if self.mark_leaving(alloc_id) == 0 {
                 return;
@@ -78,7 +79,7 @@ impl DirLeases {
         }
     }
 
-    /// They are gone.
+    /// Takes in that the directories are gone.
     pub(crate) fn left(&self, alloc_id: AllocId) {
         self.locked().remove(&alloc_id);
     }
@@ -103,7 +104,7 @@ impl DirLeases {
     }
 
     fn locked(&self) -> MutexGuard<'_, BTreeMap<AllocId, State>> {
-        // A panic elsewhere leaves the map whole: each change of it is one call.
+        // A panic elsewhere leaves the map valid, because each change of it is one call.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

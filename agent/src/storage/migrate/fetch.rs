@@ -1,7 +1,7 @@
-//! Gets the data of the allocation that one of this node replaces from the node that it was on.
+//! Fetches the data of an allocation that a new allocation of this node replaces, from its former node.
 //!
-//! A server says where they are and passes them on. It is asked again, with growing pauses, when it or the way breaks,
-//! and not any more when it says that there is nothing to be had.
+//! A server locates the data and passes them on. The request is repeated, with growing pauses, if the server or a
+//! connection fails. It is not repeated if the server reports that there are no data.
 
 use std::path::Path;
 
@@ -24,7 +24,7 @@ use crate::session::SessionContext;
 use crate::storage::StorageContext;
 use crate::storage::disk::DiskLimit;
 
-/// Why data did not come.
+/// The reason why the data were not received.
 #[derive(Debug, thiserror::Error)]
 enum FetchError {
     /// There is no session with a server.
@@ -33,27 +33,27 @@ enum FetchError {
     /// The connection to the server takes no stream.
     #[error("the connection to the server is lost")]
     Connection(#[from] ConnectionError),
-    /// The question was not sent.
+    /// The request could not be sent.
     #[error("the server was not asked")]
     Send(#[from] SendFrameError),
-    /// The answer cannot be read.
+    /// The reply could not be read.
     #[error("the server's answer broke off")]
     Receive(#[from] RecvFrameError),
-    /// The answer ended too soon.
+    /// The reply ended too early.
     #[error("the server's answer ended before all of it had come")]
     Cut,
     #[error("nothing came for {FETCH_SILENCE_MAX:?}")]
     Silent,
-    /// Not at this moment, somebody on the way says.
+    /// The server or the former node cannot provide the data at the moment.
     #[error("{0}")]
     Later(String),
-    /// Not at all, somebody on the way says.
+    /// The server or the former node reports that the data are not available.
     #[error("{0}")]
     Gone(String),
-    /// The data that came could not be written.
+    /// The received data could not be written.
     #[error(transparent)]
     Unpack(#[from] UnpackError),
-    /// There is no room to write in.
+    /// The directory to unpack into could not be made.
     #[error(
         "the directory to unpack into is missing; check free space and the owner of the data directory"
     )]
@@ -64,7 +64,7 @@ enum FetchError {
 }
 
 impl FetchError {
-    /// Whether another try may end better.
+    /// Whether a retry may succeed.
     fn is_passing(&self) -> bool {
         match self {
             Self::Connection(_)
@@ -82,11 +82,11 @@ impl FetchError {
     }
 }
 
-/// Gets the data of `previous`, unless they are there. Returns a description of the result.
+/// Fetches the data of `previous`, unless they have arrived. Returns a description of the result.
 ///
 /// # Errors
 ///
-/// The reason why the allocation begins without them.
+/// The reason why the allocation begins without the data.
 pub(crate) async fn fetch(
     storage: &StorageContext,
     session: &SessionContext,
@@ -96,7 +96,7 @@ pub(crate) async fn fetch(
     let most_for = |group| storage.disks.most_for(group);
     let limit = desired.group().map(most_for).unwrap_or_default();
     let alloc = storage.data.alloc(desired.alloc_id).alloc;
-    // The places are never closed.
+    // The semaphore is never closed.
     let _place = storage.fetches.acquire().await;
     let mut pause = FETCH_PAUSE_MIN;
     let mut tries = 1;
@@ -175,7 +175,7 @@ enum FetchItem {
     End(DiskSum),
 }
 
-/// Unpacks what comes, and marks it as whole when it is.
+/// Unpacks the received data, and marks them as complete.
 async fn receive_all(
     mut sender: FrameSender,
     mut receiver: FrameReceiver,
@@ -188,21 +188,21 @@ async fn receive_all(
     let mut unpacking = tokio::task::spawn_blocking(move || unpack(&at, limit, steps, &unpacked));
     let acknowledging = async {
         acknowledge(&mut sender, taken).await;
-        // The unpacking has ended, and says why.
+        // The unpacking has ended, and its result has the reason.
         std::future::pending::<()>().await;
     };
     let received = tokio::select! {
         received = receive(&mut receiver, to_unpack) => received,
         () = acknowledging => return Err(FetchError::Cut),
-        // It cannot go on.
+        // The unpacking ended early, so it failed.
         ended = &mut unpacking => return ended.map_err(FetchError::Panicked)?,
     };
-    // A new try begins with an empty directory, so nobody may write to it any more.
+    // A retry begins with an empty directory, so the old unpacking must have ended.
     let unpacked = unpacking.await.map_err(FetchError::Panicked)?;
     received.and(unpacked)
 }
 
-/// Reads what comes until its end.
+/// Passes received pieces on, until their end.
 async fn receive(
     receiver: &mut FrameReceiver,
     to_unpack: mpsc::Sender<FetchItem>,
@@ -217,14 +217,14 @@ async fn receive(
             Some(AgentReply::Gone { reason }) => return Err(FetchError::Gone(reason)),
             None => return Err(FetchError::Cut),
         };
-        // The unpacking says itself why it does not go on.
+        // The unpacking reports itself why it ended.
         if to_unpack.send(step).await.is_err() || is_last {
             return Ok(());
         }
     }
 }
 
-/// Tells the sender what was unpacked, until nothing more is.
+/// Acknowledges unpacked data to the sender, until the unpacking ends.
 async fn acknowledge(sender: &mut FrameSender, mut taken: mpsc::Receiver<u64>) {
     let mut bytes = 0;
     while let Some(cost) = taken.recv().await {
@@ -233,13 +233,13 @@ async fn acknowledge(sender: &mut FrameSender, mut taken: mpsc::Receiver<u64>) {
             let taken = DiskAck {
                 bytes: std::mem::take(&mut bytes),
             };
-            // A server that is gone ends the stream that is read.
+            // If the server is gone, the stream that is being read ends too.
             drop(sender.send(&taken).await);
         }
     }
 }
 
-/// Writes what comes; on a thread.
+/// Writes the received data, on a thread.
 fn unpack(
     alloc: &Path,
     limit: DiskLimit,
@@ -253,7 +253,7 @@ fn unpack(
             FetchItem::Piece(piece) => {
                 let cost = piece.cost();
                 unpacker.take(piece)?;
-                // Nobody listens when the stream is over.
+                // The acknowledgement has no receiver when the stream is over.
                 let _sent = unpacked.blocking_send(cost);
             }
             FetchItem::End(sum) => {

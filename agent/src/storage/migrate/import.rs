@@ -1,9 +1,9 @@
-//! Where data from another node are while they come, and how they get to where they belong.
+//! The directories for data from another node during the transfer, and their move to their final places.
 //!
-//! They are unpacked into [`INCOMING`] below the allocation's directory, so that they count for its disk and renames
-//! move them. Whole, that becomes [`ARRIVED`], and what is in it is moved to its places; empty, it stays, and says that
-//! there is nothing more to bring. So an agent that dies at any moment finds either all of it or begins anew. Tasks can
-//! neither read nor write there.
+//! Data are unpacked into [`INCOMING`] below the allocation's directory, so that they count for its disk and renames
+//! can move them. When the data are complete, the directory becomes [`ARRIVED`], and its content is moved to its
+//! places. The empty directory stays, as a mark that no data are to be fetched. So an agent that dies at any moment
+//! either finds all of the data or begins anew. Tasks can neither read nor write there.
 
 use std::fs;
 use std::io;
@@ -17,19 +17,19 @@ use super::pack::place_path;
 use super::unpack::staged_name;
 use crate::storage::allocdir::{DataDir, DirError, move_in};
 
-/// Where both are. No task is called so.
+/// The parent of both directories. No task has this name.
 const TMP: &str = "tmp";
-/// The directory of data that are on their way.
+/// The directory for data that are being received.
 const INCOMING: &str = "tmp/incoming";
-/// The directory of data that have come, whole.
+/// The directory for data that have been received completely.
 const ARRIVED: &str = "tmp/arrived";
 
-/// Whether everything that is to be brought has come.
+/// Whether all data have been received.
 pub(super) fn has_arrived(alloc: &Path) -> bool {
     alloc.join(ARRIVED).is_dir()
 }
 
-/// An empty directory to unpack into.
+/// Makes an empty directory to unpack into.
 pub(super) fn make_incoming(alloc: &Path) -> io::Result<PathBuf> {
     clear(alloc)?;
     let mut private = fs::DirBuilder::new();
@@ -45,7 +45,7 @@ pub(super) fn complete(alloc: &Path) -> io::Result<()> {
     fs::rename(alloc.join(INCOMING), alloc.join(ARRIVED))
 }
 
-/// Removes what was unpacked in part.
+/// Removes incompletely unpacked data.
 pub(crate) fn discard(data: &DataDir, alloc_id: AllocId) {
     let alloc = data.alloc(alloc_id).alloc;
     if let Err(error) = clear(&alloc) {
@@ -60,8 +60,8 @@ fn clear(alloc: &Path) -> io::Result<()> {
     }
 }
 
-/// Moves what has come to its places, which are there and empty. What has been moved before stays; returns whether
-/// anything has come at all.
+/// Moves the received data to their places, which exist and are empty. Data that were moved before stay. Returns
+/// whether any data were received.
 pub(crate) fn settle(
     data: &DataDir,
     alloc_id: AllocId,

@@ -1,7 +1,7 @@
-//! Reads what goes over to another node: a walk over `alloc/data` and the `local` directories of tasks.
+//! Reads the data for another node by a walk over `alloc/data` and the `local` directories of tasks.
 //!
-//! Every directory and file is opened beneath its parent, through neither link nor mount, as everywhere below an
-//! allocation. Extended attributes, and with them capabilities of files, stay behind; so do set-id bits.
+//! Every directory and file is opened beneath its parent, without following links or crossing mounts, as everywhere
+//! below an allocation. Extended attributes, including the capabilities of files, and set-id bits are not sent.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
@@ -19,36 +19,36 @@ use rustix::io::Errno;
 use crate::limits::{DISK_DATA_BYTES, LINKED_FILES_MAX};
 use crate::storage::disk::{DEPTH_MAX, READ_BYTES};
 
-/// Permissions that go over: neither set-id bit.
+/// The permission bits that are sent, which include neither set-id bit.
 pub(super) const MODE_BITS: u32 = 0o1777;
 
 const READ: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK);
 
-/// Why the data were not read to their end.
+/// The reason why the data were not read to their end.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum PackError {
     #[error(
         "its directories are not on this node any more: they were collected, or moved to another allocation"
     )]
     Nothing,
-    /// Something cannot be read.
+    /// An entry cannot be read.
     #[error("{} cannot be read", path.display())]
     Read {
         path: PathBuf,
         #[source]
         source: io::Error,
     },
-    /// There are directories that were not opened.
+    /// The tree has directories that were too deep to open.
     #[error("{} has directories that are nested more than {DEPTH_MAX} times", path.display())]
     TooDeep { path: PathBuf },
     #[error("whoever asked has gone")]
     Unwanted,
 }
 
-/// Takes pieces; false if nobody wants any.
+/// Receives pieces; returns false if the receiver has gone.
 pub(super) type Sink<'a> = dyn FnMut(DiskPiece) -> bool + 'a;
 
-/// Sends what is in the directories of the allocation at `alloc`, of these tasks and of what they share.
+/// Sends the content of the directories of the allocation at `alloc`: those of `tasks` and the shared one.
 pub(super) fn pack(
     alloc: &Path,
     tasks: &[String],
@@ -70,7 +70,7 @@ pub(super) fn pack(
         let path = place_path(&place);
         let flags = READ | OFlags::DIRECTORY;
         let dir = match beneath::open(&root, &path, flags, Traversal::Dirs) {
-            // It was moved away, or a task put something else there.
+            // The directory was moved away, or a task replaced it.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => continue,
             dir => dir.map_err(|errno| read_error(alloc.join(&path), errno))?,
         };
@@ -94,7 +94,7 @@ pub(super) fn pack(
     Ok(packer.sum)
 }
 
-/// Where a place is below the directory of its allocation.
+/// The path of a place below the directory of its allocation.
 pub(super) fn place_path(place: &DiskDir) -> PathBuf {
     match place {
         DiskDir::Shared => PathBuf::from("alloc/data"),
@@ -122,7 +122,7 @@ fn meta(found: &Statx) -> FileMeta {
     }
 }
 
-/// Gathers steps in pieces.
+/// Collects steps into pieces.
 struct Packer<'a, 'b> {
     piece: DiskPiece,
     bytes: u64,
@@ -163,15 +163,15 @@ impl Packer<'_, '_> {
 struct DirWalk<'a, 'b, 'c> {
     packer: &'a mut Packer<'b, 'c>,
     at: PathBuf,
-    /// The way from the place to the directory that is read.
+    /// The path from the place to the directory that is being read.
     names: Vec<Vec<u8>>,
     device: (u32, u32),
-    /// Where files with several names came first, by inode.
+    /// The first path of each file with several names, by inode.
     linked: HashMap<u64, Vec<Vec<u8>>>,
     buffer: Vec<MaybeUninit<u8>>,
 }
 
-/// A directory that is open, and those in it that are still to be read.
+/// An open directory, and its subdirectories that are still to be read.
 struct OpenDir {
     dir: OwnedFd,
     below: Vec<CString>,
@@ -207,7 +207,7 @@ impl DirWalk<'_, '_, '_> {
         Ok(())
     }
 
-    /// Sends what is in a directory, and remembers the directories.
+    /// Sends the content of a directory, and queues its subdirectories.
     fn level(&mut self, dir: OwnedFd) -> Result<OpenDir, PackError> {
         let mut below = Vec::new();
         let mut buffer = std::mem::take(&mut self.buffer);
@@ -273,7 +273,7 @@ impl DirWalk<'_, '_, '_> {
                 let read = rustix::io::pread(&file, &mut data, offset)
                     .map_err(|errno| self.read_error(name, errno))?;
                 if read == 0 {
-                    // It was cut meanwhile, and the rest is a hole.
+                    // The file was truncated meanwhile, and the rest is a hole.
                     return Ok(());
                 }
                 data.truncate(read);
@@ -286,7 +286,8 @@ impl DirWalk<'_, '_, '_> {
         Ok(())
     }
 
-    /// Whether the file has not come by another name. Of more than can be remembered, each name is a file of its own.
+    /// Whether the file was not sent under another name before. Beyond the number of remembered files, each name is
+    /// sent as a file of its own.
     fn is_first(&mut self, name: &CStr, inode: u64) -> Result<bool, PackError> {
         let name = name.to_bytes().to_vec();
         if let Some(former) = self.linked.get(&inode).cloned() {
@@ -314,14 +315,14 @@ impl DirWalk<'_, '_, '_> {
     }
 }
 
-/// The next bytes of a file that are no hole, from `offset` on and below `size`.
+/// The next bytes of a file outside of holes, from `offset` on and below `size`.
 fn next_data(file: &OwnedFd, offset: u64, size: u64) -> Result<Option<(u64, u64)>, Errno> {
     if offset >= size {
         return Ok(None);
     }
     let begin = match rustix::fs::seek(file, SeekFrom::Data(offset)) {
         Err(Errno::NXIO) => return Ok(None),
-        // A file system that knows of no holes.
+        // The file system does not report holes.
         Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(Some((offset, size))),
         begin => begin?,
     };

@@ -1,4 +1,4 @@
-//! Sends an allocation's data to a server, which passes them on to the node of the one that replaces it.
+//! Sends an allocation's data to a server, which passes them to the node of the replacing allocation.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,11 +20,11 @@ use crate::session::{SessionContext, failure};
 use crate::storage::StorageContext;
 use crate::tasks::live::LiveTasks;
 
-/// Answers one request. That may take long: questions that are answered at once do not wait for it.
+/// Answers one request. That may take long, so short requests do not wait for it.
 ///
 /// # Errors
 ///
-/// If the asking node has gone.
+/// If the requesting node has gone.
 pub(crate) async fn send_alloc_dir(
     context: &AgentContext,
     request: DiskRequest,
@@ -65,19 +65,19 @@ pub(crate) async fn send_alloc_dir(
     }
 }
 
-/// Whether a task of it has a process, or may get one.
+/// Whether a task of the allocation has a process, or may get one.
 fn may_write(session: &SessionContext, tasks: &LiveTasks, alloc_id: AllocId) -> bool {
     session.outbox.is_unfinished(alloc_id) || !tasks.of(Some(alloc_id)).is_empty()
 }
 
-/// Hears what was unpacked until the asking node has gone.
+/// Receives acknowledgements of unpacked data until the requesting node has gone.
 async fn take_words(mut receiver: FrameReceiver, window: &Window) {
     while let Ok(Some(DiskAck { bytes })) = receiver.recv().await {
         window.give(bytes);
     }
 }
 
-/// Waits until few enough are read.
+/// Waits for a permit to read.
 async fn wait_for_turn(
     storage: &StorageContext,
     sender: &mut FrameSender,
@@ -86,14 +86,14 @@ async fn wait_for_turn(
     tokio::pin!(turn);
     loop {
         match tokio::time::timeout(IDLE_INTERVAL, &mut turn).await {
-            // The places are never closed.
+            // The semaphore is never closed.
             Ok(turn) => return Ok(turn.ok()),
             Err(_elapsed) => sender.send(&NodeReply::Idle).await?,
         }
     }
 }
 
-/// The lease and the permit that are held as long as directories are read.
+/// The lease and the permit that are held while directories are read.
 type ReadGuard = (DirLease, Option<OwnedSemaphorePermit>);
 
 async fn send(
@@ -108,7 +108,7 @@ async fn send(
     loop {
         match tokio::time::timeout(IDLE_INTERVAL, pieces.recv()).await {
             Ok(Some(piece)) => {
-                // A receiver that stands still keeps a place from others, and the directories from going.
+                // A receiver that makes no progress blocks a permit, and the removal of the directories.
                 let room = window.take(piece.cost());
                 if tokio::time::timeout(LENDING_STALL_MAX, room).await.is_err() {
                     let reason = format!("nothing was unpacked for {LENDING_STALL_MAX:?}");
@@ -125,7 +125,7 @@ async fn send(
         Ok(Ok(sum)) => {
             sender.send(&NodeReply::DiskEnd(sum)).await?;
             sender.finish();
-            // Else the end of this stream would be taken for its break.
+            // Otherwise the receiver would treat the end of this stream as an interruption.
             sender.stopped().await;
             Ok(())
         }
@@ -161,14 +161,14 @@ fn read(
     (pieces, packed)
 }
 
-/// Says why nothing, or nothing more, is sent.
+/// Sends the reason why no data, or no more data, are sent.
 async fn fail(
     sender: &mut FrameSender,
     reason: String,
     kind: FailureKind,
 ) -> Result<(), SendFrameError> {
     failure::fail(sender, reason, kind).await?;
-    // Else the end of this stream would be taken for its break.
+    // Otherwise the receiver would treat the end of this stream as an interruption.
     sender.stopped().await;
     Ok(())
 }

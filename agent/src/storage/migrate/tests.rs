@@ -1,4 +1,4 @@
-//! Trees that tasks could have made, and streams that nobody should send.
+//! Trees that tasks could have made, and streams that no node should send.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _, symlink};
@@ -29,7 +29,7 @@ struct Replacement {
     heir: AllocId,
 }
 
-/// Both have the task `web`.
+/// Both allocations have the task `web`.
 fn scene() -> Replacement {
     let temp = tempfile::tempdir().unwrap();
     let data = DataDir::new(temp.path()).unwrap();
@@ -81,7 +81,7 @@ impl Replacement {
         Ok(sum)
     }
 
-    /// The whole way.
+    /// The whole transfer.
     fn carry(&self) -> DiskSum {
         let (pieces, sum) = self.pack().unwrap();
         self.unpack(pieces, sum, PLENTY).unwrap();
@@ -89,7 +89,7 @@ impl Replacement {
         sum
     }
 
-    /// Returns the error of a stream of these steps in the shared place.
+    /// Returns the error for a stream of these steps in the shared place.
     fn refused(&self, steps: Vec<DiskEntry>) -> UnpackError {
         let mut entries = vec![DiskEntry::Place(DiskDir::Shared)];
         entries.extend(steps);
@@ -173,7 +173,7 @@ fn owners_are_kept() {
     }
 }
 
-/// A link goes over as it is, and neither side looks where it leads.
+/// A link is sent unchanged, and neither side follows it.
 #[test]
 fn links_are_not_followed() {
     let scene = scene();
@@ -190,7 +190,7 @@ fn links_are_not_followed() {
     assert!(scene.heir("alloc/data/out").is_symlink());
 }
 
-/// A task that put a link in the place of a whole directory sends nothing through it.
+/// If a task replaced a whole directory by a link, no data are sent through it.
 #[test]
 fn symlink_in_place_of_directory_is_skipped() {
     let scene = scene();
@@ -209,7 +209,7 @@ fn symlink_in_place_of_directory_is_skipped() {
     assert_eq!(fs::read_dir(scene.heir("web/local")).unwrap().count(), 0);
 }
 
-/// The task that goes over still runs and puts a link where a directory was.
+/// The task of the sent allocation still runs and replaces a directory by a link.
 #[test]
 fn no_race_sends_files_outside_the_directory() {
     const TRIES: usize = 300;
@@ -289,7 +289,7 @@ fn set_id_bits_are_dropped() {
     assert_eq!(mode(&scene.heir("alloc/data/other")), 0o1755);
 }
 
-/// A terabyte of nothing costs nothing, here and there.
+/// A hole of a terabyte takes no space on either side.
 #[test]
 fn holes_stay_holes() {
     let scene = scene();
@@ -404,7 +404,7 @@ fn names_that_lead_elsewhere_are_refused() {
     ));
 }
 
-/// A link is made, then something is to be made through it.
+/// A link is received, and then an entry below its path.
 #[test]
 fn received_links_are_not_followed() {
     let outside = tempfile::tempdir().unwrap();
@@ -462,7 +462,7 @@ fn steps_out_of_order_are_refused() {
     }
 }
 
-/// A stream that is cut at any point leaves nothing where tasks find it.
+/// A stream that is cut at any point leaves no data where tasks find them.
 #[test]
 fn a_cut_stream_is_never_whole() {
     let scene = scene();
@@ -503,7 +503,7 @@ fn more_than_the_disk_has_is_refused() {
     }
 }
 
-/// The agent died between two of the moves; what a task has written since stays.
+/// The agent died between two of the moves. Files that a task has written since stay.
 #[test]
 fn received_data_are_moved_once() {
     let scene = scene();

@@ -1,8 +1,8 @@
-//! Writes what another node sent, below a directory that nobody else knows of.
+//! Writes the data from another node below a directory that only this module uses.
 //!
-//! The sent data are not believed. A name is one part of a path or it is refused. Everything is made in the descriptor
-//! of the directory that it is in, and no existing entry is opened through a link. There are directories, files and
-//! links, nothing else, and no set-id bits. The data count against the allocation's disk, and end where that does.
+//! The received data are not trusted. A name must be one part of a path, or it is refused. Each entry is made through
+//! the descriptor of its directory, and no existing entry is opened through a link. Only directories, files and links
+//! are made, without set-id bits. The data count against the allocation's disk, and a transfer beyond its limit fails.
 
 use std::ffi::CString;
 use std::io;
@@ -18,31 +18,31 @@ use rustix::io::Errno;
 use super::pack::MODE_BITS;
 use crate::storage::disk::{DEPTH_MAX, DiskAmount, DiskLimit};
 
-/// Bytes of a name that file systems take.
+/// Most bytes of a name that file systems accept.
 const NAME_BYTES_MAX: usize = 255;
-/// Bytes of what a link says, with its zero byte (`PATH_MAX`).
+/// Most bytes of a link's target, with its zero byte (`PATH_MAX`).
 const TARGET_BYTES_MAX: usize = 4_096;
-/// The least that a file takes of a disk, and the step by which it grows, in bytes.
+/// The least space of a file on a disk, and the step by which it grows, in bytes.
 const BLOCK_BYTES: u64 = 4_096;
 
 const DIR: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY);
 
-/// Why data that came were not written.
+/// The reason why received data were not written.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum UnpackError {
-    /// They are more than the allocation may have.
+    /// The data exceed the allocation's limit.
     #[error(
         "they are more than this allocation may have on disk, {} MiB and {} files; raise ephemeral_disk.size of the group",
         .0.bytes >> 20,
         .0.inodes
     )]
     Exceeded(DiskLimit),
-    /// They are not what a node sends.
+    /// The data do not have the format that a node sends.
     #[error(
         "the other node sent a malformed directory tree: {0}; its agent is of another version, or not to be trusted"
     )]
     Malformed(&'static str),
-    /// The disk does not take them.
+    /// The disk refuses the data.
     #[error("{name:?} among them cannot be written")]
     Write {
         /// The name of the entry.
@@ -52,16 +52,16 @@ pub(super) enum UnpackError {
     },
 }
 
-/// Writes a tree. What it wrote is whole when [`Self::finish`] says so.
+/// Writes a tree. The tree is complete only if [`Self::finish`] succeeds.
 #[derive(Debug)]
 pub(super) struct Unpacker {
     staging: OwnedFd,
     limit: DiskLimit,
     used: DiskAmount,
     sum: DiskSum,
-    /// Directories that are open, the place first; empty before the first place.
+    /// The open directories, beginning with the place; empty before the first place.
     open: Vec<Dir>,
-    /// The file that came last, if nothing came since but its bytes.
+    /// The file that is being written, until another entry begins.
     file: Option<File>,
 }
 
@@ -80,7 +80,7 @@ struct File {
     bytes: u64,
 }
 
-/// The name of a place in the directory that is unpacked into.
+/// The name of a place in the directory for unpacking.
 pub(super) fn staged_name(place: &DiskDir) -> String {
     match place {
         DiskDir::Shared => "shared".to_owned(),
@@ -101,11 +101,11 @@ impl Unpacker {
         })
     }
 
-    /// Writes what follows.
+    /// Writes the next piece.
     ///
     /// # Errors
     ///
-    /// [`UnpackError`]; nothing of what was written is to be used then.
+    /// [`UnpackError`]; the written data must then not be used.
     pub(super) fn take(&mut self, piece: DiskPiece) -> Result<(), UnpackError> {
         for entry in piece.entries {
             match entry {
@@ -119,11 +119,11 @@ impl Unpacker {
         Ok(())
     }
 
-    /// The sender says that this was all; how much it was.
+    /// Takes in the end of the data and the sender's sum. Returns the sum of the written data.
     ///
     /// # Errors
     ///
-    /// [`UnpackError::Malformed`] if it was not all of it.
+    /// [`UnpackError::Malformed`] if data are missing.
     pub(super) fn finish(mut self, sent: DiskSum) -> Result<DiskSum, UnpackError> {
         self.close_file()?;
         if self.open.len() > 1 {
@@ -145,7 +145,7 @@ impl Unpacker {
         | DiskEntry::Link { meta, .. } = &entry
             && meta.uid.max(meta.gid) > ACCOUNT_ID_MAX
         {
-            // The kernel would leave it to root.
+            // The kernel would give the file to root.
             return Err(UnpackError::Malformed("an owner is not a valid id"));
         }
         match entry {
@@ -236,7 +236,7 @@ impl Unpacker {
         Ok(())
     }
 
-    /// The bytes of a file have come.
+    /// Ends the current file, after its last bytes.
     fn close_file(&mut self) -> Result<(), UnpackError> {
         let Some(File {
             fd,
@@ -316,7 +316,7 @@ impl Unpacker {
     }
 }
 
-/// One part of a path, and no way to another directory.
+/// Checks that a name is one part of a path, and leads to no other directory.
 fn one_name(name: Vec<u8>) -> Result<CString, UnpackError> {
     let leads = matches!(name.as_slice(), b"" | b"." | b"..") || name.contains(&b'/');
     if leads || name.len() > NAME_BYTES_MAX {
@@ -325,17 +325,17 @@ fn one_name(name: Vec<u8>) -> Result<CString, UnpackError> {
     CString::new(name).map_err(|_zero| UnpackError::Malformed("a file name is empty or has a `/`"))
 }
 
-/// Makes and opens a directory that only its maker can enter.
+/// Makes and opens a directory that only its owner can enter.
 fn make_dir(parent: &OwnedFd, name: &CString) -> Result<OwnedFd, Errno> {
     rustix::fs::mkdirat(parent, name, Mode::RWXU)?;
     beneath::open(parent, name, DIR, Traversal::Dirs)
 }
 
-/// Gives a file or directory its owner, its permissions and its age.
+/// Sets the owner, the permissions and the times of a file or directory.
 fn dress(fd: &OwnedFd, meta: FileMeta) -> Result<(), Errno> {
     let (uid, gid) = (Uid::from_raw(meta.uid), Gid::from_raw(meta.gid));
     rustix::fs::fchown(fd, Some(uid), Some(gid))?;
-    // After the owner: a change of owner takes special bits away.
+    // The mode is set after the owner, because a change of owner clears special bits.
     rustix::fs::fchmod(fd, Mode::from_raw_mode(meta.mode & MODE_BITS))?;
     rustix::fs::futimens(fd, &times(meta))
 }

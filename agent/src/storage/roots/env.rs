@@ -5,8 +5,8 @@ use std::path::{Component, Path, PathBuf};
 
 use crate::limits::CHROOT_ENTRIES_MAX;
 
-/// The paths that Nomad shows by default (the documentation of its `exec` driver, "Chroot"). Paths that a machine does
-/// not have are left out.
+/// The paths that Nomad shows by default (the documentation of its `exec` driver, "Chroot"). Paths that do not exist on
+/// a machine are left out.
 const DEFAULT: [&str; 9] = [
     "/bin",
     "/etc",
@@ -22,34 +22,34 @@ const DEFAULT: [&str; 9] = [
 /// The places in a root that belong to the task or the driver.
 const TAKEN: [&str; 7] = ["alloc", "dev", "local", "proc", "secrets", "sys", "tmp"];
 
-/// Why something cannot be shown; each begins with what it is about.
+/// The reason why a path cannot be shown. Each text begins with the path or place.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChrootEnvError {
-    /// Not absolute, or with parts that lead up.
+    /// The path is not absolute, or has parts that lead up.
     #[error("{path:?} must be an absolute path without `.` and `..`")]
     Path {
-        /// As it was given.
+        /// The path as configured.
         path: String,
     },
-    /// The whole root, or a place that is the task's or its driver's.
+    /// The place is the whole root, or belongs to the task or its driver.
     #[error(
         "{place:?} cannot be a place in a root: `/`, and what is at or below /alloc, /dev, /local, /proc, /secrets, /sys and /tmp, is the task's or its driver's"
     )]
     Taken {
-        /// As it was given.
+        /// The place as configured.
         place: String,
     },
-    /// Two things at one place, or one in the other, which is read-only.
+    /// Two paths have the same place, or one place is in the other, which is read-only.
     #[error(
         "{place:?} and {other:?} are one place in a root, or one lies in the other: leave one out"
     )]
     Overlap {
-        /// As it was given.
+        /// The place as configured.
         place: String,
-        /// The place that is there already.
+        /// The place that is used already.
         other: String,
     },
-    /// More mounts for each task than is sensible.
+    /// The number of paths exceeds the bound on mounts for each task.
     #[error("more than {CHROOT_ENTRIES_MAX} entries: name the directory that holds them")]
     TooMany,
 }
@@ -57,7 +57,7 @@ pub enum ChrootEnvError {
 /// Host paths that are shown in roots, by their place there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChrootEnv {
-    /// Places without the slash in front.
+    /// Host paths by place, without the leading slash.
     entries: BTreeMap<PathBuf, PathBuf>,
 }
 
@@ -71,11 +71,11 @@ impl Default for ChrootEnv {
 }
 
 impl ChrootEnv {
-    /// Of host paths and the places at which they are shown.
+    /// Creates the set from host paths and the places at which they are shown.
     ///
     /// # Errors
     ///
-    /// The first thing that is wrong, with the host path whose entry it is about.
+    /// The first error, with the host path of its entry.
     pub fn new(
         shown: impl IntoIterator<Item = (String, String)>,
     ) -> Result<Self, (String, ChrootEnvError)> {
@@ -122,19 +122,19 @@ impl ChrootEnv {
         Ok(())
     }
 
-    /// Places, without the slash in front, and what is shown at them.
+    /// Iterates over places, without the leading slash, and the host paths shown at them.
     pub(crate) fn entries(&self) -> impl Iterator<Item = (&Path, &Path)> {
         let entries = self.entries.iter();
         entries.map(|(place, path)| (place.as_path(), path.as_path()))
     }
 
-    /// Whether an operator said it: then what is not there is told.
+    /// Whether the operator configured the paths. Missing paths are then reported.
     pub(crate) fn is_configured(&self) -> bool {
         *self != Self::default()
     }
 }
 
-/// Absolute, and every part a name. `components` leaves out a `.` within.
+/// Whether the path is absolute and every part is a name. `components` leaves out a `.` within.
 fn is_plain(path: &str) -> bool {
     let mut parts = path.split('/').skip(1);
     path.starts_with('/') && !path.contains('\0') && parts.all(|part| !matches!(part, "." | ".."))

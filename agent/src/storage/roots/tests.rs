@@ -21,13 +21,13 @@ struct TestAlloc {
 impl Drop for TestAlloc {
     fn drop(&mut self) {
         drop(remove_all(&self.roots()));
-        // What is not mounted need not be taken off.
+        // An unmount without a mount fails, which is harmless.
         let _gone = rustix::mount::unmount(self.host(), UnmountFlags::DETACH);
     }
 }
 
 impl TestAlloc {
-    /// `None` where nothing can be mounted; that was said then.
+    /// Returns `None` if mounting is not possible, and reports the reason.
     fn new(test: &str) -> Option<Self> {
         if !nix::unistd::geteuid().is_root() {
             skipped(test, "needs root for mounts");
@@ -45,7 +45,7 @@ impl TestAlloc {
         };
         let host = place.host();
         fs::create_dir(&host).unwrap();
-        // As with most machines, what happens to its mounts is told to their peers.
+        // As on most machines, the mount propagates its changes to peers.
         if let Err(errno) = rustix::mount::mount_bind(&host, &host) {
             skipped(test, &format!("nothing can be mounted here: {errno}"));
             return None;
@@ -129,14 +129,14 @@ fn chroot_shows_host_directories_read_only() {
         let refused = fs::write(&path, "x").unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::ReadOnlyFilesystem, "{name}");
     }
-    // What is the task's own can be written, and is there for everybody else.
+    // The task's own directories can be written, and all others can read them.
     fs::write(root.task_dir.join("local/mine"), "x").unwrap();
     fs::write(root.task_dir.join("alloc/data/ours"), "x").unwrap();
     assert!(place.task().join("local/mine").exists());
     assert!(root.alloc_dir.join("alloc/data/ours").exists());
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(&place.task().join("usr")), 0o755);
-    // Nothing is mounted where allocations are deleted, measured and sent from.
+    // No mount is in the directories that are deleted, measured and sent.
     assert_eq!(mounts(&place.data.allocs()), 0);
 }
 
@@ -147,11 +147,11 @@ fn chroot_removal_leaves_host_mounts_unchanged() {
     };
     let before = mounts(place.temp.path());
 
-    // What an earlier start left goes first.
+    // The remains of an earlier start are removed first.
     place.shown(&place.host(), "/usr").unwrap();
     place.shown(&place.host(), "/usr").unwrap();
     let with_root = mounts(&place.root());
-    // A task renames what it can.
+    // A task renames every directory that it can.
     fs::rename(place.root().join("local"), place.root().join("moved")).unwrap();
     remove(&place.root()).unwrap();
     remove(&place.root()).unwrap();
@@ -162,7 +162,7 @@ fn chroot_removal_leaves_host_mounts_unchanged() {
     assert!(!place.root().exists());
 }
 
-/// Neither the deletion of the allocation, nor one of the roots themselves, whoever might ask for it.
+/// Neither the deletion of the allocation nor a direct deletion of the roots enters a root.
 #[tokio::test]
 async fn no_deletion_walks_into_a_root() {
     let Some(place) = TestAlloc::new("no_deletion_walks_into_a_root") else {
@@ -188,7 +188,7 @@ async fn no_deletion_walks_into_a_root() {
     assert_eq!(mounts(&place.data.roots()), 0);
 }
 
-/// A task leaves links for the next start: nothing is mounted where they lead.
+/// A task leaves links for the next start. No mount is made at their targets.
 #[test]
 fn a_link_in_a_place_is_not_followed() {
     let Some(place) = TestAlloc::new("a_link_in_a_place_is_not_followed") else {
@@ -228,7 +228,7 @@ fn chroot_binds_files_and_reports_absent_sources() {
     assert_eq!(absent, [Path::new("/no/such")]);
 }
 
-/// The data directory, one that holds it, one in it, and what is no file.
+/// The data directory, a directory above it, one in it, and a path that is not a file or directory.
 #[test]
 fn unusable_mount_sources_are_refused() {
     let Some(place) = TestAlloc::new("unusable_mount_sources_are_refused") else {

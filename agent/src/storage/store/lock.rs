@@ -1,4 +1,4 @@
-//! One agent a data directory.
+//! The lock that allows only one agent for each data directory.
 
 use std::fs::File;
 use std::io::{Read as _, Seek as _, Write as _};
@@ -10,7 +10,7 @@ use nix::fcntl::{Flock, FlockArg};
 
 const FILE: &str = "agent.lock";
 
-/// Entries that an agent makes in its data directory. Stores that cannot be read are set aside under longer names.
+/// Entries that an agent makes in its data directory. Unreadable stores are set aside under longer names.
 const ENTRIES: [&str; 15] = [
     FILE,
     "agent.redb",
@@ -33,15 +33,15 @@ fn is_entry(name: &str) -> bool {
     ENTRIES.contains(&name) || name.starts_with("agent.redb.")
 }
 
-/// Held as long as an agent uses a data directory. The kernel lets go of it when the process ends,
-/// however it ends.
+/// Held as long as an agent uses a data directory. The kernel releases the lock when the process ends, for every cause
+/// of the end.
 #[derive(Debug)]
 pub(crate) struct DataDirLock {
     /// Kept for its lock.
     _file: Flock<File>,
 }
 
-/// Why a data directory could not be had.
+/// The reason why a data directory could not be locked.
 #[derive(Debug, thiserror::Error)]
 pub enum LockDataDirError {
     /// Another agent uses it.
@@ -66,7 +66,7 @@ pub enum LockDataDirError {
 }
 
 impl DataDirLock {
-    /// Makes `data_dir` if it is absent and takes it.
+    /// Locks `data_dir`, which is made if it is absent.
     ///
     /// # Errors
     ///

@@ -14,7 +14,7 @@ fn open(data_dir: &Path) -> Result<(Store, StoreContents), OpenStoreError> {
 
 fn desired(name: u32) -> DesiredAlloc {
     let mut job = fixture::job("web").build();
-    // As in the recorded bytes.
+    // The recorded bytes have these values.
     job.groups[0].tasks[0].logs = LogConfig::default();
     DesiredAlloc {
         alloc_modify_index: LogIndex(5),
@@ -210,7 +210,8 @@ fn contents(loaded: &StoreContents) -> String {
     )
 }
 
-/// Whether a store of `bytes` is set aside, and the agent told so. One that is not has what was written.
+/// Whether a store of `bytes` is set aside, which is then logged. A store that is not set aside has the written
+/// content.
 fn is_set_aside(dir: &Path, bytes: &[u8], written: &str, what: &str) -> bool {
     let _absent = std::fs::remove_dir_all(dir);
     std::fs::create_dir(dir).unwrap();
@@ -227,7 +228,7 @@ fn is_set_aside(dir: &Path, bytes: &[u8], written: &str, what: &str) -> bool {
     true
 }
 
-/// A filled database that was closed in order, and what is in it.
+/// A filled database that was closed in order, and its content.
 async fn whole(dir: &Path) -> (Vec<u8>, String) {
     filled(dir).await;
     let path = dir.join(FILE);
@@ -236,7 +237,7 @@ async fn whole(dir: &Path) -> (Vec<u8>, String) {
     (std::fs::read(path).unwrap(), contents(&loaded))
 }
 
-/// A database cut anywhere is set aside or has all that was written; the agent starts in each case.
+/// A database that is cut at any point is set aside or has all of its content. The agent starts in each case.
 #[tokio::test]
 async fn a_cut_database_is_set_aside() {
     let dir = tempfile::tempdir().unwrap();
@@ -254,7 +255,7 @@ async fn a_cut_database_is_set_aside() {
     assert!(!is_set_aside(&cut, &whole, &written, "whole"));
 }
 
-/// One byte of any page: what the database does not notice by itself would be another task's record.
+/// One byte of any page changes. A change that the database does not notice itself would yield another task's record.
 #[tokio::test]
 async fn corrupted_database_is_set_aside() {
     const PAGE: usize = 4_096;
@@ -289,12 +290,12 @@ async fn garbage_is_set_aside_and_named() {
     assert!(dir.path().join("agent.redb.corrupt-1").exists());
 }
 
-/// Opens a store that says it has the format `found`, and returns the refusal.
+/// Opens a store with the format number `found`, and returns the refusal.
 fn refusal_of_format(found: u32) -> String {
     let dir = tempfile::tempdir().unwrap();
     drop(open(dir.path()).unwrap());
     {
-        // Closed again at once, so that nothing has it open.
+        // The database is closed again at once, so that the next open succeeds.
         let (database, _) = open_once_closed(&dir.path().join(FILE), true).ok().unwrap();
         let transaction = database.begin_write().unwrap();
         transaction
@@ -332,7 +333,7 @@ async fn an_older_format_is_refused_and_kept() {
     );
 }
 
-/// The recorded rows are those of an agent of format 1: it knows no time at which something was left.
+/// The recorded rows are those of an agent of format 1, which has no time for leftovers.
 #[tokio::test]
 async fn store_of_format_1_is_converted() {
     let dir = tempfile::tempdir().unwrap();
@@ -373,7 +374,7 @@ async fn damaged_store_of_format_1_is_set_aside() {
     assert_eq!(stored_format(aside.path()), 1);
 }
 
-/// Makes the store in `dir` what an agent of format 1 would have left, with `others` among its leftovers.
+/// Changes the store in `dir` to the content of an agent of format 1, with `others` among its leftovers.
 fn store_of_format_1(dir: &Path, others: &[(&[u8], &[u8])]) {
     let (store, _) = open(dir).unwrap();
     store.close();
@@ -471,8 +472,8 @@ async fn database_still_closing_is_awaited_not_set_aside() {
     assert!(!dir.path().join("agent.redb.corrupt-1").exists());
 }
 
-/// The bytes of each record of this format. A change of them is a new format: `SCHEMA` goes up, the old file stays, and
-/// a decoder of its own reads it.
+/// The bytes of each record of this format. A change of them is a new format: `SCHEMA` is raised, the old file stays,
+/// and a decoder of its own reads it.
 #[test]
 fn records_of_this_format_keep_their_bytes() {
     let text = [
@@ -490,7 +491,7 @@ fn records_of_this_format_keep_their_bytes() {
     expect_test::expect_file!["../../../testdata/store.v2.txt"].assert_eq(&text);
 }
 
-/// The recorded bytes of this format are read as the records that they were.
+/// The recorded bytes of this format decode to the same records.
 #[test]
 fn records_of_this_format_are_read() {
     let golden = golden(SCHEMA);
@@ -506,7 +507,7 @@ fn records_of_this_format_are_read() {
     assert_eq!(found, users());
 }
 
-/// Format 2 changed one record. An agent that was upgraded finds the others as they were.
+/// Format 2 changed one record. An upgraded agent reads all others unchanged.
 #[test]
 fn records_of_format_1_are_read() {
     let (first, second) = (golden(1), golden(2));
@@ -600,7 +601,7 @@ async fn store_recovers_from_a_full_disk() {
     assert!(failed[1..].iter().all(is_there));
 }
 
-/// EMFILE and EIO say nothing about what is in the file, which stays in its place.
+/// EMFILE and EIO do not mean that the file's content is damaged, so the file stays in its place.
 #[test]
 fn an_errno_is_no_damage() {
     for errno in [5, 24, 28] {

@@ -1,4 +1,4 @@
-//! Databases that an older agent wrote. Each step turns one format into the next, in one transaction.
+//! Conversion of databases that an older agent wrote. Each step converts one format into the next, in one transaction.
 //!
 //! The decoders of older records stay here for as long as their formats are read. `agent/testdata` has samples of each.
 
@@ -41,7 +41,7 @@ impl From<LeftoverV1> for Leftover {
     }
 }
 
-/// Brings a database of format 1 to format 2. An older agent then refuses it by name.
+/// Converts a database of format 1 to format 2. An older agent then refuses it with an error that names the format.
 pub(super) fn from_1(database: &Database) -> Result<(), ReadError> {
     let transaction = database.begin_write()?;
     {

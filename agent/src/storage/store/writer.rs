@@ -1,8 +1,8 @@
-//! The thread that writes, many records a transaction.
+//! The thread that writes the store, many records per transaction.
 //!
-//! A database that met an I/O error refuses every later write, so the thread closes it and opens it again. Writes that
-//! failed are kept until one transaction takes them all, at most one for each record. Meanwhile the node has the
-//! condition [`CONDITION`] and starts no task.
+//! After an I/O error a database refuses every later write, so the thread closes it and opens it again. Failed writes
+//! are kept, at most one for each record, until one transaction takes them all. Meanwhile the node has the condition
+//! [`CONDITION`] and starts no task.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -36,33 +36,33 @@ pub(crate) const CONDITION: &str = "store";
 /// One change of the store.
 #[derive(Clone, Debug)]
 pub(crate) enum Write {
-    /// The control plane's wish for an allocation.
+    /// The control plane's desired state of an allocation.
     Desired(Box<DesiredAlloc>),
-    /// Where an allocation's runner is.
+    /// The state of an allocation's runner.
     Snapshot(AllocId, Box<AllocSnapshot>),
-    /// Its remote tasks; none forgets what is there.
+    /// The allocation's remote tasks; an empty list removes the record.
     Remote(AllocId, Vec<RemoteTask>),
     /// A start of a task.
     Task(AllocId, String, Box<TaskRecord>),
-    /// The remains of a task that its driver or the kernel did not let go of.
+    /// The resources of a task that its driver or the kernel did not release.
     Leftover(AllocId, Box<Leftover>),
-    /// It did, of the start that the driver calls so.
+    /// The resources of the start with this driver's name were released.
     LeftoverGone(AllocId, String),
-    /// The network that a driver makes, or made, for an allocation; `None`: it has taken it back.
+    /// The network that a driver makes, or made, for an allocation; `None` if the driver has removed it.
     DriverNetwork(AllocId, Option<Box<DriverNetwork>>),
-    /// The users that its tasks were given, by task.
+    /// The users that the agent assigned to the allocation's tasks, by task.
     Users(AllocId, BTreeMap<String, u32>),
-    /// Where the control plane's servers are.
+    /// The addresses of the control plane's servers.
     Servers(Vec<SocketAddr>),
-    /// Where they listen for clients.
+    /// The addresses at which the servers listen for clients.
     Apis(Vec<SocketAddr>),
-    /// The cluster's network policy, and the entry that wrote it.
+    /// The cluster's network policy, and the index of the log entry that wrote it.
     ClusterPolicy(Box<(LogIndex, NetworkPolicy)>),
     /// Forget an allocation and its tasks.
     Remove(AllocId),
 }
 
-/// The store could not write, and what it should hold is lost with the agent.
+/// The store could not write, and unwritten records are lost when the agent ends.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("the agent's store cannot be written: {reason}; check free space in the data directory")]
 pub(crate) struct WriteStoreError {
@@ -83,7 +83,7 @@ struct WriteBatch {
     done: oneshot::Sender<Result<(), WriteStoreError>>,
 }
 
-/// The way to the writing thread. The thread ends, and closes the database, when it is dropped.
+/// The handle of the writing thread. The thread ends, and closes the database, when the handle is dropped.
 #[derive(Debug)]
 pub(crate) struct Store {
     jobs: mpsc::Sender<WriteBatch>,
@@ -102,7 +102,7 @@ impl Store {
         Self { jobs, thread }
     }
 
-    /// Writes what waits and closes the database.
+    /// Writes all waiting records and closes the database.
     pub(crate) fn close(self) {
         let Self { jobs, thread } = self;
         drop(jobs);
@@ -111,13 +111,13 @@ impl Store {
         }
     }
 
-    /// Writes, and returns when it is on disk.
+    /// Writes, and returns when the records are on disk.
     pub(crate) async fn write(&self, writes: Vec<Write>) -> Result<(), WriteStoreError> {
         self.submit(writes).await?.stored().await
     }
 
-    /// Hands `writes` over; they are on disk when the answer says so. What was handed over before is
-    /// on disk before.
+    /// Submits `writes`. They are on disk when the returned value resolves. Earlier submissions are on disk before
+    /// them.
     pub(crate) async fn submit(&self, writes: Vec<Write>) -> Result<PendingWrite, WriteStoreError> {
         let (done, answer) = oneshot::channel();
         let sent = self.jobs.send(WriteBatch { writes, done }).await;
@@ -133,7 +133,7 @@ pub(crate) struct PendingWrite {
 }
 
 impl PendingWrite {
-    /// Returns when they are there.
+    /// Returns when the writes are on disk.
     pub(crate) async fn stored(self) -> Result<(), WriteStoreError> {
         self.answer
             .await
@@ -141,8 +141,8 @@ impl PendingWrite {
     }
 }
 
-/// The key of a record that a write changes: its allocation, its table, its name. The removal of an allocation comes
-/// before what is written of it later.
+/// The key of a record that a write changes: its allocation, its table, its name. The removal of an allocation is
+/// ordered before later writes about it.
 type RecordKey = (Option<AllocId>, u8, String);
 
 fn key(write: &Write) -> RecordKey {
@@ -163,7 +163,7 @@ fn key(write: &Write) -> RecordKey {
     }
 }
 
-/// The newest write of each record, of those that are not on disk.
+/// The newest write of each record that is not on disk.
 #[derive(Debug, Default)]
 struct QueuedWrites(BTreeMap<RecordKey, Write>);
 
@@ -178,11 +178,11 @@ impl QueuedWrites {
 
 struct Writer {
     path: PathBuf,
-    /// `None` after an error, until it was opened again.
+    /// The open database; `None` after an error, until it was opened again.
     database: Option<Database>,
     unwritten: QueuedWrites,
     conditions: Conditions,
-    /// After an error: the reason, and when the next attempt is made.
+    /// The reason of the last error, and the time of the next attempt.
     failed: Option<(WriteStoreError, Instant)>,
     /// The pause before the attempt after the next one.
     pause: Duration,
@@ -204,7 +204,7 @@ impl Writer {
         let mut is_shared = false;
         while let Some(first) = self.next(&mut inbox) {
             if is_shared {
-                // Where many write, more of them soon will, and all of them pay for each transaction.
+                // If several callers write, more of them soon will, and each waits for every transaction.
                 std::thread::sleep(STORE_GATHER);
             }
             let mut jobs = vec![first];
@@ -216,7 +216,7 @@ impl Writer {
             is_shared = jobs.len() > 1;
             let written = self.write(&jobs);
             for job in jobs {
-                // Nobody waits any more when the agent stops.
+                // The caller may have stopped waiting because the agent stops.
                 drop(job.done.send(written.clone()));
             }
         }
@@ -225,7 +225,7 @@ impl Writer {
         }
     }
 
-    /// The next job. While the store is unwell, it is tried again at its time.
+    /// Returns the next batch. After an error the store is retried at its time.
     fn next(&mut self, inbox: &mut mpsc::Receiver<WriteBatch>) -> Option<WriteBatch> {
         while let Some((_, at)) = &self.failed {
             if Instant::now() >= *at {
@@ -255,7 +255,7 @@ impl Writer {
         Err(self.handle_failed(&*error))
     }
 
-    /// Opens the database again if it is closed, and writes what is not written.
+    /// Opens the database again if it is closed, and writes the queued records.
     fn write_again(&mut self) {
         let unwritten = std::mem::take(&mut self.unwritten);
         let written = self.commit(unwritten.0.values());

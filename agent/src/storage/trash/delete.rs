@@ -1,9 +1,9 @@
-//! Deletes one tree: by directory descriptors, without recursion, without following anything.
+//! Deletes one tree by directory descriptors, without recursion and without following links.
 //!
-//! Every name is looked up beneath an open directory of the tree, through neither link nor mount. So nothing outside
-//! can be reached, even if names are swapped meanwhile. Directories deeper than [`DEPTH_MAX`] are moved up into the
-//! trash, where they are entries of their own. So descriptors stay few, and a crash leaves nothing that the next look
-//! at the trash does not find. Mounts are detached. Immutable and append-only flags are taken away.
+//! Every name is looked up beneath an open directory of the tree, without following links or crossing mounts. So
+//! nothing outside can be reached, even if names are swapped meanwhile. Directories deeper than [`DEPTH_MAX`] are moved
+//! up into the trash, where they are entries of their own. So descriptors stay few, and after a crash the next read of
+//! the trash finds every remaining entry. Mounts are detached. Immutable and append-only flags are cleared.
 
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
@@ -39,7 +39,7 @@ pub struct DeleteCounts {
 }
 
 impl DeleteCounts {
-    /// Names of any kind: an inode each, except for files that have several.
+    /// Names of any kind. Each is an inode, except for files with several names.
     pub fn inodes(&self) -> u64 {
         self.files + self.dirs
     }
@@ -60,10 +60,10 @@ impl DeleteCounts {
     }
 }
 
-/// The reason why something is left. Everything that could be deleted is deleted.
+/// The reason why a part of a tree is left. All other parts are deleted.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum DeleteError {
-    /// The agent stops; the next one goes on.
+    /// The agent stops; the next agent continues.
     #[error("the agent stops")]
     Stopped,
     /// A file system is mounted in the tree.
@@ -71,23 +71,23 @@ pub enum DeleteError {
         "{at}: a file system is mounted there and cannot be detached; unmount it with `umount -l`: {source}"
     )]
     Mounted {
-        /// Where, as far as it fits.
+        /// The path, cut to the message's length.
         at: String,
         /// The error of the kernel.
         #[source]
         source: Errno,
     },
-    /// Somebody makes files there all the time.
+    /// A process keeps creating files there.
     #[error("{at}: new files appear as fast as they are deleted; find who makes them with `fuser`")]
     Filled {
-        /// Where, as far as it fits.
+        /// The path, cut to the message's length.
         at: String,
     },
     #[error(
         "{at}: {what}: {source}; the agent tries again, see `lsattr` and `mount` for what may be in the way"
     )]
     Refused {
-        /// Where, as far as it fits.
+        /// The path, cut to the message's length.
         at: String,
         what: &'static str,
         /// The error of the kernel.
@@ -96,7 +96,7 @@ pub enum DeleteError {
     },
 }
 
-/// A step that failed, before it is known where.
+/// A failed step, before its path is known.
 struct StepError {
     what: &'static str,
     errno: Errno,
@@ -116,7 +116,7 @@ struct OpenDirFrame {
     subdirs: Vec<CString>,
     /// Entries that cannot be deleted.
     stuck: BTreeSet<CString>,
-    /// It was read to its end.
+    /// Whether the directory was read to its end.
     read: bool,
     reads: u32,
 }
@@ -124,7 +124,7 @@ struct OpenDirFrame {
 /// Deletes trees, one after the other, with one buffer.
 pub(super) struct Deleter<'a> {
     stop: &'a AtomicBool,
-    /// Tells directories that are set aside from one another.
+    /// The counter that gives set-aside directories distinct names.
     aside: &'a AtomicU64,
     turn: Deletion<'a>,
     buffer: Vec<MaybeUninit<u8>>,
@@ -155,7 +155,7 @@ impl<'a> Deleter<'a> {
 
     fn tree(&mut self, root: BorrowedFd<'_>, name: &CStr) -> Result<(), DeleteError> {
         let mut stack: Vec<OpenDirFrame> = Vec::with_capacity(DEPTH_MAX);
-        // The first failure is told; the rest of the tree is deleted all the same.
+        // The first failure is reported. The rest of the tree is still deleted.
         let mut first = None;
         match self.enter(root, name) {
             Ok(Some(frame)) => stack.push(frame),
@@ -200,8 +200,8 @@ impl<'a> Deleter<'a> {
         first.map_or(Ok(()), Err)
     }
 
-    /// Removes a directory that has nothing in it, as most of an allocation's: to find that out by reading it costs
-    /// five calls. Any obstacle shows when the directory is opened.
+    /// Removes a directory if it is empty, as most directories of an allocation are. Reading it to find that out costs
+    /// five calls. Other obstacles show when the directory is opened.
     fn is_removed_empty(&mut self, parent: BorrowedFd<'_>, name: &CStr) -> bool {
         let removed = rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR).is_ok();
         self.deleted.dirs += u64::from(removed);
@@ -239,11 +239,11 @@ impl<'a> Deleter<'a> {
         Err(failed(DETACH)(Errno::BUSY))
     }
 
-    /// Reads a directory on, deletes its files and remembers its directories.
+    /// Reads the next part of a directory, deletes its files and queues its subdirectories.
     fn read(&mut self, top: &mut OpenDirFrame) -> Result<(), (CString, StepError)> {
         let at = |errno| (c".".to_owned(), failed("read")(errno));
         rustix::fs::seek(&top.fd, SeekFrom::Start(0)).map_err(at)?;
-        // Taken, so that what is deleted can be counted meanwhile.
+        // The buffer is taken out of `self`, so that deletions can be counted meanwhile.
         let mut buffer = std::mem::take(&mut self.buffer);
         let result = self
             .read_into(&mut buffer, top)
@@ -264,7 +264,7 @@ impl<'a> Deleter<'a> {
         while let Some(entry) = entries.next() {
             let entry = match entry {
                 Ok(entry) => entry,
-                // Somebody removed the directory itself.
+                // Another process removed the directory itself.
                 Err(Errno::NOENT) => break,
                 Err(errno) => {
                     top.read = true;
@@ -322,7 +322,7 @@ impl<'a> Deleter<'a> {
         };
         let parent = stack.last().map_or(root, |frame| frame.fd.as_fd());
         if !top.stuck.is_empty() {
-            // Told already; the directory above cannot be removed either.
+            // The failure was reported already; the directory above cannot be removed either.
             if let Some(above) = stack.last_mut() {
                 above.stuck.insert(top.name);
             }
@@ -345,7 +345,7 @@ impl<'a> Deleter<'a> {
         }
     }
 
-    /// Unlinks, after what is in the way was taken away.
+    /// Unlinks a name, after removing obstacles.
     fn unlink(
         &mut self,
         parent: BorrowedFd<'_>,
@@ -391,7 +391,7 @@ impl<'a> Deleter<'a> {
                     return Ok(());
                 }
                 Err(Errno::NOENT) => return Ok(()),
-                // An earlier agent left it.
+                // The directory is from an earlier agent.
                 Err(Errno::EXIST) => {}
                 Err(Errno::BUSY | Errno::XDEV) if mounts < MOUNTS_MAX => {
                     mounts += 1;
@@ -406,7 +406,7 @@ impl<'a> Deleter<'a> {
         }
     }
 
-    /// Takes a mount off `name`: processes that use it keep it, the tree is free of it.
+    /// Detaches a mount at `name`. Processes that use it keep it, but the tree no longer contains it.
     fn detach(&mut self, parent: BorrowedFd<'_>, name: &CStr) -> Result<(), StepError> {
         let flags = UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
         rustix::mount::unmount(path_of(parent, name), flags).map_err(failed(DETACH))?;
@@ -415,7 +415,7 @@ impl<'a> Deleter<'a> {
     }
 }
 
-/// Opens a directory that is in the tree: no link, no mount.
+/// Opens a directory in the tree, without following a link or crossing a mount.
 fn open_dir(parent: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, Errno> {
     beneath::open(
         parent,
@@ -425,19 +425,19 @@ fn open_dir(parent: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, Errno> {
     )
 }
 
-/// For `umount2(2)`, which takes no descriptor: its last part is looked up in the open directory.
+/// Returns a path for `umount2(2)`, which takes no descriptor. Its last part is looked up in the open directory.
 fn path_of(parent: BorrowedFd<'_>, name: &CStr) -> PathBuf {
     let name = std::ffi::OsStr::from_bytes(name.to_bytes());
     PathBuf::from(format!("/proc/self/fd/{}", parent.as_raw_fd())).join(name)
 }
 
-/// Takes away the flags that keep `name` in its directory. A failure shows when the deletion is tried again.
+/// Clears the flags that prevent the removal of `name`. A failure shows when the deletion is tried again.
 pub(super) fn clear_flags(parent: BorrowedFd<'_>, name: &CStr) {
     clear_flags_of(parent);
     let Ok(stat) = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) else {
         return;
     };
-    // Only these have flags, and to open a device could do something.
+    // Only files and directories have flags, and opening a device could have side effects.
     if matches!(
         FileType::from_raw_mode(stat.st_mode),
         FileType::RegularFile | FileType::Directory
@@ -454,12 +454,12 @@ fn clear_flags_of(fd: BorrowedFd<'_>) {
     if let Ok(flags) = rustix::fs::ioctl_getflags(fd)
         && flags.intersects(kept)
     {
-        // The caller tries again and says what the kernel says then.
+        // The caller retries and reports the kernel's error of the retry.
         let _again = rustix::fs::ioctl_setflags(fd, flags.difference(kept));
     }
 }
 
-/// Bytes that are free once the file has no name; 0 if it has others.
+/// Bytes that become free when this name is removed; 0 if the file has other names.
 fn bytes_of(parent: BorrowedFd<'_>, name: &CStr) -> u64 {
     let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::STATX_DONT_SYNC;
     let stat = rustix::fs::statx(parent, name, flags, StatxFlags::BLOCKS | StatxFlags::NLINK);

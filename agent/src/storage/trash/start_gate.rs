@@ -1,4 +1,4 @@
-//! Precedence of starts over deletions: a deletion waits while any task is starting, but not for ever.
+//! Precedence of starts over deletions: a deletion waits while any task is starting, but for a limited time.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 /// The number of starts under way, and the threads that wait for their end.
 #[derive(Debug)]
 pub(super) struct StartGate {
-    /// How long a deletion waits at most.
+    /// The longest wait of a deletion.
     given_max: Duration,
     starting: AtomicUsize,
     lock: Mutex<()>,
     free: Condvar,
-    /// How often a deletion has begun to wait.
+    /// The number of waits that deletions have begun.
     #[cfg(test)]
     pub(super) waited: AtomicUsize,
 }
@@ -39,9 +39,9 @@ impl StartGate {
         }
     }
 
-    /// Has every waiting thread look again.
+    /// Makes every waiting thread check again.
     pub(super) fn wake(&self) {
-        // A thread that looked before has begun to wait by now.
+        // Under the lock, every thread that read the old flag is already waiting for the notification.
         let _lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
         self.free.notify_all();
     }
@@ -51,11 +51,11 @@ impl StartGate {
     }
 }
 
-/// One thread on its way.
+/// The state of one deleting thread.
 #[derive(Debug)]
 pub(super) struct Deletion<'a> {
     way: &'a StartGate,
-    /// Until then it has given way enough.
+    /// The thread does not wait again before this time.
     until: Option<Instant>,
 }
 
@@ -64,8 +64,8 @@ impl<'a> Deletion<'a> {
         Self { way, until: None }
     }
 
-    /// Blocks while any task is starting, for at most `given_max`. A thread that has waited that long goes on for as
-    /// long: starts without an end must not keep the disk full.
+    /// Blocks while any task is starting, for at most `given_max`. A thread that has waited that long then works for
+    /// the same time without waiting. Otherwise endless starts would keep the disk full.
     pub(super) fn give_way(&mut self, stop: &AtomicBool) {
         if self.way.is_free() {
             return;

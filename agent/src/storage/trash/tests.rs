@@ -37,11 +37,11 @@ async fn discarded_dirs_are_deleted() {
         (1, 1, 2)
     );
     assert!(trash.is_idle());
-    // It being gone is success.
+    // A missing directory is success.
     trash.discard(&dir, "one").unwrap();
 }
 
-/// Nothing of tasks waits for a deletion, unless something waits for the room.
+/// Deletion has the lowest priority, unless a caller waits for it.
 #[tokio::test]
 async fn threads_yield_unless_priority_is_raised() {
     let temp = tempfile::tempdir().unwrap();
@@ -65,7 +65,7 @@ async fn threads_yield_unless_priority_is_raised() {
     assert_eq!(niceness(), NICENESS);
 }
 
-/// They would for ten minutes.
+/// The deletion would continue for ten minutes.
 #[tokio::test]
 async fn threads_that_hurry_give_way_to_a_start() {
     let temp = tempfile::tempdir().unwrap();
@@ -85,7 +85,7 @@ async fn threads_that_hurry_give_way_to_a_start() {
     emptied(&trash).await;
 }
 
-/// More than are remembered at a time, left by an earlier agent.
+/// More entries than are remembered at a time, left by an earlier agent.
 #[tokio::test]
 async fn entries_of_earlier_agents_are_deleted() {
     let temp = tempfile::tempdir().unwrap();
@@ -135,7 +135,7 @@ async fn deep_trees_leave_nothing() {
     assert_eq!((state.deleted.dirs, state.deleted.set_aside), (301, 9));
 }
 
-/// The agent stops in the middle; the next one finishes.
+/// The agent stops in the middle, and the next one finishes.
 #[tokio::test]
 async fn interrupted_deletion_is_resumed_by_next_agent() {
     let temp = tempfile::tempdir().unwrap();
@@ -157,7 +157,7 @@ async fn interrupted_deletion_is_resumed_by_next_agent() {
     assert_eq!(count(temp.path()), 0);
 }
 
-/// Others go on, and the one in the way is tried again.
+/// Other entries are deleted, and the refused one is tried again.
 #[tokio::test]
 async fn refused_entry_is_reported_and_retried() {
     let test = "refused_entry_is_reported_and_retried";
@@ -200,7 +200,7 @@ async fn refused_entry_is_reported_and_retried() {
     assert_eq!(after.0, 0, "{:?}", after.1);
 }
 
-/// Where the trash is on another file system, the rename stays on that of the directory.
+/// If the trash is on another file system, the rename stays within the file system of the directory.
 #[tokio::test]
 async fn separate_filesystem_gets_own_trash() {
     let (temp, other) = (
@@ -223,7 +223,7 @@ async fn separate_filesystem_gets_own_trash() {
     assert_eq!(count(&other.path().join("allocs")), 1);
     assert_eq!(count(&other.path().join("allocs/.trash")), 0);
     drop(trash);
-    // The next agent looks there as well.
+    // The next agent also reads this trash.
     fill(&other.path().join("allocs/.trash/left"));
     let trash = Trash::with_threads(&temp.path().join("trash"), 1).unwrap();
     trash.add_sibling_root(&other.path().join("allocs"));

@@ -1,13 +1,14 @@
-//! Starts that are under way, and the job that each is made for.
+//! Starts in progress, and the job of each.
 //!
-//! Network policies and limits of a start are those of the job, and of the node's rules, as they were when it began. What changes
-//! meanwhile is seen here when the task runs; what changes while it runs is its allocation's affair, at once.
+//! Network policies and limits of a start are those of the job, and of the node's rules, at its beginning. A change
+//! during the start is detected here once the task runs. For a running task, its allocation handles a change at
+//! once.
 
 use std::sync::Arc;
 
 use muster_domain::alloc::DesiredAlloc;
 
-/// By the task's place in its group; one at most for each task.
+/// Pending starts by the task's position in its group; one at most for each task.
 #[derive(Debug, Default)]
 pub(crate) struct PendingStarts {
     under_way: Vec<(usize, PendingStart)>,
@@ -16,26 +17,26 @@ pub(crate) struct PendingStarts {
 #[derive(Debug)]
 enum PendingStart {
     Of(Arc<DesiredAlloc>),
-    /// The node's rules have changed since.
+    /// The node's rules have changed since the beginning of the start.
     Outdated,
 }
 
 impl PendingStarts {
-    /// A task is started, or looked for, as `desired` says.
+    /// Notes that a task is being started, or looked for, as `desired` requires.
     pub(super) fn begin(&mut self, task_at: usize, desired: Arc<DesiredAlloc>) {
         self.take(task_at);
         self.under_way.push((task_at, PendingStart::Of(desired)));
     }
 
-    /// The node's rules have changed.
+    /// Marks all starts as outdated, because the node's rules have changed.
     pub(super) fn outdate(&mut self) {
         for (_, start) in &mut self.under_way {
             *start = PendingStart::Outdated;
         }
     }
 
-    /// A task runs: whether it was started for another job than the one that is wanted now, or by other rules. A start is
-    /// asked for once.
+    /// Returns whether a running task was started for another job than the current one, or under other rules.
+    /// Removes the start, so each start is queried once.
     pub(super) fn is_outdated(&mut self, task_at: usize, desired: &DesiredAlloc) -> bool {
         match self.take(task_at) {
             Some(PendingStart::Of(begun)) => !begun.job.is_same(&desired.job),
@@ -49,7 +50,7 @@ impl PendingStarts {
         let at = starts.position(|(of, _)| *of == task_at)?;
         let (_, start) = self.under_way.swap_remove(at);
         if self.under_way.is_empty() {
-            // Allocations that run for long are many, and have none.
+            // Most allocations run for long and have no pending starts, so the memory is freed.
             self.under_way = Vec::new();
         }
         Some(start)
@@ -86,7 +87,7 @@ mod tests {
         assert!(!starts.is_outdated(1, &old));
     }
 
-    /// The job changed while the task ran: each later start is of that job from the beginning.
+    /// The job changes while the task runs. Each later start is of the new job from its beginning.
     #[test]
     fn job_change_before_start_does_not_outdate_it() {
         let (old, new) = (desired(1), desired(2));

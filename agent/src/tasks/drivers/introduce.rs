@@ -1,5 +1,5 @@
-//! The exchange between host and driver at the beginning of each life of a driver. The driver says who it is and what
-//! it can be told, and the host tells it that.
+//! The exchange between host and driver at the beginning of each life of a driver. The driver reports its identity
+//! and its configuration schema, and the host sends the configuration.
 
 use muster_driver::{ConfigFault, DriverError, PluginInfo, Schema, SchemaError, TaskDriver};
 use serde_json::Value;
@@ -12,31 +12,31 @@ const API_VERSION: &str = "v0.1.0";
 pub(crate) enum IntroduceError {
     #[error(transparent)]
     Driver(#[from] DriverError),
-    /// Its schema makes no sense.
+    /// The driver's schema is invalid.
     #[error(transparent)]
     Schema(#[from] SchemaError),
-    /// It speaks another version.
+    /// The driver uses another version.
     #[error(
         "driver {name} speaks versions {offered} of the drivers' interface, this agent speaks {API_VERSION}"
     )]
     ApiVersion {
         name: String,
-        /// The versions that it speaks.
+        /// The versions that the driver offers.
         offered: String,
     },
-    /// The configuration of the agent does not fit it.
+    /// The configuration in the agent does not fit the driver.
     #[error("its configuration is wrong: {}", listed(.0))]
     Config(Vec<ConfigFault>),
 }
 
-/// All of them in one line.
+/// Joins all faults in one line.
 pub(crate) fn listed(faults: &[ConfigFault]) -> String {
     let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
     faults.join("; ")
 }
 
-/// Asks `driver` who it is, and gives it its configuration: `config` is the block of the agent's,
-/// or null.
+/// Requests the identity of `driver`, and sends it its configuration. `config` is the block of the agent's
+/// configuration, or null.
 pub(crate) async fn introduce(
     driver: &dyn TaskDriver,
     config: &Value,

@@ -1,8 +1,8 @@
-//! The native driver's process: started by the agent, never ended with it.
+//! The native driver's process, which the agent starts and which outlives it.
 //!
-//! Its socket, its log and a record of its pid and start time are in `<data>/drivers`. A process that
-//! answers at the socket is taken over. One that dies is started again, with a pause that grows
-//! while it dies young; whoever waits for it recovers the tasks into it.
+//! Its socket, its log and a record of its pid and start time are in `<data>/drivers`. A process that answers at
+//! the socket is taken over. A process that dies is started again, with a pause that grows while it dies early. The
+//! waiting runners recover their tasks into it.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -29,10 +29,10 @@ use crate::tasks::process::ProcessId;
 /// The driver's name.
 pub(crate) const NAME: &str = "native";
 
-/// A log of this size is renamed before a driver is started, and one such is kept.
+/// Size at which a log is renamed before a driver is started. One renamed log is kept.
 const LOG_BYTES_MAX: u64 = 10 << 20;
 
-/// Variables of the agent that the driver gets; tasks get none of them.
+/// Variables of the agent that the driver inherits; tasks get none of them.
 const ENV_KEPT: [&str; 6] = [
     "PATH",
     "LANG",
@@ -42,7 +42,7 @@ const ENV_KEPT: [&str; 6] = [
     "RUST_BACKTRACE",
 ];
 
-/// Why the driver's process cannot be had at all.
+/// Why the driver's process cannot be used at all.
 #[derive(Debug, thiserror::Error)]
 pub enum DriverConfigError {
     /// A unix socket's path is short.
@@ -57,7 +57,7 @@ pub enum DriverConfigError {
     NoCommand,
 }
 
-/// How to start and find the process.
+/// The command and the paths of the process.
 #[derive(Clone, Debug)]
 pub(crate) struct NativeProcess {
     command: Vec<OsString>,
@@ -68,8 +68,8 @@ pub(crate) struct NativeProcess {
 }
 
 impl NativeProcess {
-    /// `command` gets the socket's path as its last argument, and `env` besides a few variables;
-    /// `config` is what the driver is told.
+    /// Returns the process of `command`, which gets the socket's path as its last argument. `env` is added to a few
+    /// variables; the driver receives `config`.
     pub(crate) fn new(
         command: Vec<OsString>,
         env: Vec<(OsString, OsString)>,
@@ -93,7 +93,7 @@ impl NativeProcess {
         Ok(this)
     }
 
-    /// Where it listens.
+    /// The path of its socket.
     pub(crate) fn socket(&self) -> PathBuf {
         socket(&self.dir)
     }
@@ -117,13 +117,13 @@ impl NativeProcess {
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)
-            // A signal to the agent's group, such as Ctrl-C, is none to the driver's.
+            // A signal to the agent's process group, such as Ctrl-C, must not reach the driver.
             .process_group(0)
             .spawn()?;
         if let Some(process) = child.id().and_then(ProcessId::of)
             && let Err(error) = process.store(&pid_record(&self.dir))
         {
-            // Nobody would find it, as on a full disk.
+            // Without a record, as on a full disk, no later agent would find the process.
             child.start_kill()?;
             return Err(error);
         }
@@ -141,18 +141,18 @@ impl NativeProcess {
     }
 }
 
-/// Where the driver of the data directory `dir` belongs to listens.
+/// The path of the driver's socket, where `dir` is its data directory.
 pub(crate) fn socket(dir: &Path) -> PathBuf {
     dir.join("native.sock")
 }
 
-/// Where its pid and start time are recorded.
+/// The path of the record of its pid and start time.
 pub(crate) fn pid_record(dir: &Path) -> PathBuf {
     dir.join("native.json")
 }
 
-/// Keeps the driver alive until the agent stops. `lives` counts its lives, 0 while it is away;
-/// `place` puts a process into its cgroup.
+/// Restarts the driver when it dies, until the agent stops. `lives` counts the lives of its process, 0 while it
+/// does not answer; `place` puts a process into its cgroup.
 pub(crate) async fn supervise(
     process: NativeProcess,
     client: Client,
@@ -196,9 +196,9 @@ pub(crate) async fn supervise(
 
 /// A driver process that answers.
 enum Driver {
-    /// This agent started it.
+    /// A process that this agent started.
     Child(Child),
-    /// An earlier agent started it.
+    /// A process that an earlier agent started.
     Adopted(Option<ProcessId>),
 }
 
@@ -219,8 +219,8 @@ impl Driver {
     }
 }
 
-/// A driver that answers and was told its configuration. One that refuses it is left alone: it may
-/// run tasks that an earlier configuration allowed.
+/// Returns a driver that answers and has accepted its configuration. A driver that refuses the configuration keeps
+/// running, because it may have tasks that an earlier configuration allowed.
 async fn introduced(
     process: &NativeProcess,
     client: &Client,
@@ -245,7 +245,7 @@ async fn begin(
         return Ok(Driver::Adopted(recorded));
     }
     if let Some(old) = recorded {
-        // It may be on its way up, or down.
+        // The process may be starting or stopping.
         if answers(client, stop).await {
             return Ok(Driver::Adopted(Some(old)));
         }
@@ -308,7 +308,7 @@ mod tests {
 
         assert_eq!(error.kind(), io::ErrorKind::IsADirectory, "{error}");
         let Ok(pid) = std::fs::read_to_string(pid_file) else {
-            // It was killed before it wrote anything.
+            // The process was killed before it wrote anything.
             return;
         };
         if let Some(child) = pid.trim().parse().ok().and_then(ProcessId::of) {

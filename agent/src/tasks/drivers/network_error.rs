@@ -7,26 +7,26 @@ use crate::limits::{DRIVER_NETWORK_BYTES_MAX, START_STOP_DEADLINE};
 /// Why a driver makes no network for an allocation.
 #[derive(Debug, thiserror::Error)]
 pub enum DriverNetworkError {
-    /// Two drivers want to.
+    /// Two drivers require it.
     #[error(
         "drivers `{one}` and `{other}` of the group both make the network of their tasks: put the tasks into groups of their own"
     )]
     TwoMakers { one: String, other: String },
-    /// A driver of the group cannot be asked what it can do.
+    /// A driver of the group did not report its capabilities.
     #[error("driver `{driver}` cannot be asked whether it makes networks: {reason}")]
     Ask {
         driver: String,
         /// The reason given by the driver.
         reason: String,
     },
-    /// It does not make one.
+    /// The driver failed to make a network.
     #[error("driver `{driver}` made no network for the allocation")]
     Create {
         driver: String,
         #[source]
         source: DriverError,
     },
-    /// It does not say whether it made one, and nobody needs it any more.
+    /// The driver does not report whether it made a network, which is no longer needed.
     #[error(
         "driver `{driver}` did not answer CreateNetwork within {START_STOP_DEADLINE:?} of the stop; it is asked again when the allocation is destroyed"
     )]
@@ -49,7 +49,7 @@ pub enum DriverNetworkError {
         /// Size of the description, in bytes.
         bytes: usize,
     },
-    /// It does not take one back.
+    /// The driver failed to destroy the network.
     #[error("driver `{driver}` does not take the allocation's network back; see the driver's log")]
     Destroy {
         driver: String,

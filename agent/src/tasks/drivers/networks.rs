@@ -1,9 +1,9 @@
-//! Network namespaces of allocations that a driver makes, where the driver must: a container that it starts first holds
-//! them, say. What is in them is made by [`crate::network::bridge`], as in every other one.
+//! Network namespaces of allocations that a driver makes, where the driver requires that. An example is a driver
+//! that first starts a container to hold them. [`crate::network::bridge`] configures them, like all others.
 //!
-//! That a driver is about to be asked is stored before it is asked, and what it made after it: so that the next agent
-//! can give the network back, whatever happened in between. It is given back when everything of the allocation has
-//! ended, and again before the allocation is destroyed, until the driver takes it.
+//! The pending request is stored before the driver receives it, and the result after it. So the next agent can
+//! release the network after a crash at any point. The network is released when all tasks of the allocation have
+//! ended. The release is repeated before the allocation is destroyed, until the driver succeeds.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -23,21 +23,21 @@ use crate::storage::store::Write;
 use crate::tasks::drivers::network_error::DriverNetworkError;
 use crate::tasks::drivers::network_record::{DriverNetwork, NetworkDescription};
 
-/// Networks that drivers made for the node's allocations: in the store too.
+/// Networks that drivers made for the node's allocations, which the store has, too.
 #[derive(Debug, Default)]
 pub(crate) struct DriverNetworks {
     known: Mutex<BTreeMap<AllocId, DriverNetwork>>,
 }
 
 impl DriverNetworks {
-    /// Begins with the networks that an earlier agent knew.
+    /// Takes the networks that an earlier agent stored.
     pub(crate) fn new(known: BTreeMap<AllocId, DriverNetwork>) -> Self {
         Self {
             known: Mutex::new(known),
         }
     }
 
-    /// Whether there is, or may be, one of the allocation.
+    /// Whether the allocation has, or may have, such a network.
     pub(crate) fn has(&self, alloc_id: AllocId) -> bool {
         self.locked().contains_key(&alloc_id)
     }
@@ -49,8 +49,8 @@ impl DriverNetworks {
         made.map(NetworkDescription::isolation)
     }
 
-    /// Has the driver of a group that must make its network make it; `None` if there is no such driver. The same
-    /// however often it is asked for. Once the allocation is `stopped`, the driver has little time to answer.
+    /// Returns the network of a group whose driver must make it, and requests it on the first call. `None` if there
+    /// is no such driver. Once the allocation is `stopped`, the driver has little time to answer.
     pub(crate) async fn ensure(
         &self,
         setup: NetworkSetup<'_>,
@@ -60,7 +60,7 @@ impl DriverNetworks {
         stopped: &CancellationToken,
     ) -> Result<Option<NetworkIsolation>, DriverNetworkError> {
         let alloc_id = desired.alloc_id;
-        // What went with a reboot, or with whatever held it, is made anew.
+        // A network that disappeared with a reboot or with its holder is made again.
         if let Some(made) = self
             .of(alloc_id)
             .filter(|made| Path::new(&made.path).exists())
@@ -92,7 +92,7 @@ impl DriverNetworks {
         Ok(Some(made.isolation()))
     }
 
-    /// Has the driver take back what it made for an allocation of which nothing runs. May be repeated.
+    /// Makes the driver destroy the network of an allocation that has no running task. May be repeated.
     pub(crate) async fn release(
         &self,
         setup: NetworkSetup<'_>,
@@ -109,8 +109,8 @@ impl DriverNetworks {
         };
         match setup.drivers.named(&driver) {
             Some(slot) => {
-                // The agent died while the driver was asked, or no longer waited for the answer: the driver names what
-                // there is when it is asked again.
+                // The agent died during the request, or stopped waiting for the answer. A repeated request returns
+                // the existing network.
                 let made = match made {
                     Some(made) => made,
                     None => {
@@ -135,7 +135,7 @@ impl DriverNetworks {
         }
         self.locked().remove(&alloc_id);
         let gone = vec![Write::DriverNetwork(alloc_id, None)];
-        // The store's thread tells the operator. A network that is given back twice is gone all the same.
+        // The store's thread reports the error to the operator. A second release of a network does no harm.
         drop(setup.store.submit(gone).await);
         Ok(())
     }
@@ -148,7 +148,7 @@ impl DriverNetworks {
     ) {
         self.locked().insert(alloc_id, network.clone());
         let write = Write::DriverNetwork(alloc_id, Some(Box::new(network.clone())));
-        // The store's thread tells the operator; this agent knows it.
+        // The store's thread reports the error to the operator; this agent has the record in memory.
         drop(setup.store.write(vec![write]).await);
     }
 
@@ -158,7 +158,7 @@ impl DriverNetworks {
     }
 }
 
-/// The driver among those of the group's tasks that must make their network.
+/// The driver among those of the group's tasks that must make the network.
 async fn maker<'a>(
     setup: NetworkSetup<'a>,
     group: &'a TaskGroup,

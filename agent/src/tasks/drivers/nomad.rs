@@ -1,7 +1,7 @@
 //! Nomad's drivers `exec` and `raw_exec`, which the native driver serves.
 //!
-//! A task of `exec` is contained, one of `raw_exec` is raw. The agent rewrites such a task when it learns of it; nothing
-//! behind that knows the names. A plugin of the name comes first.
+//! A task of `exec` is contained, a task of `raw_exec` is raw. The agent rewrites such a task when it receives the
+//! allocation; later code never sees these names. A plugin of the same name takes precedence.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -21,7 +21,7 @@ struct NomadDriver {
     name: &'static str,
     /// The level of isolation of its tasks.
     isolation: &'static str,
-    /// Fields of its `config` that say what the native driver does anyway, and those values.
+    /// Fields of its `config` whose given values match the native driver's fixed behaviour.
     implied: &'static [(&'static str, &'static [&'static str])],
 }
 
@@ -39,7 +39,7 @@ const RAW_EXEC: NomadDriver = NomadDriver {
     implied: &[],
 };
 
-/// Which of Nomad's drivers the native driver serves on this node.
+/// Nomad's drivers that the native driver serves on this node.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct NomadDrivers {
     served: Vec<NomadDriver>,
@@ -53,8 +53,8 @@ struct SharedVersion {
 }
 
 impl NomadDrivers {
-    /// Those that no driver of `drivers` has the name of, if the native driver is there.
-    /// `allow_raw`: the native driver takes raw tasks.
+    /// Returns Nomad's drivers whose names no driver of `drivers` has, if the native driver exists. `allow_raw`
+    /// means that the native driver takes raw tasks.
     pub(crate) fn beside(drivers: &Drivers, allow_raw: bool) -> Self {
         let is_free = |served: &NomadDriver| drivers.named(served.name).is_none();
         let has_native = drivers.named(native::NAME).is_some();
@@ -65,8 +65,8 @@ impl NomadDrivers {
         }
     }
 
-    /// `allocs` with their tasks of these drivers as tasks of the native driver. Each brings its job's version; those of
-    /// one version share it from here on.
+    /// Returns `allocs` with the tasks of these drivers rewritten for the native driver. Each allocation arrives
+    /// with its own copy of the job's version. Allocations of one version share one copy from here on.
     pub(crate) fn rewritten(&self, mut allocs: Vec<DesiredAlloc>) -> Vec<DesiredAlloc> {
         let mut versions: BTreeMap<(JobKey, LogIndex), SharedVersion> = BTreeMap::new();
         for alloc in &mut allocs {
@@ -108,7 +108,7 @@ impl NomadDrivers {
         self.served.iter().find(|served| served.name == driver)
     }
 
-    /// Adds these drivers to the `health` of the node's drivers. Each is as well as the native driver.
+    /// Adds these drivers to the `health` of the node's drivers. Each has the health of the native driver.
     pub(crate) fn add_health(&self, health: &mut DriverHealth) {
         let Some(native) = health.get(native::NAME).cloned() else {
             return;
@@ -133,8 +133,8 @@ impl NomadDrivers {
     }
 }
 
-/// The `config` of a task of `served`, as the native driver takes it. Fields that it does not have stay, and are refused
-/// by name when the task starts.
+/// Converts the `config` of a task of `served` for the native driver. Unknown fields stay, and the native driver
+/// refuses them by name when the task starts.
 fn native_config(served: &NomadDriver, config_json: &str) -> String {
     let Ok(Value::Object(mut fields)) = serde_json::from_str::<Value>(config_json) else {
         return config_json.to_owned();
@@ -196,7 +196,7 @@ mod tests {
             rewritten("raw_exec", &json!({"command": "a"})),
             native(json!({"command": "a", "isolation": "raw"}))
         );
-        // Left for the native driver to refuse by name.
+        // The field is left for the native driver, which refuses it by name.
         let host = json!({"command": "a", "pid_mode": "host"});
         assert_eq!(rewritten("exec", &host).1["pid_mode"], "host");
         let other = json!({"image": "redis"});
@@ -206,7 +206,7 @@ mod tests {
         );
     }
 
-    /// As they are in a message: each with a version of its own.
+    /// The allocations are as in a message: each with its own copy of the version.
     #[test]
     fn allocations_of_a_version_share_it() {
         let alloc = |at: u32, id: &str, driver: &str| {

@@ -1,10 +1,10 @@
-//! How long to wait before a driver that died is started again.
+//! The pause before a dead driver is started again.
 
 use std::time::Duration;
 
 use crate::limits::{DRIVER_PAUSE_MAX, DRIVER_PAUSE_MIN, DRIVER_SETTLED};
 
-/// Pauses that grow while a driver dies young or does not come up at all.
+/// Pauses that grow while a driver dies early or does not start at all.
 #[derive(Debug)]
 pub(super) struct RestartBackoff {
     next: Duration,
@@ -17,7 +17,8 @@ impl RestartBackoff {
         }
     }
 
-    /// The pause after a life that lasted `lived` from its first answer on; nothing if none came.
+    /// Returns the pause after a life that lasted `lived` from its first answer on; `lived` is zero without an
+    /// answer.
     pub(super) fn after(&mut self, lived: Duration) -> Duration {
         if lived > DRIVER_SETTLED {
             self.next = DRIVER_PAUSE_MIN;

@@ -1,9 +1,9 @@
 //! Drivers from a directory of plugins: executables that speak Nomad's plugin protocol.
 //!
-//! Each is started once and lives on when the agent ends: `<data>/drivers/<file name>.plugin.json` records its process
-//! and its socket, and the next agent takes it up from there. One that dies is started again, with a pause that grows
-//! while it dies young. The runners that wait for it recover their tasks into it. It runs in the drivers' cgroup, where
-//! its tasks stay unless it moves them: limits of such tasks are the driver's business.
+//! Each plugin is started once and survives the agent. `<data>/drivers/<file name>.plugin.json` records its process
+//! and its socket, and the next agent takes it over from there. A plugin that dies is started again, with a pause
+//! that grows while it dies early. The waiting runners recover their tasks into it. It runs in the drivers' cgroup,
+//! where its tasks stay unless it moves them. The driver is responsible for the limits of such tasks.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -44,21 +44,21 @@ const RECORD_SUFFIX: &str = ".plugin.json";
 pub struct PluginSettings {
     /// Arguments of its executable.
     pub args: Vec<String>,
-    /// Its own configuration; null is its default.
+    /// The driver's own configuration; null stands for its default.
     pub config: Value,
 }
 
-/// Why the drivers of a plugin directory cannot be had.
+/// Why the drivers of a plugin directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum PluginError {
-    /// It cannot be read.
+    /// The directory cannot be read.
     #[error("plugin_dir {}: cannot be read", dir.display())]
     Dir {
         dir: PathBuf,
         #[source]
         source: io::Error,
     },
-    /// A driver says what is wrong with its configuration.
+    /// A driver rejects its configuration.
     #[error(
         "plugin {plugin:?}: its configuration is wrong: {}",
         super::introduce::listed(faults)
@@ -69,12 +69,11 @@ pub enum PluginError {
         /// The faults, with `config` as the outermost name.
         faults: Vec<ConfigFault>,
     },
-    /// A block is about no driver.
+    /// A block names no existing driver.
     #[error("plugin {plugin:?}: the driver is unknown: use one of {known}")]
     Unknown {
         /// Name of the block.
         plugin: String,
-        /// Names that would have been right.
         known: String,
     },
 }
@@ -83,7 +82,7 @@ pub enum PluginError {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Record {
     process: ProcessId,
-    /// `None` until it said so.
+    /// `None` until the plugin has reported it.
     socket: Option<PathBuf>,
 }
 
@@ -99,13 +98,13 @@ impl Record {
     }
 }
 
-/// An executable, and how to run it.
+/// An executable with its settings.
 #[derive(Clone, Debug)]
 struct Plugin {
     launch: PluginCommand,
     client: Client,
     settings: PluginSettings,
-    /// Name of the block that the settings are from.
+    /// Name of the block with the settings.
     block: String,
     record: PathBuf,
 }
@@ -113,21 +112,21 @@ struct Plugin {
 /// A process that answers.
 #[derive(Debug)]
 enum PluginProcess {
-    /// This agent started it.
+    /// A process that this agent started.
     Child(Child),
-    /// An earlier agent started it.
+    /// A process that an earlier agent started.
     Adopted(ProcessId),
 }
 
 /// Puts a process into the drivers' cgroup.
 pub(crate) type CgroupPlacement = Arc<dyn Fn(u32) + Send + Sync>;
 
-/// The parts of the agent that supervising needs.
+/// The parts of the agent that supervision needs.
 #[derive(Clone)]
 pub(crate) struct SupervisorContext {
-    /// The facts about this node that drivers are told.
+    /// The facts about this node that drivers receive.
     pub(crate) host: Arc<HostInfo>,
-    /// Where records, logs and sockets are.
+    /// The directory of records, logs and sockets.
     pub(crate) dir: PathBuf,
     /// Puts a process into its cgroup.
     pub(crate) place: CgroupPlacement,
@@ -136,8 +135,8 @@ pub(crate) struct SupervisorContext {
     pub(crate) stop: CancellationToken,
 }
 
-/// Starts or takes up every plugin of `plugin_dir`, adds its driver, and supervises it from then on.
-/// One that cannot be started is tried again and again; its driver is unhealthy meanwhile.
+/// Starts or takes over every plugin of `plugin_dir`, adds its driver, and supervises it from then on. A plugin
+/// that cannot be started is tried again and again; its driver is unhealthy meanwhile.
 pub(crate) async fn start_all(
     plugin_dir: &Path,
     settings: &BTreeMap<String, PluginSettings>,
@@ -154,7 +153,8 @@ pub(crate) async fn start_all(
     }
     let first = programs.into_iter().map(|program| async {
         let plugin = Plugin::new(program, settings, &around.dir).of_host(&around.host);
-        // Before it is started: its first words say what became of its configuration.
+        // The log is followed before the start, because its first lines show the result of the plugin's
+        // configuration.
         let log = FollowLog::new(&plugin.launch.log());
         let life = plugin.begin(around).await;
         (plugin, log, life)
@@ -182,7 +182,7 @@ pub(crate) async fn start_all(
     Ok(clients)
 }
 
-/// Checks that every block is about a driver that there is.
+/// Checks that every block names an existing driver.
 pub(crate) fn check_names(
     settings: &BTreeMap<String, PluginSettings>,
     plugin_dir: Option<&Path>,
@@ -195,7 +195,7 @@ pub(crate) fn check_names(
         .flat_map(|program| [file_name(&program), presumed_name(&program)])
         .collect();
     for name in settings.keys() {
-        // What is said about the native driver may stay in a file of a node that runs without it.
+        // A block for the native driver may stay in the configuration of a node that runs without it.
         let known = drivers.named(name).is_some() || name == super::native::NAME;
         if !known && !files.contains(name) {
             return Err(PluginError::Unknown {
@@ -221,7 +221,7 @@ fn presumed_name(program: &Path) -> String {
         .map_or_else(|| name.clone(), str::to_owned)
 }
 
-/// The agent's own variables, less those that are about itself: drivers of Nomad expect them.
+/// Returns the agent's own variables without those about the agent itself, because Nomad's drivers expect them.
 fn environment() -> Vec<(OsString, OsString)> {
     std::env::vars_os()
         .filter(|(name, _)| !name.to_string_lossy().starts_with("MUSTER_"))
@@ -257,7 +257,7 @@ impl Plugin {
         self
     }
 
-    /// Takes up the process that is recorded, or starts one.
+    /// Takes over the recorded process, or starts a new one.
     async fn begin(&self, around: &SupervisorContext) -> Result<PluginProcess, String> {
         if let Some(record) = Record::load(&self.record) {
             if record.process.is_alive() {
@@ -301,7 +301,7 @@ impl Plugin {
         });
         let store = |record: &Option<Record>| match record {
             Some(record) => record.store(&self.record).map_err(|error| chain(&error)),
-            // It has ended already, which the handshake says.
+            // The process has ended already, and the handshake reports that.
             None => Ok(()),
         };
         // An agent that dies before it knows the socket leaves a process that the next one can end.
@@ -326,8 +326,8 @@ impl Plugin {
         }
     }
 
-    /// Returns what the first life says of itself, with its driver's name. Only a wrong configuration is an error,
-    /// because an operator is there to mend it.
+    /// Introduces the first life of the plugin, and returns it with its driver's name. Only a wrong configuration
+    /// is an error, because an operator is present to correct it.
     async fn first_words(
         &mut self,
         life: Result<PluginProcess, String>,
@@ -375,7 +375,7 @@ impl Plugin {
         }
     }
 
-    /// Ends a process that is of no use.
+    /// Ends an unusable process.
     async fn end(&self, life: Option<PluginProcess>) {
         let ended = async {
             match life {
@@ -395,7 +395,7 @@ impl Plugin {
         self.forget();
     }
 
-    /// Removes what a process that ended left behind.
+    /// Removes the files of an ended process.
     fn forget(&self) {
         if let Some(record) = Record::load(&self.record) {
             remove_socket(record.socket.as_deref());
@@ -404,10 +404,10 @@ impl Plugin {
     }
 }
 
-/// Time a plugin gets to end when it is told to, as long as Nomad gives.
+/// Time that a plugin has to end after a request. It is Nomad's time.
 const END_DEADLINE: Duration = Duration::from_secs(2);
 
-/// Only ever a socket: the path is the plugin's word.
+/// Removes the path only if it is a socket, because the plugin chose the path.
 fn remove_socket(socket: Option<&Path>) {
     let Some(socket) = socket else { return };
     let is_socket = |meta: fs::Metadata| meta.file_type().is_socket();
@@ -416,7 +416,8 @@ fn remove_socket(socket: Option<&Path>) {
     }
 }
 
-/// Keeps the plugin alive until the agent stops. `lives` counts its lives, 0 while it is away.
+/// Restarts the plugin when it dies, until the agent stops. `lives` counts the lives of its process, 0 while it
+/// does not answer.
 async fn supervise(
     plugin: Plugin,
     name: String,
@@ -468,7 +469,7 @@ async fn supervise(
 }
 
 impl Plugin {
-    /// A process that answers and knows its configuration. `first` was introduced already.
+    /// Returns a process that answers and has its configuration. `first` was introduced already.
     async fn answering(
         &self,
         first: Option<PluginProcess>,

@@ -1,4 +1,4 @@
-//! Brings the messages of drivers about their tasks to the history of the allocation.
+//! Passes the messages of drivers about their tasks to the history of the allocation.
 
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ pub(crate) async fn follow_events(
     }
 }
 
-/// An event of a start that is over, or of a task of somebody else, is nobody's.
+/// Delivers an event to the runner of its task. An event of an earlier start, or of a foreign task, is dropped.
 async fn deliver(driver: &str, event: TaskEvent, tasks: &LiveTasks) {
     let TaskEvent {
         task_id,

@@ -1,10 +1,10 @@
-//! The usage and network addresses of tasks, as their drivers tell them. Usage is for tasks that run where the agent
-//! sees nothing, in no cgroup of its own. Addresses are for tasks in a network of the driver's.
+//! The usage and network addresses of tasks, as reported by their drivers. Usage is for tasks in none of the
+//! agent's cgroups, which the agent cannot measure. Addresses are for tasks in a network of the driver's.
 //!
-//! A driver tells shares of a processor, each since what it told before. The shares are added up here, so that a reader
-//! finds time that only grows. Each addition is told as if it were used evenly until the driver speaks again. It comes
-//! late by [`DRIVER_USAGE_INTERVAL`], but not in leaps. The first message of a stream adds nothing, because its
-//! starting time is not known.
+//! A driver reports shares of a processor, each since its last report. The shares are summed here, so that a reader
+//! sees time that only grows. Each addition is spread evenly over the time until the next report. It is late by
+//! [`DRIVER_USAGE_INTERVAL`], but does not jump. The first message of a stream adds nothing, because its starting
+//! time is not known.
 //!
 //! Absent on purpose: usage of single processes, and MHz.
 
@@ -31,22 +31,22 @@ use crate::limits::{
 use crate::network::names::inside_port;
 use crate::tasks::live::{LiveTask, TaskInputSender};
 
-/// The usage that the driver of one task tells. A task whose driver is not asked keeps next to nothing here.
+/// The usage that the driver of one task reports. For a task whose driver is not asked, it takes little memory.
 #[derive(Debug, Default)]
 pub(crate) struct DriverUsage {
     history: Mutex<Option<Box<UsageHistory>>>,
-    /// Where it put the task, if that was on a network of its own.
+    /// The task's network, if its driver put it into a separate one.
     network: Mutex<Option<Box<TaskNetwork>>>,
 }
 
-/// Usage of a task as far as its driver tells it; what it does not tell is `None`.
+/// Usage of a task, as reported by its driver; missing values are `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ReportedUsage {
-    /// CPU time since this agent asks.
+    /// CPU time since this agent began to ask.
     pub(crate) cpu: Option<Duration>,
     pub(crate) throttled_periods: Option<u64>,
     pub(crate) throttled: Option<Duration>,
-    /// The memory that counts against the limit; where the driver tells none, the memory that is not cache.
+    /// The memory that counts against the limit. If the driver does not report it, the memory without cache.
     pub(crate) memory_bytes: Option<u64>,
     pub(crate) memory_peak_bytes: Option<u64>,
     pub(crate) memory_anon_bytes: Option<u64>,
@@ -58,24 +58,24 @@ pub(crate) struct ReportedUsage {
 /// The messages received so far.
 #[derive(Debug, Default)]
 struct UsageHistory {
-    /// Of all words before the newest.
+    /// The CPU time of all messages before the newest.
     cpu_before: Duration,
     /// The time that the newest message added.
     cpu_added: Duration,
-    /// The newest words, with no CPU time in them, and when they came.
+    /// The newest message without its CPU time, and its time of arrival.
     newest: Option<(ReportedUsage, Instant)>,
-    /// Whether the newest words have CPU time in them.
+    /// Whether the newest message has CPU time.
     has_cpu: bool,
-    /// The reason why the driver tells nothing.
+    /// The reason why the driver reports nothing.
     refusal: Option<Box<str>>,
 }
 
-/// Has the task's driver tell what the task uses, through any number of its deaths, for as long as the task is in none
-/// of the agent's cgroups.
-/// Of one that an earlier agent started, `inputs` hear where its driver put it, which may not be known any more.
+/// Subscribes to the driver's usage reports of a task that is in none of the agent's cgroups. It continues after
+/// any number of deaths of the driver. For a task that an earlier agent started, `inputs` receive the network that
+/// its driver chose, which may be unknown.
 pub(crate) async fn follow(live: &LiveTask, inputs: &TaskInputSender) -> Infallible {
     let mut pause = DRIVER_PAUSE_MIN;
-    // Of one that an earlier agent started, that one was told.
+    // The network of a task that an earlier agent started is known if that agent stored it.
     let mut is_placed = live.usage.network().is_some();
     loop {
         live.slot.ready().await;
@@ -99,7 +99,7 @@ pub(crate) async fn follow(live: &LiveTask, inputs: &TaskInputSender) -> Infalli
         if let Err(error) = listen(live).await {
             live.usage.refuse(&chain(&error));
         }
-        // One that ends its streams at once is not asked at once.
+        // A driver that ends its streams at once is asked again after a longer pause.
         if began.elapsed() >= DRIVER_USAGE_INTERVAL {
             pause = DRIVER_PAUSE_MIN;
         }
@@ -108,7 +108,7 @@ pub(crate) async fn follow(live: &LiveTask, inputs: &TaskInputSender) -> Infalli
     }
 }
 
-/// Listens until the driver ends or the task does.
+/// Receives messages until the driver or the task ends.
 async fn listen(live: &LiveTask) -> Result<(), TaskError> {
     let driver = &live.slot.driver;
     let asked = driver.task_stats(&live.record.task_id, DRIVER_USAGE_INTERVAL);
@@ -122,13 +122,13 @@ async fn listen(live: &LiveTask) -> Result<(), TaskError> {
     Ok(())
 }
 
-/// Whether the agent sees nothing of what the task uses, so that its driver has to tell.
+/// Whether the agent cannot measure the task, so that its driver has to report the usage.
 pub(crate) fn is_hidden(live: &LiveTask) -> bool {
     live.record.driver != native::NAME && !live.is_here()
 }
 
 impl DriverUsage {
-    /// Returns what the driver told last, or why that is not known.
+    /// Returns the driver's last report, or the reason for its absence.
     pub(crate) fn known(&self, driver: &str, now: Instant) -> Result<ReportedUsage, String> {
         let history = self.locked();
         let Some(history) = history.as_deref() else {
@@ -148,14 +148,14 @@ impl DriverUsage {
         })
     }
 
-    /// Where the driver put the task, if that was on a network of its own.
+    /// The task's network, if its driver put it into a separate one.
     pub(crate) fn network(&self) -> Option<TaskNetwork> {
         let network = self.network.lock();
         let network = network.unwrap_or_else(PoisonError::into_inner);
         network.as_deref().cloned()
     }
 
-    /// The driver has put the task there.
+    /// Notes the network into which the driver has put the task.
     pub(crate) fn reach(&self, network: Option<&NetworkOverride>) {
         let Some(network) = network.filter(|network| !network.addr.is_empty()) else {
             return;
@@ -164,7 +164,7 @@ impl DriverUsage {
         *known = Some(Box::new(reported_network(network)));
     }
 
-    /// The task has the network of its allocation, unless its driver put it elsewhere.
+    /// Notes that the task has the network of its allocation, unless its driver put it elsewhere.
     pub(crate) fn reach_if_nowhere(&self, address: IpAddr, ports: &[AllocatedPort]) {
         let inside = |port: &AllocatedPort| (port.label.clone(), inside_port(port.value, port.to));
         let mut known = self.network.lock().unwrap_or_else(PoisonError::into_inner);
@@ -181,7 +181,7 @@ impl DriverUsage {
         });
     }
 
-    /// The driver has told something: `first` since it was asked.
+    /// Adds a message of the driver; `first` marks the first one of a stream.
     fn take(&self, stats: &TaskStats, now: Instant, first: bool) {
         let mut history = self.locked();
         history.get_or_insert_default().take(stats, now, first);
@@ -196,7 +196,7 @@ impl DriverUsage {
     }
 
     fn locked(&self) -> MutexGuard<'_, Option<Box<UsageHistory>>> {
-        // A panic elsewhere leaves a whole word: each is written without one.
+        // A panic elsewhere leaves the history whole, because no write of it can panic.
         self.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -217,7 +217,7 @@ impl UsageHistory {
         self.refusal = None;
     }
 
-    /// Returns what is known at `now`; `None` if that is too old.
+    /// Returns the usage at `now`; `None` if the newest message is too old.
     fn at(&self, now: Instant) -> Option<ReportedUsage> {
         let (known, arrived) = self.newest.as_ref()?;
         let age = now.saturating_duration_since(*arrived);
@@ -233,7 +233,7 @@ impl UsageHistory {
     }
 }
 
-/// Returns as much of it as is kept. Invalid ports are left out.
+/// Returns the parts of the network that are kept. Invalid ports are left out.
 fn reported_network(network: &NetworkOverride) -> TaskNetwork {
     let NetworkOverride {
         port_map,
@@ -251,12 +251,12 @@ fn reported_network(network: &NetworkOverride) -> TaskNetwork {
     }
 }
 
-/// Returns `span` times `share`; zero if that is not a valid time.
+/// Returns `span` times `share`; zero if the product is not a valid time.
 fn used(span: Duration, share: f64) -> Duration {
     Duration::try_from_secs_f64(span.as_secs_f64() * share).unwrap_or_default()
 }
 
-/// The part of one core that the task used; `None` if the driver does not tell, or tells what cannot be.
+/// The part of one core that the task used; `None` if the driver reports none or an impossible value.
 fn share(cpu: &CpuUsage) -> Option<f64> {
     let measured = |field| cpu.measured.contains(&field);
     let percent = if measured(CpuField::Percent) {

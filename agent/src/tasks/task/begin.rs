@@ -46,11 +46,11 @@ use crate::tasks::task_ref::TaskRef;
 use muster_wire::rpc::LogStream;
 use tokio_util::sync::CancellationToken;
 
-/// Where a task writes whose output nobody takes.
+/// The output path of a task whose output is not collected.
 const NULL_DEVICE: &str = "/dev/null";
 
-/// Starts the task, or takes over the one that `take` finds. Answers with the running task and what an operator should
-/// know of it.
+/// Starts the task, or takes over the task of the handle `take`. Returns the running task and a note for the
+/// operator.
 pub(crate) async fn begin(
     context: &AgentContext,
     task: &TaskRef,
@@ -60,7 +60,7 @@ pub(crate) async fn begin(
 ) -> Result<(LiveTask, String), StartFailure> {
     let _start = context.storage.trash.start_of();
     if let Some(reason) = context.monitoring.conditions.reason(store::CONDITION) {
-        // The next agent would not know of this start.
+        // The next agent would have no record of this start.
         return Err(StartFailure::retryable(reason));
     }
     let room = context.monitoring.start_health.take();
@@ -101,8 +101,8 @@ async fn begin_isolated(
     let in_part = cgroup.kept_in_part(&task.task().resources.io);
     notes.extend(in_part.map(str::to_owned));
 
-    // Its runner has stored that this start is under way. An agent that dies before the handle is
-    // stored finds the process by its id, which follows from allocation, task and attempt.
+    // The runner has stored that this start is in progress. If the agent dies before the handle is stored, the next
+    // agent finds the process by its id. The id follows from allocation, task and attempt.
     if let Some(bpf) = context.bpf()
         && let Err(error) = bpf.watch(cgroup.id())
     {
@@ -162,7 +162,7 @@ async fn begin_isolated(
     }
 }
 
-/// Puts the task behind its policy. Answers with how far it gets without one, and what an operator should know.
+/// Attaches the task's policy. Returns the task's reach without a policy, and a note for the operator.
 async fn attach_task_policy(
     context: &AgentContext,
     task: &TaskRef,
@@ -176,7 +176,7 @@ async fn attach_task_policy(
     Ok((reach, note.map_err(StartFailure::fatal)?))
 }
 
-/// Where a driver that put the task on a network of its own says that it is reached, for the task's history.
+/// The address in the driver's own network for a task, as text for the task's history.
 fn reached_at(network: &NetworkOverride) -> Option<String> {
     let NetworkOverride {
         port_map,
@@ -222,7 +222,7 @@ async fn make_cgroup(
     }
     task.hold_cores(resources);
     let made = match create_cgroup(resources, session, task) {
-        // A process that an earlier start could not account for: nothing of ours may live there.
+        // An earlier start left this process behind. No process of the agent may be in this cgroup.
         Err(CreateTaskCgroupError::Occupied { .. }) => {
             empty(resources, task).await;
             create_cgroup(resources, session, task)
@@ -237,7 +237,7 @@ async fn make_cgroup(
         other => StartFailure::retryable(chain(&other)),
     })?;
     let asked = &task.task().resources;
-    // What a job asks for by name is kept, or the task does not run.
+    // A limit that the job names is enforced, or the task does not run.
     let unlimited = cgroup.unenforced().find(|limit| match limit.controller {
         Controller::Memory | Controller::Pids => resources.strict_limits,
         Controller::Cpu => asked.cpu_hard_limit,
@@ -264,7 +264,7 @@ fn create_cgroup(
     })
 }
 
-/// Kills what is in the cgroup of a task that should have no process.
+/// Kills the processes in the cgroup of a task that should have none.
 async fn empty(resources: &ResourceContext, task: &TaskRef) {
     let alloc = task.alloc_id().to_string();
     if let Ok(cgroup) = TaskCgroup::open(&resources.tree, &alloc, task.name()) {
@@ -340,7 +340,7 @@ async fn start(
                 boot_id: context.boot_id.clone(),
                 left_at: Some(now()),
             };
-            // The driver may make the task yet: it is asked to destroy it with the allocation.
+            // The driver may still make the task, so it is asked to destroy it with the allocation.
             let error = std::io::Error::other(reason.clone());
             gc::keep(&context.storage, task.alloc_id(), leftover, &error).await;
             Err(StartFailure::retryable(reason))
@@ -349,7 +349,7 @@ async fn start(
     match asked {
         Ok(started) => Ok((started, streams)),
         Err(failure) => {
-            // Nobody writes any more once the cgroup is empty.
+            // No process writes any more once the cgroup is empty.
             kill(cgroup).await;
             streams.close(&context.ring).await;
             Err(failure)
@@ -357,7 +357,7 @@ async fn start(
     }
 }
 
-/// Why nothing is to be taken of what the task writes, if that is so: its job or its driver says so.
+/// The reason why a task's output is not collected, if its job or its driver excludes it.
 async fn untaken(slot: &DriverSlot, task: &TaskRef) -> Result<Option<String>, StartFailure> {
     let name = task.name();
     if task.task().logs.is_disabled() {
@@ -375,7 +375,7 @@ async fn untaken(slot: &DriverSlot, task: &TaskRef) -> Result<Option<String>, St
     }))
 }
 
-/// Writes what the job was dispatched with, if the task wants it.
+/// Writes the payload of the job's dispatch, if the task wants it.
 async fn write_payload(
     task: &TaskRef,
     dirs: &AllocDirs,
@@ -428,7 +428,7 @@ async fn with_driver(
         Ok(started) => return Ok(started),
         Err(error) => error,
     };
-    // It may have been started, or half of it: a container that was made and did not start.
+    // The task may have been started, or only partly: a container may exist that did not start.
     let driver = &task.task().driver;
     if let Err(error) = gc::destroy_task(slot, driver, &task_id).await {
         let leftover = Leftover {
@@ -450,7 +450,7 @@ async fn with_driver(
     }
 }
 
-/// Why a driver cannot have a task whose group has `mode`.
+/// The error for a driver that cannot have a task whose group has `mode`.
 fn no_such_network(mode: NetworkMode) -> String {
     let what = match mode {
         NetworkMode::None => "keep tasks from every network, as their group's mode `none` says",
@@ -533,7 +533,7 @@ fn task_config(
 }
 
 /// Returns the DNS settings of the group's tasks, for drivers that write them into a root of their own. The native
-/// driver is given the file ([`names`]).
+/// driver receives the file ([`names`]).
 fn dns(task: &Task, group: &TaskGroup, env: &TaskEnv) -> Option<Dns> {
     if task.driver == native::NAME {
         return None;
@@ -544,8 +544,8 @@ fn dns(task: &Task, group: &TaskGroup, env: &TaskEnv) -> Option<Dns> {
     ))
 }
 
-/// The task's block with its references resolved. A tree of actions stays as it is: what stands there is for
-/// shells, and a client that wants a node's value finds it in the environment.
+/// Resolves the references in the task's block. A tree of actions stays as it is, because its references are for
+/// shells. A client that wants a node's value finds it in the environment.
 fn interpolated(env: &TaskEnv, mut config: serde_json::Value) -> serde_json::Value {
     let tree = config.get_mut(ACTIONS).map(serde_json::Value::take);
     let mut config = env.interpolate_config(config);
@@ -555,7 +555,7 @@ fn interpolated(env: &TaskEnv, mut config: serde_json::Value) -> serde_json::Val
     config
 }
 
-/// The network of a group that is to have none or its own. Every other one has the host's.
+/// Returns the network of a group that has its own network or none. All other groups use the host's.
 fn network(group: &TaskGroup, own: Option<&AllocNetwork>) -> Option<NetworkIsolation> {
     if let Some(own) = own {
         return Some(own.isolation());
@@ -567,8 +567,8 @@ fn network(group: &TaskGroup, own: Option<&AllocNetwork>) -> Option<NetworkIsola
     })
 }
 
-/// The files of names that a task with a network of its own sees in place of the host's: in a root made of the
-/// host's directories. A root that the job names has its own, and other drivers make theirs.
+/// Returns the name files that a task with its own network sees in place of the host's, in a root made of the
+/// host's directories. A root that the job names has its own files, and other drivers make theirs.
 fn names(
     task: &Task,
     config: &serde_json::Value,
@@ -631,8 +631,8 @@ fn task_resources(task: &TaskRef, address: &str, node: &NodeResources) -> TaskRe
     }
 }
 
-/// Returns the part of the node's processors that `mhz` are, and the quota in each period if the task is limited to it.
-/// The task's group is known later.
+/// Returns the part of the node's processors for `mhz`, and the quota in each period if the task is limited to it.
+/// The task's cgroup is set later.
 fn cpu_part(mhz: u32, is_limit: bool, node: &NodeResources) -> LinuxResources {
     let period = u64::from(node.cores.max(1)) * u64::from(PERIOD_US);
     let total = node.total.cpu_mhz.max(1);

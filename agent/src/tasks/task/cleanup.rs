@@ -1,4 +1,4 @@
-//! Removal of what a task that ended has left.
+//! Removal of the remains of an ended task.
 
 use crate::bpf::Bpf;
 use crate::context::AgentContext;
@@ -14,7 +14,7 @@ use crate::tasks::task::streams::remove_fifos;
 use crate::tasks::task_ref::TaskRef;
 use muster_domain::error_chain::chain;
 
-/// Removes what may be left of a start that is known to have ended.
+/// Removes the remains of a start that is known to have ended.
 pub(crate) async fn clean_up_ended(
     context: &AgentContext,
     task: &TaskRef,
@@ -31,7 +31,7 @@ pub(crate) async fn clean_up_ended(
     clean_up(context, task, slot, record, cgroup.as_ref()).await;
 }
 
-/// Removes a cgroup of which nothing else is known.
+/// Removes a cgroup without any other record.
 pub(crate) async fn clean_up_stray(bpf: Option<&Bpf>, cgroup: &TaskCgroup) {
     kill(cgroup).await;
     forget_counters(bpf, cgroup.id());

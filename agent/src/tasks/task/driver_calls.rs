@@ -1,4 +1,4 @@
-//! Questions to the driver of a task, and values that pass between it and the agent.
+//! Requests to the driver of a task, and values that pass between it and the agent.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,8 +41,8 @@ pub(crate) async fn decoded(
     })
 }
 
-/// Returns how the task's driver isolates file systems. The native driver is given the host's paths, and shows them
-/// where the level that the task asks for has them. A driver whose tasks cannot run here has no isolation.
+/// Returns how the task's driver isolates file systems. The native driver receives the host's paths, and maps them
+/// according to the isolation level of the task. A driver whose tasks cannot run here has no isolation.
 pub(crate) async fn fs_isolation(
     slot: &DriverSlot,
     task: &TaskRef,
@@ -57,7 +57,7 @@ pub(crate) async fn fs_isolation(
     }
 }
 
-/// Whether the task finds its directories by the host's paths. What the native driver does is in the task's `config`.
+/// Whether the task finds its directories by the host's paths. For the native driver, the task's `config` decides.
 pub(crate) fn sees_host(
     task: &TaskRef,
     isolation: FsIsolation,
@@ -69,7 +69,7 @@ pub(crate) fn sees_host(
     isolation == FsIsolation::None
 }
 
-/// Opens the way to the task's directories.
+/// Grants users the passage to the task's directories.
 pub(crate) async fn let_users_pass(data: &DataDir, task: &TaskRef) -> Result<(), StartFailure> {
     let (data, alloc_id) = (data.clone(), task.alloc_id());
     let opened = tokio::task::spawn_blocking(move || data.let_users_pass(alloc_id)).await;
@@ -77,14 +77,14 @@ pub(crate) async fn let_users_pass(data: &DataDir, task: &TaskRef) -> Result<(),
     opened.map_err(|error| StartFailure::retryable(chain(&error)))
 }
 
-/// Returns the driver's name for a start, which is the same for every caller.
+/// Returns the driver's id of a start, which is the same for every caller.
 pub(crate) fn task_id(task: &TaskRef, attempt: u32) -> String {
     format!("{}/{}/{attempt:08x}", task.alloc_id(), task.name())
 }
 
-/// A handle as it is stored.
+/// Encodes a handle for the store.
 pub(crate) fn encoded(handle: &TaskHandle) -> Vec<u8> {
-    // An empty one is refused when it is read, and the driver asked for its tasks.
+    // The reader refuses an empty handle, and then lists the driver's tasks.
     handle.encode().unwrap_or_default()
 }
 

@@ -1,8 +1,8 @@
-//! The end of a task: learns how it ended, and removes everything of that start.
+//! The end of a task: determines how it ended, and removes all remains of that start.
 //!
-//! The driver that was its parent knows how it ended; if that died, the eBPF exit ledger does. If neither watched,
-//! nobody knows, and the report says so. The known end is stored before anything is removed, so that an agent that dies
-//! in between reports the same.
+//! The driver that was its parent has the exit status. If the driver died, the eBPF exit ledger has it. If neither
+//! observed the end, the status is unknown, and the report says so. A known end is stored before anything is
+//! removed, so that an agent that dies in between reports the same.
 
 use std::time::Instant;
 
@@ -27,17 +27,17 @@ use crate::tasks::task::driver_calls::RETRY_PAUSE;
 use crate::tasks::task::record::store_record;
 use crate::tasks::task_ref::TaskRef;
 
-/// The parties that know that the task runs.
+/// The parties that were notified that the task runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum StartKnowledge {
-    /// Nobody yet: whether it runs is for the driver to say, and then this is what an operator should know of it.
+    /// Neither yet: the driver must first confirm that the task runs. The messages are then sent to the operator.
     No(Vec<String>),
-    /// Its runner; the driver has to recover it.
+    /// The runner; the driver has to recover the task.
     ToRunner,
     ToRunnerAndDriver,
 }
 
-/// Waits for the end of a task, cleans up, and tells its runner.
+/// Waits for the end of a task, cleans up, and reports to its runner.
 pub(super) async fn end(
     context: &AgentContext,
     task: &TaskRef,
@@ -105,7 +105,7 @@ pub(super) async fn end(
     inputs.send(TaskInput::Exited { exit, detail, end }).await;
 }
 
-/// A task runs elsewhere, and its driver cannot take it back.
+/// A task that runs elsewhere, and that its driver cannot recover.
 #[derive(Debug)]
 struct UnreachableTask {
     reason: String,
@@ -128,7 +128,7 @@ async fn wait(
                     if let StartKnowledge::No(messages) =
                         std::mem::replace(&mut known, StartKnowledge::ToRunner)
                     {
-                        // A task without a process of ours, or one that has just ended.
+                        // The task has no process of the agent, or has just ended.
                         let (elsewhere, _) = remote::handle(&live.slot, &live.handle()).await;
                         if let Some(handle) = elsewhere {
                             inputs.send(TaskInput::RunsElsewhere { handle }).await;
@@ -147,7 +147,7 @@ async fn wait(
                     | RecoverTaskError::InvalidHandle { .. }),
                 ) => {
                     if remote::is_remote(&live.slot).await {
-                        // Started anew it would run twice.
+                        // A new start would run the task twice.
                         let reason = remote::not_taken(&chain(&error));
                         return Err(UnreachableTask { reason });
                     }
@@ -178,7 +178,7 @@ async fn wait(
                 tracing::debug!(task_id = live.record.task_id, %error, "waiting for a task was interrupted");
                 known = StartKnowledge::ToRunner;
                 if asked.elapsed() > DRIVER_SETTLED {
-                    // Not a driver that answers each call with an error.
+                    // The pause grows only for a driver that answers each call with an error.
                     pause = RETRY_PAUSE;
                 }
                 tokio::time::sleep(pause).await;
@@ -214,7 +214,7 @@ async fn from_ledger(bpf: Option<&Bpf>, live: &LiveTask) -> ObservedExit {
 
 async fn exit_in_ledger(bpf: Option<&Bpf>, live: &LiveTask) -> Exit {
     if let Some(cgroup) = &live.cgroup {
-        // Children that outlived the main process; with it the driver would have ended them.
+        // The children outlived the main process. If the driver had seen its end, the driver would have ended them.
         kill(cgroup).await;
     }
     let unknown = Exit {
@@ -253,18 +253,17 @@ fn from_wait_status(status: i32) -> Exit {
 
 /// The part of memory in the end of a task.
 struct MemoryOutcome {
-    /// The end, as memory has it.
+    /// The exit, with its out-of-memory flag corrected.
     exit: Exit,
     /// Details of the end, as text.
     detail: String,
-    /// It ended for want of memory.
+    /// The details of an out-of-memory end.
     oom: Option<Oom>,
-    /// The most that it used.
     peak_bytes: Option<u64>,
 }
 
-/// Adds what is known of memory: the cgroup's own count decides, and the eBPF programs name the
-/// process. Where the cgroup can no longer be read, the programs decide too.
+/// Adds facts about memory. The cgroup's own count decides, and the eBPF programs name the process. If the cgroup
+/// is no longer readable, the programs decide, too.
 fn with_memory(bpf: Option<&Bpf>, task: &TaskRef, live: &LiveTask, exit: Exit) -> MemoryOutcome {
     let count = live
         .cgroup
@@ -362,7 +361,7 @@ mod tests {
                 ..Exit::default()
             }
         );
-        // With a core dump.
+        // The status includes a core dump.
         assert_eq!(
             from_wait_status(0x8b),
             Exit {

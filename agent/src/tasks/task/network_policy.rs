@@ -1,4 +1,4 @@
-//! Puts tasks behind their network policies.
+//! Attaches network policies to tasks.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -21,12 +21,12 @@ use crate::tasks::task::driver_calls::{decoded, learned, ready};
 use crate::tasks::task::start_failure::StartFailure;
 use crate::tasks::task_ref::TaskRef;
 
-/// Puts the task with the cgroup `cgroup_id` behind its policy. `reach` says how far the task gets without one. Answers
-/// with what an operator should know.
+/// Attaches the policy to the task with the cgroup `cgroup_id`. `reach` is the task's reach without a policy.
+/// Returns a note for the operator.
 ///
 /// # Errors
 ///
-/// The reason why it has no policy and must not start: what the job or the node asks for cannot be enforced.
+/// The reason why the task has no policy and must not start: the policy of the job or the node cannot be enforced.
 pub(crate) fn attach_policy(
     context: &AgentContext,
     task: &TaskRef,
@@ -42,7 +42,7 @@ pub(crate) fn attach_policy(
     Ok(None)
 }
 
-/// The same with these programs and rules of the node.
+/// Attaches the policy with these programs and rules of the node.
 fn attach_policy_with(
     bpf: &Bpf,
     task: &TaskRef,
@@ -67,9 +67,9 @@ fn attach_policy_with(
         let inside = inside.map(|port| inside_port(port.value, port.to));
         TaskPorts {
             inside: inside.collect(),
-            // Ports of mode `bridge` are open where they are published, and the programs know those.
+            // Ports of mode `bridge` are open where they are published, and the programs have those.
             of_node: if is_bridged { BTreeSet::new() } else { of_node },
-            // Every port of a CNI address is reached, as with Nomad: such a network may need no published port.
+            // Every port of a CNI address is reachable, as in Nomad. Such a network may need no published port.
             behind_host_veth: is_bridged,
         }
     } else {
@@ -83,8 +83,8 @@ fn attach_policy_with(
     attached.map_err(|error| chain(&error))
 }
 
-/// Puts the tasks that earlier agents recorded, and whose cgroups are `alive`, into maps that know none of them, before
-/// the programs judge by those: behind their policies, and registered.
+/// Registers recorded tasks whose cgroups are `alive` in fresh maps, and attaches their policies. The caller does
+/// this before the programs judge packets by these maps.
 pub(crate) fn attach_recorded_policy(
     bpf: &Bpf,
     loaded: &StoreContents,
@@ -93,8 +93,8 @@ pub(crate) fn attach_recorded_policy(
     alive: &BTreeSet<u64>,
 ) {
     let running = loaded.tasks.iter().filter(|(_, record)| {
-        // The number of a group that is there is no earlier boot's, but for the rarest chance, which the task's
-        // own agent mends.
+        // An existing cgroup with that number is almost never another one from an earlier boot. In that rare case,
+        // the runner of the task corrects the policy.
         record.ended.is_none() && alive.contains(&record.cgroup_id)
     });
     for ((alloc_id, name), record) in running {
@@ -113,13 +113,13 @@ pub(crate) fn attach_recorded_policy(
         let attached = attach_policy_with(bpf, &task, rules, data, record.cgroup_id);
         let watched = bpf.watch_running(record.cgroup_id);
         if let Err(reason) = attached.and(watched.map_err(|error| chain(&error))) {
-            // The runner that finds the task tries again, and has its history tell.
+            // The runner that finds the task tries again, and reports to its history.
             tracing::error!(%alloc_id, task = name, reason, "a running task is not in the fresh eBPF maps yet");
         }
     }
 }
 
-/// Decides about a task on a node without eBPF programs; `reason` says why there are none.
+/// Decides about a task on a node without eBPF programs; `reason` is the cause of their absence.
 fn without_policy(
     network: &NetworkContext,
     task: &TaskRef,
@@ -159,11 +159,11 @@ fn without_policy(
     }
 }
 
-/// How far a task that is to start would get without a policy. Asked only where no programs could hold it.
+/// The reach that a task would have without a policy. The driver is asked only where no programs could enforce one.
 ///
 /// # Errors
 ///
-/// The driver cannot be asked, or takes no such configuration.
+/// The driver cannot be asked, or does not accept such a configuration.
 pub(super) async fn reach(
     bpf: Option<&Bpf>,
     slot: &DriverSlot,
@@ -180,7 +180,7 @@ pub(super) async fn reach(
     driver_reach(slot, config).await
 }
 
-/// The same of one that runs, whose driver was given `config`.
+/// The reach of a running task, whose driver received `config`.
 pub(super) async fn reach_of_running(
     bpf: Option<&Bpf>,
     slot: &DriverSlot,
@@ -196,7 +196,7 @@ pub(super) async fn reach_of_running(
 async fn driver_reach(slot: &DriverSlot, config: TaskConfig) -> Result<TaskReach, StartFailure> {
     match slot.driver.task_reach(config).await {
         Ok(reach) => Ok(reach),
-        // It may give a task more than its group says.
+        // The driver may give a task more network than its group specifies.
         Err(DriverError::Unsupported { .. }) => Ok(TaskReach::Network),
         Err(error) => Err(match error.retry() {
             Retry::Later => StartFailure::retryable(chain(&error)),
@@ -205,11 +205,12 @@ async fn driver_reach(slot: &DriverSlot, config: TaskConfig) -> Result<TaskReach
     }
 }
 
-/// Whether a policy that the task is asked to have would hold it: the programs judge what is in the agent's cgroups.
+/// Checks that a requested policy of the task can be enforced. The programs judge only packets of the agent's
+/// cgroups.
 ///
 /// # Errors
 ///
-/// Its driver puts it elsewhere, or cannot be asked.
+/// The driver puts the task elsewhere, or cannot be asked.
 pub(super) async fn check_holds(
     network: &NetworkContext,
     bpf: Option<&Bpf>,
@@ -230,7 +231,7 @@ fn unenforced_message(task: &TaskRef) -> String {
     )
 }
 
-/// Whether job, node or cluster ask for anything.
+/// Whether job, node or cluster have a policy.
 fn has_policy(group: &TaskGroup, task: &TaskRef, node: &NodePolicy) -> bool {
     let group = group.network.as_ref().and_then(|it| it.policy.as_ref());
     let policies = [
@@ -246,7 +247,7 @@ fn has_policy(group: &TaskGroup, task: &TaskRef, node: &NodePolicy) -> bool {
         .any(|policy| *policy != nothing)
 }
 
-/// Puts a task that runs behind what its job and its node ask for now, and says what does not hold.
+/// Attaches the current policy of job and node to a running task, and returns why a policy cannot be enforced.
 pub(crate) fn attach_live_policy(
     context: &AgentContext,
     task: &TaskRef,
@@ -259,7 +260,8 @@ pub(crate) fn attach_live_policy(
     reattach_policy(context, task, live.record.cgroup_id, live.reach)
 }
 
-/// The same for an agent that finds a task. What cannot be loaded leaves the policy that it has, and is what this says.
+/// Attaches the policy to a recovered task. If the policy cannot be loaded, the task keeps its old one, and the
+/// reason is returned.
 pub(super) fn reattach_policy(
     context: &AgentContext,
     task: &TaskRef,

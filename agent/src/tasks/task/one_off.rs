@@ -1,7 +1,7 @@
-//! How the work of a one-off task ended, put together from all that know a part of it.
+//! The end of a one-off task's work, assembled from all sources.
 //!
-//! The driver knows the actions, the eBPF programs and the cgroup count what was used, and the former name the victim
-//! of an out-of-memory kill. What nobody knows stays empty.
+//! The driver has the actions. The eBPF programs and the cgroup have the usage, and the programs name the victim of
+//! an out-of-memory kill. Unknown parts stay empty.
 
 use muster_agent_core::task::end_of;
 use muster_domain::alloc::Exit;
@@ -13,33 +13,33 @@ use crate::bpf::{Bpf, OomRecord, TaskCounters};
 use crate::resources::cgroup::{OomCount, TaskCgroup};
 use crate::tasks::task_ref::TaskRef;
 
-/// Why a task failed whose driver died with the rest of its actions.
+/// The failure reason of a task whose driver died with its remaining actions.
 const DRIVER_DIED: &str =
     "the driver was started again while the task ran, and its end was not seen";
 
-/// The mark of a process that was out of memory, in a failure reason. The text is Diego's.
+/// The text in a failure reason that marks a process as out of memory. It is Diego's text.
 const OUT_OF_MEMORY: &str = " (out of memory)";
 
-/// How a task was seen to end.
+/// The observed end of a task.
 #[derive(Debug)]
 pub(super) struct ObservedExit {
     pub(super) exit: Exit,
-    /// From its driver, if it had actions.
+    /// The end of the actions, from the driver of a task that has some.
     pub(super) actions: Option<Box<ActionsEnd>>,
-    /// Its driver saw the end.
+    /// Whether its driver saw the end.
     pub(super) by_driver: bool,
-    /// Why its driver stopped it without being asked to, if it did.
+    /// The reason for which its driver stopped it without a request, if it did.
     pub(super) stopped: Option<String>,
 }
 
 impl TaskRef {
-    /// Whether it runs at most once, and its end is reported.
+    /// Whether the task runs at most once, and its end is reported.
     pub(crate) fn is_one_off(&self) -> bool {
         self.desired.job.spec.is_one_off()
     }
 }
 
-/// The end of a task that was seen to end so. `exit` knows of memory what `seen` does not.
+/// Returns the end of a task from the observation `seen`. `exit` has the out-of-memory facts that `seen` lacks.
 pub(super) fn end(
     seen: ObservedExit,
     exit: Exit,
@@ -50,7 +50,7 @@ pub(super) fn end(
     let end = match seen.actions {
         Some(actions) => of_actions(*actions, exit),
         None if seen.by_driver => end_of(exit, &exit.message(""), at),
-        // The ledger saw the process that actions run beside, which says nothing of them.
+        // The ledger saw the process that runs next to the actions, which proves nothing about them.
         None => WorkEnd::failure(DRIVER_DIED, at),
     };
     WorkEnd {
@@ -71,8 +71,8 @@ fn of_actions(actions: ActionsEnd, exit: Exit) -> WorkEnd {
         result_note,
     } = actions;
     let failed = !exit.success();
-    // A driver sees no kill in a cgroup of version 1; its words are added where it would have said them. A tree may
-    // succeed although a process of it was killed, as under `try`: a success has no reason.
+    // A driver sees no kill in a cgroup of version 1, so the driver's text is added here. A tree may succeed
+    // although a process of it was killed, as under `try`: a success has no reason.
     let is_oom_missing = exit.oom_killed && exited && !failure_reason.contains(OUT_OF_MEMORY);
     let failure_reason = match (failed, is_oom_missing) {
         (false, _) => String::new(),
@@ -101,8 +101,8 @@ pub(super) fn oom(count: Option<OomCount>, record: Option<&OomRecord>, asked_byt
     }
 }
 
-/// Returns the usage of a task, as far as the eBPF programs and its cgroup counted. For CPU time the programs' count is
-/// the finer.
+/// Returns the usage of a task, as counted by the eBPF programs and its cgroup. For CPU time, the programs' count
+/// is more exact.
 pub(super) fn usage(
     bpf: Option<&Bpf>,
     cgroup: Option<&TaskCgroup>,
@@ -253,7 +253,7 @@ mod tests {
         assert_eq!(end.exit, Some(exit));
     }
 
-    /// An exit of zero in the ledger is that of the process beside the actions.
+    /// An exit of zero in the ledger is that of the process next to the actions.
     #[test]
     fn end_unseen_by_driver_is_failure() {
         let end = ended(ObservedExit {

@@ -6,7 +6,7 @@ use crate::resources::cgroup::TaskCgroup;
 use crate::storage::store::{Store, TaskRecord, Write};
 use crate::tasks::task_ref::TaskRef;
 
-/// Writes the record on the group too, where it outlives the store and the driver.
+/// Writes the record on the cgroup too, where it survives a loss of the store or the driver.
 pub(crate) fn note_record(cgroup: &TaskCgroup, record: &TaskRecord) {
     let noted = codec::encode(record)
         .map_err(std::io::Error::other)
@@ -23,6 +23,7 @@ pub(crate) async fn store_record(store: &Store, task: &TaskRef, record: &TaskRec
         task.name().to_owned(),
         Box::new(record.clone()),
     );
-    // The store's thread tells the operator. The task goes on: it is found by its cgroup.
+    // The store's thread reports the error to the operator. The task goes on, and the next agent finds it by its
+    // cgroup.
     drop(store.write(vec![write]).await);
 }

@@ -33,9 +33,9 @@ use crate::tasks::task_ref::TaskRef;
 
 /// The result of a search.
 pub(super) enum RecoveredTask {
-    /// Something to be ended or watched, and what an operator should know of it.
+    /// A task to be ended or watched, and messages for the operator.
     Live(Box<LiveTask>, Vec<String>),
-    /// No process, and what that means.
+    /// No process, and the input for the runner that follows from that.
     Nothing(TaskInput),
 }
 
@@ -56,7 +56,7 @@ pub(super) async fn recover(
         return unrecorded_task(context, task, slot, attempt, unrecorded).await;
     };
     if let Some(Ended { exit, detail, end }) = record.ended.clone() {
-        // It was known to have ended, but perhaps not everything of it was removed.
+        // The task was known to have ended, but it may have remains.
         clean_up_ended(context, task, &slot, &record).await;
         return RecoveredTask::Nothing(TaskInput::Exited { exit, detail, end });
     }
@@ -75,8 +75,7 @@ pub(super) async fn recover(
     }
 }
 
-/// Looks for a task of which nothing is recorded: the agent died between the start and the record,
-/// or the store was lost.
+/// Looks for a task without a record. The agent died between the start and the record, or the store was lost.
 async fn unrecorded_task(
     context: &AgentContext,
     task: &TaskRef,
@@ -88,7 +87,7 @@ async fn unrecorded_task(
     let this_start = task_id(task, attempt);
     let mine = |handle: &TaskHandle| match unrecorded {
         MissingRecordMeaning::NeverStarted => handle.config.id == this_start,
-        // How often it was started is not known any more.
+        // The number of its starts is unknown.
         MissingRecordMeaning::Ended
         | MissingRecordMeaning::StoreLost
         | MissingRecordMeaning::Untraced
@@ -99,7 +98,7 @@ async fn unrecorded_task(
     let Ok(cgroup) = TaskCgroup::open(&context.resources.tree, &alloc, task.name()) else {
         return RecoveredTask::Nothing(missing(unrecorded));
     };
-    // One that was adopted is noted as this start, whatever it was when it began.
+    // An adopted task is noted as this start, whichever start it was at its beginning.
     let noted =
         noted_handle(&cgroup).filter(|(noted_as, handle)| *noted_as == attempt || mine(handle));
     let found = match noted {
@@ -108,7 +107,7 @@ async fn unrecorded_task(
         None => list_tasks(&slot).await.into_iter().find(mine),
     };
     let Some(handle) = found else {
-        // A process without a handle cannot be waited for: it is ended.
+        // A process without a handle cannot be waited for, so it is ended.
         clean_up_stray(context.bpf(), &cgroup).await;
         return RecoveredTask::Nothing(missing(unrecorded));
     };
@@ -126,7 +125,7 @@ async fn unrecorded_task(
     live(context, task, slot, record).await
 }
 
-/// The handle that is written on the group itself, and the start that it is noted as.
+/// The handle on the cgroup itself, and the attempt that it belongs to.
 fn noted_handle(cgroup: &TaskCgroup) -> Option<(u32, TaskHandle)> {
     let note = cgroup
         .note()
@@ -168,7 +167,7 @@ fn missing(unrecorded: MissingRecordMeaning) -> TaskInput {
     }
 }
 
-/// Returns the tasks that the driver runs. A driver that cannot say runs nothing that could be found.
+/// Returns the tasks that the driver runs. A driver that cannot list them has no recoverable tasks.
 async fn list_tasks(slot: &DriverSlot) -> Vec<TaskHandle> {
     loop {
         slot.ready().await;
@@ -185,7 +184,7 @@ async fn list_tasks(slot: &DriverSlot) -> Vec<TaskHandle> {
     }
 }
 
-/// The task with its cgroups and its output taken up again.
+/// Returns the task with its cgroups and its output recovered.
 async fn live(
     context: &AgentContext,
     task: &TaskRef,
@@ -194,7 +193,7 @@ async fn live(
 ) -> RecoveredTask {
     let alloc = task.alloc_id().to_string();
     let cgroup = match TaskCgroup::open(&context.resources.tree, &alloc, task.name()) {
-        // Another group of the same name would be another start of the task.
+        // Another cgroup of the same name would belong to another start of the task.
         Ok(cgroup) => Some(cgroup).filter(|cgroup| cgroup.id() == record.cgroup_id),
         Err(CreateTaskCgroupError::Gone { .. }) => None,
         Err(error) => {
@@ -217,7 +216,7 @@ async fn live(
     let_pass_again(&context.storage.data, task, &slot, &record).await;
     let streams = reopen_streams(context, task).await;
     let reach = reach(context.bpf(), &slot, &record).await;
-    // After a reboot the number may be another group's.
+    // After a reboot, the number may belong to another cgroup.
     let mut messages = Vec::new();
     if record.boot_id == context.boot_id {
         messages.extend(reattach_policy(context, task, record.cgroup_id, reach));
@@ -236,7 +235,8 @@ async fn live(
     RecoveredTask::Live(Box::new(live), messages)
 }
 
-/// Opens the way to the directories of a task that found them by the host's paths when an earlier version started it.
+/// Grants users the passage to the directories of a task that uses the host's paths and was started by an earlier
+/// version.
 async fn let_pass_again(data: &DataDir, task: &TaskRef, slot: &DriverSlot, record: &TaskRecord) {
     let Ok(isolation) = fs_isolation(slot, task).await else {
         return;
@@ -252,9 +252,9 @@ async fn let_pass_again(data: &DataDir, task: &TaskRef, slot: &DriverSlot, recor
     }
 }
 
-/// Returns how far a task that runs gets without a policy. Where its driver does not say, the worst is assumed.
+/// Returns the reach of a running task without a policy. If its driver does not report it, the worst is assumed.
 async fn reach(bpf: Option<&Bpf>, slot: &DriverSlot, record: &TaskRecord) -> TaskReach {
-    // On the heap: hardly any node has to ask.
+    // The future is boxed, because few nodes have to ask.
     let handle = TaskHandle::decode(&record.handle).unwrap_or_default();
     let asked = Box::pin(network_policy::reach_of_running(bpf, slot, handle.config)).await;
     asked.unwrap_or_else(|failure| {
@@ -267,7 +267,7 @@ async fn reach(bpf: Option<&Bpf>, slot: &DriverSlot, record: &TaskRecord) -> Tas
     })
 }
 
-/// Has eBPF count a task that it does not know, and says what an operator should know of that.
+/// Registers a task with eBPF if it is unknown there, and returns a note for the operator.
 fn watch_again(bpf: Option<&Bpf>, cgroup: Option<&TaskCgroup>) -> Option<String> {
     match bpf?.watch_running(cgroup?.id()) {
         Ok(false) => None,
@@ -281,8 +281,7 @@ fn watch_again(bpf: Option<&Bpf>, cgroup: Option<&TaskCgroup>) -> Option<String>
     }
 }
 
-/// Sets the limits of a task that runs again, in case they were changed meanwhile. Returns what an operator should know
-/// of that.
+/// Sets the limits of a recovered task, in case they were changed meanwhile. Returns a note for the operator.
 pub(super) fn repair_limits(
     resources: &ResourceContext,
     session: &SessionContext,
@@ -306,7 +305,7 @@ pub(super) fn repair_limits(
     Some(message)
 }
 
-/// Sets the limits of a running task whose job changed in place, and says what an operator should know of that.
+/// Sets the limits of a running task whose job changed in place. Returns a note for the operator.
 pub(crate) fn limit_again(
     resources: &ResourceContext,
     session: &SessionContext,
@@ -339,7 +338,7 @@ pub(crate) fn limit_again(
     Some(message)
 }
 
-/// Output first: a task whose FIFO is full stands still until somebody drains it.
+/// Reopens the output first, because a task with a full FIFO blocks until it is drained.
 async fn reopen_streams(context: &AgentContext, task: &TaskRef) -> Streams {
     let dirs = context.storage.data.alloc(task.alloc_id());
     if why_untaken(&dirs, task.name()).is_some() {

@@ -21,8 +21,8 @@ use crate::tasks::task::driver_calls::{decoded, ready};
 use crate::tasks::task::start_failure::{StartFailure, StartRetry};
 use crate::tasks::task_ref::TaskRef;
 
-/// Of a task of a driver of remote tasks the handle that may be given away, if it is small enough; and what an
-/// operator should know.
+/// Returns the handle of a remote task that other agents may use, if it is small enough, and a note for the
+/// operator. Tasks of other drivers have none.
 pub(super) async fn handle(
     slot: &DriverSlot,
     handle: &TaskHandle,
@@ -56,13 +56,13 @@ fn too_large(bytes: usize) -> String {
     )
 }
 
-/// Whether the driver says that its tasks run elsewhere.
+/// Whether the driver reports that its tasks run elsewhere.
 pub(super) async fn is_remote(slot: &DriverSlot) -> bool {
     let learned = slot.learned().await;
     learned.is_ok_and(|learned| learned.capabilities.remote_tasks)
 }
 
-/// Has the driver take charge of the task that `handle` finds, under the name in `config`.
+/// Makes the driver take over the task that `handle` finds, under the name in `config`.
 pub(super) async fn take_over(
     slot: &DriverSlot,
     mut config: TaskConfig,
@@ -82,7 +82,7 @@ pub(super) async fn take_over(
     }
 }
 
-/// Only of a task that is gone another one may be started.
+/// Converts the error. Only a task that is gone may be started anew.
 fn refused(error: &RecoverTaskError) -> StartFailure {
     let next = match error {
         RecoverTaskError::Gone { .. } => StartRetry::StartAnew,
@@ -105,17 +105,18 @@ pub(super) fn not_taken(reason: &str) -> String {
     format!("the task runs elsewhere and cannot be taken over: {reason}")
 }
 
-/// Has the driver manage a task no longer, and removes what is of it here. Never ends it: what the driver does not do
-/// is left, because a driver that does not answer manages nothing. Says what an operator should know.
+/// Makes the driver detach the task, and removes the task's remains on this node. It never ends the task. A detach
+/// that the driver fails to carry out is not repeated, because a driver that does not answer manages nothing.
+/// Returns a note for the operator.
 pub(super) async fn leave(context: &AgentContext, task: &TaskRef, live: &LiveTask) -> String {
     let (driver, id) = (&live.slot.driver, &live.record.task_id);
     let asked = driver.stop_task(id, Duration::ZERO, DETACH_SIGNAL).await;
     let note = match asked {
-        // A life of the driver in which nobody recovered the task does not manage it.
+        // A new life of the driver, into which the task is not recovered, does not manage it.
         Ok(()) | Err(TaskError::NotFound { .. } | TaskError::NotRunning { .. }) => String::new(),
         Err(error) => format!("the driver did not take DETACH: {}", chain(&error)),
     };
-    // For drivers that remember what they have left. Without force, which would end it.
+    // The call is for drivers that remember detached tasks. Without `force`, it does not end the task.
     match driver.destroy_task(id, false).await {
         Ok(()) | Err(TaskError::NotFound { .. }) => {}
         Err(error) => {
@@ -126,7 +127,7 @@ pub(super) async fn leave(context: &AgentContext, task: &TaskRef, live: &LiveTas
     note
 }
 
-/// Removes what is of a task here, which runs on.
+/// Removes the remains of a task on this node; the task itself runs on.
 pub(super) async fn let_go(context: &AgentContext, task: &TaskRef, live: &LiveTask) {
     if let Some(cgroup) = &live.cgroup {
         kill(cgroup).await;
@@ -144,7 +145,8 @@ pub(super) async fn let_go(context: &AgentContext, task: &TaskRef, live: &LiveTa
     }
 }
 
-/// Ends a task of an allocation that nobody knows. One that runs elsewhere may be another allocation's: it is left.
+/// Ends a task of an unknown allocation. A task that runs elsewhere may belong to another allocation, so it is only
+/// detached.
 pub(crate) async fn end_unknown(slot: &DriverSlot, task_id: &str) {
     let asked = if is_remote(slot).await {
         let driver = &slot.driver;

@@ -11,7 +11,7 @@ use crate::resources::cgroup::Limits;
 use crate::session::SessionContext;
 use crate::tasks::task_ref::TaskRef;
 
-/// Has `set` set the task's limits, with the cores it may run on. Nobody takes cores meanwhile.
+/// Calls `set` with the task's limits and the cores on which it may run. No other task can take cores meanwhile.
 pub(super) fn with_limits<T>(
     resources: &ResourceContext,
     session: &SessionContext,
@@ -35,7 +35,7 @@ pub(super) fn with_limits<T>(
         cpu_mhz: task.cpu_mhz(),
         cpu_cores_max: cpu_hard_limit.then(cores_max),
         memory_max_bytes: limit.map(Mb::bytes),
-        // A reservation is only of use below a limit that is higher.
+        // A reservation has an effect only below a higher limit.
         memory_low_bytes: memory_max.map(|_| memory.bytes()),
         memory_high_bytes: limit.and_then(|max| slow_from(memory, max)),
         pids_max: pids_max(task.task()),
@@ -49,7 +49,7 @@ pub(super) fn with_limits<T>(
     }
 }
 
-/// The field by which the task asks for a limit that its cgroup alone keeps.
+/// The field of a requested limit that only the task's cgroup can enforce.
 pub(super) fn kept_by_cgroup(task: &Task) -> Option<&'static str> {
     let TaskResources {
         cpu_hard_limit, io, ..
@@ -61,7 +61,7 @@ pub(super) fn kept_by_cgroup(task: &Task) -> Option<&'static str> {
     }
 }
 
-/// The error for `field` where nobody would keep it: the driver has no task in the agent's cgroup.
+/// The error for `field` if it cannot be enforced, because the driver has no task in the agent's cgroup.
 pub(super) fn unkept(field: &str, driver: &str) -> String {
     format!(
         "`{field}` is kept by the agent, and the driver `{driver}` does not put tasks into the agent's cgroups: say in \
@@ -69,7 +69,7 @@ pub(super) fn unkept(field: &str, driver: &str) -> String {
     )
 }
 
-/// So many MHz in cores of this node, as CPU is placed: the fastest core counts for all.
+/// Converts `mhz` to cores of this node, as CPU is placed: the fastest core counts for all.
 fn cores_of(mhz: u32, node: &NodeResources) -> f64 {
     let cores = f64::from(node.cores.max(1));
     let total = saturating::to_u32(node.total.cpu_mhz);
@@ -79,19 +79,19 @@ fn cores_of(mhz: u32, node: &NodeResources) -> f64 {
     (f64::from(mhz) * cores / f64::from(total)).min(cores)
 }
 
-/// Where a task that may have more than its reservation is slowed down: nine tenths of the way to its limit, and
-/// near it, because a task that is slowed for long stands still where a restart would help.
+/// The usage at which a task that may exceed its reservation is throttled. It is nine tenths of the way to the
+/// limit, and near the limit. A task that is throttled for long stalls where a restart would help.
 fn slow_from(memory: Mb, max: Mb) -> Option<u64> {
     let room = max.bytes().saturating_sub(memory.bytes());
     (room > 0).then(|| max.bytes() - (room / 10).min(MEMORY_SLOW_BYTES_MAX))
 }
 
-/// How many processes and threads a task may have: what its block says, within what any may. Where a driver does
-/// not put the task into the agent's cgroup, there is nobody whom that would limit.
+/// The number of processes and threads that a task may have: the value of its block, up to the bound for all tasks.
+/// It has no effect where a driver does not put the task into the agent's cgroup.
 fn pids_max(task: &Task) -> u64 {
     let config: serde_json::Value = serde_json::from_str(&task.config_json).unwrap_or_default();
     match config["pids_max"].as_u64() {
-        // The process that actions run beside is not theirs.
+        // The process next to the actions does not count as theirs.
         Some(asked) if asked > 0 => asked.saturating_add(1).min(TASK_PIDS_MAX),
         Some(_) | None => TASK_PIDS_MAX,
     }
@@ -122,7 +122,7 @@ mod tests {
         }
     }
 
-    /// Four cores of 2 500 MHz: 500 MHz are a fifth of one, and nobody has more than all four.
+    /// The node has four cores of 2 500 MHz: 500 MHz are a fifth of one core, and no task has more than all four.
     #[test]
     fn cpu_hard_limit_is_share_of_node_cores() {
         let mut node = NodeResources {

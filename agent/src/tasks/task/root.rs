@@ -1,4 +1,4 @@
-//! The root of a task whose driver changes into one: made before it starts, taken away when it has ended.
+//! The root of a task whose driver changes into one. It is made before the start, and removed after the end.
 
 use std::sync::Arc;
 
@@ -12,8 +12,7 @@ use crate::tasks::drivers::DriverSlot;
 use crate::tasks::task::start_failure::StartFailure;
 use crate::tasks::task_ref::TaskRef;
 
-/// Makes the root and tells the driver of it in place of the task's directory. Answers with what an operator should
-/// know.
+/// Makes the root and passes it to the driver in place of the task's directory. Returns a note for the operator.
 pub(super) async fn make(
     storage: &StorageContext,
     task: &TaskRef,
@@ -56,7 +55,7 @@ pub(super) async fn make(
     }))
 }
 
-/// Takes the root away, if the task has one.
+/// Removes the root, if the task has one.
 pub(super) async fn remove(data: &DataDir, task: &TaskRef) {
     let root = data.roots_of(task.alloc_id()).join(task.name());
     let removed = tokio::task::spawn_blocking(move || roots::remove(&root)).await;

@@ -1,7 +1,7 @@
 //! Starts of tasks that failed.
 
 /// A start that failed and was undone. Remains that its driver did not destroy are kept as a
-/// [`Leftover`](crate::storage::leftovers::Leftover). The log names remains that the kernel did not let go of.
+/// [`Leftover`](crate::storage::leftovers::Leftover). The log names remains that the kernel did not release.
 #[derive(Debug)]
 pub(crate) struct StartFailure {
     /// The reason, as text.
@@ -15,7 +15,7 @@ pub(crate) enum StartRetry {
     /// The same start may succeed later.
     Retry,
     GiveUp,
-    /// There is nothing to take over.
+    /// The task to take over is gone.
     StartAnew,
 }
 

@@ -36,15 +36,15 @@ pub(crate) fn stream_name(task: &str, stream: LogStream) -> String {
 }
 
 impl Streams {
-    /// Takes nothing of what the task writes. Whoever asks for its log is told `why`.
+    /// Marks the task's output as not collected. Readers of its log receive `why`.
     pub(crate) fn untaken(dirs: &AllocDirs, task: &str, why: &str) -> std::io::Result<Self> {
         remove_fifos(dirs, task);
         private::write(&untaken_note(dirs, task), why)?;
         Ok(Self::default())
     }
 
-    /// Makes the FIFOs, or takes those that are there with what waits in them, and drains them. `begins`: the task
-    /// is started for the first time.
+    /// Makes the FIFOs, or opens existing ones with the bytes in them, and drains them. `begins` means that the
+    /// task is started for the first time.
     pub(crate) async fn open(
         ring: &LogRing,
         dirs: &AllocDirs,
@@ -87,7 +87,7 @@ impl Streams {
         Ok(streams)
     }
 
-    /// Drains what waits, stops draining, and says how many bytes could not be saved.
+    /// Drains the remaining bytes, stops draining, and returns the number of bytes that could not be saved.
     pub(crate) async fn close(&self, ring: &LogRing) -> u64 {
         let mut left = 0;
         for id in &self.ids {
@@ -99,7 +99,7 @@ impl Streams {
         left
     }
 
-    /// Both streams together, so far.
+    /// Sums the counts of both streams so far.
     pub(crate) async fn stats(&self, ring: &LogRing) -> StreamStats {
         let mut sum = StreamStats::default();
         for id in &self.ids {
@@ -120,12 +120,13 @@ fn overflow(overflow: LogOverflow) -> OnFull {
     }
 }
 
-/// Why nothing is taken of what the task writes, if that is so.
+/// The reason why the task's output is not collected, if there is one.
 pub(crate) fn why_untaken(dirs: &AllocDirs, task: &str) -> Option<String> {
     std::fs::read_to_string(untaken_note(dirs, task)).ok()
 }
 
-/// The file that says why, beside the log files. It holds for a running task whatever its job or driver says since.
+/// The path of the file with that reason, in the directory of the log files. It holds for a running task, whatever
+/// its job or driver changes later.
 fn untaken_note(dirs: &AllocDirs, task: &str) -> PathBuf {
     dirs.logs.join(format!("{task}.untaken"))
 }

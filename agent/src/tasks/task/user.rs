@@ -12,7 +12,7 @@ use crate::tasks::task::driver_calls::learned;
 use crate::tasks::task::start_failure::StartFailure;
 use crate::tasks::task_ref::TaskRef;
 
-/// Gives the task a user and the directories that are its own, and tells its driver.
+/// Gives the task a user and directories that belong to it, and passes the user to its driver.
 pub(super) async fn give(
     storage: &StorageContext,
     users: &WorkloadUsers,
@@ -31,7 +31,7 @@ pub(super) async fn give(
     let number = users.take(alloc_id, task.name());
     let number = number.map_err(StartFailure::retryable)?;
     let write = Write::Users(alloc_id, users.of_alloc(alloc_id));
-    // The store's thread tells the operator. A task that runs is found with its user all the same.
+    // The store's thread reports the error to the operator. A running task is recovered with its user all the same.
     drop(storage.store.write(vec![write]).await);
 
     let data = storage.data.clone();
@@ -43,7 +43,7 @@ pub(super) async fn give(
     Ok(())
 }
 
-/// Takes the user of a running task for given, whatever the store says.
+/// Marks the user of a running task as taken, whatever the store contains.
 pub(super) async fn claim(
     store: &Store,
     users: &WorkloadUsers,
@@ -53,7 +53,7 @@ pub(super) async fn claim(
     if !task.task().user.is_empty() || record.driver == native::NAME {
         return;
     }
-    // A handle that cannot be read is told of by whoever needs it.
+    // The code that needs the handle reports an unreadable one.
     let Ok(handle) = TaskHandle::decode(&record.handle) else {
         return;
     };

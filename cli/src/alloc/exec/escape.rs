@@ -1,6 +1,6 @@
 //! The escape sequence that a user types to hang up.
 
-/// Looks for the escape character at the begin of a line.
+/// Detects the escape character at the beginning of a line.
 #[derive(Debug)]
 pub(super) struct EscapeFilter {
     character: Option<u8>,
@@ -18,14 +18,14 @@ enum EscapeState {
 /// The outcome of a piece of input.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct FilteredInput {
-    /// For the command.
+    /// Bytes for the command.
     pub(super) bytes: Vec<u8>,
-    /// The user wants to hang up.
+    /// Whether the user ends the session.
     pub(super) hangs_up: bool,
 }
 
 impl EscapeFilter {
-    /// With `character`; `None` looks for nothing.
+    /// Creates a filter for `character`; `None` detects nothing.
     pub(super) fn new(character: Option<u8>) -> Self {
         Self {
             character,
@@ -33,7 +33,7 @@ impl EscapeFilter {
         }
     }
 
-    /// Takes what was typed.
+    /// Processes typed input.
     pub(super) fn take(&mut self, typed: Vec<u8>) -> FilteredInput {
         let Some(character) = self.character else {
             return FilteredInput {

@@ -1,4 +1,4 @@
-//! The user's terminal while a command in a task has it.
+//! The user's terminal while a remote command uses it.
 
 use std::io::{self, stdin, stdout};
 
@@ -12,7 +12,7 @@ pub(super) struct RawMode {
 }
 
 impl RawMode {
-    /// Of standard input.
+    /// Sets the terminal of standard input to raw mode.
     pub(super) fn enter() -> io::Result<Self> {
         let before = rustix::termios::tcgetattr(stdin())?;
         let mut raw = before.clone();
@@ -24,7 +24,7 @@ impl RawMode {
 
 impl Drop for RawMode {
     fn drop(&mut self) {
-        // Whoever took the terminal away has no use for its state.
+        // If the terminal is gone, its state is irrelevant.
         rustix::termios::tcsetattr(stdin(), OptionalActions::Drain, &self.before).unwrap_or(());
     }
 }

@@ -1,4 +1,4 @@
-//! Differences as people see them.
+//! Differences in human-readable form.
 
 use expect_test::{Expect, expect};
 use muster_wire::api::diff::{annotate, annotate_updates, jobs};
@@ -31,7 +31,7 @@ fn check(old: Option<&Value>, new: &Value, verbose: bool, expected: Expect) {
     expected.assert_eq(&text(&diff, verbose));
 }
 
-/// The plan's word on instances replaces the usual consequence of a change.
+/// The plan's effect on instances overrides the usual effect of a change.
 #[test]
 fn in_place_update_is_annotated() {
     let mut new = job();

@@ -1,6 +1,6 @@
-//! `chroot_env` in the agent's file: host paths and the places at which they are shown in roots of tasks.
+//! `chroot_env` in the agent's file: host paths and their places in the roots of tasks.
 //!
-//! Nomad's files write it as a block whose keys are quoted paths, which the syntax of HCL has for values alone.
+//! Nomad's files write it as a block with quoted paths as keys. HCL allows such keys only in values.
 
 use muster_agent::ChrootEnv;
 use serde_json::Value;
@@ -11,7 +11,7 @@ use muster_jobspec::{JobFileFault, any, span};
 
 const NAME: &str = "chroot_env";
 
-/// `text` with the block written as the value that it is, every byte else in its place.
+/// Returns `text` with the block written as an attribute. All other bytes keep their places.
 pub(super) fn as_attribute(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for line in text.split_inclusive('\n') {
@@ -27,7 +27,7 @@ pub(super) fn as_attribute(text: &str) -> String {
     out
 }
 
-/// Where a blank stands between the name and the brace of the block, if the line begins one.
+/// The position of a blank between the name and the brace, if the line begins the block.
 fn block_in(line: &str) -> Option<usize> {
     let name = line.find(NAME)?;
     let (before, after) = (&line[..name], &line[name + NAME.len()..]);

@@ -32,7 +32,7 @@
 //! }
 //! ```
 //!
-//! Every fault in it is reported with its line and column, also those that only a driver can find.
+//! Every fault is reported with its line and column, including faults that only a driver can find.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -58,7 +58,7 @@ use muster_jobspec::free::{self, FieldSpans};
 use muster_jobspec::syntax::{Attribute, Block, Body, Structure};
 use muster_jobspec::{JobFileFault, ReadJobFileError, any, from_parser, span};
 
-/// Bytes of a configuration file; people write it, and a larger one is something else.
+/// The largest configuration file in bytes. People write these files by hand, so a larger file is a mistake.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// Attributes of the file, as faults list them.
@@ -67,7 +67,7 @@ const ATTRIBUTES: &str = "class, data_dir, datacenter, name, plugin_dir, pool, r
 /// Attributes of the block `client`, by Nomad's names.
 const CLIENT_ATTRIBUTES: &str = "allow_api_from_tasks, allow_host_from_bridge, allow_tasks_without_network_policy, bridge_network_subnet, chroot_env, cni_config_dir, cni_path, disk_enforcement, gc_disk_usage_threshold, gc_inode_usage_threshold, gc_interval, gc_max_allocs, gc_parallel_destroys, node_max_allocs, oom_score_adj; blocks: reserved, users";
 
-/// Directories of CNI plugins, with colons between them as in Nomad.
+/// Directories of CNI plugins, separated by colons as in Nomad.
 fn cni_path(name: &str, attribute: &Attribute) -> Result<Vec<PathBuf>, JobFileFault> {
     let text = text_of(name, attribute)?;
     let dirs: Vec<PathBuf> = text.split(':').map(PathBuf::from).collect();
@@ -128,7 +128,7 @@ pub(super) struct AgentFile {
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct PluginBlock {
     pub(super) settings: PluginSettings,
-    /// Where the block itself stands.
+    /// The place of the block.
     at: Range<usize>,
     places: FieldSpans,
 }
@@ -163,7 +163,7 @@ impl AgentFile {
         CliError::new(Exit::Usage, error.to_string())
     }
 
-    /// A driver's complaint about its configuration, with its places in the file.
+    /// Converts a driver's fault in its configuration to an error with places in the file.
     pub(super) fn plugin_error(&self, error: &PluginError) -> Option<CliError> {
         match error {
             PluginError::Config { plugin, faults } => self.config_faults(plugin, faults),
@@ -176,13 +176,13 @@ impl AgentFile {
         }
     }
 
-    /// The same, for faults that were found otherwise.
+    /// As [`Self::plugin_error`], for faults from another check.
     pub(super) fn config_faults(&self, plugin: &str, faults: &[ConfigFault]) -> Option<CliError> {
         let block = self.plugins.get(plugin)?;
         let placed = faults.iter().map(|fault| {
             let place = block.places.of(&fault.field);
             let message = format!("plugin {plugin:?}: {fault}");
-            // Without a `config` block there is only the one around it.
+            // Without a `config` block, the fault is placed at the enclosing block.
             let place = if place.is_empty() {
                 block.at.clone()
             } else {
@@ -229,8 +229,9 @@ impl AgentFile {
         Ok(())
     }
 
-    /// Reads `client` as in Nomad's files, as far as it is about collection, networks of allocations and roots of
-    /// tasks. It also reads the settings for disks of allocations and the resources kept from tasks.
+    /// Reads the `client` block of Nomad's files. It reads the settings for garbage collection, for networks of
+    /// allocations and for roots of tasks. It also reads the settings for disks of allocations and the resources kept
+    /// from tasks.
     fn client(
         &mut self,
         structure: &Structure,

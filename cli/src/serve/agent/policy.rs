@@ -1,6 +1,6 @@
-//! The block `policy` of an agent's configuration: what a node adds to every task's network policy.
+//! The block `policy` of an agent's configuration: the node's addition to every task's network policy.
 //!
-//! It is written as in a job file and read by the same rules; so is the file with what the cluster adds.
+//! It has the syntax and the rules of a job file. The file with the cluster's addition has the same form.
 
 use std::path::Path;
 
@@ -27,7 +27,7 @@ const FIELDS: [(&str, &str); 14] = [
     ("icmp_type", "ICMPType"),
     ("icmp_code", "ICMPCode"),
     ("log", "Log"),
-    // What is not a field of ours must not become one by being written as in JSON.
+    // A name in JSON spelling is not a field of the file and must not become one.
     ("Name", "name"),
     ("Rules", "rules"),
 ];
@@ -92,7 +92,7 @@ pub(super) fn read(
     })
 }
 
-/// The block as a job's JSON has it: blocks as objects, rules as a list with their names in them.
+/// Converts the block to a job's JSON: blocks to objects, rules to a list with their names inside.
 fn renamed(map: Map<String, Value>) -> Value {
     let mut json = Map::new();
     for (key, value) in map {

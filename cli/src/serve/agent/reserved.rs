@@ -1,4 +1,4 @@
-//! The block `reserved` of the agent's configuration: what is kept from tasks, under Nomad's names.
+//! The block `reserved` of the agent's configuration: resources kept from tasks, under Nomad's names.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use super::file::{number, text_of, wrong};
 use muster_jobspec::JobFileFault;
 use muster_jobspec::syntax::{Attribute, Block, Structure};
 
-/// Its attributes, as faults list them.
+/// Attributes of the block, as faults list them.
 const ATTRIBUTES: &str = "cores, cpu, disk, memory, reserved_ports";
 
 /// Largest amount of MHz or MiB that may be kept: more than any node has.
@@ -17,7 +17,7 @@ const AMOUNT_MAX: u64 = u32::MAX as u64;
 /// The highest core that may be named: more than any node has.
 const CORE_MAX: u16 = 8_191;
 
-/// Resources that are kept from tasks.
+/// Resources reserved from tasks.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Reserved {
     pub(super) amount: Amount,

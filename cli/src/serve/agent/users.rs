@@ -6,13 +6,13 @@ use super::file::number;
 use muster_jobspec::JobFileFault;
 use muster_jobspec::syntax::{Attribute, Block, Structure};
 
-/// Its attributes, as faults list them.
+/// Attributes of the block, as faults list them.
 const ATTRIBUTES: &str = "dynamic_user_max, dynamic_user_min";
 
 /// The highest user there is: one more means none.
 const USER_MAX: u64 = u32::MAX as u64 - 1;
 
-/// Nomad's numbers where the block does not say others.
+/// Nomad's defaults for the range of dynamic users.
 const DEFAULT_MIN: u32 = 80_000;
 const DEFAULT_MAX: u32 = 89_999;
 

@@ -1,4 +1,4 @@
-//! Where a server answers clients of Diego's BBS on their own wire, if it does.
+//! The address on which a server answers clients of Diego's BBS in their protocol, if enabled.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -23,11 +23,11 @@ pub struct BbsArgs {
 }
 
 impl BbsArgs {
-    /// The configuration; `None` if it is off.
+    /// The configuration; `None` if the address is off.
     ///
     /// # Errors
     ///
-    /// If the working directory is gone.
+    /// If the working directory was deleted.
     pub(super) fn config(&self) -> Result<Option<BbsConfig>, CliError> {
         let (Some(addr), Some(dir)) = (self.bbs, &self.bbs_tls_dir) else {
             return Ok(None);

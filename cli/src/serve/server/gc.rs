@@ -1,4 +1,4 @@
-//! When a server forgets what is over: Nomad's names and defaults.
+//! The garbage collection of a server: Nomad's names and defaults.
 
 use std::time::Duration;
 
@@ -6,8 +6,8 @@ use clap::Args;
 use muster_control::server::GcConfig;
 use muster_wire::api::duration;
 
-/// Intervals and thresholds of the garbage collection, such as `30s`, `5m` or `24h`. All servers should have the same: those of
-/// the leader decide what is forgotten, and those of the server that is asked what it says of an allocation.
+/// Intervals and thresholds of garbage collection, such as `30s`, `5m` or `24h`. All servers should have the same values:
+/// the leader's values decide which objects are deleted. A server's own values appear in its answers about allocations.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Garbage collection")]
 pub struct GcArgs {
@@ -42,7 +42,7 @@ pub struct GcArgs {
 }
 
 impl GcArgs {
-    /// As the server takes it.
+    /// The settings in the server's form.
     pub(super) fn config(&self) -> GcConfig {
         let Self {
             eval_gc_interval,
@@ -69,7 +69,7 @@ impl GcArgs {
     }
 }
 
-/// A round takes an entry for each rule, whether there is anything to free or not.
+/// Parses the interval of collections. Each collection writes one log entry per rule, even without objects to delete.
 fn interval(text: &str) -> Result<Duration, String> {
     let interval = duration::parse(text).map_err(|error| error.to_string())?;
     if interval < Duration::from_secs(1) {

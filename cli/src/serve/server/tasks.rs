@@ -1,4 +1,4 @@
-//! How a server keeps one-off tasks and tells of them. Times are Diego's unless given.
+//! A server's settings for keeping and reporting one-off tasks. Times are Diego's by default.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use muster_wire::api::duration;
 use super::super::absolute;
 use crate::exit::CliError;
 
-/// How one-off tasks are kept and told of; times such as `30s`, `5m` or `24h`.
+/// Times of one-off tasks, such as `30s`, `5m` or `24h`.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "One-off tasks")]
 pub struct TasksArgs {
@@ -71,7 +71,7 @@ impl TasksArgs {
     ///
     /// # Errors
     ///
-    /// If the working directory is gone.
+    /// If the working directory was deleted.
     pub(super) fn config(&self) -> Result<TasksConfig, CliError> {
         let file = |path: &Option<PathBuf>| {
             path.as_deref()

@@ -53,7 +53,7 @@ fn second_conflicting_plan_is_reevaluated() {
     let settled = merged.settle(Some(&response));
     cluster.broker.settle(&cluster.state, &settled, cluster.now);
 
-    // What fits is committed; the rest waits for another look, with progress made.
+    // The valid part is committed; the rest waits for another look, with progress made.
     assert_eq!(cluster.live("b").len(), 1);
     assert_eq!(
         settled
@@ -67,7 +67,7 @@ fn second_conflicting_plan_is_reevaluated() {
     assert_eq!(cluster.broker.blocked(), 1);
 }
 
-/// Where limits of native tasks change in place.
+/// Returns a node that changes limits of native tasks in place.
 fn able_node() -> NodeSpec {
     let able = limits_in_place("native");
     node("n1").cpu_mhz(1_000).attribute(&able, "1").build()
@@ -98,7 +98,7 @@ fn concurrent_updates_do_not_overcommit_node() {
         );
     }
     let outcomes = [(); 2].map(|()| cluster.schedule_next().unwrap());
-    // Each was alone when it was planned.
+    // Neither plan took the other into account.
     assert!(outcomes.iter().all(|outcome| {
         let groups = &outcome.plan.groups;
         groups.len() == 1 && groups[0].in_place && groups[0].left_behind.is_empty()
@@ -112,7 +112,7 @@ fn concurrent_updates_do_not_overcommit_node() {
     let versions = ["a", "b"].map(|name| cluster.live(name)[0].job.version);
     assert_eq!(versions, [1, 0]);
     assert_eq!((settled.done.len(), settled.retry.len()), (1, 1));
-    // The other waits for a place, and takes none that is not there.
+    // The other task waits for a place, and takes no room that is not there.
     cluster.settle();
     assert_eq!(cluster.broker.blocked(), 1);
     assert_eq!(cluster.live("b")[0].job.version, 0);
@@ -122,7 +122,7 @@ fn concurrent_updates_do_not_overcommit_node() {
     );
 }
 
-/// The same where the entry of the first is written before the second's comes: what is applied decides.
+/// The same test, but the entry of the first plan is written before the second is merged: the check at apply decides.
 #[test]
 fn late_plan_entry_does_not_overcommit_node() {
     let mut cluster = Cluster::new();

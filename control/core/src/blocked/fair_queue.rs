@@ -1,12 +1,12 @@
-//! Turns: whose evaluation is next among equally important ones that wait for room.
+//! Turns: the order of equally important evaluations that wait for room.
 //!
-//! Tasks of a domain queue behind each other, and domains take turns: with `now` the highest turn that was served, one
-//! that begins to wait gets the turn after `now`, or after the last one of its domain that waits. So ten thousand tasks
-//! of one domain delay a task of another by one task, and a domain that comes again and again gets no more than
-//! its share. A job that is no one-off task is a domain of its own.
+//! Tasks of one domain queue behind each other, and domains take turns. Let `now` be the highest turn that was served.
+//! A task that begins to wait gets the turn after `now`, or after the last waiting task of its domain. So ten thousand
+//! tasks of one domain delay a task of another domain by one task. A domain that submits again and again gets no more
+//! than its share. A job that is not a one-off task is a domain of its own.
 //!
-//! A turn is kept until its evaluation has ended, however often it is looked at. Memory of the leader only: the next
-//! one gives turns anew, by age.
+//! An evaluation keeps its turn until it has ended, however often it is looked at. Turns are memory of the leader only:
+//! the next leader assigns turns anew, by age.
 
 use std::collections::BTreeMap;
 
@@ -15,10 +15,10 @@ use muster_domain::id::EvalId;
 
 use crate::state::State;
 
-/// Turns of those that wait.
+/// The turns of waiting evaluations.
 #[derive(Debug, Default)]
 pub(super) struct FairQueue {
-    /// By priority; only of those that somebody waits in.
+    /// The bands by priority; only priorities with a waiting evaluation.
     levels: BTreeMap<u8, PriorityBand>,
     given: BTreeMap<EvalId, Ticket>,
 }
@@ -28,13 +28,13 @@ struct PriorityBand {
     /// The highest turn that was served.
     now: u64,
     waiting: usize,
-    /// Of those that wait.
+    /// The domains with a waiting evaluation.
     domains: BTreeMap<String, DomainQueue>,
 }
 
 #[derive(Debug, Default)]
 struct DomainQueue {
-    /// The last turn given.
+    /// The last turn assigned.
     last: u64,
     waiting: usize,
 }
@@ -47,7 +47,7 @@ struct Ticket {
 }
 
 impl FairQueue {
-    /// The turn of `eval`, the same one every time.
+    /// Returns the turn of `eval`; it is the same at every call.
     pub(super) fn give(&mut self, state: &State, eval: &Evaluation) -> u64 {
         if let Some(given) = self.given.get(&eval.id) {
             return given.turn;
@@ -73,7 +73,7 @@ impl FairQueue {
         turn
     }
 
-    /// An evaluation has ended; `served`: with what it waited for.
+    /// Handles the end of an evaluation; `served`: it got the room that it waited for.
     pub(super) fn end(&mut self, eval_id: &EvalId, served: bool) {
         let Some(given) = self.given.remove(eval_id) else {
             return;
@@ -99,7 +99,7 @@ impl FairQueue {
     }
 }
 
-/// Whose turn `eval` takes; `None`: its own.
+/// Returns the domain in whose turn `eval` waits; `None`: the evaluation has a domain of its own.
 fn domain_of(state: &State, eval: &Evaluation) -> Option<String> {
     let is_one_off = eval.job.is_one_off();
     let row = is_one_off.then(|| state.one_offs().get(&eval.job.job_id));
@@ -130,7 +130,7 @@ mod tests {
             }
         }
 
-        /// A task of `domain` begins to wait: its turn.
+        /// Makes a task of `domain` wait, and returns its turn.
         fn wait(&mut self, guid: &str, domain: &str) -> u64 {
             let tasks = vec![NewOneOff {
                 guid: guid.to_owned(),
@@ -168,13 +168,13 @@ mod tests {
         assert_eq!(fixture.wait("few-1", "few"), 3);
         assert_eq!(fixture.wait("few-2", "few"), 4);
         fixture.end("few-1", true);
-        // The same turn as long as it waits, and the end of its own queue for the next.
+        // A waiting task keeps its turn. The next task of the domain goes to the end of the domain's own queue.
         assert_eq!(fixture.wait("few-2", "few"), 4);
         assert_eq!(fixture.wait("few-3", "few"), 5);
         assert_eq!(fixture.wait("many-6", "many"), 6);
     }
 
-    /// One that comes again whenever it was served does not keep others from their turn.
+    /// A domain that submits again after each served task does not keep other domains from their turn.
     #[test]
     fn returning_domain_waits_for_its_turn() {
         let mut fixture = Fixture::new();

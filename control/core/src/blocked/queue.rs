@@ -1,8 +1,8 @@
-//! Those that wait for room, in order, and what is the least that helps them.
+//! Waiting evaluations in order, and the least room that helps each of them.
 //!
-//! A node whose room is too little for everybody is found out by the different needs there are, which are few, and not
-//! by a look at each that waits: with thousands of tasks alike in the queue of a full node every task that ends
-//! would cost as much as all that wait.
+//! A node with too little room for every evaluation is detected by the distinct needs, which are few. No look at each
+//! waiting evaluation is necessary. Otherwise, with thousands of similar tasks in the queue of a full node, every task
+//! that ends would cost a look at all of them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,12 +13,12 @@ use muster_domain::resources::Amount;
 
 use super::TurnKey;
 
-/// Those that wait.
+/// The waiting evaluations.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     waiting: BTreeMap<TurnKey, BlockedEval>,
     keys: BTreeMap<EvalId, TurnKey>,
-    /// How many need so much of a node at least.
+    /// The number of evaluations with each least need.
     needs: BTreeMap<NeedKey, usize>,
 }
 
@@ -28,7 +28,7 @@ type NeedKey = Option<[u64; 4]>;
 #[derive(Debug)]
 struct BlockedEval {
     eval: Arc<Evaluation>,
-    /// With less than this of a node it cannot be helped; `None`: only a look can tell.
+    /// A node with less room than this cannot help the evaluation; `None`: only a look can tell.
     need: Option<Amount>,
 }
 
@@ -53,7 +53,7 @@ fn amount(need: NeedKey) -> Option<Amount> {
     })
 }
 
-/// Whether `room` is too little. `None`: room is not what decides.
+/// Returns whether `room` is too little. `None`: the amount of room does not decide.
 fn is_too_little(room: Option<Amount>, need: Option<Amount>) -> bool {
     room.zip(need)
         .is_some_and(|(room, need)| need.exceeds(room).is_some())
@@ -92,7 +92,8 @@ impl Queue {
         self.waiting.into_values().map(|waiting| waiting.eval)
     }
 
-    /// From `next` on all for whom `room` may be enough, in order. `None`: room is not what decides.
+    /// Returns, in order from `next` on, all evaluations for which `room` may be enough. `None`: the amount of room
+    /// does not decide.
     pub(super) fn that_may_fit(
         &self,
         next: TurnKey,

@@ -106,7 +106,7 @@ fn eligibility_is_capacity() {
     assert_eq!(cluster.live("web").len(), 1);
 }
 
-/// Twenty tasks of one domain wait, then one of another: it goes second, and not last.
+/// Twenty tasks of one domain wait, then one of another domain: it is placed second, and not last.
 #[test]
 fn domains_that_wait_take_turns() {
     let mut cluster = Cluster::new();
@@ -135,7 +135,8 @@ fn desire(cluster: &mut Cluster, guid: &str, domain: &str) {
     cluster.apply(Entry::desire_one_offs(tasks, at));
 }
 
-/// Tasks of three sizes on a node that has room for the smallest: it is found behind the others, however often it is asked.
+/// Tasks of three sizes wait for a node with room for the smallest: it is found behind the others, however often the
+/// node is offered.
 #[test]
 fn smaller_blocked_eval_is_found_behind_larger() {
     let mut cluster = Cluster::new();
@@ -161,7 +162,7 @@ fn smaller_blocked_eval_is_found_behind_larger() {
     assert_eq!(placed(&cluster), ["large", "small"]);
 }
 
-/// On a full node a task takes the place of less important work, if that is allowed.
+/// On a full node a task evicts less important work, if that is allowed.
 #[test]
 fn preemption_setting_decides_unblocking_on_full_node() {
     for allowed in [false, true] {
@@ -193,7 +194,7 @@ fn preemption_setting_decides_unblocking_on_full_node() {
     }
 }
 
-/// The tasks that have a node, by name.
+/// Returns the tasks that have a node, by name.
 fn placed(cluster: &Cluster) -> Vec<&str> {
     let rows = cluster.state.one_offs().iter();
     let placed = rows.filter(|row| row.alloc_id.is_some());
@@ -214,7 +215,7 @@ fn queue(count: usize) -> (Cluster, Vec<Arc<Evaluation>>) {
     (cluster, evals)
 }
 
-/// A node for two wakes two of five; what they leave goes to the next ones.
+/// A node with room for two wakes two of five; the room that they leave goes to the next ones.
 #[test]
 fn capacity_unblocks_only_as_many_as_fit() {
     let (mut cluster, evals) = queue(5);
@@ -232,7 +233,7 @@ fn capacity_unblocks_only_as_many_as_fit() {
     assert_eq!(first, all[..2]);
     blocked.release(&first[0]);
     assert_eq!(ids(blocked.go_on(state)), []);
-    // Neither took any of it.
+    // Neither evaluation took any of the room.
     blocked.release(&first[1]);
     let second = ids(blocked.go_on(state));
     assert_eq!(second, all[2..4]);
@@ -245,7 +246,7 @@ fn capacity_unblocks_only_as_many_as_fit() {
     assert!(blocked.is_empty());
 }
 
-/// While two are being looked at, the node gets more room: only what is not spoken for is offered.
+/// While two evaluations are processed, the node gets more room: only room that is not pending for them is offered.
 #[test]
 fn added_capacity_excludes_reserved_part() {
     let (mut cluster, evals) = queue(4);
@@ -265,7 +266,7 @@ fn added_capacity_excludes_reserved_part() {
     assert_eq!(one[0].id, evals[2].id);
 }
 
-/// However small the steps in which room comes, all that fits is placed, the oldest first.
+/// However the room is divided over time, all evaluations that fit are placed, the oldest first.
 #[test]
 fn long_blocked_queue_is_served_in_order() {
     let (mut cluster, _) = queue(50);
@@ -277,7 +278,7 @@ fn long_blocked_queue_is_served_in_order() {
     let before = cluster.state.applied().0;
     cluster.settle();
     assert_eq!(placed(&cluster), (0..10).collect::<Vec<_>>());
-    // Ten plans and their updates, not fifty looks.
+    // There are ten plans and their updates, not fifty evaluations.
     assert!(cluster.state.applied().0 - before < 30);
     let done = cluster.live("job-3")[0].id;
     cluster.stop("job-3");

@@ -185,7 +185,7 @@ fn progress_buys_new_attempts() {
     assert_eq!(cluster.broker.ready(), 1);
 }
 
-/// Everything in a broker follows from the state.
+/// All data of a broker follow from the state.
 #[test]
 fn a_new_leader_finds_all_work_again() {
     let mut cluster = with_jobs(&[("a", 50), ("b", 70)]);
@@ -195,7 +195,7 @@ fn a_new_leader_finds_all_work_again() {
 
     broker.lead(&cluster.state, cluster.now);
 
-    // Room may have come free before it led, so blocked ones are looked at once more.
+    // Room may have come free before this server was leader, so blocked evaluations are processed once more.
     let mut found = Vec::new();
     while let Some(delivery) = broker.dequeue(cluster.now) {
         found.push(job_of(&cluster, delivery));

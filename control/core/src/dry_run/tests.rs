@@ -1,4 +1,4 @@
-//! Dry runs, held against what really happens.
+//! Dry runs, compared with the effects of real registrations.
 
 use muster_domain::fixture::{job, node};
 use muster_domain::job::{JobSpec, Periodic};

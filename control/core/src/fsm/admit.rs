@@ -1,7 +1,7 @@
 //! The part of a plan that still holds against the newest state.
 //!
-//! Used twice: by the applier, so that no log is spent on what cannot be, and when the entry is
-//! applied, because other entries may have come between. The second time decides.
+//! The check runs twice. The applier runs it, so that no log is spent on impossible placements. It runs again when the
+//! entry is applied, because other entries may have come between. The second result decides.
 
 use std::collections::BTreeSet;
 
@@ -13,20 +13,21 @@ use muster_domain::resources::Amount;
 use super::one_off_alloc::is_placed;
 use crate::state::{AllocView, RemainingCapacity, State};
 
-/// The part of a plan that holds.
+/// The part of a plan that is still valid.
 #[derive(Debug)]
 pub(crate) struct Admission {
     pub(crate) plan: Plan,
     pub(crate) placed: u32,
-    /// Instances refused, and instances that were to go over in place and have no room for what they take more then.
+    /// The number of refused instances. It includes instances whose update in place was refused because their node
+    /// lacks the additional room.
     pub(crate) dropped: u32,
 }
 
-/// Takes from `room` what `plan` asks for, and leaves out what is not there and what exceeds
-/// `placements_max` instances.
+/// Takes from `room` the amounts that `plan` asks for. Leaves out instances that do not fit and instances beyond
+/// `placements_max`.
 ///
-/// A plan for a job that is gone, stopped or of another version, or whose job was changed by a plan
-/// that this one has not seen, is stale: nothing of it holds, not even its stops.
+/// A plan is stale if its job is gone, stopped or of another version, or if the job was changed by a plan that this one
+/// has not seen. No part of a stale plan is valid, not even its stops.
 pub(crate) fn admit(
     state: &State,
     room: &mut RemainingCapacity<'_>,
@@ -46,7 +47,7 @@ pub(crate) fn admit(
     admit_current(state, room, plan, placements_max)
 }
 
-/// The same for a plan that is not stale.
+/// Does the same for a plan that is not stale.
 pub(super) fn admit_current(
     state: &State,
     room: &mut RemainingCapacity<'_>,
@@ -74,7 +75,7 @@ pub(super) fn admit_current(
         let older = run.detail.as_ref().and_then(|detail| detail.version);
         let row = row?;
         let version = row.version(older.unwrap_or(row.job.current.version))?;
-        // An older version may have its groups in another order.
+        // The groups of an older version may be in another order.
         let name = &row.job.current.spec.groups.get(usize::from(group_at))?.name;
         let mut ask = version.spec.group(name)?.ask();
         if let Some(holding) = run.holding() {
@@ -112,8 +113,8 @@ pub(super) fn admit_current(
     }
 }
 
-/// Takes from `room` what instances take more when they go over to the plan's version where they are, and leaves those
-/// behind for which it is not there. Says how many.
+/// Takes from `room` the additional amounts of instances that are updated in place to the plan's version. Leaves out
+/// the instances whose additional amounts are not available, and returns their number.
 fn resize(state: &State, room: &mut RemainingCapacity<'_>, plan: &mut Plan) -> u32 {
     let version = state.jobs().version(&plan.job, plan.job_version);
     let Some(version) = version.filter(|_| plan.groups.iter().any(|group| group.in_place)) else {
@@ -158,8 +159,8 @@ fn is_stale(state: &State, plan: &Plan) -> bool {
     }
 }
 
-/// How many of the run fit, at most `max`, taken from `room`. Those it takes the place of make room first; if
-/// it does not fit all the same, they keep theirs.
+/// Returns how many instances of the run fit, at most `max`, and takes their amounts from `room`. The instances that
+/// the run replaces make room first; if the run does not fit all the same, they keep their room.
 fn take_run(
     state: &State,
     room: &mut RemainingCapacity<'_>,
@@ -189,7 +190,7 @@ fn take_run(
     fits
 }
 
-/// Takes back the stops of instances whose replacement was refused, where their room is still there.
+/// Takes back the stops of instances whose replacement was refused, if their room is still free.
 fn keep_running(
     state: &State,
     room: &mut RemainingCapacity<'_>,

@@ -1,4 +1,4 @@
-//! Commands that change allocations: reported, asked to go elsewhere.
+//! Commands that change allocations: their reports, and their migration.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,12 +16,12 @@ use super::response::Response;
 /// A change of allocations.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AllocCommand {
-    /// Agents of one server report what became of allocations: one entry for many nodes.
+    /// Agents of one server report the states of allocations: one entry for many nodes.
     Report {
-        /// The reports of each node. Later ones about the same allocation win.
+        /// The reports of each node. Of two reports about the same allocation, the later one counts.
         reports: Vec<(NodeId, Vec<AllocReport>)>,
     },
-    /// Allocations are to go elsewhere.
+    /// Allocations are to migrate to other nodes.
     Migrate {
         alloc_ids: Vec<AllocId>,
         trigger: Trigger,
@@ -45,8 +45,8 @@ pub(super) fn apply(change: &mut Change<'_>, command: AllocCommand) -> Result<Re
     }
 }
 
-/// Marks allocations, and has each job looked at once. Those that have ended are passed over; if none is known
-/// at all, it is refused.
+/// Marks allocations for migration, and adds one evaluation for each job. Allocations that have ended are skipped. If
+/// no allocation is known at all, the command is refused.
 fn migrate(
     change: &mut Change<'_>,
     alloc_ids: &[AllocId],

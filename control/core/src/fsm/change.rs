@@ -1,4 +1,4 @@
-//! One command under way: hands out ids, stamps rows, and gathers effects.
+//! The command that is being applied: assigns ids, stamps rows, and gathers effects.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::state::{
     ChangedRow, JobRow, ORDINALS, PlanShared, RemovedAllocs, Row, State, Tasks, id_of, key_at,
 };
 
-/// A command under way.
+/// The command that is being applied.
 #[derive(Debug)]
 pub(super) struct Change<'a> {
     pub(super) state: &'a mut State,
@@ -39,30 +39,30 @@ pub(super) struct Change<'a> {
     effects: Vec<Effect>,
     /// Jobs whose status may differ now.
     touched: BTreeSet<Arc<JobKey>>,
-    /// Nodes with more room than before.
+    /// Nodes that have more room than before.
     freed: BTreeSet<NodeId>,
-    /// Nodes whose agents must hear of it; one may be named more than once.
+    /// Nodes whose agents must receive the change; a node may appear more than once.
     changed: Vec<NodeId>,
-    /// The same, by number: where instances were placed.
+    /// The same nodes by number: nodes where instances were placed.
     placed: BTreeSet<NodeNumber>,
-    /// Nodes of which allocations were forgotten; one may be named more than once.
+    /// Nodes of which allocations were removed; a node may appear more than once.
     forgot: Vec<NodeId>,
-    /// How one-off tasks ended, as their nodes reported in this command, by the allocation's key.
+    /// The ends of one-off tasks that their nodes reported in this command, by the allocation's key.
     ends: BTreeMap<u64, WorkEnd>,
     /// One-off tasks in states that they leave again in this command.
     passed: Vec<Arc<OneOff>>,
-    /// One-off tasks that were removed, as they were last.
+    /// Removed one-off tasks in their last state.
     removed: Vec<Arc<OneOff>>,
     written: WrittenRows,
 }
 
-/// Rows written or removed. Allocations that the command itself made follow from their number.
+/// Rows that were written or removed. The keys of allocations that the command itself made follow from their number.
 #[derive(Debug, Default)]
 struct WrittenRows {
-    /// In the order of the change notice, without allocations.
+    /// Rows in the order of the change notice, without allocations.
     rows: BTreeSet<ChangedRow>,
     allocs: BTreeSet<u64>,
-    /// Those that were removed, by key.
+    /// Keys of removed allocations.
     forgotten: Vec<u64>,
 }
 
@@ -98,17 +98,17 @@ impl<'a> Change<'a> {
         self.effects.push(effect);
     }
 
-    /// The row was written or removed. Allocations have functions of their own.
+    /// Records that a row was written or removed. Allocations have functions of their own.
     pub(super) fn wrote(&mut self, row: ChangedRow) {
         self.written.rows.insert(row);
     }
 
-    /// The node has more room than before, or takes work again.
+    /// Records that a node has more room than before, or takes work again.
     pub(super) fn freed(&mut self, node_id: NodeId) {
         self.freed.insert(node_id);
     }
 
-    /// The status of `key` may differ at the end.
+    /// Records that the status of the job `key` may differ at the end.
     pub(super) fn touch(&mut self, key: &JobKey) {
         if !self.touched.contains(key) {
             self.touched.insert(Arc::new(key.clone()));
@@ -121,12 +121,12 @@ impl<'a> Change<'a> {
         }
     }
 
-    /// Instances that the command may still place.
+    /// Returns the number of instances that the command may still place.
     pub(super) fn placements_left(&self) -> u32 {
         ORDINALS - self.next_alloc
     }
 
-    /// Places an instance of `cohort`; `None` if the command has placed as many as it may.
+    /// Places an instance of `cohort`; returns `None` if the command has placed as many as it may.
     pub(super) fn place(
         &mut self,
         cohort: &Arc<PlanShared>,
@@ -175,13 +175,13 @@ impl<'a> Change<'a> {
         let (first, count) = (key_at(self.index, self.next_alloc), rows.len());
         self.placed.extend(rows.iter().map(Row::node));
         self.state.insert_siblings(first, rows);
-        // No more than were left.
+        // The number stays within its bound: the command makes no more rows than placements were left.
         self.next_alloc += number::count(count);
         count
     }
 
-    /// The reschedules that the replacement of `previous` must remember, as `previous` may be forgotten first. They are
-    /// the earlier replacements as far as they count, and this one, if `previous` failed.
+    /// Returns the reschedules that the replacement of `previous` must keep, because `previous` may be removed first.
+    /// They are the earlier replacements as far as they count, and this one, if `previous` failed.
     fn reschedules_after(&self, previous: &AllocId, delay: Option<Duration>) -> Vec<Reschedule> {
         let (Some(delay), Some(alloc)) = (delay, self.state.allocs.get(previous)) else {
             return Vec::new();
@@ -219,13 +219,13 @@ impl<'a> Change<'a> {
         }
         self.update(key, |row| {
             row.set_reported(report, tasks);
-            // It is within reach, or nobody could have reported it.
+            // The node is within reach: otherwise its agent could not have reported the allocation.
             row.set_unreachable(None);
             row.touch(index, at);
         });
     }
 
-    /// Changes an allocation as the control plane decided, which its agent must see.
+    /// Changes an allocation as the control plane decided. Its agent must receive the change.
     pub(super) fn decide(&mut self, key: u64, change: impl FnOnce(&mut Row)) {
         let (index, at) = (self.index, self.at);
         let node_id = self.update(key, |row| {
@@ -235,7 +235,7 @@ impl<'a> Change<'a> {
         self.changed.extend(node_id);
     }
 
-    /// Changes an allocation in a way that its agent need not know and that does not count as an event in its life.
+    /// Changes an allocation in a way that its agent need not receive and that does not count as an event in its life.
     pub(super) fn note(&mut self, key: u64, change: impl FnOnce(&mut Row)) {
         let index = self.index;
         self.written.allocs.insert(key);
@@ -245,7 +245,7 @@ impl<'a> Change<'a> {
         });
     }
 
-    /// Records what replaces an allocation. Its agent need not know.
+    /// Records the replacement of an allocation. The agent need not receive it.
     pub(super) fn link_next(&mut self, previous: &AllocId, next: AllocId) {
         let Some(key) = self.state.allocs.key_of(previous) else {
             return;
@@ -253,7 +253,7 @@ impl<'a> Change<'a> {
         self.note(key, |row| row.set_next(next));
     }
 
-    /// Changes an allocation, and says on which node it is.
+    /// Changes an allocation, and returns its node.
     fn update(&mut self, key: u64, change: impl FnOnce(&mut Row)) -> Option<NodeId> {
         let alloc = self.state.allocs.at(key)?;
         let (node_id, job) = (alloc.node_id(), Arc::clone(alloc.job_key()));
@@ -277,7 +277,7 @@ impl<'a> Change<'a> {
         self.state.nodes.put(node);
     }
 
-    /// Forgets a node.
+    /// Removes a node.
     pub(super) fn remove_node(&mut self, node_id: &NodeId) {
         self.wrote(ChangedRow::Node(*node_id));
         self.state.remove_node(node_id, self.index);
@@ -292,7 +292,7 @@ impl<'a> Change<'a> {
         self.state.jobs.put(row);
     }
 
-    /// Forgets a job.
+    /// Removes a job.
     pub(super) fn remove_job(&mut self, key: &JobKey) {
         self.wrote(ChangedRow::Job(Arc::new(key.clone())));
         self.state.jobs.remove(key, self.index);
@@ -308,7 +308,7 @@ impl<'a> Change<'a> {
         });
     }
 
-    /// Asks for an allocation to be stopped, because `by` takes its place.
+    /// Asks for an allocation to be stopped, because the allocation `by` takes its place.
     pub(super) fn evict(&mut self, key: u64, by: AllocId) {
         let why = format!("Preempted by alloc ID {by}");
         self.decide(key, |row| {
@@ -317,7 +317,7 @@ impl<'a> Change<'a> {
         });
     }
 
-    /// The id of a deployment to be made.
+    /// Returns the id of a deployment to be made.
     pub(super) fn next_deployment(&mut self) -> DeploymentId {
         let ordinal = self.next_deployment;
         self.next_deployment += 1;
@@ -333,14 +333,14 @@ impl<'a> Change<'a> {
         self.state.put_deployment(deployment);
     }
 
-    /// Forgets a deployment.
+    /// Removes a deployment.
     pub(super) fn remove_deployment(&mut self, id: &DeploymentId) {
         if self.state.remove_deployment(id, self.index).is_some() {
             self.wrote(ChangedRow::Deployment(*id));
         }
     }
 
-    /// Forgets allocations; their agents hear that they are gone. Says how large they were.
+    /// Removes allocations; their agents are notified. Returns their size.
     pub(super) fn remove_allocs(&mut self, keys: Vec<u64>) -> u64 {
         let removed = self.state.remove_allocs(keys);
         let RemovedAllocs {
@@ -369,14 +369,14 @@ impl<'a> Change<'a> {
         self.state.one_offs.put(row);
     }
 
-    /// Shows a one-off task as it is before this command moves it on once more.
+    /// Shows a one-off task in the state that it has before this command changes it once more.
     pub(super) fn pass_one_off(&mut self, mut row: OneOff) {
         row.modify_index = self.index;
         row.updated_at = self.at;
         self.passed.push(Arc::new(row));
     }
 
-    /// Forgets a one-off task.
+    /// Removes a one-off task.
     pub(super) fn remove_one_off(&mut self, guid: &str) {
         if let Some(row) = self.state.one_offs.remove(guid, self.index) {
             self.removed.push(row);
@@ -392,13 +392,13 @@ impl<'a> Change<'a> {
         }
     }
 
-    /// A new evaluation of `job`, pending.
+    /// Adds a new, pending evaluation of `job`.
     pub(super) fn add_eval(&mut self, job: &Job, trigger: Trigger) -> EvalId {
         let eval = self.new_eval(job, trigger);
         self.put_eval(eval)
     }
 
-    /// The same, not yet written.
+    /// Returns a new, pending evaluation of `job` that is not written yet.
     pub(super) fn new_eval(&mut self, job: &Job, trigger: Trigger) -> Evaluation {
         let ordinal = self.next_eval;
         self.next_eval += 1;
@@ -406,8 +406,8 @@ impl<'a> Change<'a> {
         Evaluation::of_job(id, job, trigger, self.index, self.at)
     }
 
-    /// Adds an evaluation of a job. A template of other jobs needs none, unless instances run from a time when it was not
-    /// one: those are stopped.
+    /// Adds an evaluation of a job. A template of other jobs needs no evaluation, unless instances run from a time when
+    /// it was not a template: those are stopped.
     pub(super) fn look_at(&mut self, job: &Job, trigger: Trigger) -> Option<EvalId> {
         let has_instances = || {
             let mut allocs = self.state.allocs.of_job(&job.key());
@@ -421,7 +421,7 @@ impl<'a> Change<'a> {
         }
     }
 
-    /// Writes an evaluation and tells the leader what to do with it.
+    /// Writes an evaluation and adds the effect that the leader must carry out for it.
     pub(super) fn put_eval(&mut self, mut eval: Evaluation) -> EvalId {
         eval.modify_index = self.index;
         eval.modify_time = self.at;
@@ -439,19 +439,19 @@ impl<'a> Change<'a> {
         eval_id
     }
 
-    /// Jobs of one-off tasks whose allocations this command changed.
+    /// Returns the jobs of one-off tasks whose allocations this command changed.
     pub(super) fn touched_one_offs(&self) -> Vec<Arc<JobKey>> {
         let one_offs = self.touched.iter().filter(|key| key.is_one_off());
         one_offs.cloned().collect()
     }
 
-    /// Takes the end of a one-off task that its node reported in this command.
+    /// Takes out the end of a one-off task that its node reported in this command.
     pub(super) fn take_end(&mut self, key: &JobKey) -> Option<WorkEnd> {
         let alloc = self.state.allocs.of_job(key).next();
         alloc.and_then(|alloc| self.ends.remove(&alloc.key()))
     }
 
-    /// Brings the status of every touched job up to date and hands out what came of the command, without its answer.
+    /// Updates the status of every touched job and returns the results of the command, without its response.
     pub(super) fn finish(mut self) -> ApplyResult {
         for key in std::mem::take(&mut self.touched) {
             self.refresh_status(&key);
@@ -488,7 +488,7 @@ impl<'a> Change<'a> {
         }
     }
 
-    /// The status of a job, as its allocations and evaluations are.
+    /// Returns the status of a job that follows from its allocations and evaluations.
     pub(super) fn status_of(&self, key: &JobKey, job: &Job) -> JobStatus {
         let is_waiting_template = job.current.spec.is_template() && !job.stop;
         if is_waiting_template || self.state.allocs.live_of_job(key) > 0 {
@@ -521,7 +521,7 @@ impl<'a> Change<'a> {
 }
 
 impl WrittenRows {
-    /// With the allocations that the command made, in the order it made them.
+    /// Lists the rows, with the allocations that the command made in the order it made them.
     fn list(self, cluster: ClusterTag, index: LogIndex, allocs_made: u32) -> Vec<ChangedRow> {
         let Self {
             rows,

@@ -21,7 +21,8 @@ pub enum ConfigCommand {
         /// Refuse unless they were last changed by this entry.
         check_index: Option<LogIndex>,
     },
-    /// An operator changes what tasks of every node may send and receive where neither job nor node says it.
+    /// An operator changes the traffic that tasks of every node may send and receive, as long as neither job nor node
+    /// sets it.
     SetClusterPolicy {
         policy: Box<NetworkPolicy>,
         /// Refuse unless it was last changed by this entry.

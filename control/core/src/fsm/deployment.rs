@@ -1,8 +1,8 @@
-//! Deployments: begun and ended by plans, moved on by what agents report and by operators.
+//! Deployments: begun and ended by plans, changed by reports of agents and by operators.
 //!
-//! Consequences of health alone are decided here, in the entry that brings the news. Canaries that are all healthy are
-//! promoted where the job says so. An unhealthy instance fails the deployment or may be replaced. Every news has the
-//! job looked at. Only time passing needs a duty (`deadlines`).
+//! Consequences of health alone are decided here, in the entry that reports the health. If all canaries are healthy,
+//! they are promoted where the job asks for that. An unhealthy instance fails the deployment or may be replaced. Every
+//! report of health adds an evaluation of the job. Only the passing of time needs a duty (`watch`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -33,7 +33,7 @@ const DEADLINE: &str = "Failed due to progress deadline";
 /// A change of deployments.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DeploymentCommand {
-    /// An operator, or the duty that watches deployments, moves one on.
+    /// An operator, or the duty that watches deployments, changes a deployment.
     Change {
         id: DeploymentId,
         /// The change to make.
@@ -44,15 +44,15 @@ pub enum DeploymentCommand {
 /// A change of a deployment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DeploymentChange {
-    /// Its canaries are good: go on with all instances. `None`: of every group.
+    /// The canaries are good: go on with all instances. `None`: the canaries of every group.
     Promote(Option<Vec<String>>),
-    /// Give it up, and go back to the last stable version where it says so.
+    /// Give the deployment up, and go back to the last stable version if a group asks for that.
     Fail,
     /// No instance became healthy in time.
     MissedDeadline,
     Pause,
     Resume,
-    /// Somebody says which instances are healthy.
+    /// An operator sets the health of instances.
     SetHealth {
         healthy: Vec<AllocId>,
         unhealthy: Vec<AllocId>,
@@ -84,7 +84,7 @@ pub(super) fn apply(
     }
 }
 
-/// The deployment of `version` that is under way.
+/// Returns the active deployment of `version`.
 pub(super) fn under_way(state: &State, version: &JobVersion) -> Option<DeploymentId> {
     let latest = state.deployments.latest(&version.spec.key())?;
     let is_of = latest.job_version == version.version
@@ -93,7 +93,7 @@ pub(super) fn under_way(state: &State, version: &JobVersion) -> Option<Deploymen
     is_of.then_some(latest.id)
 }
 
-/// Begins a deployment of `version`; an older one that is under way is over.
+/// Begins a deployment of `version`; an active deployment of an older version ends.
 pub(super) fn begin(change: &mut Change<'_>, version: &JobVersion, new: &NewDeployment) {
     let key = version.spec.key();
     let older: Vec<Arc<Deployment>> = change
@@ -130,7 +130,7 @@ pub(super) fn begin(change: &mut Change<'_>, version: &JobVersion, new: &NewDepl
 }
 
 /// Applies a plan's update of a deployment. A successful deployment makes its version stable. Instances that failed
-/// after they were healthy were not replaced until then: the job is looked at for that.
+/// after they were healthy have not been replaced until then: an evaluation of the job is added for them.
 pub(super) fn update(change: &mut Change<'_>, update: &DeploymentUpdate) {
     let Some(old) = change.state.deployments.get(&update.id).map(Arc::clone) else {
         return;
@@ -161,7 +161,7 @@ fn has_failed_since(state: &State, deployment: &Deployment) -> bool {
     })
 }
 
-/// Counts `count` instances that were placed, or moved over, for the group `name`.
+/// Counts `count` instances that were placed, or updated in place, for the group `name`.
 pub(super) fn count_placed(
     change: &mut Change<'_>,
     id: DeploymentId,
@@ -183,7 +183,7 @@ pub(super) fn count_placed(
 }
 
 /// Counts the instances that a deployment of a system job wants: those that were healthy, and those that it waits for.
-/// They change with the nodes.
+/// The numbers change with the nodes.
 pub(super) fn count_wanted(change: &mut Change<'_>, id: DeploymentId, version: &JobVersion) {
     if version.spec.job_type != JobType::System {
         return;
@@ -227,7 +227,7 @@ fn change_group(
     }
 }
 
-/// News of the health of instances, by deployment.
+/// Changes of the health of instances, by deployment.
 #[derive(Debug, Default)]
 pub(super) struct HealthUpdates(BTreeMap<DeploymentId, HealthUpdate>);
 
@@ -240,7 +240,7 @@ struct HealthUpdate {
 }
 
 impl HealthUpdates {
-    /// Takes in that `alloc` was `before` and is now what it says.
+    /// Records that the health of `alloc` was `before` and is now that of `alloc`.
     pub(super) fn record_health(&mut self, before: Option<bool>, alloc: AllocView<'_>) {
         let (Some(id), now) = (alloc.deployment(), alloc.healthy()) else {
             return;
@@ -264,10 +264,10 @@ impl HealthUpdates {
     }
 }
 
-/// Judges an instance of a deployment under way that has ended by itself, because no report of its health will come.
+/// Judges an instance of an active deployment that has ended by itself, because no report of its health will come.
 ///
-/// One that was healthy may be replaced at once. Nomad leaves it as it is until the deployment is over, which never
-/// comes for a canary: it is not replaced, and without it no canary can be promoted.
+/// An instance that was healthy may be replaced at once. Nomad leaves such an instance until the deployment is over.
+/// With a canary the deployment is never over: the canary is not replaced, and without it no canary can be promoted.
 pub(super) fn decide_health_of_ended(change: &mut Change<'_>, key: u64) {
     let Some(alloc) = change.state.allocs.at(key) else {
         return;
@@ -290,7 +290,7 @@ pub(super) fn decide_health_of_ended(change: &mut Change<'_>, key: u64) {
     }
 }
 
-/// Moves deployments on by what was heard.
+/// Applies changes of health to the deployments.
 pub(super) fn apply_health_updates(change: &mut Change<'_>, HealthUpdates(news): HealthUpdates) {
     for (id, update) in news {
         let Some(old) = change.state.deployments.get(&id) else {
@@ -324,7 +324,7 @@ fn move_on(change: &mut Change<'_>, id: DeploymentId, update: &HealthUpdate) {
         let group = deployment.group(name);
         group.is_some_and(|group| group.progress_deadline_ns == 0)
     };
-    // Nomad waits for the progress deadline also where no policy replaces the instance.
+    // Nomad waits for the progress deadline even if no policy replaces the instance.
     let cannot_succeed = |key: u64| {
         let alloc = change.state.allocs.at(key);
         alloc.is_some_and(|alloc| !scheduler::may_be_replaced(alloc))
@@ -352,7 +352,8 @@ fn move_on(change: &mut Change<'_>, id: DeploymentId, update: &HealthUpdate) {
     look_at(change, &deployment);
 }
 
-/// Promotes the canaries of a running deployment by itself, if all of them are healthy and the job says so.
+/// Promotes the canaries of a running deployment without an operator, if all of them are healthy and the job asks for
+/// that.
 fn promote_if_ready(change: &mut Change<'_>, deployment: &Deployment) {
     let healthy = |group: &DeploymentGroup| healthy_canaries(change.state, group);
     let waiting: Vec<&DeploymentGroup> = deployment
@@ -412,8 +413,8 @@ fn promote(
     }
 }
 
-/// Gives a deployment up. Where one of the groups that are `to_blame` says so, the job goes back to its last
-/// stable version, unless it was stopped meanwhile: to go back would run it again.
+/// Gives a deployment up. If one of the groups that are `to_blame` has `auto_revert`, the job goes back to its last
+/// stable version. A job that was stopped meanwhile does not go back, because that would run it again.
 fn fail(
     change: &mut Change<'_>,
     deployment: &Deployment,
@@ -467,7 +468,7 @@ fn current_spec(row: &JobRow) -> &muster_domain::job::JobSpec {
     &row.job.current.spec
 }
 
-/// The newest version before the current one that is known to work.
+/// Returns the newest stable version before the current one.
 fn last_stable(row: &JobRow) -> Option<Arc<JobVersion>> {
     let job: &Job = &row.job;
     row.older
@@ -476,7 +477,7 @@ fn last_stable(row: &JobRow) -> Option<Arc<JobVersion>> {
         .map(Arc::clone)
 }
 
-/// Carries out what an operator or the duty wants of a deployment.
+/// Carries out a change of a deployment that an operator or the duty proposed.
 fn carry_out(
     change: &mut Change<'_>,
     id: DeploymentId,
@@ -532,14 +533,14 @@ fn carry_out(
         }
         DeploymentChange::Resume => {
             let mut resumed = status(DeploymentStatus::Running, RUNNING);
-            // A paused deployment made no progress and could not.
+            // A paused deployment made no progress, and could make none.
             for group in &mut resumed.groups {
                 if group.require_progress_by > Timestamp(0) {
                     group.await_progress(change.at);
                 }
             }
             change.put_deployment(resumed.clone());
-            // Canaries that became healthy meanwhile were not promoted, and no other report need come.
+            // Canaries that became healthy during the pause were not promoted, and no other report may come.
             promote_if_ready(change, &resumed);
         }
         DeploymentChange::SetHealth { healthy, unhealthy } => {
@@ -588,7 +589,7 @@ fn may_promote(
     Ok(())
 }
 
-/// Whether no instance of `group` became healthy in time.
+/// Returns whether no instance of `group` became healthy in time.
 pub(crate) fn is_late(
     state: &State,
     deployment: &Deployment,
@@ -642,7 +643,7 @@ fn set_health(
     })
 }
 
-/// When the next deployment misses its deadline after `now`, if one can.
+/// Returns the time at which the next deployment misses its deadline after `now`, if one can.
 pub(crate) fn next_deadline(state: &State, now: Timestamp) -> Option<Timestamp> {
     let deadlines = state.deployments.active().flat_map(|deployment| {
         let late = deployment

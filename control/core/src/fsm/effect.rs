@@ -23,10 +23,10 @@ pub enum Effect {
     RulesEased,
     /// Push desired allocations to this node's agent. For every server, not only the leader.
     NodeChanged(NodeId),
-    /// Tell this node's agent some time that allocations of it were forgotten: nobody waits for it. For every server,
-    /// not only the leader.
+    /// Notify this node's agent within some time that allocations of the node were removed; no process waits for it.
+    /// For every server, not only the leader.
     NodeForgot(NodeId),
-    /// Tell every node's agent the cluster's network policy. For every server, not only the leader.
+    /// Send the cluster's network policy to every node's agent. For every server, not only the leader.
     ClusterPolicyChanged,
     /// Expect heartbeats from this node.
     NodeReady(NodeId),
@@ -35,7 +35,7 @@ pub enum Effect {
     /// Deployments, drains, periodic jobs or one-off tasks changed: their duties look again.
     DutiesDue,
     /// The one-off task of this allocation has ended, and the leader of the entry's term holds the claim on its
-    /// callback. Make the callback; if nobody does, the claim ends by itself.
+    /// callback. Make the callback. If the leader does not make it, the claim ends by time.
     CallbackClaimed(AllocId),
 }
 
@@ -48,10 +48,10 @@ pub struct ApplyResult {
     pub effects: Vec<Effect>,
     /// Rows written or removed, each once: nodes, jobs, evaluations, allocations.
     pub changed: Vec<ChangedRow>,
-    /// One-off tasks as they were in between, where the command moved one by two states. Followers of tasks see each
+    /// One-off tasks in the states in between, if the command moved a task by two states. Followers of tasks see each
     /// state.
     pub passed: Vec<Arc<OneOff>>,
-    /// One-off tasks that were removed, as they were last.
+    /// Removed one-off tasks in their last state.
     pub removed: Vec<Arc<OneOff>>,
 }
 

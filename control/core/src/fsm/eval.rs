@@ -11,14 +11,14 @@ use super::response::Response;
 /// The outcome of evaluations.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum EvalCommand {
-    /// Workers have plans, and updates of their evaluations.
+    /// Workers submit plans and updates of their evaluations.
     ///
     /// Placements are runs of instances on one node, about 25 bytes each with the node's 16-byte id;
     /// ids, names and the rest are derived.
     ApplyPlans {
         /// Plans, each of one evaluation.
         plans: Vec<Plan>,
-        /// Updates of evaluations. Left undone where a part of the plan is refused.
+        /// Updates of evaluations. An update is not made if a part of its plan is refused.
         evals: Vec<EvalUpdate>,
     },
     /// Updates of evaluations that have no plan.

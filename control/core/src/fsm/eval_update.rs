@@ -1,4 +1,4 @@
-//! Updates of evaluations: ended, blocked, cancelled, followed by another one.
+//! Updates of evaluations: complete or failed, blocked, cancelled, continued by another evaluation.
 
 use std::sync::Arc;
 
@@ -13,37 +13,36 @@ use super::one_off;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EvalUpdate {
     pub eval_id: EvalId,
-    /// Its status from here on.
     pub status: EvalStatus,
     /// The reason for the status, as a sentence for the user.
     pub description: String,
-    /// The snapshot its plan was made from; 0 keeps what is there.
+    /// The snapshot from which the plan was made; 0 keeps the value of the evaluation.
     pub snapshot_index: LogIndex,
     /// The groups that could not be placed, each with the reason.
     pub failed_groups: Vec<FailedGroup>,
     /// Instances that wait, by group.
     pub queued: Vec<(String, u32)>,
-    /// The evaluation that goes on from here.
+    /// The evaluation that continues this one.
     pub next: NextEval,
 }
 
-/// The evaluation that goes on where one ends.
+/// The evaluation that continues an evaluation that ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NextEval {
     Nothing,
-    /// A blocked one, for what could not be placed.
+    /// A blocked evaluation, for instances that could not be placed.
     Blocked,
-    /// A delayed one, because this failed too often.
+    /// A delayed evaluation, because this one failed too often.
     FailedFollowUp {
-        /// Not to be looked at before.
+        /// The earliest time to look at it.
         wait_until: Timestamp,
     },
 }
 
 /// Records `update`, unless the evaluation is gone or has ended.
 ///
-/// An evaluation that is complete has looked at the whole job, so the job's older blocked ones are
-/// cancelled: at most one is ever blocked.
+/// A complete evaluation has looked at the whole job, so the job's older blocked evaluations are cancelled. At most one
+/// evaluation of a job is ever blocked.
 pub(super) fn update(change: &mut Change<'_>, update: EvalUpdate) {
     let EvalUpdate {
         eval_id,
@@ -132,7 +131,7 @@ fn cancel(
     }
 }
 
-/// The evaluation that goes on from `eval`; none if the job is gone.
+/// Returns the evaluation that continues `eval`; `None` if the job is gone.
 fn follow_up(change: &mut Change<'_>, eval: &Evaluation, next: NextEval) -> Option<Evaluation> {
     let previous: EvalId = eval.id;
     let job = change.state.jobs.get(&eval.job).map(Arc::clone)?;

@@ -1,18 +1,19 @@
-//! Forgetting objects that have ended.
+//! Garbage collection: removes objects that have ended.
 //!
-//! A command says a rule and a range of time. The objects that fall under it follow from the state, so that every
-//! replica forgets the same and the log carries no ids. A command does a bounded slice of it and answers where the next
-//! one begins. `rule` decides which objects go, and why the others stay. `survey` says the same of a whole state
-//! without changing it, and `outlook` says from when on an allocation may go.
+//! A command has a rule and a range of time. The objects to remove follow from the state, so that every replica removes
+//! the same objects and the log carries no ids. A command does a bounded slice of the collection and returns the
+//! position at which the next slice begins. `rule` decides which objects are removed and why the others stay. `dry_run`
+//! counts both for a whole state without changing it, and `forecast` computes from when on an allocation may be
+//! removed.
 //!
-//! Slices walk indexes of the objects that may be forgotten, in the order of their end, so they cost as much as they
-//! free. An evaluation with more allocations than a slice frees is cut between two of them. A job is looked at whole
-//! first, over several slices if need be; then its row goes, and the objects below it follow. Until the last of them
-//! that looks as if the job had been purged. A deployment that is under way goes with the row, as nobody would end it;
-//! the others follow.
+//! Slices walk indexes of the removable objects, in the order of their end, so a slice costs as much as it frees. An
+//! evaluation with more allocations than a slice frees is cut between two of them. A job is first looked at whole, over
+//! several slices if necessary. Then its row is removed, and the objects below it follow. Until the last of them is
+//! removed, the job looks as if it had been purged. An active deployment is removed with the row, because no evaluation
+//! would end it; the other deployments follow.
 //!
-//! The allocations of a slice go together at its end, so that each index is touched once for all siblings. Until then a
-//! slice asks the state at its beginning about them.
+//! The allocations of a slice are removed together at its end, so that each index is touched once for all siblings.
+//! Until then a slice reads them from the state at its beginning.
 
 pub(super) mod cursor;
 pub(super) mod dry_run;
@@ -43,15 +44,15 @@ use slice_limits::SliceLimits;
 /// A collection of objects that have ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum GcCommand {
-    /// Forget what has ended: a rule and a range of time, never a list of ids.
+    /// Remove objects that have ended: a rule and a range of time, never a list of ids.
     Collect {
-        /// The kind of objects to forget.
+        /// The kind of objects to remove.
         rule: GcRule,
-        /// Only what ended before.
+        /// Only objects that ended before this time are removed.
         before: Timestamp,
-        /// The same for evaluations of batch jobs.
+        /// The same bound for evaluations of batch jobs.
         batch_before: Timestamp,
-        /// Where the slice before this one ended.
+        /// The position at which the slice before this one ended.
         after: Option<GcCursor>,
     },
 }
@@ -76,7 +77,7 @@ pub(super) fn apply(change: &mut Change<'_>, command: GcCommand) -> Response {
     }
 }
 
-/// The kind of objects to forget.
+/// The kind of objects to remove.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum GcRule {
     /// Evaluations and their allocations.
@@ -86,16 +87,16 @@ pub enum GcRule {
     Nodes,
     /// Deployments that are over.
     Deployments,
-    /// One-off tasks that are completed, with all that ran them.
+    /// One-off tasks that are completed, with their jobs, evaluations and allocations.
     OneOffs,
 }
 
-/// At the first thing below a job.
+/// A position below a job: an evaluation, and the key of an allocation of that evaluation.
 type JobCursor = (EvalId, u64);
 const FIRST_BELOW: JobCursor = (FIRST_EVAL, 0);
 
 impl GcJobStep {
-    /// A job whose row is gone, with all of what was below it.
+    /// The first position below a job whose row is removed.
     pub(crate) const REMOVE: Self = Self::remove_from(FIRST_BELOW);
 
     const fn remove_from((eval_id, alloc): JobCursor) -> Self {
@@ -103,12 +104,12 @@ impl GcJobStep {
     }
 }
 
-/// Counts of the objects that a slice forgot, left and looked at.
+/// Counts of the objects that a slice removed, kept and looked at.
 #[derive(Debug, Default)]
 struct SliceProgress {
     bounds: SliceLimits,
     looked_at: usize,
-    /// Counted as its bound is.
+    /// The cost of the removed objects, in the unit of its bound.
     freed: usize,
     evals: u32,
     allocs: u32,
@@ -116,17 +117,17 @@ struct SliceProgress {
     nodes: u32,
     deployments: u32,
     one_offs: u32,
-    /// How large what was forgotten is.
+    /// The size of the removed objects.
     bytes: u64,
     kept: BTreeMap<KeepReason, u32>,
     next: Option<GcCursor>,
-    /// Allocations that go with the end of the slice, by key: all of them together.
+    /// Keys of the allocations that are removed together at the end of the slice.
     going: Vec<u64>,
-    /// Of the job that is looked at: what goes with it, as far as this slice saw.
+    /// The objects below the current job that this slice has seen and that are removed with the job.
     seen: JobRows,
 }
 
-/// Objects below a job that may go with it.
+/// Objects below a job that may be removed with it.
 #[derive(Debug, Default)]
 struct JobRows {
     evals: Vec<EvalId>,
@@ -162,7 +163,7 @@ impl SliceProgress {
         self.bytes += change.remove_allocs(std::mem::take(&mut self.going));
     }
 
-    /// Forgets all that was seen below a job, if there is room for it. Says whether there was.
+    /// Removes all objects seen below a job, if the slice has room for them. Returns whether it had.
     fn remove_seen(&mut self, change: &mut Change<'_>) -> bool {
         let JobRows { evals, mut allocs } = std::mem::take(&mut self.seen);
         let cost = evals.len() * limits::GC_COST_EVAL + allocs.len();
@@ -186,7 +187,7 @@ impl SliceProgress {
         self.evals += 1;
     }
 
-    /// With the deployment that is under way, as nobody would end it.
+    /// Removes a job with its active deployment, because no evaluation would end that.
     fn remove_job(&mut self, change: &mut Change<'_>, row: &JobRow) {
         let key = row.job.key();
         let latest = change.state.deployments.latest(&key);
@@ -202,7 +203,7 @@ impl SliceProgress {
         self.jobs += 1;
     }
 
-    /// Forgets a task with its job and all below that: an evaluation or two, and one allocation at most.
+    /// Removes a task with its job and all objects below the job: an evaluation or two, and one allocation at most.
     fn remove_one_off(&mut self, change: &mut Change<'_>, snapshot: &State, row: &OneOff) {
         let key = row.job_key();
         for alloc in snapshot.allocs.of_job(&key) {
@@ -229,7 +230,7 @@ impl SliceProgress {
     }
 }
 
-/// Forgets one slice.
+/// Removes the objects of one slice.
 fn collect(
     change: &mut Change<'_>,
     rule: GcRule,
@@ -280,11 +281,11 @@ fn collect(
 
 const FIRST_EVAL: EvalId = EvalId([0; 16]);
 
-/// An evaluation by its end.
+/// The position of an evaluation in the order of their ends.
 type EvalByEndTime = (Timestamp, EvalId);
 const FIRST_EVAL_AT: EvalByEndTime = (Timestamp(0), FIRST_EVAL);
 
-/// Comes before all jobs.
+/// Returns the key that sorts before all jobs.
 const fn no_job() -> JobKey {
     JobKey {
         namespace: String::new(),
@@ -292,7 +293,7 @@ const fn no_job() -> JobKey {
     }
 }
 
-/// Evaluations by the time of their end; those of batch jobs second, job by job.
+/// Collects evaluations by the time of their end; those of batch jobs follow, job by job.
 fn collect_evals(
     change: &mut Change<'_>,
     before: Timestamp,
@@ -330,7 +331,7 @@ fn collect_evals(
     }
 }
 
-/// A job that keeps all of its evaluations is one look.
+/// Collects evaluations of batch jobs. A job that keeps all its evaluations counts as one look.
 fn collect_of_batch_jobs(
     change: &mut Change<'_>,
     snapshot: &State,
@@ -370,8 +371,8 @@ fn collect_of_batch_jobs(
     None
 }
 
-/// Forgets of evaluations that ended before what may go. Says at which, and before which of its allocations, the slice
-/// was full.
+/// Removes the removable parts of evaluations that ended before. Returns the evaluation, and the allocation, before
+/// which the slice was full.
 fn collect_each(
     change: &mut Change<'_>,
     snapshot: &State,
@@ -394,8 +395,8 @@ fn collect_each(
     None
 }
 
-/// Forgets of an evaluation what may go, from the allocation `first` on. Says before which allocation the slice
-/// was full; the evaluation itself is counted by the slice that comes to its end.
+/// Removes the removable part of an evaluation, from the allocation `first` on. Returns the allocation before which the
+/// slice was full. The slice that reaches the end of the evaluation counts the evaluation itself.
 fn collect_eval(
     change: &mut Change<'_>,
     snapshot: &State,
@@ -463,7 +464,7 @@ fn collect_jobs(
             let step = GcJobStep::remove_from(cut);
             return Some(GcCursor::Job { at, key, step });
         }
-        // A job that took the name is looked at without them.
+        // They are removed first, so that a later job of the same name is looked at without them.
         slice.remove_allocs(change);
     }
     let snapshot = change.state.clone();
@@ -492,7 +493,7 @@ fn collect_jobs(
     None
 }
 
-/// Forgets a job if everything below it may go. Says how far it is if the slice was full before.
+/// Removes a job if everything below it may be removed. Returns the progress if the slice was full before.
 fn collect_job(
     change: &mut Change<'_>,
     snapshot: &State,
@@ -549,8 +550,9 @@ enum JobSweep {
     },
 }
 
-/// Whether everything below a job may go, from an evaluation and its allocation on; what was before them may, if
-/// the job is as it was at `index`: nothing can be placed without a change of it.
+/// Checks whether everything below a job may be removed, from an evaluation and its allocation on. The objects before
+/// that position may still be removed if the job is as it was at `index`: no instance can be placed without a change of
+/// the job.
 fn look_below(
     state: &State,
     row: &JobRow,
@@ -597,8 +599,8 @@ fn look_below(
     JobSweep::Goes
 }
 
-/// Evaluations of a job from a place below it on, each with where its allocations begin: the one that was cut
-/// may be gone.
+/// Returns evaluations of a job from a position below it on, each with the key at which its allocations begin. The
+/// evaluation that was cut may be removed already.
 fn evals_from<'a>(
     state: &'a State,
     key: &JobKey,
@@ -608,7 +610,8 @@ fn evals_from<'a>(
     evals.map(move |eval| (eval, if eval.id == first { alloc } else { 0 }))
 }
 
-/// Forgets what is left of a job whose row went and ended before, from a place on. Says where the slice was full.
+/// Removes, from a position on, the remaining objects below a job whose row is removed, if they ended before. Returns
+/// the position at which the slice was full.
 fn remove_below(
     change: &mut Change<'_>,
     snapshot: &State,
@@ -627,7 +630,7 @@ fn remove_below(
             return Some((eval.id, alloc_from));
         }
         slice.count_visited();
-        // Of a job that was registered under the same name meanwhile, nothing.
+        // Nothing is removed of a job that was registered under the same name meanwhile.
         let is_left = again.is_none_or(|again| eval.create_index < again);
         if !is_left || rule::ended(eval, before).is_err() {
             continue;
@@ -650,18 +653,18 @@ fn remove_below(
     None
 }
 
-/// The entry that made the job which has the name of one whose row went before.
+/// Returns the entry that registered a job with the name of the removed job.
 fn registered_again(change: &Change<'_>, key: &JobKey) -> Option<LogIndex> {
     let job = change.state.jobs.get(key);
     job.map(|job| job.current.create_index)
 }
 
-/// Forgets deployments of a job whose row went before, oldest first. Says whether none is left.
+/// Removes deployments of a job whose row is removed, oldest first. Returns whether none is left.
 fn remove_deployments(change: &mut Change<'_>, key: &JobKey, slice: &mut SliceProgress) -> bool {
     let again = registered_again(change, key);
     let of_job = change.state.deployments.of_job(key);
     let left = of_job.take_while(|row| again.is_none_or(|again| row.job_create_index < again));
-    // With one more than it has room for the slice is full.
+    // If the job has one deployment more than the slice has room for, the slice is full.
     let most = slice.bounds.freed_max / limits::GC_COST_DEPLOYMENT + 2;
     let left: Vec<DeploymentId> = left.take(most).map(|row| row.id).collect();
     for id in left {
@@ -674,8 +677,8 @@ fn remove_deployments(change: &mut Change<'_>, key: &JobKey, slice: &mut SlicePr
     true
 }
 
-/// Forgets the row of a job that is purged, its deployment under way, and as many other deployments as a slice may. The
-/// rest goes as the rest of any job that goes. Returns how many deployments went.
+/// Removes the row of a purged job, its active deployment, and as many other deployments as a slice may. The rest is
+/// removed like the rest of any removed job. Returns the number of removed deployments.
 pub(super) fn purge(change: &mut Change<'_>, row: &JobRow) -> u32 {
     let mut slice = SliceProgress {
         bounds: change.bounds,
@@ -740,7 +743,7 @@ fn collect_nodes(
     cut.map(|(at, node_id)| GcCursor::Node { at, node_id })
 }
 
-/// Tasks that owe a callback are not due for anything, so they are not even looked at.
+/// Collects one-off tasks. Tasks that owe a callback are not due for anything, so they are not even looked at.
 fn collect_one_offs(
     change: &mut Change<'_>,
     before: Timestamp,
@@ -767,7 +770,7 @@ fn collect_one_offs(
     None
 }
 
-/// Looks at what ended before, in that order. Says at which the slice was full.
+/// Looks, in the order of their ends, at objects that ended before. Returns the object at which the slice was full.
 fn walk<Id>(
     places: impl Iterator<Item = (Timestamp, Id)>,
     before: Timestamp,

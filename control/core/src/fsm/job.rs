@@ -29,23 +29,23 @@ use version::{first_version, go_back, keep_some, kept_stable, mark_stable, next_
 /// A change of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum JobCommand {
-    /// A user submits a job. If it is not there, the leader may have found places for all its instances. Where one of
-    /// them is gone, the evaluation of the job places it.
+    /// A user submits a job. For a new job, the leader may have found places for all its instances. If one of the
+    /// places is taken meanwhile, the evaluation of the job places the instances.
     Register {
         spec: Box<JobSpec>,
-        /// The places of its instances, where the leader found them.
+        /// The places of the job's instances, if the leader found them.
         places: Option<Box<JobPlacement>>,
-        /// Refuse unless the job was last registered by this entry; 0: unless there is no such job.
+        /// Refuse unless the job was last registered by this entry; 0: refuse unless there is no such job.
         check_index: Option<LogIndex>,
     },
     /// A user stops a job.
     Deregister { key: JobKey },
-    /// A user stops a job and has it forgotten. The answer counts what went.
+    /// A user stops a job and has it removed. The answer counts the removed objects.
     Purge { key: JobKey },
-    /// A user wants a job looked at.
+    /// A user asks for an evaluation of a job.
     Evaluate {
         key: JobKey,
-        /// Replace instances that failed at once, under any policy.
+        /// Replace failed instances at once, under any policy.
         force_reschedule: bool,
     },
     /// A user scales a group, or an autoscaler reports an event of it. The job keeps the event.
@@ -56,15 +56,15 @@ pub enum JobCommand {
         /// Refuse unless the job was last registered by this entry.
         check_index: Option<LogIndex>,
     },
-    /// A user goes back to an older version of a job.
+    /// A user reverts a job to an older version.
     Revert {
         key: JobKey,
-        /// The version to go back to.
+        /// The version to revert to.
         version: u64,
         /// Refuse unless this is the current version.
         check_version: Option<u64>,
     },
-    /// A user says whether a version of a job is known to work.
+    /// A user sets whether a version of a job is stable.
     SetStable {
         key: JobKey,
         version: u64,
@@ -80,23 +80,23 @@ pub enum JobCommand {
     /// A user runs a parameterized job.
     Dispatch {
         key: JobKey,
-        /// The end of the new job's id, which tells this dispatch from others.
+        /// The end of the new job's id, which distinguishes this dispatch from others.
         suffix: String,
         /// The data for the new job, in bytes.
         payload: Vec<u8>,
         /// Metadata, besides the job's own.
         meta: BTreeMap<String, String>,
-        /// A token by which a repeated dispatch is known; empty for none.
+        /// A token by which a repeated dispatch is recognised; empty for none.
         idempotency_token: String,
         /// The priority of the new job; `None` for that of the parameterized job.
         priority: Option<u8>,
     },
-    /// A periodic job is due, or a user does not want to wait.
+    /// A periodic job is due, or a user forces its launch.
     LaunchPeriodic {
         key: JobKey,
         /// The time it is launched for.
         due: Timestamp,
-        /// By a user: overlap is allowed.
+        /// A user forces the launch: overlap is allowed.
         forced: bool,
     },
 }
@@ -114,7 +114,7 @@ pub struct GroupScaling {
     pub meta_json: String,
 }
 
-/// A name that a version of a job is to have.
+/// A name to give to a version of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TagAssignment {
     /// The version; `None` for the current one.
@@ -157,7 +157,7 @@ impl JobCommand {
         }
     }
 
-    /// The command without the values that a server adds to each try of a write; `None` if it has none.
+    /// Returns the command without the values that a server adds to each try of a write; `None` if it has none.
     pub(super) fn without_added(&self) -> Option<Self> {
         let mut plain = match self {
             Self::Register { places, .. } if places.is_some() => self.clone(),
@@ -239,8 +239,8 @@ pub(super) fn apply(change: &mut Change<'_>, command: JobCommand) -> Result<Resp
     }
 }
 
-/// Records a job. The same specification again makes no version, but an evaluation; so does one that
-/// was stopped make a version, so that what it ran before does not count as done.
+/// Records a job. An unchanged specification makes no version, only an evaluation. A stopped job that is registered
+/// again gets a new version even then, so that the work of the stopped version does not count as done.
 fn record(
     change: &mut Change<'_>,
     mut spec: JobSpec,
@@ -276,8 +276,8 @@ fn record(
     })
 }
 
-/// Records a job. With places for its instances, a job of which nothing is there is placed at once, if all places are
-/// still free.
+/// Records a job. If the job is new and the command has places for its instances, it is placed at once if all places
+/// are still free.
 fn register(
     change: &mut Change<'_>,
     spec: JobSpec,
@@ -299,7 +299,7 @@ fn register(
     Ok(response)
 }
 
-/// Whether nothing of the job is there, not even of one of that name that was purged.
+/// Returns whether the state has no object of the job, not even of a purged job with the same name.
 pub(crate) fn is_unknown(state: &State, key: &JobKey) -> bool {
     state.jobs.row(key).is_none()
         && state.allocs.summary(key).is_none()
@@ -307,7 +307,7 @@ pub(crate) fn is_unknown(state: &State, key: &JobKey) -> bool {
         && state.evals.of_job(key).next().is_none()
 }
 
-/// Says whether a version of a job is known to work.
+/// Sets whether a version of a job is stable.
 fn set_stable(
     change: &mut Change<'_>,
     key: JobKey,
@@ -400,7 +400,7 @@ fn no_version(row: &JobRow, key: JobKey, version: u64) -> Rejection {
     })
 }
 
-/// Goes back to an older version, as a new one.
+/// Reverts to an older version, as a new version.
 fn revert(
     change: &mut Change<'_>,
     key: JobKey,
@@ -429,7 +429,7 @@ fn revert(
     })
 }
 
-/// Changes how many instances of a group there should be.
+/// Changes the wanted number of instances of a group.
 pub(super) fn scale(
     change: &mut Change<'_>,
     key: JobKey,
@@ -552,7 +552,7 @@ fn scale_group(
     Ok(response)
 }
 
-/// Adds the newest scaling event of a group. Events of groups that the job has no more are forgotten.
+/// Adds the newest scaling event of a group. Events of groups that the job no longer has are removed.
 fn record_scaling(
     change: &mut Change<'_>,
     key: &JobKey,
@@ -600,8 +600,8 @@ fn deregister(change: &mut Change<'_>, key: JobKey) -> Result<Response, Rejectio
     Ok(Response::JobDeregistered { eval_id })
 }
 
-/// Forgets a job, and says what went with it. Its allocations are stopped by the evaluation, and forgotten when they
-/// have ended; deployments that are more than `bounds` say, with those.
+/// Purges a job, and counts the removed deployments. The evaluation stops its allocations, which are removed after they
+/// have ended. Deployments above the bound of `bounds` are removed with the allocations.
 fn purge(change: &mut Change<'_>, key: JobKey) -> Result<Response, Rejection> {
     let (eval_id, deployments) = forget(change, key)?;
     Ok(Response::JobPurged {
@@ -610,7 +610,8 @@ fn purge(change: &mut Change<'_>, key: JobKey) -> Result<Response, Rejection> {
     })
 }
 
-/// Forgets a job and its deployments. Gives the evaluation that stops the rest, and how many deployments went.
+/// Removes a job and its deployments. Returns the evaluation that stops its allocations, and the number of removed
+/// deployments.
 fn forget(change: &mut Change<'_>, key: JobKey) -> Result<(Option<EvalId>, u32), Rejection> {
     let Some(row) = change.state.jobs.row(&key).map(Arc::clone) else {
         return Err(Rejection::Job(JobRejection::Unknown(key)));
@@ -623,8 +624,8 @@ fn forget(change: &mut Change<'_>, key: JobKey) -> Result<(Option<EvalId>, u32),
     ))
 }
 
-/// Has a job looked at, without a change. With `force_reschedule`, instances that failed are replaced whatever
-/// their policy says.
+/// Adds an evaluation of a job without a change of it. With `force_reschedule`, failed instances are replaced under any
+/// policy.
 fn evaluate(
     change: &mut Change<'_>,
     key: JobKey,

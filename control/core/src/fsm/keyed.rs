@@ -1,9 +1,9 @@
 //! Writes that carry a key, so that a retry is applied once.
 //!
-//! A client that got no answer cannot know whether its write was applied. With a key it sends the same
-//! again: the first time it is applied and its answer kept, every other time the answer is given again,
-//! a refusal too. The answer is part of the state, so that it holds after a fail-over and in a
-//! restored snapshot.
+//! A client that got no answer cannot find out whether its write was applied. With a key it sends the same write again.
+//! The first time, the write is applied and its answer is kept. Every other time the kept answer is returned, even if
+//! it is a refusal. The answer is part of the state, so that it is still there after a fail-over and in a restored
+//! snapshot.
 
 use std::cell::Cell;
 
@@ -18,8 +18,8 @@ use super::{Command, Entry};
 use crate::limits;
 use crate::state::{Answer, Digest, State};
 
-/// Makes a write apply only once. It carries the bounds of the table that remembers the write: servers of different
-/// versions then forget alike.
+/// Makes a write apply only once. It carries the bounds of the table of answers, so that servers of different versions
+/// remove the same answers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WriteDedup {
     /// Chosen by the client, once for each write.
@@ -27,14 +27,13 @@ pub struct WriteDedup {
     /// A hash of the write, without its time. The proposer computes it once, so that servers of different versions
     /// remember the same hash.
     pub fingerprint: u64,
-    /// Answers kept at most.
+    /// The maximum number of kept answers.
     pub answers_max: u32,
-    /// Answers from before are forgotten.
+    /// Answers from before this time are removed.
     pub forget_before: Timestamp,
 }
 
-/// The command of a keyed write. Never keyed itself: decoding refuses that, so that no bytes make it
-/// recurse.
+/// The command of a keyed write. It is never keyed itself: decoding refuses that, so that no bytes cause a recursion.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct UnkeyedCommand(Box<Command>);
 
@@ -47,7 +46,8 @@ impl UnkeyedCommand {
 }
 
 thread_local! {
-    /// Whether a keyed command is being read: `Deserialize` has no other way to tell its inner part.
+    /// Whether a keyed command is being read: `Deserialize` offers no other way to find out that this is its inner
+    /// part.
     static READING: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -65,7 +65,7 @@ impl<'de> Deserialize<'de> for UnkeyedCommand {
 }
 
 impl Entry {
-    /// This entry under `key`, with the usual bounds. A command that has a key keeps it.
+    /// Returns this entry under `key`, with the usual bounds. A command that has a key keeps it.
     #[must_use]
     pub fn keyed(self, key: WriteKey) -> Self {
         let Self { at, command } = self;
@@ -97,7 +97,7 @@ impl Command {
     }
 }
 
-/// Applies `command` unless `once` was answered before.
+/// Applies `command` unless the key in `once` has an answer already.
 pub(super) fn apply(
     state: &mut State,
     (index, at): (LogIndex, Timestamp),

@@ -1,4 +1,4 @@
-//! Jobs made from other jobs: dispatched, and launched by time.
+//! Jobs made from other jobs: dispatched jobs, and periodic launches.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,12 +27,12 @@ pub(super) struct Dispatch {
     pub(super) payload: Vec<u8>,
     pub(super) meta: BTreeMap<String, String>,
     pub(super) idempotency_token: String,
-    /// `None` for the parent's.
+    /// The priority of the run; `None` for the parent's.
     pub(super) priority: Option<u8>,
 }
 
-/// Runs a parameterized job with what the dispatch carries. A token that was used before gives the job that it
-/// made then.
+/// Runs a parameterized job with the data of the dispatch. A token that was used before returns the job that it made
+/// then.
 pub(super) fn dispatch(
     change: &mut Change<'_>,
     key: JobKey,
@@ -93,7 +93,7 @@ pub(super) fn dispatch(
         ..spec.clone()
     };
     child.meta.extend(meta);
-    // A task may refer to what the dispatch left out.
+    // A task may refer to optional metadata that the dispatch left out.
     for key in &parameterized.meta_optional {
         child.meta.entry(key.clone()).or_default();
     }
@@ -101,7 +101,7 @@ pub(super) fn dispatch(
     Ok(launch(change, child))
 }
 
-/// Whether a dispatch carries what the job wants, and nothing else.
+/// Checks that a dispatch carries the data that the job requires, and no other data.
 fn check_dispatch(
     parameterized: &Parameterized,
     payload: &[u8],
@@ -170,8 +170,8 @@ fn dispatched_before(change: &Change<'_>, key: &JobKey, token: &str) -> Option<S
         .map(|job| job.current.spec.id.clone())
 }
 
-/// Launches a periodic job for the time `due`, once. Without `forced` it is left out while an earlier launch
-/// runs, if the job says so.
+/// Launches a periodic job for the time `due`, once. Without `forced` the launch is skipped while an earlier launch
+/// runs, if the job prohibits overlap.
 pub(super) fn periodic(
     change: &mut Change<'_>,
     key: JobKey,
@@ -203,7 +203,7 @@ pub(super) fn periodic(
     if !forced && was_launched {
         return Ok(nothing);
     }
-    // A user who forces a launch wants it beside an earlier one, too.
+    // A forced launch may run beside an earlier launch, even if the job prohibits overlap.
     let runs = !forced
         && periodic.prohibit_overlap
         && change
@@ -237,13 +237,14 @@ pub(super) fn periodic(
     };
     match check::check_instances(change.state, &child) {
         Err(rejection) if forced => Err(rejection),
-        // Left out as one that would overlap: the next time comes.
+        // A launch that would exceed the bound of instances is skipped like an overlapping launch; the next launch
+        // follows in time.
         Err(_) => Ok(nothing),
         Ok(()) => Ok(launch(change, child)),
     }
 }
 
-/// The id of a launch at `due`. Several launches of one second get the ids of the seconds after it.
+/// Returns the id of a launch at `due`. Further launches of the same second get the ids of the seconds after it.
 fn free_launch_id(change: &Change<'_>, key: &JobKey, due: Timestamp) -> Option<String> {
     let first = due.0 / NS_PER_S;
     let mut ids = (first..first + limits::LAUNCHES_PER_SECOND_MAX)

@@ -1,7 +1,7 @@
 //! Commands that change a node: its fingerprint, its status, its eligibility.
 //!
-//! The agent says what a node *is*; the control plane says what it is *for*. `heartbeat` decides when a
-//! node is down; this file records it.
+//! The agent reports what the machine is; the control plane decides how it is used. `heartbeat` decides when a node is
+//! down; this file records it.
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
@@ -27,36 +27,36 @@ use crate::state::AllocView;
 /// A change of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NodeCommand {
-    /// An agent says what its machine is. A node not seen before begins as `Initializing`.
+    /// An agent reports its machine. A new node begins as `Initializing`.
     Register { spec: Box<NodeSpec> },
     /// The heartbeats of a node began or ended.
     SetStatus {
         node_id: NodeId,
-        /// The status of the node to the control plane.
+        /// The status that the control plane gives the node.
         status: NodeStatus,
     },
-    /// An operator says whether a node takes new work.
+    /// An operator sets whether a node takes new work.
     SetEligibility {
         node_id: NodeId,
         eligibility: Eligibility,
     },
-    /// An operator begins to empty a node, or stops that.
+    /// An operator begins to drain a node, or ends the drain.
     Drain {
         node_id: NodeId,
-        /// How to empty it. `None`: no longer.
+        /// The drain. `None`: the drain ends.
         drain: Option<DrainSpec>,
-        /// Without `drain`: it takes work again.
+        /// Only without `drain`: whether the node takes work again.
         mark_eligible: bool,
     },
-    /// A drained node is empty. It stays ineligible.
+    /// The drain of a node is complete. The node stays ineligible.
     CompleteDrain { node_id: NodeId },
     /// Agents of one server report their collections of finished allocations: one entry for many nodes. No row keeps
-    /// it. It is in the log so that every server tells of it, at the same index.
+    /// the reports. They are in the log so that every server reports them in its event stream at the same index.
     NoteCollections {
         /// The collections that each node reported.
         collections: Vec<(NodeId, NodeCollected)>,
     },
-    /// [`Self::AddEvent`] of version 1, which has no details. Only in logs that a server of version 1 wrote.
+    /// [`Self::AddEvent`] of version 1, which has no details. It appears only in logs that a server of version 1 wrote.
     AddEventV1 {
         node_id: NodeId,
         /// The part of Muster that it is about.
@@ -64,7 +64,7 @@ pub enum NodeCommand {
         /// A sentence for the operator.
         message: String,
     },
-    /// Something happened to a node that its operator should see.
+    /// An event of a node that its operator should see.
     AddEvent {
         node_id: NodeId,
         /// The part of Muster that it is about.
@@ -135,7 +135,7 @@ pub(super) fn apply(change: &mut Change<'_>, command: NodeCommand) -> Result<Res
     }
 }
 
-/// Records what an agent found. A node that was down stays so until its heartbeats are back.
+/// Records the fingerprint that an agent reported. A node that was down stays down until its heartbeats are back.
 fn register(change: &mut Change<'_>, spec: NodeSpec) -> Result<Response, Rejection> {
     let faults = spec.faults();
     if !faults.is_empty() {
@@ -189,7 +189,7 @@ fn event(change: &Change<'_>, subsystem: NodeSubsystem, message: &str) -> NodeEv
     }
 }
 
-/// The events of `node` with one more.
+/// Returns the events of `node` and one more.
 fn events(
     change: &Change<'_>,
     node: &Node,
@@ -199,8 +199,8 @@ fn events(
     node.events_with(event(change, subsystem, message))
 }
 
-/// Records an event of a node. One that repeats the newest event is not recorded again. Details above the bound are left
-/// out: the message says what happened.
+/// Records an event of a node. An event that repeats the newest event is not recorded again. Details above the bound
+/// are left out; the message describes the event without them.
 fn add_event(
     change: &mut Change<'_>,
     node_id: NodeId,
@@ -230,8 +230,8 @@ fn add_event(
     Ok(Response::Done)
 }
 
-/// The node takes work, or other work than before: who waits is woken, and jobs that have an instance on every
-/// node are looked at.
+/// Handles that the node takes work again, or other work than before. Waiting evaluations are woken. Jobs that have an
+/// instance on every node are evaluated.
 fn takes_more_work(change: &mut Change<'_>, node_id: NodeId) {
     change.freed(node_id);
     let jobs: Vec<_> = change.state.jobs.on_every_node().map(Arc::clone).collect();
@@ -242,8 +242,8 @@ fn takes_more_work(change: &mut Change<'_>, node_id: NodeId) {
     }
 }
 
-/// Records `status`. A node that goes down has each job that has something on it looked at again: once, however
-/// much it lost. If one of them may come back with its node, the node is disconnected, not down.
+/// Records `status`. If a node goes down, each job with an allocation on it is evaluated: once, however many
+/// allocations it lost. If one of the allocations may come back with its node, the node is disconnected, not down.
 fn set_status(
     change: &mut Change<'_>,
     node_id: NodeId,
@@ -260,7 +260,7 @@ fn set_status(
         | NodeStatus::Initializing => status,
     };
     if old.status == status {
-        // A leader that took over in the middle may propose what is already so.
+        // A leader that took over in the middle may propose the current status again.
         return Ok(Response::Done);
     }
     let message = match (old.status, status) {
@@ -302,7 +302,7 @@ fn set_status(
     Ok(Response::Done)
 }
 
-/// Whether something on the node may be out of reach for a time without being lost.
+/// Returns whether an allocation on the node may be out of reach for a time without being lost.
 fn may_come_back(change: &Change<'_>, node_id: &NodeId) -> bool {
     change.state.allocs_on(node_id).any(|alloc| {
         let is_over = if alloc.job_key().is_one_off() {
@@ -314,9 +314,9 @@ fn may_come_back(change: &Change<'_>, node_id: &NodeId) -> bool {
     })
 }
 
-/// Marks allocations as lost that were told to stop on a node that is gone: nobody will report on them. The allocation
-/// of a one-off task is out of reach until its agent must have ended it. Only then does the client that cancelled the
-/// task hear that nothing of it runs.
+/// Marks as lost the allocations on a gone node that were asked to stop, because no agent will report them. The
+/// allocation of a one-off task is out of reach until its agent must have ended it. Only then does the client that
+/// cancelled the task receive that no process of it runs.
 fn give_up_stopping(change: &mut Change<'_>, node_id: NodeId) {
     let stopping: Vec<u64> = change
         .state
@@ -340,7 +340,7 @@ fn give_up_stopping(change: &mut Change<'_>, node_id: NodeId) {
     }
 }
 
-/// Has each job that has something live on the node looked at.
+/// Adds an evaluation of each job that has a live allocation on the node.
 fn look_at_jobs(change: &mut Change<'_>, node_id: NodeId, trigger: Trigger) {
     let jobs: BTreeSet<Arc<JobKey>> = change
         .state
@@ -359,7 +359,7 @@ fn look_at_jobs(change: &mut Change<'_>, node_id: NodeId, trigger: Trigger) {
     }
 }
 
-/// A job that is gone is looked at no more: what it has on a node that is gone is lost here.
+/// Marks as lost the allocations that a removed job has on a gone node. Such a job is evaluated no more.
 fn lose_orphans(change: &mut Change<'_>, node_id: NodeId, job: &JobKey) {
     let orphans: Vec<u64> = change
         .state
@@ -405,7 +405,7 @@ fn set_eligibility(
     Ok(Response::Done)
 }
 
-/// Begins to empty the node, or stops that. The duty that drains says what goes when.
+/// Begins to drain the node, or ends the drain. The drain duty decides when each allocation leaves.
 fn drain(
     change: &mut Change<'_>,
     node_id: NodeId,
@@ -444,7 +444,7 @@ fn drain(
     Ok(Response::Done)
 }
 
-/// Records that the node is empty.
+/// Records that the drain of the node is complete.
 fn complete_drain(change: &mut Change<'_>, node_id: NodeId) -> Result<Response, Rejection> {
     let Some(old) = change.state.nodes.get(&node_id).map(Arc::clone) else {
         return Err(Rejection::Node(NodeRejection::Unknown(node_id)));

@@ -1,13 +1,14 @@
-//! One-off tasks: desired, followed, ended, claimed, forgotten.
+//! One-off tasks: desired, followed, ended, claimed, removed.
 //!
 //! A task is placed as the only allocation of its own job. The state of that allocation alone determines the state of
-//! the task. [`follow`] is called wherever a command touched that job. A placed task is `Running`, because it may have
-//! started. In Diego, too, a task is running from the moment a cell claims it. An allocation's id names the entry that
-//! placed it, so a report about an earlier task of the same guid finds no row.
+//! the task. [`follow`] is called for every task whose job a command touched. A placed task is `Running`, because it
+//! may have started. In Diego, too, a task is running from the moment a cell claims it. The id of an allocation names
+//! the entry that placed it, so a report about an earlier task of the same guid finds no row.
 //!
-//! An entry costs a write to the disks of a quorum. Steps between which nobody decides therefore share one entry. A
-//! task is desired with its place where the leader found one ([`OneOffPlacement`]). Its end claims its callback, and a
-//! claim may delete the task at once. The states in between are still passed on ([`Change::pass_one_off`]).
+//! An entry costs a write to the disks of a quorum. Steps without a decision between them therefore share one entry. A
+//! task is desired with its place if the leader found one ([`OneOffPlacement`]). The end of a task claims its callback,
+//! and a claim may delete the task at once. Followers of tasks still receive the states in between
+//! ([`Change::pass_one_off`]).
 
 mod no_room;
 
@@ -38,25 +39,25 @@ use crate::state::{AllocView, JobRow, PlanShared, RemainingCapacity, State, due_
 /// A change of one-off tasks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum OneOffCommand {
-    /// Clients want one-off tasks done. A task without a place, or whose place is gone, waits for its evaluation.
+    /// Clients desire one-off tasks. A task without a valid place waits for its evaluation.
     Desire {
-        /// The tasks, each with its place if one was found; one that is refused keeps no other back.
+        /// The tasks, each with its place if one was found. A refused task does not hold back the others.
         tasks: Vec<(NewOneOff, Option<OneOffPlacement>)>,
         /// The state in which the places were found.
         seen: LogIndex,
     },
-    /// Clients, and the duties of one-off tasks, move some of them on.
+    /// Clients, and the duties of one-off tasks, change some of them.
     Change {
-        /// The changes, each of one task; one that is refused keeps no other back.
+        /// The changes, each of one task. A refused change does not hold back the others.
         changes: Vec<OneOffChange>,
     },
-    /// A client says that what it knows of a domain is all there is to know.
+    /// A client declares that its record of a domain is complete.
     FreshenDomain {
         domain: String,
-        /// Until when that holds. `None`: for ever.
+        /// The end of the domain's freshness. `None`: it does not end.
         until: Option<Timestamp>,
     },
-    /// The leader is configured with other times than the last one.
+    /// The leader is configured with other times than the leader before it.
     SetTimes { times: OneOffTimings },
 }
 
@@ -79,10 +80,10 @@ impl OneOffCommand {
         }
     }
 
-    /// The command without the values that a server adds to each try of a write; `None` if it has none.
+    /// Returns the command without the values that a server adds to each try of a write; `None` if it has none.
     pub(super) fn without_added(&self) -> Option<Self> {
         match self {
-            // Where there is room is found anew each time.
+            // The places are found anew for each try.
             Self::Desire { tasks, seen } if *seen != LogIndex(0) => {
                 let tasks = tasks.iter().map(|(task, _)| task.clone());
                 Some(Self::desire(tasks.collect()))
@@ -127,7 +128,7 @@ pub struct NewOneOff {
     pub definition: Definition,
 }
 
-/// The place where a task is to run, found before it is recorded.
+/// The place for a task, found before the task is recorded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OneOffPlacement {
     /// The node that had this number in the state in which the place was found.
@@ -143,7 +144,7 @@ pub struct OneOffPlacement {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OneOffChange {
     pub guid: String,
-    /// The entry that made it, where an earlier or later task of the guid is not meant.
+    /// The entry that made the task, if the change must not apply to an earlier or later task of the same guid.
     pub generation: Option<LogIndex>,
     /// The step to carry out.
     pub step: OneOffStep,
@@ -152,37 +153,37 @@ pub struct OneOffChange {
 /// A step to carry out on a one-off task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum OneOffStep {
-    /// End it. One whose process may run is completed when nothing of it runs.
+    /// End the task. A task whose process may run is completed when no process of it runs.
     Cancel,
-    /// Claim its result: nobody else may until then.
+    /// Claim its result: no other caller can claim it until the claim ends.
     Claim {
         /// The end of the claim.
         until: Timestamp,
-        /// Whether the claim is to deliver its callback.
+        /// Whether the claim is for the delivery of its callback.
         for_callback: bool,
     },
-    /// Do what is due by time: expire it, end a claim, forget it.
+    /// Do the work that is due by time: expire the task, end a claim, remove the task.
     Converge,
-    /// Claim its result and forget it: the caller has received all that it asked for.
+    /// Claim its result and remove it: the caller has received all that it asked for.
     Resolve,
-    /// Forget it; the claim's holder has what it wanted.
+    /// Remove it; the holder of the claim has received the result.
     Delete {
-        /// The holder's claim ([`OneOff::claim`]). `None`: a client's, whichever holds.
+        /// The holder's claim ([`OneOff::claim`]). `None`: any claim of a client.
         claim: Option<LogIndex>,
     },
     /// Its callback could not be delivered.
     CallbackFailed {
-        /// The claim that it was made under.
+        /// The claim under which the callback was made.
         claim: LogIndex,
         /// The earliest time of the next try; `None`: never.
         next_at: Option<Timestamp>,
     },
-    /// Fail it because it has no place, with the reason of its last rejection.
+    /// Fail it because it has no place. The reason is that of its last rejection.
     FailUnplaced,
 }
 
 impl OneOffStep {
-    /// Whether it ends at a time that a server adds.
+    /// Returns whether the step has an end that a server adds.
     pub(super) fn ends_later(self) -> bool {
         self != self.without_end()
     }
@@ -207,8 +208,8 @@ impl OneOffStep {
     }
 }
 
-/// Records several tasks, each on its own, with the places that were found for them in the state `seen`. Answers in
-/// their order.
+/// Records several tasks, each independently of the others, with the places that were found for them in the state
+/// `seen`. Returns the outcomes in the order of the tasks.
 fn desire_all(
     change: &mut Change<'_>,
     tasks: impl IntoIterator<Item = (NewOneOff, Option<OneOffPlacement>)>,
@@ -221,8 +222,8 @@ fn desire_all(
     }
 }
 
-/// Records a task, the job that runs it and the evaluation that places it, and places it if `place` is still there. The
-/// same task again changes nothing.
+/// Records a task, its job and the evaluation that places the job. Places the task if `place` is still valid. Recording
+/// the same task again changes nothing.
 fn desire(
     change: &mut Change<'_>,
     new: NewOneOff,
@@ -248,7 +249,7 @@ fn desire(
         return Err(Rejection::Job(JobRejection::RegistrationOff));
     }
     let key = job_key(&guid);
-    // No object of an earlier task of that name may be left.
+    // No object of an earlier task of the same guid may be left.
     forget_job(change, &key);
     let spec = one_off::job(&guid, &domain, &definition, change.state.one_offs.times());
     let row = version::first_version(change, spec);
@@ -271,7 +272,7 @@ fn desire(
     })
 }
 
-/// A place that is still there.
+/// A place that is still free.
 struct ValidPlacement {
     run: PlacementRun,
     cohort: Arc<PlanShared>,
@@ -279,7 +280,7 @@ struct ValidPlacement {
 }
 
 impl ValidPlacement {
-    /// The place, if the node still is what it was in the state `seen` and has the room.
+    /// Returns the place, if its number still belongs to the node of the state `seen` and that node has the room.
     fn of(
         change: &Change<'_>,
         row: &JobRow,
@@ -320,7 +321,7 @@ impl ValidPlacement {
     }
 }
 
-/// Records a task that has its place: `Pending` for nobody but those who follow it.
+/// Records a task that has its place. Only followers of tasks see it as `Pending`.
 fn place_new(
     change: &mut Change<'_>,
     task: OneOff,
@@ -349,7 +350,8 @@ fn place_new(
     });
 }
 
-/// Carries out changes of several tasks, each on its own. Answers in their order.
+/// Carries out changes of several tasks, each independently of the others. Returns the outcomes in the order of the
+/// changes.
 fn change_all(change: &mut Change<'_>, changes: Vec<OneOffChange>) -> Response {
     let outcomes = changes
         .into_iter()
@@ -378,7 +380,7 @@ fn carry_out(change: &mut Change<'_>, wanted: OneOffChange) -> Result<(), OneOff
             end_early(change, &row, one_off::CANCELLED);
         }
         (OneOffStep::FailUnplaced, OneOffState::Pending) => fail_unplaced(change, &row),
-        // The answer to an earlier one was lost.
+        // The client repeats the step because the earlier answer was lost.
         (OneOffStep::Cancel, OneOffState::Completed)
             if row.failure_reason() == one_off::CANCELLED => {}
         (OneOffStep::Cancel, OneOffState::Completed | OneOffState::Resolving) => {
@@ -426,7 +428,7 @@ fn carry_out(change: &mut Change<'_>, wanted: OneOffChange) -> Result<(), OneOff
     Ok(())
 }
 
-/// Ends a task before it ends by itself. Without an allocation it is over at once.
+/// Ends a task before it ends by itself. A task without an allocation is over at once.
 fn end_early(change: &mut Change<'_>, row: &OneOff, why: &str) {
     let key = row.job_key();
     stop_job(change, &key);
@@ -447,7 +449,7 @@ fn end_early(change: &mut Change<'_>, row: &OneOff, why: &str) {
     change.stop(alloc, why, None);
 }
 
-/// Ends a task that has no place. One that was never rejected has not started in time.
+/// Ends a task that has no place. If the task was never rejected, the reason is that it has not started in time.
 fn fail_unplaced(change: &mut Change<'_>, row: &OneOff) {
     let reason = match row.rejection.as_str() {
         "" => one_off::NOT_STARTED,
@@ -456,7 +458,7 @@ fn fail_unplaced(change: &mut Change<'_>, row: &OneOff) {
     end_early(change, row, reason);
 }
 
-/// A completed task whose result somebody works on.
+/// Returns the completed task `row` with a claim on its result.
 fn claimed(row: &OneOff, until: Timestamp, for_callback: bool) -> OneOff {
     OneOff {
         state: OneOffState::Resolving,
@@ -470,8 +472,8 @@ fn claimed(row: &OneOff, until: Timestamp, for_callback: bool) -> OneOff {
     }
 }
 
-/// Whether `claim` holds on the result of `row`: who comes late has no say in what another does with it. A client that
-/// names none, as Diego's cannot, may mean any client's.
+/// Checks whether `claim` is the current claim on the result of `row`: a caller whose claim is over cannot change the
+/// result under another claim. A client that names no claim, as a Diego client, may mean the claim of any client.
 fn held(row: &OneOff, claim: Option<LogIndex>) -> Result<(), OneOffRefusal> {
     let by_callback = row.phase == Phase::Delivering;
     let is_held = match claim {
@@ -502,7 +504,7 @@ fn callback_failed(change: &mut Change<'_>, row: &OneOff, next_at: Option<Timest
     });
 }
 
-/// Does what is due by time, if it is: a server that is late proposes it twice.
+/// Does the work that is due by time, if it is still due: a server that is behind proposes it twice.
 fn converge(change: &mut Change<'_>, row: &OneOff) {
     if due_at(row).is_none_or(|at| at > change.at) {
         return;
@@ -522,7 +524,8 @@ fn converge(change: &mut Change<'_>, row: &OneOff) {
     }
 }
 
-/// Treats a task that was told to end as ended, because its node is gone. If the node is back, its agent knows the end
+/// Treats a task that was asked to end as ended, because its node is gone. If the node is back, its agent has a record
+/// of the end and will report it.
 /// and will report it.
 fn give_up(change: &mut Change<'_>, row: &OneOff) {
     let Some(alloc) = the_alloc(change.state, &row.job_key()) else {
@@ -540,14 +543,15 @@ fn give_up(change: &mut Change<'_>, row: &OneOff) {
     change.stop(key, "its node is down", Some(ClientStatus::Lost));
 }
 
-/// Time from when a node is found gone until its task's allocation counts as lost. The time was set when the task was
+/// Returns the time from the loss of a node until its task's allocation counts as lost. The time was set when the task
+/// was desired.
 /// desired.
 fn lost_after(alloc: AllocView<'_>) -> Duration {
     let configured = alloc.group().disconnect.lost_after;
     configured.unwrap_or(one_off::LOST_AFTER)
 }
 
-/// Whether nothing is to be heard of a node.
+/// Returns whether a node is gone, down or disconnected, so that no report of it is expected.
 fn is_gone(state: &State, node_id: &NodeId) -> bool {
     state
         .nodes
@@ -563,7 +567,7 @@ fn forget(change: &mut Change<'_>, row: &OneOff) {
     change.remove_one_off(&row.guid);
 }
 
-/// Forgets the job of a task with all below it.
+/// Removes the job of a task with all objects below it.
 fn forget_job(change: &mut Change<'_>, key: &JobKey) {
     let allocs: Vec<u64> = change
         .state
@@ -581,7 +585,7 @@ fn forget_job(change: &mut Change<'_>, key: &JobKey) {
     }
 }
 
-/// Sees to it that nothing more of the job is placed.
+/// Stops the job, so that no further instance of it is placed.
 fn stop_job(change: &mut Change<'_>, key: &JobKey) {
     let open: Vec<_> = change
         .state
@@ -597,7 +601,7 @@ fn stop_job(change: &mut Change<'_>, key: &JobKey) {
     }
     let row = change.state.jobs.row(key).map(Arc::clone);
     if let Some(row) = row.filter(|row| !row.job.stop) {
-        // With the status that it has then: a row is hashed whole whenever it is written.
+        // The row gets its final status here, because each write hashes the whole row.
         let job = Job {
             stop: true,
             status: change.status_of(key, &row.job),
@@ -629,7 +633,7 @@ pub(super) fn rejected(change: &mut Change<'_>, key: &JobKey, failed: &[FailedGr
     });
 }
 
-/// Calls a domain fresh.
+/// Marks a domain as fresh.
 fn freshen(
     change: &mut Change<'_>,
     domain: &str,
@@ -648,13 +652,13 @@ fn freshen(
     Ok(Response::Done)
 }
 
-/// Sets the times with which tasks are desired, and their callbacks claimed, from here on.
+/// Sets the times that apply to tasks desired, and callbacks claimed, from here on.
 fn set_times(change: &mut Change<'_>, times: OneOffTimings) {
     change.state.one_offs.set_times(times);
     change.state.one_offs.set_index(change.index);
 }
 
-/// Brings the tasks whose allocations the command changed in line with them.
+/// Updates the tasks whose allocations the command changed.
 pub(super) fn follow_all(change: &mut Change<'_>) {
     for key in change.touched_one_offs() {
         let end = change.take_end(&key);
@@ -662,7 +666,7 @@ pub(super) fn follow_all(change: &mut Change<'_>) {
     }
 }
 
-/// Brings a task in line with its allocation. `end` is what the node said of its end, in this command.
+/// Updates a task from its allocation. `end` is the end that the node reported in this command.
 fn follow(change: &mut Change<'_>, key: &JobKey, end: Option<WorkEnd>) {
     let Some(row) = change.state.one_offs.get(&key.job_id).map(Arc::clone) else {
         return;
@@ -706,7 +710,7 @@ fn follow(change: &mut Change<'_>, key: &JobKey, end: Option<WorkEnd>) {
     next.until = None;
     if next.ending.is_some() {
         match next.phase {
-            // The evaluation that would give it up is over with its job.
+            // The evaluation that would give the task up is over with its job.
             Phase::Unreachable => {
                 let from = alloc.unreachable_at().unwrap_or(change.at);
                 next.until = row.until.max(Some(from.plus(lost_after(alloc))));
@@ -768,8 +772,8 @@ fn complete(change: &mut Change<'_>, row: OneOff, mut end: WorkEnd) {
     }
 }
 
-/// The allocation of a task whose end claims its callback. Where as many are claimed as can be made at a time, it waits
-/// its turn instead.
+/// Returns the allocation of a task whose end claims its callback. If as many callbacks are claimed as can be made at a
+/// time, the callback waits for its turn instead.
 fn calls_back_at_once(state: &State, row: &OneOff) -> Option<AllocId> {
     let alloc_id = row.alloc_id.filter(|_| row.owes_callback())?;
     let url = &row.definition.completion_callback_url;

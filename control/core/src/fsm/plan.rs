@@ -22,13 +22,13 @@ use crate::state::{AllocView, PlanShared, RemainingCapacity};
 /// Places for all instances of a job that is not recorded yet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobPlacement {
-    /// A plan that does nothing but place them. Its evaluation is whichever the entry makes.
+    /// A plan that only places the instances. Its evaluation is the one that the entry makes.
     pub plan: Plan,
-    /// The update of that evaluation.
+    /// The update of the evaluation.
     pub update: EvalUpdate,
 }
 
-/// Carries out what still holds of each plan, then the updates of evaluations whose plan held whole.
+/// Carries out the valid part of each plan, then the updates of evaluations whose plan was valid as a whole.
 pub(super) fn apply(change: &mut Change<'_>, plans: Vec<Plan>, evals: Vec<EvalUpdate>) -> Response {
     let mut outcomes = Vec::with_capacity(plans.len());
     let mut unfinished: BTreeSet<EvalId> = BTreeSet::new();
@@ -54,8 +54,8 @@ pub(super) fn apply(change: &mut Change<'_>, plans: Vec<Plan>, evals: Vec<EvalUp
     Response::PlansApplied { outcomes }
 }
 
-/// Places all instances of a job that this command records, if each still has its place. Otherwise its evaluation,
-/// `eval_id`, is left to place them.
+/// Places all instances of a job that this command records, if each still has its place. Otherwise the evaluation
+/// `eval_id` places them later.
 pub(super) fn place_new(
     change: &mut Change<'_>,
     key: JobKey,
@@ -68,7 +68,7 @@ pub(super) fn place_new(
     } = places;
     (plan.job, plan.job_version, plan.eval_id) = (key, 0, eval_id);
     update.eval_id = eval_id;
-    // A place in a state that is not there yet, or a plan that does more, was not found for this.
+    // The places are refused if they were found in a later state, or if the plan does more than place.
     if plan.snapshot_index > change.index || !plan.only_places() {
         return;
     }
@@ -141,9 +141,9 @@ fn carry_out(change: &mut Change<'_>, plan: &Plan) {
     }
 }
 
-/// The evaluations to come, in the order of the plan; none where the job is gone or was stopped meanwhile.
+/// Returns the evaluations to come, in the order of the plan; none if the job is gone or was stopped meanwhile.
 ///
-/// The end of a stopped job needs none of them. A one-off task that has ended is forgotten with all below its job.
+/// A stopped job needs none of them to end. A one-off task that has ended is removed with all objects below its job.
 fn add_follow_ups(change: &mut Change<'_>, plan: &Plan) -> Vec<Option<EvalId>> {
     let mut eval_ids = Vec::with_capacity(plan.follow_ups.len());
     for follow_up in &plan.follow_ups {
@@ -181,9 +181,9 @@ fn set_unreachable(change: &mut Change<'_>, plan: &Plan, alloc_id: &AllocId) {
     }
 }
 
-/// Returns the time from which an allocation that `plan` finds out of reach counts as such: when the plan was made.
-/// One of its follow-ups looks again when the allowed time is over. Counted from this entry, which is later, that time
-/// would not be over then, and nobody would look once more.
+/// Returns the time from which an allocation that `plan` finds out of reach counts as such: the time when the plan was
+/// made. One of the plan's follow-ups looks again when the allowed time is over. This entry is later than the plan. If
+/// the allowed time began with the entry, it would not be over at that look, and there would be no further look.
 fn unreachable_since(change: &Change<'_>, plan: &Plan, alloc: AllocView<'_>) -> Timestamp {
     let version = change.state.jobs.version(&plan.job, plan.job_version);
     let now = version.as_deref().and_then(|version| {
@@ -204,7 +204,7 @@ fn unreachable_since(change: &Change<'_>, plan: &Plan, alloc: AllocView<'_>) -> 
     made.unwrap_or(change.at)
 }
 
-/// Live instances of older versions go over to `version` where they are.
+/// Moves live instances of older versions to `version` in place.
 fn move_to_version(
     change: &mut Change<'_>,
     plan: &Plan,
@@ -227,7 +227,7 @@ fn move_to_version(
         .filter(|alloc| !alloc.is_terminal() && alloc.group().name == *name)
         .filter(|alloc| !alloc.job().is_same(version))
         .filter(|alloc| !left_behind.contains(&alloc.id()));
-    // Instances that shared a cohort go on sharing one.
+    // Instances that shared a cohort share one again.
     let mut cohorts: BTreeMap<usize, Arc<PlanShared>> = BTreeMap::new();
     let mut moved: Vec<(u64, Arc<PlanShared>)> = Vec::new();
     for alloc in older {
@@ -253,7 +253,7 @@ fn move_to_version(
     }
 }
 
-/// Places what the plan says. Jobs whose instances make room go to `victims`.
+/// Places the instances of the plan. The jobs of the evicted instances are added to `victims`.
 fn place_group(
     change: &mut Change<'_>,
     plan: &Plan,
@@ -268,7 +268,7 @@ fn place_group(
     let mut placed = 0_usize;
     let mut canaries = Vec::new();
     let mut cohorts: BTreeMap<u64, Arc<PlanShared>> = BTreeMap::new();
-    // Most instances need nothing but room: those that follow one another are written together.
+    // Most instances need only room: consecutive ones are written together.
     let is_plain = |run: &PlacementRun| run.detail.is_none();
     let alike = group
         .placements

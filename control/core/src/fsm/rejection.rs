@@ -34,7 +34,7 @@ pub enum Rejection {
     },
 }
 
-/// The part that the client of a rejected command has to correct.
+/// The part of a rejected command that the client has to correct.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RejectionKind {
     /// The object does not exist.
@@ -48,7 +48,7 @@ pub enum RejectionKind {
 }
 
 impl Rejection {
-    /// The part that the client has to correct.
+    /// Returns the part that the client has to correct.
     #[must_use]
     pub fn kind(&self) -> RejectionKind {
         match self {
@@ -69,7 +69,7 @@ pub enum NodeRejection {
     /// There is no such node.
     #[error("node {0} is not registered")]
     Unknown(NodeId),
-    /// The agent does not know the secret of the node.
+    /// The agent does not have the secret of the node.
     #[error(
         "node {0} was registered with another secret, so another agent has its id: restore node-secret in this agent's data directory, or delete node-id and node-secret to become a new node"
     )]
@@ -77,7 +77,7 @@ pub enum NodeRejection {
     /// The fingerprint is unusable.
     #[error("the node's fingerprint is refused: {}", .0.first().map_or("", |fault| fault.reason.as_str()))]
     Invalid(Vec<Fault>),
-    /// The node is being emptied.
+    /// The node is being drained.
     #[error(
         "node {0} is being drained and takes no work meanwhile: end that with `muster node drain --disable`, or wait until it is empty"
     )]
@@ -101,7 +101,7 @@ pub enum JobRejection {
     /// There is no such job.
     #[error("job {0} is not registered")]
     Unknown(JobKey),
-    /// The job moved since the user looked.
+    /// The job changed since the user last read it.
     #[error(
         "job {key} was last registered at index {}, not {}: look at it again before changing it",
         actual.0, expected.0
@@ -126,7 +126,7 @@ pub enum JobRejection {
     /// The request does not fit the job.
     #[error("job {key}: {why}")]
     Request { key: JobKey, why: String },
-    /// An operator keeps new jobs out.
+    /// An operator has switched off the registration of jobs.
     #[error("job registration is switched off: see `muster operator scheduler get-config`")]
     RegistrationOff,
     /// The job was not validated.
@@ -192,24 +192,20 @@ impl DeploymentRejection {
 /// The reason why a change of a task is refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum OneOffRefusal {
-    /// There is another task of that guid.
+    /// There is another task with that guid.
     #[error("task {0} exists already, with another definition or domain")]
     Exists(String),
     /// No task has this guid.
     #[error("task {0} does not exist")]
     Unknown(String),
-    /// It is not in a state from which that goes.
+    /// The task is not in a state that allows the step.
     #[error("Cannot transition from {from} to {to}")]
-    Transition {
-        from: OneOffState,
-        /// The state that was asked for.
-        to: OneOffState,
-    },
-    /// Its claim is not the one that was named, or is its callback's.
+    Transition { from: OneOffState, to: OneOffState },
+    /// The current claim on the task is not the named one, or it is the claim of the callback.
     #[error("task {guid} is claimed {}", if *by_callback { "by its callback, which is being made" } else { "by another client" })]
     Claimed {
         guid: String,
-        /// Its callback is being made.
+        /// Whether the claim is for the callback, which is being made.
         by_callback: bool,
     },
     /// There is no room for another fresh domain.
@@ -235,7 +231,7 @@ impl OneOffRefusal {
 /// Why a change of the settings is refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum ConfigRejection {
-    /// The settings moved since the operator looked.
+    /// The settings changed since the operator last read them.
     #[error(
         "the settings were last changed at index {}, not {}: look at them again before changing them",
         actual.0, expected.0

@@ -1,9 +1,10 @@
-//! Remote tasks go over from one allocation to another.
+//! Handover of remote tasks from one allocation to another.
 //!
 //! A task that runs on another system outlives its allocation only by a handover. The entry that places another
-//! allocation gives that allocation the task's handle. So at least one allocation is to manage the task at any time. A
-//! stop without a following handover stops the task. Two managers for a time do no harm: a driver that manages a task
-//! watches it, and only the one that is told to stop does so. The row says which of the two leaves the task.
+//! allocation gives the task's handle to that allocation. So at least one allocation manages the task at any time. A
+//! stop without a following handover stops the task. Two managers for a time do no harm: the driver of each manager
+//! watches the task, and only the manager that is asked to stop the task stops it. The row records which of the two
+//! allocations leaves the task running.
 
 use muster_domain::alloc::{ClientStatus, DesiredStatus, RemoteHandle};
 use muster_domain::id::AllocId;
@@ -14,24 +15,24 @@ use muster_domain::plan::Plan;
 use super::change::Change;
 use crate::state::{AllocView, PlanShared, State};
 
-/// The reason why another allocation takes the place of one.
+/// The reason why an allocation is replaced by another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReplaceReason {
-    /// Its node is being emptied.
+    /// Its node is being drained.
     Drained,
     /// Its node was lost and has not come back.
     Lost,
-    /// Its node was lost, but is back: its agent is told to stop it.
+    /// Its node was lost, but is back: the agent receives the order to stop it.
     Returned,
-    /// Its node is out of reach, and may come back with it.
+    /// Its node is out of reach. Node and allocation may come back.
     OutOfReach,
-    /// It failed. Tasks that it could not take over run on.
+    /// It failed. Remote tasks that it could not take over run on.
     Failed,
-    /// All of it ended well.
+    /// All its tasks ended well.
     Ended,
-    /// Somebody asked for it to be stopped.
+    /// A client asked for this very allocation to be stopped.
     Asked,
-    /// It makes room for a more important one.
+    /// It is evicted for a more important allocation.
     Preempted,
     /// Its job was updated, asks for fewer instances or is stopped.
     Unwanted,
@@ -65,7 +66,7 @@ impl ReplaceReason {
         }
     }
 
-    /// Whether its remote tasks run on, managed by the allocation that takes its place.
+    /// Returns whether its remote tasks run on, managed by the allocation that takes its place.
     fn hands_over(self) -> bool {
         match self {
             Self::Drained | Self::Lost | Self::OutOfReach | Self::Failed => true,
@@ -74,8 +75,8 @@ impl ReplaceReason {
     }
 }
 
-/// Returns the remote tasks that the replacement of `previous` in `cohort` takes over: those unchanged in its job's
-/// version.
+/// Returns the remote tasks that the replacement of `previous` in `cohort` takes over: the tasks that are the same in
+/// its job's version.
 pub(super) fn inherited(
     state: &State,
     previous: &AllocId,
@@ -99,7 +100,8 @@ fn task<'a>(group: &'a TaskGroup, name: &str) -> Option<&'a muster_domain::job::
     group.tasks.iter().find(|task| task.name == name)
 }
 
-/// Records that the replacement of `previous` was given `handles`: its agent leaves them.
+/// Records that the replacement of `previous` was given `handles`, so that the agent of `previous` leaves these tasks
+/// running.
 pub(super) fn hand_over(change: &mut Change<'_>, previous: &AllocId, handles: &[RemoteHandle]) {
     let Some(alloc) = change.state.allocs().get(previous) else {
         return;
@@ -109,8 +111,9 @@ pub(super) fn hand_over(change: &mut Change<'_>, previous: &AllocId, handles: &[
     change.decide(key, |row| row.hand_over(handles, kept));
 }
 
-/// An allocation that the plan stops while another one, which it does not stop, manages the same tasks: one of the two
-/// had been out of reach. Its agent leaves them, and the other's does not any more.
+/// Handles an allocation that the plan stops while another allocation, which the plan does not stop, manages the same
+/// tasks. One of the two had been out of reach. The agent of the stopped allocation leaves the tasks running; the other
+/// agent does so no longer.
 pub(super) fn part(change: &mut Change<'_>, plan: &Plan, key: u64) {
     let state = &*change.state;
     let Some(alloc) = state.allocs().at(key) else {

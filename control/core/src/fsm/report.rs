@@ -15,9 +15,8 @@ use super::response::Response;
 use crate::scheduler;
 use crate::state::{AllocView, State};
 
-/// Records reports of nodes. It passes over a report that says nothing new, or whose allocation is unknown, elsewhere or
-/// ended. So a report that is repeated or late changes nothing. A job is evaluated once, however many nodes reported
-/// something of it.
+/// Records reports of nodes. It skips a report that has no news, or whose allocation is unknown, on another node or
+/// ended. So a repeated or late report changes nothing. A job gets one evaluation, however many nodes reported on it.
 pub(super) fn apply(change: &mut Change<'_>, reports: Vec<(NodeId, Vec<AllocReport>)>) -> Response {
     let mut asks = RequestedEvals::new();
     let mut news = deployment::HealthUpdates::default();
@@ -32,7 +31,7 @@ pub(super) fn apply(change: &mut Change<'_>, reports: Vec<(NodeId, Vec<AllocRepo
     Response::NodesReported { unknown }
 }
 
-/// Notes what collections on nodes came to: that changes nothing, and says which nodes are unknown.
+/// Notes the results of collections on nodes. That changes nothing; the response lists the unknown nodes.
 pub(super) fn note_collections(state: &State, collections: &[(NodeId, NodeCollected)]) -> Response {
     let node_ids = collections.iter().map(|(node_id, _)| *node_id);
     let unknown = node_ids.filter(|node_id| state.nodes().get(node_id).is_none());
@@ -41,14 +40,14 @@ pub(super) fn note_collections(state: &State, collections: &[(NodeId, NodeCollec
     }
 }
 
-/// Jobs to look at, why and when, and the first node that was the reason.
+/// The evaluations to add, by job, trigger and time, and the first node that caused each.
 type RequestedEvals = BTreeMap<(Arc<JobKey>, Trigger, Timestamp), EvalReason>;
 
-/// The reason why a job is looked at.
+/// The reason for an evaluation.
 #[derive(Debug)]
 struct EvalReason {
     node_id: NodeId,
-    /// Allocations that wait for it, by key.
+    /// Allocations that wait for the evaluation, by key.
     waiting: Vec<u64>,
 }
 
@@ -117,11 +116,11 @@ fn create_evals(change: &mut Change<'_>, asks: RequestedEvals) {
     }
 }
 
-/// Whether an agent can say so of an allocation of which the state says what it does.
+/// Returns whether an agent can report this status of an allocation with the status in the state.
 fn may_follow(alloc: AllocView<'_>, report: &AllocReport) -> bool {
     let from_agent = match report.client_status {
-        // What has run is not pending again. A report that a server held back, while the agent told
-        // another server more, must not take that back.
+        // A task that has run is not pending again. A server may have held back a report while the agent sent a newer
+        // one to another server. Such a report must not take the newer one back.
         ClientStatus::Pending => alloc.client_status() != ClientStatus::Running,
         ClientStatus::Running | ClientStatus::Complete | ClientStatus::Failed => true,
         ClientStatus::Lost | ClientStatus::Unknown => false,
@@ -129,7 +128,7 @@ fn may_follow(alloc: AllocView<'_>, report: &AllocReport) -> bool {
     from_agent && !alloc.client_status().is_terminal()
 }
 
-/// Finds the job that must be looked at because the allocation has ended by itself, and when.
+/// Finds the job to evaluate because the allocation has ended by itself, and the time.
 fn ask_for_evaluation(
     change: &Change<'_>,
     key: u64,
@@ -147,7 +146,7 @@ fn ask_for_evaluation(
     Some((key, Trigger::AllocFailure, at))
 }
 
-/// Asks for a look at the job of an allocation that was out of reach and is back: it may have a replacement.
+/// Asks for an evaluation of the job of an allocation that was out of reach and is back: it may have a replacement.
 fn ask_because_it_came_back(
     change: &Change<'_>,
     key: u64,

@@ -12,13 +12,13 @@ use super::rejection::{OneOffRefusal, Rejection};
 /// The result of a command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Response {
-    /// It is done; the response has no details.
+    /// The command is applied; the response has no details.
     Done,
     /// The node is registered.
     NodeRegistered,
     /// The job is registered.
     JobRegistered {
-        /// The evaluation that will place it; none for a job that only makes others.
+        /// The evaluation that will place it; none for a job that only makes other jobs.
         eval_id: Option<EvalId>,
         version: u64,
         /// The entry that registered that version.
@@ -26,33 +26,33 @@ pub enum Response {
     },
     /// The job will be stopped.
     JobDeregistered {
-        /// The evaluation that will stop it; none for a job that only made others.
+        /// The evaluation that will stop it; none for a job that only made other jobs.
         eval_id: Option<EvalId>,
     },
-    /// The job will be looked at.
+    /// An evaluation of the job was added.
     EvalCreated { eval_id: EvalId },
-    /// A job was made from another one.
+    /// A job was made from another job.
     JobLaunched {
         job_id: String,
-        /// The evaluation that will place it; none if nothing was launched, because an earlier launch
-        /// runs or because it was launched before.
+        /// The evaluation that will place it. There is none if nothing was launched, because an earlier launch runs or
+        /// because this one was made before.
         eval_id: Option<EvalId>,
     },
     /// The deployment is changed.
     DeploymentChanged {
-        /// The evaluation that goes on with it.
+        /// The evaluation that continues it.
         eval_id: Option<EvalId>,
         /// The version that the job goes back to.
         reverted_to: Option<u64>,
     },
-    /// The evaluations that will look at what was asked for.
+    /// Evaluations of the requested jobs were added.
     EvalsCreated {
-        /// One for each job.
+        /// One evaluation for each job.
         eval_ids: Vec<EvalId>,
     },
     /// Plans were carried out as far as they fit.
     PlansApplied {
-        /// One for each plan, in order.
+        /// The outcome of each plan, in order.
         outcomes: Vec<PlanOutcome>,
     },
     Collected {
@@ -61,13 +61,13 @@ pub enum Response {
         jobs: u32,
         nodes: u32,
         deployments: u32,
-        /// Where the next slice begins, if there is more to look at.
+        /// The position at which the next slice begins, if there is more to look at.
         next: Option<GcCursor>,
         one_offs: u32,
-        /// Objects that were looked at and stay, by reason.
+        /// The number of objects that were looked at and stay, by reason.
         kept: BTreeMap<KeepReason, u32>,
-        /// Size of the forgotten objects, in bytes as they are hashed, without the parts that rows share. An
-        /// allocation's part of its job is the job's.
+        /// Size of the removed objects, in bytes as they are hashed, without the parts that rows share. The shared job
+        /// of an allocation counts for the job only.
         bytes: u64,
     },
     /// The reports of nodes are recorded.
@@ -77,21 +77,21 @@ pub enum Response {
     },
     /// The command is refused; nothing changed.
     Rejected(Rejection),
-    /// One-off tasks are recorded.
+    /// One-off tasks were recorded or refused.
     OneOffsDesired {
         /// The outcome for each task, in the order of the command.
         outcomes: Vec<Result<DesiredOneOff, Rejection>>,
     },
-    /// One-off tasks are moved on.
+    /// Changes of one-off tasks were carried out or refused.
     OneOffsChanged {
-        /// Why each was refused, in the order of the changes; `None` if it was not.
+        /// The reason why each change was refused, in order; `None` if it was not refused.
         outcomes: Vec<Option<OneOffRefusal>>,
     },
-    /// The job is forgotten, and what ran of it will be stopped.
+    /// The job is removed, and its allocations will be stopped.
     JobPurged {
-        /// The evaluation that will stop it; none for a job that only made others.
+        /// The evaluation that will stop them; none for a job that only made other jobs.
         eval_id: Option<EvalId>,
-        /// Deployments that went with it.
+        /// The number of deployments that were removed with it.
         deployments: u32,
     },
 }
@@ -101,17 +101,17 @@ pub enum Response {
 pub struct PlanOutcome {
     pub eval_id: EvalId,
     pub placed: u32,
-    /// Instances refused. If any, the evaluation is still open and must be looked at again.
+    /// The number of refused instances. If it is not 0, the evaluation is still open and must be looked at again.
     pub dropped: u32,
 }
 
 /// A task that is recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DesiredOneOff {
-    /// Whether it was not there before.
+    /// Whether the task is new.
     pub created: bool,
     /// The entry that made it.
     pub generation: LogIndex,
-    /// The evaluation that places it, or has placed it in the same entry; none if it was there before.
+    /// The evaluation that places the task, or has placed it in the same entry; none if the task is not new.
     pub eval_id: Option<EvalId>,
 }

@@ -7,12 +7,12 @@ use super::response::Response;
 /// A note about a server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ServerCommand {
-    /// The leader found faults of a server, or found that they are over. No row keeps it. It is in the log so that every
-    /// server tells of it, at the same index.
+    /// The leader found faults of a server, or found that they are over. No row keeps the note. It is in the log so
+    /// that every server reports it in its event stream at the same index.
     NoteHealth {
         server_id: u64,
         name: String,
-        /// The faults, in words; empty: it is well again.
+        /// The faults, as text; empty: the server is healthy again.
         faults: Vec<String>,
     },
 }

@@ -1,4 +1,4 @@
-//! Commands: what each does to the state, and its bytes.
+//! Commands: the effect of each on the state, and its bytes.
 
 mod golden;
 mod instances;
@@ -386,7 +386,7 @@ fn purged_job_is_removed_and_its_allocs_stop() {
     assert_eq!(cluster.live("web"), []);
 }
 
-/// A job of the same name that comes next is not looked at for what the purged one waited for.
+/// A later job with the same name gets no evaluation for work that the purged job waited for.
 #[test]
 fn purge_cancels_evaluations_that_wait() {
     let mut cluster = Cluster::new();
@@ -457,7 +457,7 @@ fn late_and_repeated_reports_change_nothing() {
     assert_eq!(cluster.state.evals(), before.evals());
 }
 
-/// An agent told one server that the instance is pending and another that it runs; the first was slow.
+/// An agent reported to one server that the instance is pending and to another that it runs; the first server was slow.
 #[test]
 fn stale_client_status_does_not_regress_alloc() {
     let mut cluster = Cluster::new();
@@ -498,7 +498,7 @@ fn an_agent_cannot_report_allocs_of_other_nodes() {
     assert_eq!(cluster.live("web"), [alloc]);
 }
 
-/// Two nodes lose an instance each of the same job: one look at it. The third is not registered.
+/// Two nodes each lose an instance of the same job: there is one evaluation. The third node is not registered.
 #[test]
 fn reports_of_many_nodes_share_an_entry() {
     let mut cluster = Cluster::new();
@@ -580,7 +580,7 @@ fn apply_plans(cluster: &Cluster, plan: Plan, update: Option<EvalUpdate>) -> Ent
     .at(cluster.now)
 }
 
-/// A worker that was thought dead sends its plan after another has done its work.
+/// A worker that was taken for dead submits its plan after another worker has done the work.
 #[test]
 fn a_plan_that_comes_twice_places_once() {
     let mut cluster = Cluster::new();
@@ -679,7 +679,7 @@ fn cluster_policy_change_notifies_every_node() {
     assert_eq!(cluster.effects, []);
 }
 
-/// A node that heard of a later policy takes the restored one for newer all the same.
+/// A node that has received a later policy treats the restored policy as newer all the same.
 #[test]
 fn a_restored_policy_is_the_newest() {
     let mut cluster = Cluster::new();

@@ -22,7 +22,7 @@ mod scene;
 
 const HOUR: Duration = Duration::from_hours(1);
 
-/// Runs every rule, slice after slice, and sums up what is freed: evaluations, allocations, jobs, nodes.
+/// Runs every rule, slice after slice, and sums up the freed evaluations, allocations, jobs and nodes.
 fn collect_all(cluster: &mut Cluster, commands: Vec<Entry>) -> [u32; 4] {
     let mut freed = [0; 4];
     for first in commands {
@@ -76,7 +76,7 @@ fn forced(cluster: &mut Cluster) -> [u32; 4] {
     collect_all(cluster, commands)
 }
 
-/// The first slice of a forced collection that looks at jobs.
+/// Returns the command for the first slice of a forced collection of jobs.
 fn jobs_by_force(now: Timestamp) -> Entry {
     let is_of_jobs = |entry: &Entry| {
         let Command::Gc(GcCommand::Collect { rule, .. }) = &entry.command else {
@@ -88,7 +88,7 @@ fn jobs_by_force(now: Timestamp) -> Entry {
     commands.find(is_of_jobs).unwrap()
 }
 
-/// A job that ran and was stopped, its agent having said so.
+/// Returns a cluster with a job that ran and was stopped, as its agent reported.
 fn stopped(kind: JobType) -> Cluster {
     let mut cluster = Cluster::new();
     cluster.node(node("n1").build());
@@ -116,7 +116,7 @@ fn the_clock_comes_every_interval() {
     );
 }
 
-/// Leaders change more often than the intervals are long: each still comes to collect.
+/// Leadership changes more often than the intervals are long: each leader still collects.
 #[test]
 fn a_leader_soon_collects_for_the_first_time() {
     let day = Duration::from_hours(24);
@@ -141,7 +141,7 @@ fn a_leader_soon_collects_for_the_first_time() {
     );
 }
 
-/// The server booted with a clock that was ahead and was set back: rows carry the time it has been set to.
+/// The server booted with a clock that was ahead and was set back: rows have the time to which it was set.
 #[test]
 fn gc_cutoffs_use_row_clock() {
     let config = GcConfig::default();
@@ -254,12 +254,12 @@ fn gc_keeps_running_alloc_of_stopped_job() {
     cluster.report(alloc_id, ClientStatus::Running);
     cluster.stop("web");
 
-    // The evaluation that stopped it placed nothing, so it may go.
+    // The evaluation that stopped the job placed nothing, so it may be removed.
     assert_eq!(forced(&mut cluster), [1, 0, 0, 0]);
     assert_eq!(cluster.state.allocs().len(), 1);
 }
 
-/// `web` goes whole; `db` was told to stop and runs; `sums` is not over.
+/// `web` is removed whole; `db` was asked to stop and runs; `sums` is not over.
 #[test]
 fn kept_rows_are_counted_by_reason() {
     let mut cluster = stopped(JobType::Service);
@@ -337,7 +337,7 @@ fn finished_batch_job_is_kept_until_threshold() {
     assert_eq!(by_threshold(&mut cluster), [1, 1, 1, 0]);
 }
 
-/// Its evaluation has another instance, which is live.
+/// The evaluation of the ended instance has another instance, which is live.
 #[test]
 fn a_dead_instance_goes_although_its_evaluation_stays() {
     let mut cluster = Cluster::new();
@@ -351,7 +351,7 @@ fn a_dead_instance_goes_although_its_evaluation_stays() {
     assert_eq!(cluster.live("web").len(), 2);
 }
 
-/// Collecting it would forget that it failed, and start it before its time.
+/// If it were removed, its failure would be lost, and it would be started before its time.
 #[test]
 fn a_failed_instance_stays_until_it_is_replaced() {
     let mut cluster = Cluster::new();
@@ -381,7 +381,7 @@ fn a_node_goes_when_nothing_is_on_it() {
     assert!(cluster.state.nodes().is_empty());
 }
 
-/// However many have ended there: it is one look at the node.
+/// However many allocations have ended on the node, it counts as one look.
 #[test]
 fn node_gc_does_not_walk_dead_allocs() {
     let mut cluster = cluster_with_jobs(1);
@@ -428,7 +428,7 @@ fn slices_follow_one_another_to_the_end() {
     assert_eq!(check::broken(&cluster.state), Vec::<String>::new());
 }
 
-/// They take ten times as long as as many allocations that share a row.
+/// Small jobs take ten times as long as the same number of allocations that share a row.
 #[test]
 fn a_slice_has_few_jobs_that_are_small() {
     let mut cluster = Cluster::new();
@@ -468,7 +468,7 @@ fn cluster_with_jobs(jobs: usize) -> Cluster {
     cluster
 }
 
-/// Slices of `command` up to the first after which `stop` says so.
+/// Applies slices of `command` up to the first after which `stop` holds.
 fn until(cluster: &mut Cluster, entry: Entry, stop: impl Fn(&State) -> bool) -> Option<Entry> {
     let mut next = Some(entry);
     while let Some(entry) = next {
@@ -497,7 +497,7 @@ fn a_job_of_many_instances_goes_in_slices() {
     assert!(cluster.state.allocs().is_empty());
 }
 
-/// A change of the leader forgets where the collection was; another one finishes its work.
+/// A change of the leader loses the position of the collection; another collection finishes its work.
 #[test]
 fn next_collection_finishes_an_unfinished_one() {
     let mut cluster = cluster_with_jobs(1);
@@ -511,7 +511,7 @@ fn next_collection_finishes_an_unfinished_one() {
     assert!(cluster.state.allocs().is_empty());
 }
 
-/// Between two slices the name is taken again: the objects of the new job are not the old one's.
+/// Between two slices a new job takes the name: its objects do not belong to the old job.
 #[test]
 fn a_job_registered_meanwhile_keeps_its_own() {
     let mut cluster = cluster_with_jobs(1);
@@ -528,7 +528,7 @@ fn a_job_registered_meanwhile_keeps_its_own() {
     assert_eq!(cluster.live("sum-0").len(), ours);
 }
 
-/// All of it but the evaluation that is to stop it, in slices.
+/// A purge removes all objects except the evaluation that is to stop the job, in slices.
 #[test]
 fn purge_collects_ended_allocs_and_evaluations() {
     let mut cluster = cluster_with_jobs(2);
@@ -587,7 +587,7 @@ fn alloc_running_at_purge_is_collected_after_exit() {
     assert!(cluster.state.evals().get(&allocs[0].eval_id).is_none());
 }
 
-/// More than a slice looks at stays; what is behind it is come to.
+/// More objects than a slice looks at stay; the objects behind them are still reached.
 #[test]
 fn a_purge_passes_running_allocations() {
     let mut cluster = Cluster::new();
@@ -618,7 +618,7 @@ fn a_purge_passes_running_allocations() {
     assert_eq!(Collector::next_slice(&second, &response, cluster.now), None);
 }
 
-/// Evaluations forgotten by the rule for them, and how many entries that took, at eight looks each.
+/// Returns the number of evaluations removed by their rule, and the number of entries that took, at eight looks each.
 fn evals_in_short_slices(cluster: &mut Cluster) -> (u32, usize) {
     let bounds = GcBounds {
         looked_at_max: 8,
@@ -648,7 +648,7 @@ fn evals_in_short_slices(cluster: &mut Cluster) -> (u32, usize) {
     (freed, slices)
 }
 
-/// Forty evaluations of a batch job that is there cost one look. When its name is another job's, each is looked at.
+/// Forty evaluations of an existing batch job cost one look. When another job has its name, each is looked at.
 #[test]
 fn gc_checks_kept_batch_evals_once_per_job() {
     let mut cluster = Cluster::new();
@@ -674,12 +674,12 @@ fn gc_checks_kept_batch_evals_once_per_job() {
     cluster.run(spec());
     let (freed, slices) = evals_in_short_slices(&mut cluster);
 
-    // They stay as long as a job of the name does; the result goes.
+    // They stay as long as a job of the name exists; the result is removed.
     assert!(freed == 0 && slices > 4, "{freed} in {slices}");
     assert!(cluster.state.allocs().get(&result).is_none());
 }
 
-/// A job that is looked at while it changes is not forgotten on what was true before.
+/// A job that changes while it is looked at is not removed because of its earlier state.
 #[test]
 fn job_changed_during_gc_lookup_is_kept() {
     let mut cluster = cluster_with_jobs(1);
@@ -706,7 +706,7 @@ fn job_changed_during_gc_lookup_is_kept() {
     assert!(cluster.state.jobs().get(&key).is_some());
 }
 
-/// A slice ended within one evaluation, which may be gone when the next slice comes.
+/// A slice ended within one evaluation, which may be removed when the next slice begins.
 #[test]
 fn gc_resumes_after_cursor_of_removed_eval() {
     let mut cluster = Cluster::new();

@@ -52,7 +52,7 @@ fn heartbeat_of_untracked_node_is_unexpected() {
     );
 }
 
-/// The proposal may be lost; the node must not be forgotten.
+/// The proposal may be lost; the node must be returned again.
 #[test]
 fn expired_node_is_reported_again_after_grace() {
     let mut heartbeats = heartbeats();
@@ -66,7 +66,7 @@ fn expired_node_is_reported_again_after_grace() {
     assert_eq!(heartbeats.poll_timeout(), None);
 }
 
-/// The entry that says it is down may be on its way: nobody may be told that the heartbeat counted.
+/// The entry that marks the node as down may be under way: no agent may receive that its heartbeat counted.
 #[test]
 fn heartbeat_after_expiry_proposal_is_rejected() {
     let mut cluster = Cluster::new();
@@ -144,7 +144,7 @@ fn a_leader_that_stood_still_knows_it() {
     assert!(!attention.handle_look(woken.plus(step)));
 }
 
-/// A late message through the server that a node left does not take it away from its new server.
+/// A late message through the server that a node left does not change the node's new server.
 #[test]
 fn node_belongs_to_its_latest_server() {
     let mut heartbeats = heartbeats();

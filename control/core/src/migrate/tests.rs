@@ -94,7 +94,7 @@ fn data_of_failed_allocations_are_migrated() {
     assert!(matches!(scene.judge(), DiskSource::At { .. }));
 }
 
-/// An agent gets only the data of the allocation that one of its own replaces.
+/// An agent gets only the data of the allocation that one of its own allocations replaces.
 #[test]
 fn foreign_allocs_get_no_disk_data() {
     let mut scene = scene();
@@ -152,7 +152,7 @@ fn unreachable_node_provides_no_disk_data() {
     }
 }
 
-/// It comes back, and what was on it may have run on unseen.
+/// The node comes back, and the allocation may have run on without reports.
 #[test]
 fn lost_alloc_provides_no_disk_data() {
     let mut scene = scene();

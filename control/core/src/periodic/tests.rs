@@ -1,4 +1,4 @@
-//! Launches by time, through changes of the clock and gaps in leadership.
+//! Periodic launches across changes of the clock and gaps in leadership.
 
 use muster_domain::fixture::{job, node};
 use muster_domain::id::JobKey;
@@ -29,7 +29,7 @@ fn local_time(at: Timestamp, periodic: &Periodic) -> String {
         .to_string()
 }
 
-/// The first launches after `after`, by the job's own clock.
+/// Returns the first launches after `after`, by the job's own clock.
 fn launches(periodic: &Periodic, after: &str, count: usize) -> Vec<String> {
     let mut after = at(after);
     let mut found = Vec::new();
@@ -59,7 +59,7 @@ fn fields_are_nomads() {
         ("@weekly", "2026-01-11T00:00:00+00:00"),
         ("@monthly", "2026-02-01T00:00:00+00:00"),
         ("@yearly", "2027-01-01T00:00:00+00:00"),
-        // The sixth is the year, the seventh brings the second in front.
+        // A sixth field is the year; with seven fields the first is the second.
         ("0 0 1 1 * 2028", "2028-01-01T00:00:00+00:00"),
         ("*/20 * * * * * *", "2026-01-10T12:30:20+00:00"),
         ("5 0 0 1 1 * 2028", "2028-01-01T00:00:05+00:00"),
@@ -159,7 +159,7 @@ fn cluster(periodic: Periodic) -> Cluster {
     cluster
 }
 
-/// The times for which something is launched, by their hour and minute.
+/// Returns the times for which jobs are launched, by their hour and minute.
 fn launch(cluster: &mut Cluster, duty: &mut PeriodicLaunches) -> (Vec<String>, Option<String>) {
     let utc = cron(&[], "UTC");
     let (commands, again) = duty.due(&cluster.state, cluster.now);
@@ -271,7 +271,7 @@ fn disabled_or_stopped_periodic_jobs_do_not_launch() {
     }
 }
 
-/// A finding about an older version is forgotten.
+/// A launch time that was found for an older version is dropped.
 #[test]
 fn a_job_that_changed_is_looked_at_again() {
     let mut cluster = cluster(cron(&["0 * * * *"], "UTC"));

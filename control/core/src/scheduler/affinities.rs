@@ -2,7 +2,7 @@
 
 use muster_domain::job::{Affinity, JobSpec, TaskGroup};
 
-/// The affinities of job, group and tasks.
+/// Returns the affinities of job, group and tasks.
 pub(super) fn affinities<'a>(
     job: &'a JobSpec,
     group: &'a TaskGroup,

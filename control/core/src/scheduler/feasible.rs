@@ -1,8 +1,8 @@
-//! Rules that say which nodes may be used at all.
+//! Rules that decide which nodes may be used at all.
 //!
-//! A rule is a file and a line in [`RULES`]. Rules look only at what the nodes of one class have in
-//! common, so a verdict holds for the class; only constraints that speak of one node by name
-//! (`${node.unique.id}`, `${attr.unique.…}`) are judged node by node.
+//! A rule is a file and a line in [`RULES`]. Rules look only at data that the nodes of one class have in common, so a
+//! verdict applies to the class. Only constraints that name one node (`${node.unique.id}`, `${attr.unique.…}`) are
+//! judged node by node.
 
 mod check;
 mod constraint;
@@ -27,7 +27,7 @@ pub(super) use constraint::{Condition, names_one_node, value_of};
 pub(super) use device::matches as device_matches;
 pub(super) use group_constraints::GroupConstraints;
 
-/// Every rule, in the order in which they are asked. Constraints come first: [`obstacles`] tells of each.
+/// Every rule, in the order of evaluation. Constraints come first: [`obstacles`] reports each of them.
 const RULES: [FeasibilityRule; 5] = [
     constraint::RULE,
     driver::RULE,
@@ -36,14 +36,14 @@ const RULES: [FeasibilityRule; 5] = [
     device::RULE,
 ];
 
-/// Whether a node may be used.
+/// The verdict on a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Feasibility {
-    /// It is in another pool.
+    /// The node is in another pool.
     OtherPool,
-    /// It is in another datacenter.
+    /// The node is in another datacenter.
     OtherDatacenter,
-    /// This rule refuses it.
+    /// A rule with this reason refuses the node.
     Filtered(String),
     Feasible,
 }
@@ -62,13 +62,13 @@ pub(super) fn judge(needs: &FeasibilityCheck, node: &NodeSpec) -> Feasibility {
     }
 }
 
-/// Whether `node` is in the pool and the datacenters that the group is confined to.
+/// Returns whether `node` is in the pool and the datacenters of the group.
 pub(super) fn is_in_scope(needs: &FeasibilityCheck, node: &NodeSpec) -> bool {
     scope::in_pool(&needs.asks.node_pool, &node.pool)
         && scope::in_datacenters(&needs.asks.datacenters, &node.datacenter)
 }
 
-/// Whether `node` meets every constraint of the group.
+/// Returns whether `node` meets every constraint of the group.
 pub(super) fn meets_constraints(needs: &FeasibilityCheck, node: &NodeSpec) -> bool {
     needs
         .conditions
@@ -76,7 +76,7 @@ pub(super) fn meets_constraints(needs: &FeasibilityCheck, node: &NodeSpec) -> bo
         .all(|condition| condition.holds(node))
 }
 
-/// Lists everything that keeps the group from `node`, leaving aside its room.
+/// Lists all obstacles that keep the group from `node`, leaving aside the node's room.
 pub(super) fn obstacles(needs: &FeasibilityCheck, node: &NodeSpec, obstacles: &mut Vec<Obstacle>) {
     let GroupConstraints {
         node_pool,
@@ -113,7 +113,7 @@ pub(super) fn obstacles(needs: &FeasibilityCheck, node: &NodeSpec, obstacles: &m
     );
 }
 
-/// Nodes on which there is one verdict, in one datacenter.
+/// Nodes in one datacenter with one verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct ClassIndex(usize);
 
@@ -129,7 +129,7 @@ impl FeasibilityCounts {
         self.0[at] += nodes;
     }
 
-    /// Verdicts on any node at all.
+    /// Returns the verdicts that apply to at least one node.
     pub(super) fn iter(&self) -> impl Iterator<Item = (ClassIndex, u32)> {
         let counts = self.0.iter().enumerate();
         let counts = counts.filter(|(_, count)| **count > 0);
@@ -143,7 +143,7 @@ pub(super) struct ClassFeasibility {
     needs: FeasibilityCheck,
     known: Vec<(Feasibility, String)>,
     by_class: BTreeMap<NodeClass, NodeFeasibility>,
-    /// Neighbours are often of one class.
+    /// The last class, because adjacent nodes are often of one class.
     last: Option<(NodeClass, NodeFeasibility)>,
 }
 
@@ -151,7 +151,7 @@ pub(super) struct ClassFeasibility {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NodeFeasibility {
     pub(super) at: ClassIndex,
-    /// The class, as a number; they are given in order.
+    /// The number of the class; numbers are assigned in order.
     pub(super) class: usize,
 }
 
@@ -165,7 +165,7 @@ impl ClassFeasibility {
         }
     }
 
-    /// The verdict on a node of `class`; `spec` is asked for only if the class is not known.
+    /// Returns the verdict on a node of `class`; `spec` is called only if the class is not known.
     pub(super) fn of<'n>(
         &mut self,
         class: NodeClass,
@@ -179,7 +179,7 @@ impl ClassFeasibility {
         (judgement, self.verdict(judgement.at))
     }
 
-    /// Whether nodes of one class may get different ones.
+    /// Returns whether nodes of one class may get different verdicts.
     pub(super) fn differ_within_class(&self) -> bool {
         self.needs.by_node
     }
@@ -204,7 +204,7 @@ impl ClassFeasibility {
         let known = spec().map_or((Feasibility::OtherPool, String::new()), |spec| {
             (judge(&self.needs, spec), spec.datacenter.clone())
         });
-        // Verdicts are few even where classes, or nodes judged one by one, are many.
+        // There are few distinct verdicts, even if there are many classes, or many nodes judged one by one.
         let at = match self.known.iter().position(|other| *other == known) {
             Some(at) => at,
             None => {

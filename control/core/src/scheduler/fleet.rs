@@ -1,4 +1,4 @@
-//! All nodes as one evaluation sees them: the columns of the snapshot, and what its own plan changes.
+//! All nodes as one evaluation sees them: the columns of the snapshot, and the changes by its own plan.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,24 +14,24 @@ use super::node_shapes::NodeShapes;
 use crate::limits::{DYNAMIC_PORT_MAX, DYNAMIC_PORT_MIN};
 use crate::state::{AllocView, Column, Columns, NodeHoldings, State, numbered};
 
-/// Room is made for so many instances before there is a place for any of them.
+/// The largest number of instances for which memory is reserved before the first place is found.
 const EXPECTED_MAX: usize = 10_000;
 
 /// The nodes, by number.
 #[derive(Debug)]
 pub(super) struct ProjectedNodes<'a> {
     state: &'a State,
-    /// The nodes after the plan, as far as it goes, and after those that are under way.
+    /// The nodes after the plan so far, and after the plans in flight.
     after: NodeOverlay,
-    /// Allocations whose share the plan sets free, by key.
+    /// Keys of allocations whose share the plan frees.
     freed: BTreeSet<u64>,
     /// Allocations that the plan evicts, by job and group.
     evicted: BTreeMap<(Arc<JobKey>, String), u32>,
-    /// The start of the search for a free port; it also says which of equal nodes goes first.
+    /// The start of the search for a free port. It also decides which of equal nodes goes first.
     seed: u64,
-    /// The nodes by kind, as far as their reader has brought them up to date.
+    /// The nodes by kind, as current as their reader has made them.
     kinds: NodeShapes,
-    /// Nodes that the plan changed, in that order.
+    /// Nodes that the plan changed, in the order of the changes.
     changed: Vec<usize>,
     /// The instances that the plan places.
     placed: Vec<PlacedInstance>,
@@ -61,12 +61,12 @@ impl<'a> ExclusiveRequests<'a> {
         }
     }
 
-    /// Whether it is nothing.
+    /// Returns whether the group asks for none of these.
     pub(super) fn is_empty(&self) -> bool {
         self.ports.is_empty() && self.cores.is_empty() && self.devices.is_empty()
     }
 
-    /// Whether it has ports at most.
+    /// Returns whether the group asks for ports at most.
     pub(super) fn only_ports(&self) -> bool {
         self.cores.is_empty() && self.devices.is_empty()
     }
@@ -75,7 +75,7 @@ impl<'a> ExclusiveRequests<'a> {
         &self.ports
     }
 
-    /// Cores of all tasks together.
+    /// Returns the number of cores of all tasks together.
     pub(super) fn core_count(&self) -> usize {
         self.cores
             .iter()
@@ -129,13 +129,13 @@ impl<'a> ProjectedNodes<'a> {
         }
     }
 
-    /// Brings the kinds in line with the nodes as they are now.
+    /// Updates the kinds from the current nodes.
     pub(super) fn follow(&mut self) {
         self.kinds.restore();
         self.kinds.follow(&self.after.columns);
     }
 
-    /// Nodes by kind, as they were before the plan, and what the plan places.
+    /// Returns the nodes by kind as they were before the plan, and the instances that the plan places.
     pub(super) fn into_parts(mut self) -> (NodeShapes, Vec<PlacedInstance>) {
         self.kinds.restore();
         (self.kinds, self.placed)
@@ -149,7 +149,7 @@ impl<'a> ProjectedNodes<'a> {
         &mut self.kinds
     }
 
-    /// Brings the kinds up to date with node `number`.
+    /// Updates node `number` in its kind.
     pub(super) fn write_kind(&mut self, number: usize) {
         let column = self.after.columns.get(number).unwrap_or(&Column::VACANT);
         self.kinds.set(number, column);
@@ -178,7 +178,7 @@ impl<'a> ProjectedNodes<'a> {
         &self.after.columns
     }
 
-    /// The column of node `number`; a vacant one if there is none.
+    /// Returns the column of node `number`; a vacant one if there is none.
     pub(super) fn column(&self, number: usize) -> &Column {
         self.after.columns.get(number).unwrap_or(&Column::VACANT)
     }
@@ -201,7 +201,7 @@ impl<'a> ProjectedNodes<'a> {
         column.occupied.then_some(number)
     }
 
-    /// Whether the plan sets free what `alloc` holds.
+    /// Returns whether the plan frees the share of `alloc`.
     pub(super) fn is_freed(&self, alloc: AllocView<'_>) -> bool {
         self.freed.contains(&alloc.key())
     }
@@ -223,7 +223,7 @@ impl<'a> ProjectedNodes<'a> {
         }
     }
 
-    /// Reserves memory for so many instances that are about to come.
+    /// Reserves memory for an expected number of instances.
     pub(super) fn expect(&mut self, instances: usize) {
         let instances = instances.min(EXPECTED_MAX);
         self.placed.reserve(instances);
@@ -241,7 +241,7 @@ impl<'a> ProjectedNodes<'a> {
         }
     }
 
-    /// Sets free what `alloc` holds, and says of which node; `None` if it holds nothing.
+    /// Frees the share of `alloc`, and returns its node; `None` if it has no share.
     pub(super) fn give_back(&mut self, alloc: AllocView<'_>) -> Option<usize> {
         let number = self.number_of(alloc)?;
         if alloc.is_terminal() || !self.freed.insert(alloc.key()) {
@@ -254,7 +254,7 @@ impl<'a> ProjectedNodes<'a> {
         Some(number)
     }
 
-    /// Undoes [`Self::give_back`], which said `number`.
+    /// Undoes [`Self::give_back`], which returned `number`.
     pub(super) fn take_again(&mut self, number: usize, alloc: AllocView<'_>) {
         self.freed.remove(&alloc.key());
         self.use_of(number, |used| used.plus(alloc.ask()));
@@ -263,7 +263,7 @@ impl<'a> ProjectedNodes<'a> {
         }
     }
 
-    /// `alloc`, which stays where it is, takes as much as an instance of `group` from here on.
+    /// Changes the share of `alloc`, which stays on its node, to that of an instance of `group`.
     pub(super) fn resize(&mut self, alloc: AllocView<'_>, group: &TaskGroup) {
         let (took, takes) = (alloc.ask(), alloc.ask_with(group.ask()));
         let number = self.number_of(alloc).filter(|_| took != takes);
@@ -277,7 +277,7 @@ impl<'a> ProjectedNodes<'a> {
         }
     }
 
-    /// Sets free what `alloc` holds, because something more important takes its place.
+    /// Frees the share of `alloc`, because a more important allocation takes its place.
     pub(super) fn evict(&mut self, alloc: AllocView<'_>) {
         self.give_back(alloc);
         let group = (Arc::clone(alloc.job_key()), alloc.group().name.clone());
@@ -318,7 +318,7 @@ impl<'a> ProjectedNodes<'a> {
         assign(spec, self.held(number), extras, self.seed ^ number as u64)
     }
 
-    /// MHz that the cores of one instance are worth on node `number`.
+    /// Returns the MHz that the cores of one instance are worth on node `number`.
     pub(super) fn cores_mhz(&self, number: usize, extras: &ExclusiveRequests<'_>) -> u64 {
         match extras.core_count() as u64 {
             0 => 0,
@@ -347,7 +347,7 @@ pub(super) fn assign(
     })
 }
 
-/// The addresses that a port may be on; a node that names none has one, which is every address.
+/// Returns the addresses that a port may be on. A node without named addresses has one, which means every address.
 fn addresses<'n>(spec: &'n NodeSpec, ask: &PortAsk) -> Vec<(&'n str, &'n [u16])> {
     let wanted = if ask.host_network.is_empty() {
         DEFAULT_HOST_NETWORK
@@ -383,7 +383,7 @@ fn assign_ports(
                 .iter()
                 .any(|(port, at)| *port == value && (*at == ip || at.is_empty() || ip.is_empty()))
     };
-    // Fixed ones first, so that no dynamic one takes theirs.
+    // Fixed ports come first, so that no dynamic port takes one of theirs.
     for (ask, slot) in asks.iter().zip(&mut ports) {
         if let Some(value) = ask.fixed {
             let (ip, _) = addresses(spec, ask)
@@ -440,7 +440,7 @@ fn assign_cores(
         .collect()
 }
 
-/// Cores that nobody has for himself and that tasks may have, lowest first.
+/// Returns cores that tasks may have and that no allocation holds exclusively, lowest first.
 pub(super) fn free_cores<'n>(
     spec: &'n NodeSpec,
     held: &'n NodeHoldings,
@@ -512,15 +512,15 @@ fn assign_devices(
     Ok((given, score))
 }
 
-/// Returns the seed that says which of equal nodes goes first, from the evaluation's id.
+/// Returns the seed that decides which of equal nodes goes first, from the evaluation's id.
 pub(super) fn seed(eval_id: &EvalId) -> u64 {
     let mut bytes = [0; 8];
     bytes.copy_from_slice(&eval_id.0[8..]);
     u64::from_be_bytes(bytes)
 }
 
-/// Every dynamic port once, from a place that the seed decides, so that a port that was just given back
-/// is not the next to be given out.
+/// Returns every dynamic port once, from a start that depends on the seed, so that a port that was just released is not
+/// the next to be assigned.
 fn dynamic_ports(seed: u64) -> impl Iterator<Item = u16> {
     let span = DYNAMIC_PORT_MAX - DYNAMIC_PORT_MIN + 1;
     let start = u16::try_from(seed % u64::from(span)).unwrap_or(0);

@@ -1,4 +1,4 @@
-//! Service and batch jobs: so many instances of each group, wherever they fit best.
+//! Service and batch jobs: a wanted number of instances of each group, on the best nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -29,7 +29,7 @@ use super::{unplaceable, update};
 use crate::fsm::one_off_alloc::is_placed;
 use crate::state::{AllocView, RemainingCapacity, State};
 
-/// The earliest start of a pending evaluation of the job of `eval` besides `eval`.
+/// Returns the earliest start of another pending evaluation of the job of `eval`.
 fn next_look(state: &State, eval: &Evaluation) -> Option<Timestamp> {
     let open = state.evals().open_of_job(&eval.job);
     let others = open.filter(|it| it.id != eval.id && it.status == EvalStatus::Pending);
@@ -72,7 +72,7 @@ pub(super) fn schedule(
     let owned = names.iter().map(|name| (*name).to_owned());
     let desired = owned.zip(counts).collect();
     leave_stable_version(job, &names, &work, &mut plan);
-    // Only what was there before can be mended.
+    // Deviations only concern instances that existed before.
     if !is_new {
         apply_all_deviations(state, job, &eval.job, &names, &mut work, &mut plan);
     }
@@ -123,14 +123,14 @@ pub(super) fn schedule(
     }
 }
 
-/// The groups with placements that are left to the next plan, and their numbers.
+/// Returns the groups with placements that are left to the next plan, and the number of these placements.
 fn left_out(work: &[(&str, GroupWork)]) -> Vec<(String, u32)> {
     let left = work.iter().filter(|(_, work)| work.left > 0);
     left.map(|(name, work)| ((*name).to_owned(), work.left))
         .collect()
 }
 
-/// Marks the failed instances of a stopped job as stopped. They hold no place then if the job runs again.
+/// Marks the failed instances of a stopped job as stopped, so that they hold no place if the job runs again.
 fn settled(group: &GroupInput<'_>) -> Vec<PlannedStop> {
     let failed = group.instances.iter().filter(|instance| {
         instance.client == ClientStatus::Failed && instance.desired == DesiredStatus::Run
@@ -145,8 +145,8 @@ fn settled(group: &GroupInput<'_>) -> Vec<PlannedStop> {
         .collect()
 }
 
-/// Says of each group what a slice has left. Where not all of the slice found a place, the rest finds none either and
-/// waits with it. Whether another slice is to come.
+/// Accounts for the instances that a slice has left, by group. If some instances of the slice found no place, the left
+/// ones find none either and wait with them. Returns whether another slice is to come.
 fn leave(left: Vec<(String, u32)>, plan: &mut Plan) -> bool {
     let mut is_partial = false;
     for (name, left) in left {
@@ -158,10 +158,10 @@ fn leave(left: Vec<(String, u32)>, plan: &mut Plan) -> bool {
     is_partial
 }
 
-/// Whether `plan` places an instance of an older version that can go over to the current one where it is.
+/// Returns whether `plan` places an instance of an older version that can be updated in place to the current version.
 ///
-/// The same evaluation then looks again and moves it. Nomad leaves that to another, which need not come while canaries
-/// find no room.
+/// The same evaluation then looks again and updates the instance. Nomad leaves the update to another evaluation, which
+/// may not come while canaries find no room.
 fn goes_over(state: &State, job: Option<&Job>, plan: &Plan) -> bool {
     let Some(current) = job.map(|job| &job.current) else {
         return false;
@@ -180,7 +180,7 @@ fn goes_over(state: &State, job: Option<&Job>, plan: &Plan) -> bool {
     })
 }
 
-/// The groups of the current version, and those that only allocations have.
+/// Returns the groups of the current version, and the groups that only allocations have.
 fn groups<'a>(state: &'a State, job: Option<&'a Job>, eval: &Evaluation) -> Vec<GroupInput<'a>> {
     let spec_groups: &[TaskGroup] = job.map_or(&[], |job| &job.current.spec.groups);
     let mut changes = InstanceChanges::new(state);
@@ -231,10 +231,10 @@ fn groups<'a>(state: &'a State, job: Option<&'a Job>, eval: &Evaluation) -> Vec<
     groups
 }
 
-/// Begins no deployment of a version that was deployed before, unless it replaces or updates instances.
+/// Drops the new deployment of a version that was deployed before, unless it replaces or updates instances.
 ///
-/// Nomad begins one whenever it finds no trace of the version. A collection removes a successful deployment and
-/// instances that were lost, while an evaluation waits for room. The deployment would wait for that room as well.
+/// Nomad begins one whenever it finds no trace of the version. A collection may remove a successful deployment and lost
+/// instances while an evaluation waits for room. The new deployment would wait for that room as well.
 fn leave_stable_version(job: Option<&Job>, names: &[&str], work: &JobWork, plan: &mut Plan) {
     let Some(new) = &mut plan.new_deployment else {
         return;
@@ -252,7 +252,7 @@ fn leave_stable_version(job: Option<&Job>, names: &[&str], work: &JobWork, plan:
     }
 }
 
-/// Mends the work of every group, and ends the deployment if that was all it waited for.
+/// Applies the deviations from Nomad to every group, and ends the deployment if it waited for nothing else.
 fn apply_all_deviations(
     state: &State,
     job: Option<&Job>,
@@ -271,10 +271,10 @@ fn apply_all_deviations(
     work.end_deployment();
 }
 
-/// Places canaries that the deployment under way wants and does not have.
+/// Places canaries that the active deployment wants and lacks.
 ///
-/// Nomad places canaries only while there are older instances to replace, and counts those that were lost. Then the
-/// deployment waits for ever for the promotion of canaries that nothing places.
+/// Nomad places canaries only while there are older instances to replace, and counts lost canaries. Then the deployment
+/// waits for ever for the promotion of canaries that are never placed.
 fn place_missing_canaries(
     state: &State,
     job: Option<&Job>,
@@ -320,9 +320,10 @@ fn place_missing_canaries(
     }
 }
 
-/// Mends what Nomad's decisions leave to the next evaluation, which need not come: where a deployment stands still
-/// it replaces one that failed twice and one that was lost not at all; and it replaces what failed though the group
-/// has enough without. Says how many are placed less for that.
+/// Corrects work that Nomad's decisions leave to the next evaluation, which may not come. While a deployment does not
+/// progress, Nomad replaces a failed instance twice, and does not replace a lost one at all. Nomad also replaces failed
+/// instances when the group has enough instances without them. Returns the number of placements that are dropped for
+/// that reason.
 fn apply_deviations_from_nomad(
     state: &State,
     job: Option<&Job>,
@@ -364,7 +365,7 @@ fn apply_deviations_from_nomad(
     });
     for alloc in lost.filter_map(|stop| state.allocs().get(&stop.alloc_id)) {
         let is_free = |place: &Placement| place.canary || place.name_index != alloc.name_index();
-        // One that was out of reach may have been replaced then.
+        // An allocation that was out of reach may have been replaced then.
         let is_wanted = room > 0
             && !alloc.canary()
             && alloc.name_index() < group.count
@@ -389,7 +390,7 @@ fn apply_deviations_from_nomad(
     }
     let mut left_out: BTreeSet<AllocId> = BTreeSet::new();
     work.place.retain(|place| {
-        // A canary stands beside the instances that are counted here.
+        // A canary is not one of the instances that are counted here.
         let takes_room = place.reschedule && !place.canary;
         let fits = !takes_room || room > 0;
         if takes_room && fits {
@@ -400,7 +401,7 @@ fn apply_deviations_from_nomad(
         }
         fits
     });
-    // What failed stays as it is: nobody takes its place.
+    // A failed instance without a replacement stays as it is.
     work.stop
         .retain(|stop| stop.why != RESCHEDULED || !left_out.contains(&stop.alloc_id));
     work.go_on_without(left_out.len());
@@ -409,8 +410,8 @@ fn apply_deviations_from_nomad(
     left_out.len()
 }
 
-/// Has a deployment that begins wait for `number` instances less, and for no more than the group wants; without any
-/// there is none. Nomad also counts instances that failed and are not replaced.
+/// Reduces the number of instances that a new deployment waits for by `number`, and to at most the wanted number. A
+/// deployment without instances is dropped. Nomad also counts failed instances that are not replaced.
 fn limit_deployment_total(plan: &mut Plan, job: Option<&Job>, name: &str, number: usize) {
     let Some(new) = &mut plan.new_deployment else {
         return;
@@ -427,7 +428,7 @@ fn limit_deployment_total(plan: &mut Plan, job: Option<&Job>, name: &str, number
     }
 }
 
-/// Whether one that took the place of `alloc` runs, or will be replaced itself.
+/// Returns whether an allocation that replaced `alloc` runs, or will be replaced itself.
 fn has_replacement(state: &State, alloc: AllocView<'_>) -> bool {
     let mut heir = None;
     let mut next = alloc.next();
@@ -438,13 +439,13 @@ fn has_replacement(state: &State, alloc: AllocView<'_>) -> bool {
     heir.is_some_and(|heir| heir.desired() == DesiredStatus::Run)
 }
 
-/// A new instance that has the name of one that was lost and found no place then is its replacement, and says so.
+/// Records that a new instance replaces a lost one with the same name, if the lost one found no place when it was lost.
 fn link_to_lost(state: &State, key: &JobKey, name: &str, work: &mut GroupWork) {
     let is_fresh = |place: &Placement| place.previous.is_none() && !place.canary;
     if !work.place.iter().any(is_fresh) {
         return;
     }
-    // Later ones are newer.
+    // Allocations come by age, so the newest of each name stays in the map.
     let lost: BTreeMap<u32, AllocId> = state
         .allocs()
         .of_job(key)
@@ -461,7 +462,7 @@ fn link_to_lost(state: &State, key: &JobKey, name: &str, work: &mut GroupWork) {
     }
 }
 
-/// Gives instances that are placed names of their own. Where canaries wait, Nomad may give a name twice.
+/// Gives placed instances distinct names. If canaries wait, Nomad may give a name twice.
 ///
 /// A promoted canary can share its name with an older instance. When both fail, one replacement gets another name.
 fn dedupe_names(state: &State, key: &JobKey, name: &str, work: &mut GroupWork) {
@@ -471,7 +472,7 @@ fn dedupe_names(state: &State, key: &JobKey, name: &str, work: &mut GroupWork) {
         is_of_group && !alloc.is_terminal() && !stopped.contains(&alloc.id())
     });
     let mut taken = BTreeSet::new();
-    // The replacement of an instance out of reach shares its name.
+    // The replacement of an instance that is out of reach shares its name.
     let mut unshared = BTreeSet::new();
     let replaced: BTreeSet<AllocId> = work.place.iter().filter_map(|it| it.previous).collect();
     for alloc in staying {
@@ -504,15 +505,15 @@ fn dedupe_names(state: &State, key: &JobKey, name: &str, work: &mut GroupWork) {
     }
 }
 
-/// Gives replacements by a newer version names that nobody has. Two instances have one name where a version that is
-/// over half way has its promoted canary beside an instance that it would have replaced by another of that name.
+/// Gives replacements by a newer version names that are not taken. Two instances can share a name in the middle of an
+/// update: the promoted canary and an older instance that is still to be replaced under that name.
 fn dedupe_replacement_names(state: &State, key: &JobKey, name: &str, work: &mut GroupWork) {
     if work.destructive.is_empty() {
         return;
     }
     let stopped = work.stop.iter().map(|stop| stop.alloc_id);
     let going: BTreeSet<AllocId> = stopped.chain(work.destructive.iter().copied()).collect();
-    // One that has ended and waits for its replacement keeps its name for that.
+    // An instance that has ended and waits for its replacement keeps its name for that replacement.
     let has_name = |alloc: AllocView<'_>| {
         !alloc.is_terminal() || (!alloc.server_terminal() && alloc.next().is_none())
     };
@@ -525,8 +526,8 @@ fn dedupe_replacement_names(state: &State, key: &JobKey, name: &str, work: &mut 
         .collect();
     taken.extend(work.place.iter().map(|place| place.name_index));
     let mut nameless = Vec::new();
-    // One that lives keeps its name for its replacement. The node of that may be gone when the plan is carried out, and
-    // then it lives on under this name.
+    // A live instance keeps its name for its replacement. The node of the replacement may be gone when the plan is
+    // carried out. Then the instance lives on under this name.
     let mut in_order: Vec<AllocId> = work.destructive.clone();
     in_order.sort_by_key(|id| state.allocs().get(id).is_none_or(AllocView::is_terminal));
     for alloc_id in &in_order {
@@ -537,13 +538,13 @@ fn dedupe_replacement_names(state: &State, key: &JobKey, name: &str, work: &mut 
     }
     let mut free = (0..u32::MAX).filter(|index| !taken.contains(index));
     work.renamed = nameless.into_iter().zip(&mut free).collect();
-    // Those that get another name go first. An instance for whose replacement there is no room stays, with its name.
+    // Replacements with another name come first. An instance whose replacement has no room stays, with its name.
     let renamed = &work.renamed;
     work.destructive.sort_by_key(|id| !renamed.contains_key(id));
 }
 
-/// Whether an instance that is to go elsewhere goes even if it finds no place. That is so when somebody asked for it,
-/// or when the drain of its node has come to its deadline.
+/// Returns whether an instance that is to migrate leaves even if it finds no place. That is so when a client asked for
+/// it, or when the drain of its node has reached its deadline.
 fn migrates_at_any_cost(state: &State, alloc: AllocView<'_>, now: Timestamp) -> bool {
     let node = state.nodes().get(&alloc.node_id());
     match node.and_then(|node| node.drain) {
@@ -552,7 +553,7 @@ fn migrates_at_any_cost(state: &State, alloc: AllocView<'_>, now: Timestamp) -> 
     }
 }
 
-/// Takes over the stops that do not wait for a replacement, and the evaluations to come.
+/// Adds to the plan the stops that do not wait for a replacement, and the evaluations to come.
 fn take_stops(
     state: &State,
     work: &GroupWork,
@@ -572,7 +573,7 @@ fn take_stops(
             MIGRATING => is_forced(alloc),
             _ => true,
         };
-        // The stop comes with the replacement, if there is a place for it.
+        // The plan gets the stop together with the replacement, if there is a place for that.
         if !goes_first && replaced.contains(&stop.alloc_id) {
             continue;
         }
@@ -596,12 +597,12 @@ fn take_stops(
     }
 }
 
-/// Places what the reconciler wants.
+/// Places the work of the reconciler.
 struct Placer<'s> {
     state: &'s State,
     job: &'s Job,
     key: &'s JobKey,
-    /// The job has no allocations.
+    /// Whether the job has no allocations.
     is_new: bool,
     fleet: ProjectedNodes<'s>,
     /// Nodes where the plan placed instances, by group.
@@ -629,7 +630,7 @@ impl<'s> Placer<'s> {
         }
     }
 
-    /// Gives back the fleet as the plan leaves it.
+    /// Places the work, and returns the fleet as the plan leaves it.
     fn place(mut self, work: Vec<(&str, GroupWork)>, plan: &mut Plan) -> ProjectedNodes<'s> {
         for stop in &plan.stops {
             if let Some(alloc) = self.state.allocs().get(&stop.alloc_id) {
@@ -747,8 +748,8 @@ impl<'s> Placer<'s> {
         }
     }
 
-    /// Names everything that all feasible nodes lack, if they lack something in common. It replaces the resource that
-    /// ran out first on each node: a client of a one-off task reads it.
+    /// Lists all resources that every feasible node lacks, if there are any. The list replaces the resource that ran
+    /// out first on each node, because a client of a one-off task reads it.
     fn with_shortages(
         &self,
         group: &TaskGroup,
@@ -765,7 +766,7 @@ impl<'s> Placer<'s> {
         metrics
     }
 
-    /// Live instances of older versions that do not go over in place.
+    /// Returns live instances of older versions that are not updated in place.
     fn left_behind(&self, group: &TaskGroup, work: &GroupWork) -> Vec<AllocId> {
         let moved: BTreeSet<AllocId> = work.in_place.iter().copied().collect();
         let current = &self.job.current;
@@ -779,7 +780,7 @@ impl<'s> Placer<'s> {
             .collect()
     }
 
-    /// The newest version before the current one that is known to work, else the one that ran.
+    /// Returns the newest stable version before the current one, or else `version_min`, the version that ran.
     fn last_stable(&self, version_min: u64) -> u64 {
         let current = self.job.current.version;
         self.state
@@ -791,7 +792,7 @@ impl<'s> Placer<'s> {
             .unwrap_or(version_min)
     }
 
-    /// Places instances of one version, and replaces those of `destructive` by it.
+    /// Places instances of one version, and replaces the instances in `destructive` by that version.
     fn place_version(
         &mut self,
         version: &JobVersion,
@@ -832,7 +833,7 @@ impl<'s> Placer<'s> {
         (runs, failed, Metrics { at_start, at_end })
     }
 
-    /// The best nodes for instances of `group`, where only the node itself decides.
+    /// Returns the best nodes for instances of `group`, if only the node itself decides.
     fn scan<'j>(
         &mut self,
         spec: &'j JobSpec,
@@ -863,7 +864,7 @@ impl<'s> Placer<'s> {
         )
     }
 
-    /// Instances of the job that stay.
+    /// Returns the instances of the job that stay.
     fn present(&self) -> Vec<AllocView<'s>> {
         if self.is_new {
             return Vec::new();
@@ -873,7 +874,7 @@ impl<'s> Placer<'s> {
             .collect()
     }
 
-    /// Returns the nodes where the plan placed instances, with whether they are of the group.
+    /// Returns the nodes where the plan placed instances, each with whether the instance is of the group.
     fn planned_nodes(&self, group_at: u16) -> Vec<(usize, bool)> {
         let planned = self.planned.iter();
         planned.map(|(node, of)| (*node, *of == group_at)).collect()
@@ -887,7 +888,7 @@ enum NodeSelector<'j> {
 }
 
 impl NodeSelector<'_> {
-    /// Returns the metrics; a scan knows those at the start, and gives them once.
+    /// Takes out the metrics. A scan has those from before the first placement, and returns them once.
     fn take_metrics(&mut self, fleet: &ProjectedNodes<'_>) -> PlacementMetrics {
         match self {
             Self::Scan(scan) => scan.take_metrics(),
@@ -903,22 +904,22 @@ impl NodeSelector<'_> {
     }
 }
 
-/// An instance that is replaced, and the number of its replacement if that is another.
+/// An instance to replace, and the number of its replacement if that differs.
 type Replacement = (AllocId, Option<u32>);
 
-/// The metrics of the choice of places, and those that say why there were no more.
+/// The metrics of the choice of places, and the metrics that explain why there were no more places.
 struct Metrics {
     at_start: PlacementMetrics,
     at_end: PlacementMetrics,
 }
 
-/// The placements of one group under way.
+/// The state of placing one group.
 struct GroupPlacer<'p, 's, 'j> {
     placer: &'p mut Placer<'s>,
     chooser: NodeSelector<'j>,
     spec: &'j JobSpec,
     group: &'j TaskGroup,
-    /// The version, if it is not the current one.
+    /// The number of the version, if it is not the current one.
     older: Option<u64>,
     group_at: u16,
     runs: Vec<PlacementRun>,
@@ -926,7 +927,7 @@ struct GroupPlacer<'p, 's, 'j> {
 }
 
 impl GroupPlacer<'_, '_, '_> {
-    /// Has a ranking choose from here on. It sees all that was placed so far.
+    /// Switches to a ranking, which takes all earlier placements into account.
     fn rank(&mut self) {
         if let NodeSelector::Scan(_) = self.chooser {
             let ranking = self.placer.ranking(self.spec, self.group, self.group_at);
@@ -934,9 +935,9 @@ impl GroupPlacer<'_, '_, '_> {
         }
     }
 
-    /// Each instance makes room for its own replacement; one that cannot be replaced goes on running.
+    /// Stops each instance to make room for its own replacement. An instance that cannot be replaced runs on.
     fn replace(&mut self, destructive: &[Replacement], plan: &mut Plan) {
-        // Numbers of the other names whose old instances stay, by the number that those keep.
+        // New name numbers whose old instances stay, by the number of the old instance.
         let mut unused: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
         for (alloc_id, other_name) in destructive {
             let shares_name = other_name.is_some() || !unused.is_empty();
@@ -960,8 +961,8 @@ impl GroupPlacer<'_, '_, '_> {
         }
     }
 
-    /// Places one instance in the place of one that is stopped then, with its name unless another is given. Says whether
-    /// there was room.
+    /// Places one instance and stops the one it replaces. The new instance has the same name unless another is given.
+    /// Returns whether there was room.
     fn place_instead(
         &mut self,
         stop: PlannedStop,
@@ -989,7 +990,7 @@ impl GroupPlacer<'_, '_, '_> {
         is_placed
     }
 
-    /// Places one instance, where nobody else may have room at the cost of less important ones.
+    /// Places one instance, by preemption if no node has room and preemption is allowed.
     fn place_one(&mut self, name_index: u32, detail: PlacementDetail, avoid: &[NodeId]) -> bool {
         let preferred = self.preferred(detail.previous);
         let Some(place) = self.find(preferred, avoid) else {
@@ -1020,7 +1021,7 @@ impl GroupPlacer<'_, '_, '_> {
         true
     }
 
-    /// The node on which the data of the instance that is replaced are, if those are to be kept.
+    /// Returns the node that has the data of the replaced instance, if the data are to be kept.
     fn preferred(&self, previous: Option<AllocId>) -> Option<usize> {
         let previous = previous.filter(|_| self.group.ephemeral_disk.sticky)?;
         let Placer { state, fleet, .. } = &*self.placer;
@@ -1045,7 +1046,7 @@ impl GroupPlacer<'_, '_, '_> {
         }
     }
 
-    /// The place on node `number`, if it takes the instance and has room.
+    /// Returns the place on node `number`, if that takes the instance and has room.
     fn find_at(&mut self, number: usize) -> Option<RankedNode> {
         self.rank();
         match &mut self.chooser {
@@ -1056,7 +1057,7 @@ impl GroupPlacer<'_, '_, '_> {
         }
     }
 
-    /// The best place where there is room.
+    /// Returns the best place with room.
     fn find_room(&mut self, avoid: &[NodeId]) -> Option<RankedNode> {
         if let NodeSelector::Scan(scan) = &mut self.chooser {
             match scan.place(&mut self.placer.fleet, avoid) {
@@ -1137,8 +1138,8 @@ impl GroupPlacer<'_, '_, '_> {
         }
     }
 
-    /// Instances that nothing tells apart: how many each node gets is chosen one by one, then names are
-    /// dealt out node by node, so that a node's share is one run.
+    /// Places interchangeable instances. The number of instances of each node is chosen one by one. Then names are
+    /// assigned node by node, so that the instances of a node are one run.
     fn place_fresh(&mut self, fresh: &[Placement]) {
         if let [alone] = fresh {
             self.place_one(alone.name_index, PlacementDetail::default(), &[]);
@@ -1159,7 +1160,7 @@ impl GroupPlacer<'_, '_, '_> {
                 None => order.push((place, 1)),
             }
         }
-        // In the order of the nodes, which the log takes fewer bytes for.
+        // The order by node takes fewer bytes in the log.
         order.sort_unstable_by_key(|(place, _)| place.node);
         let mut names = fresh.iter().map(|place| place.name_index);
         for (place, count) in order {
@@ -1176,7 +1177,7 @@ impl GroupPlacer<'_, '_, '_> {
                 }
             }
         }
-        // What found no room finds it at the cost of less important ones, or not at all.
+        // Instances without room are placed by preemption, or not at all.
         for place in &fresh[placed..] {
             if !self.placer.may_preempt {
                 let missing = fresh.len() - placed;
@@ -1188,7 +1189,7 @@ impl GroupPlacer<'_, '_, '_> {
     }
 }
 
-/// Whether it runs on, out of reach, beside what replaces it.
+/// Returns whether an allocation runs on, out of reach, in addition to its replacement.
 fn is_away(alloc: AllocView<'_>) -> bool {
     alloc.unreachable_at().is_some() || alloc.client_status() == ClientStatus::Unknown
 }
@@ -1199,13 +1200,13 @@ fn continues(run: &PlacementRun, node: NodeNumber, name_index: u32) -> bool {
 
 pub(super) fn could_help(state: &State, eval: &Evaluation, node_id: &NodeId) -> bool {
     let (Some(job), Some(node)) = (state.jobs().get(&eval.job), state.nodes().get(node_id)) else {
-        // A job that is gone has nothing to wait for: let its evaluation end.
+        // A removed job waits for nothing: its evaluation may end.
         return state.jobs().get(&eval.job).is_none();
     };
     let Some(number) = state.nodes().number(node_id) else {
         return false;
     };
-    // While canaries wait, instances of older versions are placed, too: those may fit where no canary does.
+    // While canaries wait, instances of older versions are placed, too: they may fit where no canary does.
     let deployment = state.deployments().latest(&eval.job);
     let has_canaries =
         deployment.is_some_and(|row| row.groups.iter().any(DeploymentGroup::awaits_promotion));
@@ -1234,7 +1235,7 @@ pub(super) fn could_help(state: &State, eval: &Evaluation, node_id: &NodeId) -> 
         })
 }
 
-/// An instance that waits for its replacement would make room for it.
+/// Adds the room of instances that would make room for their own replacement.
 fn make_way(state: &State, job: &Job, node_id: &NodeId, room: &mut RemainingCapacity<'_>) {
     let current = &job.current;
     let key = job.key();

@@ -1,11 +1,11 @@
-//! Plans that are made and not yet committed.
+//! Plans in flight: plans that are made and not yet committed.
 //!
 //! Between a plan and its entry there is a write to disk. A scheduler that plans meanwhile on the same nodes would
-//! choose the same ones. For it they count as full as they are about to be.
+//! choose the same nodes. For this scheduler, the nodes count as full as they are about to be.
 //!
-//! A plan counts until its evaluation was written since, or is planned anew. One for a job that is not in the state
-//! yet counts until the job is there, or should have been. That it will be committed is likely and not sure. So no
-//! evaluation is reported to lack room, and nobody is evicted, because of it.
+//! A plan counts until its evaluation has been written since, or is planned anew. A plan for a job that is not in the
+//! state yet counts until the job is there, or should have been. The commit of such a plan is likely and not sure. So
+//! no evaluation is reported to lack room because of it, and no allocation is evicted because of it.
 
 use std::collections::BTreeMap;
 
@@ -15,18 +15,18 @@ use muster_domain::resources::{Amount, Holding};
 
 use crate::state::{Columns, NodeHoldings, State, numbered};
 
-/// One instance that was placed: on which node, and what it takes of it.
+/// A placed instance: its node, and the amount and holding that it takes of the node.
 pub(super) type PlacedInstance = (usize, Amount, Holding);
 
-/// The amounts that plans under way take.
+/// The amounts that plans in flight take.
 #[derive(Debug, Default)]
 pub(super) struct InFlightPlans {
     plans: BTreeMap<EvalId, InFlightPlan>,
-    /// The last entry of the state that the rest is about; `None` before the first.
+    /// The last entry of the state to which the other fields apply; `None` before the first.
     of: Option<LogIndex>,
     /// The nodes of that state as they are after the plans.
     after: NodeOverlay,
-    /// Plans that are not in `after` yet: most are written before anybody asks.
+    /// Plans that are not in `after` yet: most are written before the next read.
     added: Vec<EvalId>,
 }
 
@@ -64,18 +64,18 @@ impl NodeOverlay {
     }
 }
 
-/// A plan under way.
+/// A plan in flight.
 #[derive(Debug)]
 struct InFlightPlan {
-    /// The last entry of the state it was made on.
+    /// The last entry of the state for which it was made.
     since: LogIndex,
     placed: Vec<PlacedInstance>,
-    /// It is for a job that is not in that state: which, and until when it may come.
+    /// The job of the plan, if that state does not have it, and the time until which the job may come.
     newcomer: Option<(JobKey, Timestamp)>,
 }
 
 impl InFlightPlan {
-    /// Whether it may still be written after `state`.
+    /// Returns whether the plan may still be written after `state`.
     fn may_come(&self, state: &State, eval_id: &EvalId, now: Timestamp) -> bool {
         match &self.newcomer {
             Some((key, until)) => *until > now && state.jobs().get(key).is_none(),
@@ -88,7 +88,7 @@ impl InFlightPlan {
 }
 
 impl InFlightPlans {
-    /// Returns a value without plans under way.
+    /// Returns a value without plans in flight.
     pub(super) fn nothing(state: &State) -> Self {
         Self {
             plans: BTreeMap::new(),
@@ -98,7 +98,7 @@ impl InFlightPlans {
         }
     }
 
-    /// Forgets what `state` shows already, and the last plan for `eval_id`.
+    /// Removes the plans that are in `state` already, and the last plan for `eval_id`.
     pub(super) fn begin(&mut self, state: &State, eval_id: &EvalId, now: Timestamp) {
         let is_replaced = self.plans.remove(eval_id).is_some();
         if self.of == Some(state.applied()) && !is_replaced {
@@ -124,12 +124,12 @@ impl InFlightPlans {
         self.plans.is_empty()
     }
 
-    /// Whether nothing but a plan for `eval_id` is under way.
+    /// Returns whether no plan is in flight except a plan for `eval_id`.
     pub(super) fn is_alone(&self, eval_id: &EvalId) -> bool {
         self.plans.keys().all(|other| other == eval_id)
     }
 
-    /// Puts the plan for `eval_id` of `other`, which knew of nothing else, in the place of its own.
+    /// Replaces its own plan for `eval_id` by the plan of `other`, which had no record of other plans.
     pub(super) fn replace(
         &mut self,
         state: &State,
@@ -158,22 +158,23 @@ impl InFlightPlans {
         self.added.push(eval_id);
     }
 
-    /// Says that the plan for `eval_id`, which the state does not have, is for the job `key` that may come until then.
+    /// Records that the plan for `eval_id`, which the state does not have, is for the job `key`, which may come until
+    /// `until`.
     pub(super) fn expect(&mut self, eval_id: &EvalId, key: JobKey, until: Timestamp) {
         if let Some(plan) = self.plans.get_mut(eval_id) {
             plan.newcomer = Some((key, until));
         }
     }
 
-    /// The plan for `eval_id` will not be written.
+    /// Removes the plan for `eval_id`, which will not be written.
     pub(super) fn give_up(&mut self, eval_id: &EvalId) {
         if self.plans.remove(eval_id).is_some() {
-            // What is worked out has it, perhaps.
+            // The computed nodes may include the plan.
             self.of = None;
         }
     }
 
-    /// The nodes after the plans, as [`Self::begin`] found them.
+    /// Returns the nodes after the plans that [`Self::begin`] kept.
     pub(super) fn after(&self) -> &NodeOverlay {
         &self.after
     }

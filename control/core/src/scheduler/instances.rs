@@ -14,8 +14,8 @@ use super::reconciler::{Instance, ReconnectFacts, RescheduleEvent, Taint};
 use super::update::{self, Change};
 use crate::state::{AllocView, RemainingCapacity, State};
 
-/// Whether an instance of its job that ended well is started again elsewhere: its restarts in place are used
-/// up, so it counts as one that failed, or it would start without end and without delay.
+/// Returns whether an instance that ended well is started again elsewhere. Its restarts in place are used up, so it
+/// counts as failed; otherwise it would be started without end and without delay.
 pub(super) fn runs_for_ever(job_type: JobType) -> bool {
     match job_type {
         JobType::Service => true,
@@ -43,29 +43,30 @@ pub(super) fn taint(state: &State, alloc: AllocView<'_>) -> Taint {
     }
 }
 
-/// The type of the job that is to be looked at. An evaluation may be older than its job: one that was removed
-/// can come again as another type before anybody has looked.
+/// Returns the type of the job to evaluate. An evaluation may be older than its job: a removed job can be registered
+/// again as another type before the evaluation is processed.
 pub(super) fn job_type(job: Option<&Job>, eval: &Evaluation) -> JobType {
     job.map_or(eval.job_type, |job| job.current.spec.job_type)
 }
 
-/// Whether `alloc` is an instance of a job of the type that `job` has. One that was removed may come again as
-/// another type; nothing of it goes on then.
+/// Returns whether `alloc` is an instance of a job with the type of `job`. A removed job may be registered again as
+/// another type; then none of its instances goes on.
 pub(super) fn is_of_type(job: &Job, alloc: AllocView<'_>) -> bool {
     alloc.job().spec.job_type == job.current.spec.job_type
 }
 
-/// The changes that the current version of a job asks of instances of older ones. Many have the same answer.
+/// The changes that the current version of a job requires of instances of older versions. Many instances have the same
+/// result.
 #[derive(Debug)]
 pub(super) struct InstanceChanges<'a> {
     by_cohort: BTreeMap<(u64, u64, u16), (Change, Vec<&'a str>)>,
     verdicts: BTreeMap<&'a str, ClassFeasibility>,
-    /// The room on nodes when the instances that were asked about before have taken their share.
+    /// The room on nodes after the instances that were checked before have taken their share.
     room: RemainingCapacity<'a>,
 }
 
 impl<'a> InstanceChanges<'a> {
-    /// Nobody was asked about yet.
+    /// Returns a value for which no instance was checked yet.
     pub(super) fn new(state: &'a State) -> Self {
         Self {
             by_cohort: BTreeMap::new(),
@@ -99,14 +100,14 @@ impl<'a> InstanceChanges<'a> {
         if stays { change } else { Change::Destructive }
     }
 
-    /// Whether the node of `alloc` has what an instance of `group` takes more than it; then it is taken.
+    /// Returns whether the node of `alloc` has the additional amounts of an instance of `group`; if so, takes them.
     fn has_room(&mut self, group: &TaskGroup, alloc: AllocView<'_>) -> bool {
-        // One that is over takes nothing. A decrease is not counted: the instance may be one that stays as it is.
+        // A terminal allocation takes nothing. A decrease does not count: the instance may be one that stays as it is.
         let takes = alloc.ask_with(group.ask()).max(alloc.ask());
         alloc.is_terminal() || self.room.resize(alloc, takes)
     }
 
-    /// Whether the node of `alloc` meets the constraints of the current version.
+    /// Returns whether the node of `alloc` meets the constraints of the current version.
     pub(super) fn may_stay(
         &mut self,
         state: &State,
@@ -131,7 +132,7 @@ impl<'a> InstanceChanges<'a> {
     }
 }
 
-/// Whether the node of `alloc` can change the limits of tasks of `drivers` while they run.
+/// Returns whether the node of `alloc` can change the limits of tasks of `drivers` while they run.
 fn limits_change_there(state: &State, alloc: AllocView<'_>, drivers: &[&str]) -> bool {
     if drivers.is_empty() {
         return true;
@@ -145,7 +146,7 @@ fn limits_change_there(state: &State, alloc: AllocView<'_>, drivers: &[&str]) ->
         .all(|driver| in_place(driver).is_some_and(|word| word == "1"))
 }
 
-/// Returns the time at which `alloc` ended, as its tasks say.
+/// Returns the time at which `alloc` ended, according to its tasks.
 pub(super) fn ended_at(alloc: AllocView<'_>) -> Timestamp {
     let finished = alloc
         .task_states()
@@ -155,8 +156,8 @@ pub(super) fn ended_at(alloc: AllocView<'_>) -> Timestamp {
     finished.unwrap_or(alloc.modify_time())
 }
 
-/// Whether `alloc` is complete and its main tasks ended by themselves. A task that a drain or a user stopped has not
-/// done its work, with any exit code. Sidecars are always stopped; the leader, if any, stops the others.
+/// Returns whether `alloc` is complete and its main tasks ended by themselves. A task that a drain or a user stopped
+/// has not done its work, with any exit code. Sidecars are always stopped; the leader task, if any, stops the others.
 fn ran_to_its_end(alloc: AllocView<'_>) -> bool {
     if alloc.client_status() != ClientStatus::Complete {
         return false;
@@ -176,7 +177,7 @@ fn ran_to_its_end(alloc: AllocView<'_>) -> bool {
     })
 }
 
-/// Whether the last run of a task was stopped from outside.
+/// Returns whether the last run of a task was stopped from outside.
 fn was_stopped(state: &TaskState) -> bool {
     let last_run = state.events.iter().rev();
     last_run
@@ -185,12 +186,12 @@ fn was_stopped(state: &TaskState) -> bool {
 }
 
 impl Instance {
-    /// `alloc`, which has ended, by itself.
+    /// Returns the instance for `alloc`, which has ended, without regard to its job.
     pub(super) fn ended(alloc: AllocView<'_>) -> Self {
         Self::with(Taint::Healthy, None, alloc, Change::None)
     }
 
-    /// `alloc` within `job`, whose current version asks `change` of it.
+    /// Returns the instance for `alloc` within `job`, whose current version requires `change` of it.
     pub(super) fn of(
         state: &State,
         job: Option<&Job>,
@@ -198,7 +199,7 @@ impl Instance {
         change: Change,
     ) -> Self {
         let mut instance = Self::with(taint(state, alloc), job, alloc, change);
-        // A newer evaluation of the job cancels the one to come, and may look before the instance is due.
+        // A newer evaluation of the job cancels the follow-up, and may be processed before the instance is due.
         let is_open = |eval_id: &EvalId| {
             let eval = state.evals().get(eval_id);
             eval.is_some_and(|eval| !eval.status.is_terminal())
@@ -278,7 +279,7 @@ impl Instance {
     }
 }
 
-/// The longest that the tasks of a group may take to stop.
+/// Returns the longest time that the tasks of a group may take to stop.
 pub(super) fn kill_timeout(group: &TaskGroup) -> Duration {
     group
         .tasks

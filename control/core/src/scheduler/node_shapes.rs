@@ -1,18 +1,17 @@
 //! Nodes by kind, kept from one evaluation to the next.
 //!
-//! A kind is all nodes of one size whose classes nobody tells apart. Every group that has asked so far got the same
-//! verdict on all of them, and likes them equally well ([`NodeShapes::agree`] sees to it). So there are few kinds even
-//! where classes are many, and the wishes of a group are judged once for each.
+//! A kind is all nodes of one size whose classes no group has told apart. Every group that has asked so far got the
+//! same verdict on all of them, and the same affinity ([`NodeShapes::agree`] guarantees that). So there are few kinds
+//! even if there are many classes, and the requirements of a group are judged once for each kind.
 //!
 //! Nomad's fit is `20 - (10^free cpu + 10^free memory)` with the free shares after the instance came. It splits into a
-//! power that is the node's and a factor that is the kind's: `10^(1 - (used + ask) / total)` is
-//! `10^(1 - used / total) * 10^(-ask / total)`. So looking at a node costs three comparisons, two products and a sum,
-//! on numbers that lie side by side. A change of a node costs two powers.
+//! power that depends on the node and a factor that depends on the kind: `10^(1 - (used + ask) / total)` is `10^(1 -
+//! used / total) * 10^(-ask / total)`. So looking at a node costs three comparisons, two products and a sum, on
+//! adjacent numbers. A change of a node costs two powers.
 //!
-//! The sums are of 32 bits: [`NEAR`] bounds their error. The chooser compares those that are nearly equal again,
-//! exactly.
+//! The sums are of 32 bits: [`NEAR`] bounds their error. The chooser compares nearly equal sums again, exactly.
 //!
-//! All of it follows from the columns. A plan under way writes to slots too; [`NodeShapes::restore`] takes that back.
+//! All of it follows from the columns. A plan in progress writes to slots too; [`NodeShapes::restore`] takes that back.
 
 mod ask;
 mod block;
@@ -34,34 +33,34 @@ pub(super) use ask::{RequestFactors, ScaledRequest, fit, sum};
 use block::{BLOCK, Block, BlockBounds, BlockNode};
 pub(super) use block::{NEAR, ShortfallCounts};
 
-/// A kind is sorted when one in so many of its nodes has changed, so that each change pays for its share.
+/// A kind is sorted when one in this number of its nodes has changed, so that sorting costs little for each change.
 const SORTED_AFTER: usize = 4;
 
-/// And when looking at blocks of which nodes changed has cost what sorting costs: as much as looking at one block costs
-/// sorting so many nodes.
+/// A kind is also sorted when looking at blocks with changed nodes has cost as much as sorting. A look at one block
+/// costs as much as sorting so many nodes.
 const SORTED_FOR_A_LOOK: usize = 8;
 
 /// All nodes of one size and one group of classes.
 ///
-/// Those that are about as full lie together, so that most blocks can be left out: [`NodeShape::sort`] sees to it now and
-/// then. Nothing depends on the order.
+/// Nodes that are about equally full are adjacent, so that most blocks can be left out: [`NodeShape::sort`] restores
+/// that order now and then. No result depends on the order.
 #[derive(Clone, Debug)]
 pub(super) struct NodeShape {
     pub(super) group: usize,
     pub(super) total: Amount,
     pub(super) blocks: Vec<Block>,
-    /// The summaries of the nodes of each block, and that of all nodes.
+    /// The summaries of the nodes of each block, and the summary of all nodes.
     pub(super) together: Vec<BlockBounds>,
     pub(super) whole: BlockBounds,
-    /// Blocks that were written to since that was worked out, some of them more than once.
+    /// Blocks that were written to since their summaries were computed; a block may appear more than once.
     stale: Vec<usize>,
-    /// The summary of all nodes is to be worked out again.
+    /// Whether the summary of all nodes must be computed again.
     whole_is_stale: bool,
     len: usize,
-    /// Nodes that came, went or changed since it was sorted, and how many blocks have any.
+    /// Number of nodes that came, left or changed since the last sort, and number of blocks with such nodes.
     changes: usize,
     touched: usize,
-    /// Looks at blocks that sorting would have spared since.
+    /// Number of looks at blocks that sorting would have spared since the last sort.
     spared: usize,
 }
 
@@ -70,12 +69,12 @@ impl NodeShape {
         self.blocks[slot / BLOCK].numbers[slot % BLOCK]
     }
 
-    /// Nodes on which somebody may be placed.
+    /// Returns the number of open nodes: nodes on which an instance may be placed.
     pub(super) fn open(&self) -> u32 {
         self.whole.open
     }
 
-    /// The numbers of those.
+    /// Returns the numbers of the open nodes.
     pub(super) fn open_numbers(&self) -> impl Iterator<Item = usize> {
         self.blocks.iter().flat_map(|block| {
             let slots = (0..BLOCK).filter(|slot| block.open >> slot & 1 == 1);
@@ -92,7 +91,7 @@ impl NodeShape {
         full.sum()
     }
 
-    /// Returns the number of open nodes that have too little. Full ones count as short of cpu.
+    /// Returns the number of open nodes that have too little. Nodes with all their allocations count as short of cpu.
     pub(super) fn short(&self, ask: ScaledRequest) -> ShortfallCounts {
         if let Some(short) = self.whole.short(ask) {
             return short;
@@ -107,7 +106,7 @@ impl NodeShape {
         })
     }
 
-    /// Finds a node if all open nodes of a block are alike: see [`Block::all_alike`].
+    /// Finds a node if all open nodes of a block have the same free amounts: see [`Block::all_alike`].
     pub(super) fn all_alike(
         &self,
         block: usize,
@@ -117,7 +116,7 @@ impl NodeShape {
         self.blocks[block].all_alike(&self.together[block], ask, first)
     }
 
-    /// Works out again what the nodes of blocks that were written to have together.
+    /// Computes the stale summaries of blocks again.
     fn summarise(&mut self) {
         if self.stale.is_empty() && !self.whole_is_stale {
             return;
@@ -127,7 +126,7 @@ impl NodeShape {
         self.stale.sort_unstable();
         self.stale.dedup();
         for at in self.stale.drain(..) {
-            // A block that is gone has no nodes to summarise.
+            // A removed block has no nodes to summarise.
             if let Some(block) = self.blocks.get(at) {
                 self.together[at] = block.together();
             }
@@ -137,7 +136,7 @@ impl NodeShape {
         self.whole = whole;
     }
 
-    /// Makes room for one more and says where.
+    /// Makes room for one more node and returns its slot.
     fn push(&mut self) -> usize {
         if self.len == self.blocks.len() * BLOCK {
             self.blocks.push(Block::EMPTY);
@@ -146,7 +145,7 @@ impl NodeShape {
         self.len - 1
     }
 
-    /// The last one takes the place of the one at `slot`.
+    /// Moves the last node to `slot` and removes the last slot.
     fn swap_remove(&mut self, slot: usize) {
         self.len -= 1;
         let last = self.blocks[self.len / BLOCK].row(self.len % BLOCK);
@@ -163,7 +162,7 @@ impl NodeShape {
         let old = block.alone(slot);
         block.write(slot, number, column);
         let new = block.alone(slot);
-        // One node that got fuller is the common case: the others need not be looked at then.
+        // Most often one node got fuller; then the other nodes need no look.
         let is_open = block.open >> slot & 1 == 1;
         match self.together.get_mut(at) {
             Some(together) if was_open && is_open && self.stale.is_empty() => {
@@ -178,7 +177,7 @@ impl NodeShape {
         }
     }
 
-    /// A node is not where sorting put it, perhaps.
+    /// Records that a node may be out of the sorted order.
     fn touch(&mut self, slot: usize) {
         let touched = &mut self.blocks[slot / BLOCK].touched;
         let bit = 1 << (slot % BLOCK);
@@ -194,15 +193,15 @@ impl NodeShape {
 
     /// Marks the summary of the nodes of a block as stale.
     fn outdate(&mut self, block: usize) {
-        // Neighbours are often written to one after the other.
+        // Writes to adjacent nodes often follow each other.
         if self.stale.last() != Some(&block) {
             self.stale.push(block);
         }
     }
 
-    /// Whether it is worth sorting now that somebody is about to look at it.
+    /// Returns whether sorting is worth its cost, just before the next look at the kind.
     fn is_out_of_order(&mut self) -> bool {
-        // Those that changed are neighbours at best.
+        // At best, the changed nodes are adjacent.
         self.spared += self.touched.saturating_sub(self.changes.div_ceil(BLOCK));
         self.changes * SORTED_AFTER > self.len + BLOCK || self.spared * SORTED_FOR_A_LOOK > self.len
     }
@@ -212,7 +211,7 @@ impl NodeShape {
         let mut rows: Vec<BlockNode> = (0..self.len)
             .map(|slot| self.blocks[slot / BLOCK].row(slot % BLOCK))
             .collect();
-        // Most are in order.
+        // Most nodes are in order already.
         rows.sort_by(|one, other| {
             let full = |row: &BlockNode| row.powers[0] + row.powers[1];
             let order = full(one).total_cmp(&full(other));
@@ -240,13 +239,13 @@ struct ShapePosition {
     at: u32,
 }
 
-/// In no kind.
+/// The position of a node without a kind.
 const NOWHERE: ShapePosition = ShapePosition {
     kind: u32::MAX,
     at: 0,
 };
 
-/// The wishes of a group for a node besides room.
+/// The requirements of a group for a node, other than room.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct GroupRequirements {
     asks: GroupConstraints,
@@ -261,23 +260,23 @@ impl GroupRequirements {
         }
     }
 
-    /// Whether it is what the group wants: as [`Self::of`], without making it.
+    /// Returns whether these are the requirements of the group, as [`Self::of`] would return, without computing them.
     fn is_of(&self, job: &JobSpec, group: &TaskGroup) -> bool {
         self.asks.is_of(job, group) && self.affinities.iter().eq(affinities(job, group))
     }
 }
 
-/// The verdicts on each group of classes for askers with the same wishes.
+/// The verdicts on each group of classes, for groups with the same requirements.
 #[derive(Debug)]
 pub(super) struct FeasibilityCache {
     verdicts: ClassFeasibility,
     by_class: BTreeMap<NodeClass, ClassView>,
     views: Vec<Option<ClassView>>,
-    /// The groups that it is about.
+    /// The generation of the groups of classes to which the verdicts apply.
     generation: u64,
 }
 
-/// The view of the nodes of a class for askers with the same wishes.
+/// The result of judging the nodes of a class, for groups with the same requirements.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ClassView {
     pub(super) class_at: ClassIndex,
@@ -315,7 +314,7 @@ impl FeasibilityCache {
 #[derive(Clone, Copy, Debug)]
 struct ShapeClass {
     group: usize,
-    /// The last node that came to it.
+    /// The last node that joined the class.
     node: usize,
 }
 
@@ -327,22 +326,22 @@ pub(super) struct NodeShapes {
     kinds: Vec<NodeShape>,
     by_key: BTreeMap<(usize, [u64; 4]), usize>,
     classes: BTreeMap<NodeClass, ShapeClass>,
-    /// Groups of classes are below this number.
+    /// The number of groups of classes.
     groups: usize,
-    /// Goes up whenever a class is in another group.
+    /// A counter that grows whenever a class moves to another group.
     generation: u64,
     /// Positions of nodes by number.
     positions: Vec<ShapePosition>,
-    /// Written to by the plan under way.
+    /// Nodes written to by the plan in progress.
     written: Vec<usize>,
-    /// The verdicts for those who asked. A class says all that rules look at, so a verdict never grows old.
+    /// The verdicts by requirements. A class has all data that rules look at, so a verdict stays valid.
     judged: BTreeMap<GroupRequirements, FeasibilityCache>,
-    /// The last of them, which is not in `judged`: jobs that come together often want the same.
+    /// The verdicts used last, which are not in `judged`: jobs that come together often have the same requirements.
     last: Option<(GroupRequirements, FeasibilityCache)>,
 }
 
 impl NodeShapes {
-    /// Brings everything in line with `columns`.
+    /// Updates all kinds from `columns`.
     pub(super) fn follow(&mut self, columns: &Columns) {
         for number in columns.changed_since(&self.columns) {
             self.change(number, columns.get(number));
@@ -410,7 +409,7 @@ impl NodeShapes {
         self.record_location(at, slot);
     }
 
-    /// Says where the node at `slot` of a kind is, if there is one.
+    /// Records the position of the node at `slot` of a kind, if there is a node.
     fn record_location(&mut self, kind: usize, slot: usize) {
         if slot < self.kinds[kind].len {
             let number = self.kinds[kind].number(slot) as usize;
@@ -422,7 +421,7 @@ impl NodeShapes {
         }
     }
 
-    /// Brings together again what is about as full, where much has changed.
+    /// Sorts the kinds in which much has changed, so that nodes that are about equally full are adjacent again.
     fn sort(&mut self) {
         for at in 0..self.kinds.len() {
             let kind = &mut self.kinds[at];
@@ -450,7 +449,7 @@ impl NodeShapes {
         &self.kinds
     }
 
-    /// Returns the place of node `number`.
+    /// Returns the position of node `number`.
     pub(super) fn slot(&self, number: usize) -> Option<BlockPosition> {
         let ShapePosition { kind, at } = *self.positions.get(number)?;
         (kind != NOWHERE.kind).then_some(BlockPosition {
@@ -459,7 +458,7 @@ impl NodeShapes {
         })
     }
 
-    /// Sets a node to the column that the plan under way gives it.
+    /// Sets a node to the column that it has after the plan in progress.
     pub(super) fn set(&mut self, number: usize, column: &Column) {
         self.written.push(number);
         self.write(number, column);
@@ -468,7 +467,7 @@ impl NodeShapes {
         }
     }
 
-    /// Nobody is placed on node `number` by its sum.
+    /// Closes node `number`: no instance is placed on it by its sum.
     pub(super) fn close(&mut self, number: usize) {
         self.written.push(number);
         if let Some((kind, slot)) = self.kind_mut(number) {
@@ -477,7 +476,7 @@ impl NodeShapes {
         }
     }
 
-    /// Takes back everything since [`Self::follow`].
+    /// Undoes all writes since [`Self::follow`].
     pub(super) fn restore(&mut self) {
         if self.written.is_empty() {
             return;
@@ -494,7 +493,7 @@ impl NodeShapes {
         self.kinds.iter_mut().for_each(NodeShape::summarise);
     }
 
-    /// The group of a class. A new one is with those that nobody told apart so far.
+    /// Returns the group of a class. A new class joins the group of classes that were not told apart so far.
     fn group_of(&mut self, class: NodeClass, node: usize) -> usize {
         if let Some(known) = self.classes.get_mut(&class) {
             known.node = node;
@@ -506,8 +505,7 @@ impl NodeShapes {
         0
     }
 
-    /// Takes out the verdicts for askers with the same wishes as the group. The caller gives them back with
-    /// [`Self::keep`].
+    /// Takes out the verdicts for the requirements of the group. The caller returns them with [`Self::keep`].
     pub(super) fn take_cache(
         &mut self,
         job: &JobSpec,
@@ -532,7 +530,7 @@ impl NodeShapes {
         self.judged.insert(wants, judged);
     }
 
-    /// Judges what is new, and puts classes that `judged` tells apart into groups of their own.
+    /// Judges new classes, and moves classes that `judged` tells apart to groups of their own.
     pub(super) fn agree(
         &mut self,
         judged: &mut FeasibilityCache,
@@ -543,7 +541,7 @@ impl NodeShapes {
             return;
         }
         let columns = self.columns.clone();
-        // A class that no node has any more is new when one comes back to it.
+        // A class without nodes is removed; it counts as new when a node of the class comes back.
         self.classes.retain(|class, ShapeClass { node, .. }| {
             if judged.by_class.contains_key(class) {
                 return true;
@@ -579,9 +577,9 @@ impl NodeShapes {
         judged.generation = self.generation;
     }
 
-    /// Says whether a class is in another group now.
+    /// Regroups classes. Returns whether a class is in another group now.
     fn regroup_classes(&mut self, views: &BTreeMap<NodeClass, ClassView>) -> bool {
-        // Within each group of before: what is alike, and its group from now on.
+        // Within each previous group: the distinct views, and the new group of each.
         let mut apart: BTreeMap<usize, Vec<(ClassView, usize)>> = BTreeMap::new();
         let mut is_new = false;
         for (class, row) in &mut self.classes {

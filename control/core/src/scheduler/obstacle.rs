@@ -5,27 +5,27 @@ use muster_domain::id::AllocId;
 /// The reason why a node cannot take an instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Obstacle {
-    /// The node takes no work: what it is instead.
+    /// The node takes no work.
     NotTaking {
-        /// Such as `down`, `ineligible` or `draining`.
+        /// The reason, such as `down`, `ineligible` or `draining`.
         state: &'static str,
     },
-    /// It is in another pool than the job asks for.
+    /// The node is in another pool than the job asks for.
     Pool { wanted: String, is: String },
-    /// It is in another datacenter than the job asks for.
+    /// The node is in another datacenter than the job asks for.
     Datacenter { wanted: Vec<String>, is: String },
-    /// It does not meet a constraint.
+    /// The node does not meet a constraint.
     Constraint {
-        /// The constraint as the job says it.
+        /// The constraint as the job has it.
         text: String,
-        /// The value of the left side on the node; `None`: it has none.
+        /// The value of the left side on the node; `None`: the node has none.
         left: Option<String>,
         /// The value of the right side.
         right: Option<String>,
     },
-    /// A driver, volume, host network or kind of device is missing: which.
+    /// The named driver, volume, host network or kind of device is missing.
     Missing { what: String },
-    /// There is too little of something.
+    /// The node has too little of a resource.
     Short {
         /// `cpu` (MHz), `memory` or `disk` (MiB), `cores`.
         what: &'static str,
@@ -34,18 +34,18 @@ pub enum Obstacle {
         /// The amount that is free.
         free: u64,
     },
-    /// A port that it asks for is taken.
+    /// A requested port is taken.
     Port {
         port: u16,
-        /// The allocation that holds it; `None`: it is kept from tasks.
+        /// The allocation that holds the port; `None`: the port is reserved on the node.
         by: Option<AllocId>,
     },
-    /// Too few free ports or devices that it asks for.
+    /// The node has too few free ports or devices.
     Held {
         /// `ports` or `devices`.
         what: &'static str,
     },
-    /// The job wants its instances apart.
+    /// The job requires its instances to be apart.
     Apart {
         /// `distinct_hosts` or `distinct_property`.
         rule: &'static str,

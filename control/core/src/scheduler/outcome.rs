@@ -1,4 +1,4 @@
-//! The result of looking at a job: a plan, and an update of its evaluation.
+//! The result of evaluating a job: a plan, and an update of its evaluation.
 
 use muster_domain::eval::{EvalStatus, Evaluation};
 use muster_domain::id::LogIndex;
@@ -9,21 +9,21 @@ use super::reconciler::DesiredUpdates;
 use crate::fsm::eval_update::{EvalUpdate, NextEval};
 use crate::state::State;
 
-/// The result of looking at a job.
+/// The result of evaluating a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScheduleOutcome {
     /// The changes to make; may be empty.
     pub plan: Plan,
-    /// The update of the evaluation. `None`: it was blocked and still is, and nothing need be written.
+    /// The update of the evaluation. `None`: it was blocked and still is, so nothing has to be written.
     pub update: Option<EvalUpdate>,
-    /// The plan is a slice of what is to be done: the evaluation is looked at again when it is carried out.
+    /// Whether the plan is a slice: the evaluation is processed again after the plan is carried out.
     pub is_partial: bool,
     /// The number of instances of each group by action, for display.
     pub desired: Vec<(String, DesiredUpdates)>,
 }
 
 impl ScheduleOutcome {
-    /// Whether there was no room for somebody, or only at the cost of others.
+    /// Returns whether an instance found no room, or found room only by eviction.
     pub(super) fn lacks_room(&self) -> bool {
         let failed = self.update.as_ref();
         let failed = failed.is_none_or(|update| !update.failed_groups.is_empty());
@@ -68,7 +68,7 @@ pub(super) fn outcome(state: &State, eval: &Evaluation, plan: &mut Plan) -> Opti
     })
 }
 
-/// An end of `eval` without more to say.
+/// Returns the update that ends `eval` without further details.
 fn ended(
     eval: &Evaluation,
     status: EvalStatus,

@@ -1,27 +1,27 @@
 //! Finds the allocations of a node that make room for a more important one.
 //!
-//! The rule is Nomad's. An allocation may go only if its job's priority is at least
-//! [`PREEMPTION_DELTA_MIN`](muster_domain::scheduling::PREEMPTION_DELTA_MIN) below that of the asking job. The lowest
-//! priority goes first. Within one priority, the allocation goes that comes closest to the amounts still needed. A
-//! group of which the plan evicts its `migrate.max_parallel` or more elsewhere gets a penalty. When enough is free, a
-//! second look spares the allocations that turned out superfluous.
+//! The rule is Nomad's. An allocation may be evicted only if its job's priority is at least
+//! [`PREEMPTION_DELTA_MIN`](muster_domain::scheduling::PREEMPTION_DELTA_MIN) below that of the asking job. Allocations
+//! of the lowest priority are evicted first. Within one priority, the allocation that is closest to the amounts still
+//! needed is evicted first. A group of which the plan evicts its `migrate.max_parallel` or more elsewhere gets a
+//! penalty. When enough is free, a second look spares the allocations that turned out superfluous.
 //!
-//! So the highest priority among those who go is the lowest that there can be. The second look goes through
-//! them in one order only, the farthest from what is asked for first, so it does not find everything: only the
-//! last one is sure to be needed. One in seven of the decisions that were recorded from Nomad has one too many,
-//! and ours is the same.
+//! So the highest priority among the victims is the lowest possible. The second look goes through them in one order
+//! only: it starts with the allocation that is farthest from the amounts asked for. Therefore it does not find every
+//! superfluous victim: only the last one is sure to be needed. One in seven of the decisions that were recorded from
+//! Nomad has one victim too many, and so has the decision here.
 //!
-//! Where Nomad's answer depends on the order of a map, ours does not: of equal candidates the youngest
-//! goes first. And where Nomad forgets the usage of the asking job's own allocations, it is counted.
+//! Where Nomad's answer depends on the order of a map, the answer here does not: of equal candidates the youngest goes
+//! first. Nomad forgets the usage of the asking job's own allocations; here it is counted.
 
 use muster_domain::id::AllocId;
 use muster_domain::resources::Amount;
 use muster_domain::scheduling::may_evict;
 
-/// The penalty of an allocation for each one of its group that goes beyond `migrate.max_parallel`.
+/// The penalty of an allocation for each evicted allocation of its group beyond `migrate.max_parallel`.
 const PARALLEL_PENALTY: f64 = 50.0;
 
-/// An allocation that may go.
+/// An allocation that may be evicted.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Candidate {
     pub(super) id: AllocId,
@@ -31,13 +31,13 @@ pub(super) struct Candidate {
     pub(super) amount: Amount,
     /// `migrate.max_parallel` of its group; 0 if there is none.
     pub(super) max_parallel: u32,
-    /// Allocations of its group that the plan evicts already, anywhere.
+    /// Number of allocations of its group that the plan evicts already, on any node.
     pub(super) evicted: u32,
-    /// The entry that placed it: the higher, the younger.
+    /// The index of the entry that placed it: the higher, the younger.
     pub(super) age: u64,
 }
 
-/// Amounts of a node. More may be used than there is: a node may come back smaller.
+/// The amounts of a node. The used amounts may exceed the total: a node may come back smaller.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NodeUsage {
     /// The amounts that tasks may use.
@@ -47,12 +47,12 @@ pub(super) struct NodeUsage {
 }
 
 impl NodeUsage {
-    /// Whether `ask` fits beside what is used.
+    /// Returns whether `ask` fits in addition to the used amounts.
     pub(super) fn fits(self, ask: Amount) -> bool {
         self.used.plus(ask).exceeds(self.total).is_none()
     }
 
-    /// The room after the holder of `amount` has gone.
+    /// Returns the usage after the holder of `amount` is evicted.
     pub(super) fn without(self, amount: Amount) -> Self {
         Self {
             used: self.used.minus(amount),
@@ -61,9 +61,8 @@ impl NodeUsage {
     }
 }
 
-/// The positions in `candidates` of those that go so that `ask` fits beside what stays.
-/// `None` if not even all of them make enough room. At least one goes: who asks knows that there is not enough
-/// `room` as it is.
+/// Returns the positions in `candidates` of the victims whose eviction makes `ask` fit. `None` if not even all of them
+/// make enough room. At least one is evicted: the caller has found that `room` is not enough without an eviction.
 pub(super) fn choose(
     asking_priority: u8,
     ask: Amount,
@@ -103,7 +102,7 @@ pub(super) fn choose(
     }
 }
 
-/// The farthest from the full ask first, until it is met; the others are spared.
+/// Takes the candidates that are farthest from the full ask first, until the ask is met; the others are spared.
 fn without_superfluous(
     ask: Amount,
     mut room: NodeUsage,
@@ -128,10 +127,10 @@ fn without_superfluous(
     chosen
 }
 
-/// The loss if some allocations go.
+/// The loss if some allocations are evicted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct PreemptionCost {
-    /// The number of allocations that go.
+    /// The number of evicted allocations.
     pub(super) count: usize,
     /// The highest of their priorities.
     pub(super) highest: u8,
@@ -150,7 +149,7 @@ impl PreemptionCost {
         })
     }
 
-    /// Whether `self` is at most `other`, in number and in priority.
+    /// Returns whether `self` is at most `other`, in number and in priority.
     pub(super) fn is_no_worse_than(self, other: Self) -> bool {
         let Self {
             count,
@@ -200,7 +199,7 @@ impl RemainingNeed {
             cpu_mhz,
             memory_mb,
             disk_mb,
-            // Every allocation that goes makes room for one.
+            // Each evicted allocation makes room for one allocation.
             allocs: _,
         } = amount;
         self.cpu -= cpu_mhz as f64;

@@ -1,8 +1,8 @@
 //! Places for jobs and one-off tasks before they are recorded, so that the entry that records one can place it.
 //!
-//! Each is looked at as any other, by an evaluation that nobody will ever see. A newcomer has no place here if it does
-//! not get all it asks for, or would cost somebody else a place. It is then recorded and waits its turn. So the caller
-//! that asks for places must see to it that nobody waits already.
+//! Each newcomer is scheduled like any other job, by an evaluation that is never recorded. A newcomer gets no place
+//! here if it does not get all it asks for, or would cost another allocation its place. It is then recorded and waits
+//! for its turn. So a caller that asks for places must make sure that no evaluation waits already.
 
 use muster_domain::eval::{EvalStatus, Evaluation, Trigger};
 use muster_domain::id::{EvalId, LogIndex, Timestamp};
@@ -17,7 +17,7 @@ use crate::state::State;
 
 impl Scheduler {
     /// Finds a place for each of `tasks` in `state`, where there is one. The places of earlier tasks count as taken.
-    /// They continue to do so until the task is in the state or too much time has passed.
+    /// They do so until the task is in the state or too much time has passed.
     #[must_use]
     pub fn place_new(
         &mut self,
@@ -29,8 +29,8 @@ impl Scheduler {
         places.map(|task| self.place(state, task, now)).collect()
     }
 
-    /// Places in `state` for all instances of the job that `spec` describes, if nothing of it is there and all of them
-    /// find one. They count as taken as those of tasks do.
+    /// Finds places in `state` for all instances of the job that `spec` describes. There are none unless the job is new
+    /// and every instance finds a place. The places count as taken like those of tasks.
     #[must_use]
     pub fn place_job(
         &mut self,
@@ -67,8 +67,8 @@ impl Scheduler {
         self.look_ahead(state, spec, now, |plan, _update| only_place(plan))
     }
 
-    /// Returns the result of `pick` for the plan of the job of `spec`. The plan must give the job all it asks for and
-    /// do nothing else. It counts as under way if there is a result.
+    /// Returns the result of `pick` for the plan of the job of `spec`. The plan must place all instances of the job and
+    /// do nothing else. A plan with a result counts as in flight.
     fn look_ahead<T>(
         &mut self,
         state: &State,
@@ -108,14 +108,14 @@ impl Scheduler {
         places
     }
 
-    /// An id that no entry will give to an evaluation: which of equal nodes is chosen follows from it.
+    /// Returns an id that no entry will give to an evaluation. The choice among equal nodes depends on this id.
     fn next_placeholder_id(&mut self) -> EvalId {
         self.newcomers += 1;
         EvalId::at(LogIndex(u64::MAX - self.newcomers), 0)
     }
 }
 
-/// The place in a plan that places one instance.
+/// Returns the place in a plan that places one instance.
 fn only_place(plan: Plan) -> Option<OneOffPlacement> {
     let mut groups = plan.groups;
     let mut group = groups.pop()?;

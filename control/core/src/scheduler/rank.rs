@@ -1,9 +1,9 @@
 //! Finds the best of the feasible nodes.
 //!
-//! The score of a node is the mean of its components; a component that does not apply is left out of
-//! the mean, as Nomad does, so a node may gain from having none. A component is a file in `rank/` and a
-//! line in [`RULES`] or in [`ScoreTerms::components`], or shared by many nodes, as spreads are. Of equal nodes the one next after
-//! the seed's place goes first.
+//! The score of a node is the mean of its components. A component that does not apply is left out of the mean, as in
+//! Nomad, so a node may gain from having none. A component is a file in `rank/` and a line in [`RULES`] or in
+//! [`ScoreTerms::components`]. Components that many nodes share, such as spreads, are separate. Of equal nodes, the
+//! first one from the seed's position on goes first.
 //!
 //! | file | content |
 //! |---|---|
@@ -65,10 +65,10 @@ use spread::NumberedSpread;
 use tournament::Tournament;
 use values::Values;
 
-/// No position among the candidates.
+/// The position of a node that is not a candidate.
 const NOWHERE: u32 = u32::MAX;
 
-/// A spread and the value that each candidate has for it.
+/// A spread, and the value of each candidate for it.
 #[derive(Debug)]
 struct CandidateSpread {
     values: Values,
@@ -78,16 +78,16 @@ struct CandidateSpread {
 /// The best of the candidates.
 #[derive(Debug)]
 enum CandidateTree {
-    /// Each has a score of its own.
+    /// Each candidate has a score of its own.
     Alone { scores: Vec<f64>, tree: Tournament },
-    /// Spreads give many the same part.
+    /// Candidates share parts of their scores, because of spreads.
     Shared {
         groups: GroupedCandidates,
         /// The value of each spread, by group.
         values: Vec<Vec<Option<u32>>>,
         /// The shared part, by group.
         shared: Vec<f64>,
-        /// Room to work it out in.
+        /// A buffer for the computation of the shared part.
         boosts: Vec<f64>,
     },
 }
@@ -106,7 +106,7 @@ pub(super) struct Ranking<'a> {
     candidates: Vec<Candidate>,
     /// The scores of each candidate by the rules; empty if the group uses none.
     by_rules: Vec<NodeScores>,
-    /// The part of the score that is each candidate's own.
+    /// The part of the score that each candidate shares with no other.
     owns: Vec<OwnScore>,
     best: CandidateTree,
     /// Position among the candidates by number of the node; [`NOWHERE`] if it is not feasible.
@@ -116,9 +116,9 @@ pub(super) struct Ranking<'a> {
 }
 
 impl<'a> Ranking<'a> {
-    /// Scores every feasible node of `fleet` for an instance of `group`.
-    /// `present` are the instances of the job that stay, `planned` the nodes of those that the plan
-    /// places before, each with whether it is of the group.
+    /// Scores every feasible node of `fleet` for an instance of `group`. `present` are the instances of the job that
+    /// stay. `planned` are the nodes of the instances that the plan placed before, each with whether the instance is of
+    /// the group.
     pub(super) fn new<'r>(
         fleet: &ProjectedNodes<'_>,
         job: &'a JobSpec,
@@ -165,7 +165,7 @@ impl<'a> Ranking<'a> {
         ranking
     }
 
-    /// Counts what is there of the job.
+    /// Counts the existing instances of the job.
     fn look_at_instances<'r>(
         &mut self,
         fleet: &ProjectedNodes<'_>,
@@ -236,7 +236,7 @@ impl<'a> Ranking<'a> {
             .collect();
     }
 
-    /// Of equal candidates the one at `first`, or next after it, goes first.
+    /// Returns the tree of candidates. Of equal candidates, the first one from `first` on goes first.
     fn begin(&self, first: usize) -> CandidateTree {
         if self.spreads.is_empty() {
             let scores: Vec<f64> = self.owns.iter().map(|own| own.score(0.0)).collect();
@@ -273,8 +273,8 @@ impl<'a> Ranking<'a> {
         }
     }
 
-    /// Places one instance on the best node and takes its share. `avoid` are nodes on which it failed
-    /// before. `None`: every feasible node is full.
+    /// Places one instance on the best node and takes its share. `avoid` are nodes on which it failed before. `None`:
+    /// every feasible node is full.
     pub(super) fn place(
         &mut self,
         fleet: &mut ProjectedNodes<'_>,
@@ -299,7 +299,7 @@ impl<'a> Ranking<'a> {
 
     fn take_best(&mut self, fleet: &mut ProjectedNodes<'_>) -> Option<RankedNode> {
         let (at, score) = self.winner()?;
-        // A node that has not what is asked for scores minus infinity, so the winner has it.
+        // A node that lacks a requested item has a score of minus infinity, so the winner has all items.
         self.take(fleet, at, score, Vec::new()).ok()
     }
 
@@ -323,7 +323,8 @@ impl<'a> Ranking<'a> {
         })
     }
 
-    /// Places an instance where no node has room, at the cost of jobs of lower priority than `priority`.
+    /// Places an instance although no node has room, by evicting allocations of jobs with a lower priority than
+    /// `priority`.
     pub(super) fn place_preempting(
         &mut self,
         fleet: &mut ProjectedNodes<'_>,
@@ -350,7 +351,7 @@ impl<'a> Ranking<'a> {
         self.take(fleet, at, score, preempted).ok()
     }
 
-    /// The node and the victims that [`Self::place_preempting`] should choose, found by looking at each node.
+    /// Returns the node and the victims that [`Self::place_preempting`] should choose, found by looking at each node.
     #[cfg(test)]
     pub(super) fn best_of_all_preempting(
         &self,
@@ -368,8 +369,8 @@ impl<'a> Ranking<'a> {
         self.candidates.iter().map(|candidate| candidate.number)
     }
 
-    /// Places one instance on node `number`, at the cost of jobs of lower priority than `priority` if that is
-    /// given, or says what is not to be had there.
+    /// Places one instance on node `number`. If `preempting` has a job and its priority, allocations of jobs with a
+    /// lower priority may be evicted for that job. Returns the name of the resource that is short, if one is.
     pub(super) fn place_at(
         &mut self,
         fleet: &mut ProjectedNodes<'_>,
@@ -391,7 +392,7 @@ impl<'a> Ranking<'a> {
         self.take(fleet, at, score, preempted)
     }
 
-    /// An instance was planned for the candidate at `at`.
+    /// Records that an instance was planned for the candidate at `at`.
     fn comes(&mut self, fleet: &ProjectedNodes<'_>, at: usize) {
         for spread in &mut self.spreads {
             spread.uses.plan(spread.values.of[at], 1);
@@ -399,7 +400,7 @@ impl<'a> Ranking<'a> {
         self.changed(fleet, at, 1);
     }
 
-    /// An instance of the group on node `number` is stopped by the plan, or its stop is taken back.
+    /// Records that the plan stops an instance of the group on node `number`, or takes that stop back.
     pub(super) fn stopped(&mut self, fleet: &ProjectedNodes<'_>, number: usize, is_stopped: bool) {
         if let Some(at) = self.position(number) {
             let by = if is_stopped { 1 } else { -1 };
@@ -410,7 +411,7 @@ impl<'a> Ranking<'a> {
         }
     }
 
-    /// The number of instances on a candidate changed.
+    /// Records that the number of instances on a candidate changed.
     fn changed(&mut self, fleet: &ProjectedNodes<'_>, at: usize, by: i32) {
         let candidate = &mut self.candidates[at];
         candidate.collisions = candidate.collisions.saturating_add_signed(by);
@@ -470,7 +471,7 @@ impl<'a> Ranking<'a> {
         }
     }
 
-    /// The score of a candidate as things stand.
+    /// Returns the current score of a candidate.
     fn score(&self, at: usize) -> f64 {
         self.owns[at].score(self.shared(at))
     }
@@ -483,7 +484,7 @@ impl<'a> Ranking<'a> {
         }
     }
 
-    /// The group of candidates with the same values that a candidate is in.
+    /// Returns the group of candidates with the same values to which a candidate belongs.
     fn group_of(&self, at: usize) -> u32 {
         match &self.best {
             CandidateTree::Alone { .. } => 0,
@@ -499,7 +500,7 @@ impl<'a> Ranking<'a> {
         }
     }
 
-    /// The part of a candidate's score that is its own; minus infinity for a node that is full.
+    /// Returns the part of a candidate's score that it shares with no other; minus infinity for a full node.
     fn own(&self, fleet: &ProjectedNodes<'_>, at: usize, avoided: bool) -> OwnScore {
         let Ok(assigned) = self.fits(fleet, at) else {
             return FULL;
@@ -509,7 +510,7 @@ impl<'a> Ranking<'a> {
         terms.own(self.algorithm, self.count)
     }
 
-    /// Returns the terms of the candidate's own part if `used` of the node is used besides the instance.
+    /// Returns the terms of the candidate's own part, if `used` of the node is used besides the instance.
     fn terms(
         &self,
         fleet: &ProjectedNodes<'_>,
@@ -550,7 +551,7 @@ impl<'a> Ranking<'a> {
         fleet.assign(number, &self.extras)
     }
 
-    /// Whether the job lets one more instance come to a candidate, leaving aside its room.
+    /// Returns whether the job allows one more instance on a candidate, leaving aside the node's room.
     fn is_allowed(&self, at: usize) -> Result<(), &'static str> {
         let candidate = self.candidates[at];
         if !self.hosts.allow(candidate.collisions, candidate.of_job) {
@@ -562,8 +563,8 @@ impl<'a> Ranking<'a> {
         Ok(())
     }
 
-    /// Returns the rule by which the job keeps one more instance from node `number`, if one does. It is looked up anew
-    /// for nodes that are not candidates.
+    /// Returns the rule by which the job keeps one more instance from node `number`, if one does. The rule is evaluated
+    /// anew for nodes that are not candidates.
     pub(super) fn distinct_violation(
         &self,
         fleet: &ProjectedNodes<'_>,
@@ -582,7 +583,7 @@ impl<'a> Ranking<'a> {
         }
     }
 
-    /// The score of node `number` for one more instance, if it fits.
+    /// Returns the score of node `number` for one more instance, if it fits.
     pub(super) fn score_of(&self, fleet: &ProjectedNodes<'_>, number: usize) -> Option<NodeScore> {
         let at = self.position(number)?;
         let score = Some(self.score(at)).filter(|score| *score > f64::NEG_INFINITY)?;
@@ -597,7 +598,7 @@ impl<'a> Ranking<'a> {
         for at in 0..self.candidates.len() {
             let score = self.score(at);
             if score > f64::NEG_INFINITY {
-                // Most nodes are not among the best; the worst of those tells it at once.
+                // Most nodes are not among the best; a comparison with the worst of those shows that at once.
                 let worst = top.get(limits::SCORES_MAX - 1);
                 if worst.is_none_or(|(worst, _)| score > *worst) {
                     let place = top.partition_point(|(other, _)| *other >= score);

@@ -1,7 +1,8 @@
-//! Compares the instances of a job with those that it should have: which ones to place, stop, update and delay.
+//! Compares the instances of a job with the wanted ones: decides which to place, stop, update and delay.
 //!
-//! A function of the job, its allocations, its deployment and the time. The decisions are Nomad's, held
-//! to its recorded ones; where Nomad's depend on the order of a map, ours go by name and then by age.
+//! The result is a function of the job, its allocations, its deployment and the time. The decisions are Nomad's,
+//! checked against its recorded ones. Where Nomad's decisions depend on the order of a map, these go by name and then
+//! by age.
 //!
 //! | file | content |
 //! |---|---|
@@ -30,7 +31,7 @@ use muster_domain::alloc::Transition;
 use muster_domain::number;
 pub(super) use reschedule::{next_delay, next_time};
 
-/// The reasons why instances are stopped; Nomad's words.
+/// The reasons for stopping instances, in Nomad's words.
 pub(super) const NOT_NEEDED: &str = "alloc not needed due to job update";
 pub(super) const LOST: &str = "alloc is lost since its node is down";
 pub(super) const MIGRATING: &str = "alloc is being migrated";
@@ -38,23 +39,23 @@ pub(super) const UPDATING: &str = "alloc is being updated due to job update";
 pub(super) const CAME_BACK: &str = "alloc not needed due to disconnected client reconnect";
 pub(super) const RESCHEDULED: &str = "alloc was rescheduled because it failed";
 
-/// A job and all that there is of it.
+/// A job and its allocations, deployment and groups.
 #[derive(Debug)]
 pub(super) struct Input<'a> {
     /// Instances run to completion.
     pub(super) batch: bool,
-    /// The job is gone or was told to stop.
+    /// The job is gone or stopped.
     pub(super) stopped: bool,
     pub(super) deployment: Option<&'a Deployment>,
-    /// Whether that deployment is of the current version.
+    /// Whether the deployment is of the current version.
     pub(super) deployment_is_current: bool,
     /// The groups of the current version, and those that only allocations have.
     pub(super) groups: Vec<GroupInput<'a>>,
-    /// The evaluation that looks.
+    /// The evaluation being processed.
     pub(super) eval_id: EvalId,
     /// The earliest start of another evaluation of the job that is pending.
     pub(super) next_look: Option<Timestamp>,
-    /// Time of the look.
+    /// The time of the comparison.
     pub(super) now: Timestamp,
 }
 
@@ -71,7 +72,7 @@ pub(super) struct GroupInput<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct GroupSpec<'a> {
     pub(super) count: u32,
-    /// The way to a new version. `None`: all at once, without a deployment.
+    /// The strategy of updates. `None`: all instances at once, without a deployment.
     pub(super) update: Option<&'a UpdateStrategy>,
     /// The policy after failures; `None`: failed instances are not replaced.
     pub(super) reschedule: Option<&'a ReschedulePolicy>,
@@ -88,9 +89,9 @@ pub(super) struct JobWork {
     pub(super) groups: Vec<GroupWork>,
     /// A deployment to begin, without ids and times.
     pub(super) new_deployment: Option<NewDeployment>,
-    /// The update of the deployment there is.
+    /// The update of the existing deployment.
     pub(super) deployment_update: Option<(DeploymentStatus, &'static str)>,
-    /// The deployment there is goes on, and is successful as soon as no group has actions left.
+    /// The existing deployment goes on, and is successful as soon as no group has actions left.
     pub(super) goes_on: bool,
 }
 
@@ -106,11 +107,11 @@ pub(super) struct NewDeployment {
 pub(super) struct GroupWork {
     pub(super) place: Vec<Placement>,
     pub(super) destructive: Vec<AllocId>,
-    /// Destructive ones whose replacement gets another number.
+    /// Instances in `destructive` whose replacement gets another number.
     pub(super) renamed: BTreeMap<AllocId, u32>,
-    /// Instances to be replaced, too, but not now: that would be more at a time than is allowed.
+    /// Further instances to replace, but not now: that would be more at a time than allowed.
     pub(super) held_back: Vec<AllocId>,
-    /// Number of instances to be placed or replaced, too, but not by this plan: it is a slice.
+    /// Number of further instances to place or replace, but not by this plan, because the plan is a slice.
     pub(super) left: u32,
     /// Number of instances placed beyond those that may be replaced at a time.
     pub(super) overdrawn: u32,
@@ -131,14 +132,14 @@ pub struct DesiredUpdates {
     /// Left as they are.
     pub ignore: u32,
     pub place: u32,
-    /// Moved to another node.
+    /// Migrated to another node.
     pub migrate: u32,
     pub stop: u32,
-    /// Taken over by the new version as they are.
+    /// Updated in place to the new version.
     pub in_place: u32,
     /// Replaced by the new version.
     pub destructive: u32,
-    /// Placed beside the older ones until somebody promotes them.
+    /// Placed in addition to the older instances until a promotion.
     pub canary: u32,
 }
 
@@ -150,9 +151,9 @@ pub struct DesiredUpdates {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Placement {
     pub(super) name_index: u32,
-    /// It stands beside the older ones until it is promoted.
+    /// It runs in addition to the older instances until it is promoted.
     pub(super) canary: bool,
-    /// The allocation whose place it takes.
+    /// The allocation that it replaces.
     pub(super) previous: Option<AllocId>,
     /// The previous allocation failed.
     pub(super) reschedule: bool,
@@ -172,7 +173,7 @@ pub(super) struct Stop {
     pub(super) alloc_id: AllocId,
     pub(super) client_status: Option<ClientStatus>,
     pub(super) why: &'static str,
-    /// Position of the evaluation to come that goes on with it.
+    /// Position of the evaluation to come that continues with it.
     pub(super) follow_up: Option<usize>,
 }
 
@@ -180,27 +181,27 @@ pub(super) struct Stop {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct FollowUp {
     pub(super) wait_until: Timestamp,
-    /// It waits for nodes that are out of reach, not to replace what failed.
+    /// It waits for nodes that are out of reach, not to replace failed instances.
     pub(super) is_timeout: bool,
-    /// Allocations that wait for it and learn its id.
+    /// Allocations that wait for it and record its id.
     pub(super) allocs: Vec<AllocId>,
 }
 
 /// The deployments as one comparison sees them.
 #[derive(Debug, Default)]
 struct Deployments<'a> {
-    /// The one under way for the current version.
+    /// The active deployment of the current version.
     current: Option<&'a Deployment>,
-    /// One that is over or of an older version: its canaries go.
+    /// A deployment that is over or of an older version: its canaries are stopped.
     old: Option<&'a Deployment>,
-    /// Begun by this comparison.
+    /// The deployment begun by this comparison.
     new: Option<NewDeployment>,
     is_paused: bool,
     has_failed: bool,
 }
 
 impl JobWork {
-    /// Ends the deployment there is if every group is healthy and has nothing left to do.
+    /// Ends the existing deployment if every group is healthy and has no actions left.
     pub(super) fn end_deployment(&mut self) {
         let mut groups = self.groups.iter();
         if self.goes_on && groups.all(|group| group.actions_left == Some(0)) {
@@ -213,12 +214,12 @@ impl JobWork {
 }
 
 impl GroupWork {
-    /// Whether instances go over to the current version, now or later.
+    /// Returns whether instances are updated to the current version, now or later.
     pub(super) fn is_updating(&self) -> bool {
         !(self.destructive.is_empty() && self.held_back.is_empty() && self.in_place.is_empty())
     }
 
-    /// `number` instances fewer are placed than was planned: others may be replaced in their stead.
+    /// Handles that `number` planned placements are dropped: other instances may be replaced in their stead.
     pub(super) fn go_on_without(&mut self, number: usize) {
         let paid = number.min(self.overdrawn as usize);
         self.overdrawn -= u32::try_from(paid).unwrap_or(self.overdrawn);
@@ -229,9 +230,9 @@ impl GroupWork {
         self.counts.ignore -= more.min(self.counts.ignore);
     }
 
-    /// `number` instances that failed are not replaced after all: the deployment does not wait for that.
+    /// Handles that `number` failed instances are not replaced after all: the deployment does not wait for them.
     pub(super) fn leave_failed(&mut self, number: usize) {
-        // Each counted as one to place and as one to replace.
+        // Each of them counted once as a placement and once as a replacement.
         let left = self.actions_left.as_mut();
         if let Some(left) = left {
             *left = left.saturating_sub(2 * number);
@@ -239,7 +240,7 @@ impl GroupWork {
     }
 }
 
-/// Compares.
+/// Compares the instances with the wanted ones and returns the work.
 pub(super) fn reconcile(input: &Input<'_>) -> JobWork {
     let mut work = JobWork::default();
     let mut deployments = deployments(input, &mut work);
@@ -273,8 +274,8 @@ pub(super) fn reconcile(input: &Input<'_>) -> JobWork {
     work
 }
 
-/// Returns the number of instances of each group that may come by one plan. Each group of a large job has a share, so
-/// that none waits for another to find room.
+/// Returns the number of instances of each group that one plan may place. Each group of a large job has a share, so
+/// that no group waits for another to find room.
 fn slice(input: &Input<'_>) -> u32 {
     let specs = input.groups.iter().filter_map(|group| group.spec);
     let wanted: u64 = specs.map(|spec| u64::from(spec.count)).sum();
@@ -285,7 +286,7 @@ fn slice(input: &Input<'_>) -> u32 {
     (limits::PLACEMENTS_MAX / groups.max(1)).max(1)
 }
 
-/// Finds the deployment that counts; one that is needless is cancelled.
+/// Finds the deployment that counts; a superfluous one is cancelled.
 fn deployments<'a>(input: &Input<'a>, work: &mut JobWork) -> Deployments<'a> {
     let mut deployments = Deployments::default();
     let Some(deployment) = input.deployment else {

@@ -9,12 +9,12 @@ use super::reconciler::{self, Instance};
 use crate::limits;
 use crate::state::AllocView;
 
-/// Whether an allocation that ended well counts as one that failed, because its job runs for ever.
+/// Returns whether an allocation that ended well counts as failed, because its job runs for ever.
 fn runs_for_ever(alloc: AllocView<'_>) -> bool {
     instances::runs_for_ever(alloc.job().spec.job_type)
 }
 
-/// Returns the time at which an allocation that has ended by itself is replaced; `None`: it is not.
+/// Returns the time at which an allocation that has ended by itself is replaced; `None`: it is not replaced.
 pub(crate) fn replaced_at(alloc: AllocView<'_>) -> Option<Timestamp> {
     let is_system = alloc.job().spec.job_type == JobType::System;
     let is_over = match alloc.client_status() {
@@ -35,13 +35,13 @@ pub(crate) fn replaced_at(alloc: AllocView<'_>) -> Option<Timestamp> {
     reconciler::next_time(&Instance::ended(alloc), Some(policy))
 }
 
-/// Whether an unhealthy instance may still be replaced by one that becomes healthy.
+/// Returns whether an unhealthy instance may still be replaced by a healthy one.
 pub(crate) fn may_be_replaced(alloc: AllocView<'_>) -> bool {
     match alloc.client_status() {
         ClientStatus::Failed | ClientStatus::Complete if alloc.desired() == DesiredStatus::Run => {
             alloc.next().is_some() || replaced_at(alloc).is_some()
         }
-        // It runs, and may still fail and be replaced then.
+        // The instance runs, and may still fail and be replaced then.
         ClientStatus::Pending | ClientStatus::Running => {
             let policy = &alloc.group().reschedule;
             let is_system = alloc.job().spec.job_type.is_on_every_node();

@@ -1,4 +1,4 @@
-//! System and sysbatch jobs: one instance of each group on every node that can have it.
+//! System and sysbatch jobs: one instance of each group on every feasible node.
 
 mod deployment;
 
@@ -34,9 +34,9 @@ struct ExistingInstances<'a> {
     destructive: Vec<AllocView<'a>>,
     /// Instances of older versions that stay as they are, because their nodes take no work or are out of reach.
     left_behind: Vec<AllocId>,
-    /// Somebody asked for another instance; there is one place for it.
+    /// Instances that a client asked to replace. The only place for the replacement is the same node.
     restarted: Vec<AllocView<'a>>,
-    /// The progress of the deployment under way.
+    /// The progress of the active deployment.
     progress: GroupProgress,
 }
 
@@ -99,11 +99,11 @@ pub(super) fn schedule(
     }
 }
 
-/// Looks at what there is of a job.
+/// Compares the instances of a job with the wanted ones.
 struct SystemReconciler<'a, 'p> {
     state: &'a State,
     deployment: JobDeployment<'a>,
-    /// The job, if it is there and wanted.
+    /// The job, if it exists and is not stopped.
     job: Option<&'a Job>,
     now: Timestamp,
     changes: InstanceChanges<'a>,
@@ -123,7 +123,7 @@ impl<'a> SystemReconciler<'a, '_> {
         if alloc.is_terminal() {
             let is_current = job.is_some_and(|job| alloc.job().is_same(&job.current));
             let counts = || counts_although_over(alloc) || self.waits(alloc);
-            // A user wants another instance at once, even against the policy.
+            // A user asks for another instance at once, even against the policy.
             let is_forced = alloc.transition().force_reschedule;
             if let Some(job) = job.filter(|_| is_current && !is_forced && self.waits(alloc)) {
                 self.deployment.count(alloc, job, &mut present.progress);
@@ -143,7 +143,7 @@ impl<'a> SystemReconciler<'a, '_> {
             return self.stop(alloc, NOT_NEEDED, None);
         };
         present.served.insert(number);
-        // One that leaves its node with a drain is over: the deployment does not wait for its health.
+        // An instance that leaves its node with a drain is over: the deployment does not wait for its health.
         let is_leaving = alloc.transition().migrate && taint == Taint::Draining;
         if !is_leaving {
             self.deployment.count(alloc, job, &mut present.progress);
@@ -181,13 +181,13 @@ impl<'a> SystemReconciler<'a, '_> {
         }
     }
 
-    /// Whether an instance that ended by itself is started anew later. The evaluation for that was made when its end
-    /// was reported.
+    /// Returns whether an instance that ended by itself is started anew later. The evaluation for that was made when
+    /// its end was reported.
     fn waits(&self, alloc: AllocView<'_>) -> bool {
         replaced_at(alloc).is_some_and(|at| at > self.now)
     }
 
-    /// Whether the instance is gone with its node.
+    /// Returns whether the instance is lost with its node.
     fn is_lost(&self, alloc: AllocView<'_>, taint: Taint) -> bool {
         let is_out = taint == Taint::OutOfReach || alloc.client_status() == ClientStatus::Unknown;
         let is_over = || {
@@ -197,7 +197,7 @@ impl<'a> SystemReconciler<'a, '_> {
         taint == Taint::Down || (is_out && is_over())
     }
 
-    /// The instance may come back: it is looked at again when it counts as lost.
+    /// Handles an instance that may come back: an evaluation looks again when it counts as lost.
     fn wait_for(&mut self, alloc: AllocView<'_>) {
         if alloc.client_status() == ClientStatus::Unknown {
             return;
@@ -223,7 +223,7 @@ impl<'a> SystemReconciler<'a, '_> {
     }
 }
 
-/// Whether what an instance did on its node counts: a sysbatch job runs once on each, per version.
+/// Returns whether an ended instance still counts on its node: a sysbatch job runs once on each node, per version.
 fn counts_although_over(alloc: AllocView<'_>) -> bool {
     let is_done = match alloc.client_status() {
         ClientStatus::Complete | ClientStatus::Failed => true,
@@ -263,7 +263,7 @@ fn place_group<'j>(
     let preemption = fleet.state().config().scheduler.preemption;
     let may_preempt = preemption.allows(spec.job_type);
     let preempting = may_preempt.then_some((&key, spec.priority));
-    // Instances on other nodes do not keep an instance away from one.
+    // Instances on other nodes do not affect the choice of a node.
     let mut ranking = Ranking::new(fleet, spec, group, std::iter::empty(), std::iter::empty());
     let at_start = ranking.metrics(fleet);
     let mut runs: Vec<PlacementRun> = Vec::new();
@@ -282,7 +282,7 @@ fn place_group<'j>(
         }
     }
     let total = runs.len() + destructive.len() + in_place.len() + restarted.len();
-    // Instances on nodes without one count as well: they are not healthy yet.
+    // New instances on nodes without an instance count against the limit as well: they are not healthy yet.
     let limit = deployment::strategy(job, group).map_or(usize::MAX, |update| {
         deployment
             .limit(&update, progress)
@@ -309,7 +309,7 @@ fn place_group<'j>(
                     follow_up: None,
                 });
             }
-            // It goes on running until there is room for its replacement.
+            // The old instance runs on until there is room for its replacement.
             Err(_) => {
                 fleet.take_again(number, *alloc);
                 failed += 1;

@@ -1,4 +1,4 @@
-//! Text in, text out: a cluster and what happens to it, and the plans that come of it.
+//! Tests with text as input and output: a cluster with its events, and the resulting plans.
 
 #![expect(
     clippy::needless_raw_string_hashes,
@@ -230,7 +230,7 @@ fn a_changed_task_replaces_every_instance() {
     );
 }
 
-/// Each instance makes room for its own replacement, and the second finds the room of the first.
+/// Each instance makes room for its own replacement, and the second finds the room that the first freed.
 #[test]
 fn an_instance_without_a_replacement_goes_on_running() {
     check(
@@ -243,7 +243,7 @@ fn an_instance_without_a_replacement_goes_on_running() {
     );
 }
 
-/// One instance of version 0 waits for room, one of version 1 can go over; found by seed 93.
+/// One instance of version 0 waits for room, one of version 1 can be updated in place; found by seed 93.
 #[test]
 fn destructive_update_is_not_downgraded_to_in_place() {
     check(
@@ -286,7 +286,7 @@ fn native_driver_task_resizes_in_place() {
     );
 }
 
-/// There is room for one of two to grow; the other is replaced as soon as there is a place for it.
+/// There is room for one of two instances to grow; the other is replaced as soon as there is a place for it.
 #[test]
 fn alloc_without_room_to_grow_is_replaced() {
     check(
@@ -303,7 +303,7 @@ fn alloc_without_room_to_grow_is_replaced() {
     );
 }
 
-/// New instances in a plan get the room that growing ones leave, and the plan is not refused when it is applied.
+/// New instances in a plan get the room that growing instances leave, and the plan is not refused when it is applied.
 #[test]
 fn new_placements_leave_room_for_in_place_growth() {
     let mut cluster = Cluster::new();
@@ -559,7 +559,7 @@ fn a_node_without_cpu_takes_nothing() {
 #[test]
 fn concurrent_plans_do_not_pick_same_node() {
     let mut cluster = Cluster::new();
-    // The smaller one would be the fuller: everybody likes it better.
+    // The smaller node would be fuller, so every instance prefers it.
     for (name, cpu_mhz) in [("small", 1_000), ("large", 1_200)] {
         cluster.node(node(name).cpu_mhz(cpu_mhz).build());
     }
@@ -579,7 +579,7 @@ fn concurrent_plans_do_not_pick_same_node() {
 
     let place = |at: usize| outcomes[at].plan.groups[0].placements[0].node;
     assert_ne!(place(0), place(1), "the first plan is not committed yet");
-    // There is room for two. The third is not told that there is none: one of the plans may come to nothing.
+    // There is room for two. The third is not reported to lack room, because one of the plans may not be committed.
     assert_eq!(outcomes[2].plan.groups.len(), 1);
 
     cluster.commit(outcomes, Vec::new(), &mut Vec::new());
@@ -614,7 +614,7 @@ fn purged_job_can_return_with_another_type() {
                 }
                 .at(cluster.now),
             );
-            // Nobody has looked yet: the evaluation of the removal finds the new job.
+            // No evaluation was processed yet: the evaluation of the removal finds the new job.
             cluster.apply(
                 JobCommand::Register {
                     spec: Box::new(spec(after)),
@@ -650,7 +650,7 @@ fn update_completes_despite_unwanted_failed_alloc() {
     let failed = cluster.live("web").remove(0);
     cluster.report(failed.id, ClientStatus::Failed);
     cluster.settle();
-    // Within its deployment it is not replaced; its time comes, and the new version wants two.
+    // It is not replaced within its deployment; its replacement comes due, and the new version wants two instances.
     cluster.advance(Duration::from_mins(1));
     cluster.settle();
     cluster.run(spec(2, 200, None));
@@ -686,7 +686,7 @@ fn preemption_config_change_unblocks_evaluations() {
     assert_eq!(cluster.live("low").len(), 0);
 }
 
-/// One node sets the limits of the driver's tasks, on the other the driver does.
+/// On one node the agent sets the limits of the driver's tasks; on the others the driver does.
 #[test]
 fn limits_update_in_place_depends_on_node_attribute() {
     let limited = job("web").memory_mb(64).build();

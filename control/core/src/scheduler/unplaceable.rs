@@ -23,8 +23,8 @@ const DIMENSIONS: [Dimension; 4] = [
     ("allocations", |amount| amount.allocs),
 ];
 
-/// Whether the task waits and no registered node could hold it, even without other work. False if no node is in its
-/// pool and datacenters: such a fleet is still being set up.
+/// Returns whether the task waits and no registered node could hold it, even without other work. Returns false if no
+/// node is in its pool and datacenters: such a fleet is still being set up.
 #[must_use]
 pub fn is_unplaceable(state: &State, row: &OneOff) -> bool {
     if row.state != OneOffState::Pending || row.rejection.is_empty() {

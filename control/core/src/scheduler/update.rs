@@ -1,29 +1,29 @@
-//! Whether a new version of a group can go on in the instances of an old one. The tables of jobs, groups and
-//! tasks in `domain/src/job` have the rule of each field.
+//! Decides whether a new version of a group can be applied in place to instances of an old one. The tables of jobs,
+//! groups and tasks in `domain/src/job` have the rule of each field.
 
 use muster_domain::job::{JobSpec, TaskGroup};
 
 /// The change that a new version asks of an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
-    /// The instance is of that version already.
+    /// The instance is of the new version already.
     None,
-    /// Its tasks need not know: at most the count, the priority, a policy or limits differ. If it takes more of its
-    /// node then, there has to be room for that, which is asked elsewhere.
+    /// The change has no effect on its tasks: at most the count, the priority, a policy or limits differ. If the
+    /// instance takes more of its node then, the node must have the room, which is checked elsewhere.
     InPlace,
-    /// It must be replaced.
+    /// The instance must be replaced.
     Destructive,
 }
 
-/// Returns the change from `old` to `new` that an instance of the group needs. If the change can be made in place, it
-/// also returns the drivers whose running tasks get other limits by it.
+/// Returns the change from `old` to `new` that an instance of the group needs. If the change can be made in place, also
+/// returns the drivers whose running tasks get other limits by it.
 ///
-/// Limits take effect on tasks that run, where the agent sets them: a node says of which drivers' tasks it does
+/// Limits apply to running tasks if the agent sets them: a node reports the drivers for which it does
 /// ([`muster_domain::node::limits_in_place`]).
 ///
-/// A changed constraint, restart policy, kill signal or log rotation replaces no instance. Whether the node still
-/// meets the constraints is checked elsewhere. Changed metadata of the job replaces instances, because tasks see it in
-/// their environment.
+/// A changed constraint, restart policy, kill signal or log rotation replaces no instance. Another check decides
+/// whether the node still meets the constraints. Changed metadata of the job replaces instances, because tasks see it
+/// in their environment.
 pub(super) fn change<'a>(
     old: (&JobSpec, &TaskGroup),
     new: (&JobSpec, &'a TaskGroup),

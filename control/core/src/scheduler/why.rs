@@ -20,24 +20,24 @@ use crate::state::{AllocView, State};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WhyNode {
     pub node_id: NodeId,
-    /// Everything that keeps an instance from it; none: it fits.
+    /// All obstacles that keep an instance from the node; empty if it fits.
     pub obstacles: Vec<Obstacle>,
-    /// Its score, if it fits.
+    /// The score of the node, if the instance fits.
     pub score: Option<NodeScore>,
 }
 
-/// The outlook of one more instance of a group.
+/// The possible places of one more instance of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Why {
     pub group: String,
-    /// Instances of it that are wanted and are not there.
+    /// Number of wanted instances that are missing.
     pub missing: u32,
-    /// Every node: those that fit first, best first, then those that lack least.
+    /// Every node: nodes on which the instance fits come first, best first, then the nodes that lack least.
     pub nodes: Vec<WhyNode>,
 }
 
 impl Why {
-    /// The node on which least would have to change, if none fits.
+    /// Returns the node on which the least would have to change, if the instance fits no node.
     #[must_use]
     pub fn nearest(&self) -> Option<&WhyNode> {
         self.nodes.first().filter(|node| !node.obstacles.is_empty())

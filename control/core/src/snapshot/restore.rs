@@ -1,4 +1,4 @@
-//! Records into a state.
+//! Restores a state from records.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,25 +23,25 @@ pub enum RestoreError<E> {
     /// A record could not be read.
     #[error("record {at} of the snapshot cannot be read")]
     Read {
-        /// Its place in the stream.
+        /// The position of the record in the stream.
         at: u64,
         #[source]
         source: E,
     },
-    /// It was written by a newer version.
+    /// The snapshot was written by a newer version.
     #[error(
         "the snapshot has format {found}, this version reads up to {VERSION}: start a newer muster"
     )]
     Version { found: u32 },
-    /// It does not begin with a header, or ends early.
+    /// The stream does not begin with a header, or ends early.
     #[error("the snapshot is cut: {records} records, and no proper {missing}")]
     Cut { records: u64, missing: &'static str },
-    /// A record refers to one that was not before it.
+    /// A record refers to a record that did not come before it.
     #[error("record {at} of the snapshot refers to a {what} that is not there")]
     Dangling {
-        /// Its place in the stream.
+        /// The position of the record in the stream.
         at: u64,
-        /// The kind of record it refers to.
+        /// The kind of the missing record.
         what: &'static str,
     },
     /// A node has a number beyond the highest.
@@ -50,11 +50,11 @@ pub enum RestoreError<E> {
         NODE_NUMBERS_MAX - 1
     )]
     NodeNumber {
-        /// Its place in the stream.
+        /// The position of the record in the stream.
         at: u64,
         number: u32,
     },
-    /// Its rows are not those that it was made of.
+    /// The restored rows do not have the hash of the original state.
     #[error(
         "the snapshot does not give back the state that it was made of: {} differ",
         tables.join(", ")
@@ -65,11 +65,11 @@ pub enum RestoreError<E> {
     },
 }
 
-/// The state that the records describe.
+/// Returns the state that the records describe.
 ///
 /// # Errors
 ///
-/// [`RestoreError`]; nothing of a broken stream is used.
+/// [`RestoreError`]; no part of a broken stream is used.
 pub fn restore<E>(
     records: impl IntoIterator<Item = Result<Record, E>>,
 ) -> Result<State, RestoreError<E>> {
@@ -82,7 +82,7 @@ pub fn restore<E>(
     restoring.finish()
 }
 
-/// A state being restored, for a caller that gets its records piece by piece.
+/// A state being restored, for a caller that receives the records one by one.
 #[derive(Debug, Default)]
 pub struct StateRestore {
     state: State,
@@ -97,7 +97,7 @@ pub struct StateRestore {
 }
 
 impl StateRestore {
-    /// Takes the next record.
+    /// Handles the next record.
     ///
     /// # Errors
     ///
@@ -150,7 +150,7 @@ impl StateRestore {
         Ok(())
     }
 
-    /// The hash that the header must have for the records so far; `None` before the header.
+    /// Returns the hash that the header must have for the records so far; `None` before the header.
     #[cfg(any(test, feature = "fixture"))]
     #[must_use]
     pub fn hash(&self) -> Option<StateHash> {
@@ -159,7 +159,7 @@ impl StateRestore {
         Some(state.hash())
     }
 
-    /// The state, if that was all of it.
+    /// Returns the state, if the records are complete.
     ///
     /// # Errors
     ///
@@ -187,7 +187,7 @@ impl StateRestore {
         }
     }
 
-    /// Refuses a number that another node has, and a second number for the same node.
+    /// Refuses a number of another node, and a second number for the same node.
     fn check_free<E>(&self, number: NodeNumber, node_id: NodeId) -> Result<(), RestoreError<E>> {
         if number.0 >= NODE_NUMBERS_MAX {
             return Err(RestoreError::NodeNumber {

@@ -1,4 +1,4 @@
-//! A state into records.
+//! Converts a state into records.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::{
 };
 use crate::state::{JobRow, PlanShared, Row, RowRecord, State};
 
-/// The records of `state`, in order.
+/// Returns the records of `state`, in order.
 ///
 /// # Panics
 ///
@@ -28,7 +28,7 @@ pub fn records(state: &State) -> impl Iterator<Item = Record> {
         evals,
         deployments,
         one_offs,
-        // In `whole_rows`.
+        // The others are in `whole_rows`.
         ..
     } = state;
     let header = Header {
@@ -76,13 +76,13 @@ enum Item<'a> {
     Held(NodeId, NodeNumber),
     Job(&'a Arc<JobRow>),
     Alloc(u64, &'a Row),
-    /// A row whose record needs nothing else.
+    /// A row whose record needs no other record.
     Whole(Record),
 }
 
-/// Records under way.
+/// An iterator over records.
 struct Records<I> {
-    /// `None` once it is at its end.
+    /// The remaining rows. `None` at the end.
     source: Option<I>,
     shared: SharedIndexes,
     ready: VecDeque<Record>,
@@ -141,8 +141,8 @@ impl<I> Records<I> {
     }
 }
 
-/// Places in the stream of what is shared, by address. The state is borrowed, so no address is used
-/// twice; numbers follow the order of the first use.
+/// Positions in the stream of shared data, by address. The state is borrowed, so no address is used twice; numbers
+/// follow the order of the first use.
 #[derive(Default)]
 struct SharedIndexes {
     versions: BTreeMap<usize, u32>,
@@ -203,7 +203,7 @@ impl SharedIndexes {
             stop,
             status,
             stable,
-            // In records of their own.
+            // Tags and scaling events have records of their own.
             tags: _,
             scaling_events: _,
             launched_at,

@@ -19,7 +19,7 @@ fn handle() -> RemoteHandle {
     }
 }
 
-/// One-off tasks, what is known of domains, and times that are not the defaults.
+/// Adds one-off tasks, fresh domains, and times that are not the defaults.
 fn one_offs(cluster: &mut Cluster) {
     for guid in ["queued", "cancelled"] {
         let tasks = vec![crate::fsm::NewOneOff {
@@ -61,7 +61,7 @@ fn one_offs(cluster: &mut Cluster) {
     );
 }
 
-/// A tag of a version and a scaling event.
+/// Adds a tag of a version and a scaling event.
 fn tag_and_scale(cluster: &mut Cluster) {
     cluster.apply(
         crate::fsm::JobCommand::TagVersion {
@@ -90,15 +90,14 @@ fn tag_and_scale(cluster: &mut Cluster) {
     );
 }
 
-/// A state with something in every table, gaps among the columns, and versions that only an allocation
-/// knows.
+/// Returns a state with rows in every table, gaps among the columns, and versions that only an allocation refers to.
 fn populated() -> State {
     let mut cluster = Cluster::new();
     for name in ["n1", "n2", "n3", "n4"] {
         cluster.node(node(name).build());
     }
     cluster.run(job("web").count(3).dynamic_port("http").build());
-    // Told to stop by the next version, it is kept until it has.
+    // The next version stops it, and it stays in the state until it has ended.
     let alloc_id = cluster.live("web")[0].id;
     cluster.report_remote(alloc_id, ClientStatus::Running, vec![handle()]);
     cluster.run(
@@ -144,7 +143,7 @@ fn populated() -> State {
     cluster.report(done.id, ClientStatus::Complete);
     cluster.node_status(done.node_id, NodeStatus::Down);
     let commands = crate::gc::Collector::forced(cluster.now).into_iter();
-    // Without one-off tasks, which come first: those are to be there.
+    // The first command collects one-off tasks, which are to stay in the state.
     for command in commands.skip(1) {
         cluster.apply(command);
     }
@@ -272,7 +271,8 @@ fn a_newer_format_is_refused_by_name() {
     assert_eq!(error, RestoreError::Version { found: VERSION + 1 });
 }
 
-/// The records of a populated state, with the second node's changed by the first's.
+/// Returns the records of a populated state, in which `change` changed the second node's record; it gets the first's as
+/// well.
 fn with_node(change: impl FnOnce(&mut NodeRecord, &NodeRecord)) -> Vec<Record> {
     let mut all: Vec<Record> = records(&populated()).collect();
     let mut nodes = all.iter_mut().filter_map(|record| {

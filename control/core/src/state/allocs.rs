@@ -1,15 +1,14 @@
 //! Allocations, with indexes by node, by evaluation, by job and by deployment.
 //!
-//! A row is found by its key: the entry that made it and its place among that entry's rows, which is
-//! also what its id says, so no map from ids is needed. Keys ascend in the order in which allocations
-//! are made; every list here is in that order. Indexes hold keys, as runs where siblings follow one
-//! another.
+//! A row is found by its key: the entry that made it and its position among that entry's rows. The id of an allocation
+//! contains the same data, so no map from ids is needed. Keys ascend in the order in which allocations are made; every
+//! list here is in that order. Indexes hold keys, as runs where siblings are consecutive.
 //!
-//! Rows go many at a time: each index is touched once for all siblings that go. A node's list keeps keys of
-//! rows that are gone until they are most of it, because it is long, shared with every snapshot, and loses
-//! a few keys at a time; a key that has no row is skipped, and is never used again.
+//! Many rows are removed at a time: each index is touched once for all removed siblings. A node's list is long, shared
+//! with every snapshot, and loses a few keys at a time. Therefore it keeps keys of removed rows until they are most of
+//! the list. A key without a row is skipped, and is never used again.
 //!
-//! The use of a node is kept in [`super::Nodes`]; `State` moves both.
+//! The usage of a node is in [`super::Nodes`]; `State` updates both.
 
 mod marks;
 mod remote;
@@ -53,7 +52,7 @@ pub struct GroupCounts {
 }
 
 impl GroupCounts {
-    /// Every status and its count.
+    /// Returns every status and its count.
     fn each(self) -> [(ClientStatus, u32); 6] {
         [
             (ClientStatus::Pending, self.pending),
@@ -65,7 +64,7 @@ impl GroupCounts {
         ]
     }
 
-    /// The count of one status.
+    /// Returns the count of one status.
     fn of(&mut self, status: ClientStatus) -> &mut u32 {
         match status {
             ClientStatus::Pending => &mut self.pending,
@@ -81,13 +80,13 @@ impl GroupCounts {
 /// Allocations of a job by group and client status.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JobSummary {
-    /// Ascending by the group's name; groups of older versions too while they have allocations. A list with room for
-    /// no more than it has: most jobs have one group, for which a tree takes room for eleven.
+    /// Counts ascending by the group's name; groups of older versions are included while they have allocations. The
+    /// list has room for no more than it holds: most jobs have one group, and a tree would take room for eleven.
     groups: Vec<(String, GroupCounts)>,
 }
 
 impl JobSummary {
-    /// The groups that have allocations, ascending by name.
+    /// Returns the groups that have allocations, ascending by name.
     pub fn groups(&self) -> impl Iterator<Item = (&str, GroupCounts)> {
         self.groups
             .iter()
@@ -107,7 +106,7 @@ impl JobSummary {
         *self.groups[at].1.of(status) += count;
     }
 
-    /// A group of which nothing is left is none.
+    /// Reduces a count. A group without allocations is removed.
     fn uncount(&mut self, group: &str, status: ClientStatus, count: u32) {
         if let Ok(at) = self.find(group) {
             let counts = &mut self.groups[at].1;
@@ -126,26 +125,26 @@ impl JobSummary {
     }
 }
 
-/// Bits of a key for the place among an entry's rows: as many as one command may place
-/// ([`crate::limits::PLACEMENTS_MAX`]); the others hold every index that a log can reach.
+/// Bits of a key for the position among an entry's rows. They suffice for the placements of one command
+/// ([`crate::limits::PLACEMENTS_MAX`]). The other bits hold every index that a log can reach.
 const ORDINAL_BITS: u32 = 20;
-/// Rows that one entry can make.
+/// Number of rows that one entry can make.
 pub(crate) const ORDINALS: u32 = 1 << ORDINAL_BITS;
 
-/// The key of the `ordinal`-th allocation that the entry at `index` makes.
+/// Returns the key of the `ordinal`-th allocation that the entry at `index` makes.
 pub(crate) fn key_at(index: LogIndex, ordinal: u32) -> u64 {
     debug_assert!(ordinal < ORDINALS, "placements of a command are bounded");
     index.0 << ORDINAL_BITS | u64::from(ordinal)
 }
 
-/// The key that an id says; `None` if no allocation of the cluster can have it.
+/// Returns the key in an id; `None` if no allocation of the cluster can have it.
 fn key_of(cluster: ClusterTag, alloc_id: &AllocId) -> Option<u64> {
     let (of, index, ordinal) = alloc_id.origin()?;
     let fits = ordinal < ORDINALS && index.0 >> (u64::BITS - ORDINAL_BITS) == 0;
     (fits && of == cluster).then(|| key_at(index, ordinal))
 }
 
-/// The id of the cluster's allocation of this key.
+/// Returns the id of the cluster's allocation with this key.
 pub(crate) fn id_of(cluster: ClusterTag, key: u64) -> AllocId {
     let ordinal = u32::try_from(key & u64::from(ORDINALS - 1)).unwrap_or_default();
     AllocId::in_cluster(cluster, created(key), ordinal)
@@ -159,21 +158,22 @@ fn created(key: u64) -> LogIndex {
 #[derive(Clone, Debug)]
 struct NodeAllocs {
     node_id: NodeId,
-    /// Ascending; at least one has a row.
+    /// The keys, ascending; at least one has a row.
     keys: Arc<Vec<u64>>,
     /// Number of keys without a row.
     gone: u32,
-    /// Rows that are not terminal.
+    /// Number of rows that are not terminal.
     live: u32,
 }
 
 impl NodeAllocs {
-    /// Whether so many keys without a row are to be taken out. Each that stays is looked up then, so that is rare,
-    /// and nodes of different numbers take turns: those that fill up and empty together do not all come at once.
+    /// Returns whether the list must be compacted because it has many keys without a row. Compaction looks up every
+    /// remaining key, so it is rare. The threshold differs between nodes by their number: otherwise nodes that fill up
+    /// and empty together would be due at once.
     fn is_stale(&self, number: u64) -> bool {
         const STEPS: usize = 16;
         let turn = usize::try_from(number % STEPS as u64).unwrap_or_default();
-        // From three quarters to fifteen sixteenths.
+        // The threshold is between three quarters and fifteen sixteenths.
         let most = self.keys.len() * (12 * STEPS + 3 * turn) / (16 * STEPS);
         self.gone as usize > most
     }
@@ -208,9 +208,9 @@ impl JobAllocs {
 /// The rows that are counted.
 #[derive(Clone, Copy, Debug)]
 enum CountedRows {
-    /// Rows that count alike and were not there, by key.
+    /// New rows that count alike, with consecutive keys.
     New { first: u64, count: u32 },
-    /// One that is there and counts otherwise than before.
+    /// One existing row that counts differently than before.
     Changed,
 }
 
@@ -223,7 +223,7 @@ impl CountedRows {
     }
 }
 
-/// The values of a row before a write, on which the hash and the counts depend.
+/// The values of a row before a write that determine the hash and the counts.
 struct PreviousRow {
     hash: u64,
     status: ClientStatus,
@@ -250,32 +250,32 @@ impl PreviousRow {
     }
 }
 
-/// The effect of an update on the use of its node.
+/// The effect of an update on the usage of its node.
 #[derive(Debug)]
 pub(super) struct UpdateEffect<'a> {
     pub(super) view: AllocView<'a>,
     /// The amounts that the allocation took of its node before, if it was live.
     pub(super) took: Option<Amount>,
-    /// The rows of other tables that may count otherwise.
+    /// The rows of other tables that may count differently.
     pub(super) moved: AffectedRows,
 }
 
-/// The effects on other tables when rows were forgotten.
+/// The effects on other tables when rows were removed.
 #[derive(Debug, Default)]
 pub(super) struct RemovalEffect {
     pub(super) keys: Vec<u64>,
     pub(super) jobs: Vec<Arc<JobKey>>,
-    /// Their nodes, and whether that was the last row of each.
+    /// Their nodes, each with whether the last row of the node was removed.
     pub(super) nodes: Vec<(NodeId, bool)>,
-    /// Evaluations that have no allocation any more, or no terminal one.
+    /// Evaluations that have lost their last allocation, or have no terminal one any more.
     pub(super) evals: Vec<EvalId>,
     /// Deployments that have no live allocation any more.
     pub(super) deployments: Vec<DeploymentId>,
-    /// Their size, without what they share.
+    /// Their size, without the data that they share with other rows.
     pub(super) bytes: u64,
 }
 
-/// Siblings that are forgotten together, which count alike.
+/// Siblings that are removed together and count alike.
 #[derive(Debug)]
 struct RemovedSiblings {
     cohort: Arc<PlanShared>,
@@ -311,7 +311,7 @@ pub(super) struct AffectedRows {
 
 #[cfg(test)]
 thread_local! {
-    /// Rows that were looked up one by one on this thread.
+    /// Number of rows that were looked up one by one on this thread.
     pub(crate) static LOOKED_UP: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
@@ -327,17 +327,17 @@ impl<T: Clone> Storage for Paged<T> {
 /// The indexes of allocations.
 #[derive(Clone, Debug, Default)]
 pub struct AllocIndexes {
-    /// Part of the id of each.
+    /// The cluster's part of each id.
     cluster: ClusterTag,
     /// Allocations by the node's number.
     by_node: Paged<NodeAllocs>,
     by_eval: OrdMap<EvalId, EvalAllocs>,
     by_job: OrdMap<Arc<JobKey>, Arc<JobAllocs>>,
-    /// Live ones of each deployment that has any.
+    /// Number of live allocations of each deployment that has any.
     of_deployment: OrdMap<DeploymentId, u32>,
 }
 
-/// By content: which keys without a row a node's list keeps depends on what was there before.
+/// Compares by content: which keys without a row a node's list keeps depends on its history.
 impl PartialEq for Allocs {
     fn eq(&self, other: &Self) -> bool {
         let AllocIndexes {
@@ -371,13 +371,13 @@ impl PartialEq for Allocs {
 impl Eq for Allocs {}
 
 impl Allocs {
-    /// The allocation called so.
+    /// Returns the allocation with this id.
     #[must_use]
     pub fn get(&self, alloc_id: &AllocId) -> Option<AllocView<'_>> {
         self.at(self.key_of(alloc_id)?)
     }
 
-    /// The cluster's part of the ids.
+    /// Returns the cluster's part of the ids.
     #[must_use]
     pub fn cluster(&self) -> ClusterTag {
         self.indexes.cluster
@@ -388,19 +388,19 @@ impl Allocs {
         self.indexes.cluster = cluster;
     }
 
-    /// The key that an id says; `None` if no allocation of this table can have it.
+    /// Returns the key in an id; `None` if no allocation of this table can have it.
     #[must_use]
     pub fn key_of(&self, alloc_id: &AllocId) -> Option<u64> {
         key_of(self.indexes.cluster, alloc_id)
     }
 
-    /// The id of the allocation of this key.
+    /// Returns the id of the allocation with this key.
     #[must_use]
     pub fn id_of(&self, key: u64) -> AllocId {
         id_of(self.indexes.cluster, key)
     }
 
-    /// The allocation of this key.
+    /// Returns the allocation with this key.
     pub(crate) fn at(&self, key: u64) -> Option<AllocView<'_>> {
         #[cfg(test)]
         LOOKED_UP.set(LOOKED_UP.get() + 1);
@@ -408,7 +408,8 @@ impl Allocs {
         Some(self.view(key, row))
     }
 
-    /// Looks allocations up one after the other: cheaper than [`Self::get`] where they were made together.
+    /// Returns a cursor for looking up allocations one after the other. It is cheaper than [`Self::get`] for
+    /// allocations that were made together.
     #[must_use]
     pub fn finder(&self) -> AllocCursor<'_> {
         AllocCursor {
@@ -425,7 +426,7 @@ impl Allocs {
         }
     }
 
-    /// All, in the order they were made.
+    /// Returns all allocations, in the order they were made.
     pub fn iter(&self) -> impl Iterator<Item = AllocView<'_>> {
         self.rows.iter().map(|(key, row)| self.view(key, row))
     }
@@ -446,7 +447,7 @@ impl Allocs {
         found.into_iter().map(|(_, alloc)| alloc).collect()
     }
 
-    /// `allocs` in the order of their ids, as lists show them.
+    /// Returns `allocs` in the order of their ids, as lists show them.
     pub fn by_id<'a>(allocs: impl Iterator<Item = AllocView<'a>>) -> Vec<AllocView<'a>> {
         let mut allocs: Vec<AllocView<'_>> = allocs.collect();
         allocs.sort_by_cached_key(|alloc| alloc.id());
@@ -490,7 +491,7 @@ impl Allocs {
         })
     }
 
-    /// Returns the number of allocations that one evaluation placed and that are there.
+    /// Returns the number of existing allocations that one evaluation placed.
     pub(crate) fn count_of_eval(&self, eval_id: &EvalId) -> usize {
         self.indexes
             .by_eval
@@ -498,7 +499,7 @@ impl Allocs {
             .map_or(0, |eval| eval.keys.len())
     }
 
-    /// Whether an evaluation has no allocations, or one that is terminal.
+    /// Returns whether an evaluation has no allocations, or a terminal one.
     pub(super) fn may_free(&self, eval_id: &EvalId) -> bool {
         self.indexes
             .by_eval
@@ -506,7 +507,7 @@ impl Allocs {
             .is_none_or(|eval| eval.terminal > 0)
     }
 
-    /// Whether a deployment has a live allocation.
+    /// Returns whether a deployment has a live allocation.
     pub(crate) fn is_deployed(&self, id: &DeploymentId) -> bool {
         self.indexes.of_deployment.contains_key(id)
     }
@@ -525,7 +526,7 @@ impl Allocs {
             .filter_map(|key| self.at(key))
     }
 
-    /// Counts by group and client status; `None` if the job never had an allocation that is kept.
+    /// Returns the counts by group and client status; `None` if the job has no allocation.
     #[must_use]
     pub fn summary(&self, key: &JobKey) -> Option<&JobSummary> {
         self.indexes.by_job.get(key).map(|job| &job.summary)
@@ -551,7 +552,7 @@ impl Allocs {
         self.indexes.by_job.get(key).map_or(0, |job| job.live)
     }
 
-    /// The node that its allocations mean by `number`; all zeros if they mean none.
+    /// Returns the node to which its allocations refer by `number`; all zeros if none do.
     pub(super) fn node_id(&self, number: NodeNumber) -> NodeId {
         self.indexes
             .by_node
@@ -559,12 +560,12 @@ impl Allocs {
             .map_or(NodeId([0; 16]), |node| node.node_id)
     }
 
-    /// Whether any allocation is on the node of this number.
+    /// Returns whether any allocation is on the node of this number.
     pub(super) fn is_on(&self, number: NodeNumber) -> bool {
         self.indexes.by_node.get(u64::from(number.0)).is_some()
     }
 
-    /// Nodes that allocations are on, by number.
+    /// Returns the nodes with allocations, by number.
     pub(super) fn nodes(&self) -> impl Iterator<Item = (NodeNumber, NodeId)> {
         self.indexes.by_node.iter().map(|(number, node)| {
             let number = u32::try_from(number).expect("nodes are numbered with 32 bits");
@@ -577,7 +578,7 @@ impl Allocs {
         self.rows.iter()
     }
 
-    /// Writes a row that is not there. `node_id` is the node that `row.node` means.
+    /// Writes a new row. `node_id` is the node of `row.node`.
     pub(super) fn insert(&mut self, key: u64, row: Row, node_id: NodeId) -> AffectedRows {
         self.touch(row.modify_index);
         let now = PreviousRow::of(key, &row);
@@ -592,8 +593,9 @@ impl Allocs {
         moved
     }
 
-    /// Writes rows that are not there, by key from `first` on: all of one cohort, of one status and none terminal, each
-    /// with the node that its number means. Every index is touched once for all of them, but for their nodes'.
+    /// Writes new rows with consecutive keys from `first` on. They are of one cohort and of one status, none is
+    /// terminal, and each comes with the node of its number. Every index is touched once for all rows, except the index
+    /// by node.
     pub(super) fn insert_siblings(
         &mut self,
         first: u64,
@@ -644,7 +646,7 @@ impl Allocs {
         }
     }
 
-    /// Changes a row that is there.
+    /// Changes an existing row.
     pub(super) fn update(
         &mut self,
         key: u64,
@@ -677,7 +679,8 @@ impl Allocs {
         })
     }
 
-    /// Forgets rows, and shows each before. [`Self::index`] is not moved: see [`Self::set_index`].
+    /// Removes rows, and passes each to the caller before that. [`Self::index`] is not changed: see
+    /// [`Self::set_index`].
     pub(super) fn remove_all(
         &mut self,
         mut keys: Vec<u64>,
@@ -812,7 +815,7 @@ impl Allocs {
         }
     }
 
-    /// The keys of a node that have a row; `None` if they are not as many as they should be.
+    /// Returns the keys of a node that have a row; `None` if their number is not the expected one.
     fn left_of(&self, node: &NodeAllocs) -> Option<Vec<u64>> {
         let count = node.keys.len().checked_sub(node.gone as usize)?;
         let mut left = Vec::with_capacity(count);
@@ -821,7 +824,7 @@ impl Allocs {
         (left.len() == count).then_some(left)
     }
 
-    /// Counts rows for their evaluation, their job and their deployment. `row` is how each of them counts.
+    /// Counts rows for their evaluation, their job and their deployment. `row` is what each of them counts as.
     fn count(&mut self, counted: CountedRows, row: &PreviousRow) -> AffectedRows {
         let mut moved = AffectedRows::default();
         let eval_id = row.cohort.eval_id;
@@ -875,7 +878,7 @@ impl Allocs {
         moved
     }
 
-    /// Counts live allocations of a deployment away. Says whether they were the last.
+    /// Subtracts live allocations from a deployment. Returns whether they were the last.
     fn end_deployed(&mut self, id: &DeploymentId, count: u32) -> bool {
         let is_last = self.indexes.of_deployment.get_mut(id).is_some_and(|live| {
             *live -= count;
@@ -888,7 +891,7 @@ impl Allocs {
     }
 }
 
-/// Looks allocations up one after the other.
+/// A cursor for looking up allocations one after the other.
 #[derive(Debug)]
 pub struct AllocCursor<'a> {
     table: &'a Allocs,
@@ -896,7 +899,7 @@ pub struct AllocCursor<'a> {
 }
 
 impl<'a> AllocCursor<'a> {
-    /// The allocation called so.
+    /// Returns the allocation with this id.
     pub fn get(&mut self, alloc_id: &AllocId) -> Option<AllocView<'a>> {
         let key = self.table.key_of(alloc_id)?;
         let row = self.rows.get(key)?;
@@ -904,7 +907,7 @@ impl<'a> AllocCursor<'a> {
     }
 }
 
-/// Takes as many keys off the front as `siblings` are.
+/// Takes as many keys off the front as there are `siblings`.
 fn take<'a>(keys: &mut &'a [u64], siblings: &[RemovedSiblings]) -> &'a [u64] {
     let count = siblings.iter().map(|gone| gone.count as usize).sum();
     let (taken, rest) = keys.split_at_checked(count).unwrap_or((keys, &[]));
@@ -924,12 +927,12 @@ mod tests {
     const NODES: u32 = 8;
     const ON_EACH: u32 = 1_000;
 
-    /// Nodes whose turn to be thinned out is the same.
+    /// Returns nodes with the same compaction threshold.
     fn node(at: u32) -> NodeNumber {
         NodeNumber(16 * at)
     }
 
-    /// One after the other of [`ON_EACH`] on each of [`NODES`]; those of each node in their order.
+    /// Fills [`ON_EACH`] allocations into each of [`NODES`] in turn; also returns the keys of each node in their order.
     fn filled() -> (Allocs, Vec<Vec<u64>>) {
         let version = JobVersion {
             spec: fixture::job("web").build(),
@@ -975,7 +978,7 @@ mod tests {
         assert_eq!(counted(&summary), [group("cache", 2), group("web", 1)]);
     }
 
-    /// Together or one by one: it comes to the same.
+    /// Removing together and one by one have the same result.
     #[test]
     fn client_statuses_are_counted_of_all_jobs_together() {
         let (mut allocs, keys) = filled();
@@ -1019,7 +1022,7 @@ mod tests {
         nodes.filter(|(_, node)| node.gone == 0).count()
     }
 
-    /// One list of a thousand is looked up at a time, though all are due at once.
+    /// Only one list of a thousand keys is looked up at a time, although all are due at once.
     #[test]
     fn node_alloc_lists_are_compacted_incrementally() {
         let (mut allocs, keys) = filled();

@@ -1,6 +1,6 @@
 //! Answers given to keyed writes, so that a client's retry is applied once and answered alike.
 //!
-//! Bounded by count and by age as each keyed command says. The oldest go first.
+//! The table is bounded by count and by age, as each keyed command sets them. The oldest answers are removed first.
 
 use std::sync::Arc;
 
@@ -13,20 +13,20 @@ use super::table::{Indexes, MapTable, RowChange};
 use crate::fsm::response::Response;
 use crate::limits;
 
-/// The first answer that a key was given.
+/// The first answer to a write with a key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answer {
     pub key: WriteKey,
-    /// The write it was given to; see [`crate::fsm::WriteDedup`].
+    /// The fingerprint of the answered write; see [`crate::fsm::WriteDedup`].
     pub fingerprint: u64,
-    /// The entry that was applied. Answers are told apart and ordered by it.
+    /// The entry that was applied. It identifies answers and orders them.
     pub index: LogIndex,
     /// Time of the proposal.
     pub at: Timestamp,
     pub response: Response,
 }
 
-/// The table of answers. Nobody waits for a change of it, so it has no index.
+/// The table of answers. No caller waits for a change of it, so it has no index.
 pub type Answers = MapTable<AnswerIndexes>;
 
 /// The index of answers.
@@ -69,8 +69,8 @@ impl Indexes for AnswerIndexes {
 }
 
 impl Answers {
-    /// Forgets the oldest beyond `max` and those from before `forget_before`; a bounded number at once,
-    /// but more than one write adds.
+    /// Removes the oldest answers beyond `max` and those from before `forget_before`. The number removed at once is
+    /// bounded, but larger than the number that one write adds.
     pub(crate) fn shrink(&mut self, max: u32, forget_before: Timestamp) {
         for _ in 0..limits::ANSWERS_FORGOTTEN_MAX {
             let Some(oldest) = self.indexes.by_index.get_min().map(|(_, key)| key.clone()) else {

@@ -1,27 +1,27 @@
 //! The invariants of the state, as code.
 //!
-//! Run after every command in tests and in the simulator. Indexes are checked by building the state
-//! anew from its rows and comparing; what follows from rows alone is checked row by row.
+//! It runs after every command in tests and in the simulator. To check indexes, it rebuilds the state from its rows and
+//! compares. Properties of rows alone are checked row by row.
 //!
-//! A row that another row refers to is there, or may be gone:
+//! The target of a reference exists, or may be gone:
 //!
 //! | reference | |
 //! |---|---|
-//! | allocation → evaluation | is there: collections find what has ended by its evaluation |
-//! | live allocation → node | is there: only the node can report the allocation's end |
-//! | active deployment → job | is there, and the same: the job's evaluations are what ends it |
-//! | running one-off task → allocation | is there: its end is the task's |
-//! | one-off task that is not over → job | is there, or the task is about to end |
-//! | summary of a job → allocations | counts those that are there; without any there is none |
-//! | allocation → job | may be gone by a purge, while its agent ends it; it shares its version itself |
-//! | allocation → deployment | the same |
-//! | allocation → the one it replaces, the one that replaces it, follow-up | may be gone: each goes by its own age |
-//! | ended allocation → node | may be gone; its number is held for it |
-//! | deployment that is over → job | may be gone: it follows its job in later slices, or goes by its own age |
-//! | evaluation → job | may be gone by a purge, which it carries out |
-//! | evaluation → deployment, previous, blocked | may be gone: each goes by its own age |
-//! | summary of a job → job | may be gone as long as allocations are there |
-//! | one-off task that is over → allocation | may be gone by a collection by force; the task has its result |
+//! | allocation → evaluation | exists: collections find ended allocations by their evaluation |
+//! | live allocation → node | exists: only the node can report the allocation's end |
+//! | active deployment → job | exists, and is the same job: only the job's evaluations end the deployment |
+//! | running one-off task → allocation | exists: the end of the allocation is the end of the task |
+//! | one-off task that is not over → job | exists, or the task is about to end |
+//! | summary of a job → allocations | counts the existing allocations; a job without any has no summary |
+//! | allocation → job | may be gone by a purge, while the agent ends the allocation, which shares its version itself |
+//! | allocation → deployment | may be gone in the same case |
+//! | allocation → previous allocation, next allocation, follow-up | may be gone: each is removed by its own age |
+//! | ended allocation → node | may be gone; the node's number is held for the allocation |
+//! | deployment that is over → job | may be gone: a later slice, or its own age, removes the deployment |
+//! | evaluation → job | may be gone by a purge, which the evaluation carries out |
+//! | evaluation → deployment, previous, blocked | may be gone: each is removed by its own age |
+//! | summary of a job → job | may be gone as long as there are allocations |
+//! | one-off task that is over → allocation | may be gone by a forced collection; the task has its result |
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -35,7 +35,7 @@ use muster_domain::one_off::OneOffState;
 
 use super::{AllocView, NodeHoldings, Nodes, State};
 
-/// Every invariant that does not hold, in words. Empty means all hold.
+/// Returns every violated invariant, as text. Empty means that all hold.
 #[must_use]
 pub fn broken(state: &State) -> Vec<String> {
     let mut broken = Vec::new();
@@ -84,13 +84,13 @@ fn allocs_refer_to_existing_rows(state: &State, broken: &mut Vec<String>) {
     }
 }
 
-/// Whether an evaluation of the allocation's job is to come.
+/// Returns whether an evaluation of the allocation's job is to come.
 fn is_looked_at(state: &State, alloc: AllocView<'_>) -> bool {
     state.evals.open_of_job(alloc.job_key()).next().is_some()
 }
 
-/// No two live allocations have the same name; jobs that have an instance on every node use one name on all
-/// of them. A replacement of one that is out of reach, and a canary, may share a name for a time.
+/// Checks that no two live allocations have the same name; jobs that have an instance on every node use one name on all
+/// of them. A canary, and a replacement of an instance that is out of reach, may share a name for a time.
 fn instances_run_once(state: &State, broken: &mut Vec<String>) {
     let mut seen: BTreeMap<(&JobKey, &str, u32, Option<NodeNumber>), AllocId> = BTreeMap::new();
     for alloc in live(state) {
@@ -118,8 +118,8 @@ fn instances_run_once(state: &State, broken: &mut Vec<String>) {
     }
 }
 
-/// A remote task is to be managed by one allocation; one that is out of reach may do so too. The kept handles are those
-/// that an agent may report.
+/// Checks that one allocation manages a remote task; an allocation that is out of reach may manage it as well. The kept
+/// handles are those that an agent may report.
 fn remote_tasks_have_one_manager(state: &State, broken: &mut Vec<String>) {
     let mut seen = BTreeMap::new();
     for alloc in state.allocs.iter() {
@@ -149,7 +149,7 @@ fn remote_tasks_have_one_manager(state: &State, broken: &mut Vec<String>) {
     }
 }
 
-/// True of what the control plane places; an agent that reports less than before can break it.
+/// Checks that the control plane does not overbook nodes. An agent that reports less than before can violate this.
 fn nodes_are_not_overbooked(state: &State, broken: &mut Vec<String>) {
     let mut held: BTreeMap<NodeNumber, NodeHoldings> = BTreeMap::new();
     for alloc in live(state).filter(|alloc| !alloc.holding().is_empty()) {
@@ -211,7 +211,7 @@ fn evals_refer_to_existing_rows(state: &State, broken: &mut Vec<String>) {
     }
 }
 
-/// One without its job would be under way for ever.
+/// Checks the references of deployments. A deployment without its job would be active for ever.
 fn deployments_refer_to_existing_rows(state: &State, broken: &mut Vec<String>) {
     for deployment in state.deployments.active() {
         let (id, key) = (deployment.id, &deployment.job);
@@ -229,7 +229,7 @@ fn deployments_refer_to_existing_rows(state: &State, broken: &mut Vec<String>) {
     }
 }
 
-/// At most one deployment of a job is under way, and it counts its allocations.
+/// Checks that at most one deployment of a job is active, and that it counts its allocations.
 fn deployments_count_existing_allocs(state: &State, broken: &mut Vec<String>) {
     let mut active: BTreeSet<&JobKey> = BTreeSet::new();
     for deployment in state.deployments.active() {
@@ -249,7 +249,7 @@ fn deployments_count_existing_allocs(state: &State, broken: &mut Vec<String>) {
             let healthy = of_group()
                 .filter(|alloc| alloc.healthy() == Some(true))
                 .count();
-            // Allocations may be forgotten; those that are there were counted.
+            // Allocations may be removed; the existing ones were counted.
             if healthy > group.healthy as usize || of_group().count() > group.placed as usize {
                 broken.push(format!(
                     "deployment {id} counts {} of {} healthy in {}, but there are {healthy} of {}",
@@ -263,7 +263,7 @@ fn deployments_count_existing_allocs(state: &State, broken: &mut Vec<String>) {
     }
 }
 
-/// A one-off task has one allocation in all its life, and one that may run is not over.
+/// Checks that a one-off task has one allocation in all its life, and that a task that may run is not over.
 fn one_offs_run_at_most_once(state: &State, broken: &mut Vec<String>) {
     for row in state.one_offs.iter() {
         let guid = &row.guid;

@@ -5,7 +5,7 @@ use muster_domain::scheduling::SchedulerConfig;
 
 use super::digest::Digest;
 
-/// The settings and who wrote them.
+/// The settings and the entries that wrote them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Config {
     pub scheduler: SchedulerConfig,

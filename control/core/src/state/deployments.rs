@@ -16,11 +16,11 @@ pub type Deployments = MapTable<DeploymentIndexes>;
 /// The indexes of deployments.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeploymentIndexes {
-    /// In the order in which they were made.
+    /// Deployments by job, in the order in which they were made.
     by_job: OrdMap<JobKey, OrdSet<(LogIndex, DeploymentId)>>,
-    /// Those under way or paused.
+    /// Deployments that are running or paused.
     active: OrdSet<DeploymentId>,
-    /// Those that are over and without a live allocation, by the time of their last change.
+    /// Deployments that are over and without a live allocation, by the time of their last change.
     due: OrdSet<(Timestamp, DeploymentId)>,
 }
 
@@ -29,7 +29,7 @@ impl Indexes for DeploymentIndexes {
     type Query = DeploymentId;
     type Row = Arc<Deployment>;
     type Shown = Arc<Deployment>;
-    /// Whether it has a live allocation.
+    /// Whether the deployment has a live allocation.
     type Fact = bool;
 
     fn key(row: &Arc<Deployment>) -> DeploymentId {
@@ -66,7 +66,7 @@ impl Indexes for DeploymentIndexes {
 }
 
 impl Deployments {
-    /// Those of one job, oldest first.
+    /// Returns the deployments of one job, oldest first.
     pub fn of_job(
         &self,
         key: &JobKey,
@@ -76,20 +76,20 @@ impl Deployments {
             .filter_map(|(_, id)| self.get(id))
     }
 
-    /// The newest of one job.
+    /// Returns the newest deployment of one job.
     #[must_use]
     pub fn latest(&self, key: &JobKey) -> Option<&Arc<Deployment>> {
         self.of_job(key).next_back()
     }
 
-    /// Those under way or paused.
+    /// Returns the deployments that are running or paused.
     pub fn active(&self) -> impl Iterator<Item = &Arc<Deployment>> {
         let active = self.indexes.active.iter();
         active.filter_map(|id| self.get(id))
     }
 
-    /// Those that are over and without a live allocation, by the time of their last change, from the position
-    /// given on.
+    /// Returns the deployments that are over and without a live allocation, by the time of their last change, from the
+    /// given position on.
     pub(crate) fn due_from(
         &self,
         from: (Timestamp, DeploymentId),
@@ -97,7 +97,7 @@ impl Deployments {
         self.indexes.due.range(from..).copied()
     }
 
-    /// Says whether it has a live allocation.
+    /// Sets whether the deployment has a live allocation.
     pub(super) fn set_used(&mut self, id: &DeploymentId, is_used: bool) {
         let Some(row) = self.get(id) else {
             return;

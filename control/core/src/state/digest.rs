@@ -1,11 +1,11 @@
-//! A hash of what is replicated: the same on every machine and in every version.
+//! A hash of the replicated data: the same on every machine and in every version.
 //!
-//! The hash of a table is the sum of the hashes of its rows, so it follows from the rows alone, whatever
-//! order they were written in, and a write costs the hash of one row. Good against accidents, not
-//! against malice: whoever can write a row could find another of equal hash.
+//! The hash of a table is the sum of the hashes of its rows. So it follows from the rows alone, in whatever order they
+//! were written, and a write costs the hash of one row. The hash protects against accidents, not against malice: an
+//! attacker who can write a row could find another row of equal hash.
 //!
-//! A row is hashed by what it serialises to; lengths and variants are part of it, so that two values
-//! never read as one.
+//! A row is hashed in its serialised form. Lengths and variants are part of the hash, so that two values never have the
+//! same encoding as one.
 
 mod serialise;
 
@@ -14,10 +14,10 @@ use serde::Serialize;
 /// The encoding of hashed rows. It goes up with every change of a row, such as a new field.
 pub(super) const ENCODING: u32 = 2;
 
-/// The hash of each table, and what they are of.
+/// The hash of each table, and the encoding of the hashed rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct StateHash {
-    /// The encoding of the hashed rows. Hashes of different encodings say nothing about each other.
+    /// The encoding of the hashed rows. Hashes of different encodings cannot be compared.
     pub encoding: u32,
     pub nodes: u64,
     /// The jobs and their versions.
@@ -59,7 +59,7 @@ impl StateHash {
         ]
     }
 
-    /// Names of the tables in which two states differ; none if the hashes are of different encodings.
+    /// Returns the names of the tables in which two states differ; none if the hashes are of different encodings.
     #[must_use]
     pub fn differing(&self, other: &Self) -> Vec<&'static str> {
         if self.encoding != other.encoding {
@@ -73,7 +73,7 @@ impl StateHash {
             .collect()
     }
 
-    /// One number for all.
+    /// Returns one number for all tables.
     #[must_use]
     pub fn whole(&self) -> u64 {
         let mut digest = Digest::default();
@@ -84,11 +84,11 @@ impl StateHash {
     }
 }
 
-/// The hash of one row under way.
+/// The hash of one row while it is computed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Digest {
     state: u64,
-    /// Words that went into it.
+    /// Number of words hashed so far.
     words: u64,
 }
 
@@ -101,10 +101,10 @@ impl Default for Digest {
     }
 }
 
-/// Any odd number without a pattern would do: digits of the golden ratio and of pi.
+/// Any odd numbers without a pattern would do: these are digits of the golden ratio and of pi.
 const MULTIPLIERS: [u64; 2] = [0xa076_1d64_78bd_642f, 0x2437_54a8_8859_74c5];
 
-/// Both halves of a product of 64 by 64 bits, folded: every bit of either moves about half the result.
+/// Folds both halves of a product of 64 by 64 bits: every bit of either factor changes about half the result.
 fn fold(left: u64, right: u64) -> u64 {
     let product = u128::from(left).wrapping_mul(u128::from(right));
     #[expect(clippy::cast_possible_truncation, reason = "the halves are wanted")]
@@ -113,15 +113,15 @@ fn fold(left: u64, right: u64) -> u64 {
 }
 
 impl Digest {
-    /// The hash of a value by what it serialises to.
+    /// Returns the hash of a value in its serialised form.
     pub(crate) fn of<T: Serialize + ?Sized>(value: &T) -> u64 {
         let mut digest = Self::default();
         digest.value(value);
         digest.finish()
     }
 
-    /// How large a value is, in bytes: a word for each number and each length, and texts rounded up to words. That is
-    /// about what it takes in memory if it shares nothing.
+    /// Returns the size of a value in bytes: a word for each number and each length, and texts rounded up to words.
+    /// That is about the memory that the value takes if it shares nothing.
     pub(crate) fn bytes_of<T: Serialize + ?Sized>(value: &T) -> u64 {
         let mut digest = Self::default();
         digest.value(value);
@@ -133,7 +133,7 @@ impl Digest {
         self.words += 1;
     }
 
-    /// With its length, so that two texts never read as one.
+    /// Adds bytes with their length, so that two texts never have the same encoding as one.
     pub(crate) fn bytes(&mut self, bytes: &[u8]) {
         self.word(bytes.len() as u64);
         let (words, rest) = bytes.as_chunks::<8>();
@@ -149,7 +149,7 @@ impl Digest {
 
     pub(crate) fn value<T: Serialize + ?Sized>(&mut self, value: &T) {
         if value.serialize(&mut *self).is_err() {
-            // Only a `Serialize` that refuses comes here, and none of ours does.
+            // Only a `Serialize` that returns an error leads here, and no type of this crate has one.
             self.word(u64::MAX);
         }
     }
@@ -158,7 +158,7 @@ impl Digest {
         fold(self.state, MULTIPLIERS[1])
     }
 
-    /// Bytes that went into it.
+    /// Returns the number of hashed bytes.
     pub(crate) fn size(self) -> u64 {
         self.words * 8
     }
@@ -186,7 +186,7 @@ mod tests {
     #[test]
     fn a_size_is_that_of_the_hashed_bytes() {
         assert_eq!(Digest::bytes_of(&7_u8), 8);
-        // Its length and two words.
+        // The length takes one word and the text two words.
         assert_eq!(Digest::bytes_of("nine byte"), 24);
     }
 

@@ -1,10 +1,9 @@
-//! Evaluations, with indexes by job, by being open and, where something of them may be forgotten, by time
-//! of their end.
+//! Evaluations, with indexes by job, by being open, and by time of their end if a part of them may be removed.
 //!
-//! An evaluation whose allocations all live is not in that index: a cluster has as many of them as it has
-//! placements, and the collection would look at each one every time for nothing. Those of batch jobs are
-//! apart, because they are kept longer, and by job, because a job that is there keeps all of them: one look at it
-//! tells.
+//! An evaluation with only live allocations is not in that last index. A cluster has as many such evaluations as
+//! placements, and the collection would look at each of them every time without a result. Evaluations of batch jobs are
+//! in an index of their own, because they are kept longer. That index is by job, because an existing job keeps all of
+//! them: one look at the job is enough.
 
 use std::sync::Arc;
 
@@ -36,12 +35,12 @@ impl CollectableEvals {
         self.by_end.len()
     }
 
-    /// The entry that made the oldest of them.
+    /// Returns the entry that made the oldest of them.
     pub(crate) fn oldest(&self) -> Option<LogIndex> {
         self.by_age.get_min().map(|(index, _)| *index)
     }
 
-    /// Returns evaluations by the time of their last change, from the position given on.
+    /// Returns evaluations by the time of their last change, from the given position on.
     pub(crate) fn from(
         &self,
         from: (Timestamp, EvalId),
@@ -59,9 +58,9 @@ pub struct EvalIndexes {
     by_job: OrdMap<Arc<JobKey>, Arc<JobEvals>>,
     /// Evaluations that are not terminal.
     open: OrdSet<EvalId>,
-    /// Terminal ones without allocations, or with one that is terminal, by the time of their last change.
+    /// Terminal evaluations without allocations, or with a terminal one, by the time of their last change.
     due: OrdSet<(Timestamp, EvalId)>,
-    /// The same for those of batch jobs, by job.
+    /// The same index for evaluations of batch jobs, by job.
     due_batch: OrdMap<Arc<JobKey>, CollectableEvals>,
 }
 
@@ -70,7 +69,8 @@ impl Indexes for EvalIndexes {
     type Query = EvalId;
     type Row = Arc<Evaluation>;
     type Shown = Arc<Evaluation>;
-    /// Whether it has no allocations, or one that is terminal. Then something may be forgotten once it has ended.
+    /// Whether the evaluation has no allocations, or a terminal one. Then a part of it may be removed once it has
+    /// ended.
     type Fact = bool;
 
     fn key(row: &Arc<Evaluation>) -> EvalId {
@@ -162,7 +162,7 @@ impl EvalIndexes {
         }
     }
 
-    /// Takes an evaluation out of what is known of its job, and the job with its last one.
+    /// Removes an evaluation from the data of its job, and removes these data with the last evaluation.
     fn leave_job(&mut self, old: &Evaluation) {
         let is_last = self.by_job.get_mut(&old.job).is_some_and(|job| {
             let job = Arc::make_mut(job);
@@ -214,8 +214,8 @@ impl Evals {
             .filter_map(|eval_id| self.get(eval_id))
     }
 
-    /// Terminal ones of which something may be forgotten, by the time of their last change, from the position
-    /// given on; those of batch jobs aside.
+    /// Returns terminal evaluations of which a part may be removed, by the time of their last change, from the given
+    /// position on. Evaluations of batch jobs are not among them.
     pub(crate) fn due_from(
         &self,
         from: (Timestamp, EvalId),
@@ -223,7 +223,7 @@ impl Evals {
         self.indexes.due.range(from..).copied()
     }
 
-    /// The same of batch jobs, from a job on.
+    /// Returns the same for batch jobs, from a job on.
     pub(crate) fn due_of_batch_jobs_from(
         &self,
         key: &JobKey,
@@ -231,8 +231,8 @@ impl Evals {
         self.indexes.due_batch.range(Arc::new(key.clone())..)
     }
 
-    /// Says whether anything of it may be forgotten once it has ended: it has no allocations, or one that is
-    /// terminal.
+    /// Sets whether a part of the evaluation may be removed once it has ended: it has no allocations, or a terminal
+    /// one.
     pub(super) fn set_may_free(&mut self, eval_id: &EvalId, may_free: bool) {
         let Some(eval) = self.get(eval_id).map(Arc::clone) else {
             return;

@@ -36,7 +36,7 @@ fn device_keys(devices: &HeldDevices) -> impl Iterator<Item = (Box<str>, Box<str
 }
 
 impl NodeHoldings {
-    /// Adds what one allocation holds.
+    /// Adds the holding of one allocation.
     pub(crate) fn take(&mut self, holding: &Holding) {
         let Holding {
             ports,
@@ -54,7 +54,7 @@ impl NodeHoldings {
         }
     }
 
-    /// Takes away what one allocation holds.
+    /// Removes the holding of one allocation.
     pub(crate) fn give_back(&mut self, holding: &Holding) {
         let Holding {
             ports,
@@ -72,7 +72,7 @@ impl NodeHoldings {
         }
     }
 
-    /// Returns the kind of an item of `holding` that is held already, or twice within it, if any.
+    /// Returns the kind of an item of `holding` that is held already, or that appears twice within it, if there is one.
     pub(crate) fn conflict(&self, holding: &Holding) -> Option<&'static str> {
         let mut held = self.clone();
         for port in &holding.ports {
@@ -96,7 +96,7 @@ impl NodeHoldings {
         None
     }
 
-    /// Whether `port` is held on the address `ip`; an empty one means every address.
+    /// Returns whether `port` is held on the address `ip`; an empty `ip` means every address.
     pub(crate) fn has_port(&self, port: u16, ip: &str) -> bool {
         let from = self.ports.partition_point(|(held, _)| *held < port);
         self.ports[from..]
@@ -119,7 +119,7 @@ impl NodeHoldings {
         self.ports.is_empty() && self.cores.is_empty() && self.devices.is_empty()
     }
 
-    /// Ports and addresses, sorted.
+    /// Returns ports and addresses, sorted.
     pub fn ports(&self) -> impl Iterator<Item = (u16, &str)> {
         self.ports.iter().map(|(port, ip)| (*port, &**ip))
     }

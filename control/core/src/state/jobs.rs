@@ -1,8 +1,8 @@
 //! Jobs and their versions.
 //!
-//! A row holds the current version and the older ones that are kept, newest first. Versions never
-//! change; allocations share them. `plan_index` is the last entry that placed or stopped something of
-//! the job by a plan: a plan made from an older state is stale, which makes placing twice impossible.
+//! A row holds the current version and the older versions that are kept, newest first. Versions never change;
+//! allocations share them. `plan_index` is the last entry by which a plan placed or stopped an instance of the job. A
+//! plan made from an older state is stale, so no instance can be placed twice.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use muster_domain::job::{Job, JobStatus, JobVersion};
 use super::digest::Digest;
 use super::table::{Indexes, MapTable, RowChange};
 
-/// A job and what the API does not show of it.
+/// A job and the data of it that the API does not show.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobRow {
     pub(crate) job: Arc<Job>,
@@ -24,15 +24,15 @@ pub struct JobRow {
 }
 
 impl JobRow {
-    /// Its version of this number, if it is kept.
+    /// Returns the job's version with this number, if it is kept.
     pub(crate) fn version(&self, number: u64) -> Option<&Arc<JobVersion>> {
         std::iter::once(&self.job.current)
             .chain(&self.older)
             .find(|version| version.version == number)
     }
 
-    /// Versions are named by the entry that registered them; what they say is in the allocations' table
-    /// no more than here, so the current one is hashed whole.
+    /// Returns the hash of the row. The entry that registered a version identifies it. The allocations' table has no
+    /// more of a version than this entry, so the current version is hashed whole here.
     fn hash(&self) -> u64 {
         let Self {
             job,
@@ -52,7 +52,7 @@ impl JobRow {
         let older: Vec<LogIndex> = older.iter().map(|one| one.job_modify_index).collect();
         let life = (stop, status, stable, launched_at);
         let hash = Digest::of(&(&**current, older, life, modify_index, plan_index));
-        // Without tags and scaling events it is as it was before there were any: snapshots of that time say so.
+        // A job without tags and scaling events has the hash from before these existed: snapshots of that time have it.
         let hash = if tags.is_empty() {
             hash
         } else {
@@ -72,13 +72,13 @@ pub type Jobs = MapTable<JobIndexes>;
 /// The indexes of jobs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JobIndexes {
-    /// Jobs that have an instance on every node they can use and are not told to stop.
+    /// Jobs that have an instance on every feasible node and are not stopped.
     on_every_node: OrdSet<Arc<JobKey>>,
-    /// Jobs that are launched by time and are not told to stop.
+    /// Periodic jobs that are not stopped.
     periodic: OrdSet<Arc<JobKey>>,
     /// Jobs that are over, by the time they were last submitted.
     over: OrdSet<(Timestamp, Arc<JobKey>)>,
-    /// Instances that the jobs of a namespace want; a namespace that wants none is left out.
+    /// Number of instances that the jobs of a namespace want; a namespace that wants none is left out.
     instances: OrdMap<String, u64>,
 }
 
@@ -89,7 +89,7 @@ impl Indexes for JobIndexes {
     type Shown = Arc<Job>;
     type Fact = ();
 
-    /// A tree copies the keys that lie beside one that it writes.
+    /// A write to a tree copies the adjacent keys, too.
     const SHARES_KEYS: bool = true;
 
     fn key(row: &Arc<JobRow>) -> Arc<JobKey> {
@@ -128,7 +128,7 @@ impl Indexes for JobIndexes {
 }
 
 impl Jobs {
-    /// Those of one namespace, by id.
+    /// Returns the jobs of one namespace, by id.
     pub fn in_namespace(&self, namespace: &str) -> impl Iterator<Item = &Arc<Job>> + use<'_> {
         let from = JobKey {
             namespace: namespace.to_owned(),
@@ -140,7 +140,7 @@ impl Jobs {
             .map(|(_, job)| job)
     }
 
-    /// Jobs that have an instance on every node they can use and are not told to stop.
+    /// Returns jobs that have an instance on every feasible node and are not stopped.
     pub fn on_every_node(&self) -> impl Iterator<Item = &Arc<Job>> {
         self.indexes
             .on_every_node
@@ -148,12 +148,12 @@ impl Jobs {
             .filter_map(|key| self.get(key))
     }
 
-    /// Jobs that are launched by time and are not told to stop.
+    /// Returns periodic jobs that are not stopped.
     pub fn periodic(&self) -> impl Iterator<Item = &Arc<Job>> {
         self.indexes.periodic.iter().filter_map(|key| self.get(key))
     }
 
-    /// Jobs that are over, by the time they were last submitted, from the position given on.
+    /// Returns jobs that are over, by the time they were last submitted, from the given position on.
     pub(crate) fn over_from(
         &self,
         (at, key): (Timestamp, JobKey),
@@ -162,7 +162,7 @@ impl Jobs {
         over.map(|(at, key)| (*at, &**key))
     }
 
-    /// Jobs that `parent` made, by id.
+    /// Returns jobs that `parent` made, by id.
     pub fn children(&self, parent: &JobKey) -> impl Iterator<Item = &Arc<Job>> + use<'_> {
         let JobKey { namespace, job_id } = parent.clone();
         let from = JobKey {
@@ -181,7 +181,7 @@ impl Jobs {
             })
     }
 
-    /// Its versions, newest first.
+    /// Returns the versions of a job, newest first.
     #[must_use]
     pub fn versions(&self, key: &JobKey) -> Vec<Arc<JobVersion>> {
         self.row(key).map_or_else(Vec::new, |row| {
@@ -192,24 +192,24 @@ impl Jobs {
         })
     }
 
-    /// Its version of this number, if it is kept.
+    /// Returns the version of a job with this number, if it is kept.
     #[must_use]
     pub fn version(&self, key: &JobKey, number: u64) -> Option<Arc<JobVersion>> {
         self.row(key)?.version(number).map(Arc::clone)
     }
 
-    /// Instances that the jobs of a namespace want together.
+    /// Returns the number of instances that the jobs of a namespace want together.
     pub(crate) fn instances_in(&self, namespace: &str) -> u64 {
         self.indexes.instances.get(namespace).copied().unwrap_or(0)
     }
 
-    /// Records that a plan was carried out. Not a change that readers of the job would see.
+    /// Records that a plan was carried out. Readers of the job do not see this as a change.
     pub(crate) fn set_plan_index(&mut self, key: &JobKey, index: LogIndex) {
         self.amend(key, |row| Arc::make_mut(row).plan_index = index);
     }
 }
 
-/// Instances that a job wants: none if it is stopped, over, or only makes other jobs.
+/// Returns the number of instances that a job wants: none if it is stopped, over, or only makes other jobs.
 pub(crate) fn instances(job: &Job) -> u64 {
     if job.stop || is_over(job) || job.current.spec.is_template() {
         0
@@ -218,8 +218,8 @@ pub(crate) fn instances(job: &Job) -> u64 {
     }
 }
 
-/// Whether nothing more will come of a job unless it is submitted again. One that makes others is over when it
-/// is stopped, one that runs for ever too; its children have a life of their own.
+/// Returns whether a job does no more work unless it is submitted again. A job that makes other jobs is over when it is
+/// stopped, and so is a job that runs for ever. The state of its children does not count.
 pub(crate) fn is_over(job: &Job) -> bool {
     let spec = &job.current.spec;
     let runs_to_completion = spec.job_type.is_batch() && !spec.is_template();

@@ -1,10 +1,10 @@
 //! The machines: rows by id, and columns for the scheduler.
 //!
-//! A row says what a node is; its column says what the scheduler asks of all nodes at once: capacity,
-//! use, class, whether it takes work. Columns are dense: a node keeps its number until it is forgotten and
-//! the last allocation that means it too; the number then goes to the next registered one. A column says
-//! since which entry the number is its node's, so that a plan made before is recognised. The use of a
-//! node is the sum over its allocations that are not terminal; `State` keeps it so.
+//! A row describes a node. Its column has the data that the scheduler reads of all nodes at once: capacity, usage,
+//! class, whether it takes work. Columns are dense. A node keeps its number until the node is removed and no allocation
+//! refers to it any more. The number then goes to the next node that registers. A column records since which entry its
+//! number belongs to its node, so that a plan made before that entry is recognised. The usage of a node is the sum over
+//! its allocations that are not terminal; `State` maintains it.
 
 mod columns;
 
@@ -20,7 +20,7 @@ use super::holdings::NodeHoldings;
 use super::table::{Indexes, MapTable, RowChange};
 pub(crate) use columns::Columns;
 
-/// Names a set of nodes that no constraint can tell apart, unless it speaks of one node by name.
+/// The name of a set of nodes that no constraint can distinguish, except a constraint that names one node.
 ///
 /// A hash of datacenter, pool, class, drivers, attributes, metadata, and the names of volumes, host
 /// networks and devices; keys starting with `unique.`
@@ -86,7 +86,7 @@ impl Fnv {
         }
     }
 
-    /// With its length, so that two texts never read as one.
+    /// Adds a text with its length, so that two texts never have the same encoding as one.
     fn text(&mut self, text: &str) {
         self.bytes(&text.len().to_be_bytes());
         self.bytes(text.as_bytes());
@@ -98,12 +98,12 @@ impl Fnv {
 pub struct Column {
     /// The node; all zeros where `occupied` is false.
     pub node_id: NodeId,
-    /// Nodes that no constraint tells apart.
+    /// The class of the node.
     pub class: NodeClass,
     /// Whether a node has this number.
     pub occupied: bool,
     pub takes_work: bool,
-    /// The entry that gave the number to this node. A plan from before means another node.
+    /// The entry that gave the number to this node. A plan made before it refers to another node.
     pub since: LogIndex,
     /// The amounts that tasks may use.
     pub total: Amount,
@@ -140,12 +140,12 @@ impl Column {
     }
 }
 
-/// Columns in a page. A scheduler that follows changes looks at one pointer a page and reads whole pages
-/// that changed, about 3 KiB; a write after a snapshot copies one.
+/// Columns in a page. A scheduler that follows changes compares one pointer a page and reads whole pages that changed,
+/// about 3 KiB. A write after a snapshot copies one page.
 pub const PAGE_COLUMNS: usize = 32;
 
-/// Neighbouring columns. A page is never changed while anybody else holds it, so a page with the same
-/// address as one that is held says the same.
+/// A page of adjacent columns. A page is never changed while it has another owner. So a page at the same address as a
+/// kept page has the same content.
 pub type ColumnPage = [Column; PAGE_COLUMNS];
 
 /// A node and its number among the columns.
@@ -162,17 +162,17 @@ pub type Nodes = MapTable<NodeIndexes>;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeIndexes {
     pages: Vector<Arc<ColumnPage>>,
-    /// Numbers given out so far: the first so many columns mean something.
+    /// The count of numbers given out so far: only the columns below it are in use.
     numbers: u32,
-    /// Numbers below that no node has and no allocation means.
+    /// Numbers below `numbers` that no node has and to which no allocation refers.
     vacant: OrdSet<NodeNumber>,
-    /// Numbers of nodes that are gone but that allocations still mean.
+    /// Numbers of nodes that are gone but to which allocations still refer.
     held: OrdMap<NodeId, NodeNumber>,
-    /// The ports, cores and devices that allocations hold; only nodes of which any is held.
+    /// The ports, cores and devices that allocations hold; only nodes with a held item.
     holdings: OrdMap<NodeNumber, Arc<NodeHoldings>>,
-    /// Nodes that are being emptied.
+    /// Nodes that are being drained.
     draining: OrdSet<NodeId>,
-    /// Nodes that are down, by the time they went.
+    /// Nodes that are down, by the time they went down.
     down: OrdSet<(Timestamp, NodeId)>,
 }
 
@@ -181,7 +181,7 @@ impl Indexes for NodeIndexes {
     type Query = NodeId;
     type Row = NodeRow;
     type Shown = Arc<Node>;
-    /// Of a node that goes: whether allocations still mean its number.
+    /// For a node that is removed: whether allocations still refer to its number.
     type Fact = bool;
 
     fn key(row: &NodeRow) -> NodeId {
@@ -251,7 +251,7 @@ impl NodeIndexes {
         Arc::make_mut(page).get_mut(number.at() % PAGE_COLUMNS)
     }
 
-    /// Makes sure that nobody else gets `number`.
+    /// Makes sure that no other node gets `number`.
     fn claim(&mut self, number: NodeNumber) {
         while self.numbers <= number.0 {
             self.vacant.insert(NodeNumber(self.numbers));
@@ -264,7 +264,7 @@ impl NodeIndexes {
         self.vacant.remove(&number);
     }
 
-    /// Numbers end with the last that means something, so that the columns follow from the rows alone.
+    /// Frees a number. The numbers end with the last one in use, so that the columns follow from the rows alone.
     fn vacate(&mut self, number: NodeNumber) {
         self.vacant.insert(number);
         while let Some(last) = self.numbers.checked_sub(1) {
@@ -293,7 +293,7 @@ impl Nodes {
         self.column(node_id).map(|column| column.used)
     }
 
-    /// Its class.
+    /// Returns the class of a node.
     #[must_use]
     pub fn class(&self, node_id: &NodeId) -> Option<NodeClass> {
         self.column(node_id).map(|column| column.class)
@@ -309,7 +309,7 @@ impl Nodes {
             .map_or(&NOTHING, |held| &**held)
     }
 
-    /// Nodes that are being emptied, by id.
+    /// Returns the nodes that are being drained, by id.
     pub fn draining(&self) -> impl Iterator<Item = &Arc<Node>> {
         self.indexes
             .draining
@@ -317,7 +317,7 @@ impl Nodes {
             .filter_map(|node_id| self.get(node_id))
     }
 
-    /// Nodes that are down, by the time they went, from the position given on.
+    /// Returns the nodes that are down, by the time they went down, from the given position on.
     pub(crate) fn down_from(
         &self,
         from: (Timestamp, NodeId),
@@ -325,43 +325,43 @@ impl Nodes {
         self.indexes.down.range(from..).copied()
     }
 
-    /// The columns by number; some are vacant.
+    /// Returns the columns by number; some are vacant.
     pub fn columns(&self) -> impl Iterator<Item = &Column> {
         let columns = self.indexes.pages.iter().flat_map(|page| page.iter());
         columns.take(self.indexes.numbers as usize)
     }
 
-    /// The columns, to keep.
+    /// Returns a copy of the columns that does not change with the state.
     pub(crate) fn shared_columns(&self) -> Columns {
         Columns::new(self.indexes.pages.clone(), self.indexes.numbers as usize)
     }
 
-    /// The columns by number, in pages; the last is filled up with vacant ones. A caller that keeps the pages of an
-    /// older state sees by their addresses which changed.
+    /// Returns the columns by number, in pages; the last page is filled up with vacant columns. A caller that keeps the
+    /// pages of an older state sees by their addresses which pages changed.
     pub fn pages(&self) -> impl ExactSizeIterator<Item = &Arc<ColumnPage>> {
         self.indexes.pages.iter()
     }
 
-    /// Its number among the columns.
+    /// Returns the number of a node among the columns.
     #[must_use]
     pub fn number(&self, node_id: &NodeId) -> Option<NodeNumber> {
         self.row(node_id).map(|row| row.number)
     }
 
-    /// Its number, also if it is gone and only allocations mean it.
+    /// Returns the number of a node, even if the node is gone and only allocations refer to it.
     #[must_use]
     pub fn number_of_any(&self, node_id: &NodeId) -> Option<NodeNumber> {
         self.number(node_id)
             .or_else(|| self.indexes.held.get(node_id).copied())
     }
 
-    /// Its column.
+    /// Returns the column of a node.
     #[must_use]
     pub fn column(&self, node_id: &NodeId) -> Option<&Column> {
         self.column_at(self.number(node_id)?)
     }
 
-    /// The column of this number, vacant or not.
+    /// Returns the column of this number, vacant or not.
     #[must_use]
     pub fn column_at(&self, number: NodeNumber) -> Option<&Column> {
         if number.0 >= self.indexes.numbers {
@@ -371,7 +371,7 @@ impl Nodes {
         page.get(number.at() % PAGE_COLUMNS)
     }
 
-    /// Writes a row. A new one gets the number it had, if allocations still mean it by that, else the
+    /// Writes a row. A new node gets the number it had before, if allocations still refer to it, and otherwise the
     /// lowest vacant one.
     pub(crate) fn put(&mut self, node: Node) {
         let number = self
@@ -381,31 +381,31 @@ impl Nodes {
         self.put_at(node, number);
     }
 
-    /// Writes a row under `number`, as a snapshot says.
+    /// Writes a row under `number`, which a snapshot gives.
     pub(crate) fn put_at(&mut self, node: Node, number: NodeNumber) {
         let node = Arc::new(node);
         self.write(NodeRow { node, number }, false);
     }
 
-    /// Forgets a row. Its number is held while allocations mean it: `is_meant` says whether any do.
+    /// Removes a row. Its number is held while allocations refer to it: `is_meant` is whether any do.
     pub(crate) fn remove(&mut self, node_id: &NodeId, is_meant: bool, index: LogIndex) {
         self.delete(node_id, is_meant, index);
     }
 
-    /// Says that allocations mean a node by `number` that is gone.
+    /// Records that allocations refer by `number` to a node that is gone.
     pub(crate) fn hold(&mut self, node_id: NodeId, number: NodeNumber) {
         self.indexes.claim(number);
         self.indexes.held.insert(node_id, number);
     }
 
-    /// Says that no allocation means the node any more. If it is gone, its number is free.
+    /// Records that no allocation refers to the node any more. If the node is gone, its number is freed.
     pub(crate) fn release(&mut self, node_id: &NodeId) {
         if let Some(number) = self.indexes.held.remove(node_id) {
             self.indexes.vacate(number);
         }
     }
 
-    /// Nodes that are gone and whose numbers allocations still mean.
+    /// Returns the nodes that are gone and to whose numbers allocations still refer.
     pub(crate) fn held(&self) -> impl Iterator<Item = (NodeId, NodeNumber)> {
         self.indexes
             .held
@@ -413,7 +413,7 @@ impl Nodes {
             .map(|(node_id, number)| (*node_id, *number))
     }
 
-    /// Adds what an allocation holds.
+    /// Adds the amounts and the holding of an allocation.
     pub(super) fn take(&mut self, number: NodeNumber, ask: Amount, holding: &Holding) {
         if let Some(column) = self.indexes.column_mut(number) {
             column.used = column.used.plus(ask);
@@ -423,7 +423,7 @@ impl Nodes {
         }
     }
 
-    /// Takes away what an allocation holds.
+    /// Removes the amounts and the holding of an allocation.
     pub(super) fn give_back(&mut self, number: NodeNumber, ask: Amount, holding: &Holding) {
         if let Some(column) = self.indexes.column_mut(number) {
             column.used = column.used.minus(ask);
@@ -441,7 +441,7 @@ impl Nodes {
     }
 }
 
-/// The number of a column.
+/// Returns the number of a column.
 pub(crate) fn numbered(at: usize) -> NodeNumber {
     NodeNumber(u32::try_from(at).expect("numbers have 32 bits"))
 }

@@ -1,6 +1,6 @@
-//! One-off tasks by guid, with indexes by what is due of them.
+//! One-off tasks by guid, with indexes by the work that is due for them.
 //!
-//! A name stands in several of them and is one piece of memory: a tree copies the keys beside the one that it writes.
+//! A name is in several of the indexes and is one piece of memory: a write to a tree copies the adjacent keys, too.
 
 mod place;
 
@@ -18,20 +18,20 @@ pub use place::place_of;
 /// The table of one-off tasks.
 pub type OneOffs = MapTable<OneOffIndexes>;
 
-/// The indexes of one-off tasks, and the values that stand beside the rows.
+/// The indexes of one-off tasks, and the values that the table keeps in addition to the rows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OneOffIndexes {
     domains: OrdMap<Arc<str>, OrdSet<Arc<str>>>,
-    /// Tasks by the time at which time alone changes them: see [`due_at`].
+    /// Tasks by the time at which they change by time alone: see [`due_at`].
     due: OrdSet<(Timestamp, Arc<str>)>,
-    /// Completed ones whose callback is to be delivered, by where to and when it may be tried: one place that
-    /// takes none keeps no other waiting.
+    /// Completed tasks whose callback is to be delivered, by place and by the time of the next try. So a place that
+    /// accepts none does not delay another place.
     callbacks: OrdMap<Arc<str>, OrdSet<(Timestamp, Arc<str>)>>,
-    /// Number of claimed callbacks, by the place they go to.
+    /// Number of claimed callbacks, by their place.
     delivering: OrdMap<Arc<str>, u64>,
-    /// The times that all servers use alike. No row says them.
+    /// The times that all servers use alike. No row has them.
     times: OneOffTimings,
-    /// Domains that clients called fresh, until when; `None` means for ever. Some may be over. No row says them.
+    /// Domains that clients marked as fresh, each with its end; `None` means no end. Some may be over. No row has them.
     fresh: OrdMap<Arc<str>, Option<Timestamp>>,
 }
 
@@ -88,19 +88,19 @@ impl OneOffs {
         guids.filter_map(|guid| self.get(guid))
     }
 
-    /// Domains that have tasks, with how many.
+    /// Returns the domains that have tasks, each with the number of tasks.
     pub fn domains(&self) -> impl Iterator<Item = (&str, usize)> {
         let domains = self.indexes.domains.iter();
         domains.map(|(name, guids)| (&**name, guids.len()))
     }
 
-    /// Returns the tasks that time changes, the earliest first.
+    /// Returns the tasks that change by time, the earliest first.
     pub fn due(&self) -> impl Iterator<Item = (Timestamp, &Arc<OneOff>)> {
         let due = self.indexes.due.iter();
         due.filter_map(|(at, guid)| Some((*at, self.get(guid)?)))
     }
 
-    /// The same from one on, which need not be there any more.
+    /// Returns these tasks from the given one on, which may be gone.
     pub(crate) fn due_from(
         &self,
         at: Timestamp,
@@ -110,8 +110,8 @@ impl OneOffs {
         due.filter_map(|(at, guid)| Some((*at, self.get(guid)?)))
     }
 
-    /// Places that are owed callbacks, those after `from` first, so that a caller that takes some at a time comes to
-    /// all.
+    /// Returns places to which callbacks are owed. Places after `from` come first, so that a caller that takes some at
+    /// a time reaches all.
     pub fn callback_places(&self, from: &str) -> impl Iterator<Item = &str> {
         let from: Arc<str> = Arc::from(from);
         let after = (Bound::Excluded(Arc::clone(&from)), Bound::Unbounded);
@@ -121,7 +121,7 @@ impl OneOffs {
         places.map(|(place, _)| &**place)
     }
 
-    /// Returns the tasks whose callback is to be delivered to one place, by when it may be tried.
+    /// Returns the tasks whose callback is to be delivered to one place, by the time of the next try.
     pub fn callbacks(
         &self,
         place: &str,
@@ -130,7 +130,7 @@ impl OneOffs {
         callbacks.filter_map(|(at, guid)| Some((*at, self.get(guid)?)))
     }
 
-    /// Returns the number of claimed callbacks that go to the place of this URL.
+    /// Returns the number of claimed callbacks to the place of this URL.
     pub(crate) fn delivering(&self, url: &str) -> u64 {
         self.indexes
             .delivering
@@ -145,14 +145,14 @@ impl OneOffs {
         self.indexes.times
     }
 
-    /// Domains that are fresh at `now`, by name, until when; `None` means for ever.
+    /// Returns the domains that are fresh at `now`, by name, each with its end; `None` means no end.
     pub fn fresh(&self, now: Timestamp) -> impl Iterator<Item = (&str, Option<Timestamp>)> {
         let is_fresh = move |until: Option<Timestamp>| until.is_none_or(|until| until > now);
         self.domains_marked_fresh()
             .filter(move |(_, until)| is_fresh(*until))
     }
 
-    /// Domains that were called fresh and not forgotten yet.
+    /// Returns the domains that were marked as fresh and are not removed yet.
     pub(crate) fn domains_marked_fresh(&self) -> impl Iterator<Item = (&str, Option<Timestamp>)> {
         self.indexes
             .fresh
@@ -161,7 +161,7 @@ impl OneOffs {
     }
 
     pub(crate) fn set_times(&mut self, times: OneOffTimings) {
-        // Snapshots have no row for the defaults, and so the hash leaves them out.
+        // Snapshots have no record for the defaults, so the hash leaves them out, too.
         let hash = |times: OneOffTimings| {
             let stored = Some(times).filter(|times| *times != OneOffTimings::default());
             stored.map_or(0, |times| Digest::of(&times))
@@ -170,7 +170,7 @@ impl OneOffs {
         self.indexes.times = times;
     }
 
-    /// Calls a domain fresh.
+    /// Marks a domain as fresh.
     pub(crate) fn freshen(&mut self, domain: &str, until: Option<Timestamp>) {
         self.forget_fresh(domain);
         self.indexes.fresh.insert(Arc::from(domain), until);
@@ -183,7 +183,7 @@ impl OneOffs {
         }
     }
 
-    /// Forgets the domains that are not fresh any more at `now`.
+    /// Removes the domains that are not fresh any more at `now`.
     pub(crate) fn forget_stale(&mut self, now: Timestamp) {
         let stale = |until: &Option<Timestamp>| until.is_some_and(|until| until <= now);
         let stale: Vec<Arc<str>> = self
@@ -199,9 +199,9 @@ impl OneOffs {
     }
 }
 
-/// Returns the time at which a task changes by time alone. The causes are: it has not started in time; it was told to
-/// end and its node is out of reach for too long; a claim on it is over; it was kept long enough. A task whose
-/// callback is owed is kept however long that takes. One whose callback was given up can be seen for as long as any
+/// Returns the time at which a task changes by time alone. There are four causes. The task has not started in time. It
+/// was asked to end and its node is out of reach for too long. A claim on it is over. It was kept long enough. A task
+/// with an owed callback is kept however long that takes. A task whose callback was given up is kept as long as any
 /// other result.
 #[must_use]
 pub fn due_at(row: &OneOff) -> Option<Timestamp> {

@@ -1,21 +1,20 @@
 //! Rows by number, in pages that are copied when they are written while a snapshot shares them.
 //!
-//! Numbers may be sparse and far apart: a page holds only the rows that are there, and an empty page
-//! goes. A write after a snapshot copies one page and the path to it; a write without a snapshot copies
-//! nothing.
+//! Numbers may be sparse and far apart: a page holds only the existing rows, and an empty page is removed. A write
+//! after a snapshot copies one page and the path to it; a write without a snapshot copies nothing.
 
 use std::sync::Arc;
 
 use imbl::OrdMap;
 use muster_domain::number;
 
-/// Rows of one page. Each write after a snapshot copies a page, so not double; each page costs about
-/// 60 bytes beside its rows, so not half.
+/// Rows of one page. Each write after a snapshot copies a page, so the bound is not double. Each page costs about 60
+/// bytes in addition to its rows, so it is not half.
 const PAGE_ROWS: u64 = 32;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Page<T> {
-    /// Which rows are there, lowest first.
+    /// A bit for each existing row, lowest first.
     present: u32,
     rows: Vec<T>,
 }
@@ -42,7 +41,8 @@ impl<T> Page<T> {
             return Some(std::mem::replace(&mut self.rows[at], row));
         }
         if self.rows.len() == self.rows.capacity() {
-            // Powers of two, so that a page of one row has room for one and a full one for no more.
+            // Capacities are powers of two: a page of one row has room for one, and a full page for no more than it
+            // has.
             self.rows.reserve_exact(self.rows.len().max(1));
         }
         self.rows.insert(at, row);
@@ -65,13 +65,13 @@ impl<T> Page<T> {
         Some(self.rows.remove(at))
     }
 
-    /// Those that `bits` names, each with its bit, lowest first.
+    /// Returns the rows of `bits`, each with its bit, lowest first.
     fn iter_of(&self, bits: u32) -> impl Iterator<Item = (u32, &T)> {
         self.iter_from(0)
             .filter(move |(bit, _)| bits & (1 << bit) != 0)
     }
 
-    /// Takes out those that `bits` names.
+    /// Removes the rows of `bits`.
     fn remove_all(&mut self, bits: u32) {
         let mut left = self.present;
         self.rows.retain(|_| {
@@ -83,7 +83,7 @@ impl<T> Page<T> {
         self.rows.shrink_to(self.rows.len().next_power_of_two());
     }
 
-    /// Rows with their bit, from the bit given on.
+    /// Returns rows with their bit, from the given bit on.
     fn iter_from(&self, from: u32) -> impl Iterator<Item = (u32, &T)> {
         let skipped = self.position(from);
         let mut left = self.present & (u32::MAX << from);
@@ -116,7 +116,7 @@ fn split(number: u64) -> (u64, u32) {
     (number / PAGE_ROWS, bit)
 }
 
-/// Looks rows up one after the other: a page is looked up once for all that are on it and follow one another.
+/// Looks up rows one after the other: a page is looked up once for consecutive rows on it.
 #[derive(Debug)]
 pub(crate) struct PageCursor<'a, T: Clone> {
     pages: &'a Paged<T>,
@@ -152,7 +152,7 @@ impl<T: Clone> Paged<T> {
         self.pages.get(&page)?.get(bit)
     }
 
-    /// Looks rows up one after the other.
+    /// Returns a cursor for looking up rows one after the other.
     pub(crate) fn finder(&self) -> PageCursor<'_, T> {
         PageCursor {
             pages: self,
@@ -162,7 +162,7 @@ impl<T: Clone> Paged<T> {
 
     pub(crate) fn get_mut(&mut self, number: u64) -> Option<&mut T> {
         let (page, bit) = split(number);
-        // Looked at first, so that what is not there copies nothing.
+        // The page is read first, so that a missing row causes no copy.
         if !self.pages.get(&page)?.has(bit) {
             return None;
         }
@@ -188,7 +188,7 @@ impl<T: Clone> Paged<T> {
         old
     }
 
-    /// Inserts rows at the numbers from `first` on, none of which has one. A page is looked up once.
+    /// Inserts rows at the numbers from `first` on, all of which are free. A page is looked up once.
     pub(crate) fn insert_all(&mut self, first: u64, rows: Vec<T>) {
         let mut number = first;
         let mut rows = rows.into_iter();
@@ -226,8 +226,8 @@ impl<T: Clone> Paged<T> {
         row
     }
 
-    /// Takes out the rows of `numbers`, ascending, and shows each before. A page that goes whole is not copied,
-    /// whoever shares it.
+    /// Removes the rows of `numbers`, which ascend, and passes each to `each` before that. A page that is removed whole
+    /// is not copied, even if it is shared.
     pub(crate) fn remove_all(&mut self, numbers: &[u64], mut each: impl FnMut(u64, &T)) {
         for numbers in numbers.chunk_by(|one, next| split(*one).0 == split(*next).0) {
             let Some((at, _)) = numbers.first().map(|number| split(*number)) else {
@@ -252,12 +252,12 @@ impl<T: Clone> Paged<T> {
         }
     }
 
-    /// All, by number.
+    /// Returns all rows, by number.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &T)> {
         self.from(0)
     }
 
-    /// From a number on, by number.
+    /// Returns the rows from a number on, by number.
     pub(crate) fn from(&self, first: u64) -> impl Iterator<Item = (u64, &T)> {
         let (first_page, first_bit) = split(first);
         self.pages.range(first_page..).flat_map(move |(at, page)| {
@@ -278,7 +278,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Against a plain map, with snapshots in between that must not move.
+        /// Compares with a plain map, with snapshots in between that must not change.
         #[test]
         fn it_behaves_as_a_map_and_snapshots_stay(
             steps in proptest::collection::vec((0_u64..200, 0_u8..6, any::<u16>()), 1..200)
@@ -298,7 +298,7 @@ mod tests {
                         prop_assert_eq!(shown, gone.collect::<Vec<_>>());
                     }
                     4 => {
-                        // As many as have none, up to a few pages.
+                        // The range ends at the first taken number, after a few pages at most.
                         let free = (number..number + 100).take_while(|at| !model.contains_key(at));
                         let rows: Vec<(u64, u16)> = free.map(|at| (at, value)).collect();
                         paged.insert_all(number, rows.iter().map(|(_, row)| *row).collect());

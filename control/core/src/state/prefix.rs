@@ -1,8 +1,8 @@
-//! Finding ids by the digits people quote.
+//! Search for ids by their first digits.
 
 use muster_domain::id::{DeploymentId, EvalId, NodeId};
 
-/// An id of 16 bytes, ordered by them.
+/// An id of 16 bytes, which determine its order.
 pub trait PrefixId {
     fn of_bytes(bytes: [u8; 16]) -> Self;
 }
@@ -25,8 +25,8 @@ impl PrefixId for NodeId {
     }
 }
 
-/// The lowest and the highest id that begin with `text`: hexadecimal digits, dashes ignored.
-/// `None` if it cannot begin an id.
+/// Returns the lowest and the highest id that begin with `text`: hexadecimal digits, dashes ignored. `None` if no id
+/// can begin with it.
 pub(super) fn bounds(text: &str) -> Option<([u8; 16], [u8; 16])> {
     let mut low = [0x00; 16];
     let mut high = [0xff; 16];

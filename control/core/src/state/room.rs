@@ -1,4 +1,4 @@
-//! Room on nodes, as a plan is checked against a state without writing it.
+//! Room on nodes, to check a plan against a state without writing the state.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,17 +12,17 @@ use super::{AllocView, State};
 /// The reason why an instance does not fit a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoCapacity {
-    /// The node is unknown, not ready or not eligible, or the number has another node than was meant.
+    /// The node is unknown, not ready or not eligible, or the number belongs to another node than the plan's.
     NotTaking,
     Exhausted(&'static str),
 }
 
-/// The room left on nodes after some of a plan was taken from it.
+/// The room on nodes after a part of a plan was taken from it.
 #[derive(Debug)]
 pub(crate) struct RemainingCapacity<'a> {
     state: &'a State,
     touched: BTreeMap<NodeNumber, NodeCapacity>,
-    /// Allocations whose share was set free, by key.
+    /// Keys of allocations whose share was freed.
     freed: BTreeSet<u64>,
 }
 
@@ -36,7 +36,7 @@ struct NodeCapacity {
 }
 
 impl<'a> RemainingCapacity<'a> {
-    /// All the room there is.
+    /// Returns all the room of the state.
     pub(crate) fn new(state: &'a State) -> Self {
         Self {
             state,
@@ -45,7 +45,7 @@ impl<'a> RemainingCapacity<'a> {
         }
     }
 
-    /// Sets free what `alloc` holds, if it holds anything.
+    /// Frees the share of `alloc`, if it has one.
     pub(crate) fn give_back(&mut self, alloc: AllocView<'_>) {
         if alloc.is_terminal() || !self.freed.insert(alloc.key()) {
             return;
@@ -56,12 +56,12 @@ impl<'a> RemainingCapacity<'a> {
         }
     }
 
-    /// Whether what `alloc` holds was set free.
+    /// Returns whether the share of `alloc` was freed.
     pub(crate) fn is_freed(&self, alloc: AllocView<'_>) -> bool {
         self.freed.contains(&alloc.key())
     }
 
-    /// Takes what one instance asks for from the node that had this number when the log was at `seen`.
+    /// Takes the amounts of one instance from the node that had this number at the log index `seen`.
     pub(crate) fn take(
         &mut self,
         number: NodeNumber,
@@ -75,7 +75,7 @@ impl<'a> RemainingCapacity<'a> {
         }
     }
 
-    /// Undoes [`Self::give_back`], if nobody took the room meanwhile. Says whether it did.
+    /// Undoes [`Self::give_back`], if the room is still free. Returns whether it was.
     pub(crate) fn take_again(&mut self, alloc: AllocView<'_>) -> bool {
         let fits = self
             .node(alloc.node())
@@ -86,15 +86,15 @@ impl<'a> RemainingCapacity<'a> {
         fits
     }
 
-    /// Has `alloc`, which stays where it is, take `ask` from here on, if its node has the additional amounts. Returns
-    /// whether it does.
+    /// Changes the share of `alloc`, which stays where it is, to `ask`, if its node has the additional amounts. Returns
+    /// whether it has.
     pub(crate) fn resize(&mut self, alloc: AllocView<'_>, ask: Amount) -> bool {
         let took = alloc.ask();
         let Some(node) = self.node(alloc.node()) else {
             return false;
         };
         let used = node.used.minus(took).plus(ask);
-        // A node that has less than it gave away keeps nobody from taking less.
+        // An overbooked node does not prevent an allocation from taking less.
         let missing = ask.minus(took).min(used.minus(node.total));
         let fits = missing == Amount::default();
         if fits {

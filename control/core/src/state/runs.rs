@@ -1,4 +1,4 @@
-//! Sets of numbers that mostly follow one another: what one command made.
+//! Sets of numbers that are mostly consecutive, such as the keys that one command made.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ impl Run {
     }
 }
 
-/// A set of numbers, as few runs as there are. One run, the usual case, costs no allocation.
+/// A set of numbers, in as few runs as possible. One run, the usual case, costs no heap allocation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Runs(RunList);
 
@@ -25,7 +25,7 @@ enum RunList {
     #[default]
     Empty,
     One(Run),
-    /// At least two, ascending, none touching the next.
+    /// At least two runs, ascending, no two of them adjacent.
     Many(Arc<Vec<Run>>),
 }
 
@@ -42,7 +42,7 @@ impl Runs {
         matches!(self.0, RunList::Empty)
     }
 
-    /// All, ascending.
+    /// Returns all numbers, ascending.
     pub(crate) fn iter(&self) -> impl Iterator<Item = u64> + use<'_> {
         self.as_slice().iter().flat_map(|run| run.first..run.end())
     }
@@ -52,7 +52,7 @@ impl Runs {
         self.as_slice().iter().map(|run| run.count as usize).sum()
     }
 
-    /// Returns the numbers from one on, as ranges, ascending.
+    /// Returns the numbers from the given one on, as ranges, ascending.
     pub(crate) fn ranges_from(&self, first: u64) -> impl Iterator<Item = Range<u64>> + use<'_> {
         let runs = self.as_slice();
         let at = runs.partition_point(|run| run.end() <= first);
@@ -61,7 +61,7 @@ impl Runs {
             .map(move |run| run.first.max(first)..run.end())
     }
 
-    /// Adds `count` numbers from `first` on, none of which is in it.
+    /// Adds `count` numbers from `first` on, none of which is in the set.
     pub(crate) fn insert(&mut self, first: u64, count: u32) {
         if count == 0 {
             return;
@@ -87,8 +87,8 @@ impl Runs {
         }
     }
 
-    /// Takes numbers out, ascending; those that are not in it change nothing. Costs what is taken out, not what
-    /// is in it.
+    /// Removes numbers, which ascend; numbers that are not in the set change nothing. The cost depends on the removed
+    /// numbers, not on the size of the set.
     pub(crate) fn remove_all(&mut self, numbers: &[u64]) {
         let (Some(first), Some(last)) = (numbers.first(), numbers.last()) else {
             return;
@@ -135,7 +135,7 @@ fn insert(runs: &mut Vec<Run>, new: Run) {
     }
 }
 
-/// Returns the rest of runs without numbers; both ascend.
+/// Returns runs without the given numbers; both ascend.
 fn without(runs: &[Run], numbers: &[u64]) -> Vec<Run> {
     let mut left = Vec::new();
     let mut keep = |range: Range<u64>| {
@@ -185,7 +185,7 @@ mod tests {
                     runs.remove_all(&numbers);
                     model.retain(|number| !numbers.contains(number));
                 } else {
-                    // As many as are not in it yet, four at most.
+                    // The run ends before the next number of the set, and has four numbers at most.
                     let end = number + u64::from(step) - 2;
                     let free: Vec<u64> = (number..end).take_while(|at| !model.contains(at)).collect();
                     runs.insert(number, u32::try_from(free.len()).unwrap());

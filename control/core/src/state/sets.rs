@@ -1,10 +1,10 @@
-//! Indexes of sets by a name, without empty ones: so equal rows have equal indexes, whatever was there before.
+//! Indexes of sets by a name, without empty sets: so equal rows have equal indexes, whatever their history.
 
 use std::borrow::Borrow;
 
 use imbl::{OrdMap, OrdSet};
 
-/// Takes `item` out of the set called `name`, and the set with its last item.
+/// Removes `item` from the set called `name`, and removes the set with its last item.
 pub(super) fn take_out<K, Q, T, R>(sets: &mut OrdMap<K, OrdSet<T>>, name: &Q, item: &R)
 where
     K: Ord + Clone + Borrow<Q>,

@@ -1,8 +1,8 @@
-//! A table: rows by key, indexes that follow them, their hash, and the last entry that changed them.
+//! A table: rows by key, indexes over them, their hash, and the last entry that changed them.
 //!
-//! A new table is a type that implements [`Indexes`]. It says how a row is read and, in one line each, where the row
-//! stands in an index. `deployments.rs` is an example. Reading, hashing, waiting for a change, and rebuilding in a check
-//! come from here.
+//! A new table is a type that implements [`Indexes`]. It defines how a row is read and, in one line each, the position
+//! of a row in each index. `deployments.rs` is an example. Reading, hashing, waiting for a change, and rebuilding in a
+//! check come from here.
 //!
 //! The rows of most tables lie in a map. [`Table`] itself only counts and hashes, so that the allocations can keep
 //! theirs in pages.
@@ -24,7 +24,7 @@ pub struct Table<S, I> {
     pub(super) rows: S,
     pub(super) indexes: I,
     index: LogIndex,
-    /// The sum over the rows, and over the values that a table keeps beside them.
+    /// The sum over the rows, and over the values that a table keeps in addition to them.
     hash: u64,
 }
 
@@ -64,7 +64,7 @@ pub trait Indexes: Clone + Debug + Default + Eq {
     /// A fact of other tables on which an index depends; `()` for none.
     type Fact: Copy + Default;
 
-    /// Whether several rows or indexes share a key by pointer. A row that is written again then keeps the key it has.
+    /// Whether several rows or indexes share a key by pointer. A rewritten row then keeps its key.
     const SHARES_KEYS: bool = false;
 
     fn key(row: &Self::Row) -> Self::Key;
@@ -73,14 +73,14 @@ pub trait Indexes: Clone + Debug + Default + Eq {
 
     fn hash(row: &Self::Row) -> u64;
 
-    /// The last entry that changed the row.
+    /// Returns the last entry that changed the row.
     fn modify_index(row: &Self::Row) -> LogIndex;
 
-    /// Moves a row in every index. `fact` is of the new row, or of the removal.
+    /// Updates every index for a row. `fact` is of the new row, or of the removal.
     fn follow(&mut self, key: &Self::Key, change: RowChange<'_, Self::Row>, fact: Self::Fact);
 }
 
-/// A row before and after a write. `None`: it was not there, or it is gone.
+/// A row before and after a write. `None`: it did not exist, or it is removed.
 #[derive(Debug)]
 pub struct RowChange<'a, R> {
     pub(super) old: Option<&'a R>,
@@ -88,7 +88,7 @@ pub struct RowChange<'a, R> {
 }
 
 impl<'a, R> RowChange<'a, R> {
-    /// Moves the row in a set. `position` returns its entry, if it belongs there.
+    /// Updates the row in a set. `position` returns the row's item, if it belongs there.
     pub(super) fn set<T: Ord + Clone>(
         &self,
         set: &mut OrdSet<T>,
@@ -104,7 +104,7 @@ impl<'a, R> RowChange<'a, R> {
         set.extend(new);
     }
 
-    /// Moves the row in sets by name. `position` returns the name and its entry, if it belongs in any.
+    /// Updates the row in sets by name. `position` returns the name and the row's item, if it belongs in any.
     pub(super) fn group<K, T>(
         &self,
         sets: &mut OrdMap<K, OrdSet<T>>,
@@ -125,8 +125,8 @@ impl<'a, R> RowChange<'a, R> {
         }
     }
 
-    /// Counts the row in sums by name. `amount` returns the name and its share, if it has any. A name with a sum of 0
-    /// goes.
+    /// Updates the row in sums by name. `amount` returns the name and the row's share, if it has any. A name with a sum
+    /// of 0 is removed.
     pub(super) fn sum<K: Ord + Clone>(
         &self,
         sums: &mut OrdMap<K, u64>,
@@ -155,19 +155,19 @@ impl<'a, R> RowChange<'a, R> {
 }
 
 impl<S: Storage, I> Table<S, I> {
-    /// The number of rows.
+    /// Returns the number of rows.
     #[must_use]
     pub fn len(&self) -> usize {
         self.rows.count()
     }
 
-    /// Whether it has no rows.
+    /// Returns whether the table has no rows.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The last entry that changed the table.
+    /// Returns the last entry that changed the table.
     #[must_use]
     pub fn index(&self) -> LogIndex {
         self.index
@@ -182,17 +182,18 @@ impl<S: Storage, I> Table<S, I> {
         self.index = self.index.max(modify_index);
     }
 
-    /// The hash of its rows and its index; see [`super::StateHash`].
+    /// Returns the hash of its rows and its index; see [`super::StateHash`].
     pub(super) fn hash(&self) -> u64 {
         self.hash.wrapping_add(Digest::of(&self.index))
     }
 
-    /// The same without the index.
+    /// Returns the hash of its rows without the index.
     pub(super) fn row_hash(&self) -> u64 {
         self.hash
     }
 
-    /// Replaces the share of a row, or of a value beside the rows, in the hash; 0 for one that is not there.
+    /// Replaces the part of a row, or of a value in addition to the rows, in the hash; 0 for a part that does not
+    /// exist.
     pub(super) fn rehash(&mut self, old: u64, new: u64) {
         self.hash = self.hash.wrapping_sub(old).wrapping_add(new);
     }
@@ -222,12 +223,12 @@ impl<I: Indexes> MapTable<I> {
         self.row(key).map(I::shown)
     }
 
-    /// All, by key.
+    /// Returns all rows, by key.
     pub fn iter(&self) -> impl Iterator<Item = &I::Shown> {
         self.rows.values().map(|hashed| I::shown(&hashed.row))
     }
 
-    /// Rows by key, from one on.
+    /// Returns rows by key, from the given one on.
     pub(super) fn from(
         &self,
         key: &I::Query,
@@ -256,7 +257,7 @@ impl<I: Indexes> MapTable<I> {
         self.rows.get(key).map(|hashed| &hashed.row)
     }
 
-    /// All rows by key, whole.
+    /// Returns all rows by key, in their stored form.
     pub(crate) fn rows(&self) -> impl Iterator<Item = (&I::Query, &I::Row)> {
         let rows = self.rows.iter();
         rows.map(|(key, hashed)| (key.borrow(), &hashed.row))
@@ -282,7 +283,7 @@ impl<I: Indexes> MapTable<I> {
         self.indexes.follow(&key, change, fact);
     }
 
-    /// Forgets a row. `index` is the entry that does so.
+    /// Removes a row. `index` is the entry that does so.
     pub(super) fn delete(
         &mut self,
         key: &I::Query,
@@ -300,7 +301,7 @@ impl<I: Indexes> MapTable<I> {
         Some(row)
     }
 
-    /// Changes a row in a way that moves it in no index and that readers do not wait for.
+    /// Changes a row in a way that affects no index and for which readers do not wait.
     pub(super) fn amend(&mut self, key: &I::Query, change: impl FnOnce(&mut I::Row)) {
         let Some(Hashed { row, hash }) = self.rows.get_mut(key) else {
             return;
@@ -311,7 +312,7 @@ impl<I: Indexes> MapTable<I> {
         self.rehash(old, new);
     }
 
-    /// The table made anew from its rows, for a check of its indexes. `fact` returns the fact of a row.
+    /// Returns the table rebuilt from its rows, for a check of its indexes. `fact` returns the fact of a row.
     pub(super) fn rebuilt(&self, fact: impl Fn(&I::Shown) -> I::Fact) -> Self {
         let mut anew = Self::default();
         for (_, row) in self.rows() {
@@ -328,7 +329,7 @@ impl<I: Indexes<Fact = ()>> MapTable<I> {
         self.write(row.into(), ());
     }
 
-    /// Forgets a row. `index` is the entry that does so.
+    /// Removes a row.
     pub(crate) fn remove(&mut self, key: &I::Query, index: LogIndex) -> Option<I::Row> {
         self.delete(key, (), index)
     }

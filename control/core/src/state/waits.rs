@@ -1,7 +1,7 @@
-//! The things that deployments under way and blocked evaluations wait for.
+//! The events for which active deployments and blocked evaluations wait.
 //!
-//! The rule: each of them waits for at least one thing that is named here, or it stays as it is for ever.
-//! The simulator applies it to the state after every entry.
+//! The rule: each of them waits for at least one event that is listed here, or it would never change. The simulator
+//! applies the rule to the state after every entry.
 
 use muster_domain::alloc::DesiredStatus;
 use muster_domain::deployment::{Deployment, DeploymentGroup, DeploymentStatus};
@@ -11,13 +11,13 @@ use muster_domain::number;
 
 use super::State;
 
-/// An event that moves a deployment or a blocked evaluation on.
+/// An event by which a deployment or a blocked evaluation continues.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BlockingEvent {
-    /// The scheduler looks at the job, not before the given time.
+    /// The scheduler evaluates the job, not before the given time.
     Evaluation {
         eval_id: EvalId,
-        /// The start of its work; 0 for at once.
+        /// The earliest time of the evaluation; 0 for at once.
         not_before: Timestamp,
     },
     /// An operator resumes the deployment.
@@ -37,7 +37,7 @@ pub enum BlockingEvent {
 }
 
 impl BlockingEvent {
-    /// Whether it may last for ever although all nodes, agents and servers are well.
+    /// Returns whether the wait may last for ever although all nodes, agents and servers are healthy.
     #[must_use]
     pub fn is_open_ended(&self) -> bool {
         match self {
@@ -47,7 +47,7 @@ impl BlockingEvent {
     }
 }
 
-/// Every deployment under way and every blocked evaluation that waits for nothing, in words.
+/// Returns a text for every active deployment and every blocked evaluation that waits for nothing.
 #[must_use]
 pub fn broken(state: &State) -> Vec<String> {
     let mut broken = Vec::new();
@@ -69,11 +69,11 @@ pub fn broken(state: &State) -> Vec<String> {
     broken
 }
 
-/// The things that a deployment under way waits for.
+/// Returns the events for which an active deployment waits.
 ///
 /// # Errors
 ///
-/// The group that waits for nothing, in words, if there is one.
+/// A text that names the group that waits for nothing, if there is one.
 pub fn of_deployment(state: &State, deployment: &Deployment) -> Result<Vec<BlockingEvent>, String> {
     if deployment.status == DeploymentStatus::Paused {
         return Ok(vec![BlockingEvent::Resume]);
@@ -95,7 +95,7 @@ pub fn of_deployment(state: &State, deployment: &Deployment) -> Result<Vec<Block
     Ok(waits)
 }
 
-/// The things that a blocked evaluation waits for.
+/// Returns the events for which a blocked evaluation waits.
 ///
 /// # Errors
 ///
@@ -122,7 +122,7 @@ pub fn of_eval(state: &State, eval: &Evaluation) -> Result<Vec<BlockingEvent>, S
     Ok(waits)
 }
 
-/// The canaries of a group that run and are healthy.
+/// Returns the number of canaries of a group that run and are healthy.
 pub(crate) fn healthy_canaries(state: &State, group: &DeploymentGroup) -> u32 {
     let healthy = group.placed_canaries.iter().filter(|id| {
         let alloc = state.allocs().get(id);
@@ -131,7 +131,7 @@ pub(crate) fn healthy_canaries(state: &State, group: &DeploymentGroup) -> u32 {
     number::count(healthy.count())
 }
 
-/// The pending evaluations of a job.
+/// Returns the events for the pending evaluations of a job.
 fn of_job(state: &State, key: &JobKey) -> Vec<BlockingEvent> {
     let open = state.evals().open_of_job(key);
     let pending = open.filter(|eval| eval.status == EvalStatus::Pending);

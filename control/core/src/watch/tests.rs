@@ -68,7 +68,7 @@ fn drain(cluster: &mut Cluster, node_id: NodeId, deadline: Option<Duration>) {
     );
 }
 
-/// Carries out what is due and schedules. Whether anything was.
+/// Carries out the due commands and schedules. Returns whether there were any.
 fn apply_due(cluster: &mut Cluster) -> bool {
     let commands = due(&cluster.state, cluster.now).commands;
     let any = !commands.is_empty();
@@ -84,7 +84,7 @@ fn on(cluster: &Cluster, node_id: NodeId) -> usize {
     live.iter().filter(|alloc| alloc.node_id == node_id).count()
 }
 
-/// Agents stop what they are told to stop.
+/// Makes agents stop the allocations that they are asked to stop.
 fn agents_stop(cluster: &mut Cluster) {
     let stopping: Vec<Allocation> = cluster
         .state
@@ -128,7 +128,7 @@ fn drain_migrates_services_serially_then_completes() {
     for left in [2, 1, 0] {
         assert!(apply_due(&mut cluster));
         assert_eq!(on(&cluster, first), left);
-        // The replacement is not healthy yet: nothing else goes, and nothing is complete.
+        // The replacement is not healthy yet: no other instance leaves, and the drain is not complete.
         assert!(!apply_due(&mut cluster));
         agents_stop(&mut cluster);
         for alloc in cluster.live("web") {
@@ -213,7 +213,8 @@ fn system_jobs_leave_last() {
     assert_eq!(cluster.state.nodes().get(&first).unwrap().drain, None);
 }
 
-/// A user stopped the instance, and the node took nothing anew. The drain ends it at once, whether or not it is of system
+/// A user stopped the instance, and the node takes no new instance. The drain ends it at once, whether or not it is of
+/// a system job, and although other instances are still there.
 /// jobs, and though others are there still.
 #[test]
 fn drain_ends_system_alloc_awaiting_restart() {
@@ -280,7 +281,7 @@ fn a_deployment_without_progress_fails() {
     assert!(!apply_due(&mut cluster));
 }
 
-/// `web` in its second version, whose instance was placed, after a first that is stable.
+/// Returns a cluster with `web` in its second version, whose instance was placed, after a stable first version.
 fn with_an_update_that_goes_back() -> (Cluster, Arc<Allocation>) {
     let mut cluster = Cluster::new();
     cluster.node(node("n1").build());
@@ -322,7 +323,7 @@ fn a_job_goes_back_when_its_deployment_fails() {
 #[test]
 fn a_stopped_job_does_not_go_back() {
     let (mut cluster, second) = with_an_update_that_goes_back();
-    // The evaluation that would end the deployment is not looked at yet.
+    // The evaluation that would end the deployment is not processed yet.
     cluster.apply(
         JobCommand::Deregister {
             key: JobKey::in_default("web"),

@@ -1,7 +1,7 @@
 //! Times at which deployments and drains are looked at: soon after a change, and when something is due.
 //!
-//! The caller proposes the commands of a look, in order, and says when all of them are written. Until then nothing is
-//! looked at, because it would be found again.
+//! The caller proposes the commands of a look, in order, and reports when all of them are written. Until then there is
+//! no look, because it would find the same work again.
 
 use muster_domain::id::Timestamp;
 
@@ -11,7 +11,7 @@ use crate::fsm::Entry;
 use crate::limits;
 use crate::state::State;
 
-/// Says when to look at deployments and drains.
+/// Decides when to look at deployments and drains.
 #[derive(Debug)]
 pub struct Watcher {
     /// The earliest time of the next look. `None`: when something changes.
@@ -23,7 +23,7 @@ pub struct Watcher {
 }
 
 impl Watcher {
-    /// Looks at once.
+    /// Returns a watcher that looks at once.
     #[must_use]
     pub fn new(now: Timestamp) -> Self {
         Self {
@@ -33,26 +33,26 @@ impl Watcher {
         }
     }
 
-    /// Something changed: looks soon, but not for each of many changes.
+    /// Handles a change: the next look is soon, but there is not one look for each of many changes.
     pub fn handle_change(&mut self) {
         let soon = self.looked_at.plus(limits::WATCH_INTERVAL);
         self.look_at = Some(self.look_at.map_or(soon, |at| at.min(soon)));
     }
 
-    /// The commands of the last look are written.
+    /// Handles that the commands of the last look are written.
     pub fn handle_written(&mut self) {
         self.under_way = false;
         self.handle_change();
     }
 
-    /// It could not be written, or not all of it.
+    /// Handles that the commands of the last look could not be written, or not all of them.
     pub fn handle_failure(&mut self, now: Timestamp) {
         self.under_way = false;
         self.look_at = Some(now.plus(limits::WATCH_RETRY_PAUSE));
     }
 
-    /// Looks, if it is time, and gives the commands to propose. `now` is the clock of deadlines, `at` that of rows.
-    /// The one says when to look, the other what is due.
+    /// Looks, if it is time, and returns the commands to propose. `now` is the clock of deadlines and decides when to
+    /// look. `at` is the clock of rows and decides which commands are due.
     pub fn handle_timeout(&mut self, state: &State, now: Timestamp, at: Timestamp) -> Vec<Entry> {
         let is_time = self.look_at.is_some_and(|look_at| look_at <= now);
         if !is_time || self.under_way {

@@ -1,4 +1,4 @@
-//! The agent's link: one session with one server, and the next server when it ends.
+//! The agent's link. It holds one session with one server, and connects to the next server when that session ends.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -13,10 +13,10 @@ use crate::host::Host;
 use crate::limits;
 use crate::message::{Endpoint, Message};
 
-/// How the link stands.
+/// The stage of the link.
 #[derive(Debug)]
 enum Stage {
-    /// The next attempt is at `at`.
+    /// The link has no session. The next connection attempt is at `at`.
     Idle {
         at: Timestamp,
     },
@@ -24,25 +24,25 @@ enum Stage {
         session: u64,
         until: Timestamp,
     },
-    /// A session is held.
+    /// The session is established.
     Live(LiveSession),
 }
 
-/// A session.
+/// An established session.
 #[derive(Debug)]
 struct LiveSession {
     session: u64,
-    /// The server must have said that the leader counts us before this.
+    /// The deadline of the next heartbeat acknowledgement. It says that the leader has counted the node.
     until: Timestamp,
     beat_at: Timestamp,
     beats: u64,
-    /// When each heartbeat was sent that is not acknowledged.
+    /// The number and send time of each heartbeat that is not acknowledged.
     sent: VecDeque<(u64, Timestamp)>,
     sequence: u64,
     report_at: Option<Timestamp>,
 }
 
-/// The link.
+/// The connection of an agent to one server at a time.
 #[derive(Debug)]
 pub(super) struct Link {
     server: usize,
@@ -51,7 +51,7 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// Connects soon, to a server of the seed's choosing.
+    /// Schedules the first connection attempt, to a server that the seed selects.
     pub(super) fn begin(env: &mut Env) -> Self {
         let server = env.dice.below(env.oracle.servers());
         let at = env.now.plus(env.dice.millis(0, 1_000));
@@ -62,19 +62,19 @@ impl Link {
         }
     }
 
-    /// Whether a server serves us.
+    /// Whether a session with a server is established.
     pub(super) fn is_live(&self) -> bool {
         matches!(self.stage, Stage::Live(_))
     }
 
-    /// There is something to report.
+    /// Schedules a report message, because a report is pending.
     pub(super) fn schedule_report(&mut self, now: Timestamp) {
         if let Stage::Live(live) = &mut self.stage {
             live.report_at.get_or_insert(now.plus(limits::REPORT_DELAY));
         }
     }
 
-    /// Ends the session and asks for everything anew.
+    /// Ends the session. The next session asks the next server for the complete desired state.
     pub(super) fn begin_again(&mut self, env: &mut Env) {
         let pause = env.dice.millis(self.pause_ms / 2, self.pause_ms);
         self.pause_ms = (self.pause_ms * 2).min(limits::RECONNECT_PAUSE_MAX_MS);
@@ -117,7 +117,7 @@ impl Host {
         env.send(Endpoint::Host(self.at), Endpoint::Server(server), message);
     }
 
-    /// Does what is due on the link.
+    /// Does the work of the link that is due.
     pub(super) fn advance_link(&mut self, env: &mut Env) {
         let Some(agent) = &mut self.agent else {
             return;
@@ -184,7 +184,7 @@ impl Host {
         self.send_to_server(session, register, env);
     }
 
-    /// A server says something.
+    /// Handles a message from a server.
     pub fn handle_message(&mut self, from: Endpoint, message: Message, env: &mut Env) {
         let current = self.agent.as_ref().and_then(|agent| agent.link.session());
         match message {
@@ -222,7 +222,7 @@ impl Host {
                 unchanged,
                 gone,
                 complete,
-                // Its tasks are its own.
+                // The simulated tasks use no data of remote allocations.
                 remote: _,
             } => {
                 let news = DesiredUpdate {
@@ -267,7 +267,8 @@ impl Host {
         });
     }
 
-    /// The leader has counted a heartbeat: the node has its lease from when that was sent.
+    /// Handles a heartbeat that the leader has counted. The lease of the node runs from the time at which that
+    /// heartbeat was sent.
     fn counted(&mut self, number: u64, lease: Duration, env: &mut Env) {
         let Some(agent) = &mut self.agent else {
             return;
@@ -284,7 +285,7 @@ impl Host {
         }
     }
 
-    /// Up to which index the agent knows what is wanted.
+    /// Returns the log index up to which the agent knows the desired state.
     #[must_use]
     pub fn known_index(&self) -> LogIndex {
         let agent = self.agent.as_ref();

@@ -1,4 +1,4 @@
-//! Reports that are not committed yet. Stands for `agent/src/session/reports.rs`.
+//! Reports that are not committed yet. This module stands for `agent/src/session/reports.rs`.
 
 use std::collections::BTreeMap;
 
@@ -9,10 +9,10 @@ use muster_domain::id::AllocId;
 struct ReportEntry {
     report: AllocReport,
     number: u64,
-    /// The newest that was sent in this session, and the message it was in.
+    /// The number of the newest report sent in this session, and the sequence number of its message.
     sent: Option<(u64, u64)>,
     acked: u64,
-    /// The control plane has forgotten what it was told.
+    /// Whether the next report must be sent even if it equals the previous one.
     asked_anew: bool,
 }
 
@@ -21,7 +21,7 @@ struct ReportEntry {
 pub(super) struct Outbox(BTreeMap<AllocId, ReportEntry>);
 
 impl Outbox {
-    /// Takes a report in; one that says what was said already is dropped.
+    /// Stores a report. A report equal to the previous one is dropped unless [`Self::ask_anew`] was called.
     pub(super) fn put(&mut self, report: AllocReport) {
         match self.0.get_mut(&report.alloc_id) {
             Some(entry) if entry.report == report && !entry.asked_anew => {}
@@ -43,21 +43,22 @@ impl Outbox {
         }
     }
 
-    /// Another deployment asks how the allocation is: the same words are news to the control plane.
+    /// Makes the next report count as new, because the allocation belongs to another deployment now. That deployment
+    /// needs the report even if it is unchanged.
     pub(super) fn ask_anew(&mut self, alloc_id: AllocId) {
         if let Some(entry) = self.0.get_mut(&alloc_id) {
             entry.asked_anew = true;
         }
     }
 
-    /// A session begins: what is not committed is sent again.
+    /// Begins a session. Every report that is not committed becomes pending again.
     pub(super) fn begin_session(&mut self) {
         for entry in self.0.values_mut() {
             entry.sent = None;
         }
     }
 
-    /// Reports for the message `sequence`.
+    /// Returns the pending reports, and notes that the message `sequence` carries them.
     pub(super) fn batch(&mut self, sequence: u64) -> Vec<AllocReport> {
         let mut batch = Vec::new();
         for entry in self.0.values_mut().filter(|entry| entry.is_pending()) {
@@ -67,12 +68,12 @@ impl Outbox {
         batch
     }
 
-    /// Whether there is something to send.
+    /// Whether a report is pending.
     pub(super) fn has_pending(&self) -> bool {
         self.0.values().any(ReportEntry::is_pending)
     }
 
-    /// Messages up to `sequence` are committed.
+    /// Notes that all messages up to `sequence` are committed.
     pub(super) fn ack(&mut self, sequence: u64) {
         for entry in self.0.values_mut() {
             if let Some((number, message)) = entry.sent
@@ -103,7 +104,7 @@ impl Outbox {
         })
     }
 
-    /// The allocation is gone.
+    /// Removes the reports of an allocation that was destroyed.
     pub(super) fn forget(&mut self, alloc_id: AllocId) {
         self.0.remove(&alloc_id);
     }

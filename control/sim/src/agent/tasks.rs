@@ -25,7 +25,7 @@ const UNKNOWN: Exit = Exit {
 };
 
 impl Host {
-    /// Carries out what the runner of `alloc_id` wants.
+    /// Carries out the pending effects of the runner of `alloc_id`.
     pub(super) fn drive(&mut self, alloc_id: AllocId, env: &mut Env) {
         while let Some(effect) = self.next_effect(alloc_id) {
             self.carry_out(alloc_id, effect, env);
@@ -75,14 +75,14 @@ impl Host {
                 env.after(1, 200, Event::Host { host, what });
             }
             Effect::Task { task_at, effect } => {
-                // A start that the next agent does not know of would be made twice.
+                // If the record of a start were lost, the next agent would start the task a second time.
                 self.flush();
                 self.carry_out_task((alloc_id, task_at), effect, env);
             }
             Effect::Report { urgent: _ } => {
                 let runner = self.agent.as_ref().and_then(|it| it.runners.get(&alloc_id));
                 if runner.is_some_and(|runner| runner.core.is_terminal()) {
-                    // Nobody hears of an end that the next agent does not know of.
+                    // An end must be on disk before the agent reports it, so that the next agent knows of it too.
                     self.flush();
                 }
                 if let Some(agent) = &mut self.agent
@@ -114,7 +114,7 @@ impl Host {
     fn carry_out_task(&mut self, task: TaskKey, effect: TaskEffect, env: &mut Env) {
         let (host, life) = (self.at, self.life);
         match effect {
-            // Its tasks are its own: none is another's to take over, or to be left.
+            // A simulated task never takes over or detaches the process of another allocation.
             TaskEffect::Start { attempt } | TaskEffect::TakeOver { attempt, .. } => {
                 let what = HostEvent::Start {
                     life,
@@ -136,7 +136,7 @@ impl Host {
         }
     }
 
-    /// The driver asks a process to end.
+    /// Makes the driver ask a process to end.
     fn signal(&mut self, task: TaskKey, env: &mut Env) {
         let (host, life) = (self.at, self.life);
         if env.trouble(5) {
@@ -170,7 +170,7 @@ impl Host {
         }
     }
 
-    /// The driver starts a process. This is the moment it exists; the agent hears of it later.
+    /// Makes the driver start a process. The process exists from this moment; the agent receives the answer later.
     pub(super) fn start_task(&mut self, life: u64, task: TaskKey, attempt: u32, env: &mut Env) {
         if life != self.life {
             return;
@@ -218,7 +218,7 @@ impl Host {
         }
     }
 
-    /// Returns the time and the exit with which a process that was just started ends by itself.
+    /// Returns the time and the exit with which a newly started process ends by itself.
     fn fate(&self, alloc_id: AllocId, env: &mut Env) -> Option<(Timestamp, Exit)> {
         let runner = self.agent.as_ref()?.runners.get(&alloc_id)?;
         let is_batch = match runner.desired.job.spec.job_type {
@@ -236,7 +236,7 @@ impl Host {
         (fails || is_batch).then_some((at, exit))
     }
 
-    /// A task has at most one process, and none once its allocation is over.
+    /// Checks that a task has at most one process, and none once its allocation is over.
     fn check_start(&self, task: TaskKey, env: &mut Env) {
         let (alloc_id, task_at) = task;
         let running = self.processes.get(&task);
@@ -259,7 +259,7 @@ impl Host {
         }
     }
 
-    /// Looks for the process of a start that an earlier agent made.
+    /// Looks for the process of a start that a previous agent made.
     pub(super) fn recover_task(&mut self, life: u64, task: TaskKey, attempt: u32, env: &mut Env) {
         if life != self.life {
             return;
@@ -275,7 +275,7 @@ impl Host {
         let rebooted = recorded.is_some_and(|start| start.boot != self.boot);
         let siblings = self.processes.keys().any(|(of, _)| *of == task.0);
         if !adopted && let Some(stray) = self.processes.get(&task) {
-            // No start that anybody knows of: a real agent ends what is in the cgroup.
+            // The process belongs to no recorded start. A real agent ends all processes in the cgroup.
             let (of, is_known) = (stray.attempt, stray.noted == attempt);
             if !is_known {
                 self.end(task, of, KILLED, env);
@@ -318,7 +318,7 @@ impl Host {
         env.at(answered_at, Event::Host { host, what });
     }
 
-    /// Notes how a start ended, on disk before its runner hears of it.
+    /// Stores the end of a start on disk before the runner receives it.
     pub(super) fn store_end(&mut self, life: u64, task: TaskKey, input: &TaskInput) {
         if life != self.life {
             return;
@@ -331,7 +331,7 @@ impl Host {
         }
     }
 
-    /// Ends processes of allocations that nobody knows.
+    /// Removes the processes of allocations that the agent has no record of.
     pub(super) fn sweep(&mut self) {
         let Some(agent) = &self.agent else {
             return;
@@ -340,7 +340,7 @@ impl Host {
             .retain(|(alloc_id, _), _| agent.runners.contains_key(alloc_id));
     }
 
-    /// Records the allocations whose end is committed: they stay over.
+    /// Records the allocations whose end is committed. They must not start again.
     pub(super) fn note_over(&mut self) {
         let Some(agent) = &self.agent else {
             return;
@@ -352,7 +352,7 @@ impl Host {
         }
     }
 
-    /// The time at which an allocation is destroyed has come.
+    /// Asks the runners to destroy each allocation whose end is committed.
     pub(super) fn destroy_all_over(&mut self, env: &mut Env) {
         let life = self.life;
         let Some(agent) = &self.agent else {
@@ -372,7 +372,7 @@ impl Host {
     }
 }
 
-/// Writes on the process's cgroup which start of its task it is from now on.
+/// Writes the number of the current start to the process's cgroup.
 fn note(process: &mut Process, attempt: u32) -> &mut Process {
     process.noted = attempt;
     process

@@ -6,28 +6,28 @@ use muster_domain::id::AllocId;
 /// A task: its allocation and its position in the group.
 pub type TaskKey = (AllocId, usize);
 
-/// Something that happens in a machine. Events of the agent carry the agent's life.
+/// An event in a machine. Events for the agent carry the agent's life.
 #[derive(Clone, Debug)]
 pub enum HostEvent {
-    /// The allocation's directories are made, or cannot be.
+    /// The creation of the allocation's directories has ended.
     Prepared {
         life: u64,
         alloc_id: AllocId,
-        /// Whether the directories cannot be made.
+        /// Whether the directories could not be created.
         failed: bool,
     },
-    /// The agent has the driver start a task.
+    /// The driver starts a task for the agent.
     Start {
         life: u64,
         task: TaskKey,
-        /// Counts the starts of the task.
+        /// The number of the task's start.
         attempt: u32,
     },
-    /// The agent looks for a task.
+    /// The agent looks for the process of a task.
     Recover {
         life: u64,
         task: TaskKey,
-        /// The start looked for.
+        /// The number of the start that the agent looks for.
         attempt: u32,
     },
     /// The driver answers the agent.
@@ -41,11 +41,11 @@ pub enum HostEvent {
         task: TaskKey,
         /// The number of the start.
         attempt: u32,
-        /// The way it ended.
+        /// The exit of the process.
         exit: Exit,
     },
-    /// Everything of an allocation is removed.
+    /// All data of an allocation are removed.
     Destroyed { life: u64, alloc_id: AllocId },
-    /// Processes that nobody wants are ended.
+    /// Processes of allocations that the agent has no record of are ended.
     Sweep { life: u64 },
 }

@@ -1,9 +1,10 @@
 //! Invariants of garbage collections.
 //!
-//! Nothing live is collected, and nothing is collected by age before its threshold. A finished collection has
+//! No live object is collected, and no object is collected by age before its threshold. A finished collection has
 //! reached the end of every rule.
 //!
-//! The rules of `fsm/garbage/rule.rs` are not called: this module states anew what they must never allow.
+//! This module does not call the rules of `fsm/garbage/rule.rs`. It states independently which results those rules
+//! must never produce.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,26 +22,26 @@ use muster_domain::one_off::{OneOff, OneOffState};
 use super::Oracle;
 use crate::{InterruptedCollections, limits};
 
-/// Knowledge of collections.
+/// The history of collections.
 #[derive(Debug, Default)]
 pub struct Collections {
     pub freed: u64,
-    /// Collections that users asked for and were told of.
+    /// Forced collections of which a client received the answer.
     pub forced: u64,
-    /// Slices that went on where another had ended.
+    /// Collection slices that continued an earlier slice.
     pub slices: u64,
     /// Collections whose leader was lost before they were over.
     pub cut_short: InterruptedCollections,
-    /// The entry with which each rule of a forced collection last began.
+    /// For each rule, the entry with which its last forced collection began.
     begun: BTreeMap<GcRule, u64>,
-    /// The entry with which each rule of a forced collection began that came to its end last.
+    /// For each rule, the entry with which its last completed forced collection began.
     swept: BTreeMap<GcRule, u64>,
-    /// The time by which the rule's last collection by age reckons ages.
+    /// For each rule, the time from which its last collection by age computes ages.
     aged_at: BTreeMap<GcRule, Timestamp>,
 }
 
 impl Oracle {
-    /// A slice was applied by entry `index`.
+    /// Records a slice that entry `index` applied.
     pub(super) fn sliced(&mut self, command: &Command, response: &Response, index: u64) {
         let (
             Command::Gc(GcCommand::Collect {
@@ -79,7 +80,7 @@ impl Oracle {
         }
     }
 
-    /// A collection that was asked for when `floor` was committed is said to be over.
+    /// Checks a forced collection that was reported as over. `floor` was committed at the time of the request.
     pub fn collected_by_force(&mut self, floor: u64) {
         self.collections.forced += 1;
         for command in Collector::forced(Timestamp(0)) {
@@ -96,7 +97,7 @@ impl Oracle {
         }
     }
 
-    /// A leader is lost in the middle of a collection; it led no more, or died.
+    /// Records a collection whose leader was lost: the leader died, or it lost its leadership.
     pub fn collection_cut_short(&mut self, died: bool) {
         let is_alone = self.servers == 1;
         let cut_short = &mut self.collections.cut_short;
@@ -107,7 +108,8 @@ impl Oracle {
         }
     }
 
-    /// A leader begins collections by age. `at` is its wall clock, which is what rows carry of what it proposes.
+    /// Checks the collections by age that a leader begins. `at` is the leader's wall clock, which also stamps the
+    /// rows that it proposes.
     pub fn due_by_age(&mut self, due: &[Entry], at: Timestamp) {
         for Entry {
             at: entry_at,
@@ -124,7 +126,7 @@ impl Oracle {
         }
     }
 
-    /// A slice of `entry` has made `after` of `before`.
+    /// Checks the objects that `entry` collected between the states `before` and `after`.
     pub fn forgotten(&mut self, entry: &Entry, before: &State, after: &State) {
         self.forgotten_young(entry, before, after);
         self.forgotten_live(before, after);
@@ -209,7 +211,7 @@ impl Oracle {
     }
 }
 
-/// Objects that a slice collected by age: each with the time of its end and the age it must have.
+/// Returns the objects that a slice collected by age, each with the time of its end and the required age.
 fn aged(rule: GcRule, before: &State, after: &State) -> Vec<(String, Timestamp, Duration)> {
     let config = limits::gc_config();
     let mut gone = Vec::new();
@@ -228,7 +230,7 @@ fn aged(rule: GcRule, before: &State, after: &State) -> Vec<(String, Timestamp, 
     for alloc in allocs.filter(|alloc| after.allocs().get(&alloc.id()).is_none()) {
         let eval = before.evals().get(&alloc.eval_id());
         let again = before.jobs().get(alloc.job_key());
-        // What an earlier batch job of the name left goes by the age of its evaluation.
+        // Allocations of an earlier batch job of the same name are collected by the age of their evaluation.
         if alloc.job().spec.job_type.is_batch()
             && again.is_some_and(|job| alloc.job().create_index < job.current.create_index)
         {
@@ -243,7 +245,7 @@ fn aged(rule: GcRule, before: &State, after: &State) -> Vec<(String, Timestamp, 
         let what = format!("job {}", job.key());
         gone.push((what, job.current.submit_time, config.job_threshold));
     }
-    // With its job a deployment goes whatever its age.
+    // A deployment of a collected job is removed whatever its age.
     let deployments = before.deployments().iter().filter(|_| rule != GcRule::Jobs);
     for row in deployments.filter(|row| after.deployments().get(&row.id).is_none()) {
         let what = format!("deployment {}", row.id);
@@ -257,7 +259,7 @@ fn aged(rule: GcRule, before: &State, after: &State) -> Vec<(String, Timestamp, 
     gone
 }
 
-/// The reason why an allocation may not be forgotten.
+/// Returns the reason why an allocation may not be collected, if there is one.
 fn alloc_is_needed(before: &State, after: &State, alloc: AllocView<'_>) -> Option<String> {
     let status = alloc.client_status();
     let may_run = match status {
@@ -278,7 +280,8 @@ fn alloc_is_needed(before: &State, after: &State, alloc: AllocView<'_>) -> Optio
     let job = after.jobs().get(alloc.job_key());
     let is_batch = alloc.job().spec.job_type.is_batch();
     let is_earlier = |job: &Job| alloc.job().create_index < job.current.create_index;
-    // What a batch job that was purged and registered again left goes when it is told to stop, as Nomad has it.
+    // Allocations of a batch job that was purged and registered again are collected once their desired status is
+    // stop, as in Nomad.
     let is_left = is_batch && job.is_some_and(|job| is_earlier(job));
     if !alloc.is_terminal() || (may_run && !is_left) {
         let desired = alloc.desired().as_str();

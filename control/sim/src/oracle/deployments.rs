@@ -1,9 +1,9 @@
 //! Invariants of deployments.
 //!
-//! A deployment goes through its life once, and none under way outlives its job. A job goes back to an
-//! earlier version when its deployment fails, and at no other time.
+//! A deployment goes through its states once, and no active deployment outlives its job. A job reverts to an earlier
+//! version only when its deployment fails.
 //!
-//! The versions of a job are known from what users registered and from what came back; the state is not asked.
+//! The versions of a job come from the users' registrations and from observed reverts, not from the state.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,16 +17,16 @@ use super::Oracle;
 use crate::Rollouts;
 use crate::machine::Machine;
 
-/// Knowledge of deployments.
+/// The history of deployments.
 #[derive(Debug, Default)]
 pub struct Deployments {
-    /// How many there were.
+    /// The number of deployments by outcome.
     pub rollouts: Rollouts,
     known: BTreeMap<DeploymentId, DeploymentSnapshot>,
     versions: BTreeMap<JobKey, Versions>,
 }
 
-/// A deployment as it was after the entry before.
+/// The state of a deployment after the previous entry.
 #[derive(Clone, Copy, Debug)]
 struct DeploymentSnapshot {
     status: DeploymentStatus,
@@ -43,7 +43,7 @@ struct Versions {
 }
 
 impl Versions {
-    /// The version that the job goes back to.
+    /// Returns the version to which the job reverts.
     fn last_stable(&self) -> Option<(u64, &JobSpec)> {
         let older = self.stable.range(..self.current).next_back();
         older.and_then(|version| Some((*version, self.specs.get(version)?)))
@@ -51,11 +51,11 @@ impl Versions {
 }
 
 impl Oracle {
-    /// A user's specification became `version` of its job, which it may have been already.
+    /// Records that a registered specification became `version` of its job. The version may be known already.
     pub(super) fn registered(&mut self, spec: &JobSpec, version: u64) {
         let all = &mut self.deployments.versions;
         if version == 0 {
-            // It was forgotten meanwhile, if there was one.
+            // Version 0 means that the job is new, so an earlier job of this name was collected.
             all.remove(&spec.key());
         }
         let versions = all.entry(spec.key()).or_insert_with(|| Versions {
@@ -67,7 +67,7 @@ impl Oracle {
         versions.specs.insert(version, spec.clone());
     }
 
-    /// An entry has changed deployments: they go on as they may, and jobs go back where they fail.
+    /// Checks the deployments that an entry changed, and the jobs that must revert because of a failure.
     pub(super) fn check_deployments(&mut self, applied: &ApplyResult, machine: &Machine) {
         let mut failed = Vec::new();
         for changed in &applied.changed {
@@ -123,7 +123,7 @@ impl Oracle {
         }
     }
 
-    /// `failed`: the versions whose deployments this entry has failed.
+    /// Checks the jobs that reverted. `failed` holds the versions whose deployments failed in this entry.
     fn check_reverted_jobs(&mut self, failed: &[(JobKey, u64)], state: &State) {
         let mut faults = Vec::new();
         for (key, versions) in &mut self.deployments.versions {
@@ -156,7 +156,7 @@ impl Oracle {
     }
 }
 
-/// Whether `row` belongs to the present job, and not to a forgotten one of the same name.
+/// Whether `row` belongs to the current job, and not to a collected job of the same name.
 fn is_of_todays_job(state: &State, row: &Deployment) -> bool {
     let job = state.jobs().get(&row.job);
     job.is_some_and(|job| job.current.create_index == row.job_create_index)

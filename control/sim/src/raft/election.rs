@@ -1,4 +1,4 @@
-//! Elections: who may lead.
+//! Elections of the leader.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use crate::log::{Payload, Position};
 use crate::message::RaftMessage;
 
 impl Raft {
-    /// Waits for a leader, for a time of the seed's choosing.
+    /// Sets the election timeout to a random value.
     pub(super) fn expect_leader(&mut self, env: &mut Env) {
         let wait = env
             .dice
@@ -21,7 +21,7 @@ impl Raft {
         self.election_at = env.now.plus(wait);
     }
 
-    /// Follows in `term`, whoever leads it.
+    /// Becomes a follower in `term`.
     pub(super) fn follow(&mut self, term: u64, env: &mut Env) {
         if term > self.image.term {
             self.write(Op::Vote { term, voted: None }, env);
@@ -33,7 +33,7 @@ impl Raft {
         }
     }
 
-    /// Asks whether an election could be won.
+    /// Begins a pre-vote: asks the other servers whether they would vote for this server.
     pub(super) fn ask_around(&mut self, env: &mut Env) {
         self.expect_leader(env);
         self.leader = None;
@@ -80,7 +80,7 @@ impl Raft {
         }
     }
 
-    /// Stands for election.
+    /// Becomes a candidate and requests votes.
     fn start_election(&mut self, env: &mut Env) {
         let term = self.image.term + 1;
         self.role = Role::Candidate(BTreeSet::new());
@@ -161,7 +161,8 @@ impl Raft {
         self.replicate_all(env);
     }
 
-    /// Whether a quorum was heard of recently enough that no other can have been elected for long.
+    /// Whether a quorum answered within the longest election timeout. Another leader cannot have been elected much
+    /// earlier.
     pub(super) fn has_quorum(&self, now: Timestamp) -> bool {
         let Role::Leader(leading) = &self.role else {
             return false;

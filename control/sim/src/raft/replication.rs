@@ -1,4 +1,4 @@
-//! Replication: what the leader writes comes to be everywhere.
+//! Replication of the leader's log to the followers.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::machine::Snapshot;
 use crate::message::{LogMatch, RaftMessage};
 
 impl Raft {
-    /// Sends everybody what they lack, or a heartbeat.
+    /// Sends each follower its missing entries, or a heartbeat.
     pub(super) fn replicate_all(&mut self, env: &mut Env) {
         if let Role::Leader(leading) = &mut self.role {
             leading.round += 1;
@@ -55,7 +55,7 @@ impl Raft {
         self.send(to, message, env);
     }
 
-    /// Follows `from`, which leads `term`. False: that term is over.
+    /// Follows `from` as the leader of `term`. Returns false if that term is over.
     fn follow_leader(&mut self, from: usize, term: u64, round: u64, env: &mut Env) -> bool {
         if term < self.image.term {
             let reply = RaftMessage::AppendReply {
@@ -113,8 +113,8 @@ impl Raft {
         self.acknowledge(from, round, matched, env);
     }
 
-    /// Says that the log is the leader's up to `matched`: that it is there at once, that it is on disk
-    /// when it is.
+    /// Reports to the leader that the logs agree up to `matched`. If a sync is pending, a `NotYet` reply is sent at
+    /// once, and the durable reply follows after the sync.
     fn acknowledge(&mut self, from: usize, round: u64, matched: u64, env: &mut Env) {
         let done = RaftMessage::AppendReply {
             term: self.image.term,
@@ -180,7 +180,7 @@ impl Raft {
         let Role::Leader(leading) = &mut self.role else {
             return;
         };
-        // A stale answer is one to an earlier term, in which this server led, too: its round counts others.
+        // A stale reply belongs to an earlier term of this leader. Its round number belongs to a different count.
         if term < self.image.term || matched == LogMatch::Stale {
             return;
         }
@@ -205,7 +205,7 @@ impl Raft {
         }
     }
 
-    /// Commits what a quorum has on disk, if it is of this term.
+    /// Commits the entries of this term that a quorum has on disk.
     pub(super) fn advance_commit(&mut self, env: &mut Env) {
         let Role::Leader(leading) = &self.role else {
             return;
@@ -238,8 +238,8 @@ impl Raft {
         }
     }
 
-    /// Begins a round that confirms that this server leads. Gives back what a read must have seen, and
-    /// the round; `None` if it does not lead or does not know yet what is committed.
+    /// Begins a round that confirms the leadership. Returns the index that a read must have seen, and the round.
+    /// Returns `None` if this server does not lead, or does not know the committed index yet.
     pub fn begin_read(&mut self, env: &mut Env) -> Option<(u64, u64)> {
         let first = self.first_of_term()?;
         let index = self.commit;
@@ -253,7 +253,7 @@ impl Raft {
         }
     }
 
-    /// The newest round that a quorum has answered; `None` if this server does not lead.
+    /// Returns the newest round that a quorum has answered. Returns `None` if this server does not lead.
     #[must_use]
     pub fn confirmed_round(&self) -> Option<u64> {
         let Role::Leader(leading) = &self.role else {

@@ -1,7 +1,7 @@
-//! Collections of garbage that users ask for, and what goes with a purged job.
+//! Garbage collections that users request, and the removal of a purged job's remains.
 //!
-//! The leader collects; another server asks it to. The requests have no write key: a caller without an answer
-//! asks again, and the second collection frees nothing more.
+//! The leader collects; other servers forward the request to it. The requests have no write key. A client without an
+//! answer asks again, and the second collection frees nothing more.
 
 use muster_control_core::fsm::{Command, Entry, JobCommand, Response};
 use muster_control_core::gc::Collector;
@@ -14,7 +14,7 @@ use crate::env::Env;
 use crate::limits;
 use crate::message::{Answer, Endpoint, Message};
 
-/// A client's wish that was passed to the leader.
+/// A client's request for a collection that was forwarded to the leader.
 #[derive(Debug)]
 pub(super) struct ForwardedRequest {
     client: usize,
@@ -29,7 +29,7 @@ impl ForwardedRequest {
 }
 
 impl Server {
-    /// A client wants everything forgotten that is over.
+    /// Handles a client's request to collect all finished objects.
     pub(super) fn handle_wish_to_collect(&mut self, client: usize, request: u64, env: &mut Env) {
         if self.duties.is_some() {
             self.force(Waiter::Client { client, request }, env);
@@ -51,7 +51,8 @@ impl Server {
         env.send(me, to, Message::Collect { request: id });
     }
 
-    /// Another server passes such a wish on. One that does not lead says nothing: that runs out.
+    /// Handles a collection request that another server forwarded. A server that does not lead sends no answer, so
+    /// the request times out.
     pub(super) fn handle_collect(&mut self, from: usize, request: u64, env: &mut Env) {
         let server = from;
         self.force(Waiter::Server { server, request }, env);
@@ -65,14 +66,14 @@ impl Server {
         }
     }
 
-    /// The leader has collected what another server asked it to.
+    /// Handles the leader's answer that a forwarded collection is over.
     pub(super) fn handle_collected(&mut self, request: u64, env: &mut Env) {
         if let Some(passed) = self.passed.remove(&request) {
             self.send_answer(passed.client, passed.request, Answer::Collected, env);
         }
     }
 
-    /// Tells those who waited for collections that are over, or for too long.
+    /// Answers the callers whose collections are over, and the callers that have waited too long.
     pub(super) fn advance_collections(&mut self, env: &mut Env) {
         let over = self.duties.as_mut().map(Duties::take_collected);
         for waiter in over.into_iter().flatten() {
@@ -94,7 +95,7 @@ impl Server {
         }
     }
 
-    /// Collects what had ended of a purged job at once, slice after slice.
+    /// Collects the finished objects of a purged job at once, slice after slice.
     pub(super) fn forget_below(&mut self, entry: &Entry, response: &Response, env: &mut Env) {
         if matches!(response, Response::Rejected(_)) {
             return;

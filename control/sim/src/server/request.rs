@@ -1,4 +1,4 @@
-//! Requests under way: writes that must get into the leader's log, reads that must see all before them.
+//! Requests under way: writes to the leader's log, and linearizable reads.
 
 use muster_control_core::fsm::{
     Command, DeploymentCommand, Entry, JobCommand, NewOneOff, NodeCommand, OneOffCommand, Response,
@@ -13,7 +13,7 @@ use crate::env::{Env, ms};
 use crate::limits;
 use crate::message::{Answer, Ask, ClientRequest, Endpoint, ForwardedHeartbeat, Message};
 
-/// The party that asked for a write.
+/// The origin of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteOrigin {
     Client {
@@ -27,20 +27,20 @@ pub enum WriteOrigin {
         /// The purpose of the write.
         what: SessionWrite,
     },
-    /// This server, of what a purged job left.
+    /// This server, which collects the remains of a purged job.
     Purge,
 }
 
 /// A kind of write by a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionWrite {
-    /// The fingerprint, or that the node is ready.
+    /// The registration of the node, or its change to ready.
     Register,
-    /// Reports up to this message.
+    /// Reports up to the message with this sequence number.
     Reports { sequence: u64 },
 }
 
-/// How far a write is.
+/// The progress of a write.
 #[derive(Debug)]
 enum Stage {
     /// No leader is known; the request is tried again at `at`.
@@ -49,7 +49,7 @@ enum Stage {
     Logged,
     /// The request is on its way to the leader.
     Forwarded { until: Timestamp },
-    /// Committed; this server has not applied it yet.
+    /// The entry is committed, but this server has not applied it yet.
     Applying { index: u64, response: Response },
 }
 
@@ -72,7 +72,7 @@ impl Request {
     }
 }
 
-/// The party that asked for the index of a read.
+/// The origin of a read.
 #[derive(Clone, Debug)]
 pub(super) enum Reader {
     Client {
@@ -83,12 +83,12 @@ pub(super) enum Reader {
         server: usize,
         read: u64,
     },
-    /// A session, before it tells a node for the first time what to run.
+    /// A session, before it sends the first desired state to its node.
     Session {
         host: usize,
         session: u64,
     },
-    /// Heartbeats that this leader counted.
+    /// Heartbeats that this leader counted and may acknowledge after the read.
     Beats {
         server: usize,
         beats: Vec<ForwardedHeartbeat>,
@@ -96,7 +96,7 @@ pub(super) enum Reader {
 }
 
 impl Reader {
-    /// Whether the leader itself must answer.
+    /// Whether only the leader itself may answer.
     fn is_of_leader(&self) -> bool {
         match self {
             Self::Server { .. } | Self::Beats { .. } => true,
@@ -133,7 +133,7 @@ impl Read {
 }
 
 impl Server {
-    /// A client asks.
+    /// Handles a request of a client.
     pub(super) fn handle_ask(&mut self, client: usize, request: u64, ask: Ask, env: &mut Env) {
         match ask {
             Ask::Write { key, wish } => {
@@ -147,7 +147,7 @@ impl Server {
         }
     }
 
-    /// A job or one-off tasks that are to be recorded, with places if this server leads and nobody waits.
+    /// Adds places to a new job or to new one-off tasks, if this server leads and no evaluation waits.
     fn placed(&self, entry: Entry, env: &Env) -> Entry {
         if !self.duties.as_ref().is_some_and(Duties::finds_places) {
             return entry;
@@ -182,7 +182,7 @@ impl Server {
         }
     }
 
-    /// Takes a write.
+    /// Begins a write.
     pub(super) fn ask(&mut self, asker: WriteOrigin, entry: Entry, env: &mut Env) {
         let id = self.next_number();
         let request = Request {
@@ -194,7 +194,7 @@ impl Server {
         self.requests.insert(id, request);
     }
 
-    /// Another server passes a write on, because this one leads.
+    /// Proposes a write that another server forwarded to this leader.
     pub(super) fn handle_forward(
         &mut self,
         from: usize,
@@ -216,7 +216,7 @@ impl Server {
         }
     }
 
-    /// A write is committed, or was never written.
+    /// Handles the result of a proposal: the write is committed, or it was never written.
     pub(super) fn handle_forwarded(
         &mut self,
         request: u64,
@@ -233,7 +233,7 @@ impl Server {
         }
     }
 
-    /// Moves every write on as far as it goes.
+    /// Advances every write as far as possible.
     pub(super) fn advance_requests(&mut self, env: &mut Env) {
         let ids: Vec<u64> = self.requests.keys().copied().collect();
         for id in ids {
@@ -263,7 +263,7 @@ impl Server {
             Stage::Waiting { at } if at <= env.now => {
                 request.stage = self.begin_write(id, &request.entry, env);
             }
-            // A client decides itself whether to ask again. Agents' writes may be repeated.
+            // A client decides itself whether to repeat a request. Writes of agents may be repeated.
             Stage::Forwarded { until } if until <= env.now && is_client => {
                 request.until = env.now;
             }
@@ -316,7 +316,7 @@ impl Server {
                 let response = result.map(|(_, response)| response);
                 self.handle_session_written(host, session, what, response, env);
             }
-            // What is left goes with the next collection.
+            // The next collection removes the remaining objects.
             WriteOrigin::Purge => {}
         }
     }
@@ -326,12 +326,12 @@ impl Server {
         env.send(me, to, Message::Answer { request, answer });
     }
 
-    /// Another server asks what a linearizable read must have seen.
+    /// Handles another server's request for the index that a linearizable read must have seen.
     pub(super) fn handle_read_index(&mut self, from: usize, read: u64, env: &mut Env) {
         self.read(Reader::Server { server: from, read }, env);
     }
 
-    /// Takes a read.
+    /// Begins a read.
     pub(super) fn read(&mut self, reader: Reader, env: &mut Env) {
         let id = self.next_number();
         let wait = if reader.is_of_leader() {
@@ -347,7 +347,7 @@ impl Server {
         self.reads.insert(id, read);
     }
 
-    /// The leader has said it.
+    /// Handles the leader's answer to a `ReadIndex`.
     pub(super) fn handle_read_index_is(&mut self, read: u64, index: Option<u64>, env: &mut Env) {
         if let Some(read) = self.reads.get_mut(&read) {
             read.stage = match index {
@@ -359,7 +359,7 @@ impl Server {
         }
     }
 
-    /// Moves every read on as far as it goes.
+    /// Advances every read as far as possible.
     pub(super) fn advance_reads(&mut self, env: &mut Env) {
         let ids: Vec<u64> = self.reads.keys().copied().collect();
         for id in ids {
@@ -404,7 +404,7 @@ impl Server {
         }
     }
 
-    /// True if the read is over.
+    /// Answers a read if its result is known or its time is over. Returns whether the read is over.
     fn answer_read(&mut self, read: &Read, env: &mut Env) -> bool {
         let confirmed = match read.stage {
             ReadStage::Applying { index } => Some(index),

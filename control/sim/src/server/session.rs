@@ -1,6 +1,6 @@
-//! Agents' sessions on a server: registration, heartbeats, reports, and what the node must run.
+//! Agents' sessions on a server: registration, heartbeats, reports, and the desired state of the node.
 //!
-//! Stands for `control/src/agents`. Any server serves any agent; what must be written goes to the leader.
+//! This module stands for `control/src/agents`. Any server serves any agent. Writes go to the leader.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -19,19 +19,19 @@ use crate::env::Env;
 use crate::limits;
 use crate::message::{Endpoint, ForwardedHeartbeat, Message};
 
-/// Changes that a session has told its node.
+/// The desired state that a session has sent to its node.
 #[derive(Debug)]
 struct SentDesired {
     node_id: NodeId,
-    /// Everything wanted up to here is known to the agent from before.
+    /// The index up to which the agent knew the desired state before the session.
     since: LogIndex,
     known: BTreeMap<AllocId, LogIndex>,
     begun: bool,
 }
 
 impl SentDesired {
-    /// The messages that bring the node up to `state`; none if it knows everything, or more than this
-    /// server does.
+    /// Returns the messages that bring the node up to `state`. Returns none if the node is up to date, or knows more
+    /// than this server.
     fn catch_up(&mut self, state: &State) -> Vec<ToAgent> {
         if state.applied() < self.since {
             return Vec::new();
@@ -56,7 +56,7 @@ impl SentDesired {
     }
 }
 
-/// Cuts a set into messages; the last one says how many allocations there are.
+/// Splits a desired set into messages. The last message carries the number of allocations.
 fn messages(
     index: LogIndex,
     changed: &[AllocView<'_>],
@@ -98,14 +98,14 @@ pub(super) struct Session {
     spec: Box<NodeSpec>,
     sent: SentDesired,
     serving: bool,
-    /// A write that the session cannot go on without is under way.
+    /// Whether a write is under way on which the session must wait.
     registering: bool,
     reports: VecDeque<(u64, Vec<AllocReport>)>,
     reporting: bool,
-    /// The newest message of reports; an equal or older one is a repetition.
+    /// The sequence number of the newest report message. A message that is not newer is a repetition.
     sequence: u64,
     awake: bool,
-    /// The state here is at least as new as the session.
+    /// Whether this server's state is at least as new as the session.
     fresh: bool,
     rescan_at: Timestamp,
     last_contact_at: Timestamp,
@@ -116,7 +116,7 @@ impl Session {
         self.spec.id
     }
 
-    /// The node's allocations may have changed.
+    /// Notes that the node's allocations may have changed.
     pub(super) fn wake(&mut self) {
         self.awake = true;
     }
@@ -127,7 +127,7 @@ impl Session {
 }
 
 impl Server {
-    /// An agent says something.
+    /// Handles a message from an agent.
     pub(super) fn handle_agent(
         &mut self,
         host: usize,
@@ -166,12 +166,12 @@ impl Server {
                 }
                 self.make_ready(host, env);
             }
-            // The stream brings them in order; any other message is a second copy.
+            // The stream delivers the messages in order. Any other number belongs to a second copy.
             FromAgent::Report { sequence, reports } if sequence == session.sequence + 1 => {
                 session.sequence = sequence;
                 session.reports.push_back((sequence, reports));
             }
-            // Its agents have nothing on disk to collect.
+            // Simulated agents have no data on disk to collect.
             FromAgent::Report { .. } | FromAgent::Collected { .. } | FromAgent::Register { .. } => {
             }
         }
@@ -209,7 +209,7 @@ impl Server {
         self.register(host, env);
     }
 
-    /// Writes what the node is, if that is news, and that it is there.
+    /// Registers the node if its specification is new, and then makes it ready.
     fn register(&mut self, host: usize, env: &mut Env) {
         let Some(session) = self.sessions.get_mut(&host) else {
             return;
@@ -226,7 +226,7 @@ impl Server {
         self.write_of_session(host, command, env);
     }
 
-    /// Makes the node ready, if it is not; then serves it.
+    /// Makes the node ready if it is not, and then serves it.
     fn make_ready(&mut self, host: usize, env: &mut Env) {
         let Some(session) = self.sessions.get_mut(&host) else {
             return;
@@ -281,8 +281,8 @@ impl Server {
 
     /// Starts the session if this server's state is fresh, and resets it otherwise.
     ///
-    /// The first state that the node is told must not be older than what its agent has seen. An agent with a
-    /// lost store would otherwise repeat finished work.
+    /// The first state sent to the node must not be older than the state that its agent has seen. Otherwise an agent
+    /// with a lost store would repeat finished work.
     pub(super) fn handle_session_fresh(
         &mut self,
         host: usize,
@@ -334,7 +334,7 @@ impl Server {
         }
     }
 
-    /// Writes reports, and tells nodes what changed.
+    /// Writes the agents' reports, and sends changes to the nodes.
     pub(super) fn advance_sessions(&mut self, env: &mut Env) {
         let now = env.now;
         self.sessions
@@ -402,7 +402,7 @@ impl Server {
         env.send(Endpoint::Server(self.at), Endpoint::Host(host), message);
     }
 
-    /// Passes gathered heartbeats to the leader.
+    /// Sends the gathered heartbeats to the leader.
     pub(super) fn forward_heartbeats(&mut self, env: &mut Env) {
         let Some(leader) = self.raft.leader().filter(|_| !self.gathered.is_empty()) else {
             return;
@@ -417,8 +417,8 @@ impl Server {
         }
     }
 
-    /// The leader counts heartbeats that came through `server`. They are answered when a quorum has said
-    /// that it leads: a leader that was deposed without knowing must grant no lease.
+    /// Counts heartbeats that came through `server`, if this server leads. They are acknowledged after a quorum has
+    /// confirmed the leadership, because a deposed leader must grant no lease.
     pub(super) fn count_beats(
         &mut self,
         server: usize,
@@ -432,7 +432,7 @@ impl Server {
         self.read(Reader::Beats { server, beats }, env);
     }
 
-    /// A quorum has confirmed the leader.
+    /// Acknowledges counted heartbeats after a quorum has confirmed the leader.
     pub(super) fn confirm_heartbeats(
         &self,
         server: usize,
@@ -447,7 +447,7 @@ impl Server {
         }
     }
 
-    /// Heartbeats were counted: tells the agents.
+    /// Sends acknowledgements of counted heartbeats to the agents.
     pub(super) fn acknowledge_heartbeats(&self, beats: &[ForwardedHeartbeat], env: &mut Env) {
         for beat in beats {
             let current = self.sessions.get(&beat.host).map(|session| session.number);

@@ -1,6 +1,6 @@
-//! Waiters for the end of a collection.
+//! Callers that wait for the end of a collection.
 
-/// The party that waits for the end of a collection.
+/// A caller that waits for the end of a collection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waiter {
     /// A client of the leader.
@@ -11,7 +11,7 @@ pub enum Waiter {
     },
     Server {
         server: usize,
-        /// The server's number of the wish.
+        /// The server's number of the forwarded request.
         request: u64,
     },
 }

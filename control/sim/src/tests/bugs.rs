@@ -1,5 +1,5 @@
-//! Deliberate bugs, and how many seeds it takes to find each at most. A simulator that does not find them
-//! would not find others like them.
+//! Deliberate bugs, and the most seeds that it takes to find each of them. A simulator that misses these bugs would
+//! miss similar ones.
 
 use std::ops::RangeInclusive;
 
@@ -7,15 +7,15 @@ use muster_domain::fixture::long;
 
 use crate::{Bug, SimConfig, run};
 
-/// The first of `seeds` seeds that finds `bug` must be there.
+/// Checks that one of the first `seeds` seeds finds `bug`.
 fn found_within(bug: Bug, seeds: u64) {
     found_among(bug, 1..=seeds);
 }
 
 /// Checks that the last of `seeds` finds the bug. Only a long run tries the earlier seeds, which do not find it.
 ///
-/// A change in the random draws may move the bug to another seed. `cargo xtask sim --seeds 500 -- --bug NAME`
-/// finds it again.
+/// A change in the random draws may move the bug to another seed. `cargo xtask sim --seeds 500 -- --bug NAME` finds
+/// it again.
 fn found_among(bug: Bug, seeds: RangeInclusive<u64>) {
     let mut seeds = if long() { 1..=*seeds.end() } else { seeds };
     let text = format!("{} is not found by seeds {seeds:?}", bug.as_str());

@@ -1,11 +1,11 @@
-//! Faults: crashes, partitions, bad links, bad disks, wrong clocks; and their end.
+//! Faults: crashes, partitions, bad links, bad disks, wrong clocks, and the end of faults.
 
 use super::World;
 use crate::env::Event;
 use crate::message::Endpoint;
 
 impl World {
-    /// Something goes wrong, or is mended.
+    /// Injects a random fault or repairs one.
     pub(super) fn weather(&mut self) {
         if self.env.calm {
             return;
@@ -26,7 +26,7 @@ impl World {
         self.env.after(300, 7_000, Event::Weather);
     }
 
-    /// Faults do not last for ever.
+    /// Repairs some faults, so that no fault lasts for ever.
     fn heal_some(&mut self) {
         if self.env.dice.chance(35) {
             self.env.trace_line(format_args!("the network is joined"));
@@ -48,7 +48,7 @@ impl World {
         }
     }
 
-    /// Everything works from here on.
+    /// Ends all faults.
     pub(super) fn calm(&mut self) {
         self.env.trace_line(format_args!("calm"));
         self.env.calm = true;
@@ -64,7 +64,7 @@ impl World {
         }
     }
 
-    /// The network and the disks are well again.
+    /// Repairs the network and the disks.
     fn heal_all(&mut self) {
         self.env
             .trace_line(format_args!("network and disks are well"));
@@ -75,7 +75,7 @@ impl World {
     }
 
     fn random_server(&mut self) -> usize {
-        // The leader is the more interesting one.
+        // Faults of the leader are more interesting than those of followers.
         let leader = self
             .servers
             .iter()
@@ -88,7 +88,7 @@ impl World {
 
     fn crash_server(&mut self) {
         let at = self.random_server();
-        // Sometimes all of them, as when a rack loses its power.
+        // Sometimes all servers crash together, as when a rack loses its power.
         let all = self.env.dice.chance(5);
         for at in if all {
             0..self.servers.len()
@@ -120,7 +120,8 @@ impl World {
         let pause = self.env.dice.millis(500, 12_000);
         let server = &mut self.servers[at];
         if server.paused_until > self.env.now {
-            // What waits for it was told until when: longer, and later messages would overtake it.
+            // Waiting messages are scheduled for the end of the pause. If the pause grew, later messages would
+            // overtake them.
             return;
         }
         server.paused_until = self.env.now.plus(pause);

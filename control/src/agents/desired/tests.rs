@@ -79,7 +79,7 @@ fn many_unchanged_allocations_are_cut_into_messages() {
     );
 }
 
-/// Three are not there any more, and one is new: those are named, that one is told.
+/// Three allocations have vanished and one is new: the vanished ones are sent as gone, the new one in full.
 #[test]
 fn vanished_allocs_are_gone_at_any_position() {
     let (mut cluster, node_id) = running(1);
@@ -89,7 +89,7 @@ fn vanished_allocs_are_gone_at_any_position() {
     let mut sent = SentDesired::up_to(node_id, LogIndex(0));
     sent.catch_up(&cluster.state);
     let mut older = sent.known.clone();
-    // As if the node had been told of one before all others, one between and one after them.
+    // The session acts as if it had sent one allocation before, one between and one after all others.
     let [before, between, after] =
         [(1, 0), (7, 3), (9_000, 0)].map(|(index, ordinal)| AllocId::at(LogIndex(index), ordinal));
     for alloc_id in [before, between, after] {
@@ -112,7 +112,7 @@ fn vanished_allocs_are_gone_at_any_position() {
     assert_eq!(sent.catch_up(&cluster.state), []);
 }
 
-/// A node hears of remote tasks with their allocations, and of no remote tasks of other allocations.
+/// A node receives remote tasks only with their own allocations.
 #[test]
 fn handles_go_with_their_allocations() {
     let (mut cluster, node_id) = running(2);
@@ -140,8 +140,8 @@ fn handles_go_with_their_allocations() {
     assert_eq!((remote.alloc_id, &remote.take), (alloc_id, &vec![handle]));
 }
 
-/// Without memory oversubscription, placement counts little memory for the task; that amount does not become
-/// its limit.
+/// Without memory oversubscription, placement counts little memory for the task. That amount does not become its
+/// limit.
 #[test]
 fn one_off_without_memory_limit_stays_unlimited() {
     for (memory_mb, limit) in [(0, Some(Mb::UNLIMITED)), (64, None)] {

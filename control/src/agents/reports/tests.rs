@@ -31,7 +31,7 @@ fn queued_reports(reports: Vec<AllocReport>, can_wait: bool) -> Vec<QueuedReport
     queued.collect()
 }
 
-/// Node, words and acknowledged message of each part.
+/// Returns node, reports and acknowledged message of each part.
 fn shown(parts: &[SessionReports]) -> Vec<(NodeId, Vec<&str>, Option<u64>)> {
     parts
         .iter()
@@ -124,7 +124,7 @@ async fn large_reports_are_cut_by_their_bytes() {
     assert_eq!(counts, [1, 1, 1]);
 }
 
-/// Its agent says it again to the next server, where it may be older than what that one has written.
+/// The agent repeats the report to the next server. A copy here could be older than the one written there.
 #[tokio::test]
 async fn a_session_that_ended_writes_nothing() {
     let reports = Reports::default();
@@ -213,7 +213,7 @@ async fn message_without_reports_is_acknowledged() {
     assert_eq!(shown(&parts), [(FIRST, vec![], Some(3))]);
 }
 
-/// The first waits for its second report, which does not; what waits longer is due by itself.
+/// The first report waits until an urgent report follows; a report that waits longer becomes due by itself.
 #[tokio::test(start_paused = true)]
 async fn progress_report_waits_for_terminal_or_deadline() {
     let reports = Reports::default();
@@ -230,7 +230,7 @@ async fn progress_report_waits_for_terminal_or_deadline() {
         .await;
 
     let parts = reports.take(&mut after, now);
-    // The second one's report of message 4 is not written yet.
+    // The progress report of the second allocation, from message 4, is not written yet.
     assert_eq!(shown(&parts), [(FIRST, vec!["ended"], Some(3))]);
     let later = now + limits::PROGRESS_WAIT;
     assert_eq!(
@@ -305,7 +305,7 @@ fn destroyed(began_at: u64, count: u64) -> NodeCollected {
     }
 }
 
-/// Node, destroyed allocations and acknowledged message of each part with a collection.
+/// Returns node, destroyed allocations and acknowledged message of each part with a collection.
 fn shown_collections(parts: &[SessionReports]) -> Vec<(NodeId, u64, Option<u64>)> {
     let parts = parts.iter().filter_map(|part| {
         let collected = part.collected.as_ref()?;
@@ -318,7 +318,7 @@ fn shown_collections(parts: &[SessionReports]) -> Vec<(NodeId, u64, Option<u64>)
     parts.collect()
 }
 
-/// The second is not due for a while when the first is; an allocation's report does not take them along.
+/// The second collection is not due when the first is. A report of an allocation does not trigger their writing.
 #[tokio::test(start_paused = true)]
 async fn collections_of_all_nodes_share_an_entry() {
     let reports = Reports::default();
@@ -347,8 +347,8 @@ async fn collections_of_all_nodes_share_an_entry() {
     assert!(reports.lock().is_empty());
 }
 
-/// Reports of a node that arrive before the first is written are added up in one place. Reports of an earlier
-/// session are dropped, because the agent repeats them.
+/// Collections of one session that arrive before the first is written are added up. Reports of an earlier session
+/// are dropped, because the agent repeats them.
 #[tokio::test(start_paused = true)]
 async fn node_collections_are_summed_per_session() {
     let reports = Reports::default();

@@ -191,7 +191,7 @@ pub(super) fn from_env(env: Vec<EnvironmentVariable>) -> Vec<EnvVar> {
     variables.collect()
 }
 
-/// The action as a message of Diego's.
+/// Converts the action into Diego's message.
 pub(super) fn message(action: &Action) -> proto::Action {
     let mut message = proto::Action::default();
     match action {

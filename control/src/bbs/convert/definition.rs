@@ -1,4 +1,4 @@
-//! Definitions of tasks: fields that Muster does not carry out are refused by name.
+//! Definitions of tasks: fields that Muster does not support are refused by name.
 
 use muster_domain::fault::Fault;
 use muster_domain::job::DEFAULT_PRIORITY;
@@ -63,12 +63,12 @@ pub(crate) fn definition(message: TaskDefinition, faults: &mut Vec<Fault>) -> De
         datacenters: Vec::new(),
         node_pool: String::new(),
         constraints: Vec::new(),
-        // With Diego a task without its result file has failed.
+        // In Diego a task without its result file has failed.
         result_required: true,
     }
 }
 
-/// Adds the fields that say something and are not carried out.
+/// Adds a fault for each field that has a value and is not supported.
 fn refuse(message: &TaskDefinition, faults: &mut Vec<Fault>) {
     let network = message.network.as_ref();
     let certificate = message.certificate_properties.as_ref();
@@ -137,7 +137,7 @@ fn from_rule(rule: SecurityGroupRule) -> EgressRule {
     }
 }
 
-/// The definition as a message of Diego's. Fields of Muster's own have no place in it.
+/// Converts the definition into Diego's message, which has no fields for Muster's own.
 pub(super) fn message(definition: &Definition) -> TaskDefinition {
     let Definition {
         rootfs,

@@ -13,7 +13,7 @@ use prost::Message as _;
 use super::*;
 use crate::bbs::proto::{Anything, TaskDefinition};
 
-/// The definition after encoding and decoding, and the names of the wrong fields.
+/// Returns the definition after encoding and decoding, and the names of the wrong fields.
 fn read(message: &TaskDefinition) -> (Definition, Vec<String>) {
     let message = TaskDefinition::decode(message.encode_to_vec().as_slice()).unwrap();
     let mut faults = Vec::new();
@@ -46,7 +46,7 @@ fn run() -> Run {
     }
 }
 
-/// Every kind of action, every field of it with a value of its own.
+/// Returns every kind of action, with a distinct value in every field.
 fn actions() -> Vec<Action> {
     let child = || Box::new(Action::Run(run()));
     let list = |source: &str| Actions {
@@ -125,7 +125,7 @@ fn rules() -> Vec<EgressRule> {
     ]
 }
 
-/// A definition that a client of Diego can ask for, every field with a value of its own.
+/// Returns a definition that a client of Diego can request, with a distinct value in every field.
 fn full() -> Definition {
     let text = str::to_owned;
     Definition {
@@ -177,7 +177,7 @@ fn every_action_comes_back_as_it_was_given() {
     }
 }
 
-/// A row in every state of a life that ended badly.
+/// Rows in every state of a task that failed.
 #[test]
 fn task_contains_its_state_and_end() {
     let at = Timestamp;

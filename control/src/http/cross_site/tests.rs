@@ -9,7 +9,7 @@ fn policy(allowed: &[&str]) -> SitePolicy {
     SitePolicy::api(HERE, None, &allowed)
 }
 
-/// The judgement over a `PUT` with `headers`.
+/// Returns the decision about a `PUT` with `headers`.
 fn judge(policy: &SitePolicy, headers: &[(&str, &str)]) -> Result<(), CrossSiteError> {
     let mut request = Request::builder().method("PUT").uri("/v1/jobs");
     for (name, value) in headers {

@@ -1,5 +1,4 @@
-//! Changes of a registered job: looked at again, scaled, taken back to an older version, marked stable,
-//! its versions tagged.
+//! Changes of a registered job: evaluate, scale, revert to an older version, mark as stable, tag its versions.
 
 use std::collections::BTreeMap;
 
@@ -25,11 +24,11 @@ use crate::http::handler::Http;
 use crate::http::query::Query;
 use crate::http::status::ApiError;
 
-/// The request in `body`, about the job `key`. An empty body is an empty request, as the name of the job in
-/// the path is all that some need.
+/// Parses the request in `body` about the job `key`. An empty body is an empty request, because some requests need
+/// only the job's name in the path.
 ///
-/// A field that the request does not have is refused, unless it is empty: Nomad may know it, and the user meant
-/// something by it.
+/// Refuses a field that the request does not have, unless it is empty. Nomad may know the field, so ignoring it
+/// could change the request's meaning.
 pub(super) fn request<T>(key: &JobKey, body: &RawBody) -> Result<T, ApiError>
 where
     T: DeserializeOwned + Serialize + Default,
@@ -38,7 +37,7 @@ where
     let malformed = |error| ApiError::Malformed(format!("the request body is malformed: {error}"));
     let mut value: Value = serde_json::from_slice(bytes).map_err(malformed)?;
     let mut known = serde_json::to_value(T::default()).unwrap_or_default();
-    // A block of defaults is written as null.
+    // Go writes a block of defaults as null.
     if let Some(options) = known.get_mut("EvalOptions") {
         *options = serde_json::to_value(EvalOptions::default()).unwrap_or_default();
     }
@@ -63,7 +62,7 @@ fn unsupported_field(field: &str) -> ApiError {
     }
 }
 
-/// Spells the fields of `given` as `known` does. Nomad's servers do not look at the case of letters.
+/// Spells the fields of `given` as in `known`. Nomad's servers ignore the case of letters.
 fn spell(given: &mut Value, known: &Value) {
     let (Some(fields), Some(known)) = (given.as_object_mut(), known.as_object()) else {
         return;
@@ -89,7 +88,7 @@ const COMMON_FIELDS: [&str; 6] = [
     "SecretID",
 ];
 
-/// A field of `given` that says something and is not in `known`.
+/// Returns a field of `given` that has a value and is not in `known`.
 fn unsupported<'a>(given: &'a Value, known: &Value) -> Option<&'a str> {
     let (given, known) = (given.as_object()?, known.as_object()?);
     let is_known = |field: &str| {
@@ -101,7 +100,7 @@ fn unsupported<'a>(given: &'a Value, known: &Value) -> Option<&'a str> {
     let own = fields
         .find(|(field, value)| !is_known(field) && !is_empty(value))
         .map(|(field, _)| field.as_str());
-    // Objects without fields of their own, such as `Meta`, take any.
+    // Objects without fields of their own, such as `Meta`, accept any field.
     let blocks = known.iter().filter(|(_, block)| !is_empty_object(block));
     let mut inner = blocks.filter_map(|(name, block)| unsupported(given.get(name)?, block));
     own.or_else(|| inner.next())
@@ -111,7 +110,7 @@ fn is_empty_object(value: &Value) -> bool {
     value.as_object().is_none_or(serde_json::Map::is_empty)
 }
 
-/// Whether a value is the zero value of its type, as Go writes fields that nobody has set.
+/// Whether a value is the zero value of its type: Go writes unset fields in that way.
 fn is_empty(value: &Value) -> bool {
     match value {
         Value::Null | Value::Bool(false) => true,
@@ -180,7 +179,7 @@ pub(super) async fn scale(
             message: asked.message,
             meta_json,
         }),
-        // Nomad has no `EnforceIndex` here: an index above 0 is enforced.
+        // Nomad's request has no `EnforceIndex` here: an index above 0 is enforced.
         check_index: (asked.enforce_index || asked.job_modify_index > 0)
             .then_some(LogIndex(asked.job_modify_index)),
     }
@@ -246,7 +245,7 @@ pub(super) async fn set_stable(
     })
 }
 
-/// Longest name of a version, and longest description: what fits on a line and in a few.
+/// Longest name of a version, and longest description: one line, and a few lines.
 const TAG_NAME_MAX: usize = 128;
 const TAG_DESCRIPTION_MAX: usize = 1_000;
 
@@ -281,7 +280,7 @@ pub(super) async fn tag(
     set_tag(http, query, key, name, Some(given)).await
 }
 
-/// Takes the name `name` back.
+/// Removes the name `name` from its version.
 pub(super) async fn untag(
     http: &Http,
     query: &Query,

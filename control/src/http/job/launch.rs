@@ -1,4 +1,4 @@
-//! Jobs made from other jobs on request: dispatched, or launched before their time.
+//! Jobs created from other jobs on request: dispatched, or launched before their time.
 
 use axum::response::Response;
 use base64::Engine as _;
@@ -56,7 +56,7 @@ pub(super) async fn dispatch(
         priority: (priority != 0).then_some(priority),
     }
     .at(at);
-    // A token is good for one job, and for as long as what it made is remembered; a key is neither.
+    // A token belongs to one job, and holds as long as its child job is kept; a key has neither bound.
     let command = if has_token {
         command
     } else {
@@ -75,7 +75,7 @@ pub(super) async fn dispatch(
     }
 }
 
-/// The answer about a dispatched job, made at `index` or before.
+/// The answer about a dispatched job, created at `index` or before.
 fn dispatched(http: &Http, key: JobKey, index: u64) -> DispatchResponse {
     let state = http.control.state();
     let job = state.jobs().get(&key);

@@ -45,7 +45,7 @@ pub(super) async fn plan(
     }
     warnings.extend(ineffective(&state, &spec));
     let now = http.control.now();
-    // The scheduler may take a while over a large job.
+    // The scheduler may need long for a large job.
     let planning = tokio::task::spawn_blocking(move || answer(&state, spec, wants_diff, now));
     let planned = planning
         .await

@@ -1,4 +1,4 @@
-//! The versions of a job, and what each changed.
+//! The versions of a job and their changes.
 
 use axum::response::Response;
 use muster_domain::id::JobKey;
@@ -55,7 +55,7 @@ fn shape(job: &Job, version: &JobVersion) -> api::job::Job {
     }
 }
 
-/// The position of the version that all others are compared with, if the request names one.
+/// The position of the version that the request compares with all others, if it names one.
 fn base(
     job: &Job,
     versions: &[api::job::Job],
@@ -76,7 +76,7 @@ fn base(
     at.map(Some).ok_or(ApiError::NotFound { what: "version" })
 }
 
-/// The changes of each version from the one before, or from the one at `base`. `versions` are newest first.
+/// The changes of each version from the previous one, or from the one at `base`. `versions` are newest first.
 fn diffs(versions: &[api::job::Job], base: Option<usize>) -> Result<Vec<JobDiff>, ApiError> {
     let values = versions.iter().map(serde_json::to_value);
     let values: Vec<Value> = values

@@ -1,4 +1,4 @@
-//! Why instances of a job can go to nodes or not.
+//! The reasons why instances of a job can or cannot go to nodes.
 
 use axum::response::Response;
 use muster_control_core::scheduler::{self, Obstacle, Why, WhyNode};
@@ -17,7 +17,7 @@ pub(super) async fn why(http: &Http, query: &Query, key: JobKey) -> Result<Respo
     let seen = query.state(http).await?;
     let only = query.text("group").map(str::to_owned);
     let snapshot = seen.state.clone();
-    // Some microseconds for each node: more than a thread that serves others may spend.
+    // The answer takes some microseconds for each node: too long for a thread that serves other requests.
     let asked = tokio::task::spawn_blocking(move || {
         let groups = scheduler::why(&snapshot, &key, only.as_deref())?;
         let shaped = groups.iter().map(|why| shape(&snapshot, why));

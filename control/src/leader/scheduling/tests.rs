@@ -1,4 +1,4 @@
-//! An evaluation with which processes end, with real processes.
+//! An evaluation during which processes end, with real processes.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -16,10 +16,10 @@ use crate::server::{Server, ServerConfig};
 
 const CHILD_DIR: &str = "MUSTER_TEST_SCHEDULING_DIR";
 const FAILPOINT: &str = "scheduling.run";
-/// How long anything may take on a busy machine.
+/// The time limit for each step on a busy machine.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// Kills the process in the middle of a run, if it is a child that is to die.
+/// Kills the process in the middle of a run, if the process is a child for this test.
 pub(super) fn pass_failpoint(run: &[Delivery]) {
     if !run.is_empty() {
         failpoint::hit(FAILPOINT, Path::new("")).unwrap();
@@ -45,7 +45,7 @@ async fn register(control: &Control, name: &str) {
     control.propose(command).await.unwrap();
 }
 
-/// The evaluation of a job that ends first.
+/// Returns the evaluation of a job that ends first.
 async fn ended(control: &Control, name: &str) -> Evaluation {
     let key = JobKey::in_default(name);
     let mut applied = control.applied();
@@ -62,7 +62,7 @@ async fn ended(control: &Control, name: &str) -> Evaluation {
     tokio::time::timeout(PATIENCE, looking).await.unwrap()
 }
 
-/// Not a test: the process that [`an_evaluation_that_kills_twice_is_set_aside`] lets die.
+/// This is not a test: it is the process that [`an_evaluation_that_kills_twice_is_set_aside`] lets die.
 #[tokio::test]
 #[ignore = "started by an_evaluation_that_kills_twice_is_set_aside"]
 async fn process_that_dies_scheduling() {
@@ -82,7 +82,7 @@ async fn process_that_dies_scheduling() {
     tokio::time::sleep(PATIENCE).await;
 }
 
-/// The servers that died are real processes, and the one that names the evaluation is another.
+/// The servers that died are real processes. Another process then sets the evaluation aside.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_evaluation_that_kills_twice_is_set_aside() {
     let dir = tempfile::tempdir().unwrap();
@@ -109,7 +109,7 @@ async fn an_evaluation_that_kills_twice_is_set_aside() {
     let why = &killer.status_description;
     assert!(why.contains("this server ended 2 times"), "{why}");
 
-    // The server goes on with other work.
+    // The server continues with other work.
     let command = NodeCommand::Register {
         spec: Box::new(node("n1").build()),
     }

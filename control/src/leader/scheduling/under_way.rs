@@ -1,7 +1,8 @@
-//! Which evaluations the scheduler is at work on, on disk: one that ends the process is known after the restart.
+//! The file with the scheduler's evaluations under way. After a restart it identifies an evaluation that ended the
+//! process.
 //!
-//! A file of fixed size is overwritten before each run of the worker and after it. It is not synced: the page cache
-//! outlives the process, and a machine that fails says nothing about an evaluation.
+//! The file has a fixed size and is overwritten before and after each run of the worker. It is not synced: the
+//! page cache outlives the process, and a failed machine is no evidence against an evaluation.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -14,22 +15,22 @@ use muster_link::private;
 
 use crate::limits;
 
-/// In the data directory.
+/// The file's name in the data directory.
 const FILE: &str = "raft/evaluations";
-/// An id, and how often the process has ended with it.
+/// Bytes of an evaluation's id and its count of process ends.
 const RECORD_BYTES: usize = 17;
 const FILE_BYTES: usize = 1 + limits::EVALS_PER_WORKER_RUN_MAX * RECORD_BYTES;
 
-/// The file. Empty when this is dropped: a leadership that is over is no end of the process.
+/// The file. The drop empties it, because the end of a leadership is not the end of the process.
 #[derive(Debug)]
 pub(super) struct InFlightFile {
-    /// `None` if it cannot be used: then nothing is remembered.
+    /// The file; `None` if it cannot be used: in that case no evaluation is recorded.
     file: Option<File>,
 }
 
 impl InFlightFile {
-    /// Opens the file in `data_dir`. Also gives the evaluations that were under way when an earlier process ended, with how
-    /// often that happened.
+    /// Opens the file in `data_dir`. Also returns the evaluations under way at the end of an earlier process, with
+    /// the counts of such ends.
     pub(super) fn open(data_dir: &Path) -> (Self, BTreeMap<EvalId, u8>) {
         match open(&data_dir.join(FILE)) {
             Ok((file, suspects)) => (Self { file: Some(file) }, suspects),
@@ -40,7 +41,7 @@ impl InFlightFile {
         }
     }
 
-    /// Notes `evals`, each with how often an earlier process ended with it. None: the worker is idle.
+    /// Records `evals`, each with its count of process ends. No evaluations mean that the worker is idle.
     pub(super) fn note(&mut self, evals: impl Iterator<Item = (EvalId, u8)>) {
         let mut bytes = [0; FILE_BYTES];
         let (head, records) = bytes.split_at_mut(1);
@@ -87,7 +88,7 @@ fn open(path: &Path) -> io::Result<(File, BTreeMap<EvalId, u8>)> {
 mod tests {
     use super::*;
 
-    /// As a process that is killed: nothing is dropped.
+    /// Simulates a killed process: the value is not dropped.
     fn killed(under_way: InFlightFile) {
         std::mem::forget(under_way);
     }

@@ -1,5 +1,5 @@
-//! The bytes of what servers say to each other, version 1. They are on the wire between releases: a change
-//! here needs a new `frame::SERVER_VERSION`.
+//! The bytes of messages between servers, version 1. Servers of different releases exchange them: a change here
+//! needs a new `frame::SERVER_VERSION`.
 
 use std::fmt::{Debug, Write as _};
 
@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 
 use super::*;
 
-/// A line of the golden file; `message` reads back from its bytes.
+/// Appends a line to the golden file, and checks that `message` decodes from its bytes.
 fn line<T>(golden: &mut String, name: &str, message: &T)
 where
     T: Serialize + DeserializeOwned + PartialEq + Debug,
@@ -61,7 +61,7 @@ fn hash() -> StateHash {
     }
 }
 
-/// One of each, in their order.
+/// Returns one request of each kind, in their order.
 fn requests() -> Vec<PeerRequest> {
     let node_id = NodeId([1; 16]);
     vec![
@@ -108,7 +108,7 @@ fn requests() -> Vec<PeerRequest> {
     ]
 }
 
-/// Its name. A variant that is missing here does not compile; it belongs into [`requests`] as well.
+/// The name of a request. A missing variant does not compile; it must be added to [`requests`] as well.
 fn request_name(request: &PeerRequest) -> &'static str {
     match request {
         PeerRequest::Hello(_) => "Hello",
@@ -187,7 +187,7 @@ fn replies() -> Vec<PeerReply> {
     ]
 }
 
-/// Its name. A variant that is missing here does not compile; it belongs into [`replies`] as well.
+/// The name of a reply. A missing variant does not compile; it must be added to [`replies`] as well.
 fn reply_name(reply: &PeerReply) -> &'static str {
     match reply {
         PeerReply::Done => "Done",

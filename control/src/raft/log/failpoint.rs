@@ -1,13 +1,13 @@
-//! Places where tests make the disk fail, or the process die.
+//! Points in the code where tests make the disk fail or the process die.
 //!
-//! Outside this crate's own tests a failpoint is nothing. A test arms one for the files below a directory,
-//! so that tests that run at the same time do not meet. `MUSTER_FAILPOINT=name` in the environment of a
-//! test's child process kills that process at the failpoint, as `kill -9` would.
+//! Outside this crate's own tests a failpoint does nothing. A test arms a failpoint for the files below one
+//! directory, so that simultaneous tests do not interfere. `MUSTER_FAILPOINT=name` in the environment of a test's
+//! child process kills that process at the failpoint, as `kill -9` would.
 
 use std::io;
 use std::path::Path;
 
-/// Passes the point `name`, which works on the file or directory `path`. Succeeds outside of tests.
+/// Passes the failpoint `name`, which concerns the file or directory `path`. Always succeeds outside of tests.
 #[cfg(not(test))]
 #[expect(clippy::unnecessary_wraps, reason = "armed in tests, it fails")]
 pub(crate) fn hit(_name: &'static str, _path: &Path) -> io::Result<()> {
@@ -24,7 +24,7 @@ mod armed {
 
     use super::{Path, io};
 
-    /// The environment's variable that names where the process dies.
+    /// The environment variable with the failpoint at which the process dies.
     pub(crate) const KILL: &str = "MUSTER_FAILPOINT";
 
     static ARMED: Mutex<Vec<(&'static str, PathBuf, i32)>> = Mutex::new(Vec::new());
@@ -45,12 +45,12 @@ mod armed {
         errno.map_or(Ok(()), |errno| Err(io::Error::from_raw_os_error(errno)))
     }
 
-    /// A failpoint that fails with an error of the operating system until this is dropped.
+    /// An armed failpoint, which returns an error of the operating system until it is dropped.
     #[derive(Debug)]
     pub(crate) struct Armed(&'static str, PathBuf);
 
     impl Armed {
-        /// Arms `name` for everything below `dir`.
+        /// Arms `name` for all files below `dir`.
         pub(crate) fn new(name: &'static str, dir: &Path, errno: i32) -> Self {
             list().push((name, dir.to_owned(), errno));
             Self(name, dir.to_owned())

@@ -1,12 +1,13 @@
-//! The fuzz target of the log: bytes on a disk, which are read, taken for an interrupted write, or named as damage.
+//! The fuzz target of the log: bytes on a disk, which are read, treated as an interrupted write, or reported as
+//! damage.
 
 use super::record::{self, ScannedFrame};
 
 /// The number of the segment that the frames belong to.
 const SEGMENT: u32 = 3;
 
-/// Reads `data` as what follows the head of a segment, and then as bodies of records in one whole frame: each after its
-/// length in two bytes.
+/// Reads `data` as the bytes after the head of a segment. Then reads `data` as bodies of records in one whole
+/// frame, each after its length in two bytes.
 ///
 /// # Panics
 ///
@@ -46,7 +47,7 @@ fn read_frames(file: &[u8]) -> usize {
         assert!(end > offset && end <= file.len(), "a frame is in its file");
         for (start, length) in bodies {
             let head = start - record::record_head_bytes();
-            // A body that is no record is refused with its reason.
+            // Reading refuses a body that is not a record.
             drop(record::read(&file[head..start + length]));
             count += 1;
         }

@@ -1,7 +1,9 @@
-//! How far the log was on disk, beside the log: shows at the next start that an acknowledged end of it is gone.
+//! The durable end of the log, kept in a separate file. At the next start it shows whether an acknowledged end of
+//! the log is lost.
 //!
-//! The mark is written after each sync of the log and is not synced itself. It outlives a process that is killed, and is
-//! never ahead of the log unless the log lost its end. After a power failure it may be behind, and says less then.
+//! The mark is written after each sync of the log and is not synced itself. It survives a killed process, and is
+//! never ahead of the log unless the log lost its end. After a power failure it may be behind, and then detects
+//! less.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -14,13 +16,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::raft::types::{LogId, Vote};
 
-/// In the log's directory.
+/// The file's name in the log's directory.
 const FILE: &str = "mark";
-/// Bytes of the file: a length, a checksum and the encoding. What is beyond that is left from before.
+/// Bytes of the file: a length, a checksum and the encoding. Bytes after the encoding are left from earlier
+/// writes.
 const BYTES_MAX: u64 = 512;
 const HEAD_BYTES: usize = 8;
 
-/// The votes and entries that were on disk.
+/// The newest vote and entry on disk.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct DurabilityMark {
     pub(super) vote: Option<Vote>,
@@ -33,13 +36,13 @@ pub(super) struct MarkFile {
     file: File,
     path: PathBuf,
     written: DurabilityMark,
-    /// An end that was acknowledged and is not in the log: the mark keeps it until the log reaches it again.
+    /// An acknowledged end that is missing from the log. The mark keeps it until the log reaches it again.
     lost: Option<LogId>,
 }
 
 impl MarkFile {
-    /// Opens the mark in `dir`, whose log ends with `last`. Also gives what was written there; a mark that cannot be read
-    /// says nothing.
+    /// Opens the mark in `dir`, whose log ends with `last`. Also returns the mark of the previous run; an
+    /// unreadable mark counts as empty.
     pub(super) fn open(dir: &Path, last: Option<LogId>) -> io::Result<(Self, DurabilityMark)> {
         let path = dir.join(FILE);
         let mut options = private::options();
@@ -57,12 +60,12 @@ impl MarkFile {
         Ok((file, mark))
     }
 
-    /// The end that was acknowledged and is not in the log.
+    /// The acknowledged end that is missing from the log.
     pub(super) fn lost(&self) -> Option<LogId> {
         self.lost
     }
 
-    /// Notes what is on disk.
+    /// Records the vote and entry on disk.
     pub(super) fn note(&mut self, vote: Option<Vote>, last: Option<LogId>) {
         self.lost = self.lost.filter(|lost| Some(*lost) > last);
         let mark = DurabilityMark {

@@ -6,10 +6,10 @@
 //! record  u32 length | u32 crc of length and body | body
 //! ```
 //!
-//! Numbers are little endian, checksums CRC-32 (IEEE); a frame's length counts its records. Bytes that were
-//! never written read as zeros. A frame is what one `fdatasync` covers, and the next is written only after
-//! that has returned. So a fault *before* a whole frame is damage to something that was safe. Only a fault in
-//! the last place can be a write that a crash interrupted: see [`next`].
+//! Numbers are little endian, checksums CRC-32 (IEEE); a frame's length counts its records. Bytes that were never
+//! written read as zeros. One `fdatasync` covers one frame, and the next frame is written only after it has
+//! returned. So a fault *before* a whole frame is damage to durable data. Only a fault in the last place can be a
+//! write that a crash interrupted: see [`next`].
 
 use std::io;
 
@@ -20,7 +20,7 @@ use super::limits;
 use super::state::Checkpoint;
 use crate::raft::types::{Entry, LogId, Vote};
 
-/// The format written, and the newest understood.
+/// The format that this version writes, and the newest that it reads.
 pub(super) const FORMAT: u32 = 1;
 /// Bytes before the first frame.
 pub(super) const HEAD_BYTES: usize = 16;
@@ -29,7 +29,7 @@ pub(super) const FRAME_BYTES: usize = FRAME_HEAD_BYTES + END.len();
 const FRAME_HEAD_BYTES: usize = 20;
 const RECORD_HEAD_BYTES: usize = 8;
 const MAGIC: &[u8; 8] = b"MUSTERLG";
-/// Closes a frame. No byte of it is zero: a frame whose end was not written shows.
+/// The mark that closes a frame. No byte of it is zero, so an unwritten end of a frame is detected.
 const END: [u8; 4] = *b"end\xa5";
 /// Size of a disk sector, which is written whole or not at all.
 const SECTOR_BYTES: usize = 512;
@@ -37,7 +37,7 @@ const SECTOR_BYTES: usize = 512;
 /// One record. Variants are only appended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) enum Record {
-    /// The sum of all earlier files. It is the first record of each file, and stands only there.
+    /// The result of all earlier files. It is the first record of each file and appears only there.
     Checkpoint(Checkpoint),
     Vote(Vote),
     Entry(Entry),
@@ -58,14 +58,14 @@ pub(super) fn head() -> [u8; HEAD_BYTES] {
     bytes
 }
 
-/// The format that a file's head claims; `None` if the bytes are not a head.
+/// The format in a file's head; `None` if the bytes are not a head.
 pub(super) fn format(bytes: &[u8]) -> Option<u32> {
     let head = bytes.get(..HEAD_BYTES)?;
     let format = number(head, 8);
     (head.starts_with(MAGIC) && number(head, 12) == !format).then_some(format)
 }
 
-/// Appends `record` to `out`; returns the length of its body, which are the last bytes of `out`.
+/// Appends `record` to `out`. Returns the length of its body, which is the end of `out`.
 pub(super) fn push(out: &mut Vec<u8>, record: &Record) -> io::Result<u32> {
     let body = codec::encode(record).map_err(io::Error::other)?;
     let length = u32::try_from(body.len())
@@ -76,7 +76,7 @@ pub(super) fn push(out: &mut Vec<u8>, record: &Record) -> io::Result<u32> {
     Ok(length)
 }
 
-/// Appends the encoding of a record, which is below 4 GiB, with its head.
+/// Appends a record's encoding, which is below 4 GiB, with its head.
 pub(super) fn push_body(out: &mut Vec<u8>, body: &[u8]) {
     let length = u32::try_from(body.len()).expect("a record is below 4 GiB");
     out.extend_from_slice(&length.to_le_bytes());
@@ -84,7 +84,7 @@ pub(super) fn push_body(out: &mut Vec<u8>, body: &[u8]) {
     out.extend_from_slice(body);
 }
 
-/// Closes the frame that lies in `frame`: room for its head, and its records.
+/// Closes the frame in `frame`, which has space for its head, and its records.
 pub(super) fn seal(frame: &mut Vec<u8>, segment: u32, offset: u32) {
     let length = u32::try_from(frame.len() - FRAME_HEAD_BYTES).expect("a frame is below 4 GiB");
     frame[..4].copy_from_slice(&length.to_le_bytes());
@@ -96,7 +96,7 @@ pub(super) fn seal(frame: &mut Vec<u8>, segment: u32, offset: u32) {
     frame.extend_from_slice(&END);
 }
 
-/// A frame without records, to push them to.
+/// Returns a frame without records, for [`push`].
 pub(super) fn unsealed() -> Vec<u8> {
     vec![0; FRAME_HEAD_BYTES]
 }
@@ -111,18 +111,18 @@ pub(super) enum ScannedFrame {
         /// The offset at which the frame ends.
         end: usize,
     },
-    /// Nothing but zeros.
+    /// Only zeros follow.
     Nothing,
     /// A write that was interrupted; it ends before this offset.
     Torn {
         /// The first offset after which there are only zeros.
         end: usize,
     },
-    /// Something that was safe is wrong.
+    /// Durable data is damaged.
     Damaged { offset: usize, reason: &'static str },
 }
 
-/// Looks at `offset` of the file `bytes` of number `segment`.
+/// Reads the file `bytes` with number `segment` at `offset`.
 pub(super) fn next(bytes: &[u8], segment: u32, offset: usize) -> ScannedFrame {
     let (broken, reason) = match frame(bytes, segment, offset) {
         Ok((bodies, end)) => return ScannedFrame::Frame { bodies, end },
@@ -145,9 +145,8 @@ pub(super) fn next(bytes: &[u8], segment: u32, offset: usize) -> ScannedFrame {
     ScannedFrame::Torn { end }
 }
 
-/// Whether what lies from `offset` to `end` can be a write of which a part did not reach the disk: its end
-/// is missing, or a whole sector in it still reads as it did before. A frame that is complete and wrong all
-/// the same was damaged later.
+/// Whether the bytes from `offset` to `end` can be a write that did not fully reach the disk. Its end is missing,
+/// or a whole sector in it still has its earlier content. A complete frame with a fault was damaged later.
 fn interrupted(bytes: &[u8], segment: u32, offset: usize, end: usize) -> bool {
     let mut at = offset;
     while at < end {
@@ -165,7 +164,7 @@ fn interrupted(bytes: &[u8], segment: u32, offset: usize, end: usize) -> bool {
 
 type Frame = (Vec<(usize, usize)>, usize);
 
-/// The frame at `offset`; or where it is broken, and how.
+/// Returns the frame at `offset`, or the position and kind of its fault.
 fn frame(bytes: &[u8], segment: u32, offset: usize) -> Result<Frame, (usize, &'static str)> {
     let length = head_at(bytes, segment, offset).map_err(|reason| (offset, reason))?;
     let start = offset + FRAME_HEAD_BYTES;
@@ -191,7 +190,7 @@ fn frame(bytes: &[u8], segment: u32, offset: usize) -> Result<Frame, (usize, &'s
     Ok((bodies, stop + END.len()))
 }
 
-/// The length of the records of the frame at `offset`, if its head is right.
+/// The length of the records of the frame at `offset`, if its head is valid.
 fn head_at(bytes: &[u8], segment: u32, offset: usize) -> Result<usize, &'static str> {
     let head = bytes
         .get(offset..offset + FRAME_HEAD_BYTES)
@@ -207,7 +206,7 @@ fn head_at(bytes: &[u8], segment: u32, offset: usize) -> Result<usize, &'static 
     Ok(length as usize)
 }
 
-/// The record whose body is `body`, read from a place where its checksum lies before it.
+/// Decodes the record in `with_head`, whose checksum is before its body.
 pub(super) fn read(with_head: &[u8]) -> io::Result<Record> {
     let damaged = |reason: String| io::Error::new(io::ErrorKind::InvalidData, reason);
     let (head, body) = with_head
@@ -325,7 +324,7 @@ mod tests {
             .collect()
     }
 
-    /// These bytes are on disks: a change needs a new version of the log's format.
+    /// Disks have these bytes: a change needs a new version of the log's format.
     #[test]
     fn the_bytes_on_disk_stay_as_they_are() {
         let mut golden = String::new();
@@ -338,7 +337,7 @@ mod tests {
         expect_file!["../../../testdata/log.v1.txt"].assert_eq(&golden);
     }
 
-    /// A server that was upgraded finds these bytes in its log.
+    /// An upgraded server finds these bytes in its log.
     #[test]
     fn golden_bytes_are_read_as_their_records() {
         assert_eq!(format(&golden_bytes("head")), Some(1));
@@ -357,7 +356,7 @@ mod tests {
         }
     }
 
-    /// A file with one frame at 16 and room behind it.
+    /// A file with one frame at 16 and space after it.
     fn file() -> Vec<u8> {
         let mut bytes = head().to_vec();
         bytes.extend(one_frame(&Record::Entry(command())));
@@ -379,8 +378,8 @@ mod tests {
         assert_eq!(next(&bytes, 3, end), ScannedFrame::Nothing);
     }
 
-    /// Damage to the last frame is never taken for an interrupted write, whichever bit it hits: the frame
-    /// may have been acknowledged.
+    /// Damage to the last frame never counts as an interrupted write, for any flipped bit: the frame may have been
+    /// acknowledged.
     #[test]
     fn no_flipped_bit_is_an_interrupted_write() {
         let whole = file();
@@ -399,7 +398,7 @@ mod tests {
         }
     }
 
-    /// A crash can cut a frame anywhere: each cut reads as an interrupted write, never as damage.
+    /// A crash can cut a frame anywhere. Each cut reads as an interrupted write, never as damage.
     #[test]
     fn every_cut_is_an_interrupted_write() {
         let whole = file();

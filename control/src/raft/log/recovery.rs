@@ -1,4 +1,4 @@
-//! Reading the log back at start.
+//! The recovery of the log at a start.
 
 use std::fs;
 use std::io;
@@ -10,11 +10,11 @@ use super::record::{self, Record, ScannedFrame};
 use super::segment::{Dir, Segment};
 use super::state::{Checkpoint, Entries, RecordLocation};
 
-/// A segment that is complete.
+/// A complete segment.
 #[derive(Debug)]
 pub(super) struct ClosedSegment {
     pub(super) segment: Segment,
-    /// The last entry in it or before it.
+    /// The last entry in the segment or before it.
     pub(super) last_index: Option<u64>,
 }
 
@@ -23,20 +23,20 @@ pub(super) struct ClosedSegment {
 pub(super) struct RecoveredLog {
     pub(super) entries: Entries,
     pub(super) files: Files,
-    /// Bytes cut off the end.
+    /// Bytes cut off the end of the log.
     pub(super) bytes_cut: u64,
 }
 
-/// The segments that were found.
+/// The recovered segments.
 #[derive(Debug, Default)]
 pub(super) struct Files {
     /// Complete segments, oldest first.
     pub(super) closed: Vec<ClosedSegment>,
-    /// The segment that is written to, and where; `None` in an empty directory.
+    /// The current segment and its write offset; `None` in an empty directory.
     pub(super) current: Option<(Segment, u32)>,
 }
 
-/// Reads everything in `dir`. Changes nothing but a torn end, and that only when all the rest is right.
+/// Reads all segments in `dir`. Changes only a torn end, and only when everything else is valid.
 pub(super) fn recover(dir: &Dir, cache_bytes: usize) -> Result<RecoveredLog, OpenLogError> {
     let mut recovery = Recovery {
         dir,
@@ -60,7 +60,7 @@ pub(super) fn recover(dir: &Dir, cache_bytes: usize) -> Result<RecoveredLog, Ope
 struct Recovery<'a> {
     dir: &'a Dir,
     found: RecoveredLog,
-    /// Positions after the records so far.
+    /// Positions after the records read so far.
     positions: Checkpoint,
     /// The offset at which the torn end of the last segment ends.
     torn: Option<usize>,
@@ -199,7 +199,7 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    /// The first of all stands for files that were removed; each later one must say what was read.
+    /// The first checkpoint stands for removed files. Each later one must equal the positions read so far.
     fn checkpoint(&mut self, segment: &Segment, found: Checkpoint) -> Result<(), OpenLogError> {
         let offset = record::HEAD_BYTES;
         if found.segment != segment.number {
@@ -219,7 +219,7 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    /// No entry between the last purged and the first may be missing.
+    /// Fails if an entry between the last purged and the first one is missing.
     fn check_whole(&self) -> Result<(), OpenLogError> {
         let entries = &self.found.entries;
         let next = entries
@@ -240,7 +240,7 @@ impl Recovery<'_> {
             .map(|(segment, _)| segment));
         let from_the_start = oldest.is_none_or(|segment| segment.number == 1);
         let whole = match entries.first_index() {
-            // A log that was never purged begins where its first entry does.
+            // A log that was never purged begins with its first entry.
             Some(first) => first == next || (from_the_start && entries.positions.purged.is_none()),
             None => entries.positions.last == entries.positions.purged,
         };
@@ -256,7 +256,7 @@ impl Recovery<'_> {
         })
     }
 
-    /// Makes the torn end zeros again.
+    /// Overwrites the torn end with zeros.
     fn cut(&mut self) -> Result<(), OpenLogError> {
         let (Some(torn), Some((segment, end))) = (self.torn, &self.found.files.current) else {
             return Ok(());

@@ -6,8 +6,8 @@
 //! reserve          room that is given up when the disk is full, to write a snapshot into
 //! ```
 //!
-//! Room is taken before it is needed: a write into a segment does not run out of space, and that there is
-//! no room for the next segment is known while there is still room in this one.
+//! Space is allocated before it is needed, so a write into a segment does not run out of space. The lack of space
+//! for the next segment is known while the current one still has some.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -24,7 +24,7 @@ const SUFFIX: &str = "log";
 const SPARE: &str = "spare";
 const RESERVE: &str = "reserve";
 const OWNER_ONLY: u32 = 0o600;
-/// Zeros written at once where a file system cannot take room by itself.
+/// Bytes of zeros written at once on a file system that cannot allocate space by itself.
 const ZEROS: usize = 1 << 16;
 
 /// The directory of the log.
@@ -33,7 +33,7 @@ pub(super) struct Dir {
     path: PathBuf,
 }
 
-/// A segment, open.
+/// An open segment.
 #[derive(Clone, Debug)]
 pub(super) struct Segment {
     pub(super) number: u32,
@@ -42,7 +42,7 @@ pub(super) struct Segment {
     pub(super) bytes: u64,
 }
 
-/// Room for the next segment.
+/// The allocated space for the next segment.
 #[derive(Debug)]
 pub(super) struct SpareSegment {
     file: File,
@@ -50,7 +50,7 @@ pub(super) struct SpareSegment {
 }
 
 impl Dir {
-    /// Opens `path`, making it if it is not there. What an earlier process had prepared is made anew.
+    /// Opens `path` and creates it if it does not exist. Prepares the spare segment of an earlier process anew.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         private::create_dir(path)?;
         remove_if_there(&path.join(SPARE))?;
@@ -94,7 +94,7 @@ impl Dir {
         })
     }
 
-    /// Takes room of `bytes` for the next segment.
+    /// Allocates `bytes` for the next segment.
     pub(super) fn spare(&self, bytes: u64) -> io::Result<SpareSegment> {
         let path = self.path.join(SPARE);
         failpoint::hit("log.spare", &path)?;
@@ -102,7 +102,7 @@ impl Dir {
         Ok(SpareSegment { file, bytes })
     }
 
-    /// Takes room of `bytes` that is given up when the disk is full.
+    /// Allocates the reserve of `bytes`, which is released when the disk is full.
     pub(super) fn take_reserve(&self, bytes: u64) -> io::Result<()> {
         let path = self.path.join(RESERVE);
         if fs::metadata(&path).is_ok_and(|found| found.len() == bytes) {
@@ -112,12 +112,12 @@ impl Dir {
         Self::room(&path, bytes).map(drop)
     }
 
-    /// Gives that room up.
+    /// Releases the reserve.
     pub(super) fn give_up_reserve(&self) -> io::Result<()> {
         remove_if_there(&self.path.join(RESERVE))
     }
 
-    /// A file of `bytes` zeros whose blocks are taken; not there if they cannot be.
+    /// Creates a file of `bytes` zeros with allocated blocks. Removes the file if the allocation fails.
     fn room(path: &Path, bytes: u64) -> io::Result<File> {
         let file = OpenOptions::new()
             .read(true)
@@ -135,7 +135,7 @@ impl Dir {
         }
     }
 
-    /// Makes `spare` segment `number`, beginning with `first`.
+    /// Turns `spare` into segment `number`, which begins with `first`.
     pub(super) fn adopt(
         &self,
         spare: &SpareSegment,
@@ -158,7 +158,7 @@ impl Dir {
         })
     }
 
-    /// Makes names durable.
+    /// Syncs the directory, so that names are durable.
     pub(super) fn sync(&self) -> io::Result<()> {
         File::open(&self.path)?.sync_all()
     }
@@ -170,7 +170,7 @@ impl SpareSegment {
     }
 }
 
-/// Whether `error` says that there is no room.
+/// Whether `error` reports a full disk.
 pub(super) fn is_full(error: &io::Error) -> bool {
     matches!(
         error.kind(),

@@ -15,17 +15,17 @@ use super::limits::{LOG_CACHE_COMMITTED_BYTES, LOG_CACHE_COMMITTED_ENTRIES};
 use super::record::{self, Record};
 use crate::raft::types::{Entry, LogId, Vote};
 
-/// Bytes of an entry in memory besides its command, roughly: it only weighs the cache.
+/// Approximate bytes of an entry in memory besides its command. They only count for the size of the cache.
 const ENTRY_OVERHEAD_BYTES: usize = 96;
-/// Places in a queue that are not given back though nothing is in them.
+/// Unused places in a queue that are kept allocated.
 const SPARE_MIN: usize = 1024;
 
 /// Positions and vote after all records before a point of the log.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Checkpoint {
-    /// The number of the file that begins with it.
+    /// The number of the file that begins with this checkpoint.
     pub(super) segment: u32,
-    /// The offset at which the file before it ends.
+    /// The offset at which the previous file ends.
     pub(super) before: u32,
     pub(super) vote: Option<Vote>,
     pub(super) committed: Option<LogId>,
@@ -35,7 +35,7 @@ pub(super) struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Carries `record` out, an entry's position included.
+    /// Applies `record`, including the position of an entry.
     pub(super) fn take(&mut self, record: &Record) {
         match record {
             Record::Checkpoint(_) => {}
@@ -55,9 +55,9 @@ impl Checkpoint {
 #[derive(Clone, Debug)]
 pub(super) struct RecordLocation {
     pub(super) file: Arc<File>,
-    /// The offset of its body.
+    /// The offset of the entry's body.
     pub(super) offset: u32,
-    /// The length of its body, in bytes.
+    /// The length of the entry's body, in bytes.
     pub(super) length: u32,
 }
 
@@ -83,18 +83,18 @@ impl RecordLocation {
     }
 }
 
-/// One entry that is in memory, or not on disk yet.
+/// One entry that is in memory or not on disk yet.
 #[derive(Debug)]
 struct LogSlot {
     entry: Entry,
-    /// `None` until it is on disk.
+    /// The entry's record; `None` until it is on disk.
     place: Option<RecordLocation>,
     bytes: usize,
-    /// Bytes of all entries ever, up to and with this one.
+    /// Total bytes of all entries ever written, up to and including this one.
     total: u64,
 }
 
-/// An entry to hand out: from memory, or to be read.
+/// A requested entry: from memory, or to be read from disk.
 #[derive(Debug)]
 pub(super) enum StoredEntry {
     Cached(Entry),
@@ -104,11 +104,11 @@ pub(super) enum StoredEntry {
 /// The log's entries and positions.
 #[derive(Debug)]
 pub(super) struct Entries {
-    /// The positions as of the newest call, on disk or on their way there.
+    /// The positions after the newest call, on disk or under way to it.
     pub(super) positions: Checkpoint,
-    /// The oldest, which are only on disk.
+    /// The oldest entries, which are only on disk.
     cold: ColdEntries,
-    /// All others: they follow on those.
+    /// All later entries, up to the newest.
     slots: VecDeque<LogSlot>,
     cached_bytes: usize,
     cached_bytes_max: usize,
@@ -136,12 +136,12 @@ impl Entries {
         self.slots.front().map(|slot| slot.entry.log_id().index)
     }
 
-    /// The index that the next entry must have; `None` if any will do.
+    /// The index that the next entry must have; `None` if any index is valid.
     pub(super) fn next_index(&self) -> Option<u64> {
         self.positions.last.map(|last| last.index + 1)
     }
 
-    /// Adds `entry`, which must follow on the last.
+    /// Appends `entry`, which must follow the last entry.
     pub(super) fn push(&mut self, entry: Entry, place: Option<RecordLocation>) {
         let bytes = weight(&entry);
         self.total += bytes as u64;
@@ -156,7 +156,7 @@ impl Entries {
         self.evict();
     }
 
-    /// Notes that the entry `log_id` is on disk, unless it is gone meanwhile.
+    /// Records the place on disk of the entry `log_id`, unless the entry has been dropped meanwhile.
     pub(super) fn place(&mut self, log_id: LogId, place: RecordLocation) {
         let at = self.position(log_id.index);
         if let Some(slot) = at.and_then(|at| self.slots.get_mut(at))
@@ -166,12 +166,13 @@ impl Entries {
         }
     }
 
-    /// Lets go of the oldest entries that are on disk, until the rest fits.
+    /// Evicts the oldest entries that are on disk from memory, until the rest fits.
     pub(super) fn evict(&mut self) {
         while self.cached_bytes > self.cached_bytes_max && self.evict_one() {}
     }
 
-    /// Also of those that are committed, until they fit. Not at a start, which is about to apply them.
+    /// Evicts the oldest committed entries from memory, until they fit. A start does not call this, because it
+    /// will apply them.
     pub(super) fn evict_committed(&mut self) {
         let Some(committed) = self.positions.committed else {
             return;
@@ -188,7 +189,7 @@ impl Entries {
         shrink(&mut self.slots);
     }
 
-    /// Lets go of the oldest entry in memory. False if it is not on disk, or there is none.
+    /// Evicts the oldest entry from memory. Returns false if it is not on disk, or there is none.
     fn evict_one(&mut self) -> bool {
         let Some(slot) = self.slots.pop_front_if(|slot| slot.place.is_some()) else {
             return false;
@@ -201,7 +202,7 @@ impl Entries {
         true
     }
 
-    /// Bytes of all entries ever, up to `index`; 0 if there is no entry at `index`.
+    /// Total bytes of all entries ever written, up to `index`; 0 if there is no entry at `index`.
     fn total_at(&self, index: u64) -> u64 {
         let slot = self.position(index).and_then(|at| self.slots.get(at));
         slot.map(|slot| slot.total)
@@ -234,13 +235,13 @@ impl Entries {
         self.positions.take(&Record::Purge(upto));
     }
 
-    /// The position of the slot of `index`, or the one it would have.
+    /// The queue position of the slot of `index`, or the position that it would have.
     fn position(&self, index: u64) -> Option<usize> {
         let first = self.first_in_memory()?;
         usize::try_from(index.checked_sub(first)?).ok()
     }
 
-    /// The entries of `[from, to)` that there are.
+    /// The existing entries of `[from, to)`.
     pub(super) fn range(&self, from: u64, to: u64) -> Vec<StoredEntry> {
         let on_disk = self.cold.range(from, to).map(StoredEntry::OnDisk);
         let Some(first) = self.first_in_memory() else {
@@ -252,7 +253,7 @@ impl Entries {
             .collect()
     }
 
-    /// Bytes of the entries after `index`, roughly as in memory.
+    /// Approximate bytes in memory of the entries after `index`.
     pub(super) fn bytes_after(&self, index: u64) -> u64 {
         match self.first_index() {
             None => 0,
@@ -264,7 +265,7 @@ impl Entries {
         }
     }
 
-    /// Bytes of all entries ever before the first.
+    /// Total bytes of all entries ever written before the first one here.
     fn total_before(&self) -> u64 {
         let slot = self.slots.front();
         let slot = slot.map(|slot| slot.total - slot.bytes as u64);
@@ -276,16 +277,16 @@ impl Entries {
 #[derive(Debug, Default)]
 struct ColdEntries {
     rows: VecDeque<ColdRow>,
-    /// The files of the rows, each with the index it begins from; the first begins with the first row.
+    /// The files of the rows, each with the index of its first row. The first file begins with the first row.
     runs: VecDeque<(u64, Arc<File>)>,
-    /// Bytes of all entries ever before the first row.
+    /// Total bytes of all entries ever written before the first row.
     before: u64,
 }
 
 /// The position of an entry's record in its file.
 #[derive(Debug)]
 struct ColdRow {
-    /// Bytes of all entries ever, up to and with this one.
+    /// Total bytes of all entries ever written, up to and including this one.
     total: u64,
     offset: u32,
     length: u32,
@@ -300,8 +301,8 @@ impl ColdEntries {
         self.rows.front().map(|_| self.before)
     }
 
-    /// Adds the entry of `index`, which follows on the last. All entries ever, with it, have `total` bytes, it alone
-    /// `bytes`.
+    /// Appends the entry of `index`, which follows the last one. All entries ever written, with it, have `total`
+    /// bytes. The entry alone has `bytes`.
     fn push(&mut self, index: u64, place: RecordLocation, (total, bytes): (u64, usize)) {
         let RecordLocation {
             file,
@@ -332,14 +333,14 @@ impl ColdEntries {
         Some(row.total)
     }
 
-    /// Drops those from `next` on.
+    /// Drops the entries from `next` on.
     fn truncate(&mut self, next: u64) {
         let left = self.position(next).unwrap_or_default();
         self.rows.truncate(left);
         while self.runs.pop_back_if(|(first, _)| *first >= next).is_some() {}
     }
 
-    /// Drops those up to `upto`.
+    /// Drops the entries up to `upto`.
     fn purge(&mut self, upto: u64) {
         let gone = self.position(upto).map_or(0, |at| at + 1);
         let gone = gone.min(self.rows.len());
@@ -362,7 +363,7 @@ impl ColdEntries {
         shrink(&mut self.rows);
     }
 
-    /// The positions of the entries of `[from, to)` that are there.
+    /// The positions of the existing entries of `[from, to)`.
     fn range(&self, from: u64, to: u64) -> impl Iterator<Item = RecordLocation> + use<'_> {
         let first = self.first_index().unwrap_or_default();
         let rows = self.rows.range(span(first, self.rows.len(), from, to));
@@ -378,7 +379,7 @@ impl ColdEntries {
     }
 }
 
-/// The range of the entries `[from, to)` that are there, in a queue of `len` entries that begins with `first`.
+/// The queue range of the existing entries of `[from, to)`. The queue has `len` entries and begins with `first`.
 fn span(first: u64, len: usize, from: u64, to: u64) -> Range<usize> {
     let within =
         |index: u64| usize::try_from(index.saturating_sub(first)).map_or(len, |at| at.min(len));
@@ -386,14 +387,14 @@ fn span(first: u64, len: usize, from: u64, to: u64) -> Range<usize> {
     start.min(stop)..stop
 }
 
-/// Gives back what a burst left of a queue's memory.
+/// Frees the memory that a burst left allocated in a queue.
 fn shrink<T>(queue: &mut VecDeque<T>) {
     if queue.capacity() > SPARE_MIN && queue.len() < queue.capacity() / 4 {
         queue.shrink_to(queue.capacity() / 2);
     }
 }
 
-/// Bytes that `entry` takes in memory.
+/// Bytes of `entry` in memory.
 fn weight(entry: &Entry) -> usize {
     let body = match &entry.payload {
         EntryPayload::Normal(command) => command.body.len(),
@@ -434,7 +435,7 @@ mod tests {
         cached.count()
     }
 
-    /// A mebibyte each: four of those that are committed stay, less what they weigh besides, and all others.
+    /// Each entry has a mebibyte. Four committed entries stay, less their overhead, and all uncommitted ones.
     #[test]
     fn committed_entries_are_evicted_first() {
         let temp = tempfile::tempdir().unwrap();
@@ -454,7 +455,8 @@ mod tests {
         assert!(matches!(entries.range(7, 8)[..], [StoredEntry::OnDisk(_)]));
     }
 
-    /// The positions that `entries` gives: the file's number in `files`, and the offset, which is the index.
+    /// Returns the positions that `entries` gives: the file's number in `files`, and the offset, which is the
+    /// index.
     fn places(entries: &Entries, files: &[Arc<File>], from: u64, to: u64) -> Vec<(usize, u32)> {
         let found = entries.range(from, to).into_iter();
         let places = found.filter_map(|one| match one {
@@ -468,7 +470,7 @@ mod tests {
             .collect()
     }
 
-    /// Ten entries in each of two files, all but the last two only on disk.
+    /// Creates ten entries in each of two files; all but the last two are only on disk.
     fn on_disk(dir: &Path) -> (Entries, Vec<Arc<File>>) {
         let file = |name| Arc::new(File::create(dir.join(name)).unwrap());
         let files = vec![file("first"), file("second")];
@@ -517,7 +519,7 @@ mod tests {
         entries.purge(at(10));
 
         assert_eq!(left, [(0, 9), (0, 10), (1, 11), (1, 12), (1, 13)]);
-        // What was truncated is counted until it is purged.
+        // Truncated bytes are counted until they are purged.
         assert_eq!(bytes, 12 * 196);
         assert_eq!(entries.first_index(), Some(11));
         assert_eq!(places(&entries, &files, 0, 99), left[2..]);
@@ -526,7 +528,7 @@ mod tests {
         assert_eq!((entries.first_index(), entries.cold.runs.len()), (None, 0));
     }
 
-    /// Small ones weigh little: their number is what bounds them.
+    /// Small entries weigh little, so their number is the effective bound.
     #[test]
     fn small_entries_leave_memory_by_count() {
         let temp = tempfile::tempdir().unwrap();
@@ -546,7 +548,7 @@ mod tests {
         entries.positions.take(&Record::Committed(at(all - 1)));
         entries.evict_committed();
 
-        // And the one that is not committed.
+        // The uncommitted entry stays as well.
         assert_eq!(entries.slots.len() as u64, LOG_CACHE_COMMITTED_ENTRIES + 1);
         assert_eq!(entries.first_index(), Some(1));
     }

@@ -1,4 +1,4 @@
-//! openraft's own suite on our store, and what it does not test: crashes, damage, and disks that fail.
+//! openraft's own suite on this log, and further tests of crashes, damage and failing disks.
 
 use std::fs;
 use std::process::Command as Process;
@@ -17,7 +17,7 @@ use crate::raft::snapshot::SnapshotStore;
 use crate::raft::types::EncodedCommand;
 
 const SEGMENT_BYTES: usize = 16 << 10;
-/// Small enough to fill, large enough for some dozen entries.
+/// Files small enough to fill, but large enough for some dozen entries.
 const SMALL: LogSizes = LogSizes {
     segment_bytes: SEGMENT_BYTES as u64,
     reserve_bytes: 4 << 10,
@@ -25,9 +25,9 @@ const SMALL: LogSizes = LogSizes {
 };
 const ENOSPC: i32 = 28;
 const EIO: i32 = 5;
-/// How long something that must happen may take.
+/// The time limit for an event that must happen.
 const SOON: Duration = Duration::from_secs(20);
-/// How long something that must not happen is waited for.
+/// How long a test waits for an event that must not happen.
 const A_MOMENT: Duration = Duration::from_millis(100);
 
 fn open(dir: &Path) -> Result<LogStore, OpenLogError> {
@@ -71,7 +71,7 @@ fn entry(index: u64) -> Entry {
     entry_of(index, 64)
 }
 
-/// A log of `count` entries, each on disk before the next was asked for; closed.
+/// Writes a log of `count` entries, each on disk before the next is requested, and closes it.
 async fn entries_one_by_one(dir: &Path, count: u64) {
     let mut log = open(dir).unwrap();
     for index in 0..count {
@@ -104,7 +104,7 @@ fn frame_ends(bytes: &[u8]) -> Vec<usize> {
     ends
 }
 
-/// A log of one file with `name` and `bytes`, opened.
+/// Creates a log of one file with `name` and `bytes`, and opens it.
 fn open_bytes(name: &std::ffi::OsStr, bytes: &[u8]) -> (TempDir, Result<LogStore, OpenLogError>) {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join(name), bytes).unwrap();
@@ -112,7 +112,7 @@ fn open_bytes(name: &std::ffi::OsStr, bytes: &[u8]) -> (TempDir, Result<LogStore
     (dir, log)
 }
 
-/// The format is in the head with its complement, so that a flipped bit is no other format.
+/// The head has the format and its complement, so that a flipped bit never makes another format.
 #[tokio::test]
 async fn newer_format_is_refused_with_the_way_out() {
     let whole = tempfile::tempdir().unwrap();
@@ -133,8 +133,8 @@ async fn newer_format_is_refused_with_the_way_out() {
     assert_eq!(fs::read(dir.path().join(name)).unwrap(), bytes, "unchanged");
 }
 
-/// A crash may cut the last write anywhere, with the file short or with zeros where nothing arrived. The rest
-/// opens with every whole write, at every byte of a recorded log. Bytes that are cut off are counted.
+/// A crash may cut the last write anywhere, with a short file or with zeros in place of the missing bytes. At
+/// every cut of a recorded log, the log opens with every whole write. Bytes that are cut off are counted.
 #[tokio::test]
 async fn torn_tail_is_truncated_at_every_byte() {
     let whole = tempfile::tempdir().unwrap();
@@ -174,7 +174,7 @@ async fn torn_tail_is_truncated_at_every_byte() {
     }
 }
 
-/// Bytes that were cut off never come back, and the log goes on in their place.
+/// Bytes that were cut off never come back, and the log continues in their place.
 #[tokio::test]
 async fn a_log_goes_on_after_its_torn_tail() {
     let dir = tempfile::tempdir().unwrap();
@@ -196,8 +196,8 @@ async fn a_log_goes_on_after_its_torn_tail() {
     assert_eq!(log.bytes_cut(), 0);
 }
 
-/// A flipped bit anywhere in what was written stops the server, with the file, the place and the way back,
-/// and nothing is changed. Where nothing was written it costs nothing.
+/// A flipped bit anywhere in written bytes stops the server. The error has the file, the offset and the remedy,
+/// and nothing is changed. A flipped bit in unwritten bytes has no effect.
 #[tokio::test]
 async fn damage_at_every_byte_names_file_and_offset() {
     let whole = tempfile::tempdir().unwrap();
@@ -256,7 +256,7 @@ async fn a_newer_format_is_refused_with_its_number() {
     assert!(error.to_string().contains("format 9"), "{error}");
 }
 
-/// Every file but the newest must be there, and whole.
+/// Every file except the newest must exist and be whole.
 #[tokio::test]
 async fn a_missing_or_shorter_file_is_damage() {
     for harm in ["first gone", "middle gone", "middle cut"] {
@@ -319,7 +319,7 @@ async fn votes_and_entries_survive_a_restart() {
     assert_eq!(log.bytes_cut(), 0);
 }
 
-/// Entries that are only on disk read as they were written, and purging removes the files it can.
+/// Entries that are only on disk read as they were written, and purging removes all possible files.
 #[tokio::test]
 async fn a_log_of_many_files_reads_back() {
     let dir = tempfile::tempdir().unwrap();
@@ -358,7 +358,7 @@ async fn an_entry_larger_than_a_file_fits() {
     assert_eq!(entries, [entry(0), entry_of(1, large), entry(2)]);
 }
 
-/// After a failed write or sync nothing is acknowledged any more, and what was before is kept.
+/// After a failed write or sync nothing is acknowledged any more, and earlier entries are kept.
 #[tokio::test]
 async fn a_failing_disk_ends_the_log() {
     for point in ["log.write", "log.sync"] {
@@ -394,14 +394,14 @@ async fn health(log: &LogStore, full: bool) {
     tokio::time::timeout(SOON, reached).await.unwrap().unwrap();
 }
 
-/// A full disk is told while there is still room for what is in flight; then writes wait, in order, and go on
-/// by themselves.
+/// A full disk is reported while there is still space for requests under way. After that, writes wait in order and
+/// continue by themselves.
 #[tokio::test]
 async fn full_disk_blocks_writes_until_space_frees() {
     let dir = tempfile::tempdir().unwrap();
     let mut log = open(dir.path()).unwrap();
     let armed = Armed::new("log.spare", dir.path(), ENOSPC);
-    // The second file was there already; from here on a third cannot be made.
+    // The second file exists already; a third one cannot be created.
     let mut index = 0;
     while *log.disk().borrow() == DiskHealth::Room {
         log.blocking_append([entry(index)]).await.unwrap();
@@ -441,7 +441,7 @@ async fn full_disk_blocks_writes_until_space_frees() {
     assert_eq!(log.read_vote().await.unwrap(), Some(vote));
 }
 
-/// A file system that breaks its word about room: the write waits where it was, and is whole afterwards.
+/// A file system does not keep its allocated space: the write waits in its place, and is whole afterwards.
 #[tokio::test]
 async fn a_write_without_room_is_tried_again() {
     let dir = tempfile::tempdir().unwrap();
@@ -464,7 +464,7 @@ async fn a_write_without_room_is_tried_again() {
     assert_eq!(indexes(&mut open(dir.path()).unwrap()).await, [0, 1]);
 }
 
-/// While the reserve is lent the log takes no room; then it takes the reserve first.
+/// While the reserve is released, the log allocates no space. After that it allocates the reserve first.
 #[tokio::test]
 async fn the_reserve_is_given_up_and_taken_back() {
     let dir = tempfile::tempdir().unwrap();
@@ -492,7 +492,7 @@ async fn the_reserve_is_given_up_and_taken_back() {
 
 const CHILD_DIR: &str = "MUSTER_TEST_LOG_DIR";
 
-/// Not a test: the process that [`death_between_two_files_loses_nothing`] lets die.
+/// This is not a test: it is the process that [`death_between_two_files_loses_nothing`] lets die.
 #[tokio::test]
 #[ignore = "started by death_between_two_files_loses_nothing"]
 async fn process_that_fills_files() {
@@ -506,12 +506,12 @@ async fn process_that_fills_files() {
     }
 }
 
-/// Killed at each step from one file to the next, the log opens with all that was acknowledged.
+/// After a kill at any step between two files, the log opens with all acknowledged entries.
 #[tokio::test]
 async fn death_between_two_files_loses_nothing() {
     for point in ["log.roll.written", "log.roll.synced", "log.roll.renamed"] {
         let dir = tempfile::tempdir().unwrap();
-        // The first file of all is made by the same steps: it is there before the child dies in them.
+        // The first file is created by the same steps, so it must exist before the child dies in them.
         drop(open(dir.path()).unwrap());
 
         let output = Process::new(std::env::current_exe().unwrap())
@@ -543,7 +543,7 @@ async fn death_between_two_files_loses_nothing() {
     }
 }
 
-/// Makes the last `count` bytes of the newest segment as if they had never been written.
+/// Overwrites the last `count` bytes of the newest segment as if they had never been written.
 fn forget_bytes(dir: &Path, count: usize) {
     let path = segments(dir).pop().unwrap();
     let mut bytes = fs::read(&path).unwrap();
@@ -552,7 +552,7 @@ fn forget_bytes(dir: &Path, count: usize) {
     fs::write(&path, bytes).unwrap();
 }
 
-/// Seven bytes less, and the entry at the end is gone: it was acknowledged, so that is told.
+/// Without the last seven bytes, the last entry is lost. It was acknowledged, so the log reports it.
 #[tokio::test]
 async fn lost_acknowledged_end_is_reported() {
     let dir = tempfile::tempdir().unwrap();
@@ -563,7 +563,7 @@ async fn lost_acknowledged_end_is_reported() {
     forget_bytes(dir.path(), 7);
     let mut log = open(dir.path()).unwrap();
     assert_eq!(log.lost(), Some(end));
-    // Told again until the log reaches it.
+    // The log reports it again until it reaches that entry.
     drop(log);
     log = open(dir.path()).unwrap();
     assert_eq!(log.lost(), Some(end));
@@ -573,7 +573,7 @@ async fn lost_acknowledged_end_is_reported() {
     assert_eq!(open(dir.path()).unwrap().lost(), None);
 }
 
-/// A vote that is gone is known still: another one in its term would be a second.
+/// A lost vote is still known from the mark: another vote in its term would be a second one.
 #[tokio::test]
 async fn a_vote_that_is_gone_is_written_again() {
     let dir = tempfile::tempdir().unwrap();
@@ -587,13 +587,13 @@ async fn a_vote_that_is_gone_is_written_again() {
     let mut log = open(dir.path()).unwrap();
     assert_eq!(log.read_vote().await.unwrap(), Some(vote));
     drop(log);
-    // In the log itself.
+    // The vote is now in the log itself.
     fs::remove_file(dir.path().join("mark")).unwrap();
     let mut log = open(dir.path()).unwrap();
     assert_eq!(log.read_vote().await.unwrap(), Some(vote));
 }
 
-/// Entries that a leader has taken back are not missing.
+/// Entries that a leader has truncated are not missing.
 #[tokio::test]
 async fn a_truncated_end_is_not_missing() {
     let dir = tempfile::tempdir().unwrap();

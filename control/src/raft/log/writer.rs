@@ -1,9 +1,9 @@
-//! The one thread that writes to the log.
+//! The only thread that writes to the log.
 //!
-//! It takes all requests that wait, writes them as one frame, calls `fdatasync` once, and answers them in
-//! order. What cannot be written because the disk is full stays where it is, and all that came after it:
-//! nothing is refused and nothing overtakes. Any other failure of a write or a sync is the last thing this
-//! thread does, for what the page cache holds is unknown then.
+//! The writer takes all waiting requests, writes them as one frame, calls `fdatasync` once and answers them in
+//! order. On a full disk a request stays in the queue with all later ones: none is refused, and none overtakes
+//! another. The writer ends after any other failure of a write or a sync, because the content of the page cache is
+//! then unknown.
 
 use std::collections::VecDeque;
 use std::fmt::Debug;
@@ -23,10 +23,10 @@ use super::state::{Checkpoint, Entries, RecordLocation};
 use super::{DiskHealth, LogSizes, failpoint, limits};
 use crate::raft::types::{LogId, TypeConfig};
 
-/// The party that waits for a request.
+/// The receiver of a request's result.
 pub(super) enum Completion {
     Entries(IOFlushed<TypeConfig>),
-    /// One of our functions.
+    /// A function of this crate.
     Other(oneshot::Sender<io::Result<()>>),
 }
 
@@ -34,19 +34,19 @@ impl Completion {
     fn send(self, result: io::Result<()>) {
         match self {
             Self::Entries(callback) => callback.io_completed(result),
-            // A receiver that is gone was cancelled and does not want to know.
+            // The receiver was cancelled if it is gone, and needs no result.
             Self::Other(sender) => drop(sender.send(result)),
         }
     }
 }
 
-/// Records that go to disk together.
+/// Records that are written to disk together.
 pub(super) struct Request {
-    /// Their encodings, one after the other.
+    /// The encoded records, one after the other.
     pub(super) bytes: Vec<u8>,
-    /// The record besides entries, if any.
+    /// The record that is not an entry, if any.
     pub(super) change: Option<Record>,
-    /// The entries among them: position, and the place of the body in `bytes`.
+    /// The entries: position, and offset and length of the body in `bytes`.
     pub(super) entries: Vec<(LogId, usize, u32)>,
     pub(super) done: Completion,
 }
@@ -55,7 +55,7 @@ pub(super) struct Request {
 pub(super) struct WriterState {
     inner: Mutex<WriterQueue>,
     wake: Condvar,
-    /// The queue has become shorter.
+    /// Signals that the queue has become shorter.
     pub(super) shorter: Notify,
     pub(super) health: watch::Sender<DiskHealth>,
 }
@@ -64,11 +64,11 @@ pub(super) struct WriterQueue {
     pub(super) entries: Entries,
     queue: VecDeque<Request>,
     pub(super) queued_bytes: usize,
-    /// A committed position to write down with the next frame.
+    /// A committed position to write with the next frame.
     pub(super) hint: Option<LogId>,
     closing: bool,
     failed: Option<(io::ErrorKind, String)>,
-    /// The reserve is given up: no other room is to be taken meanwhile.
+    /// Whether the reserve has been released. Meanwhile the writer must take no other space.
     pub(super) reserve_lent: bool,
 }
 
@@ -91,7 +91,7 @@ impl WriterState {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, WriterQueue> {
-        // Requests are checked before anything is changed, so a panic leaves it consistent.
+        // Requests are checked before any change, so a panic leaves the queue consistent.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -100,7 +100,7 @@ impl WriterState {
         self.wake.notify_one();
     }
 
-    /// Lets the writer end once it has written what waits.
+    /// Ends the writer once it has written all waiting requests.
     pub(super) fn close(&self) {
         self.lock().closing = true;
         self.wake.notify_one();
@@ -136,12 +136,12 @@ pub(super) struct Writer {
     /// The positions on disk.
     durable: Checkpoint,
     mark: MarkFile,
-    /// A value that must be held as long as the log can be written to.
+    /// A guard that must be held as long as the log can be written to.
     _guard: Arc<dyn Debug + Send + Sync>,
 }
 
 impl Writer {
-    /// Goes on from what was recovered; in an empty directory, makes the first segment.
+    /// Continues from the recovered files. In an empty directory, creates the first segment.
     pub(super) fn new(
         dir: Dir,
         sizes: LogSizes,
@@ -177,7 +177,7 @@ impl Writer {
         Ok(writer)
     }
 
-    /// Writes until it is told to end or cannot.
+    /// Writes until the log is closed or a write fails.
     pub(super) fn run(mut self) {
         let error = loop {
             let batch = match self.next_batch() {
@@ -209,7 +209,7 @@ impl Writer {
         self.end(error);
     }
 
-    /// Everything that waits, up to a bound.
+    /// Takes the waiting requests, up to a bound.
     fn next_batch(&mut self) -> WriterWake {
         let shared = Arc::clone(&self.shared);
         let mut inner = shared.lock();
@@ -244,14 +244,14 @@ impl Writer {
         WriterWake::Batch(batch)
     }
 
-    /// Writes `batch` as one frame; returns where its first record lies.
+    /// Writes `batch` as one frame. Returns the offset of its first record.
     fn write(&mut self, batch: &[Request]) -> io::Result<u32> {
         let mut frame = record::unsealed();
         let head = frame.len();
         for request in batch {
             frame.extend_from_slice(&request.bytes);
         }
-        // Only what is on disk with this frame: at the next start the log must reach it.
+        // A hint may only name entries that are on disk with this frame: at the next start the log must reach it.
         let last = (batch.iter().rev())
             .find_map(|request| request.entries.last().map(|(log_id, ..)| *log_id))
             .max(self.durable.last);
@@ -273,8 +273,8 @@ impl Writer {
         Ok(start)
     }
 
-    /// Puts `frame` on disk at the end. Waits while there is no room, which only happens where a file system
-    /// does not keep the room it gave.
+    /// Writes `frame` to disk at the end. Waits while there is no space. That only happens on a file system that
+    /// does not keep its allocated space.
     fn put(&mut self, frame: &[u8]) -> io::Result<()> {
         loop {
             let put = failpoint::hit("log.write", &self.current.path)
@@ -290,7 +290,8 @@ impl Writer {
             .map_err(|error| named(&self.current, "synced", &error))
     }
 
-    /// Goes on in the spare segment, which will take at least `needed` bytes. Waits until there is one.
+    /// Continues in the spare segment, which will hold at least `needed` bytes. Waits until there is a spare
+    /// segment.
     fn roll(&mut self, needed: u64) -> io::Result<()> {
         let mut next = self.durable.clone();
         next.segment = self.current.number + 1;
@@ -319,7 +320,7 @@ impl Writer {
         }
     }
 
-    /// Waits before another attempt to get room. Fails if the log is to be closed.
+    /// Waits before another attempt to get space. Fails if the log is being closed.
     fn wait_for_room(&mut self, error: &io::Error) -> io::Result<()> {
         self.report_disk_full(error);
         let inner = self.shared.lock();
@@ -332,7 +333,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Sees to it that there is a spare segment, of at least `needed` bytes for a frame, and a reserve.
+    /// Ensures a spare segment of at least `needed` bytes for a frame, and a reserve.
     fn make_room(&mut self, needed: u64) {
         let first =
             (record::HEAD_BYTES + record::FRAME_BYTES) as u64 + limits::LOG_CHECKPOINT_BYTES;
@@ -348,7 +349,7 @@ impl Writer {
             return;
         }
         self.spare = None;
-        // The reserve comes first: without it a full disk could not be made smaller by a snapshot.
+        // The reserve comes first: on a full disk, a snapshot needs it to shrink the log.
         let taken =
             (self.dir.take_reserve(self.sizes.reserve_bytes)).and_then(|()| self.dir.spare(bytes));
         match taken {
@@ -357,7 +358,7 @@ impl Writer {
         }
     }
 
-    /// Prepares for the next batch, and says that there is room if there is.
+    /// Prepares for the next batch, and reports free space if there is any.
     fn prepare(&mut self) {
         self.make_room(0);
         if self.spare.is_none() {
@@ -370,7 +371,7 @@ impl Writer {
         }
     }
 
-    /// Shows that the disk is full, and logs it the first time.
+    /// Reports that the disk is full, and logs the first such report.
     fn report_disk_full(&self, error: &io::Error) {
         let dir = self.dir.path();
         let full = DiskHealth::Full {
@@ -391,7 +392,7 @@ impl Writer {
         }
     }
 
-    /// Notes where the entries of `batch` lie, the first record at `start`.
+    /// Records the places of the entries of `batch`. Its first record is at `start`.
     fn settle(&mut self, batch: &[Request], start: u32) {
         let mut inner = self.shared.lock();
         let mut at = start;
@@ -412,7 +413,7 @@ impl Writer {
             at += u32::try_from(request.bytes.len()).expect("a frame is below 4 GiB");
             inner.queued_bytes -= request.bytes.len();
         }
-        // Before anything of it is acknowledged.
+        // The mark must be written before any request is acknowledged.
         self.mark.note(self.durable.vote, self.durable.last);
         inner.entries.evict();
         inner.entries.evict_committed();
@@ -420,7 +421,7 @@ impl Writer {
         self.shared.shorter.notify_waiters();
     }
 
-    /// Removes complete segments of which every entry is purged. The purge is on disk.
+    /// Removes complete segments with only purged entries. The purge is already on disk.
     fn remove_purged(&mut self) {
         let Some(purged) = self.durable.purged else {
             return;
@@ -439,13 +440,13 @@ impl Writer {
             removed = true;
             self.closed.pop_front();
         }
-        // A name that comes back after a power failure is only removed again.
+        // A file name that comes back after a power failure is removed again later.
         if removed && let Err(error) = self.dir.sync() {
             tracing::warn!(dir = %self.dir.path().display(), %error, "removals are not on disk yet");
         }
     }
 
-    /// Writes what is only a hint, or tells everybody why nothing is written any more.
+    /// Writes a remaining hint, or fails all waiting requests with the log's error.
     fn end(mut self, error: Option<io::Error>) {
         let shared = Arc::clone(&self.shared);
         let Some(error) = error else {
@@ -471,12 +472,12 @@ impl Writer {
 
 enum WriterWake {
     Batch(Vec<Request>),
-    /// Time to look for room again.
+    /// It is time to check for free space again.
     Look,
     Close,
 }
 
-/// Makes `spare` the segment that begins with `checkpoint`; returns where its next frame goes.
+/// Turns `spare` into the segment that begins with `checkpoint`. Returns the offset of its next frame.
 fn begin(dir: &Dir, spare: &SpareSegment, checkpoint: &Checkpoint) -> io::Result<(Segment, u32)> {
     let mut frame = record::unsealed();
     record::push(&mut frame, &Record::Checkpoint(checkpoint.clone()))?;

@@ -1,7 +1,7 @@
-//! How fast streams of entries to one follower follow each other.
+//! The pauses between streams of entries to one follower.
 //!
-//! openraft begins the next stream at once when one breaks off. It waits only before a message, so a stream that breaks
-//! off before its first message, or whose follower refuses the same position again and again, would be a busy loop.
+//! openraft begins the next stream at once when one breaks off. It waits only before a message. So a stream that
+//! breaks off before its first message would be a busy loop, and so would a repeatedly refused position.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -12,16 +12,16 @@ use crate::backoff::Backoff;
 use crate::limits;
 use crate::raft::types::{LogId, TypeConfig};
 
-/// Counts streams to a follower that came to nothing. Clones share everything.
+/// The count of streams to a follower without progress. Clones share everything.
 #[derive(Clone, Debug)]
 pub(super) struct StreamBackoff(Arc<Mutex<State>>);
 
 #[derive(Debug)]
 struct State {
-    /// Streams in a row without progress.
+    /// Consecutive streams without progress.
     fruitless: u32,
     backoff: Backoff,
-    /// When the next stream may begin, if it must wait.
+    /// Time at which the next stream may begin, if it must wait.
     next_at: Option<Instant>,
     /// The position that the follower last refused.
     refused: Option<LogId>,
@@ -37,14 +37,15 @@ impl StreamBackoff {
         })))
     }
 
-    /// Waits until a stream may begin. Whoever gives up waiting, as a heartbeat does, has not begun one.
+    /// Waits until a stream may begin. A caller that gives up waiting, such as a heartbeat, has not begun a
+    /// stream.
     pub(super) async fn turn(&self) {
         while let Err(wait) = self.begin(Instant::now()) {
             tokio::time::sleep(wait).await;
         }
     }
 
-    /// Begins a stream, or tells how long to wait before. It counts as fruitless until the follower answers.
+    /// Begins a stream, or returns the wait before it. The stream counts as fruitless until the follower answers.
     fn begin(&self, now: Instant) -> Result<(), Duration> {
         let mut state = self.state();
         if let Some(next_at) = state.next_at
@@ -61,7 +62,7 @@ impl StreamBackoff {
         Ok(())
     }
 
-    /// Notes an answer. A position that is refused again is no progress.
+    /// Records an answer. A position that is refused again is no progress.
     pub(super) fn answered(&self, answer: &StreamAppendResult<TypeConfig>) {
         let mut state = self.state();
         match answer {
@@ -75,7 +76,7 @@ impl StreamBackoff {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Counters only: a panic elsewhere leaves them usable.
+        // The value has only counters, so a panic elsewhere leaves them usable.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -86,7 +87,7 @@ mod tests {
 
     use super::*;
 
-    /// How long twenty streams take, each of which is followed by `answer`.
+    /// The time for twenty streams, each with `answer` after it.
     fn twenty(pace: &StreamBackoff, answer: Option<&StreamAppendResult<TypeConfig>>) -> Duration {
         let begin = Instant::now();
         let mut now = begin;
@@ -106,7 +107,7 @@ mod tests {
         Err(StreamAppendError::Conflict(LogId::new(leader_id, index)))
     }
 
-    /// Twenty thousand attempts a second were made.
+    /// Without pauses there were twenty thousand attempts a second.
     #[test]
     fn streams_without_answers_are_some_a_second() {
         let took = twenty(&StreamBackoff::new(), None);
@@ -127,7 +128,7 @@ mod tests {
         let pace = StreamBackoff::new();
         let took = twenty(&pace, Some(&refused(7)));
         assert!(took > Duration::from_secs(4), "{took:?}");
-        // The search for the last entry in common is progress.
+        // The search for the last common entry is progress.
         pace.answered(&refused(6));
         assert_eq!(pace.begin(Instant::now()), Ok(()));
     }

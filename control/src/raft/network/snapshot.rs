@@ -1,4 +1,4 @@
-//! A snapshot on its way to a follower.
+//! The transfer of a snapshot to a follower.
 //!
 //! ```text
 //! leader                                 follower
@@ -8,9 +8,9 @@
 //!                                        ◄──  Raft's answer, once it is installed
 //! ```
 //!
-//! The file goes as it is on disk, in chunks; neither end holds more than one of them. What arrived of it
-//! stays in a file when the stream breaks off, and the next attempt goes on behind it if the leader offers
-//! the same file; else it begins again.
+//! The file is sent as it is on disk, in chunks; neither end holds more than one chunk. The received part stays in
+//! a file when the stream breaks off. If the leader offers the same file again, the next attempt continues after
+//! that part. Otherwise it begins again.
 
 use std::fmt::Write as _;
 use std::io::{self, SeekFrom};
@@ -31,7 +31,7 @@ use crate::peers::message::PeerRequest;
 use crate::peers::{PeerChannel, PeerError, Peers};
 use crate::raft::types::{SnapshotMeta, Vote};
 
-/// Bytes of a file's end that tell it from another of the same length: its checksum is among them.
+/// Bytes of a file's end that distinguish it from another file of the same length. The checksum is among them.
 const TAIL_BYTES: usize = 32;
 
 /// The first frame of a snapshot.
@@ -42,19 +42,19 @@ pub(super) struct SnapshotHeader {
     identity: Identity,
 }
 
-/// The marks that tell one snapshot file from another.
+/// The properties that distinguish one snapshot file from another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Identity {
     /// Bytes of the file.
     bytes: u64,
-    /// Its last bytes.
+    /// The file's last bytes.
     tail: Vec<u8>,
 }
 
-/// The answer to it.
+/// The follower's answer to the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct SnapshotStart {
-    /// Bytes that are there already.
+    /// Bytes that the follower already has.
     offset: u64,
 }
 
@@ -112,7 +112,7 @@ pub(crate) enum ReceiveSnapshotError {
     /// An answer was not sent.
     #[error("an answer to the leader was not sent")]
     Send(#[from] SendFrameError),
-    /// Raft does not take it.
+    /// Raft refused the snapshot.
     #[error("the snapshot was not installed: {reason}")]
     Install { reason: String },
 }
@@ -129,7 +129,7 @@ pub(super) async fn send(
         path: path.clone(),
         source,
     };
-    // Held open: a newer snapshot may take its place in the directory meanwhile.
+    // The file is held open: a newer snapshot may replace it in the directory meanwhile.
     let mut file = File::open(&path).await.map_err(file_error)?;
     let identity = Identity::of(&mut file).await.map_err(file_error)?;
     let bytes = identity.bytes;
@@ -158,7 +158,7 @@ pub(super) async fn send(
         }
         stream.write_all(&chunk[..count]).await?;
     }
-    // An error means that the stream is closed, which the answer tells.
+    // An error means that the stream is closed; the answer reports that.
     drop(stream.finish());
     receiver.recv().await?.ok_or(SendSnapshotError::Ended)
 }
@@ -173,7 +173,7 @@ impl Identity {
         Ok(Self { bytes, tail })
     }
 
-    /// The name of the file that holds what has arrived.
+    /// The name of the file for the received part.
     fn file_name(&self, meta: &SnapshotMeta) -> String {
         let index = meta.last_log_id.map_or(0, |log_id| log_id.index);
         let mut name = format!("{index:020}-{}-", self.bytes);
@@ -197,7 +197,7 @@ impl Raft {
         let Some(header) = receiver.recv::<SnapshotHeader>().await? else {
             return Ok(());
         };
-        // Two attempts at a time would write the same file.
+        // Two simultaneous attempts would write the same file.
         let _turn = self.receiving.lock().await;
         let dir = self.incoming.clone();
         let path = dir.join(header.identity.file_name(&header.meta));
@@ -230,7 +230,7 @@ impl Raft {
             Ok(())
         };
         let copied = copied.await;
-        // What has arrived is kept either way.
+        // The received part is kept in either case.
         file.flush()
             .await
             .map_err(|source| file_error(&path, source))?;
@@ -244,7 +244,7 @@ impl Raft {
         let received = match received {
             Ok(Ok(received)) => received,
             Ok(Err(error)) => {
-                // The next attempt begins from nothing.
+                // The next attempt begins with an empty file.
                 drop(tokio::fs::remove_file(&path).await);
                 return Err(ReceiveSnapshotError::Install {
                     reason: crate::chain(&error),
@@ -261,7 +261,7 @@ impl Raft {
             snapshot: received,
         };
         let installed = self.raft.install_full_snapshot(header.vote, snapshot).await;
-        // Installed, it has another name; refused, it is of no use.
+        // An installed snapshot has another name, and a refused one is useless.
         drop(tokio::fs::remove_file(&path).await);
         match installed {
             Ok(answer) => {
@@ -284,7 +284,7 @@ fn file_error(path: &Path, source: io::Error) -> ReceiveSnapshotError {
     }
 }
 
-/// Opens the file for what arrives, and removes those of other snapshots.
+/// Opens the file for the received part, and removes the files of other snapshots.
 async fn open_part(dir: &Path, path: &Path) -> io::Result<File> {
     private::create_dir(dir)?;
     let mut entries = tokio::fs::read_dir(dir).await?;

@@ -1,8 +1,8 @@
-//! A server of version 1 beside servers of this version: bytes that it sent, over a real link.
+//! A server of version 1 together with servers of this version: its recorded bytes, over a real link.
 //!
-//! `testdata/old-server.v1.txt` stands for the old server and is never written again. Its frames were recorded: a server
-//! founded a cluster, took in server 2 and sent it the log, and sent server 3 a snapshot. The commands and the rows
-//! in them are those of `testdata/upgrade.v1.txt`.
+//! `testdata/old-server.v1.txt` replaces the old server and is never written again. Its frames were recorded: a
+//! server founded a cluster, added server 2 and sent it the log, and sent server 3 a snapshot. The commands and
+//! the rows in them are those of `testdata/upgrade.v1.txt`.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -30,7 +30,7 @@ use crate::server::{Server, ServerConfig};
 const RECORDED: &str = include_str!("../../../testdata/old-server.v1.txt");
 /// The last entry of the recorded log.
 const LAST: LogIndex = LogIndex(7);
-/// How long anything may take on a busy machine.
+/// The time limit for each step on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The protocol of a later version.
 const LATER: Protocol = Protocol {
@@ -50,12 +50,12 @@ fn frames(name: &str) -> Vec<Vec<u8>> {
     all.map(|(_, bytes)| bytes).collect()
 }
 
-/// Server 1: answers as it was recorded.
+/// Server 1, which sends its recorded answers.
 struct OldServer {
     dir: TempDir,
     authority: Authority,
     endpoint: Endpoint,
-    /// A server has asked to be taken in.
+    /// Signals that a server has asked to join.
     joining: Arc<Notify>,
     _answering: AbortOnDropHandle<()>,
 }
@@ -79,7 +79,7 @@ impl OldServer {
         }
     }
 
-    /// Starts a server of this version that asks the old one to be taken in.
+    /// Starts a server of this version that asks the old server to join.
     async fn joined_by(&self, name: &str, server_id: u64) -> Server {
         identity(self.dir.path(), &self.authority, name);
         let data_dir = self.dir.path().join(name);
@@ -106,7 +106,7 @@ impl OldServer {
         soon("a connection", connecting.unwrap()).await.unwrap()
     }
 
-    /// Sends the recorded log. Returns the stream when the server has taken all of it.
+    /// Sends the recorded log. Returns the stream when the server has received all of it.
     async fn send_log(&self, server: &Server) -> (FrameSender, FrameReceiver) {
         let (mut send, receive) = self.connect(server).await.open_bi().await.unwrap();
         let frames = frames("entries");
@@ -124,7 +124,7 @@ impl OldServer {
         (FrameSender::speaking(frame::SERVER, send), receiver)
     }
 
-    /// Sends a snapshot of which the file is `file`. Returns the server's answer.
+    /// Sends a snapshot with the file `file`. Returns the server's answer.
     async fn send_snapshot(
         &self,
         server: &Server,
@@ -149,7 +149,7 @@ fn identity(dir: &Path, authority: &Authority, name: &str) -> Identity {
     Identity::load(&tls, Role::Server).unwrap()
 }
 
-/// Answers all that connect.
+/// Answers all servers that connect.
 async fn answer_all(endpoint: Endpoint, joining: Arc<Notify>) {
     let mut tasks = tokio::task::JoinSet::new();
     while let Some(incoming) = endpoint.accept().await {
@@ -178,7 +178,7 @@ async fn answer_all(endpoint: Endpoint, joining: Arc<Notify>) {
     }
 }
 
-/// Both ways lead to one state, in which nothing of the old server's is missing.
+/// The log and the snapshot lead to one state, which lacks nothing of the old server's state.
 #[tokio::test(flavor = "multi_thread")]
 async fn old_servers_log_and_snapshot_agree() {
     let old = OldServer::start();
@@ -275,7 +275,7 @@ async fn later_link_is_refused_with_both_versions() {
         LATER.version
     );
     assert!(closed.to_string().contains(&expected), "{closed}");
-    // The refusal ends nothing but that connection.
+    // The refusal ends only that connection.
     let _stream = old.send_log(&server).await;
     server.shutdown().await;
 }

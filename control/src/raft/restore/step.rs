@@ -10,15 +10,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::raft::snapshot::{self, Contents};
 
-/// The format of these entries. Formats from here on are Raft's own: a command never has one.
+/// The format of these entries. Formats from this number on are Raft's own: a command never has one.
 pub(in crate::raft) const FORMAT: u32 = 1 << 31;
 
 /// One entry of a restore.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum RestoreStep {
-    /// Makes the log longer.
+    /// Extends the log by one entry.
     Empty,
-    /// A snapshot of so many bytes follows; an earlier attempt is void.
+    /// Announces a snapshot of `bytes` bytes; an earlier attempt is void.
     Begin { attempt: u64, bytes: u64 },
     /// The bytes from `offset` on.
     Chunk {
@@ -27,11 +27,11 @@ pub(super) enum RestoreStep {
         #[serde(with = "raw")]
         bytes: Arc<[u8]>,
     },
-    /// The state is what the bytes say.
+    /// Replaces the state by the one in the bytes.
     Commit { attempt: u64 },
 }
 
-/// The chunks that have arrived.
+/// The received chunks.
 #[derive(Clone, Debug)]
 pub(crate) struct ReceivedChunks {
     attempt: u64,
@@ -40,18 +40,18 @@ pub(crate) struct ReceivedChunks {
     chunks: Vec<Arc<[u8]>>,
 }
 
-/// The work that a step leaves to the machine.
+/// The work of a step for the machine.
 #[derive(Debug)]
 pub(in crate::raft) enum Outcome {
     Noted,
-    /// The machine takes the state of these contents.
+    /// The machine replaces its state by these contents.
     Restore {
         attempt: u64,
         contents: Box<Contents>,
     },
 }
 
-/// The last attempt that was carried out here. Clones share it.
+/// The last attempt that was carried out here. Clones share the value.
 #[derive(Clone, Debug, Default)]
 pub(in crate::raft) struct LastRestored(Arc<AtomicU64>);
 
@@ -65,7 +65,7 @@ impl LastRestored {
     }
 }
 
-/// Carries out the entry `body`. An error stops the server: it cannot do what the others do.
+/// Carries out the entry `body`. An error stops the server, because it would differ from the others.
 pub(in crate::raft) fn step(
     restoring: &mut Option<ReceivedChunks>,
     body: &[u8],
@@ -124,7 +124,7 @@ impl ReceivedChunks {
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
     }
 
-    /// It as the steps that lead to it, for a snapshot.
+    /// Encodes the chunks as the steps that lead to them, for a snapshot.
     pub(crate) fn parts(&self) -> io::Result<Vec<Vec<u8>>> {
         let begin = RestoreStep::Begin {
             attempt: self.attempt,
@@ -157,10 +157,10 @@ pub(super) fn encode(step: &RestoreStep) -> io::Result<Vec<u8>> {
     codec::encode(step).map_err(io::Error::other)
 }
 
-/// Reads chunks one after the other.
+/// A reader of chunks, one after the other.
 struct Chunks<'a> {
     chunks: &'a [Arc<[u8]>],
-    /// Bytes of the first that were read.
+    /// Bytes of the first chunk that were read.
     at: usize,
 }
 
@@ -178,7 +178,7 @@ impl Read for Chunks<'_> {
     }
 }
 
-/// A run of bytes, which serde would otherwise write one by one.
+/// The encoding of bytes as one run; serde would write them one by one.
 mod raw {
     use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Restoring a saved snapshot, on a server of its own with real files.
+//! The restore of a saved snapshot, on a server of its own with real files.
 
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ async fn write(raft: &Raft, entry: Entry) -> LogIndex {
     raft.write(&entry).await.unwrap().0
 }
 
-/// Starts on a directory that a server has just left: its last tasks may still be ending.
+/// Starts on a directory of a stopped server, whose last tasks may still be ending.
 async fn start_again(dir: &TempDir) -> (Raft, Arc<Published>) {
     let deadline = Instant::now() + Duration::from_secs(20);
     while let Err(error) = DataDir::open(dir.path()) {
@@ -48,7 +48,8 @@ async fn start_again(dir: &TempDir) -> (Raft, Arc<Published>) {
     start(dir).await.unwrap()
 }
 
-/// A restore drops writes after the snapshot and keeps writes after the restore. A restart finds the same.
+/// A restore drops writes after the snapshot and keeps writes after the restore. The state is the same after a
+/// restart.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restore_drops_later_writes() {
     let dir = tempfile::tempdir().unwrap();
@@ -76,7 +77,7 @@ async fn a_restore_drops_later_writes() {
     raft.shutdown().await;
 }
 
-/// In a fresh cluster indexes go on behind the snapshot's: ids made from them are never made twice.
+/// In a fresh cluster indexes continue after the snapshot's, so ids derived from them are never repeated.
 #[tokio::test(flavor = "multi_thread")]
 async fn restore_into_fresh_cluster_keeps_indexes_increasing() {
     let (old, new): (TempDir, TempDir) =
@@ -99,7 +100,8 @@ async fn restore_into_fresh_cluster_keeps_indexes_increasing() {
     raft.shutdown().await;
 }
 
-/// A snapshot taken during a restore holds its chunks: a server that starts from it can carry out the commit.
+/// A snapshot taken during a restore holds the restore's chunks: a server that starts from it can apply the
+/// commit.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_snapshot_in_the_middle_holds_the_chunks() {
     let dir = tempfile::tempdir().unwrap();
@@ -196,7 +198,7 @@ async fn an_incomplete_restore_changes_nothing() {
     raft.shutdown().await;
 }
 
-/// These bytes are in logs: variants are only appended.
+/// Logs have these bytes: variants are only appended.
 #[test]
 fn restore_step_encoding_is_stable() {
     use std::fmt::Write;

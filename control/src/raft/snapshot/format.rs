@@ -15,15 +15,15 @@ use crate::raft::restore::step::ReceivedChunks;
 use crate::raft::types::SnapshotMeta;
 
 const MAGIC: &[u8; 8] = b"MUSTSNAP";
-/// The format written, and the newest understood.
+/// The format that this version writes, and the newest that it reads.
 pub(super) const FORMAT: u32 = 1;
-/// The tables of a snapshot and the newest version of each that is understood, which is the one written. They
-/// are in the order of the variants of [`Record`], whose number is the first byte of its encoding. A table
-/// whose rows are encoded otherwise gets a higher version, and a server that does not know it says so.
+/// The tables of a snapshot, each with its newest version, which is the one written. They are in the order of the
+/// variants of [`Record`], whose number is the first byte of its encoding. A new encoding of a table's rows gets a
+/// higher version. A server without that version refuses the snapshot by name.
 pub(super) const TABLES: [(&str, u32); Record::KINDS.len()] = Record::KINDS;
-/// Instead of a record's length: no record follows.
+/// The mark in place of a record's length: no record follows.
 const END: u32 = u32::MAX;
-/// Instead of a record's length: a part of a snapshot that is being restored follows.
+/// The mark in place of a record's length: a part of a snapshot that is being restored follows.
 const RESTORING: u32 = u32::MAX - 1;
 /// Bytes of the checksum at the end.
 const CRC_BYTES: u64 = 4;
@@ -45,7 +45,7 @@ struct SnapshotHead {
 pub(crate) struct Contents {
     pub(crate) meta: SnapshotMeta,
     pub(crate) state: State,
-    /// A restore that was going on.
+    /// A restore that was under way.
     pub(crate) restoring: Option<ReceivedChunks>,
 }
 
@@ -54,11 +54,11 @@ pub(crate) struct Contents {
 pub struct SnapshotInfo {
     /// The format of the file.
     pub format: u32,
-    /// The last entry in it.
+    /// The last entry in the snapshot.
     pub index: LogIndex,
     /// The term of that entry.
     pub term: u64,
-    /// Number, name and voice (whether it votes) of the servers.
+    /// Number, name and vote (whether it votes) of each server.
     pub members: Vec<(u64, String, bool)>,
     pub tables: Vec<TableInfo>,
     /// Bytes of the file.
@@ -89,7 +89,7 @@ pub enum ReadSnapshotError {
     /// A newer server wrote it.
     #[error("snapshot {} has format {found}; this server understands up to {FORMAT}: start the newer version that wrote it", path.display())]
     Newer { path: PathBuf, found: u32 },
-    /// A newer server wrote a table of it.
+    /// A newer server wrote a table of the snapshot.
     #[error(
         "snapshot {}: table `{table}` has version {found}, {}: start the newer version that wrote it",
         path.display(),
@@ -102,15 +102,15 @@ pub enum ReadSnapshotError {
         path: PathBuf,
         table: String,
         found: u32,
-        /// The newest version that is understood; `None` if the table is not known.
+        /// The newest version that this server reads; `None` if the table is not known.
         known: Option<u32>,
     },
-    /// It is not what was written.
+    /// The content differs from the written content.
     #[error("snapshot {} is damaged: {reason}", path.display())]
     Damaged { path: PathBuf, reason: String },
 }
 
-/// Passes bytes on and keeps their checksum.
+/// A writer that passes bytes on and computes their checksum.
 struct ChecksumWriter<T> {
     inner: T,
     crc: crc32fast::Hasher,
@@ -214,7 +214,7 @@ pub(super) fn read(path: &Path) -> Result<Contents, ReadSnapshotError> {
     read_from(BufReader::new(handle), size, path)
 }
 
-/// Reads a snapshot of `size` bytes from `input`; errors call it `path`.
+/// Reads a snapshot of `size` bytes from `input`. Errors name it `path`.
 pub(crate) fn read_from(
     input: impl Read,
     size: u64,
@@ -232,7 +232,7 @@ pub(crate) fn read_from(
     })
 }
 
-/// Reads and checks a whole snapshot of `size` bytes and returns its description. Errors call it `path`.
+/// Reads and checks a whole snapshot of `size` bytes and returns its description. Errors name it `path`.
 ///
 /// # Errors
 ///
@@ -268,7 +268,7 @@ pub(crate) fn inspect(
     })
 }
 
-/// Reads parts of one file and names it in errors.
+/// A reader of parts of one file, with the file's name for errors.
 #[derive(Clone, Copy)]
 struct FileReader<'a> {
     path: &'a Path,
@@ -277,7 +277,7 @@ struct FileReader<'a> {
 impl FileReader<'_> {
     fn io(self, source: io::Error) -> ReadSnapshotError {
         match source.kind() {
-            // These come from the bytes, not from the disk.
+            // These errors come from the bytes, not from the disk.
             io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidData | io::ErrorKind::Other => {
                 self.damaged(&source.to_string())
             }
@@ -328,7 +328,7 @@ impl FileReader<'_> {
         if length > limits::RECORD_BYTES_MAX {
             return Err(self.damaged(&format!("a record claims {length} bytes")));
         }
-        // Not allocated ahead: a damaged length must not cost memory.
+        // The buffer is not allocated ahead: a damaged length must not cost memory.
         let mut bytes = Vec::new();
         input
             .take(length as u64)
@@ -340,7 +340,7 @@ impl FileReader<'_> {
         Ok(bytes)
     }
 
-    /// Reads all of a file, its records by `take`, and checks its sum.
+    /// Reads a whole file, its records by `take`, and checks its checksum.
     fn whole<T>(
         self,
         mut handle: impl Read,
@@ -355,7 +355,7 @@ impl FileReader<'_> {
         let mut records =
             zstd::stream::read::Decoder::new(input).map_err(|source| self.io(source))?;
         let taken = take(self, &head, &mut records)?;
-        // What zstd has not asked for is still part of the sum.
+        // Bytes that zstd has not read are still part of the checksum.
         let mut input = records.finish();
         io::copy(&mut input, &mut io::sink()).map_err(|source| self.io(source))?;
         let sum = input.into_inner().crc.finalize();
@@ -365,7 +365,7 @@ impl FileReader<'_> {
         Ok((head, taken))
     }
 
-    /// Reads what stands before the records; refuses what a newer server wrote.
+    /// Reads the head before the records. Refuses a newer server's format.
     fn head(self, input: &mut impl Read) -> Result<SnapshotHead, ReadSnapshotError> {
         if self.bytes::<8>(input)? != *MAGIC {
             return Err(self.damaged("it is not a snapshot of ours"));
@@ -402,7 +402,7 @@ impl FileReader<'_> {
         Ok(head)
     }
 
-    /// The record in `body`, by the decoder of the version that the file's head gives its kind.
+    /// Decodes the record in `body`. The file's head gives the version of its kind.
     fn record(self, head: &SnapshotHead, body: &[u8]) -> Result<Record, ReadSnapshotError> {
         let table = table_of(body).and_then(|table| head.tables.get(table));
         match table.map(|(name, version)| (name.as_str(), *version)) {
@@ -458,7 +458,7 @@ impl FileReader<'_> {
         Ok(counts)
     }
 
-    /// The next record's encoding; `None` after the last. Parts of a restore go to `parts`.
+    /// The next record's encoding; `None` after the last. Parts of a restore are added to `parts`.
     fn body(
         self,
         input: &mut dyn Read,

@@ -34,7 +34,7 @@ pub(crate) fn snapshot(data: &[u8]) {
         }
         rest = behind;
     }
-    // Most inputs end here: the hash of the header does not fit the rows.
+    // Most inputs end here, because the hash in the header does not match the rows.
     drop(restoring.finish::<()>());
 }
 

@@ -1,4 +1,4 @@
-//! Snapshot files: that they read back, that damage shows, and that dying at any step costs nothing.
+//! Snapshot files: they read back, damage is detected, and a death at any step loses nothing.
 
 mod upgrade;
 
@@ -218,7 +218,7 @@ fn snapshot_reader_survives_file_replacement() {
     assert_eq!(reader.bytes(), whole.len() as u64);
 }
 
-/// The sender of a damaged snapshot is told, and nothing of it stays.
+/// The sender of a damaged snapshot gets an error, and no part of the snapshot stays.
 #[test]
 fn a_damaged_arrival_leaves_nothing() {
     let dir = tempfile::tempdir().unwrap();
@@ -251,7 +251,7 @@ fn an_arrival_of_another_position_is_refused() {
     assert!(SnapshotFile::received(&file.path, &meta(5)).is_ok());
 }
 
-/// A disk that is full leaves no half of a file behind, and the older snapshot in its place.
+/// A full disk leaves no partial file behind, and the older snapshot stays.
 #[test]
 fn a_full_disk_leaves_no_half_snapshot() {
     let dir = tempfile::tempdir().unwrap();
@@ -286,7 +286,7 @@ fn open(dir: &Path) -> (LogStore, SnapshotStore, Option<RestoredSnapshot>) {
     (log, snapshots, newest)
 }
 
-/// Not a test: the process that dies in [`death_at_any_step_leaves_a_whole_state`].
+/// This is not a test: it is the process that dies in [`death_at_any_step_leaves_a_whole_state`].
 #[tokio::test]
 #[ignore = "started by death_at_any_step_leaves_a_whole_state"]
 async fn process_that_takes_and_installs() {
@@ -296,10 +296,10 @@ async fn process_that_takes_and_installs() {
     let (mut log, snapshots, newest) = open(&dir);
     let (published, _) = Published::new();
     let mut machine = Machine::new(Shared::new(published), snapshots.clone(), newest);
-    // As a server takes one, and purges what it makes superfluous.
+    // A server takes a snapshot in this way, and purges the superfluous part of the log.
     snapshots.write(&contents(20, 10)).unwrap();
     log.purge(entry(20).log_id).await.unwrap();
-    // As a server installs the leader's.
+    // A server installs the leader's snapshot in this way.
     let arriving = dir.join("arriving");
     fs::rename(dir.join("from-the-leader"), &arriving).unwrap();
     let received = SnapshotFile::received(&arriving, &meta(INSTALLED)).unwrap();
@@ -311,7 +311,7 @@ async fn process_that_takes_and_installs() {
     println!("\ndone");
 }
 
-/// A process may die at any step: the next one finds a whole snapshot, old or new. The log continues it
+/// A process may die at any step: the next process finds a whole snapshot, old or new. The log continues it
 /// without a gap.
 #[tokio::test]
 async fn death_at_any_step_leaves_a_whole_state() {

@@ -7,8 +7,8 @@ use crate::fault::Fault;
 use crate::job::{JobSpec, PayloadUse, Scaling, Task, VolumeAsks};
 use crate::limits;
 
-/// Whether the job may make others in the way it says. Cron expressions are read by the control plane,
-/// which knows time zones; here they are only bounded.
+/// Checks the launch settings of a job. The control plane parses cron expressions because it has the time zones. Only
+/// their size is checked here.
 pub(super) fn check(at: &str, spec: &JobSpec, faults: &mut Vec<Fault>) {
     if spec.periodic.is_some() && spec.parameterized.is_some() {
         faults.push(Fault::new(
@@ -84,7 +84,7 @@ pub(super) fn check(at: &str, spec: &JobSpec, faults: &mut Vec<Fault>) {
     }
 }
 
-/// Whether the count lies within its bounds.
+/// Checks that the count lies within its bounds.
 pub(super) fn check_scaling(at: &str, count: u32, scaling: &Scaling, faults: &mut Vec<Fault>) {
     let at = format!("{at} → scaling");
     if scaling.max < scaling.min {
@@ -110,7 +110,7 @@ pub(super) fn check_scaling(at: &str, count: u32, scaling: &Scaling, faults: &mu
     }
 }
 
-/// Whether volumes can be found.
+/// Checks the volumes of a group.
 pub(super) fn check_volumes(at: &str, volumes: &VolumeAsks, faults: &mut Vec<Fault>) {
     check_count(
         format_args!("{at} → volume"),
@@ -130,7 +130,7 @@ pub(super) fn check_volumes(at: &str, volumes: &VolumeAsks, faults: &mut Vec<Fau
     }
 }
 
-/// Whether a task's volumes are its group's and each has a place of its own.
+/// Checks that a task's mounts name volumes of its group and have distinct mount points.
 pub(super) fn check_mounts(at: &str, volumes: &VolumeAsks, task: &Task, faults: &mut Vec<Fault>) {
     let at = format!("{at} → task \"{}\"", task.name);
     check_count(&at, task.volume_mounts.len(), limits::VOLUMES_MAX, faults);
@@ -162,7 +162,7 @@ pub(super) fn check_mounts(at: &str, volumes: &VolumeAsks, task: &Task, faults: 
     }
 }
 
-/// Whether the file stays in the task's directory.
+/// Checks that the payload file stays in the task's directory.
 pub(super) fn check_payload_file(at: &str, file: &str, faults: &mut Vec<Fault>) {
     check_value(format_args!("{at} → dispatch_payload.file"), file, faults);
     let leaves = file.starts_with('/') || file.split('/').any(|part| part == "..");

@@ -1,4 +1,4 @@
-//! Rules of what tasks may send and receive.
+//! Checks of the rules for the traffic of tasks.
 
 use super::{check_count, check_unique};
 use crate::fault::Fault;

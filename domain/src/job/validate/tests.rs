@@ -1,4 +1,4 @@
-//! One fault at a time.
+//! Each test checks one fault.
 
 use super::*;
 use crate::fixture::job;
@@ -34,7 +34,7 @@ fn every_fault_is_reported_with_its_path() {
     assert!(reasons[2].contains("SIGTERM"));
 }
 
-/// The number above the highest id means "leave it": a process told to become that user stays root.
+/// The number above the highest id means "leave it". A process that is started with it stays root.
 #[test]
 fn users_are_ids_or_names() {
     let with = |user: &str| {
@@ -81,7 +81,7 @@ fn limits_of_disks_are_in_their_bounds() {
     }
 }
 
-/// Cores of its own are a limit already.
+/// Exclusive cores are a limit already.
 #[test]
 fn a_hard_limit_beside_cores_is_refused() {
     let mut spec = job("web").build();
@@ -161,7 +161,7 @@ fn a_broken_regular_expression_is_refused() {
     assert!(reasons(spec)[0].contains("not a regular expression"));
 }
 
-/// System jobs choose no nodes, so a preference would be ignored.
+/// The scheduler chooses no nodes for system jobs, so it would ignore a preference.
 #[test]
 fn system_jobs_have_no_affinities() {
     let affinity = || Affinity {

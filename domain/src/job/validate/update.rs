@@ -7,10 +7,10 @@ use crate::job::{
     DelayFunction, Disconnect, JobType, MigrateStrategy, ReschedulePolicy, UpdateStrategy,
 };
 
-/// The least delay before a replacement, and the least interval: Nomad's.
+/// The lowest delay before a replacement, and the lowest interval: Nomad's.
 const DELAY_MIN: Duration = Duration::from_secs(5);
 
-/// Whether replacements fit their window.
+/// Checks that replacements fit in their interval.
 pub(super) fn check_reschedule(
     at: &str,
     job_type: JobType,
@@ -64,7 +64,7 @@ pub(super) fn check_reschedule(
     }
 }
 
-/// Whether the attempts of a limited policy fit in its interval, as Nomad reckons.
+/// Whether the attempts of a limited policy fit in its interval, by Nomad's calculation.
 fn fits_interval(policy: &ReschedulePolicy) -> bool {
     let ReschedulePolicy {
         attempts,
@@ -87,7 +87,7 @@ fn fits_interval(policy: &ReschedulePolicy) -> bool {
             last.saturating_add(before)
         };
         if next > max_delay {
-            // From here on each attempt adds the longest delay.
+            // Each further attempt adds the maximum delay.
             let rest = max_delay.saturating_mul(steps - step);
             last = if doubles {
                 last.saturating_add(rest)
@@ -105,7 +105,7 @@ fn fits_interval(policy: &ReschedulePolicy) -> bool {
     }
 }
 
-/// Whether the times of an update can be met.
+/// Checks that the times of an update are consistent.
 pub(super) fn check_update(
     at: &str,
     job_type: JobType,
@@ -159,7 +159,7 @@ pub(super) fn check_update(
     }
 }
 
-/// Whether a migration can go on.
+/// Checks that a migration can make progress.
 pub(super) fn check_migrate(
     at: &str,
     job_type: JobType,
@@ -193,7 +193,7 @@ pub(super) fn check_migrate(
     }
 }
 
-/// Whether what is to happen out of reach can be meant.
+/// Checks the handling of instances whose node is out of reach.
 pub(super) fn check_disconnect(
     at: &str,
     job_type: JobType,

@@ -1,4 +1,4 @@
-//! Trees in words, on moved time: each leaf is a program that takes its seconds and exits with its code.
+//! Tests of trees on a paused clock. Each leaf is a program that takes a number of seconds and exits with a code.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -8,8 +8,8 @@ use tokio::time::Instant;
 
 use super::*;
 
-/// Runs programs that are their names: `3 ok` ends well after three seconds, `1 fail 7` with code 7 after one,
-/// `deaf` does not heed a stop, `stuck` not even a kill.
+/// Runs programs by their names. `3 ok` succeeds after three seconds, `1 fail 7` exits with code 7 after one second.
+/// `deaf` ignores a stop, and `stuck` even a kill.
 struct FakeExecutor {
     began: Instant,
     log: Mutex<Vec<String>>,
@@ -70,7 +70,7 @@ impl ActionExecutor for FakeExecutor {
         async move { self.act(run, &step, &stop).await }.boxed()
     }
 
-    /// Ends like the program that its source is.
+    /// Ends like the program that its source names.
     fn download<'a>(
         &'a self,
         download: &'a Download,
@@ -81,7 +81,7 @@ impl ActionExecutor for FakeExecutor {
         async move { self.act(&run, &step, &stop).await }.boxed()
     }
 
-    /// Ends like the program that its file is.
+    /// Ends like the program that its file names.
     fn upload<'a>(
         &'a self,
         upload: &'a Upload,
@@ -114,7 +114,7 @@ fn within(seconds: u64, action: Value) -> Value {
     json!({"timeout": {"action": action, "timeout_ms": seconds * 1_000}})
 }
 
-/// The result of a tree: `ok`, or seconds, place and text of its failure; and its log.
+/// The result of a tree: `ok`, or the time in seconds, the place and the text of its failure; and its log.
 struct TreeOutcome {
     end: String,
     log: Vec<String>,
@@ -296,7 +296,7 @@ async fn the_nearest_source_names_a_failure() {
     );
 }
 
-/// No tree takes a stop for a success, and none goes on after it.
+/// No tree treats a stop as a success, and no tree continues after a stop.
 #[tokio::test(start_paused = true)]
 async fn a_stop_ends_every_tree() {
     let tried = json!({"try": {"action": run("9 ok")}});
@@ -320,7 +320,7 @@ async fn a_stop_ends_every_tree() {
             "3 serial[0].try.run: cancelled",
         ),
         (within(5, run("9 ok")), "3 timeout.run: cancelled"),
-        // The timer within the grace period changes nothing.
+        // A timer that expires within the grace period changes nothing.
         (
             within(5, run("deaf")),
             "13 timeout.run: exceeded graceful shutdown interval",
@@ -356,7 +356,7 @@ async fn a_tree_that_is_stopped_first_begins_nothing() {
     assert_eq!(outcome.log, Vec::<String>::new());
 }
 
-/// A action cgroup costs a cgroup: only what may be stopped while something else goes on has one.
+/// Only actions that may be stopped while another action continues have an action cgroup, because a cgroup has a cost.
 #[tokio::test(start_paused = true)]
 async fn early_stoppable_actions_get_own_cgroup() {
     let fenced = async |tree| {

@@ -1,6 +1,6 @@
-//! Tar files: the old, POSIX's and GNU's headers, long names by GNU's entries and by POSIX's attributes.
+//! Tar files: the old headers, POSIX's and GNU's, with long names in GNU's entries and in POSIX's attributes.
 //!
-//! The loop over the blocks is here because what it reads into memory has a bound here.
+//! The loop over the blocks is in this crate, because it must bound the data that is read into memory.
 
 use std::io::{self, Read, Write};
 
@@ -10,12 +10,12 @@ use muster_domain::number;
 use super::{ArchiveUnpacker, UnpackError, broken, named, placed, shown};
 use crate::limits;
 
-/// Of a header, and what contents are padded to.
+/// The size of a header, and the unit that contents are padded to.
 pub(super) const BLOCK_BYTES: usize = 512;
-/// Where a header has the sum over itself.
+/// The position of a header's checksum.
 const OF_SUM: std::ops::Range<usize> = 148..156;
 
-/// Whether a file that begins so is a tar file: the sum over its header is right.
+/// Returns whether a file with this beginning is a tar file: the checksum of its header is right.
 pub(super) fn is_header(head: &[u8]) -> bool {
     head.len() == BLOCK_BYTES && !is_end(head) && has_sum(Header::from_byte_slice(head))
 }
@@ -29,14 +29,14 @@ fn has_sum(header: &Header) -> bool {
         .as_bytes()
         .iter()
         .enumerate()
-        // The sum's own eight bytes count as spaces.
+        // The eight bytes of the checksum itself count as spaces.
         .map(|(at, byte)| if OF_SUM.contains(&at) { b' ' } else { *byte })
         .map(u32::from)
         .sum();
     header.cksum().is_ok_and(|expected| expected == sum)
 }
 
-/// Facts about an entry that earlier entries state.
+/// The properties of an entry that earlier entries define.
 #[derive(Debug, Default)]
 struct PendingHeaders {
     name: Option<Vec<u8>>,
@@ -69,7 +69,7 @@ pub(super) fn unpack<W: Write>(
             EntryType::GNULongName => pending.name = Some(until_zero(content.extension()?)),
             EntryType::GNULongLink => pending.link = Some(until_zero(content.extension()?)),
             EntryType::XHeader => pending.read(&content.extension()?)?,
-            // Says something of all that follows: nothing that is kept here.
+            // The entry describes all following entries, with attributes that are not used here.
             EntryType::XGlobalHeader => {
                 content.extension()?;
             }
@@ -79,7 +79,7 @@ pub(super) fn unpack<W: Write>(
     }
 }
 
-/// One entry that is not about another.
+/// Handles an entry that does not describe another entry.
 fn entry<W: Write, R: Read>(
     header: &Header,
     kind: EntryType,
@@ -104,7 +104,7 @@ fn entry<W: Write, R: Read>(
     };
     match kind {
         EntryType::Directory => to.directory(&placed(&name)?, mode),
-        // As old programs write directories.
+        // Old programs write directories like this.
         EntryType::Regular if name.ends_with(b"/") => to.directory(&placed(&name)?, mode),
         EntryType::Regular | EntryType::Continuous => {
             to.file(&named(&name)?, mode, content.left, content)
@@ -119,7 +119,7 @@ fn entry<W: Write, R: Read>(
 }
 
 impl PendingHeaders {
-    /// Reads POSIX's attributes.
+    /// Parses POSIX attributes.
     fn read(&mut self, bytes: &[u8]) -> Result<(), UnpackError> {
         for attribute in PaxExtensions::new(bytes) {
             let attribute = attribute.map_err(broken)?;
@@ -155,7 +155,7 @@ struct Content<'a, R> {
 }
 
 impl<R: Read> Content<'_, R> {
-    /// The whole content of an entry that is about another.
+    /// Returns the whole content of an entry that describes another entry.
     fn extension(&mut self) -> Result<Vec<u8>, UnpackError> {
         let max = limits::TAR_EXTENSION_BYTES_MAX;
         if self.left > max {
@@ -171,7 +171,7 @@ impl<R: Read> Content<'_, R> {
         Ok(bytes)
     }
 
-    /// Goes to the end of the entry. What nobody wanted counts as unpacked: it was decompressed.
+    /// Skips to the end of the entry. Discarded content counts as unpacked, because it was decompressed.
     fn skip<W: Write>(
         &mut self,
         size: u64,
@@ -198,7 +198,7 @@ impl<R: Read> Read for Content<'_, R> {
     }
 }
 
-/// Reads a block; `false` if there is none, which ends many archives.
+/// Reads a block; returns `false` if there is none, as at the end of many archives.
 fn read_block(from: &mut impl Read, block: &mut [u8]) -> Result<bool, UnpackError> {
     let mut done = 0;
     while done < block.len() {
@@ -213,7 +213,7 @@ fn read_block(from: &mut impl Read, block: &mut [u8]) -> Result<bool, UnpackErro
     Ok(true)
 }
 
-/// GNU's long names end with a zero byte.
+/// Cuts at the first zero byte, with which GNU's long names end.
 fn until_zero(mut bytes: Vec<u8>) -> Vec<u8> {
     if let Some(end) = bytes.iter().position(|byte| *byte == 0) {
         bytes.truncate(end);

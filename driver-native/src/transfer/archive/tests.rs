@@ -1,4 +1,4 @@
-//! Archives of strangers, and what is handed on of them.
+//! Tests of untrusted archives, and of the messages that are sent for them.
 
 use std::io::Write as _;
 
@@ -14,7 +14,7 @@ const BOUNDS: ArchiveLimits = ArchiveLimits {
     bytes: 10_000,
 };
 
-/// Returns the messages to a porter, one a line, and the result.
+/// Returns the messages to a porter, one for each line, and the result.
 fn unpacked_within(
     archive: &[u8],
     bounds: ArchiveLimits,
@@ -34,7 +34,7 @@ fn unpacked(archive: &[u8]) -> Vec<String> {
     lines
 }
 
-/// Reads the porter's messages as it does.
+/// Parses the messages as the porter does.
 fn lines(mut messages: &[u8]) -> Vec<String> {
     let mut lines = Vec::new();
     while !messages.is_empty() {
@@ -95,7 +95,7 @@ fn gz(bytes: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// POSIX's attributes: length, key, value, a line each.
+/// Returns POSIX attributes: length, key and value, each attribute in a line.
 fn attributes(of: &[(&str, &str)]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for (key, value) in of {
@@ -106,7 +106,7 @@ fn attributes(of: &[(&str, &str)]) -> Vec<u8> {
     entry(EntryType::XHeader, "attributes", &bytes)
 }
 
-/// A zip file: name, Unix mode, content; deflated if there is any.
+/// Returns a zip file of entries: name, Unix mode, content. Content is deflated unless it is empty.
 fn zip(entries: &[(&str, u32, &str)]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut archive = ZipArchiveWriter::new(&mut bytes);
@@ -137,7 +137,7 @@ fn zip(entries: &[(&str, u32, &str)]) -> Vec<u8> {
     bytes
 }
 
-/// A zip file with a name that programs which make them do not write.
+/// Returns a zip file with a name that usual programs do not write.
 fn renamed(name: &str, hostile: &str) -> Vec<u8> {
     let mut bytes = zip(&[(name, 0o100_644, "x")]);
     let places = 0..bytes.len() - name.len();
@@ -171,7 +171,7 @@ fn tar_files_are_known_by_their_content() {
     ];
     assert_eq!(unpacked(&plain), expected);
     assert_eq!(unpacked(&gz(&plain)), expected);
-    // As many programs end them: not at all.
+    // Many programs write no end blocks.
     assert_eq!(unpacked(&plain[..plain.len() - 1_024]), expected);
 }
 
@@ -237,7 +237,7 @@ fn gnu_and_pax_long_names_are_supported() {
     assert_eq!(found, expected);
 }
 
-/// Nothing is handed on of what leads out, is no file, or is not what it says.
+/// An entry that leaves the directory, is no file, or contradicts its header is not sent.
 #[test]
 fn hostile_entries_are_refused_by_name() {
     let sparse = [("GNU.sparse.major", "1"), ("path", "sparse")];
@@ -331,7 +331,7 @@ fn hostile_zip_files_are_refused_by_name() {
         assert!(error.contains(reason), "{error}");
         assert!(lines.is_empty(), "{lines:?}");
     }
-    // A bit of the content is another.
+    // One bit of the content is changed.
     let mut changed = zip(&[("f", 0o100_644, &"text ".repeat(40))]);
     changed[35] ^= 1;
     let (_, ended) = unpacked_within(&changed, BOUNDS);
@@ -351,7 +351,7 @@ fn every_cut_of_an_archive_is_noticed() {
     for archive in [gz(&archive), zip(&[("f", 0o100_644, &text)])] {
         for cut in [24, archive.len() / 2, archive.len() - 1] {
             let (lines, ended) = unpacked_within(&archive[..cut], BOUNDS);
-            // What is cut so early that nothing tells what it was is a file.
+            // A file that is cut before its format is recognizable is a plain file.
             let is_plain = lines
                 .first()
                 .is_some_and(|line| line.starts_with("f plain"));
@@ -370,7 +370,7 @@ fn every_cut_of_an_archive_is_noticed() {
     }
 }
 
-/// A bomb is cut before it is unpacked, by what it says and by what it is.
+/// A bomb is refused before it is unpacked, both by its claimed size and by its real size.
 #[test]
 fn bombs_are_cut_at_their_bounds() {
     let zeros = "0".repeat(20_000);
@@ -380,7 +380,7 @@ fn bombs_are_cut_at_their_bounds() {
         (zip(&[("f", 0o100_644, &zeros)]), 0),
         (gz(&tar(&[file("a", &half), file("b", &half)])), 1),
         (zip(&[("a", 0o100_644, &half), ("b", 0o100_644, &half)]), 1),
-        // Nobody wants what is in a directory.
+        // The content of a directory entry is discarded.
         (
             gz(&tar(&[entry(EntryType::Directory, "d", zeros.as_bytes())])),
             1,
@@ -404,7 +404,7 @@ fn bombs_are_cut_at_their_bounds() {
     );
 }
 
-/// Entries that describe other entries count, too: they cost as much to read.
+/// Entries that describe other entries also count, because reading them costs as much.
 #[test]
 fn entries_are_cut_at_their_bound() {
     let many: Vec<_> = (0..11).map(|n| file(&n.to_string(), "")).collect();

@@ -1,4 +1,4 @@
-//! Zip files: by their directory at the end, stored or deflated, with Unix's modes and links where they have some.
+//! Zip files: read through the directory at their end, stored or deflated, with Unix modes and links if they have any.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -13,7 +13,7 @@ const KIND_BITS: u32 = 0o170_000;
 const DIRECTORY: u32 = 0o040_000;
 const REGULAR: u32 = 0o100_000;
 const SYMBOLIC: u32 = 0o120_000;
-/// A target has less, or it is none.
+/// The longest target of a link in bytes; a longer one is refused.
 const TARGET_BYTES_MAX: u64 = 4_096;
 
 pub(super) fn unpack<W: Write>(
@@ -66,7 +66,7 @@ pub(super) fn unpack<W: Write>(
     Ok(())
 }
 
-/// A file, or a link whose target is in a file.
+/// A file, or a link whose target is in the content.
 struct ZipEntry<'a> {
     name: &'a Name,
     mode: u32,
@@ -91,7 +91,7 @@ impl ZipEntry<'_> {
             return to.symbolic(self.name, &target);
         }
         to.file(self.name, self.mode, self.size, &mut from)?;
-        // The sum over it is looked at with its last byte; an empty one has none.
+        // The checksum is verified with the last byte; an empty file has none.
         let mut more = [0];
         match from.read(&mut more).map_err(broken)? {
             0 => Ok(()),

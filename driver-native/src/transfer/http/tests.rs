@@ -1,4 +1,5 @@
-//! Endpoints of all kinds, on moved time: a pause between attempts takes none, a server that hangs is left at once.
+//! Tests with many kinds of endpoints, on a paused clock: a pause between attempts takes no time, and a server that
+//! hangs is given up immediately.
 
 use std::io::Read as _;
 use std::sync::Mutex;
@@ -11,10 +12,10 @@ use super::*;
 use crate::policy::Policy;
 use crate::transfer::{FetchedFile, TransferError, fetch, send};
 
-/// The requests to a server, one text a connection.
+/// The requests to a server, one text for each connection.
 type ReceivedRequests = Arc<Mutex<Vec<String>>>;
 
-/// Answers connections one after another, each with the next text; the last stands for all that come.
+/// Answers connections one after another, each with the next text; the last text answers all further connections.
 async fn server(answers: &[&str]) -> (String, ReceivedRequests) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -60,7 +61,7 @@ fn policy(more: serde_json::Value) -> Policy {
     Policy::read(config).unwrap()
 }
 
-/// Fetches at most 100 bytes.
+/// Downloads at most 100 bytes.
 async fn fetched(url: &str) -> Result<String, TransferError> {
     fetched_with(url, &policy(json!({}))).await
 }
@@ -92,7 +93,7 @@ async fn answers_are_taken_as_they_are_announced() {
     }
 }
 
-/// A permanent failure is requested once, a temporary one three times.
+/// A permanent failure is requested once, and a temporary failure three times.
 #[tokio::test(start_paused = true)]
 async fn only_temporary_endpoint_failures_are_retried() {
     let large = format!("HTTP/1.1 200 OK\r\n\r\n{}", "x".repeat(101));
@@ -172,7 +173,7 @@ async fn redirects_are_followed_from_where_they_are() {
     let (url, _) = server(&[GOOD]).await;
     let host = url.trim_start_matches("http://");
     let answers = answers.map(|answer| answer.replace("HOST", host));
-    // The first answers lead to the second server by its host's name.
+    // The first answers redirect to the second server by its host name.
     let (first, asked) = server(&answers.each_ref().map(String::as_str)).await;
 
     assert_eq!(fetched(&format!("{first}/a/b?x")).await.unwrap(), "good");
@@ -203,7 +204,7 @@ async fn hanging_server_times_out() {
 }
 
 async fn drip(mut stream: tokio::net::TcpStream) {
-    // Or the kernel waits, in its own time, until what was sent before is acknowledged.
+    // Otherwise the kernel delays the data until the earlier data is acknowledged.
     stream.set_nodelay(true).unwrap();
     read_request(&mut stream).await;
     let head = b"HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\n";
@@ -213,7 +214,7 @@ async fn drip(mut stream: tokio::net::TcpStream) {
     }
 }
 
-/// Each byte comes in time, and all of them do not.
+/// Each byte arrives in time, but the whole answer does not.
 #[tokio::test(start_paused = true)]
 async fn slow_drip_server_hits_transfer_deadline() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -341,7 +342,7 @@ async fn a_file_to_send_has_its_bound() {
     );
 }
 
-/// A server with a certificate that its own authority alone knows.
+/// A server whose certificate is signed by an authority that only the test knows.
 #[tokio::test]
 async fn https_trusts_the_configured_authorities() {
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
@@ -374,7 +375,7 @@ async fn https_trusts_the_configured_authorities() {
     let trusting = policy(json!({"ca_file": ca_file}));
     let text = fetched_with(&format!("https://localhost:{port}/"), &trusting).await;
     assert_eq!(text.unwrap(), "good");
-    // Another name, and a machine that does not know the authority.
+    // The host name is wrong, or the machine does not trust the authority.
     for (host, policy) in [("127.0.0.1", trusting), ("localhost", policy(json!({})))] {
         let error = fetched_with(&format!("https://{host}:{port}/"), &policy).await;
         let error = muster_domain::error_chain::chain(&error.unwrap_err());

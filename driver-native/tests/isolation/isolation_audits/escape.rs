@@ -1,9 +1,10 @@
-//! Cepheus (PyPI, `cepheus-engine`): a shell script that enumerates from inside a container what could lead out, and an
-//! engine that knows which of 75 ways out fit what it found.
+//! Cepheus (PyPI, `cepheus-engine`) consists of a shell script and an engine. Inside a container, the script lists
+//! possible ways out. The engine reports which of 75 known ways match the list.
 //!
-//! Everything that either finds in a task stands in `testdata/escape-findings.md`, with why it is there and why it
-//! is no way out. A finding that is not listed fails, and so does one that is listed and not found, unless the list
-//! says that only some machines have it. The engine is third-party code, so it runs in a task, too.
+//! Every finding of either part in a task is in `testdata/escape-findings.md`, with the reason why it exists and why
+//! it is no way out. The test fails for a finding that is not listed. It also fails for a listed finding that does not
+//! appear, unless the list marks it as specific to some machines. The engine is third-party code, so it runs in a
+//! task, too.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -15,7 +16,7 @@ use crate::isolation_audits::{PLACE, TaskSetting, judge, run};
 
 const LIST: &str = include_str!("../../../testdata/escape-findings.md");
 
-/// Reads a posture from its input and prints what fits.
+/// Reads a posture from its input and prints the matching ways out.
 const ENGINE: &str = "import sys
 from cepheus.models.posture import ContainerPosture
 from cepheus.engine.analyzer import analyze
@@ -36,8 +37,8 @@ const NO_FINDINGS: [&str; 7] = [
     "mounts",
     "runtime.pid_one",
 ];
-/// Lists of which each entry is a finding of its own; of others, that they are not empty. The sets of capabilities
-/// are told apart by the other judges.
+/// The lists of which each entry is a separate finding. For other lists, the finding is that they are not empty. The
+/// other auditors compare the sets of capabilities.
 const BY_ENTRY: [(&str, &str); 4] = [
     ("capabilities.bounding", "capability"),
     ("capabilities.effective", "capability"),
@@ -45,7 +46,7 @@ const BY_ENTRY: [(&str, &str); 4] = [
     ("writable_paths", "writable path"),
 ];
 
-/// A row of the list.
+/// A row of the list of expected findings.
 #[derive(Debug)]
 struct ExpectedFinding {
     finding: String,
@@ -53,7 +54,7 @@ struct ExpectedFinding {
     sometimes: bool,
 }
 
-/// The rows: finding, where, why it is there, why it is no way out.
+/// Returns the rows: the finding, its setting, the reason why it exists, the reason why it is no way out.
 fn listed() -> Vec<ExpectedFinding> {
     let rows = LIST.lines().filter(|line| line.starts_with("| `"));
     rows.map(|row| {
@@ -114,7 +115,7 @@ fn flatten(path: &str, value: &Value, found: &mut BTreeSet<String>) {
                 found.insert(path.to_owned());
             }
         }
-        // A namespace of its own and a security module's profile are good; that they are not there is found.
+        // A separate namespace and a security module's profile are good; their absence is a finding.
         Value::Bool(own) if path.starts_with("namespaces.") => {
             if !own {
                 found.insert(format!("{path} shared"));
@@ -134,7 +135,7 @@ fn flatten(path: &str, value: &Value, found: &mut BTreeSet<String>) {
     }
 }
 
-/// Findings against the rows of the list that `concern` what was looked for.
+/// Compares the findings with the rows of the list that `concern` selects.
 fn compare(setting: TaskSetting, found: &BTreeSet<String>, concern: impl Fn(&str) -> bool) {
     let rows: Vec<ExpectedFinding> = listed()
         .into_iter()

@@ -1,8 +1,8 @@
 //! Compares the output of `procenv` in a task with the golden answer of its level.
 //!
-//! `procenv` (Debian) says most of the tools that can be had: each capability in each set, the secure bits, the
-//! filter ("secure computing"), `no_new_privs`, every namespace. `capsh`, `setpriv` and `lsns` know a part each.
-//! `MUSTER_BLESS=1` (`cargo xtask bless`) rewrites the answers.
+//! `procenv` (Debian) reports more than all other available tools: each capability in each set, the secure bits, the
+//! filter ("secure computing"), `no_new_privs`, every namespace. `capsh`, `setpriv` and `lsns` report a part each.
+//! `MUSTER_BLESS=1` (`cargo xtask bless`) rewrites the golden answers.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -13,7 +13,7 @@ use crate::isolation_audits::{TaskSetting, judge, run};
 
 const ARGUMENTS: &str = "/opt/judges/procenv --format=crumb --capabilities --namespaces --misc";
 
-/// Output that differs by machine or by run, and says nothing of isolation.
+/// Output that differs by machine or by run, and is unrelated to isolation.
 const OF_THE_MACHINE: [&str; 4] = [
     "misc:vm",
     "misc:prctl:clear child tid address",
@@ -21,7 +21,7 @@ const OF_THE_MACHINE: [&str; 4] = [
     "misc:kernel headers version",
 ];
 
-/// The answer with the machine taken out: namespaces are `own` or `host`.
+/// Returns the output without the machine's properties: namespaces become `own` or `host`.
 fn normalised(text: &str) -> String {
     let host = namespaces();
     let mut out = String::new();
@@ -38,7 +38,7 @@ fn normalised(text: &str) -> String {
     out
 }
 
-/// The numbers of this process's own namespaces.
+/// Returns the inode numbers of this process's namespaces.
 fn namespaces() -> BTreeMap<String, String> {
     fs::read_dir("/proc/self/ns")
         .unwrap()

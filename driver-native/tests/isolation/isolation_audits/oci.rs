@@ -1,9 +1,9 @@
 //! `runtimetest` of the OCI's runtime-tools: the checks of the runtime specification from inside a container.
 //!
-//! It compares what it sees with a `config.json`. Ours is written here from what the README and ARCHITECTURE.md
-//! promise, and asks for the strictest reading (`--compliance-level may`). Left out, because `runtimetest` cannot look
-//! at it: namespaces and the filter (`introspection` does), and `rootfsPropagation`, which it would try with a folder
-//! of its own in the root, which cannot be written.
+//! `runtimetest` compares its container with a `config.json`. Ours is written here from the promises of the README and
+//! ARCHITECTURE.md, and requires the strictest reading (`--compliance-level may`). Two topics are left out, because
+//! `runtimetest` cannot check them. Namespaces and the filter are checked by `introspection`. `rootfsPropagation`
+//! would need a folder in the root, which is read-only.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::isolation_audits::{HOST_NAME, PLACE, TaskSetting, judge, run};
 
-/// Capabilities that root keeps: the set that Docker gives, less raw sockets.
+/// The capabilities that root keeps: Docker's set without raw sockets.
 const ROOT_KEEPS: [&str; 13] = [
     "CAP_CHOWN",
     "CAP_DAC_OVERRIDE",
@@ -28,7 +28,7 @@ const ROOT_KEEPS: [&str; 13] = [
     "CAP_KILL",
     "CAP_AUDIT_WRITE",
 ];
-/// Paths that the specification's own example and the common engines hide.
+/// The paths that the specification's own example and the common engines hide.
 const MASKED: [&str; 12] = [
     "/proc/acpi",
     "/proc/asound",
@@ -43,8 +43,8 @@ const MASKED: [&str; 12] = [
     "/sys/firmware",
     "/sys/devices/virtual/powercap",
 ];
-/// Paths that a task may read and not write. `/proc/sysrq-trigger` is left to our `probe`.
-/// `runtimetest` reads each path that is to be read-only, and gives up because nobody can read that one.
+/// The paths that a task may read but not write. Our `probe` checks `/proc/sysrq-trigger`: `runtimetest` reads each
+/// path that should be read-only, and fails because no task can read that one.
 const READ_ONLY: [&str; 4] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys"];
 const DEVICES: [(&str, u32, u32); 6] = [
     ("/dev/null", 1, 3),
@@ -66,15 +66,15 @@ const MOUNTS: [(&str, &str); 6] = [
 /// The task's own directories.
 const OWN: [&str; 3] = ["/local", "/secrets", "/tmp"];
 
-/// Ids of strict tasks begin here, and each has this many.
+/// The first id of strict tasks, and the number of ids of each task.
 const FIRST_STRICT_ID: u64 = 0x4000_0000;
 const IDS: u64 = 65_536;
 
-/// As many checks have to pass at every level.
+/// The number of checks that must pass at every level.
 const PASSED_MIN: usize = 290;
 
-/// Where our contract is another one on purpose: a check that fails and is not here, or is here and does not fail,
-/// fails the test.
+/// Returns the checks that fail because our contract differs on purpose. The test fails if another check fails, or if
+/// one of these passes.
 fn deviations(setting: TaskSetting) -> BTreeSet<String> {
     let devices = DEVICES.iter().zip(0..).flat_map(|((path, ..), at)| {
         let check = |id| format!("\"{path}\" (linux.devices[{at}]) has the expected {id} ID");
@@ -82,12 +82,13 @@ fn deviations(setting: TaskSetting) -> BTreeSet<String> {
     });
     match setting {
         TaskSetting::Nobody | TaskSetting::Root => BTreeSet::new(),
-        // They are the host's root's, who has no id in the task's user namespace, so that nobody in it is their owner.
+        // The devices belong to the host's root, who has no id in the task's user namespace. So no user in it is their
+        // owner.
         TaskSetting::Strict => devices.collect(),
     }
 }
 
-/// Returns the checks that the statement leaves open.
+/// Returns the checks that the promises do not cover.
 fn not_looked_at(setting: TaskSetting, skipped: &BTreeSet<String>) -> BTreeSet<String> {
     let open = [
         "linux.mountlabel not set",
@@ -102,7 +103,8 @@ fn not_looked_at(setting: TaskSetting, skipped: &BTreeSet<String>) -> BTreeSet<S
         }
         TaskSetting::Strict => &[],
     };
-    // Every device is looked at twice: as one of the specification, without owner and permissions, and as one of ours.
+    // Every device is checked twice: as a device of the specification, without owner and permissions, and as one of
+    // ours.
     let again = skipped
         .iter()
         .filter(|reason| reason.contains(" (default device) has "));
@@ -110,7 +112,7 @@ fn not_looked_at(setting: TaskSetting, skipped: &BTreeSet<String>) -> BTreeSet<S
     named.chain(again.cloned()).collect()
 }
 
-/// Returns the promise to a task of `setting`. `first_id` is the host's id of a strict task's 0.
+/// Returns the promises to a task of `setting`. `first_id` is the host's id for id 0 of a strict task.
 fn promised(setting: TaskSetting, arguments: &[&str], first_id: Option<u64>) -> Value {
     let (uid, kept): (u32, &[&str]) = match setting {
         TaskSetting::Nobody | TaskSetting::Strict => (65_534, &[]),
@@ -140,7 +142,7 @@ fn promised(setting: TaskSetting, arguments: &[&str], first_id: Option<u64>) -> 
             "user": {"uid": uid, "gid": uid},
             "capabilities": {
                 "bounding": kept, "effective": kept, "permitted": kept,
-                // What a program of another user would be handed on.
+                // The capabilities that a program of another user would inherit.
                 "inheritable": [], "ambient": [],
             },
             "rlimits": [{"type": "RLIMIT_CORE", "soft": 0, "hard": 0}],
@@ -157,8 +159,8 @@ fn promised(setting: TaskSetting, arguments: &[&str], first_id: Option<u64>) -> 
     })
 }
 
-/// Since Linux 6.8 mounts are listed in the order in which they were made, which for a task's directories is before its
-/// start; earlier in the order in which they were attached.
+/// Returns whether the kernel lists mounts in the order of their creation, as since Linux 6.8. A task's directories
+/// are mounted before its start. Earlier kernels list them in the order in which they were attached.
 fn kernel_lists_mounts_by_age() -> bool {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     let mut numbers = release.split('.').map(|part| part.parse::<u32>().ok());
@@ -166,8 +168,8 @@ fn kernel_lists_mounts_by_age() -> bool {
     version >= (Some(6), Some(8))
 }
 
-/// The host's id of a strict task's 0, by what a task of the same name is told: the same at every start, a whole
-/// number of ranges above the first.
+/// Returns the host's id for id 0 of a strict task, as a task of the same name reads it. It is the same at every
+/// start, and a whole number of ranges above the first id.
 async fn first_strict_id(folder: &PathBuf) -> u64 {
     let output = run(
         TaskSetting::Strict,
@@ -236,7 +238,7 @@ async fn run_audit(test: &str, setting: TaskSetting) {
     let program = format!("{PLACE}/runtimetest");
     let arguments = [program.as_str(), "--compliance-level", "may"];
     let statement = promised(setting, &arguments, first_id).to_string();
-    // The program looks for its `config.json` where it begins.
+    // The program reads `config.json` in its working directory.
     let script = format!("cd /local && exec {}", arguments.join(" "));
 
     let output = run(setting, &folder, &script, &[("config.json", &statement)]).await;

@@ -109,7 +109,7 @@ pub(crate) fn fingerprint_to_proto(fingerprint: &Fingerprint) -> drivers::Finger
     }
 }
 
-/// A health state that is not known is unhealthy: nothing is placed on a driver we misread.
+/// An unknown health state counts as unhealthy, so that nothing is placed on a driver whose state is unclear.
 pub(crate) fn fingerprint_from_proto(message: drivers::FingerprintResponse) -> Fingerprint {
     use drivers::fingerprint_response::HealthState;
     Fingerprint {

@@ -24,13 +24,13 @@ fn topology_to_proto(topology: &Topology) -> base::ClientTopology {
         node_ids: numa_nodes.clone(),
         distances: distances_to_proto(distances),
         cores: cores.iter().map(core_to_proto).collect(),
-        // The sum over the cores is what placement counts with.
+        // The sum over the cores is the value that placement uses.
         override_total_compute: 0,
         override_withold_compute: *withheld_mhz,
     }
 }
 
-/// Drivers take the dimension's word for how many values there are: one that is no square is not sent.
+/// Drivers trust the dimension for the number of values. A matrix that is not square is therefore not sent.
 fn distances_to_proto(rows: &[Vec<u32>]) -> Option<base::ClientTopologySlit> {
     let is_square = !rows.is_empty() && rows.iter().all(|row| row.len() == rows.len());
     is_square.then(|| base::ClientTopologySlit {

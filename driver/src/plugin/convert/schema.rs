@@ -88,7 +88,7 @@ pub(crate) fn spec_to_proto(spec: &Spec) -> hclspec::Spec {
     hclspec::Spec { block: Some(block) }
 }
 
-/// `None` for a schema without a node, which is how drivers say that they have none.
+/// Returns `None` for a schema without a node: a driver without a schema sends that.
 pub(crate) fn spec_from_proto(message: hclspec::Spec) -> Result<Option<Spec>, DriverError> {
     match message.block {
         None => Ok(None),

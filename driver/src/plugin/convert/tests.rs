@@ -103,7 +103,7 @@ fn task_configuration_keeps_every_field() {
     assert_eq!(read, Ok(config));
 }
 
-/// Another host knows none of our fields and has the layout of Nomad's directories.
+/// A foreign host has none of our fields and uses the layout of Nomad's directories.
 #[test]
 fn task_directory_is_below_the_allocation_by_default() {
     let message = drivers::TaskConfig {
@@ -121,7 +121,7 @@ fn task_directory_is_below_the_allocation_by_default() {
     assert_eq!(config.without_host, None);
 }
 
-/// A result from a driver that is not ours has no word on its status: it is known.
+/// A result from a foreign driver has no field for an unknown status: its status is known.
 #[test]
 fn exit_status_is_known_by_default() {
     let plain = drivers::ExitResult {
@@ -134,7 +134,7 @@ fn exit_status_is_known_by_default() {
     assert_eq!(exit_from_proto(exit_to_proto(&unknown)), unknown);
 }
 
-/// A host of another make reads the fields of its own protocol: in none of them is such an end a success.
+/// A foreign host reads only the fields of Nomad's protocol. None of them may report an unknown end as a success.
 #[test]
 fn unknown_exit_is_not_success_in_protocol() {
     let unknown = ExitResult::unknown("not the parent".to_owned());
@@ -271,8 +271,8 @@ fn configuration_that_is_no_msgpack_is_refused() {
     );
 }
 
-/// The stored form of a handle. These bytes are on disks: a change needs a new version of handles. Hosts write one with
-/// and one without [`TaskConfig::without_host`].
+/// The stored form of a handle. These bytes are on disks: a change needs a new version of handles. Hosts write handles
+/// with and without [`TaskConfig::without_host`].
 #[test]
 fn handles_keep_their_bytes() {
     let unset = TaskConfig {
@@ -301,7 +301,7 @@ fn handles_keep_their_bytes() {
     }
 
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/handle.v1.txt");
-    // The variable that `expect-test` uses too, so that one switch blesses all golden files.
+    // `expect-test` uses the same variable, so that one switch updates all golden files.
     if std::env::var_os("UPDATE_EXPECT").is_some() {
         std::fs::write(&path, &golden).unwrap();
     }

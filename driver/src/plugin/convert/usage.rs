@@ -7,7 +7,7 @@ use crate::plugin::convert::{protocol, time_from_proto, time_to_proto};
 use crate::plugin::proto::drivers;
 use crate::stats::{CpuField, CpuUsage, MemoryField, MemoryUsage, TaskStats, TaskUsage};
 
-/// Hosts refuse statistics without a time, so that it is always set.
+/// Hosts refuse statistics without a time, so the time is always set.
 pub(crate) fn stats_to_proto(stats: &TaskStats) -> drivers::TaskStats {
     let TaskStats {
         task_id,
@@ -86,7 +86,7 @@ fn cpu_to_proto(cpu: &CpuUsage) -> drivers::CpuUsage {
     }
 }
 
-/// Fields that a newer peer measured are left out.
+/// Measured fields that only a newer peer defines are left out.
 fn cpu_from_proto(message: drivers::CpuUsage) -> CpuUsage {
     use drivers::cpu_usage::Fields;
     CpuUsage {

@@ -32,7 +32,7 @@ async fn handshake(launch: &PluginCommand, deadline: Duration) -> Result<PathBuf
 #[tokio::test]
 async fn plugin_is_found_by_its_line() {
     let dir = tempfile::tempdir().unwrap();
-    // What the plugin is told is in the name of the socket that it says.
+    // The script prints its argument and a variable of the host in the socket name.
     let launch = script(
         &dir,
         "test ${#NOMAD_PLUGIN_MAGIC_COOKIE} = 64 || exit 1\n\

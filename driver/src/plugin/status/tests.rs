@@ -50,7 +50,7 @@ fn recovery_errors_keep_their_kind() {
     }
 }
 
-/// Nomad's drivers send the text with whatever code their library picks.
+/// Nomad's drivers send the text with any code that their library picks.
 #[test]
 fn not_found_text_of_foreign_drivers_is_recognised() {
     let status = Status::unknown(TASK_NOT_FOUND);

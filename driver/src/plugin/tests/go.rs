@@ -1,9 +1,8 @@
-//! Our host against a driver in Go: the plugin library of the field on the other side of the
-//! protocol.
+//! Our host against a driver in Go, which uses the common plugin library on its side of the protocol.
 //!
-//! It passes the cases of the conformance suite that its protocol can express. Those it cannot:
-//! kinds of refusal that are told by text only (a taken id, a task that is not running or still
-//! runs, an unknown signal, a handle's version), listing tasks, and terminals.
+//! The driver passes the cases of the conformance suite that its protocol can express. The protocol cannot express
+//! kinds of refusal that differ only in text. These are a used id, a task that is not running or still runs, an
+//! unknown signal, and a handle's version. The protocol also lacks listing tasks and terminals.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -25,7 +24,7 @@ use crate::task::TaskConfig;
 use crate::task_driver::TaskDriver;
 use crate::{Attribute, Core, Health, HostInfo, RecoverTaskError, StartTaskError, Topology};
 
-/// The driver's processes of one test; they end with it.
+/// The driver processes of one test; they end with the test.
 struct GoDriver {
     program: PathBuf,
     dir: TempDir,
@@ -34,7 +33,7 @@ struct GoDriver {
 }
 
 impl GoDriver {
-    /// `None` where it cannot be built; then the test was skipped.
+    /// Returns `None` if the driver cannot be built; then the test is skipped.
     fn new(name: &str) -> Option<Self> {
         match go::program("driver") {
             Ok(program) => Some(Self {
@@ -68,7 +67,7 @@ impl GoDriver {
         client
     }
 
-    /// `kill -9`, and its tasks go on.
+    /// Kills the driver processes (`kill -9`); their tasks continue.
     async fn kill_all(&self) {
         for mut child in self.processes.lock().await.drain(..) {
             child.kill().await.unwrap();
@@ -93,7 +92,7 @@ impl Drop for GoDriver {
     }
 }
 
-/// The driver takes no configuration of a host that does not say what it is.
+/// Returns facts about a host. The driver accepts no configuration from a host that does not send them.
 fn a_host() -> Arc<HostInfo> {
     let core = |id| Core {
         id,
@@ -271,7 +270,7 @@ async fn go_driver_reports_info_and_schemas() {
     );
 }
 
-/// The configuration arrives as the driver's own decoder reads it.
+/// The driver's own decoder reads the configuration that the host sent.
 #[tokio::test]
 async fn settings_reach_a_driver_in_go() {
     let Some(subject) = GoDriver::new("settings_reach_a_driver_in_go") else {
@@ -294,7 +293,7 @@ async fn settings_reach_a_driver_in_go() {
     );
 }
 
-/// A label of a block in the job becomes a variable of the task: the whole way of a nested value.
+/// A label of a block in the job becomes a variable of the task, which tests the whole path of a nested value.
 #[tokio::test]
 async fn nested_configuration_reaches_a_task_in_go() {
     let Some(subject) = GoDriver::new("nested_configuration_reaches_a_task_in_go") else {
@@ -339,14 +338,14 @@ async fn failures_of_a_driver_in_go_are_understood() {
             message: "not ever".to_owned()
         }
     );
-    // Its protocol has no kinds of failed recoveries: the task is lost, with the driver's words.
+    // Nomad's protocol has no kinds of failed recoveries. The task is lost, with the driver's message.
     assert!(
         matches!(&refused, RecoverTaskError::Gone { reason, .. } if reason.contains('7')),
         "{refused:?}"
     );
 }
 
-/// A plugin that is told to end leaves its tasks alone.
+/// A plugin that shuts down on request leaves its tasks running.
 #[tokio::test]
 async fn go_driver_shutdown_leaves_tasks_running() {
     let Some(subject) = GoDriver::new("go_driver_shutdown_leaves_tasks_running") else {

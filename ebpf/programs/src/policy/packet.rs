@@ -1,4 +1,4 @@
-//! A packet's headers, as far as policies ask for them.
+//! The headers of a packet that policies depend on.
 
 use aya_ebpf::{bindings::__sk_buff, programs::sk_buff::SkBuff};
 use muster_ebpf_common::{
@@ -19,7 +19,7 @@ pub(crate) mod protocol {
     pub(super) const AUTHENTICATION: u8 = 51;
     pub(super) const DESTINATION: u8 = 60;
 
-    /// Whether another header of IPv6 follows.
+    /// Whether another IPv6 header follows a header of this type.
     #[inline(always)]
     pub(super) fn is_extension(number: u8) -> bool {
         matches!(
@@ -29,20 +29,20 @@ pub(crate) mod protocol {
     }
 }
 
-/// Extension headers of IPv6 that are walked over. A packet with more shows no ports.
+/// Extension headers of IPv6 that are parsed. A packet with more shows no ports.
 const EXTENSIONS_MAX: u32 = 6;
 
-/// The hop limit of what comes from a neighbour: every router on the way would have lowered it.
+/// The hop limit of a packet from a neighbour. A router on the path would have lowered it.
 const HOPS_OF_NEIGHBOURS: u8 = 255;
 
 /// Flags of TCP.
 const SYN: u8 = 0x02;
 const ACK: u8 = 0x10;
 
-/// Where in an IPv4 header the offset of a fragment is, and its bits.
+/// The position of the fragment offset in an IPv4 header, and its bits.
 const FRAGMENT_OFFSET: u16 = 0x1fff;
 
-/// Whether an address stands for an IPv4 one.
+/// Whether an address is a mapped IPv4 address.
 #[inline(always)]
 pub(crate) fn is_mapped(address: &[u8; 16]) -> bool {
     address[..10] == [0; 10] && address[10] == 0xff && address[11] == 0xff
@@ -54,10 +54,9 @@ pub(crate) fn low(address: &[u8; 16]) -> [u8; 4] {
     [address[12], address[13], address[14], address[15]]
 }
 
-/// A packet, as the task sees it.
+/// A packet, from the task's point of view.
 ///
-/// Programs have 512 bytes of stack, so what is known of a packet is kept once, in the form in
-/// which it is told.
+/// Programs have 512 bytes of stack. So the facts about a packet are stored once, in the form of the reported event.
 #[repr(C)]
 pub(crate) struct Packet {
     pub(crate) event: VerdictEvent,
@@ -65,21 +64,22 @@ pub(crate) struct Packet {
     pub(crate) local: [u8; 16],
     pub(crate) class: Class,
     pub(crate) is_v4: bool,
-    /// The first packet of a connection.
+    /// Whether this is the first packet of a connection.
     pub(crate) begins: bool,
-    /// A datagram or an echo: what is answered without a connection.
+    /// Whether this is a datagram or an echo, which is answered without a connection.
     pub(crate) is_exchange: bool,
-    /// Of an ICMP message.
+    /// The type of an ICMP message.
     pub(crate) kind: u8,
     pub(crate) code: u8,
-    /// Of IPv6, and such as no router passes on, without other headers: of a neighbour (RFC 4861, 6.1 and 7.1).
+    /// Whether this is an IPv6 packet from a neighbour: it has no other headers, and no router forwarded it (RFC 4861,
+    /// 6.1 and 7.1).
     pub(crate) near: bool,
-    /// The socket at the other end, if that is within the allocation and would be known again.
+    /// The socket at the other end, if it is in the same allocation and can be recognised later.
     pub(crate) peer: PeerMark,
 }
 
 impl Packet {
-    /// Nothing is known yet.
+    /// Creates a packet without facts.
     #[inline(always)]
     pub(crate) fn new(task: CgroupId, direction: Direction) -> Self {
         Self {
@@ -109,10 +109,10 @@ impl Packet {
         self.event.direction == Direction::Egress as u8
     }
 
-    /// Reads the headers. What is not IP, or cut before the ports could be, shows no address.
+    /// Reads the headers. A packet that is not IP, or that is cut before its ports, shows no address.
     #[inline(always)]
     pub(crate) fn read(&mut self, skb: *mut __sk_buff) {
-        // SAFETY: both are alive, and the packet is nobody else's.
+        // SAFETY: both pointers are valid, and no other code uses the packet.
         unsafe { read_headers(skb, self) };
     }
 
@@ -161,8 +161,8 @@ impl Packet {
         }
     }
 
-    /// A message by which IPv6 finds its neighbours; without these it cannot be used at all. Those that the kernel of
-    /// whom they are for would not take are judged as any other.
+    /// Whether this is an IPv6 neighbour discovery message, which IPv6 requires. A message that the receiving kernel
+    /// would not accept is judged like any other packet.
     #[inline(always)]
     pub(crate) fn finds_neighbours(&self) -> bool {
         let is_discovery = self.kind >= 133 && self.kind <= 137 && self.code == 0;
@@ -170,12 +170,12 @@ impl Packet {
     }
 }
 
-/// Not compiled into its callers, nor local to this object: the kernel verifies such a function once, and knows
-/// of what it wrote only that it is there, so that the ways through it are not followed any further.
+/// The function is neither inlined nor local to this object. So the kernel verifies it once, and treats its output as
+/// unknown initialized data. The verifier does not follow the paths through it any further.
 #[unsafe(no_mangle)]
 #[inline(never)]
 unsafe extern "C" fn read_headers(skb: *mut __sk_buff, packet: *mut Packet) -> u32 {
-    // SAFETY: the caller gives a packet, or the verifier would not have it; null is asked for by it.
+    // SAFETY: the verifier ensures that the caller passes a packet. It also requires the check for null.
     let Some(packet) = (unsafe { packet.as_mut() }) else {
         return 0;
     };
@@ -199,7 +199,7 @@ fn load<T: Copy>(skb: *mut __sk_buff, at: u32) -> Result<T, i64> {
     SkBuff::new(skb).load(at as usize)
 }
 
-/// Reads the header of IPv4; whether there are ports, and where.
+/// Reads the IPv4 header. Returns whether there are ports, and sets their offset.
 #[inline(always)]
 fn read_v4(packet: &mut Packet, skb: *mut __sk_buff, at: &mut u32) -> bool {
     let Ok(header) = load::<[u8; 20]>(skb, 0) else {
@@ -213,9 +213,9 @@ fn read_v4(packet: &mut Packet, skb: *mut __sk_buff, at: &mut u32) -> bool {
     u16::from_be_bytes([header[6], header[7]]) & FRAGMENT_OFFSET == 0
 }
 
-/// Reads the headers of IPv6; whether there are ports, and where.
+/// Reads the IPv6 headers. Returns whether there are ports, and sets their offset.
 ///
-/// Where they are is compared with nothing, so that the verifier need not tell apart the ways to get there.
+/// The offset is never compared, so that the verifier need not distinguish the paths that lead to it.
 #[inline(always)]
 fn read_v6(packet: &mut Packet, skb: *mut __sk_buff, at: &mut u32) -> bool {
     let Ok(header) = load::<[u8; 40]>(skb, 0) else {
@@ -253,7 +253,7 @@ fn read_v6(packet: &mut Packet, skb: *mut __sk_buff, at: &mut u32) -> bool {
     whole
 }
 
-/// Reads what follows the IP headers. What is cut stays of class `Other`.
+/// Reads the header after the IP headers. A packet that is cut there stays of class `Other`.
 #[inline(never)]
 fn read_ports(packet: &mut Packet, skb: *mut __sk_buff, at: u32) -> u32 {
     match packet.event.protocol {

@@ -1,4 +1,4 @@
-//! How fast a task may send and receive: `muster_ebpf_common::rate` says what a bucket is.
+//! The rate limits of a task: `muster_ebpf_common::rate` defines the bucket.
 
 use aya_ebpf::{
     bindings::BPF_F_NO_PREALLOC, helpers::bpf_ktime_get_ns, macros::map, maps::HashMap,
@@ -15,7 +15,7 @@ use muster_ebpf_common::{
 #[map]
 static RATES: HashMap<CgroupId, Rates> = HashMap::pinned(TASKS_MAX, BPF_F_NO_PREALLOC);
 
-/// Returns the decision about a packet of `bytes` bytes, for which the task pays if it passes.
+/// Returns the decision about a packet of `bytes` bytes. If the packet passes, its cost is added to the task's bucket.
 #[inline(always)]
 pub(crate) fn pace(task: CgroupId, direction: Direction, bytes: u32) -> RateVerdict {
     let Some(rates) = RATES.get_ptr_mut(task) else {
@@ -31,7 +31,8 @@ pub(crate) fn pace(task: CgroupId, direction: Direction, bytes: u32) -> RateVerd
         let now_ns = bpf_ktime_get_ns();
         let paid_ns = paid.read_volatile();
         if paid_ns < now_ns {
-            // An idle bucket: what another CPU writes into it meanwhile is forgotten, where nothing is short.
+            // The bucket is idle. A concurrent write of another CPU is lost, which is harmless because an idle bucket
+            // has room.
             paid.write_volatile(now_ns);
         }
         let pace = Bucket::pace(paid_ns, now_ns);
@@ -42,10 +43,10 @@ pub(crate) fn pace(task: CgroupId, direction: Direction, bytes: u32) -> RateVerd
     }
 }
 
-/// Adds to what other CPUs add to as well.
+/// Adds atomically to a word that other CPUs also add to.
 #[inline(always)]
 unsafe fn add(to: *mut u64, what: u64) {
-    // SAFETY: the caller's.
+    // SAFETY: the caller guarantees a valid pointer.
     unsafe {
         asm!("lock *(u64 *)({to} + 0) += {what}", to = in(reg) to, what = in(reg) what);
     }

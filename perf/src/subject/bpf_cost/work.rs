@@ -1,4 +1,4 @@
-//! The work of the task: two threads of a process that hand bytes to each other.
+//! The workload of the task: two threads of a process that exchange bytes.
 
 use std::ffi::OsString;
 use std::io::{Read, Write};
@@ -12,25 +12,25 @@ use nix::unistd::Pid;
 /// The argument that makes a child the worker: see [`child`].
 pub(crate) const CHILD: &str = "bpf-work";
 
-/// Bytes of a write in a stream.
+/// Bytes of one write to a stream.
 const WRITE_BYTES: usize = 64 << 10;
 
-/// How bytes go.
+/// The transport of the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Transport {
-    /// One byte to and fro through pipes: two switches.
+    /// One byte to and fro through pipes, which takes two context switches.
     Pipe,
-    /// One datagram to and fro: two packets, each of which is sent and received.
+    /// One datagram to and fro. Each of the two packets is sent and received.
     Udp,
-    /// One byte to and fro on a connection: two segments.
+    /// One byte to and fro on a connection, which takes two segments.
     Tcp,
     /// A mebibyte one way on a connection.
     Stream,
-    /// A mebibyte to another process, which listens at this port.
+    /// A mebibyte to another process, which listens on this port.
     Send(u16),
 }
 
-/// So many of these.
+/// A number of transfers over one transport.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Workload {
     pub(super) kind: Transport,
@@ -38,7 +38,7 @@ pub(super) struct Workload {
 }
 
 impl Workload {
-    /// As the words of a command.
+    /// Returns the workload as the arguments of a command.
     pub(super) fn words(self) -> [OsString; 2] {
         let kind = match self.kind {
             Transport::Pipe => "pipe".to_owned(),
@@ -67,7 +67,7 @@ impl Workload {
     }
 }
 
-/// Does what `words` say, and writes how many nanoseconds it took.
+/// Does the work that `words` describe, and prints its duration in nanoseconds.
 pub(crate) fn child(words: &[OsString]) -> anyhow::Result<()> {
     let work = Workload::read(words)?;
     if matches!(work.kind, Transport::Pipe | Transport::Udp | Transport::Tcp) {
@@ -106,8 +106,8 @@ pub(crate) fn child(words: &[OsString]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Keeps this process on one processor, so that its threads take turns there: on two, each would mostly wait for the
-/// other's to wake from idleness.
+/// Restricts this process to one processor, so that its threads alternate there. On two processors, each thread would
+/// mostly wait for the other one's processor to leave its idle state.
 fn stay() -> anyhow::Result<()> {
     let this = Pid::from_raw(0);
     let allowed = sched_getaffinity(this)?;
@@ -127,7 +127,7 @@ fn connection() -> anyhow::Result<(TcpStream, TcpStream)> {
     Ok((near, far))
 }
 
-/// A socket read and written like a stream.
+/// A UDP socket that is read and written like a stream.
 #[derive(Clone, Copy)]
 struct Datagrams<'a>(&'a UdpSocket);
 
@@ -147,7 +147,7 @@ impl Write for Datagrams<'_> {
     }
 }
 
-/// Nanoseconds of `times` bytes there and back again.
+/// Returns the nanoseconds in which `times` bytes go to the other thread and back.
 fn exchange<R: Read + Send, W: Write + Send>(
     times: u64,
     near: (impl Read, impl Write),
@@ -184,11 +184,11 @@ fn send(mebibytes: u64, mut to: &TcpStream) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Nanoseconds of `mebibytes` one way.
+/// Returns the nanoseconds of `mebibytes` in one direction.
 fn stream(mebibytes: u64, near: TcpStream, mut far: TcpStream) -> anyhow::Result<u128> {
     let start = Instant::now();
     std::thread::scope(|scope| -> anyhow::Result<()> {
-        // The connection ends with the thread, and what reads it then too.
+        // The connection ends with the sending thread, and then the reader ends too.
         let sender = scope.spawn(move || send(mebibytes, &near));
         let mut bytes = vec![0; WRITE_BYTES];
         while far.read(&mut bytes)? > 0 {}

@@ -1,4 +1,4 @@
-//! The other ways: files of the tasks' groups, and of their processes.
+//! The rivals: files of the tasks' cgroups, and files of their processes.
 
 use std::fs::{self, File};
 use std::io::Read as _;
@@ -10,15 +10,15 @@ use muster_agent::resources::cgroup::TaskCgroup;
 use muster_domain::number;
 use rustix::process::{Resource, getrlimit};
 
-/// The files of a task that are read: CPU time, memory, its kinds, disks. Each is read in the first hierarchy that has
-/// it.
+/// The files of a task that the rivals read: CPU time, memory, kinds of memory, disks. Each file is read in the first
+/// hierarchy that has it.
 pub(super) const FILES: [&[&str]; 4] = [
     &["cpu.stat"],
     MEMORY,
     &["memory.stat"],
     &["io.stat", "blkio.throttle.io_service_bytes"],
 ];
-/// Names of the file with the memory that counts against the limit, in v2 and in v1.
+/// Names of the file with the memory that counts against the limit, in cgroup v2 and v1.
 pub(super) const MEMORY: &[&str] = &["memory.current", "memory.usage_in_bytes"];
 /// The files of a task that one step of the history reads.
 pub(super) const STEP: [&[&str]; 5] = [
@@ -28,16 +28,16 @@ pub(super) const STEP: [&[&str]; 5] = [
     &["memory.pressure"],
     &["io.pressure"],
 ];
-/// More than any of them holds.
+/// A buffer size that is larger than any of the files.
 const FILE_BYTES: usize = 16 << 10;
-/// Descriptors that are left to everything else.
+/// Descriptors that are reserved for other uses.
 const OTHER_DESCRIPTORS: u64 = 1_000;
-/// The part of all that the agent may hold files of groups with.
+/// The agent may use a quarter of all descriptors for files of cgroups.
 const AGENTS_PART: u64 = 4;
-/// The number of descriptors without a limit.
+/// The number of descriptors if there is no limit.
 const UNLIMITED: u64 = u64::MAX;
 
-/// The directories of a task's groups.
+/// The directories of a task's cgroups.
 pub(super) struct TaskGroupDirs(Vec<PathBuf>);
 
 impl TaskGroupDirs {
@@ -57,14 +57,14 @@ impl TaskGroupDirs {
     }
 }
 
-/// Files that are kept open, of as many tasks as there are descriptors for.
+/// Files that are kept open, of as many tasks as the descriptors allow.
 pub(super) struct OpenFiles(Vec<Vec<File>>);
 
 impl OpenFiles {
-    /// A file of each kind that is `wanted`.
+    /// Opens a file of each kind in `wanted` for each task.
     pub(super) fn open(tasks: &[TaskGroupDirs], wanted: &[&[&str]]) -> anyhow::Result<Self> {
         let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(UNLIMITED);
-        // Two of these live at a time.
+        // Two of these objects exist at the same time.
         let descriptors = descriptors - descriptors / AGENTS_PART;
         let room =
             descriptors.saturating_sub(OTHER_DESCRIPTORS) / (FILES.len() + STEP.len()) as u64;
@@ -103,7 +103,7 @@ impl ReopenedFiles {
     }
 }
 
-/// CPU time, memory and group of every process; at least `count` of them are tasks'.
+/// Reads CPU time, memory and cgroup of every process. At least `count` of the processes belong to tasks.
 pub(super) fn scan_processes(count: usize) -> anyhow::Result<usize> {
     let mut buffer = [0; FILE_BYTES];
     let mut seen = 0;
@@ -114,7 +114,7 @@ pub(super) fn scan_processes(count: usize) -> anyhow::Result<usize> {
             continue;
         }
         for name in ["stat", "cgroup"] {
-            // It may have ended.
+            // The process may have ended.
             let Ok(mut file) = File::open(dir.join(name)) else {
                 continue;
             };
@@ -127,7 +127,7 @@ pub(super) fn scan_processes(count: usize) -> anyhow::Result<usize> {
     Ok(count)
 }
 
-/// The last number of a text: what a reader of these files does at least.
+/// Parses the last number of a text. This is the least work that a reader of these files does.
 fn number(text: &[u8]) -> anyhow::Result<Option<u64>> {
     let text = std::str::from_utf8(text).context("it is text")?;
     let mut words = text.split_ascii_whitespace().rev();

@@ -1,4 +1,4 @@
-//! Requests that go on with and without a collection: placements of jobs, reads of the state, heartbeats.
+//! Requests that run both with and without a collection: placements of jobs, reads of the state, heartbeats.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -21,9 +21,9 @@ use tokio::task::JoinHandle;
 use super::{placed, register};
 use crate::harness::Latencies;
 
-/// Between two requests of one kind, and between two heartbeats of a node.
+/// Pause between two requests of one kind, and between two heartbeats of a node.
 const PAUSE: Duration = Duration::from_millis(2);
-/// Nodes that send heartbeats, spread over the servers.
+/// The number of nodes that send heartbeats, spread over the servers.
 const BEATING: usize = 6;
 
 /// The requests under way.
@@ -86,7 +86,7 @@ impl Foreground {
         }
     }
 
-    /// Waits for what is under way. The nodes are given back.
+    /// Waits for the requests under way. Returns the latencies and the nodes.
     pub(super) async fn end(self) -> anyhow::Result<(ForegroundLatency, Vec<HeartbeatingNode>)> {
         self.stop.store(true, Ordering::Relaxed);
         let placements = self.placing.await??;
@@ -107,7 +107,7 @@ impl Foreground {
     }
 }
 
-/// A node that does nothing but send heartbeats: its datacenter is that of no job.
+/// A node that only sends heartbeats. No job uses its datacenter.
 pub(super) struct HeartbeatingNode {
     sender: FrameSender,
     receiver: FrameReceiver,
@@ -116,7 +116,7 @@ pub(super) struct HeartbeatingNode {
 }
 
 impl HeartbeatingNode {
-    /// Registers such nodes, in turn with each of `servers`.
+    /// Registers such nodes, with each of `servers` in turn.
     pub(super) async fn join(
         identity: &Identity,
         servers: &[SocketAddr],
@@ -159,7 +159,8 @@ impl HeartbeatingNode {
         })
     }
 
-    /// Sends heartbeats until told to stop, and waits until each is answered: an answer covers those before it.
+    /// Sends heartbeats until `stopped` is set, and waits for each answer. An answer also covers all earlier
+    /// heartbeats.
     async fn beat(mut self, stopped: Arc<AtomicBool>) -> anyhow::Result<(Latencies, Self)> {
         let sent: Mutex<VecDeque<(u64, Instant)>> = Mutex::default();
         let last = AtomicU64::new(u64::MAX);

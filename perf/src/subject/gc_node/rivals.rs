@@ -20,7 +20,7 @@ use io_uring::{IoUring, opcode, types};
 /// `unlinkat` calls under way at a time.
 const DEPTH: u32 = 64;
 
-/// The standard library's `remove_dir_all` in `count` threads.
+/// Deletes with the standard library's `remove_dir_all` in `count` threads.
 pub(super) fn threads(allocs: &[PathBuf], count: usize) -> anyhow::Result<Duration> {
     let begun = Instant::now();
     let next = AtomicUsize::new(0);
@@ -39,7 +39,7 @@ pub(super) fn threads(allocs: &[PathBuf], count: usize) -> anyhow::Result<Durati
     Ok(begun.elapsed())
 }
 
-/// `rm -rf`.
+/// Deletes with `rm -rf`.
 pub(super) fn rm(dir: &Path) -> anyhow::Result<Duration> {
     let begun = Instant::now();
     let status = Command::new("rm").arg("-rf").arg(dir).status()?;
@@ -47,7 +47,8 @@ pub(super) fn rm(dir: &Path) -> anyhow::Result<Duration> {
     Ok(begun.elapsed())
 }
 
-/// `io_uring`: files of a few directories at a time, then the directories. `None` where it is not allowed.
+/// Deletes with `io_uring`: files of a few directories at a time, then the directories. Returns `None` where it is
+/// not allowed.
 pub(super) fn io_uring(allocs: &[PathBuf]) -> anyhow::Result<Option<Duration>> {
     let Ok(mut ring) = IoUring::new(DEPTH) else {
         return Ok(None);

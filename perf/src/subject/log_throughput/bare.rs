@@ -1,4 +1,4 @@
-//! The plain loop: epoll says which FIFOs have bytes; they are read and written, or spliced.
+//! The plain loop: epoll reports the FIFOs that have bytes, and the loop copies or splices them.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -12,12 +12,12 @@ use rustix::pipe::SpliceFlags;
 
 use super::lines;
 
-/// Bytes of one read: what a pipe holds unless it is made larger.
+/// Bytes of one read: the default capacity of a pipe.
 const READ_BYTES: usize = 64 * 1024;
 /// The most FIFOs that one call reports as ready.
 const EVENTS_MAX: usize = 256;
 
-/// How bytes get from a FIFO to its file.
+/// The way in which bytes get from a FIFO to its file.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum CopyMethod {
     ReadWrite,
@@ -62,7 +62,7 @@ pub(super) fn drain(
     Ok(bytes)
 }
 
-/// Files `<name>.N`, the oldest removed.
+/// A log in files `<name>.N`. The oldest file is removed.
 struct RotatedLog {
     name: PathBuf,
     limits: RotateLimits,
@@ -94,7 +94,7 @@ impl RotatedLog {
         Ok(())
     }
 
-    /// Moves the bytes that wait in `fifo`, at most as many as fit into the file.
+    /// Moves the bytes in `fifo` to the file, at most as many as fit into the file.
     fn splice(&mut self, fifo: impl AsFd) -> io::Result<usize> {
         self.rotate()?;
         let flags = SpliceFlags::NONBLOCK;

@@ -1,4 +1,4 @@
-//! The way of a shell: a `cat` for each FIFO, into a file that is never rotated.
+//! The way of a shell: one `cat` per FIFO, which writes to a file that is never rotated.
 
 use std::fs::File;
 use std::path::Path;
@@ -11,22 +11,22 @@ use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 use super::lines;
 use crate::program::ran;
 
-/// Far below what a round takes.
+/// Interval between two checks. It is far shorter than a round.
 const LOOK_INTERVAL: Duration = Duration::from_millis(1);
 
-/// A process for each FIFO, all of them waiting for bytes.
+/// One `cat` process per FIFO. All of them wait for bytes.
 pub(super) struct Cats {
     cats: Vec<Cat>,
 }
 
 struct Cat {
     child: Child,
-    /// CPU time that does not count.
+    /// The CPU time that does not count, because it was spent before the measurement.
     begun: Duration,
 }
 
 impl Cats {
-    /// Starts one for each of `count` FIFOs below `fifos`, which are open for writing elsewhere.
+    /// Starts a `cat` for each of `count` FIFOs below `fifos`. Another process has the FIFOs open for writing.
     pub(super) fn start(fifos: &Path, logs: &Path, count: u64) -> anyhow::Result<Self> {
         let mut this = Self { cats: Vec::new() };
         for number in 0..count {
@@ -48,7 +48,7 @@ impl Cats {
         Ok(this)
     }
 
-    /// Leaves out the CPU time that the processes used up to here.
+    /// Excludes the CPU time that the processes have used so far.
     pub(super) fn restart(&mut self) -> anyhow::Result<()> {
         for cat in &mut self.cats {
             cat.begun = cpu(cat.child.id())?;
@@ -56,13 +56,14 @@ impl Cats {
         Ok(())
     }
 
-    /// CPU time of all of them, once they have come to the end: no FIFO is open for writing any more.
+    /// Returns the CPU time of all processes after they have reached the end of their FIFOs, which are not open for
+    /// writing any more.
     pub(super) fn finish(mut self) -> anyhow::Result<Duration> {
         let mut sum = Duration::ZERO;
         for cat in &mut self.cats {
             let pid = i32::try_from(cat.child.id()).ok().and_then(Pid::from_raw);
             let pid = pid.context("a process has an id")?;
-            // Its numbers are there until it is waited for in earnest.
+            // The kernel keeps the process's CPU time until the process is reaped.
             let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
             waitid(WaitId::Pid(pid), options)?;
             sum += cpu(cat.child.id())?.saturating_sub(cat.begun);
@@ -76,20 +77,20 @@ impl Cats {
 impl Drop for Cats {
     fn drop(&mut self) {
         for cat in &mut self.cats {
-            // Gone already, unless something failed before.
+            // The process has ended already, unless an earlier step failed.
             drop(cat.child.kill());
             drop(cat.child.wait());
         }
     }
 }
 
-/// Whether it is `cat` by now, and sleeps.
+/// Whether the process has executed `cat` and sleeps.
 fn waits(pid: u32) -> anyhow::Result<bool> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
     Ok(stat.contains("(cat) S"))
 }
 
-/// CPU time of a process of one thread, to the nanosecond.
+/// Returns the CPU time of a single-threaded process, with nanosecond precision.
 fn cpu(pid: u32) -> anyhow::Result<Duration> {
     ran(format!("/proc/{pid}/schedstat").as_ref())
 }

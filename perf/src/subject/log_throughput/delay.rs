@@ -1,5 +1,5 @@
-//! How long a line takes from the task's write to the log file: told by the writing process, which looks at
-//! the lengths of some files.
+//! The delay from a task's write of a line until the line is in the log file. The writing process measures it: it
+//! checks the lengths of some files.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -12,26 +12,27 @@ use super::lines;
 use super::load::WriterLoad;
 use crate::harness::Latencies;
 
-/// Streams that are watched.
+/// The number of watched streams.
 const WATCHED: u64 = 16;
-/// How often: what a delay is told too long by at most, besides what the machine lets the thread wait.
+/// Interval between two checks of the files. A delay is overstated by at most this, plus the scheduling delay of the
+/// thread.
 const LOOK_INTERVAL: Duration = Duration::from_millis(1);
-/// How long the last lines are waited for.
+/// The longest wait for the last lines.
 const LAST_WAIT: Duration = Duration::from_secs(5);
 
-/// When the lines of the watched streams were written, as the writer tells.
+/// The times at which the writer wrote the lines of the watched streams.
 pub(super) struct WriteTimes {
     begun: Instant,
-    /// By line, then by stream: nanoseconds since the begin, 0 for not yet.
+    /// Nanoseconds since `begun`, by line and then by stream. 0 means that the line is not written yet.
     at: Vec<AtomicU64>,
     lines: u64,
-    /// The first of them, which do not count.
+    /// The number of first lines that do not count.
     warm_up: u64,
     streams: Vec<u64>,
 }
 
 impl WriteTimes {
-    /// For the lines of a load.
+    /// Creates the table for the lines of a load.
     pub(super) fn new(load: WriterLoad) -> Self {
         let WriterLoad {
             fifos,
@@ -52,7 +53,7 @@ impl WriteTimes {
         }
     }
 
-    /// The line `line` of the stream `stream` is about to be written.
+    /// Notes that the writer is about to write the line `line` of the stream `stream`.
     pub(super) fn note(&self, stream: u64, line: u64) {
         if let Ok(watched) = self.streams.binary_search(&stream) {
             let nanos = saturating::nanos(self.begun.elapsed());
@@ -101,7 +102,7 @@ struct WatchedLog {
 
 impl WatchedLog {
     fn new(logs: &Path, stream: u64) -> Self {
-        // Too few lines are written for a second file.
+        // The watched streams have too few lines for a second file.
         let path = logs.join(format!("{}.0", lines::stream_name(stream)));
         Self {
             path,
@@ -110,7 +111,7 @@ impl WatchedLog {
         }
     }
 
-    /// Whole lines in it.
+    /// Returns the number of complete lines in the file.
     fn lines(&mut self) -> anyhow::Result<u64> {
         if self.file.is_none() {
             self.file = File::open(&self.path).ok();

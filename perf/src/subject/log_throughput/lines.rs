@@ -1,4 +1,4 @@
-//! Numbered lines: what the writer writes and what must be found in the files.
+//! Numbered lines: the writer writes them, and the files must contain them.
 
 use std::fs;
 use std::io::Read as _;
@@ -8,18 +8,18 @@ use anyhow::{Context as _, ensure};
 
 use super::load::WriterLoad;
 
-/// The directory of logs, beside that of FIFOs.
+/// The directory of the logs, beside that of the FIFOs.
 pub(super) const LOGS: &str = "logs";
 
-/// Bytes of a line, its end included.
+/// Bytes of a line, including its end.
 pub(super) const LINE_BYTES: u64 = WIDTH as u64 + 1;
-/// The same without its end.
+/// Bytes of a line without its end.
 const WIDTH: usize = 127;
 
-/// Bytes of a file that are gone through at once: whole lines.
+/// Bytes of a file that are scanned at once: a multiple of whole lines.
 const SCAN_BYTES: u64 = 8192 * LINE_BYTES;
 
-/// The name of a FIFO and of its log.
+/// Returns the name of a FIFO and of its log.
 pub(super) fn stream_name(number: u64) -> String {
     format!("t{number}.stdout")
 }
@@ -33,8 +33,8 @@ pub(super) fn append(buffer: &mut Vec<u8>, number: u64) {
     buffer.push(b'\n');
 }
 
-/// How many lines are missing, or out of their place, in the files below `logs`. Rotation may have
-/// taken the first ones of a stream; the last must be there.
+/// Returns the number of lines that are missing or misplaced in the files below `logs`. Rotation may have removed the
+/// first lines of a stream. The last line must be there.
 pub(super) fn lost(logs: &Path, load: WriterLoad) -> anyhow::Result<u64> {
     let mut files = vec![Vec::new(); usize::try_from(load.fifos)?];
     for entry in fs::read_dir(logs)? {
@@ -43,7 +43,7 @@ pub(super) fn lost(logs: &Path, load: WriterLoad) -> anyhow::Result<u64> {
             .file_name()
             .and_then(|name| name.to_str())
             .context("a log has a name")?;
-        // `t<stream>.stdout.<N>`; beside them lies what the loop remembers of its files.
+        // The name is `t<stream>.stdout.<N>`. Other files in the directory hold the loop's state of its log files.
         let parts = name
             .strip_prefix('t')
             .and_then(|name| name.split_once(".stdout."));
@@ -68,7 +68,7 @@ pub(super) fn lost(logs: &Path, load: WriterLoad) -> anyhow::Result<u64> {
     Ok(lost)
 }
 
-/// Goes through a file, which may be as large as all that was written.
+/// Scans a file, which may contain all lines of a stream.
 fn scan_file(path: &Path, next: &mut Option<u64>) -> anyhow::Result<u64> {
     let mut file = fs::File::open(path)?;
     let mut lost = 0;
@@ -80,7 +80,7 @@ fn scan_file(path: &Path, next: &mut Option<u64>) -> anyhow::Result<u64> {
     Ok(lost)
 }
 
-/// Goes through lines from the line after `next`, and counts what is skipped.
+/// Scans lines from the line after `next` on, and counts the skipped lines.
 fn scan(bytes: &[u8], next: &mut Option<u64>) -> anyhow::Result<u64> {
     let mut lost = 0;
     for line in bytes.chunks(WIDTH + 1) {

@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use super::lines;
 
-/// The lines that are written.
+/// The lines that a writer writes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WriterLoad {
     pub(super) fifos: u64,
-    /// For each FIFO.
+    /// The number of lines per FIFO.
     pub(super) lines: u64,
-    /// Time between two lines of a FIFO; zero is as fast as they are taken.
+    /// Time between two lines of a FIFO. Zero means that lines are written as fast as they are consumed.
     pub(super) pace: Duration,
-    /// The first of the lines, which do not count.
+    /// The number of first lines that do not count.
     pub(super) warm_up: u64,
 }
 

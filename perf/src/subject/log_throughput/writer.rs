@@ -17,12 +17,12 @@ use crate::subject::child::child_command;
 /// The word that makes a child of this program run [`child`].
 pub(crate) const CHILD: &str = "log-writer";
 
-/// Lines in one write when it goes as fast as it can: a page.
+/// Lines in one write at full speed: 4 KiB.
 const LINES_PER_WRITE: u64 = 32;
-/// Threads that write, each to its share of the FIFOs.
+/// Threads that write, each to its own share of the FIFOs.
 const THREADS: usize = 4;
 
-/// The writing process, waiting for a sign.
+/// The writing process, which waits for the start signal.
 #[derive(Debug)]
 pub(super) struct Writer {
     load: WriterLoad,
@@ -32,7 +32,7 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// Starts the process and waits until it holds every FIFO of `dir`.
+    /// Starts the process and waits until it has opened every FIFO of `dir`.
     pub(super) fn start(dir: &Path, load: WriterLoad) -> anyhow::Result<Self> {
         let numbers = [
             load.fifos,
@@ -65,8 +65,8 @@ impl Writer {
         Ok(writer)
     }
 
-    /// Lets it write everything, and returns when it has: the delay of lines that were paced, at the 99th of
-    /// a hundred. Calls `begin` when those lines are written that do not count, if there are any.
+    /// Lets the process write all lines and waits until it has. Returns the 99th percentile of the delay of paced
+    /// lines. If some first lines do not count, calls `begin` after they are written.
     pub(super) fn run(
         mut self,
         begin: impl FnOnce() -> anyhow::Result<()>,
@@ -93,7 +93,7 @@ impl Writer {
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        // Gone already, unless something failed before it ran.
+        // The process has ended already, unless a step before its run failed.
         drop(self.child.kill());
         drop(self.child.wait());
     }
@@ -143,7 +143,7 @@ pub(crate) fn child(args: &[OsString]) -> anyhow::Result<()> {
     })
 }
 
-/// As fast as the FIFOs are drained, a page to each in turn.
+/// Writes as fast as the FIFOs are drained, 4 KiB to each FIFO in turn.
 fn write_all(files: &mut [File], load: WriterLoad) -> anyhow::Result<()> {
     let mut buffer = Vec::new();
     let mut number = 0;
@@ -161,8 +161,8 @@ fn write_all(files: &mut [File], load: WriterLoad) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A line to each FIFO in turn, then a rest until the next is due; meanwhile it is watched when they are in the
-/// files, which are beside the FIFOs. Says the delay in microseconds.
+/// Writes a line to each FIFO in turn, and then pauses until the next lines are due. Meanwhile another thread watches
+/// for the lines in the files, which are beside the FIFOs. Prints the delay in microseconds.
 fn write_paced(files: &mut [File], load: WriterLoad, fifos: &Path) -> anyhow::Result<()> {
     let logs = fifos.with_file_name(LOGS);
     let written = WriteTimes::new(load);

@@ -1,9 +1,10 @@
-//! Simulated nodes: all of an agent that the control plane sees.
+//! Simulated nodes: the part of an agent that the control plane sees.
 //!
-//! Each has a QUIC connection and a session of its own. It registers, sends a heartbeat every third of the time to
-//! live, and says of each allocation that it is to run that it runs, with the states and events of one task, as
-//! many at once as an agent gathers in its delay. What an agent does for itself (its store, its cgroups, keeping
-//! what is not acknowledged) is not there. The nodes share sockets, as thousands of addresses are not to be had.
+//! Each node has its own QUIC connection and session. It registers and sends a heartbeat every third of the time to
+//! live. It reports each desired allocation as running, with the states and events of one task. One report message
+//! has as many allocations as an agent gathers in its delay. An agent's local work is absent: its store, its cgroups,
+//! and the storage of unacknowledged reports. The nodes share sockets, because the machine cannot have thousands of
+//! addresses.
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -31,16 +32,17 @@ use crate::subject::node_spec::node_of_nine_sizes;
 
 /// Sockets that the nodes share.
 const SOCKETS: u32 = 8;
-/// Nodes that connect at once: below what a server admits.
+/// Nodes that connect at the same time: fewer than a server admits.
 const JOINING: usize = 48;
-/// How long an agent gathers news before it reports them.
+/// The time for which an agent gathers reports before it sends them.
 const REPORT_DELAY: Duration = Duration::from_millis(200);
-/// Pause after a session that failed.
+/// Pause after a failed session.
 const PAUSE: Duration = Duration::from_millis(500);
-/// How much the nodes yield to everything else. Not more: beside busy neighbours their sessions would time out.
+/// The niceness of the nodes' process. A higher value would make sessions time out on a busy machine.
 const NICENESS: i32 = 3;
 
-/// Be the nodes: the certificates' directory, the server's address, how many.
+/// Runs the nodes. The arguments are the directory of certificates, the address of the server, and the number of
+/// nodes.
 pub(in crate::subject) fn child(args: &[OsString]) -> anyhow::Result<()> {
     let word = |at: usize| args.get(at).and_then(|arg| arg.to_str());
     let (Some(tls), Some(server), Some(count)) = (word(0), word(1), word(2)) else {
@@ -67,12 +69,12 @@ pub(in crate::subject) fn child(args: &[OsString]) -> anyhow::Result<()> {
                 Arc::clone(&joining),
             ));
         }
-        // Until this process is killed.
+        // The process runs until it is killed.
         std::future::pending().await
     })
 }
 
-/// Keeps a session, and says why when it cannot.
+/// Keeps a session open, and prints the error when a session fails.
 async fn stay(
     socket: quinn::Endpoint,
     server: SocketAddr,
@@ -82,7 +84,7 @@ async fn stay(
     loop {
         let error = session(&socket, server, &node, &joining).await.err();
         if let Some(error) = error {
-            // A server that goes down closes all of them: nobody is left to tell.
+            // A server that shuts down closes all sessions. Standard error may be closed by then.
             let text = format!("place: node {}: {error:#}\n", node.name);
             drop(std::io::Write::write_all(
                 &mut std::io::stderr(),
@@ -140,7 +142,7 @@ impl PendingReports {
     }
 }
 
-/// Takes in what the node is to run, and runs it at once. One-off tasks end soon.
+/// Receives the desired state of the node and runs it at once. One-off tasks end soon.
 async fn read(mut receiver: FrameReceiver, news: &Arc<PendingReports>) -> anyhow::Result<()> {
     while let Some(message) = receiver.recv::<ToAgent>().await? {
         match message {
@@ -182,7 +184,7 @@ async fn write(
 ) -> anyhow::Result<()> {
     let mut ticks = tokio::time::interval(every);
     let (mut number, mut sequence) = (0, 0);
-    // Not begun anew when a heartbeat comes between: what has woken it would be forgotten.
+    // The delay is not restarted by a heartbeat in between, because the notification that woke it would be lost.
     let mut due = Box::pin(gathered(news));
     loop {
         tokio::select! {
@@ -205,13 +207,13 @@ async fn write(
     }
 }
 
-/// There is something to report, and has been for a while.
+/// Resolves when reports have been pending for the gathering delay.
 async fn gathered(news: &PendingReports) {
     news.there.notified().await;
     tokio::time::sleep(REPORT_DELAY).await;
 }
 
-/// The report of an agent about an allocation that it has started.
+/// Returns the report of an agent about an allocation that it has started.
 fn running(alloc: &DesiredAlloc) -> AllocReport {
     let now = now();
     let name = alloc.group().map_or("main", |group| &group.tasks[0].name);
@@ -243,7 +245,7 @@ fn running(alloc: &DesiredAlloc) -> AllocReport {
     }
 }
 
-/// The report of an agent about a one-off task that has ended well.
+/// Returns the report of an agent about a one-off task that has completed.
 fn completed(alloc: &DesiredAlloc) -> AllocReport {
     let running = running(alloc);
     let now = now();

@@ -1,9 +1,8 @@
-//! The plain exact way: dense columns, and for each placement a scan of all of them.
+//! The simple exact scheduler: dense columns, and a scan of all of them for each placement.
 //!
-//! The score is Nomad's: how well the instance fills the node (20 less ten to the power of each free
-//! share, 0 to 18, then divided by 18), and where the node has instances of the job already, the mean
-//! of that and their penalty. Single precision and a polynomial for the power, so that the compiler
-//! vectorises it.
+//! The score is Nomad's. It measures how well the instance fills the node: 20 less ten to the power of each free
+//! share, 0 to 18, then divided by 18. If the node already has instances of the job, the score is the mean of that
+//! value and their penalty. Single precision and a polynomial for the power allow the compiler to vectorise the loop.
 
 use anyhow::Context as _;
 use muster_control_core::state::State;
@@ -14,17 +13,17 @@ pub(super) struct Scan {
     cpu_free: Vec<f32>,
     memory_free: Vec<f32>,
     disk_free: Vec<f32>,
-    /// 1 over what the node has.
+    /// The reciprocal of the node's CPU.
     cpu_share: Vec<f32>,
     memory_share: Vec<f32>,
-    /// Instances of the job at hand.
+    /// The number of instances of the current job on each node.
     siblings: Vec<f32>,
     scores: Vec<f32>,
     placed: Vec<bool>,
 }
 
 impl Scan {
-    /// The nodes of `state` that take work.
+    /// Reads the eligible nodes of `state`.
     #[expect(
         clippy::cast_possible_truncation,
         reason = "amounts are far below 2^24"
@@ -53,7 +52,7 @@ impl Scan {
         }
     }
 
-    /// Places the `count` instances of a job, each where it scores best.
+    /// Places the `count` instances of a job, each on the node with the best score.
     pub(super) fn place(&mut self, count: u32, ask: [u32; 3]) -> anyhow::Result<()> {
         self.siblings.fill(0.0);
         #[expect(clippy::cast_precision_loss, reason = "amounts are far below 2^24")]
@@ -70,12 +69,12 @@ impl Scan {
         Ok(())
     }
 
-    /// Nodes with an instance.
+    /// Returns the number of nodes with an instance.
     pub(super) fn used(&self) -> usize {
         self.placed.iter().filter(|placed| **placed).count()
     }
 
-    /// Scores every node; below zero without bound where there is no room.
+    /// Scores every node. A node without room gets negative infinity.
     fn score(&mut self, ask: [f32; 3], count_of_job: f32) {
         let free = self
             .cpu_free
@@ -101,9 +100,9 @@ impl Scan {
         }
     }
 
-    /// The first of the best.
+    /// Returns the first node with the best score.
     fn best(&self) -> Option<usize> {
-        // Eight maxima side by side, so that comparing is not a chain.
+        // Eight separate maxima avoid a chain of dependent comparisons.
         let mut lanes = [f32::NEG_INFINITY; 8];
         let chunks = self.scores.chunks_exact(8);
         let rest = chunks.remainder();
@@ -126,14 +125,14 @@ impl Scan {
     }
 }
 
-/// 10 to the power of `x`, 0 to 1, within a ten-thousandth.
+/// Returns 10 to the power of `x`, 0 to 1, with an error below a ten-thousandth.
 fn pow10(x: f32) -> f32 {
-    // Adding it leaves the nearest whole number in the low bits of the sum.
+    // Adding this constant rounds to the nearest integer, which is then in the low bits of the sum.
     const ROUND: f32 = 12_582_912.0;
     let y = x * std::f32::consts::LOG2_10;
     let rounded = y + ROUND;
     let rest = y - (rounded - ROUND);
-    // The series of e to the power of rest times ln 2.
+    // This is the power series of e to the power of `rest` times ln 2.
     let cube = 0.240_226_5 + rest * (0.055_504_1 + rest * 0.009_618_1);
     let power = 1.0 + rest * (std::f32::consts::LN_2 + rest * cube);
     f32::from_bits(power.to_bits().wrapping_add(rounded.to_bits() << 23))
@@ -158,8 +157,8 @@ mod tests {
         }
     }
 
-    /// Of an empty large, an empty small and a fuller small node the last is filled best; what does
-    /// not fit is not a choice.
+    /// Checks the choice among an empty large, an empty small and a fuller small node. The fuller small node is
+    /// filled best. A node without room is not a choice.
     #[test]
     fn the_fullest_node_with_room_is_chosen() {
         let mut scan = Scan {

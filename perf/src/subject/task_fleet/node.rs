@@ -1,4 +1,4 @@
-//! The node's processes: an agent, and the driver that it starts.
+//! The processes of a node: an agent, and the driver that it starts.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -23,17 +23,17 @@ use crate::subject::driver_process;
 /// The word that makes a child of this program run [`child`].
 pub(in crate::subject) const CHILD: &str = "agent";
 
-/// An agent's process, and all that it left; ends with this.
+/// The process of an agent, and its data directory. Both end when this value is dropped.
 pub(in crate::subject) struct NodeProcess {
     name: String,
     agent: Child,
     data_dir: tempfile::TempDir,
 }
 
-/// Resources that processes of ours take.
+/// The resources that the node's processes use.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Footprint {
-    /// Proportional set size.
+    /// Proportional set size in KiB.
     pub(super) kib: f64,
     pub(super) processes: f64,
     pub(super) threads: f64,
@@ -49,11 +49,12 @@ impl AddAssign for Footprint {
 
 impl NodeProcess {
     pub(in crate::subject) fn start(server: &Server, name: &str) -> anyhow::Result<Self> {
-        // Short, for the sake of the driver's socket.
+        // The path is short because the driver's socket is in it.
         let data_dir = tempfile::Builder::new().prefix("mp").tempdir()?;
-        // A copy, so that agent and driver share the program's pages with each other and not with what measures.
+        // Agent and driver run a copy, so that they share the program's pages with each other and not with this
+        // process.
         fs::copy(std::env::current_exe()?, data_dir.path().join("muster"))?;
-        // The copy looks for its eBPF object beside itself.
+        // The copy looks for its eBPF object in its own directory.
         if let Ok(object) = Bpf::object()
             && let ObjectSource::File(path) = object.source()
         {
@@ -68,7 +69,7 @@ impl NodeProcess {
         })
     }
 
-    /// Kills the agent, with which the driver dies, and starts the next one. All tasks stay.
+    /// Kills the agent and its driver, and starts the next agent. All tasks continue.
     pub(super) fn replace_agent(&mut self, server: &Server) -> anyhow::Result<()> {
         self.agent.kill()?;
         self.agent.wait()?;
@@ -76,7 +77,7 @@ impl NodeProcess {
         Ok(())
     }
 
-    /// Stops every task, the driver and the agent.
+    /// Stops all tasks, the driver and the agent.
     pub(in crate::subject) fn end(mut self) -> anyhow::Result<()> {
         drop(self.agent.stdin.take());
         let status = self.agent.wait()?;
@@ -84,7 +85,7 @@ impl NodeProcess {
         Ok(())
     }
 
-    /// CPU time of agent and driver so far, in user and in system mode.
+    /// Returns the CPU time of agent and driver so far, in user and in system mode.
     pub(super) fn cpu(&self) -> anyhow::Result<Duration> {
         let mut sum = Duration::ZERO;
         for pid in self.pids()? {
@@ -107,7 +108,7 @@ impl NodeProcess {
         Ok(sum)
     }
 
-    /// Every process that runs the program: agent, driver, and what they would have for each task.
+    /// Returns every process that runs the program: the agent, the driver, and per-task processes if there are any.
     fn pids(&self) -> anyhow::Result<Vec<u32>> {
         let program = self.data_dir.path().join("muster");
         let runs_it = |pid: u32| {
@@ -125,7 +126,7 @@ impl NodeProcess {
     }
 }
 
-/// Starts the agent whose program and data are in `dir`.
+/// Starts the agent with its program and data in `dir`.
 fn agent(dir: &Path, server: &Server, name: &str) -> anyhow::Result<Child> {
     let (addr, tls) = (
         server.info().quic_addr.to_string(),
@@ -144,7 +145,7 @@ fn agent(dir: &Path, server: &Server, name: &str) -> anyhow::Result<Child> {
 
 impl Drop for NodeProcess {
     fn drop(&mut self) {
-        // Already gone unless something failed before `end`; then its tasks are, too, what is cleaned up.
+        // The agent has ended already unless a step before `end` failed. In that case its tasks are cleaned up too.
         drop(self.agent.kill());
         drop(self.agent.wait());
         drop(muster_agent::clean::run(
@@ -154,7 +155,7 @@ impl Drop for NodeProcess {
     }
 }
 
-/// A number of a file of `/proc` with a name in front of each.
+/// Returns the number of a field in a file of `/proc` with lines of names and values.
 fn field(text: &str, name: &str) -> anyhow::Result<f64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name));
     let word = line.and_then(|line| line.split_whitespace().next());
@@ -167,7 +168,7 @@ pub(in crate::subject) fn child(args: &[OsString]) -> anyhow::Result<()> {
     let [data_dir, server, tls, name] = args else {
         anyhow::bail!("an agent is told four things");
     };
-    // Each task costs some files, as in the real program.
+    // Each task needs some open files, as in the real program.
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
     let server = server.to_str().context("an address is text")?;
@@ -179,7 +180,7 @@ pub(in crate::subject) fn child(args: &[OsString]) -> anyhow::Result<()> {
     config.driver_env = vec![(CHILD_ENV.into(), driver_process::CHILD.into())];
     let settings = config.plugins.entry("native".to_owned()).or_default();
     settings.config = serde_json::json!({ "allow_raw": true });
-    // How full the machine's disk is must not decide what is collected while it is measured.
+    // The fill level of the machine's disk must not cause collections during the measurement.
     config.gc.limits.disk_threshold = 100;
     config.gc.limits.inode_threshold = 100;
     let runtime = Builder::new_multi_thread().enable_all().build()?;

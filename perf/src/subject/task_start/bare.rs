@@ -1,4 +1,4 @@
-//! The floor: clone3 straight into a cgroup, a list of system calls, exec, wait.
+//! The floor of raw tasks: clone3 directly into a cgroup, a list of system calls, exec, wait.
 
 #![expect(
     unsafe_code,
@@ -18,17 +18,17 @@ use rustix::process::{Signal, WaitId, WaitIdOptions, pidfd_send_signal, waitid};
 
 use crate::cgroup::Cgroup;
 
-/// The system calls of a child, ending with its program; prepared before the child is born.
+/// The system calls of a child, of which the last executes its program. They are prepared before the child exists.
 #[derive(Debug)]
 pub(super) struct Script {
     calls: Vec<Call>,
     texts: Vec<CString>,
-    /// Namespaces to be born in, as flags of clone(2).
+    /// The new namespaces of the child, as flags of clone(2).
     namespaces: u64,
     lists: Vec<Vec<u64>>,
 }
 
-/// One system call. The assembler knows where its words are.
+/// One system call. The inline assembly depends on the layout of its fields.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 struct Call {
@@ -48,7 +48,7 @@ impl Script {
         }
     }
 
-    /// Adds a call; an error `tolerated` is none.
+    /// Adds a system call. The error `tolerated` does not count as a failure.
     pub(super) fn call(&mut self, number: c_long, args: &[u64], tolerated: i32) {
         let mut call = Call {
             number,
@@ -59,27 +59,28 @@ impl Script {
         self.calls.push(call);
     }
 
-    /// The address of a text that lives as long as this.
+    /// Returns the address of a text that lives as long as this script.
     pub(super) fn text(&mut self, text: &CStr) -> u64 {
         let text = text.to_owned();
         let address = text.as_ptr().expose_provenance() as u64;
-        // The text itself does not move when the list grows.
+        // The heap data of the text does not move when the list grows.
         self.texts.push(text);
         address
     }
 
-    /// The address of a path that lives as long as this.
+    /// Returns the address of a path that lives as long as this script.
     pub(super) fn path(&mut self, path: &Path) -> anyhow::Result<u64> {
         Ok(self.text(&CString::new(path.as_os_str().as_bytes())?))
     }
 
-    /// Makes `file` the standard output.
+    /// Adds a call that makes `file` the standard output.
     pub(super) fn output(&mut self, file: BorrowedFd<'_>) {
         let file = u64::from(file.as_raw_fd().unsigned_abs());
         self.call(libc::SYS_dup3, &[file, 1, 0], 0);
     }
 
-    /// Ends with the program that is the first of `words`, and the others its arguments; without environment.
+    /// Adds the execution of a program: the first of `words` is the program, the others are its arguments. The
+    /// environment is empty.
     pub(super) fn exec(&mut self, words: &[&CStr]) -> anyhow::Result<()> {
         let mut addresses = Vec::new();
         for word in words {
@@ -93,7 +94,7 @@ impl Script {
         Ok(())
     }
 
-    /// The address of a list of addresses that lives as long as this.
+    /// Returns the address of a list of addresses that lives as long as this script.
     fn list(&mut self, addresses: Vec<u64>) -> u64 {
         let address = addresses.as_ptr().expose_provenance() as u64;
         self.lists.push(addresses);
@@ -108,7 +109,7 @@ pub(super) struct StartedProcess {
 }
 
 impl StartedProcess {
-    /// Waits for its end and checks that it was a good one.
+    /// Waits for the end of the process and checks its exit status.
     pub(super) fn wait(self) -> anyhow::Result<()> {
         let status = waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED)?;
         let code = status.and_then(|status| status.exit_status());
@@ -116,7 +117,7 @@ impl StartedProcess {
         Ok(())
     }
 
-    /// Kills it and waits for its end.
+    /// Kills the process and waits for its end.
     pub(super) fn kill(self) -> anyhow::Result<()> {
         pidfd_send_signal(&self.pidfd, Signal::KILL)?;
         let _status = waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED)?;
@@ -124,7 +125,7 @@ impl StartedProcess {
     }
 }
 
-/// Has a child in `cgroup` carry out `script` and returns once its program runs.
+/// Starts a child in `cgroup` that carries out `script`. Returns when the child's program runs.
 pub(super) fn start(script: &Script, cgroup: &Cgroup) -> anyhow::Result<StartedProcess> {
     let dir = cgroup.open()?;
     let mut pidfd: libc::c_int = -1;
@@ -138,7 +139,7 @@ pub(super) fn start(script: &Script, cgroup: &Cgroup) -> anyhow::Result<StartedP
     args.exit_signal = libc::SIGCHLD.cast_unsigned().into();
     args.cgroup = dir.as_raw_fd().cast_unsigned().into();
     let calls = script.calls.as_ptr_range();
-    // Where the child says which call failed; it shares this memory.
+    // The child stores the failed call here. It shares this memory with its parent.
     let mut failed: *const Call = ptr::null();
     let mut result: i64 = libc::SYS_clone3;
     // SAFETY: CLONE_VFORK keeps this thread still until the child has executed or ended. The child
@@ -192,7 +193,7 @@ pub(super) fn start(script: &Script, cgroup: &Cgroup) -> anyhow::Result<StartedP
         "clone3: {}",
         std::io::Error::from_raw_os_error(i32::try_from(-result)?)
     );
-    // SAFETY: the kernel wrote a descriptor that nobody else knows (CLONE_PIDFD, and clone3 succeeded).
+    // SAFETY: the kernel wrote a descriptor that has no other owner (CLONE_PIDFD, and clone3 succeeded).
     let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
     if !failed.is_null() {
         let at = (failed.addr() - calls.start.addr()) / size_of::<Call>();
@@ -206,5 +207,5 @@ pub(super) fn start(script: &Script, cgroup: &Cgroup) -> anyhow::Result<StartedP
     Ok(StartedProcess { pidfd })
 }
 
-/// Linux 5.7; beyond the width of libc's flags.
+/// The flag exists since Linux 5.7. It is wider than libc's flags.
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;

@@ -1,4 +1,4 @@
-//! The clock that a program and its starter read alike.
+//! The clock that both a program and its starter read.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -12,13 +12,13 @@ use rustix::time::{ClockId, Timespec, clock_gettime};
 
 use super::program::WORDS_BYTES;
 
-/// CLOCK_MONOTONIC.
+/// Returns the time of CLOCK_MONOTONIC.
 pub(super) fn now() -> Duration {
     let Timespec { tv_sec, tv_nsec } = clock_gettime(ClockId::Monotonic);
     duration(tv_sec, tv_nsec)
 }
 
-/// The time that the program wrote.
+/// Decodes the time that the program wrote.
 pub(super) fn read(words: &[u8]) -> anyhow::Result<Duration> {
     let word = |at: usize| {
         let bytes = words.get(at..at + 8).context("the program said nothing")?;
@@ -27,12 +27,12 @@ pub(super) fn read(words: &[u8]) -> anyhow::Result<Duration> {
     Ok(duration(word(0)?, word(8)?))
 }
 
-/// A clock since boot is never negative.
+/// Converts a time since boot, which is never negative.
 fn duration(seconds: i64, nanoseconds: i64) -> Duration {
     Duration::from_secs(seconds.unsigned_abs()) + Duration::from_nanos(nanoseconds.unsigned_abs())
 }
 
-/// Where programs say when they ran: a FIFO, as tasks have for their output.
+/// The FIFO to which programs write their start time. Tasks have a FIFO for their output, too.
 #[derive(Debug)]
 pub(super) struct StartTimesFifo {
     path: PathBuf,
@@ -44,7 +44,7 @@ impl StartTimesFifo {
         let path = dir.join("words");
         let mode = Mode::from_raw_mode(0o600);
         rustix::fs::mknodat(CWD, &path, FileType::Fifo, mode, 0)?;
-        // Not blocking, so that a program that wrote nothing is an error and not a wait.
+        // The FIFO does not block, so that a program without output causes an error and not an endless wait.
         let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = rustix::fs::open(&path, flags, Mode::empty())?.into();
         Ok(Self { path, file })
@@ -54,12 +54,12 @@ impl StartTimesFifo {
         &self.path
     }
 
-    /// The FIFO, for use as a program's standard output.
+    /// Returns the FIFO, for use as a program's standard output.
     pub(super) fn file(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 
-    /// The time at which the program that has just ended ran its first instruction.
+    /// Returns the time at which the last program ran its first instruction.
     pub(super) fn next(&self) -> anyhow::Result<Duration> {
         let mut words = [0; WORDS_BYTES];
         (&self.file)

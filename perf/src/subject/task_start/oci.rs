@@ -1,8 +1,8 @@
 //! crun and runc: `run` of a bundle with the namespaces, the cgroup and the mounts of a contained task.
 //!
-//! Each runs from a child process in a mount namespace of its own with cgroup v2 alone at `/sys/fs/cgroup`:
-//! on a host where v1 holds some controllers both want all of them, and neither starts in what is left of
-//! v2. So they make one cgroup, as the bare loop does. The bundle is made once.
+//! Each runtime is started by a child process in its own mount namespace, with only cgroup v2 at `/sys/fs/cgroup`. On
+//! a host where v1 holds some controllers, both runtimes require all controllers and cannot start in the rest of v2.
+//! With v2 alone they create one cgroup, as the bare loop does. The bundle is created once.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -27,10 +27,10 @@ use crate::subject::child::child_command;
 /// The word that makes a child of this program run [`child`].
 pub(crate) const CHILD: &str = "oci";
 
-/// Where both runtimes look for cgroups.
+/// The path at which both runtimes look for cgroups.
 const CGROUPS: &str = "/sys/fs/cgroup";
 
-/// A bundle that both take.
+/// A bundle that both runtimes accept.
 pub(super) struct Bundle {
     dir: tempfile::TempDir,
     cgroup: CgroupDir,
@@ -52,7 +52,7 @@ impl Bundle {
         Ok(Self { dir, cgroup })
     }
 
-    /// Runs the program so many times by `runtime`; `None` if the machine does not have that.
+    /// Runs the program `times` times with `runtime`. Returns `None` if the machine does not have the runtime.
     pub(super) fn run(&self, runtime: &str, times: u32) -> anyhow::Result<Option<StartTimings>> {
         if !is_there(runtime) {
             return Ok(None);
@@ -123,7 +123,7 @@ pub(crate) fn child(runtime: &OsStr, bundle: &Path, times: &OsStr) -> anyhow::Re
     Ok(())
 }
 
-/// An OCI configuration that asks for what a contained task has.
+/// Returns an OCI configuration with the isolation of a contained task.
 fn config(dir: &Path, cgroup: &Path) -> Value {
     let namespaces = ["pid", "ipc", "uts", "mount", "cgroup"].map(|kind| json!({ "type": kind }));
     let plain = ["nosuid", "nodev", "noexec"];

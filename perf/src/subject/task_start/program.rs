@@ -1,14 +1,13 @@
-//! The smallest program that says when it ran: its first instructions read the clock, it writes what they
-//! read and ends well.
+//! The smallest program that reports its start time. Its first instructions read the clock. Then it writes the time
+//! and exits with 0.
 //!
-//! Without a C library, so that what is measured is the start and not a dynamic loader, which takes
-//! longer than all of it.
+//! It has no C library, so that only the start is measured. A dynamic loader would take longer than the whole start.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-/// Written for x86-64 only, as the native driver is.
+/// The machine code. It is for x86-64 only, like the native driver.
 const CODE: &[u8] = &[
     0x48, 0x83, 0xec, 0x10, // sub rsp, 16
     0xb8, 228, 0, 0, 0, // mov eax, 228 (clock_gettime)
@@ -28,7 +27,7 @@ const CODE: &[u8] = &[
 /// EM_X86_64.
 const MACHINE: u16 = 62;
 
-/// Where the program is mapped.
+/// The address at which the program is mapped.
 const BASE: u64 = 0x40_0000;
 const HEADER_BYTES: u16 = 64;
 const PROGRAM_HEADER_BYTES: u16 = 56;
@@ -36,7 +35,7 @@ const PROGRAM_HEADER_BYTES: u16 = 56;
 /// The program's file name.
 pub(super) const NAME: &str = "now";
 
-/// Bytes that it writes: seconds and nanoseconds of CLOCK_MONOTONIC.
+/// The number of bytes that the program writes: seconds and nanoseconds of CLOCK_MONOTONIC.
 pub(super) const WORDS_BYTES: usize = 16;
 
 /// Writes the program into `dir`.
@@ -47,7 +46,7 @@ pub(super) fn write(dir: &Path) -> anyhow::Result<PathBuf> {
     Ok(path)
 }
 
-/// One header, one segment (ELF-64, System V ABI, chapters 4 and 5).
+/// Builds an ELF file with one header and one segment (ELF-64, System V ABI, chapters 4 and 5).
 fn elf() -> Vec<u8> {
     let code_at = u64::from(HEADER_BYTES + PROGRAM_HEADER_BYTES);
     let bytes = code_at + CODE.len() as u64;

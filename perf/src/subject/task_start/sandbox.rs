@@ -1,11 +1,11 @@
-//! The floor of contained tasks: the same namespaces and the same mounts, made for each by the textbook's calls.
+//! The floor of contained tasks: the same namespaces and mounts, created for each task by plain system calls.
 //!
-//! The child is born in new mount, pid, ipc and uts namespaces, makes a cgroup namespace, takes its copy of
-//! the host's mounts, binds a root that was prepared on disk once, and into it the host's directories
-//! (read-only), a `/dev` that was prepared too, `sysfs`, `/proc` with what hides parts of it, `/dev/pts`,
-//! `/dev/shm`, `/dev/mqueue`, `/run` and four directories of its own; then `pivot_root`, and what was there
-//! before is unmounted. It sets its host name and runs the program. What a contained task has besides is
-//! not in it: another user, no capabilities, limits, the filter of system calls.
+//! The child starts in new mount, pid, ipc and uts namespaces, creates a cgroup namespace and gets its own copy of
+//! the host's mounts. It binds a root that was prepared on disk once. Into the root it mounts the host's directories
+//! (read-only), a prepared `/dev`, `sysfs`, `/proc` with mounts that hide parts of it, `/dev/pts`, `/dev/shm`,
+//! `/dev/mqueue`, `/run` and four directories of its own. After `pivot_root` it unmounts the old root. It sets its
+//! host name and runs the program. Some features of a contained task are absent: another user, dropped capabilities,
+//! limits, the filter of system calls.
 
 use std::ffi::{CStr, CString};
 use std::fs;
@@ -16,7 +16,7 @@ use rustix::fs::{CWD, FileType, Mode, makedev, mknodat, symlinkat};
 
 use super::bare::Script;
 
-/// Host directories that the driver shows unless told otherwise, where they are on this machine.
+/// Host directories that the driver shows by default. Only those that exist on this machine are used.
 const HOST_DIRS: [&str; 10] = [
     "usr",
     "etc/alternatives",
@@ -55,20 +55,20 @@ pub(super) const PROC_MASKED_FILES: [&str; 7] = [
 ];
 pub(super) const PROC_MASKED_DIRS: [&str; 3] = ["acpi", "asound", "scsi"];
 pub(super) const SYS_MASKED: [&str; 2] = ["firmware", "devices/virtual/powercap"];
-/// Directories of the task's own.
+/// The task's own directories.
 pub(super) const OWN_DIRS: [&str; 4] = ["local", "secrets", "tmp", "alloc"];
 
 const PLAIN: u64 = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
 
-/// A root that is bound for each child.
+/// A root directory that each child binds.
 pub(super) struct Sandbox {
     root: PathBuf,
-    /// Holds the directories of the task's own.
+    /// The directory that contains the task's own directories.
     task_dir: PathBuf,
 }
 
 impl Sandbox {
-    /// Prepares a root in `dir`, with the directories of `task_dir`.
+    /// Prepares a root in `dir`, with the task's own directories in `task_dir`.
     pub(super) fn prepare(dir: &Path, task_dir: &Path) -> anyhow::Result<Self> {
         let root = dir.join("sandbox");
         for path in [
@@ -107,7 +107,7 @@ impl Sandbox {
         Ok(Self { root, task_dir })
     }
 
-    /// The calls that end with `program` in the sandbox, with `output`.
+    /// Returns the calls that run `program` in the sandbox, with `output` as its standard output.
     pub(super) fn script(
         &self,
         program: &[&CStr],
@@ -138,7 +138,7 @@ impl Sandbox {
         Ok(script)
     }
 
-    /// The same with `/proc` alone in it, and nothing hidden.
+    /// Returns the calls for a sandbox that only mounts `/proc` and hides no part of it.
     pub(super) fn lean(&self, program: &[&CStr], output: BorrowedFd<'_>) -> anyhow::Result<Script> {
         let namespaces =
             libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
@@ -164,7 +164,7 @@ impl Sandbox {
     }
 }
 
-/// A directory of the host, and no link: those are links in the root too.
+/// Whether the path is a directory of the host and not a link. Links of the host become links in the root.
 fn is_shown(path: &str) -> bool {
     let found = fs::symlink_metadata(Path::new("/").join(path));
     found.is_ok_and(|found| found.is_dir())
@@ -176,7 +176,7 @@ struct ScriptBuilder<'a> {
 }
 
 impl ScriptBuilder<'_> {
-    /// Where source, kind or data are empty, there is none.
+    /// Adds a mount. An empty source, kind or data is passed as a null pointer.
     fn mount(
         &mut self,
         source: impl AsRef<Path>,
@@ -204,7 +204,7 @@ impl ScriptBuilder<'_> {
         Ok(self.script.text(&CString::new(text)?))
     }
 
-    /// Binds `source` at `place` of the root, with `flags`, which takes a second call.
+    /// Binds `source` at `place` of the root. The `flags` need a second call.
     fn bind(&mut self, source: &Path, place: &Path, flags: u64) -> anyhow::Result<()> {
         let target = self.root.join(place);
         self.mount(source, &target, "", libc::MS_BIND, "")?;
@@ -265,7 +265,7 @@ impl ScriptBuilder<'_> {
         self.mount("run", &run, "tmpfs", PLAIN, options)
     }
 
-    /// Makes the root the root, lets nothing be reached of what was, and names the host.
+    /// Adds the calls that change to the new root, detach the old one, and set the host name.
     fn enter(&mut self) -> anyhow::Result<()> {
         let root = self.script.path(self.root)?;
         self.script.call(libc::SYS_chdir, &[root], 0);

@@ -1,4 +1,4 @@
-//! Many processes that live at once, each in a cgroup, by bare system calls: the floor of `task_fleet`.
+//! Many concurrent processes, each in a cgroup, started by bare system calls: the floor of `task_fleet`.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use super::clock::StartTimesFifo;
 use super::sandbox::Sandbox;
 use crate::cgroup::{Cgroup, CgroupDir};
 
-/// Where they are started.
+/// The cgroup in which the processes are started.
 pub(in crate::subject) struct Sleepers {
     cgroup: CgroupDir,
     sandbox: Sandbox,
@@ -24,7 +24,8 @@ impl Sleepers {
         })
     }
 
-    /// Starts so many of `/bin/sleep infinity`, ends them when all run, and says how long starting took.
+    /// Starts `count` processes of `/bin/sleep infinity` and ends them when all run. Returns the duration of the
+    /// starts.
     pub(in crate::subject) fn start(
         &self,
         count: u32,
@@ -62,7 +63,7 @@ impl Sleeper {
         Ok(Self(script))
     }
 
-    /// Starts one in `cgroup`: whoever empties that ends it, and waits for it.
+    /// Starts a process in `cgroup`. The caller must kill and reap it, for example by emptying the cgroup.
     pub(in crate::subject) fn start(&self, cgroup: &Cgroup) -> anyhow::Result<()> {
         bare::start(&self.0, cgroup).map(drop)
     }

@@ -1,10 +1,10 @@
-//! Durations of tasks' lives.
+//! Durations of the lives of tasks.
 
 use std::time::Duration;
 
 use crate::harness::{Latencies, MetricSet};
 
-/// Durations of a turn, or of a round.
+/// The durations of a turn or of a round.
 pub(super) struct StartTimings {
     wall: Duration,
     count: u32,
@@ -33,12 +33,13 @@ impl StartTimings {
             .map_err(|_several: Vec<Self>| anyhow::anyhow!("as many as were made"))
     }
 
-    /// Nothing was measured.
+    /// Whether nothing was measured.
     pub(super) fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// One life: until its program's first instruction, and the whole of it. They follow each other.
+    /// Adds one cycle: the time until the first instruction of the program, and the total time. Cycles follow each
+    /// other.
     pub(super) fn add_cycle(&mut self, start: Duration, cycle: Duration) {
         self.starts.add(start);
         self.cycles.add(cycle);

@@ -1,4 +1,4 @@
-//! How a place was chosen, or why none was found.
+//! Details of a placement, or of its failure.
 
 #![expect(missing_docs, reason = "fields carry Nomad's names and meaning")]
 
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::api::duration::nanos;
 use crate::api::null::{self, Null};
 
-/// How a place was chosen, or why none was found.
+/// The details of a placement, or of its failure.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct Metric {
@@ -27,7 +27,7 @@ pub struct Metric {
     pub constraint_filtered: BTreeMap<String, u32>,
     pub nodes_exhausted: u32,
     pub class_exhausted: Null,
-    /// Full nodes, by what ran out first.
+    /// Full nodes, by the resource that ran out first.
     #[serde(with = "null")]
     pub dimension_exhausted: BTreeMap<String, u32>,
     pub quota_exhausted: Null,

@@ -44,7 +44,7 @@ pub fn read_signal(body: &[u8], id: &str) -> Result<SignalRequest, ReadJobError>
     })
 }
 
-/// Reads the body of `PUT /v1/allocation/:id/stop`, which may be empty and asks for nothing that the path does not.
+/// Reads the body of `PUT /v1/allocation/:id/stop`, which may be empty. It may only repeat the id of the path.
 ///
 /// # Errors
 ///

@@ -25,7 +25,7 @@ pub struct TaskState {
     pub finished_at: Option<Rfc3339>,
     pub events: Vec<TaskEvent>,
     pub task_handle: Null,
-    /// Beyond Nomad: where the task is reached while it runs, if its driver put it on a network of the driver's own.
+    /// Beyond Nomad: the address of the running task, if its driver put it on a network of the driver's own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network: Option<TaskNetwork>,
 }
@@ -57,8 +57,7 @@ impl From<&domain::TaskState> for TaskState {
     }
 }
 
-/// Something that happened to a task. What is peculiar to a kind of event is in `details`, and in the older
-/// fields beside it.
+/// An event of a task. Values of the kind of event are in `details`, and in the older fields next to it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct TaskEvent {
@@ -140,12 +139,12 @@ impl From<&domain::TaskEvent> for TaskEvent {
             }
         };
         shape.display_message = match kind {
-            // The agent's text begins with the exit, which is told already.
+            // The agent's text begins with the exit, which the display message already has.
             TaskEventKind::Terminated(exit) => match exit.detail_of(message) {
                 "" => text,
                 detail => format!("{text} ({detail})"),
             },
-            // What happened is more than the agent's words about it.
+            // The kind of the event has more facts than the agent's message.
             TaskEventKind::Restarting { .. } if !message.is_empty() => {
                 format!("{text} ({message})")
             }

@@ -13,7 +13,7 @@ const DESTROY: &str = "forces destroy";
 const IN_PLACE: &str = "forces in-place update";
 const DESTRUCTIVE: &str = "forces create/destroy update";
 
-/// Adds to `diff` what its changes mean.
+/// Adds the effects of the changes to `diff`.
 pub fn annotate(diff: &mut JobDiff) {
     for group in &mut diff.task_groups {
         let group_type = group.diff_type;
@@ -26,9 +26,9 @@ pub fn annotate(diff: &mut JobDiff) {
     }
 }
 
-/// Adds the numbers of affected instances: by group, by effect. Where instances are updated in place and none is
-/// replaced, task annotations of a replacement become those of an update in place. A change that replaces instances
-/// only for want of room counts as in place there.
+/// Adds the numbers of affected instances, by group and by effect. If a group updates instances in place and replaces
+/// none, its task annotations change from replacement to in-place update. A replacement that is only needed for want of
+/// room counts as in place there.
 pub fn annotate_updates(diff: &mut JobDiff, mut updates: BTreeMap<String, BTreeMap<String, u64>>) {
     for group in &mut diff.task_groups {
         group.updates = updates.remove(&group.name).unwrap_or_default();

@@ -19,7 +19,7 @@ const LISTED_HERE: [&str; 6] = [
     "RestartPolicy",
 ];
 
-/// `diff` without what only we list. A group's restart policy is listed by both.
+/// `diff` without the edits that only Muster lists. Both list a group's restart policy.
 fn as_nomad(mut diff: JobDiff) -> JobDiff {
     diff.objects.retain(|object| object.name != "Spread");
     for group in &mut diff.task_groups {
@@ -43,7 +43,7 @@ fn as_nomad(mut diff: JobDiff) -> JobDiff {
     diff
 }
 
-/// Where two values differ first, and how.
+/// The first difference between two values.
 fn first_difference(at: &str, ours: &Value, theirs: &Value) -> Option<String> {
     match (ours, theirs) {
         (Value::Object(ours), Value::Object(theirs)) => ours

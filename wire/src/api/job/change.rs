@@ -16,7 +16,7 @@ pub struct EvaluateRequest {
     pub eval_options: EvalOptions,
 }
 
-/// How a job is looked at again.
+/// Options of a new evaluation of a job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct EvalOptions {
@@ -36,7 +36,7 @@ pub struct ScaleRequest {
     pub message: String,
     pub error: bool,
     pub meta: Value,
-    /// Only if the job is at `job_modify_index`. An index above 0 needs no such word.
+    /// Whether to change the job only if it is at `job_modify_index`. An index above 0 implies it.
     pub enforce_index: bool,
     pub job_modify_index: u64,
     pub policy_override: bool,
@@ -47,7 +47,7 @@ pub struct ScaleRequest {
 #[serde(rename_all = "PascalCase", default)]
 pub struct RevertRequest {
     pub job_version: u64,
-    /// Only if this is the current version.
+    /// The version that must be the current one.
     pub enforce_prior_version: Option<u64>,
 }
 
@@ -82,7 +82,7 @@ pub struct TagRequest {
 pub struct TagResponse {
     pub name: String,
     pub description: String,
-    /// Nanoseconds since the epoch; 0 of one that was taken back.
+    /// Time of the tag in nanoseconds since the epoch; 0 for a removed tag.
     pub tagged_time: u64,
     pub index: u64,
     pub job_modify_index: u64,
@@ -101,7 +101,7 @@ pub struct ScaleStatus {
     pub task_groups: BTreeMap<String, GroupScaleStatus>,
 }
 
-/// How many instances of a group there are.
+/// The counts of a group's instances.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct GroupScaleStatus {

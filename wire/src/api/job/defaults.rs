@@ -1,7 +1,7 @@
-//! Values of fields that a job leaves out: Nomad's and ours, by type of job.
+//! Default values of omitted fields: Nomad's and Muster's, by type of job.
 //!
-//! [`request`](super::request) fills them in. A test registers a job of each type and looks at every row.
-//! `docs/compatibility.md` holds the table as text, which a test compares.
+//! [`request`](super::request) applies the defaults. A test registers a job of each type and checks every row. A test
+//! also compares the table with the text in `docs/compatibility.md`.
 
 use std::fmt::Write as _;
 
@@ -10,17 +10,17 @@ use muster_domain::job::JobType;
 /// The default of one field.
 #[derive(Clone, Copy, Debug)]
 pub struct DefaultRow {
-    /// Its path in job files.
+    /// The path of the field in job files.
     pub file: &'static str,
-    /// Its JSON pointer in the API; `@G` is the group, `@T` the task.
+    /// The JSON pointer of the field in the API; `@G` is the group, `@T` the task.
     pub json: &'static str,
     /// The types of jobs with this default.
     pub types: &'static [JobType],
-    /// The optional block that the field belongs to, with JSON of what the block must have.
+    /// The optional block of the field, with the minimal JSON of that block.
     pub within: Option<(&'static str, &'static str)>,
     /// The JSON of the value that Nomad stores.
     pub nomad: &'static str,
-    /// The JSON of the value that Muster stores and the reason, if it is another one.
+    /// The JSON of Muster's default and the reason, if it differs from Nomad's.
     pub ours: Option<(&'static str, &'static str)>,
 }
 
@@ -108,7 +108,7 @@ const LIFECYCLE: Within = (
     r#"{"Name": "before", "Driver": "native", "Lifecycle": {"Hook": "prestart"}}"#,
 );
 
-/// Every default. One row stands on one line.
+/// All defaults, one row per line.
 #[rustfmt::skip]
 pub const ROWS: &[DefaultRow] = &[
     row(SERVICE, "type", "/Type", r#""service""#),

@@ -1,4 +1,4 @@
-//! Task groups: the table of their fields. `table` says what a row means.
+//! Task groups: the table of their fields. `table` explains the rows.
 
 use std::collections::BTreeMap;
 
@@ -73,7 +73,7 @@ job_block! {
     /// Nanoseconds.
     shutdown_delay: Option<i64> = field("ShutdownDelay", "shutdown_delay", Value(Duration)).compared(InBoth)
         => shutdown_delay;
-    // The next two are other words for fields of `disconnect`, whose reader reads them.
+    // The next two are Nomad's older fields for values of `disconnect`. The reader of `disconnect` reads them.
     /// Nanoseconds.
     stop_after_client_disconnect: Option<i64> =
         field("StopAfterClientDisconnect", "stop_after_client_disconnect", Value(Duration)).compared(InBoth);

@@ -1,4 +1,4 @@
-//! Jobs that make other jobs, scaling, volumes, and when a task runs. `table` says what a row means.
+//! Periodic and parameterized jobs, scaling, volumes and lifecycles. `table` explains the rows.
 
 #![expect(missing_docs, reason = "fields carry Nomad's names and meaning")]
 
@@ -37,7 +37,7 @@ job_block! {
 }
 
 fn write_periodic(periodic: &domain::Periodic) -> Periodic {
-    // One expression is told where Nomad has always had it, several where it has them since.
+    // A single expression is in Nomad's older field, several are in its newer field.
     let (spec, specs) = match periodic.specs.as_slice() {
         [one] => (one.clone(), Vec::new()),
         several => (String::new(), several.to_vec()),
@@ -51,7 +51,7 @@ fn write_periodic(periodic: &domain::Periodic) -> Periodic {
 }
 
 job_block! {
-    /// Run only as what is dispatched.
+    /// The settings of a job that runs only as jobs dispatched from it.
     #[derive(Eq)]
     Parameterized of domain::Parameterized;
     pub(super) PARAMETERIZED {}
@@ -98,7 +98,7 @@ fn write_scaling(scaling: &domain::Scaling) -> Scaling {
 }
 
 job_block! {
-    /// A volume that a group asks for.
+    /// A volume that a group requests.
     #[derive(Eq)]
     Volume of domain::VolumeAsk;
     pub(super) VOLUME { label: &["Name"], names: FieldNames::rows(unsupported::VOLUME) }
@@ -147,8 +147,8 @@ job_block! {
     sidecar: bool = field("Sidecar", "sidecar", Value(Bool)) => sidecar;
 }
 
-// No table: the domain has a text in its place.
-/// Where the payload of a dispatch goes.
+// The block has no table because the domain stores a text instead.
+/// The target file for the payload of a dispatch.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct DispatchPayload {
@@ -164,7 +164,7 @@ pub struct DispatchRequest {
     #[serde(with = "null")]
     pub meta: BTreeMap<String, String>,
     pub id_prefix_template: String,
-    /// A dispatch with a token that was used before gives the job that was made then.
+    /// The token of the dispatch. A repeated token returns the job of the first dispatch.
     pub idempotency_token: String,
     /// 0 for the parent's.
     pub priority: u64,

@@ -19,11 +19,11 @@ pub struct PlanResponse {
     pub annotations: PlanAnnotations,
     #[serde(rename = "FailedTGAllocs", with = "null")]
     pub failed_tg_allocs: BTreeMap<String, Metric>,
-    /// The index to send along when registering, so that it fails if the job changed meanwhile; 0 for an absent job.
+    /// The index for a conditional registration, which fails if the job changed meanwhile; 0 for an absent job.
     pub job_modify_index: u64,
     #[serde(with = "null")]
     pub created_evals: Vec<Evaluation>,
-    /// Only if it was asked for.
+    /// The differences, if requested.
     pub diff: Option<JobDiff>,
     /// If the job were submitted now.
     pub next_periodic_launch: Option<Rfc3339>,
@@ -43,7 +43,7 @@ pub struct PlanAnnotations {
     pub preempted_allocs: Vec<AllocListStub>,
 }
 
-/// How many instances of a group something would happen to.
+/// The numbers of a group's instances by planned change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct DesiredUpdates {
@@ -76,7 +76,7 @@ impl DesiredUpdates {
             .any(|count| **count > 0)
     }
 
-    /// Counts that are not zero, by the words that people read.
+    /// Counts that are not zero, by human-readable names.
     #[must_use]
     pub fn to_map(&self) -> BTreeMap<String, u64> {
         let Self {

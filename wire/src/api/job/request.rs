@@ -1,8 +1,8 @@
-//! Reads a job that a user sent: Nomad's JSON, with Nomad's defaults filled in.
+//! Reads a submitted job: Nomad's JSON, with Nomad's defaults applied.
 //!
-//! Every field of Nomad's is in one of four lists: read here, derived by the server (ignored), harmless
-//! (ignored with a warning) or unsupported (refused by name unless it is empty). Any other field is refused
-//! with a suggestion. What the job then *means* is judged by `domain::job::validate`.
+//! Every field of Nomad's is in one of four lists. It is read here, derived by the server (ignored), harmless (ignored
+//! with a warning) or unsupported (refused by name unless empty). Any other field is refused with a suggestion.
+//! `domain::job::validate` checks the meaning of the job.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -57,13 +57,13 @@ pub struct ReadJob {
     pub spec: JobSpec,
     /// Warnings about fields that are ignored, as text.
     pub warnings: Vec<String>,
-    /// Only register if the job is at this index; 0 means that it must not exist.
+    /// The index at which the job must be for a registration; 0 means that it must not exist.
     pub enforce_index: Option<u64>,
-    /// Whether a plan is to say what differs.
+    /// Whether the plan response includes the differences.
     pub wants_diff: bool,
-    /// Whether groups that the registered job has keep its counts.
+    /// Whether groups of the registered job keep its counts.
     pub preserve_counts: bool,
-    /// Whether tasks that the registered job has keep its resources.
+    /// Whether tasks of the registered job keep its resources.
     pub preserve_resources: bool,
 }
 
@@ -141,7 +141,7 @@ fn read_job(mut job: Block<'_>) -> JobSpec {
     if spec.name.is_empty() {
         spec.name.clone_from(&spec.id);
     }
-    // 0 is Go's way to leave it out.
+    // Go clients send 0 for an omitted value.
     if spec.priority == 0 {
         spec.priority = default.priority;
     }
@@ -229,7 +229,7 @@ fn read_network(group: &mut Block<'_>, name: &'static str) -> Option<GroupNetwor
     Some(network)
 }
 
-/// The ports of a task's own network. Its address is the node's, whatever the group's network is.
+/// The ports of a task's own network. Its address is the node's, regardless of the group's network.
 fn read_task_ports(resources: &mut Block<'_>, name: &'static str) -> Vec<PortAsk> {
     let mut ports = Vec::new();
     for mut network in resources.blocks(name, limits::PORTS_MAX) {
@@ -253,7 +253,7 @@ fn read_task_ports(resources: &mut Block<'_>, name: &'static str) -> Vec<PortAsk
     ports
 }
 
-/// The port inside; -1 is Nomad's way to say "the same".
+/// The port inside the network; Nomad uses -1 for "the same".
 fn read_to(port: &mut Block<'_>, name: &'static str) -> Option<u16> {
     if port.value(name).and_then(Value::as_i64) == Some(-1) {
         port.keep(name, &Value::from(-1));
@@ -277,7 +277,7 @@ fn read_task(mut task: Block<'_>, group_restart: domain::RestartPolicy) -> Task 
         ..Task::default()
     };
     let mut read = super::task::Task::read_fields(&mut task, &default);
-    // 0 is Go's way to leave it out.
+    // Go clients send 0 for an omitted value.
     if read.kill_timeout.is_zero() {
         read.kill_timeout = default.kill_timeout;
     }
@@ -340,14 +340,14 @@ fn read_config(task: &mut Block<'_>, name: &'static str, default: &str) -> Strin
         None => default.to_owned(),
         Some(config @ Value::Object(_)) => config.to_string(),
         Some(_) => {
-            // Reported by `block` with what was expected and what came.
+            // `block` reports the fault with the expected and the actual type.
             drop(task.block(name));
             default.to_owned()
         }
     }
 }
 
-/// -1 is Nomad's way to say "no limit".
+/// Reads the hard memory limit; Nomad uses -1 for "no limit".
 fn read_memory_max(resources: &mut Block<'_>, name: &'static str) -> Option<Mb> {
     let max = resources.signed(name, -1..=i64::from(u32::MAX - 1))?;
     match u32::try_from(max) {

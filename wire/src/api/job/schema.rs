@@ -1,8 +1,8 @@
-//! The schema of a job: one table a block.
+//! The schema of a job: one table per block.
 //!
-//! A row is a field: its name in the API, its name in job files, its kind, and how `muster job plan` compares it. Job
-//! files are read by these tables and versions are compared by them. The tables of blocks with a struct of their own are
-//! beside the struct. Here are the others. Names of Nomad that have no effect here are in
+//! A row is a field: its name in the API, its name in job files, its kind, and its comparison by `muster job plan`.
+//! These tables define the reading of job files and the comparison of versions. The table of a block with a struct of
+//! its own is next to that struct. The other tables are here. Nomad's names without an effect here are in
 //! [`unsupported`](super::unsupported).
 
 use self::BlockShape::{Free, Many, ManyByName, One};
@@ -14,7 +14,7 @@ use crate::api::block::FieldNames;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValueKind {
     Text,
-    /// One of a few texts.
+    /// A text from a fixed set.
     Word(&'static [&'static str]),
     Int,
     Bool,
@@ -26,11 +26,12 @@ pub enum ValueKind {
     TextMap,
 }
 
-/// How often a block may stand, and what it becomes.
+/// The allowed number of blocks, and their form in the API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockShape {
     One,
-    /// Any number of times; a list of objects. A plan compares them as a set: an edited one went and came.
+    /// Any number of blocks; a list of objects. A plan compares them as a set: an edited object is listed as deleted
+    /// and added.
     Many,
     /// As [`Self::Many`], but each object has a `Name`, by which a plan compares them.
     ManyByName,
@@ -42,7 +43,7 @@ pub enum BlockShape {
     Ports,
     /// Any number of times; `attribute`, `operator`, `value` and their short forms.
     Conditions,
-    /// Any number of times; each is a group of its own.
+    /// Any number of blocks; each is a group of its own.
     Alone,
 }
 
@@ -53,21 +54,22 @@ pub enum FieldKind {
     Block(BlockShape, &'static Schema),
 }
 
-/// How a plan compares a field.
+/// The comparison of a field in a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compared {
-    /// A value is listed by its name in the API, the entries of a map as `Name[key]`. Lists and blocks are not listed.
+    /// The value is listed by its name in the API, the entries of a map as `Name[key]`. Lists and blocks are not
+    /// listed.
     Plain,
-    /// As [`Self::Plain`], but only if both versions have the block that holds it.
+    /// As [`Self::Plain`], but only if both versions have the enclosing block.
     InBoth,
     /// A list or a block is an object of this name.
     Object(&'static str),
-    /// As [`Self::Object`], and listed in context even if nothing of it changed.
+    /// As [`Self::Object`], and listed in context even if it is unchanged.
     ObjectInContext(&'static str),
     Hidden,
 }
 
-/// The effect that a plan says a changed field of a task has on its instances.
+/// The effect of a changed task field on instances, as a plan shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     Replace,
@@ -76,18 +78,18 @@ pub enum Effect {
     InPlaceUnless(&'static str),
 }
 
-/// One field of a block.
+/// A field of a block.
 #[derive(Clone, Copy, Debug)]
 pub struct Field {
-    /// Its name in the API; empty if the API has no such field.
+    /// The name in the API; empty if the API has no such field.
     pub json: &'static str,
-    /// Its name in job files; empty if files have no such field.
+    /// The name in job files; empty if files have no such field.
     pub file: &'static str,
     pub kind: FieldKind,
     pub compared: Compared,
-    /// The effect, if it is not the one of the domain's struct.
+    /// The effect, if it differs from that of the domain's struct.
     pub effect: Option<Effect>,
-    /// Its name in the domain's struct; empty if that has no such field.
+    /// The name in the domain's struct; empty if the struct has no such field.
     pub domain: &'static str,
 }
 
@@ -123,7 +125,7 @@ impl Field {
         self.compared(Compared::Hidden)
     }
 
-    /// The field, of which a plan says this effect.
+    /// Sets the effect that a plan shows for the field.
     pub(in crate::api) const fn plan_effect(self, effect: Effect) -> Self {
         Self {
             effect: Some(effect),
@@ -137,7 +139,7 @@ impl Field {
     }
 }
 
-/// One kind of block.
+/// The schema of a kind of block.
 #[derive(Debug)]
 pub struct Schema {
     /// The fields of the API that the label becomes; empty if there is no label.
@@ -145,13 +147,13 @@ pub struct Schema {
     pub fields: &'static [Field],
     /// Attributes that must be there.
     pub required: &'static [&'static str],
-    /// Names in the API with the text that stands there if the file does not say another.
+    /// Names in the API with their texts for fields that the file omits.
     pub defaults: &'static [(&'static str, &'static str)],
-    /// The order in which a plan lists objects; those not named go first.
+    /// The order in which a plan lists objects; other objects come first.
     pub plan_order: &'static [&'static str],
     /// The most blocks in a list of the API.
     pub(in crate::api) list_max: usize,
-    /// Names in the API beside those of the table.
+    /// Names in the API besides those of the table.
     pub(in crate::api) names: FieldNames,
 }
 
@@ -191,7 +193,7 @@ impl Schema {
 
 pub(in crate::api) static EMPTY: Schema = Schema::EMPTY;
 
-/// Where groups of a single task are collected: Nomad lists them before the others.
+/// The list for groups of a single task: Nomad lists them before the others.
 pub const ALONE: &str = "alone";
 
 #[rustfmt::skip]
@@ -248,7 +250,7 @@ pub(super) static DISPATCH_PAYLOAD: Schema = Schema {
     ..Schema::EMPTY
 };
 
-// Blocks that no job has here. A plan compares jobs of Nomad that have them.
+// Blocks that no job has here. A plan also compares jobs from Nomad that have them.
 
 pub(in crate::api) static DYNAMIC_PORT: Schema = Schema {
     fields: &[field("Value", "", Value(Int)).hidden()],

@@ -1,4 +1,4 @@
-//! The job: the table of its fields. `table` says what a row means.
+//! The job: the table of its fields. `table` explains the rows.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ use crate::api::block::{self, FieldNames};
 use crate::api::null::{self, Null};
 
 job_block! {
-    /// A job as `GET /v1/job/:id` answers and `PUT /v1/jobs` takes it.
+    /// A job as in responses of `GET /v1/job/:id` and in requests of `PUT /v1/jobs`.
     Job of domain::JobSpec;
     /// The fields of a job in the API and in job files.
     pub JOB {
@@ -53,7 +53,7 @@ job_block! {
     id: String = field("ID", "id", Value(Text)).hidden() => id;
     parent_id: String = field("ParentID", "", Value(Text)).hidden();
     name: String = field("Name", "name", Value(Text)) => name by block::Block::filled;
-    // The defaults of other fields depend on the type, so it is read before them.
+    // The defaults of other fields depend on the type, so the type is read first.
     job_type: String = field("Type", "type", Value(Text)) => job_type by later;
     priority: u8 = field("Priority", "priority", Value(Int)) => priority;
     all_at_once: bool = field("AllAtOnce", "all_at_once", Value(Bool)) => all_at_once;
@@ -126,7 +126,7 @@ impl Job {
         written::overlay(job, &spec.as_written)
     }
 
-    /// One version of a job, without what became of the job.
+    /// Converts one version of a job, without the job's status.
     #[must_use]
     pub fn from_version(version: &domain::JobVersion) -> Self {
         Self {
@@ -139,7 +139,7 @@ impl Job {
         }
     }
 
-    /// A job with what became of it.
+    /// Converts a job with its status.
     #[must_use]
     pub fn from_job(job: &domain::Job) -> Self {
         Self {
@@ -161,7 +161,7 @@ impl Job {
     }
 }
 
-/// The name of a version of a job, which is kept for as long as it has one.
+/// The tag of a job version. A tagged version is kept for as long as it has the tag.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct VersionTag {

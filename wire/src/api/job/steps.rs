@@ -1,4 +1,4 @@
-//! Where instances go, and how they are replaced. `table` says what a row means.
+//! Placement and replacement of instances. `table` explains the rows.
 
 use muster_domain::{job as domain, limits};
 
@@ -17,8 +17,8 @@ job_block! {
     /// A condition on a node.
     #[derive(Eq)]
     Constraint of domain::Constraint;
-    /// The attributes of a condition. What a short form becomes is decided where conditions are read; its name in the
-    /// API is its own until then.
+    /// The attributes of a condition. The reader of conditions expands short forms. Until then, a short form keeps its
+    /// own name in the API.
     pub(in crate::api) CONSTRAINT { defaults: &[("Operand", "=")], list_max: limits::CONSTRAINTS_MAX }
     @also [
         field("distinct_hosts", "distinct_hosts", Value(Bool)),
@@ -39,7 +39,7 @@ job_block! {
 }
 
 job_block! {
-    /// A condition that a node had better meet.
+    /// A preferred condition on a node.
     #[derive(Eq)]
     Affinity of domain::Affinity;
     pub(in crate::api) AFFINITY { defaults: &[("Operand", "=")], list_max: limits::CONSTRAINTS_MAX }
@@ -61,7 +61,7 @@ job_block! {
 }
 
 job_block! {
-    /// How instances are spread.
+    /// The distribution of instances.
     #[derive(Eq)]
     Spread of domain::Spread;
     pub(super) SPREAD { list_max: limits::CONSTRAINTS_MAX }
@@ -84,7 +84,7 @@ job_block! {
 }
 
 job_block! {
-    /// How a new version replaces an older one. Durations are nanoseconds.
+    /// The rolling update of a job. Durations are nanoseconds.
     #[derive(Eq)]
     Update of domain::UpdateStrategy;
     pub(super) UPDATE {}
@@ -101,8 +101,9 @@ job_block! {
 }
 
 impl Update {
-    /// The part of the groups' updates that Nomad keeps with the job: its own pace if they agree, the default if
-    /// they do not. Nothing if one has none, as it would be given one when the job is sent back.
+    /// The part of the groups' updates that Nomad stores with the job. It is their common pace if they agree, and the
+    /// default otherwise. It is empty if a group has no update. Otherwise, that group would get one when the job is
+    /// sent back.
     pub(super) fn common(groups: &[domain::TaskGroup]) -> Self {
         let updates: Option<Vec<&domain::UpdateStrategy>> =
             groups.iter().map(|group| group.update.as_ref()).collect();
@@ -125,7 +126,7 @@ impl Update {
 }
 
 job_block! {
-    /// How instances leave a node. Durations are nanoseconds.
+    /// The migration of instances off a node. Durations are nanoseconds.
     #[derive(Eq)]
     Migrate of domain::MigrateStrategy;
     pub(super) MIGRATE {}

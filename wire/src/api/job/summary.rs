@@ -1,4 +1,4 @@
-//! Jobs in a list, and counts of what became of their instances.
+//! Jobs in a list, and counts of their instances by status.
 
 use std::collections::BTreeMap;
 
@@ -36,7 +36,7 @@ pub struct JobListStub {
     pub job_modify_index: u64,
     /// Nanoseconds since the epoch.
     pub submit_time: u64,
-    /// Only with the parameter `meta`.
+    /// The metadata; only with the parameter `meta`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub meta: Option<BTreeMap<String, String>>,
 }
@@ -87,7 +87,7 @@ pub struct JobSummary {
 }
 
 impl JobSummary {
-    /// The summary of `job`: what became of its instances by group, and how many wait.
+    /// The summary of `job`: instances by group and status, and the number of queued instances.
     #[must_use]
     pub fn new(
         job: &Job,

@@ -1,4 +1,4 @@
-//! Tables of the fields of a block, from which everything that knows the block's fields is made.
+//! Tables of block fields, from which all code for a block's fields is generated.
 //!
 //! A row of [`job_block`] is one field:
 //!
@@ -10,7 +10,7 @@
 //! - `field("Json", "file", kind)` is its name in the API, its name in job files (empty if files do not have it) and its
 //!   kind. `.plan("Name")` and `.hidden()` say how `job plan` compares it, see [`Compared`](super::schema::Compared).
 //! - `domain_field` is the field of the domain's struct. A row without it is a field of Nomad that has no effect here,
-//!   or one for the reader and the writer of the block. `domain_field by function` reads it with a function
+//!   or a field that the reader and the writer of the block handle. `domain_field by function` reads it with a function
 //!   instead, which returns `None` if the field is left out.
 //!
 //! The lines before the rows are about the whole block:
@@ -19,8 +19,8 @@
 //! - `@also [field(…), …]`: fields of job files or of Nomad that the API's struct does not have.
 //! - `@reader function;` and `@writer function;`: rules for more than one field. They call `read_fields` or `write_fields`.
 //!
-//! The table in `domain/src/job` has the default of each field, and whether an instance takes a change in place. A plan
-//! says so as well. `.plan_effect(…)` is for a field of which Nomad's plan says something else.
+//! The table in `domain/src/job` has the default of each field and its effect on running instances. A plan shows this
+//! effect as well. `.plan_effect(…)` is for a field whose effect differs in Nomad's plan.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -111,7 +111,7 @@ pub(in crate::api) fn read_one<J: BlockForm<D>, D: Clone>(
     own.map_or_else(|| default.clone(), |own| J::read_block(own, default))
 }
 
-/// Leaves a field to the reader of its block, which reads it after the others.
+/// Leaves a field to the reader of its block, which handles it after the other fields.
 pub(in crate::api) fn later<D>(_: &mut Block<'_>, _: &'static str) -> Option<D> {
     None
 }
@@ -121,7 +121,7 @@ pub(in crate::api) fn read_percent(block: &mut Block<'_>, name: &'static str) ->
     block.number(name, 100)
 }
 
-/// The number in `value`, such as a count. Where the field is read, another value is reported.
+/// The number in `value`, such as a count. The reader of the field reports any other value.
 pub(in crate::api) fn small_number(value: &Value) -> Option<u32> {
     u32::try_from(value.as_u64()?).ok()
 }
@@ -315,7 +315,7 @@ json_form! {
         Clone::clone;
     i64, of Duration: |block, name, default| block.duration(name).unwrap_or(*default),
         |value| nanos(*value);
-    // Absent if it is 0.
+    // The field is absent if it is 0.
     Option<i64>, of Duration: |block, name, default| block.duration(name).unwrap_or(*default),
         |value| (!value.is_zero()).then(|| nanos(*value));
     Option<i64>, of Option<Duration>: |block, name, default| block.duration(name).or(*default),

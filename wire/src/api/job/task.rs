@@ -1,4 +1,4 @@
-//! Tasks: the table of their fields. `table` says what a row means.
+//! Tasks: the table of their fields. `table` explains the rows.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ use crate::api::policy::{NetworkPolicy, POLICY};
 use crate::api::resources::{RESOURCES, Resources};
 
 job_block! {
-    /// One process tree.
+    /// A task: a process tree.
     Task of domain::Task;
     /// The fields of a task in the API and in job files.
     pub TASK {
@@ -88,7 +88,7 @@ job_block! {
 }
 
 job_block! {
-    /// How a task's output is taken.
+    /// The collection of a task's output.
     #[derive(Eq)]
     LogConfig of domain::LogConfig;
     LOGS { names: FieldNames { derived: &["Enabled"], ..FieldNames::NONE } }
@@ -96,13 +96,13 @@ job_block! {
     @reader logs::read_logs;
     @writer write_logs;
 
-    /// Nothing of it is taken.
+    /// Whether no output is collected.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     disabled: bool = field("Disabled", "disabled", Value(Bool));
     max_files: u32 = field("MaxFiles", "max_files", Value(Int)) => max_files;
     max_file_size_mb: u32 = field("MaxFileSizeMB", "max_file_size", Value(Int)) => max_file_size;
-    /// The most output that is taken in a second, such as `1mb`: a number and kb, mb or gb (1 024, 1 024² and 1 024³
-    /// bytes). Absent if there is no limit.
+    /// The highest rate of collected output, such as `1mb`: a number and kb, mb or gb (1 024, 1 024² and 1 024³ bytes).
+    /// Absent if there is no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     rate: Option<String> = field("Rate", "rate", Value(Text)) => rate;
     /// The treatment of output above `rate`: `drop`; absent for `block`.

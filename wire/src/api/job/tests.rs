@@ -52,7 +52,7 @@ fn small() -> Value {
     }})
 }
 
-/// Everything a job can say, none of it the default.
+/// A job with every field set to a non-default value.
 fn full() -> JobSpec {
     let mut spec = fixture::job("web")
         .job_type(JobType::Batch)
@@ -345,8 +345,8 @@ fn limits_of_disks_are_read_with_their_faults() {
     }
 }
 
-/// The answer of a running Nomad 1.1.2 for a job is a valid job here, but for its driver. The defaults that Nomad
-/// filled in are the defaults here.
+/// A job recorded from a running Nomad 1.1.2 is valid here, except for its driver. The defaults of Nomad are also the
+/// defaults here.
 #[test]
 fn a_job_recorded_from_nomad_is_read() {
     let job: Value =
@@ -480,7 +480,7 @@ fn invalid_jobs_are_refused() {
     );
 }
 
-/// A million empty tasks fit in a body: they must cost neither memory nor an answer of their size.
+/// A million empty tasks fit in a body. They must not cost memory or cause a response of their size.
 #[test]
 fn oversized_list_is_rejected_unread() {
     let mut body = small();
@@ -505,7 +505,7 @@ fn countless_faults_are_counted() {
     assert_eq!(faults.last().unwrap(), "request body: has 9900 more faults");
 }
 
-/// Pointers to every value of `value`, its own first.
+/// Collects pointers to every value of `value`, starting with `value` itself.
 fn pointers(value: &Value, at: &str, found: &mut Vec<String>) {
     found.push(at.to_owned());
     match value {
@@ -533,11 +533,11 @@ fn path(pointer: &str) -> String {
     path.trim_start_matches('.').to_owned()
 }
 
-/// Any value at any place is read, or refused with a fault that names the place, one within it, or one around it.
+/// Any value at any place is accepted, or is refused with a fault at that place, within it, or around it.
 #[test]
 fn any_value_is_accepted_or_rejected_by_path() {
     let mut job = Job::from_spec(&full());
-    // A task's copy of the policy would be the one that is named where the group's was changed.
+    // The fault would otherwise name the task's copy of the policy instead of the group's.
     job.task_groups[0].tasks[0].restart_policy = None;
     let whole = json!({"Job": job, "EnforceIndex": true, "JobModifyIndex": 7});
     let mut places = Vec::new();

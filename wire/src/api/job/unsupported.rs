@@ -1,27 +1,27 @@
-//! Fields of Nomad's jobs that have no effect here: one table for job files and for the API.
+//! Nomad's job fields without an effect here: one table for job files and for the API.
 //!
-//! A row is refused wherever it stands, or taken with a warning wherever it stands. What is taken is stored and
-//! answered as it was written. `docs/compatibility.md` holds the table as text, which a test compares.
+//! A row is refused in all places, or accepted with a warning in all places. Accepted values are stored and returned as
+//! submitted. A test compares the table with the text in `docs/compatibility.md`.
 
 use std::fmt::Write as _;
 
 /// The treatment of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FieldTreatment {
-    /// The job is refused; the text says what to use instead.
+    /// The job is refused; the text names an alternative.
     Refused(&'static str),
-    /// The job is taken with a warning; the text says what happens without the field.
+    /// The job is accepted with a warning; the text describes the behavior without the field.
     Warned(&'static str),
-    /// The field is stored without a word: it changes nothing.
+    /// The field is stored without a warning because it changes nothing.
     Stored,
 }
 
-/// One field.
+/// A field of a block.
 #[derive(Clone, Copy, Debug)]
 pub struct Row {
-    /// Its name in job files; empty if files have no such field.
+    /// The name in job files; empty if files have no such field.
     pub file: &'static str,
-    /// Its name in the API; empty if the API has no such field.
+    /// The name in the API; empty if the API has no such field.
     pub json: &'static str,
     /// The treatment of the field.
     pub answer: FieldTreatment,
@@ -55,7 +55,7 @@ const LATER: &str = "this version does not have it; leave it out";
 const CONSUL: &str = "Muster does not talk to Consul; leave it out, and reach tasks by their ports (`muster alloc status`)";
 const VAULT: &str = "Muster does not talk to Vault; put the secret in a file on the node and mount it with a host `volume`";
 
-/// Of a job.
+/// Fields of a job.
 pub const JOB: &[Row] = &[
     refused("consul_namespace", "ConsulNamespace", CONSUL),
     refused("consul_token", "ConsulToken", CONSUL),
@@ -80,7 +80,7 @@ pub const JOB: &[Row] = &[
     refused("vault_token", "VaultToken", VAULT),
 ];
 
-/// Of a group.
+/// Fields of a group.
 pub const GROUP: &[Row] = &[
     refused("consul", "Consul", CONSUL),
     refused("max_run_duration", "MaxRunDuration", LATER),
@@ -93,7 +93,7 @@ pub const GROUP: &[Row] = &[
     refused("vault", "", VAULT),
 ];
 
-/// Of a task.
+/// Fields of a task.
 pub const TASK: &[Row] = &[
     refused(
         "action",
@@ -130,7 +130,7 @@ pub const TASK: &[Row] = &[
     refused("vault", "Vault", VAULT),
 ];
 
-/// Of the resources of a task.
+/// Fields of the resources of a task.
 pub const RESOURCES: &[Row] = &[
     stored("disk", "DiskMB"),
     stored("iops", "IOPS"),
@@ -142,10 +142,10 @@ pub const RESOURCES: &[Row] = &[
     refused("secrets", "SecretsMB", LATER),
 ];
 
-/// Of a restart policy.
+/// Fields of a restart policy.
 pub const RESTART: &[Row] = &[stored("render_templates", "RenderTemplates")];
 
-/// Of a network.
+/// Fields of a network.
 pub const NETWORK: &[Row] = &[
     refused(
         "",
@@ -164,14 +164,14 @@ pub const NETWORK: &[Row] = &[
     ),
 ];
 
-/// Of a port.
+/// Fields of a port.
 pub const PORT: &[Row] = &[warned(
     "ignore_collision",
     "IgnoreCollision",
     "is stored and has no effect; two instances with the port go to two nodes",
 )];
 
-/// Of a volume of a group.
+/// Fields of a volume of a group.
 pub const VOLUME: &[Row] = &[
     stored("access_mode", "AccessMode"),
     stored("attachment_mode", "AttachmentMode"),
@@ -188,7 +188,7 @@ pub const VOLUME: &[Row] = &[
     refused("sticky", "Sticky", "use `ephemeral_disk { sticky = true }`"),
 ];
 
-/// Of a mount of a volume. The reader of the API reads these fields and takes the warnings from here.
+/// Fields of a volume mount. The reader of the API reads these fields and uses the warnings from here.
 pub const VOLUME_MOUNT: &[Row] = &[
     warned(
         "propagation_mode",
@@ -202,7 +202,7 @@ pub const VOLUME_MOUNT: &[Row] = &[
     ),
 ];
 
-/// Every block that has such fields, by its name in job files.
+/// All blocks with such fields, by their names in job files.
 pub const BLOCKS: [(&str, &[Row]); 9] = [
     ("job", JOB),
     ("group", GROUP),

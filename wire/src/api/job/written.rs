@@ -1,4 +1,4 @@
-//! Answers fields as they were written.
+//! Restores fields in responses as they were submitted.
 
 use std::collections::BTreeMap;
 
@@ -7,8 +7,8 @@ use serde_json::Value;
 
 use super::spec::Job;
 
-/// The fields of `spec.as_written` in the form in which they are answered, without those that the job says anyway. The
-/// answer to a job then reads back as the same job.
+/// The fields of `spec.as_written` in the form of responses, without those that the job implies anyway. A job from a
+/// response then reads back as the same job.
 pub(super) fn canonical(spec: &JobSpec) -> BTreeMap<String, String> {
     let mut canonical = BTreeMap::new();
     if spec.as_written.is_empty() {
@@ -23,7 +23,7 @@ pub(super) fn canonical(spec: &JobSpec) -> BTreeMap<String, String> {
     let (Ok(answer), Ok(mut plain_answer)) = (answer, plain_answer) else {
         return spec.as_written.clone();
     };
-    // A block comes before its fields.
+    // A block must be restored before its fields.
     for pointer in spec.as_written.keys() {
         let Some(written) = answer.pointer(pointer) else {
             continue;
@@ -36,7 +36,8 @@ pub(super) fn canonical(spec: &JobSpec) -> BTreeMap<String, String> {
     canonical
 }
 
-/// `job` with each JSON text of `as_written` at its JSON pointer. What has no place in the job any more is left out.
+/// Inserts each JSON text of `as_written` into `job` at its JSON pointer. Values whose place no longer exists are left
+/// out.
 pub(super) fn overlay(job: Job, as_written: &BTreeMap<String, String>) -> Job {
     if as_written.is_empty() {
         return job;
@@ -66,7 +67,7 @@ fn put(value: &mut Value, pointer: &str, written: Value) {
             Ok(at) if at == items.len() => items.push(written),
             Ok(_) | Err(_) => {}
         },
-        // A list that is answered as `null` while it is empty.
+        // An empty list is `null` in responses.
         Some(none @ Value::Null) if name == "0" => *none = Value::Array(vec![written]),
         Some(_) | None => {}
     }

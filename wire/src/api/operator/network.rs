@@ -1,4 +1,4 @@
-//! The cluster's addition to the network policies of all tasks. Nomad has nothing like it.
+//! The cluster's addition to the network policies of all tasks. Nomad has no such policy.
 
 use muster_domain::id::LogIndex;
 use muster_domain::job as domain;
@@ -40,8 +40,8 @@ pub struct ClusterPolicySetResponse {
     pub index: u64,
 }
 
-/// The policy in the body of `PUT /v1/operator/network/policy`, written as in a job. It takes the place of what is
-/// there, so `{}` leaves everything to jobs and nodes.
+/// The policy in the body of `PUT /v1/operator/network/policy`, in the format of a job. It replaces the current policy,
+/// so `{}` leaves all decisions to jobs and nodes.
 ///
 /// # Errors
 ///

@@ -18,7 +18,7 @@ pub struct SchedulerResponse {
     pub known_leader: bool,
 }
 
-/// How places are chosen.
+/// The settings of the scheduler.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct SchedulerConfig {
@@ -34,7 +34,7 @@ pub struct SchedulerConfig {
     pub modify_index: u64,
 }
 
-/// Which job types may evict others.
+/// The job types that may preempt others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 #[expect(clippy::struct_excessive_bools, reason = "the shape is Nomad's")]
@@ -88,12 +88,12 @@ pub struct SchedulerSetResponse {
     pub index: u64,
 }
 
-/// The settings in the body of `PUT /v1/operator/scheduler/configuration`. They take the place of all that are
-/// there, so what is left out is off, as in Nomad.
+/// The settings in the body of `PUT /v1/operator/scheduler/configuration`. They replace all current settings, so
+/// omitted settings are off, as in Nomad.
 ///
 /// # Errors
 ///
-/// [`ReadJobError`] for malformed bodies and for an algorithm that is none.
+/// [`ReadJobError`] for malformed bodies and for an unknown algorithm.
 pub fn read_scheduler(body: &[u8]) -> Result<domain::SchedulerConfig, ReadJobError> {
     const KNOWN: FieldNames = FieldNames {
         derived: &["CreateIndex", "ModifyIndex"],

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A stop like any other, but the allocation has failed, says why, and starts nothing again.
+/// The stop is like any other, but the allocation has failed, reports the reason, and restarts no task.
 #[test]
 fn an_exceeded_disk_fails_the_allocation_once() {
     let mut desired = service(&["a", "b"]);
@@ -25,7 +25,7 @@ fn an_exceeded_disk_fails_the_allocation_once() {
     );
 }
 
-/// Neither the group's delay nor a task's is waited for: a task that fills a disk goes on with it meanwhile.
+/// Neither the group's delay nor a task's delay applies, because a task that fills a disk would continue.
 #[test]
 fn no_delay_is_waited_for() {
     let mut desired = service(&["a"]);
@@ -45,7 +45,7 @@ fn no_delay_is_waited_for() {
     );
 }
 
-/// A stop that was wanted before stays what it is; only its delay ends.
+/// A stop that was requested before keeps its cause; only its delay ends.
 #[test]
 fn an_asked_stop_does_not_become_a_failure() {
     let mut desired = service(&["a"]);
@@ -80,7 +80,7 @@ fn poststop_is_skipped_when_disk_exceeded() {
     );
 }
 
-/// Between two starts of its only task nothing runs that could be stopped.
+/// Between two starts of its only task, the allocation has no process to stop.
 #[test]
 fn disk_exceeded_during_restart_delay_fails_task() {
     let mut desired = service(&["a"]);

@@ -1,4 +1,4 @@
-//! When an allocation is healthy: 10 s after its youngest process, or not after 5 min.
+//! An allocation is healthy when its youngest process has run for 10 s, but not after 5 min.
 
 use muster_domain::job::{HealthCheck, UpdateStrategy};
 
@@ -32,7 +32,7 @@ fn healthy_after_running_for_a_while() {
     );
 }
 
-/// The pause of 15 s and the time after it count from the new process.
+/// The pause of 15 s, and the 10 s after it, count from the new process.
 #[test]
 fn a_restart_begins_anew() {
     check(
@@ -72,7 +72,7 @@ fn unhealthy_after_the_deadline() {
     );
 }
 
-/// Both moments have passed when somebody looks: 12 s was before 20 s.
+/// Both moments have passed at the check. 12 s was before 20 s, so the allocation is healthy.
 #[test]
 fn health_before_the_deadline_counts() {
     check(
@@ -124,7 +124,7 @@ fn another_deployment_asks_anew() {
     );
 }
 
-/// Time that it ran before counts: whoever asks later has its answer at once.
+/// Run time before the question counts, so a late question is answered at once.
 #[test]
 fn a_late_question_is_answered_at_once() {
     check(
@@ -189,7 +189,7 @@ fn an_answer_survives_the_agent() {
     );
 }
 
-/// The process did not restart with the agent: 12 s is the moment still.
+/// The process did not restart with the agent, so it is still healthy at 12 s.
 #[test]
 fn a_restarted_agent_goes_on_counting() {
     check(

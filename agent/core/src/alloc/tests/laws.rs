@@ -1,4 +1,4 @@
-//! Tasks run in their order, never twice, and something always goes on, in every sequence of events of an allocation.
+//! In every sequence of an allocation's events, tasks run in their order, never twice, and always make progress.
 
 use proptest::prelude::*;
 
@@ -11,18 +11,18 @@ enum Process {
     None,
     Starting,
     Running,
-    /// A restarted agent looks for it.
+    /// A restarted agent recovers the process.
     Sought {
         runs: bool,
     },
 }
 
-/// Something that may happen next; what makes no sense at a moment is left out.
+/// A possible next event. An event that is not possible at the moment is skipped.
 #[derive(Clone, Debug)]
 enum SimulatedEvent {
-    /// A start or a search is answered, well or not.
+    /// A start or a recovery is answered, with success or failure.
     Answer(prop::sample::Index, bool),
-    /// A process ends, well or not.
+    /// A process ends, with success or failure.
     End(prop::sample::Index, bool),
     Timer,
     Stop,
@@ -30,7 +30,7 @@ enum SimulatedEvent {
     FillDisk,
     Destroy,
     Deploy(u32),
-    /// The agent is started again; starts under way were made, or not.
+    /// The agent restarts. Starts under way were made, or were not.
     Reload(bool),
 }
 
@@ -100,7 +100,7 @@ struct SimulatedAlloc {
     ended_well: Vec<bool>,
     prepared: bool,
     destroyed: bool,
-    /// The last answer, and who asked.
+    /// The last verdict, and the deployment that it is for.
     healthy: (Option<DeploymentId>, Option<bool>),
 }
 
@@ -125,7 +125,7 @@ impl SimulatedAlloc {
         Role::of(self.desired.group().unwrap().tasks[task_at].lifecycle)
     }
 
-    /// Carries out what the runner wants, and looks whether it may want that.
+    /// Carries out the runner's effects, and checks that each is allowed.
     fn settle(&mut self) {
         while let Some(effect) = self.runner.poll_effect() {
             match effect {

@@ -1,4 +1,4 @@
-//! Tasks that come first, last or beside, and leaders.
+//! Prestart, poststart and poststop tasks, sidecars, and leaders.
 
 use super::*;
 
@@ -133,7 +133,7 @@ fn a_stop_ends_sidecars_last() {
     );
 }
 
-/// A main task that ends before a short task beside it: that one still has its sidecar.
+/// A main task ends before a short poststart task, which keeps its sidecar.
 #[test]
 fn poststart_ends_before_its_sidecars() {
     check(
@@ -202,7 +202,7 @@ fn poststop_does_not_follow_unstarted_tasks() {
     );
 }
 
-/// It may never end: whoever destroys the allocation does not wait for it.
+/// A poststop task may never end, so a destroy does not wait for it.
 #[test]
 fn a_destroy_stops_poststop_too() {
     check(
@@ -324,7 +324,7 @@ fn a_tasks_delay_is_its_own() {
     );
 }
 
-/// Nobody who was told to go away sooner is there to wait for.
+/// No process is left that the delay could serve.
 #[test]
 fn a_delay_ends_with_the_last_process() {
     let mut desired = service(&["a"]);
@@ -367,7 +367,7 @@ fn a_delay_survives_the_agent() {
     );
 }
 
-/// Main tasks that were started once are started again, whatever their sidecar does meanwhile.
+/// Main tasks that were started once are started again, for every state of their sidecar.
 #[test]
 fn phases_survive_the_agent() {
     check(

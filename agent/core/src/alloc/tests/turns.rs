@@ -55,7 +55,7 @@ fn alloc_destroyed_while_waiting_is_removed() {
     );
 }
 
-/// The next agent says anew whom it waits for: nobody any more.
+/// The next agent determines the awaited allocations anew: there is none any more.
 #[test]
 fn waiting_alloc_may_start_after_agent_restart() {
     check_waiting(

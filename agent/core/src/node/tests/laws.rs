@@ -1,4 +1,4 @@
-//! The node ends with what the newest state wants of it, no matter what happens to messages on their way.
+//! The node ends with the desired state of the newest index, for every loss, repetition and order of messages.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use super::{alloc, id};
 use crate::node::{Change, Desired, DesiredUpdate};
 use muster_domain::id::{AllocId, LogIndex};
 
-/// Allocations of the node by name: when each was changed last.
+/// Allocations of the node by name, with the index of their last change.
 type State = BTreeMap<u32, u64>;
 
 /// An entry for one allocation.
@@ -21,11 +21,11 @@ enum LogEntry {
 /// A session with a server.
 #[derive(Clone, Debug)]
 struct Session {
-    /// How far that server is, in parts of the history, when the session begins and later.
+    /// The server's position in the history, as a part of it, when the session begins and later.
     states: [prop::sample::Index; 2],
     /// The connection breaks after this part of the messages.
     cut: prop::sample::Index,
-    /// Messages that come again later.
+    /// Messages that are repeated later.
     repeats: Vec<prop::sample::Index>,
 }
 
@@ -46,7 +46,7 @@ fn session() -> impl Strategy<Value = Session> {
     })
 }
 
-/// The states after each entry. Names are given anew when they return: an id is never used twice.
+/// The states after each entry. A returning name gets a new allocation id, because an id is never used twice.
 fn history(entries: &[LogEntry]) -> Vec<State> {
     let mut state = State::new();
     let mut lives = BTreeMap::new();
@@ -69,7 +69,7 @@ fn history(entries: &[LogEntry]) -> Vec<State> {
     states
 }
 
-/// The messages of a server that has told everything of `before` and is at `now`. `known` is for a new session.
+/// The messages of a server that has sent everything of `before` and is at `now`. `known` is for a new session.
 fn server_messages(
     index: usize,
     now: &State,
@@ -111,7 +111,7 @@ fn server_messages(
     messages
 }
 
-/// A node, and everything that it did.
+/// A node, and all changes that it applied.
 #[derive(Default)]
 struct Node {
     desired: Desired,
@@ -129,7 +129,7 @@ impl Node {
         merged.ask_again
     }
 
-    /// Hears `messages` in order, and some of them again.
+    /// Applies `messages` in order, and repeats some of them.
     fn hold(&mut self, messages: &[DesiredUpdate], session: &Session) {
         for (at, update) in messages.iter().enumerate() {
             assert!(
@@ -153,7 +153,7 @@ impl Node {
 }
 
 proptest! {
-    /// Sessions break off anywhere, with servers that are further or less far.
+    /// Sessions break at any point, with servers at different positions.
     #[test]
     fn the_newest_state_wins(
         entries in prop::collection::vec(entry(), 1..40),
@@ -165,7 +165,7 @@ proptest! {
             let known = node.desired.index().0;
             let mut at = session.states.map(|at| at.index(states.len()));
             at.sort_unstable();
-            // A server waits until it is as far as the node.
+            // A server waits until its state is as new as the node's.
             let begin = at[0].max(usize::try_from(known).unwrap());
             let later = at[1].max(begin);
             let mut messages = server_messages(begin, &states[begin], None, known);
@@ -187,7 +187,7 @@ proptest! {
         prop_assert_eq!(node.desired.index(), LogIndex(newest as u64));
     }
 
-    /// All messages of a session come, in any order and some twice: nothing is lost.
+    /// All messages of a session arrive, in any order and some twice, and none is lost.
     #[test]
     fn any_order_ends_alike(
         entries in prop::collection::vec(entry(), 1..30),

@@ -38,7 +38,7 @@ fn missing_task_is_started_anew() {
     );
 }
 
-/// The driver cannot read the handle: the task runs on, and whatever replaces this allocation may have better luck.
+/// The driver cannot read the handle. The task runs on, and an allocation that replaces this one may take it over.
 #[test]
 fn failed_take_over_starts_no_duplicate_task() {
     check(
@@ -87,7 +87,7 @@ fn task_given_to_another_alloc_is_left() {
     );
 }
 
-/// The process that the other allocation was given is not this one any more.
+/// The process that was given to the other allocation is no longer this task's process.
 #[test]
 fn task_started_after_the_handover_is_stopped() {
     check(
@@ -126,7 +126,7 @@ fn a_stop_without_an_heir_is_a_stop() {
     );
 }
 
-/// A sibling that failed is the allocation's own affair.
+/// The failure of a sibling concerns only this allocation.
 #[test]
 fn local_stop_stops_remote_task_without_detach() {
     check(
@@ -143,7 +143,7 @@ fn local_stop_stops_remote_task_without_detach() {
     );
 }
 
-/// Force would reach the task itself.
+/// A forced kill would reach the task itself.
 #[test]
 fn unanswered_detach_is_retried_without_force_kill() {
     check(
@@ -199,7 +199,7 @@ fn restarted_agent_continues_take_over() {
     );
 }
 
-/// Nobody else manages it, so it is taken over only to be stopped.
+/// No other allocation manages the task, so it is taken over only to be stopped.
 #[test]
 fn task_stopped_before_take_over_is_adopted_first() {
     check(

@@ -1,4 +1,4 @@
-//! Networks whose making fails, or is broken off, at each of its steps. `cli/tests/e2e/bridge.rs` covers whole
+//! Networks whose set-up fails, or is interrupted, at each of its steps. `cli/tests/e2e/bridge.rs` covers whole
 //! networks.
 
 use std::os::unix::fs::MetadataExt as _;
@@ -18,12 +18,12 @@ use crate::bpf::{Bpf, BpfConfig};
 use crate::network::bridge::{Bridge, NodeNetworkContext, files, undo};
 use crate::tasks::task_env::TaskEnv;
 
-/// The host veth that is made.
+/// The name of the new host veth.
 const HOST_VETH: &str = "mu-0123456789ab";
 const ALIAS: &str = "muster test";
-/// Fewer steps than this are not all that a network takes.
+/// A network takes at least this number of steps.
 const STEPS_MIN: u32 = 20;
-/// Tells a child process where the programs are.
+/// The variable with which a child process finds the programs.
 const PROGRAMS: &str = "MUSTER_TEST_NETWORK_PROGRAMS";
 
 fn workshop(bpf: &Bpf) -> NetnsWorker {
@@ -36,7 +36,8 @@ fn workshop(bpf: &Bpf) -> NetnsWorker {
     }
 }
 
-/// Runs `body` in a network namespace that is the machine's; says so where there are no such networks.
+/// Runs `body` in a network namespace that stands for the machine's. Prints a skip where such namespaces are not
+/// available.
 fn on_a_machine(test: &'static str, body: impl FnOnce(&Node, &Bpf) + Send) {
     let Some(node) = Node::set_up(test) else {
         return;
@@ -77,7 +78,7 @@ fn driver_namespace() -> OwnedFd {
     made.join().unwrap().into()
 }
 
-/// Waits until no host veth is there: that of a namespace which nobody has any more goes by itself.
+/// Waits until no host veth exists. The host veth of an abandoned namespace disappears by itself.
 fn no_host_veth_is_left(step: u32) {
     poll(&format!("the end of the host veth of step {step}"), || {
         let devices = Netlink::open().unwrap().devices().unwrap();
@@ -88,7 +89,7 @@ fn no_host_veth_is_left(step: u32) {
     });
 }
 
-/// Each step fails once; in a namespace of its own, and in one that a driver made and goes on having.
+/// Each step fails once: in a namespace of the agent's own, and in one that a driver made and keeps.
 #[test]
 fn a_network_that_cannot_be_made_leaves_nothing() {
     on_a_machine("a_network_that_cannot_be_made_leaves_nothing", |_, bpf| {
@@ -150,8 +151,8 @@ fn desired() -> DesiredAlloc {
     }
 }
 
-/// Each step after the kernel's part fails once: the host veth and the published ports, the files of names. All of it runs
-/// twice, so that addresses run out if any is kept.
+/// Each step after the kernel's part fails once: the host veth and the published ports, and the name files. All
+/// steps run twice, so that leaked addresses would exhaust the subnet.
 #[test]
 fn a_network_that_cannot_be_opened_leaves_nothing() {
     on_a_machine(
@@ -205,7 +206,7 @@ fn a_network_that_cannot_be_opened_leaves_nothing() {
     );
 }
 
-/// Not a test: makes a network, unless it dies before.
+/// This is no test: it makes a network, unless it is killed before.
 #[test]
 #[ignore = "run by the other test as its child process"]
 fn maker_entry() {

@@ -99,7 +99,7 @@ fn faults_have_reasons() {
     }
 }
 
-/// One bad file keeps no other from being read.
+/// A bad file does not prevent the others from being read.
 #[test]
 fn a_directory_is_read_with_its_faults() {
     let dir = tempfile::tempdir().unwrap();

@@ -49,7 +49,7 @@ fn ipam(place: &TestPlugins) -> Value {
     })
 }
 
-/// Addresses that are taken.
+/// The addresses in use.
 fn taken(place: &TestPlugins) -> Vec<String> {
     let entries = fs::read_dir(place.dir.path().join("ipam/net"))
         .unwrap()
@@ -137,7 +137,7 @@ fn a_bridge_publishes_ports() {
     });
 }
 
-/// Its second plugin refuses the port mapping; the first one's address and devices are given back.
+/// The second plugin refuses the port mapping. The address and devices of the first one are released.
 #[test]
 fn a_half_made_bridge_is_undone() {
     let plugins = ["bridge", "host-local", "portmap"];
@@ -197,7 +197,7 @@ fn ptp_connects_an_allocation() {
     );
 }
 
-/// Over a device that leads nowhere: `dummy` where the kernel has it, else one end of a pair.
+/// The device leads nowhere: `dummy` where the kernel has it, else one end of a pair.
 #[test]
 fn macvlan_connects_two_allocations_worth() {
     on_a_machine(

@@ -1,10 +1,10 @@
-//! v1's part, `blkio`: a file for each of the four rates, and the weight of the scheduler bfq.
+//! The v1 controller `blkio`: a file for each of the four rates, and the weight of the scheduler bfq.
 //!
-//! It knows the group of a read, and of a write that passes the cache or is waited for (`O_DIRECT`, `O_SYNC`, `fsync`).
-//! A write from the cache that the kernel makes later belongs to no group, and no rate holds it
-//! (`Documentation/admin-guide/cgroup-v1/blkio-controller.rst`). Rates hold for each group by itself. A group that a
-//! task makes below its own is not counted with it. So a task that may write to this hierarchy is not limited. The
-//! weights of CFQ (`blkio.weight`) ended with it in Linux 5.0, before anything that Muster runs on.
+//! The controller attributes reads to their group, and writes that bypass the cache or are waited for (`O_DIRECT`,
+//! `O_SYNC`, `fsync`). A later write-back from the cache belongs to no group, so no rate limits it
+//! (`Documentation/admin-guide/cgroup-v1/blkio-controller.rst`). Rates apply to each group by itself. A group that a
+//! task makes below its own is not counted with it. So a task that may write to this hierarchy is not limited. CFQ and
+//! its weights (`blkio.weight`) were removed in Linux 5.0, which is older than every kernel that Muster supports.
 
 use cgroups_rs::fs::blkio::BlkIoController;
 use cgroups_rs::fs::error::Result as SetResult;
@@ -14,10 +14,10 @@ use muster_domain::resources::IoLimits;
 use super::{disks, of_disk};
 use crate::resources::cgroup::resources::{ApplyLimitError, Setter};
 
-/// One of the files of rates: a kernel has all or none.
+/// One of the rate files. A kernel has all of them or none.
 pub(super) const RATE: &str = "blkio.throttle.read_bps_device";
 
-/// The files of weights, as those of v2.
+/// The weight files, in the format of the v2 list.
 pub(super) const WEIGHTS: [(&str, u16); 1] = [("blkio.bfq.weight", 1_000)];
 
 /// The files that [`super::apply`] sets here.
@@ -34,10 +34,10 @@ pub(super) const NOT_ALL_WRITES: &str = "the task's limits of writes hold for th
      blkio is bound to cgroup v1, which does not know whose the cached pages are that the kernel writes later; boot with \
      cgroup_no_v1=blkio to have all writes limited";
 
-/// How cgroups-rs sets a rate of the disk `major:minor`; 0 takes it away.
+/// The function of cgroups-rs that sets a rate of the disk `major:minor`; 0 removes the rate.
 type SetRate = fn(&BlkIoController, u64, u64, u64) -> SetResult<()>;
 
-/// How each rate is set, in the order of [`FILES`].
+/// The function for each rate, in the order of [`FILES`].
 const SETS: [SetRate; 4] = [
     BlkIoController::throttle_read_bps_for_device,
     BlkIoController::throttle_write_bps_for_device,
@@ -48,7 +48,7 @@ const SETS: [SetRate; 4] = [
 /// The rates, in the order of [`FILES`].
 fn rates(io: &IoLimits) -> [Option<u64>; 4] {
     let bytes = |rate: Option<ByteRate>| rate.map(|ByteRate(bytes)| bytes);
-    // The kernel takes the highest number for none.
+    // The kernel treats the highest number as no limit.
     let ops = |ops: Option<u32>| ops.filter(|ops| *ops != u32::MAX).map(u64::from);
     [
         bytes(io.read_rate),
@@ -78,7 +78,7 @@ pub(super) fn unlimited(
 pub(super) fn set_rates(setter: &Setter<'_>, io: &IoLimits) -> Result<(), ApplyLimitError> {
     let wanted = rates(io).into_iter().zip(SETS);
     for (file, (rate, set)) in FILES.into_iter().zip(wanted) {
-        // Without block throttling the kernel has no such file; `missing` tells of it.
+        // A kernel without block throttling has no such file; `missing` reports that.
         if let Some(now) = setter.text(file)? {
             set_rate(setter, file, &now, rate, set)?;
         }
@@ -86,7 +86,7 @@ pub(super) fn set_rates(setter: &Setter<'_>, io: &IoLimits) -> Result<(), ApplyL
     Ok(())
 }
 
-/// Sets the rate of every disk that `file` has, or takes it from those that `now` has.
+/// Sets the rate of every disk in `file`, or removes it from the disks that `now` lists.
 fn set_rate(
     setter: &Setter<'_>,
     file: &str,
@@ -113,7 +113,7 @@ fn set_rate(
             |got| of_disk(got, &disk) == wanted.as_deref(),
         );
         match set {
-            // Taken out since it was listed.
+            // The disk was removed after it was listed.
             Err(_) if !disks().contains(&disk) => {}
             other => other?,
         }

@@ -106,8 +106,7 @@ fn no_link_is_followed() {
     assert_eq!(names(&outside), ["kept"]);
 }
 
-/// Bytes that belong to another name as well are not given back.
-/// A task that still runs puts a link where a directory was.
+/// A task that still runs replaces a directory by a link.
 #[test]
 fn no_race_leads_out_of_the_trash() {
     const TRIES: usize = 100;
@@ -119,7 +118,7 @@ fn no_race_leads_out_of_the_trash() {
     for _ in 0..TRIES {
         fs::create_dir_all(dir.join("deep")).unwrap();
         symlink(outside.path(), &link).unwrap();
-        // A deletion that fails while the directory is exchanged succeeds when it is tried again.
+        // A deletion that fails while the directory is exchanged succeeds in a retry.
         let _perhaps = exchanging(&dir, &link, || place.delete());
         place.delete().1.unwrap();
         assert!(outside.path().join("kept").exists());
@@ -128,6 +127,7 @@ fn no_race_leads_out_of_the_trash() {
     assert_eq!(names(outside.path()), ["kept"]);
 }
 
+/// Bytes of a file with another name are not counted as freed.
 #[test]
 fn hard_links_leave_the_other_name_alone() {
     let place = TestTrash::new();
@@ -142,7 +142,7 @@ fn hard_links_leave_the_other_name_alone() {
     assert_eq!(fs::read(&outside).unwrap().len(), 8192);
 }
 
-/// 5 000 levels: a path to the last would be 10 000 bytes long, which no call takes.
+/// 5 000 levels: a path to the last one would be 10 000 bytes long, which no system call accepts.
 #[test]
 fn deep_trees_need_few_descriptors_and_no_stack() {
     let place = TestTrash::new();
@@ -192,8 +192,8 @@ fn wide_directories_are_read_in_parts() {
     assert_eq!(place.left(), Vec::<String>::new());
 }
 
-/// A directory of a million entries goes; the memory for them stays small. They are names of few files, so that the
-/// directory is made soon.
+/// A directory of a million entries is deleted with little memory. The entries are names of few files, so that the
+/// directory is made quickly.
 #[test]
 fn a_directory_of_a_million_entries_goes() {
     const FILES: usize = 20;
@@ -279,7 +279,7 @@ fn stopped_deletion_is_resumed() {
     assert_eq!(place.left(), Vec::<String>::new());
 }
 
-/// The names of an earlier agent's directories that were set aside may still be there.
+/// Names of directories that an earlier agent set aside may still exist.
 #[test]
 fn directories_set_aside_do_not_meet() {
     let place = TestTrash::new();
@@ -317,7 +317,7 @@ fn immutable_files_and_directories_go() {
     assert_eq!(place.left(), Vec::<String>::new());
 }
 
-/// A file system mounted in a tree is never deleted: the mount is taken off.
+/// A file system mounted in a tree is never deleted: the mount is detached.
 #[test]
 fn mounts_are_detached_and_kept() {
     let test = "mounts_are_detached_and_kept";
@@ -348,7 +348,7 @@ fn mounts_are_detached_and_kept() {
     let flags = MountFlags::BIND | MountFlags::RDONLY;
     rustix::mount::mount_remount(&read_only, flags, "").unwrap();
     assert!(fs::write(read_only.join("new"), "x").is_err());
-    // Somebody is in each.
+    // Each mount is in use.
     let busy = [&dir, &read_only].map(|dir| fs::File::open(dir.join("kept")).unwrap());
 
     let (deleted, result) = place.delete();
@@ -361,7 +361,7 @@ fn mounts_are_detached_and_kept() {
     drop(busy);
 }
 
-/// The message says where, what, and what to do; the rest of the tree is gone.
+/// The message has the place, the error and a remedy. The rest of the tree is deleted.
 #[test]
 fn undeletable_entry_is_named_and_rest_is_deleted() {
     let place = TestTrash::new();

@@ -31,7 +31,7 @@ fn a_deletion_waits_for_starting_tasks() {
             "it went on while something started"
         );
     });
-    // And for nobody else.
+    // Another thread's deletion does not wait.
     Deletion::new(&way).give_way(&stop);
 }
 
@@ -47,7 +47,7 @@ fn deletion_wait_for_task_starts_is_bounded() {
     turn.give_way(&stop);
 
     assert!(turn.until.is_some(), "it has waited enough");
-    // It goes on for a while.
+    // The deletion then works for a while without waiting.
     turn.until = Some(Instant::now() + LONG);
     turn.give_way(&stop);
 }

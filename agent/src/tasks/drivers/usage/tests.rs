@@ -31,7 +31,7 @@ fn cpu(usage: &DriverUsage, now: Instant) -> Option<f64> {
     cpu.map(|cpu| cpu.as_secs_f64())
 }
 
-/// Half a core for 5 s is 2.5 s, told over the 5 s that follow.
+/// Half a core for 5 s is 2.5 s, spread over the next 5 s.
 #[test]
 fn shares_become_time_that_grows_evenly() {
     let (usage, start) = (DriverUsage::default(), Instant::now());
@@ -45,7 +45,7 @@ fn shares_become_time_that_grows_evenly() {
     assert_eq!(cpu_seconds, [Some(0.0), Some(0.5), Some(2.5), Some(2.5)]);
 }
 
-/// The next life of a driver counts from a time that nobody knows.
+/// The next life of a driver counts from an unknown time.
 #[test]
 fn restarted_stats_stream_ignores_first_sample() {
     let (usage, start) = (DriverUsage::default(), Instant::now());

@@ -3,58 +3,59 @@
 use muster_domain::id::{DeploymentId, EvalId, JobKey, LogIndex, NodeId, Timestamp};
 use serde::{Deserialize, Serialize};
 
-/// Where a slice ended.
+/// The position at which a slice ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum GcCursor {
     /// After this deployment, in the order of their end.
     Deployment { at: Timestamp, id: DeploymentId },
-    /// At an evaluation of no batch job, in the order of their end.
+    /// At an evaluation of a job that is not a batch job, in the order of their end.
     Eval {
         at: Timestamp,
         eval_id: EvalId,
-        /// Before its allocation of this key.
+        /// Before the evaluation's allocation with this key.
         alloc: u64,
     },
     /// At a job, in the order of submission.
     Job {
-        /// When it was submitted.
+        /// The time of submission.
         at: Timestamp,
         key: JobKey,
-        /// How far it is.
+        /// The progress within the job.
         step: GcJobStep,
     },
-    /// At this node, in the order of their going down.
+    /// At this node, in the order of the times at which they went down.
     Node {
-        /// When it went down.
+        /// The time at which the node went down.
         at: Timestamp,
         node_id: NodeId,
     },
-    /// At this one-off task, in the order in which time changes them.
+    /// At this one-off task, in the order of the times at which they are due.
     OneOff { due: Timestamp, guid: String },
     /// At an evaluation of a batch job, in the order of jobs' keys and of their end.
     BatchEval {
         key: JobKey,
         at: Timestamp,
         eval_id: EvalId,
-        /// Before its allocation of this key.
+        /// Before the evaluation's allocation with this key.
         alloc: u64,
     },
 }
 
-/// How far a job is.
+/// The progress of a collection within a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum GcJobStep {
-    /// To be looked at.
+    /// The job has not been looked at.
     Begin,
-    /// Everything below it may go, before this evaluation and its allocation of this key.
+    /// Everything below the job may be removed, up to this evaluation and its allocation with this key.
     Look {
         eval_id: EvalId,
         alloc: u64,
-        /// The job had not changed since when this was begun.
+        /// The result is valid only if the job did not change after this entry.
         index: LogIndex,
     },
-    /// Its row is gone; what was below it is not, yet. Not written any more.
+    /// The row is removed; the objects below the job are not, yet. This variant is not written any more.
     Remove,
-    /// Its row is gone; what was below it is not, yet, from this evaluation and its allocation of this key on.
+    /// The row is removed; the objects below the job are not, yet, from this evaluation and its allocation with this
+    /// key on.
     RemoveFrom { eval_id: EvalId, alloc: u64 },
 }

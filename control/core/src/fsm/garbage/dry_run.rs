@@ -18,7 +18,7 @@ pub enum ObjectKind {
     Allocs,
     Deployments,
     Nodes,
-    /// One-off tasks. Their allocations count for themselves, too.
+    /// One-off tasks. Their allocations count separately, too.
     OneOffs,
 }
 
@@ -35,7 +35,7 @@ muster_domain::text_enum!(pub ObjectKind {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Count {
     pub freed: u64,
-    /// They stay, by reason.
+    /// The number of objects that stay, by reason.
     pub kept: BTreeMap<KeepReason, u64>,
 }
 
@@ -100,7 +100,7 @@ impl GcDryRun {
         self.counts.entry(kind).or_default().add(verdict);
     }
 
-    /// Adds the jobs that go to those that go with one-off tasks.
+    /// Adds the jobs that are removed to those that are removed with one-off tasks.
     fn jobs(
         &mut self,
         state: &State,

@@ -1,7 +1,7 @@
-//! The earliest time at which an allocation may be forgotten: the rules, asked ahead.
+//! The earliest time at which an allocation may be removed, computed from the rules.
 //!
-//! The rules say which objects go with a cutoff. The earliest cutoff with which an allocation goes lies just after one
-//! of the times that the rows carry. So those times are tried, and the rules say which of them count.
+//! The rules decide which objects are removed with a cutoff. The earliest cutoff that removes an allocation lies just
+//! after one of the times in the rows. So the module tries those times, and the rules decide which of them count.
 
 use muster_domain::id::Timestamp;
 use muster_domain::job::Job;
@@ -15,9 +15,9 @@ use crate::state::{AllocView, State};
 /// The time from which a collection may free an allocation, or the reason why it stays, if nothing else changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GcForecast {
-    /// A collection forgets it from then on: alone, with its evaluation or with its job, whichever comes first.
+    /// A collection removes it from then on: alone, with its evaluation or with its job, whichever comes first.
     From {
-        /// The first moment at which one does.
+        /// The first moment at which a collection removes it.
         from: Timestamp,
         /// The reason why it stays until then.
         until_then: KeepReason,
@@ -27,7 +27,7 @@ pub enum GcForecast {
 }
 
 impl GcForecast {
-    /// Returns the outlook of `alloc`, at `at`, with these thresholds.
+    /// Returns the forecast for `alloc` at the time `at`, with the thresholds of `config`.
     #[must_use]
     pub fn of(state: &State, alloc: AllocView<'_>, config: &GcConfig, at: Timestamp) -> Self {
         let job = state.jobs.get(alloc.job_key()).map(|job| &**job);
@@ -45,10 +45,10 @@ impl GcForecast {
     }
 }
 
-/// The earliest time at which it goes, and the reason why it stays until then.
+/// The earliest time at which an object is removed, and the reason why it stays until then.
 type Eligibility = (Timestamp, KeepReason);
 
-/// Returns the time at which it goes with its evaluation, or alone while that stays.
+/// Returns the time at which the allocation is removed with its evaluation, or alone while the evaluation stays.
 fn by_eval(
     state: &State,
     alloc: AllocView<'_>,
@@ -71,7 +71,7 @@ fn by_eval(
         })?;
         Ok(cutoff.plus(config.threshold_of_evals(eval.job_type)))
     };
-    // What is eligible may have had to wait for its job before: as of that moment it is looked at again.
+    // An eligible allocation may have had to wait for its job before. So the moment is computed again as of that time.
     match earliest(at).and_then(|from| earliest(from.min(at)).map(|_| from)) {
         Err(KeepReason::Replaceable) => {
             let until = job.and_then(|job| rule::replaceable_until(state, alloc, job));
@@ -83,7 +83,7 @@ fn by_eval(
     }
 }
 
-/// Returns the time at which its job goes with everything below it. A job with more objects below it than a slice
+/// Returns the time at which the job is removed with everything below it. A job with more objects below it than a slice
 /// looks at is not looked at.
 fn with_job(
     state: &State,
@@ -117,7 +117,7 @@ fn with_job(
 /// The least step of time.
 const NEXT: std::time::Duration = std::time::Duration::from_nanos(1);
 
-/// The earliest cutoff with which something `goes`: right after one of `times`.
+/// Returns the earliest cutoff for which `goes` holds: right after one of `times`.
 fn earliest(
     times: &[Timestamp],
     goes: impl Fn(Timestamp) -> Result<(), KeepReason>,

@@ -5,25 +5,25 @@ use serde::{Deserialize, Serialize};
 /// The reason why an object stays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum KeepReason {
-    /// It is not over.
+    /// The object is not over.
     Live,
-    /// It ended too short a time ago.
+    /// The object ended too short a time ago.
     Young,
-    /// It was told to stop, but its agent has not said that it did.
+    /// The allocation was asked to stop, but its agent has not reported its end.
     Running,
-    /// It ended and its job may replace it.
+    /// The allocation ended and its job may replace it.
     Replaceable,
-    /// It is the result of a batch job that is there.
+    /// The object is the result of a batch job that still exists.
     Result,
-    /// An object that belongs to it stays.
+    /// Another object that belongs to it stays.
     Needed,
-    /// It says that its job's current version failed.
+    /// The deployment records that its job's current version failed.
     Failure,
-    /// Its callback is to be made.
+    /// The callback of the task is still to be made.
     Owed,
-    /// Somebody has claimed its result.
+    /// A caller has claimed the result of the task.
     Claimed,
-    /// A version of it is tagged.
+    /// A version of the job is tagged.
     Tagged,
 }
 
@@ -41,7 +41,7 @@ muster_domain::text_enum!(pub KeepReason {
 });
 
 impl KeepReason {
-    /// For people, of one and after a count of many.
+    /// Returns a text for people. It fits one object, and it fits after a count of many.
     #[must_use]
     pub fn text(self) -> &'static str {
         match self {

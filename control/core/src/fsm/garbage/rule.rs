@@ -1,23 +1,23 @@
-//! The rules of garbage collection: which objects may be forgotten, and why others stay. They are Nomad's rules,
-//! checked against its recorded decisions.
+//! The rules of garbage collection: which objects may be removed, and why others stay. They are Nomad's rules, checked
+//! against its recorded decisions.
 //!
-//! - An evaluation goes when it ended before the cutoff and all its allocations go with it.
-//!   One of a batch job goes only when the job is gone, or stopped and dead.
-//! - An allocation goes with its evaluation.
-//!   It goes alone when the evaluation stays, it ended before the cutoff, it does not run any more, and its job is
-//!   over or will not replace it.
-//! - An allocation of an earlier job of the name goes when it is terminal and its evaluation ended before the cutoff.
-//! - A job goes when it is dead and stopped, or dead and batch, and was submitted before the cutoff.
-//!   It must not make other jobs, none of its versions may be tagged, and all objects below it must go.
-//! - A deployment goes when it was over before the cutoff and nothing of it is live.
-//! - A node goes when it has been down since before the cutoff and nothing on it is live.
-//! - A one-off task goes only by force.
-//!   It is completed, its callback is made or given up, and nobody has claimed its result.
+//! - An evaluation is removed when it ended before the cutoff and all its allocations are removed with it. An
+//!   evaluation of a batch job is removed only when the job is gone, or stopped and dead.
+//! - An allocation is removed with its evaluation. It is removed alone when the evaluation stays, the allocation
+//!   ended before the cutoff, it does not run any more, and its job is over or will not replace it.
+//! - An allocation of an earlier job of the same name is removed when it is terminal and its evaluation ended before
+//!   the cutoff.
+//! - A job is removed when it is dead and stopped, or dead and batch, and was submitted before the cutoff. It must
+//!   not make other jobs, none of its versions may be tagged, and all objects below it must be removable.
+//! - A deployment is removed when it was over before the cutoff and has no live allocation.
+//! - A node is removed when it has been down since before the cutoff and has no live allocation.
+//! - A one-off task is removed here only by force. It is completed, its callback is made or given up, and no caller
+//!   has claimed its result.
 //!
-//! Different from Nomad: the allocation of a one-off task that has not ended stays, also if it was told to stop before
-//! its node had started it; one whose follow-up evaluation is still to come stays, because its replacement would
-//! come at once, without a delay; and a failed deployment of a job's current version stays, because the job
-//! would begin it anew.
+//! There are three differences from Nomad. The allocation of a one-off task that has not ended stays, even if the task
+//! was asked to stop before its node had started it. An allocation whose follow-up evaluation is still to come stays,
+//! because otherwise its replacement would come at once, without the delay. A failed deployment of a job's current
+//! version stays, because otherwise the job would begin it anew.
 
 use muster_domain::alloc::{ClientStatus, DesiredStatus};
 use muster_domain::deployment::{Deployment, DeploymentStatus};
@@ -30,7 +30,7 @@ use muster_domain::one_off::{OneOff, OneOffState};
 use super::keep_reason::KeepReason;
 use crate::state::{AllocView, State, is_over};
 
-/// Only what ended before goes.
+/// The cutoffs: only objects that ended before are removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cutoffs {
     /// Jobs with everything below them.
@@ -41,12 +41,12 @@ pub struct Cutoffs {
     pub batch_evals: Timestamp,
     pub deployments: Timestamp,
     pub nodes: Timestamp,
-    /// One-off tasks. By age none goes here: how long each is kept is its own, and `converge` sees to it.
+    /// One-off tasks. None is removed here by age: each task has its own time to be kept, and `converge` applies it.
     pub one_offs: Timestamp,
 }
 
 impl Cutoffs {
-    /// Cutoffs that keep no object for its age.
+    /// Cutoffs that keep no object because of its age.
     pub const NONE: Self = {
         let ever = Timestamp(u64::MAX);
         Self {
@@ -70,16 +70,16 @@ impl Cutoffs {
     }
 }
 
-/// The part of an evaluation that may go.
+/// The part of an evaluation that may be removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CollectableExtent {
-    /// It and its allocations.
+    /// The evaluation and its allocations.
     All,
-    /// Only allocations of an earlier job of the same name: its job is there and keeps its results.
+    /// Only allocations of an earlier job of the same name: the present job keeps its results.
     Earlier,
 }
 
-/// Whether an evaluation ended before.
+/// Checks whether an evaluation ended before the time `before`.
 pub(super) fn ended(eval: &Evaluation, before: Timestamp) -> Result<(), KeepReason> {
     if !eval.status.is_terminal() {
         Err(KeepReason::Live)
@@ -90,7 +90,7 @@ pub(super) fn ended(eval: &Evaluation, before: Timestamp) -> Result<(), KeepReas
     }
 }
 
-/// Returns the part of an evaluation that may go, leaving aside its allocations.
+/// Returns the part of an evaluation that may be removed, leaving aside its allocations.
 pub(super) fn eval(
     eval: &Evaluation,
     job: Option<&Job>,
@@ -104,17 +104,18 @@ pub(super) fn eval(
     }
 }
 
-/// Whether a batch job keeps its evaluations and their allocations.
+/// Returns whether a batch job keeps its evaluations and their allocations.
 fn keeps_results(job: &Job) -> bool {
     job.status != JobStatus::Dead || !job.stop
 }
 
-/// Whether none of a batch job's evaluations can go, of which the oldest was made by the entry `oldest`.
+/// Returns whether a batch job keeps all its evaluations, of which the oldest was made by the entry `oldest`.
 pub(super) fn keeps_all(job: Option<&Job>, oldest: LogIndex) -> bool {
     job.is_some_and(|job| keeps_results(job) && oldest >= job.current.create_index)
 }
 
-/// Whether looking at an evaluation's allocations can free any: those of a job's own evaluations are its own.
+/// Returns whether a look at an evaluation's allocations can free any of them. If only allocations of an earlier job
+/// may be removed, the evaluations of the present job have none.
 pub(super) fn may_free(extent: CollectableExtent, eval: &Evaluation, job: Option<&Job>) -> bool {
     match extent {
         CollectableExtent::All => true,
@@ -124,7 +125,7 @@ pub(super) fn may_free(extent: CollectableExtent, eval: &Evaluation, job: Option
     }
 }
 
-/// Whether an allocation goes with, or without, its evaluation, of which `extent` may go.
+/// Checks whether an allocation may be removed, with or without its evaluation, of which `extent` may be removed.
 pub(super) fn alloc_of(
     extent: CollectableExtent,
     state: &State,
@@ -148,7 +149,7 @@ pub(super) fn alloc_of(
     }
 }
 
-/// Whether an allocation may go. `at` is the time of the collection, for rescheduling.
+/// Checks whether an allocation may be removed. `at` is the time of the collection, for rescheduling.
 pub(super) fn alloc(
     state: &State,
     alloc: AllocView<'_>,
@@ -159,7 +160,8 @@ pub(super) fn alloc(
     if !alloc.is_terminal() || runs_task(state, alloc) {
         return Err(KeepReason::Live);
     }
-    // One that was told to stop may run until its agent says otherwise. Without the node nobody will.
+    // An allocation that was asked to stop may run until its agent reports its end. Without the node no such report
+    // will come.
     let may_run = match alloc.client_status() {
         ClientStatus::Running | ClientStatus::Unknown => {
             state.nodes.get(&alloc.node_id()).is_some()
@@ -183,8 +185,8 @@ pub(super) fn alloc(
     }
 }
 
-/// Whether the allocation is that of a one-off task that has not ended and that ends only with this allocation. This
-/// includes a task that was told to stop before its node had started it.
+/// Returns whether this is the allocation of a one-off task that has not ended and that ends only with this allocation.
+/// This includes a task that was asked to stop before its node had started it.
 fn runs_task(state: &State, alloc: AllocView<'_>) -> bool {
     let key = alloc.job_key();
     let row = Some(key).filter(|key| key.is_one_off());
@@ -195,8 +197,8 @@ fn runs_task(state: &State, alloc: AllocView<'_>) -> bool {
     })
 }
 
-/// Returns the last moment at which a job may still replace an allocation that has ended. It is the end of time if
-/// nothing says when that is over, and `None` if the job does not look at it any more.
+/// Returns the last moment at which a job may still replace an allocation that has ended. It is the end of time if no
+/// value bounds that moment. It is `None` if the job does not look at the allocation any more.
 pub(super) fn replaceable_until(
     state: &State,
     alloc: AllocView<'_>,
@@ -222,14 +224,14 @@ pub(super) fn replaceable_until(
     if (policy.attempts == 0 && !policy.unlimited) || alloc.next().is_some() {
         return None;
     }
-    // Its attempts count again when the last of them is an interval ago.
+    // The attempts count again when the last of them is an interval ago.
     match alloc.reschedules().last() {
         Some(last) if !policy.unlimited => Some(last.at.plus(policy.interval)),
         Some(_) | None => EVER,
     }
 }
 
-/// Whether a job may go, if all below it does.
+/// Checks whether a job may be removed, if all objects below it may.
 pub(super) fn job(job: &Job, before: Timestamp) -> Result<(), KeepReason> {
     if !is_over(job) {
         Err(KeepReason::Live)
@@ -242,7 +244,7 @@ pub(super) fn job(job: &Job, before: Timestamp) -> Result<(), KeepReason> {
     }
 }
 
-/// Whether a deployment may go.
+/// Checks whether a deployment may be removed.
 pub(super) fn deployment(
     state: &State,
     deployment: &Deployment,
@@ -269,7 +271,7 @@ pub(super) fn deployment(
     }
 }
 
-/// Whether a node may go.
+/// Checks whether a node may be removed.
 pub(super) fn node(state: &State, node: &Node, before: Timestamp) -> Result<(), KeepReason> {
     if node.status != NodeStatus::Down {
         Err(KeepReason::Live)
@@ -282,7 +284,7 @@ pub(super) fn node(state: &State, node: &Node, before: Timestamp) -> Result<(), 
     }
 }
 
-/// Whether a one-off task may go.
+/// Checks whether a one-off task may be removed.
 pub(super) fn one_off(row: &OneOff, before: Timestamp) -> Result<(), KeepReason> {
     match row.state {
         OneOffState::Pending | OneOffState::Running => Err(KeepReason::Live),

@@ -2,12 +2,13 @@
 
 use crate::limits;
 
-/// How much one slice does at most. Every server must apply with the same.
+/// The bounds of the work of one slice. Every server must apply the same bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SliceLimits {
     /// Largest number of freed objects, counted in allocations by their cost.
     pub freed_max: usize,
-    /// Objects looked at. With less than three a slice may not come to an allocation below a job, and never ends.
+    /// Largest number of objects that the slice looks at. With less than three, a slice may not reach an allocation
+    /// below a job, and the collection never ends.
     pub looked_at_max: usize,
 }
 

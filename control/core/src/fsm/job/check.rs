@@ -10,7 +10,7 @@ use crate::fsm::change::Change;
 use crate::fsm::rejection::{JobRejection, Rejection};
 use crate::state::{self, JobRow, State};
 
-/// The job, or the refusal of whatever was asked of it.
+/// Returns the job, or the refusal of the command if there is no such job.
 pub(in crate::fsm) fn known(change: &Change<'_>, key: &JobKey) -> Result<Arc<JobRow>, Rejection> {
     let row = change.state.jobs.row(key).map(Arc::clone);
     row.ok_or_else(|| Rejection::Job(JobRejection::Unknown(key.clone())))

@@ -1,4 +1,4 @@
-//! Versions of a job: the first and the next one, those that are kept, and those known to work.
+//! Versions of a job: the first and the next version, the kept versions, and the stable versions.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::fsm::change::Change;
 use crate::limits;
 use crate::state::JobRow;
 
-/// A job that was not there.
+/// Returns the row of a job that did not exist before.
 pub(in crate::fsm) fn first_version(change: &Change<'_>, spec: JobSpec) -> JobRow {
     JobRow {
         job: Arc::new(Job::first_version(spec, change.at, change.index)),
@@ -47,7 +47,8 @@ pub(super) fn next_version(change: &Change<'_>, row: &JobRow, spec: JobSpec) -> 
     }
 }
 
-/// Leaves those that are kept beside a new version: all that have a name, and as many others as there is room for.
+/// Keeps the older versions that stay beside a new version: all tagged versions, and as many others as there is room
+/// for.
 pub(super) fn keep_some(job: &Job, older: &mut Vec<Arc<JobVersion>>) {
     let mut nameless = 0;
     older.retain(|version| {
@@ -57,7 +58,7 @@ pub(super) fn keep_some(job: &Job, older: &mut Vec<Arc<JobVersion>>) {
     });
 }
 
-/// Stable versions that are kept.
+/// Returns the stable versions that are kept.
 pub(super) fn kept_stable(job: &Job, older: &[Arc<JobVersion>]) -> Vec<u64> {
     let kept = |number: &&u64| {
         let mut versions = std::iter::once(&job.current).chain(older);
@@ -66,7 +67,7 @@ pub(super) fn kept_stable(job: &Job, older: &[Arc<JobVersion>]) -> Vec<u64> {
     job.stable.iter().filter(kept).copied().collect()
 }
 
-/// Makes `version`, which is an older one, the specification of a new version.
+/// Makes the specification of the older version `version` a new version.
 pub(in crate::fsm) fn go_back(
     change: &mut Change<'_>,
     row: &JobRow,
@@ -78,7 +79,7 @@ pub(in crate::fsm) fn go_back(
     job
 }
 
-/// Records whether `version` is known to work.
+/// Records whether `version` is stable.
 pub(in crate::fsm) fn mark_stable(
     change: &mut Change<'_>,
     key: &JobKey,

@@ -46,7 +46,7 @@ fn repeated_idempotency_key_returns_same_response_without_change() {
     assert_eq!(state.evals().len(), 1);
 }
 
-/// Each try has another suffix, another time where a launch is forced, and another end of a claim: it is the same write.
+/// Each try has another suffix, another time if a launch is forced, and another end of a claim: it is the same write.
 #[test]
 fn server_added_fields_do_not_change_fingerprints() {
     let dispatch = |suffix: &str| {

@@ -16,7 +16,7 @@ use crate::snapshot;
 /// Two nodes and a job of one instance, whose task runs on another system.
 struct TwoNodes {
     cluster: Cluster,
-    /// The instance that began it.
+    /// The instance that started the remote task.
     first: Arc<Allocation>,
     handle: RemoteHandle,
 }
@@ -81,7 +81,7 @@ impl TwoNodes {
         self.migrate(Trigger::NodeDrain);
     }
 
-    /// Whether the node that the first instance is not on takes work.
+    /// Sets whether the node without the first instance takes work.
     fn take_work_elsewhere(&mut self, takes: bool) {
         let mut nodes = self.cluster.state.nodes().iter();
         let other = nodes.find(|it| it.spec.id != self.first.node_id);
@@ -122,7 +122,7 @@ impl TwoNodes {
     }
 }
 
-/// Each reason to stop an allocation, and whether its agent leaves the remote task (DETACH) or stops it.
+/// The reasons to stop an allocation, each with whether its agent leaves the remote task (DETACH) or stops it.
 #[test]
 fn only_remote_tasks_with_successors_are_detached() {
     type ScenarioStep = fn(&mut TwoNodes);
@@ -199,7 +199,7 @@ fn only_remote_tasks_with_successors_are_detached() {
     }
 }
 
-/// Each reason to leave a place either hands remote tasks over or does not.
+/// Each reason to replace an allocation either hands remote tasks over or does not.
 #[test]
 fn each_reason_hands_over_or_does_not() {
     for (leaving, hands_over) in [
@@ -217,7 +217,7 @@ fn each_reason_hands_over_or_does_not() {
     }
 }
 
-/// Its agent says later that nothing of it runs, and is not told any more.
+/// Its agent reports later that no task of it runs, and receives no further order about it.
 #[test]
 fn terminal_alloc_has_no_handles_to_leave() {
     let mut scene = TwoNodes::new(|_| {});
@@ -228,7 +228,7 @@ fn terminal_alloc_has_no_handles_to_leave() {
     assert_eq!(scene.remote(&scene.first.id), (&[][..], &[][..]));
 }
 
-/// A replacement that is itself drained before it said anything hands over what it was given.
+/// A replacement that is itself drained before its first report hands over the handle that it was given.
 #[test]
 fn remote_handle_passes_through_successive_replacements() {
     let mut scene = TwoNodes::new(|_| {});
@@ -292,8 +292,8 @@ fn changed_task_is_not_taken_over() {
     }
 }
 
-/// An instance that was out of reach and its replacement manage the same task, and one of them is stopped. It leaves
-/// the task, and the other one goes on with it.
+/// An instance that was out of reach and its replacement manage the same task, and one of them is stopped. The stopped
+/// one leaves the task, and the other one continues to manage it.
 #[test]
 fn alloc_stopped_after_reconnect_leaves_the_task() {
     use muster_domain::job::ReconcileStrategy::{KeepOriginal, KeepReplacement};

@@ -1,4 +1,4 @@
-//! The bytes of every command, as they lie in logs.
+//! The bytes of every command, as in logs.
 //!
 //! A change here means that logs on disk can no longer be read: append a variant and raise
 //! [`VERSION`] instead. `MUSTER_BLESS=1` writes the file anew.
@@ -710,7 +710,7 @@ fn commands_round_trip() {
     }
 }
 
-/// The promise of the log: a placement costs a few bytes, not a kilobyte.
+/// A bound of the log: a placement costs a few bytes, not a kilobyte.
 #[test]
 fn a_large_plan_costs_few_bytes_an_instance() {
     let mut cluster = Cluster::new();

@@ -1,4 +1,4 @@
-//! How many instances a job and a namespace may have.
+//! The maximum number of instances of a job and of a namespace.
 
 use muster_domain::job::{JobSpec, Parameterized, PayloadUse, ScalingEvent};
 use muster_domain::limits::{JOB_INSTANCES_MAX, NAMESPACE_INSTANCES_MAX};
@@ -23,7 +23,7 @@ fn why(response: Response) -> String {
     rejection.to_string()
 }
 
-/// A namespace whose jobs want as many instances as they may, less `room`.
+/// Returns a namespace whose jobs want as many instances as they may, less `room`.
 fn full(room: u32) -> Cluster {
     let mut cluster = Cluster::new();
     let most = u32::try_from(JOB_INSTANCES_MAX).unwrap();
@@ -66,7 +66,7 @@ fn a_namespace_has_so_many_instances() {
     };
     let refused = why(cluster.apply(scale(11)));
     assert!(refused.contains("namespace default"), "{refused}");
-    // Less is always allowed, and makes room.
+    // Fewer instances are always allowed, and make room.
     let response = cluster.apply(scale(5));
     assert!(matches!(response, Response::JobRegistered { .. }));
     cluster.stop("job-1");

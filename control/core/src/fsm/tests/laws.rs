@@ -1,9 +1,9 @@
-//! Laws of the state, over random histories: of commands in an order that a cluster would not choose,
-//! with nodes that come, go and come back, and with plans that are applied late.
+//! Laws of the state over random histories. Commands come in an order that a cluster would not choose, nodes come,
+//! leave and come back, and plans are applied late.
 //!
-//! After every command the fixture checks every invariant, and that the rows said to be changed are
-//! those that differ. Replaying a history compares two runs of one process; a map with random order would
-//! differ between them, since each has a seed of its own.
+//! After every command the fixture checks every invariant, and that the rows reported as changed are those that differ.
+//! Replaying a history compares two runs of one process. A map with random order would differ between them, because
+//! each map has a seed of its own.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -29,7 +29,7 @@ use muster_domain::one_off::OneOffTimings;
 /// A step of a test run.
 #[derive(Clone, Debug)]
 enum ClusterEvent {
-    /// Its size stays: an agent that reports less than before may overbook it.
+    /// The size of a node stays: an agent that reports less than before may overbook it.
     Node {
         node: u8,
         zone: u32,
@@ -71,20 +71,21 @@ enum ClusterEvent {
         task: u8,
         domain: u8,
         callback: bool,
-        /// With the place that the scheduler finds, whether or not it is there when the entry is applied.
+        /// Whether the command has the place that the scheduler finds, even if the place is taken when the entry is
+        /// applied.
         placed: bool,
     },
-    /// Somebody wants something of a one-off task.
+    /// A client requests a step of a one-off task.
     Task {
         task: u8,
         step: OneOffStep,
     },
-    /// A domain is called fresh.
+    /// A domain is marked as fresh.
     Freshen {
         domain: u8,
         seconds: Option<u64>,
     },
-    /// A leader with another configuration.
+    /// A leader has another configuration.
     Times {
         seconds: u64,
     },
@@ -159,7 +160,7 @@ fn one_off_step() -> impl Strategy<Value = OneOffStep> {
 struct History {
     cluster: Cluster,
     late: Vec<ScheduleOutcome>,
-    /// A state from before, in which places are found.
+    /// An earlier state, in which places are found.
     older: Option<State>,
 }
 
@@ -299,7 +300,7 @@ impl History {
         }
     }
 
-    /// With places that were found in an older state, if it is to be `placed`.
+    /// Returns the registration, with places that were found in an older state if it is to be `placed`.
     fn registration(&mut self, spec: JobSpec, placed: bool) -> Entry {
         let at = self.cluster.now;
         let places = placed.then(|| {
@@ -408,7 +409,7 @@ impl History {
     }
 }
 
-/// Rows of two states that differ, in the order of [`Applied::changed`].
+/// Returns the rows of two states that differ, in the order of [`Applied::changed`].
 fn differing(before: &State, after: &State) -> Vec<ChangedRow> {
     let ids = |state: &State| -> BTreeSet<ChangedRow> {
         let nodes = state
@@ -483,7 +484,7 @@ proptest! {
             let applied = apply(&mut one, LogIndex(at), command.clone());
             prop_assert_eq!(&applied, &apply(&mut other, LogIndex(at), command));
             prop_assert_eq!(one.hash(), other.hash());
-            // A snapshot does not move, and what is said to be changed is what differs from it.
+            // A snapshot does not change, and the rows reported as changed are those that differ from it.
             let differing: BTreeSet<ChangedRow> = differing(&snapshot, &one).into_iter().collect();
             let mut changed = BTreeSet::new();
             for row in &applied.changed {

@@ -1,4 +1,4 @@
-//! Node numbers: a plan that means another node than the one it was made for is refused.
+//! Node numbers: a plan whose node number belongs to another node by now is refused.
 
 use muster_domain::id::NodeNumber;
 
@@ -6,7 +6,7 @@ use super::*;
 use crate::gc::Collector;
 use crate::scheduler::ScheduleOutcome;
 
-/// A cluster where a plan for `old` waits, whose number has another node by now.
+/// Returns a cluster with a waiting plan for `old`, whose number belongs to another node by now.
 fn number_changed_hands() -> (Cluster, ScheduleOutcome, NodeNumber) {
     let mut cluster = Cluster::new();
     let old = cluster.node(node("old").build());
@@ -57,8 +57,8 @@ fn applier_retries_plan_with_reassigned_node_number() {
     assert_eq!(merged.settle(None).retry, [(eval_id, false)]);
 }
 
-/// As long as an allocation means a node that is gone, nobody else gets its number, and it keeps it when
-/// it comes back.
+/// While an allocation refers to a node that is gone, no other node gets the node's number. The node has the same
+/// number when it comes back.
 #[test]
 fn node_number_is_held_while_alloc_references_it() {
     let mut cluster = Cluster::new();

@@ -1,4 +1,4 @@
-//! One-off tasks: every transition and refusal, and that nothing runs twice.
+//! One-off tasks: every transition and refusal, and that no task runs twice.
 
 use muster_domain::fixture::definition;
 use muster_domain::id::{AllocId, WriteKey};
@@ -122,7 +122,7 @@ impl Fixture {
         }
     }
 
-    /// Task-1 in a state of its life.
+    /// Returns a fixture with task-1 in the given state.
     fn at(state: Option<OneOffState>) -> Self {
         let mut fixture = Self::new();
         let Some(state) = state else { return fixture };
@@ -178,7 +178,7 @@ fn one_off_steps_match_state_transition_table() {
     let table = [
         (OneOffStep::Cancel, None, missing()),
         (OneOffStep::Cancel, Some(Pending), Ok(Some(Completed))),
-        // Something of it runs: completed when it does not.
+        // A process of it may run: it is completed when none does.
         (OneOffStep::Cancel, Some(Running), Ok(Some(Running))),
         (
             OneOffStep::Cancel,
@@ -204,7 +204,7 @@ fn one_off_steps_match_state_transition_table() {
         (OneOffStep::Resolve, Some(Pending), no(Pending, Resolving)),
         (OneOffStep::Resolve, Some(Running), no(Running, Resolving)),
         (OneOffStep::Resolve, Some(Completed), Ok(None)),
-        // Somebody else works on it.
+        // Another caller has a claim on it.
         (
             OneOffStep::Resolve,
             Some(Resolving),
@@ -272,7 +272,7 @@ fn each_task_of_entry_is_validated_independently() {
     assert_eq!(fixture.cluster.state.one_offs().iter().count(), 2);
 }
 
-/// Its node has claimed it by being given it: it may have started.
+/// A node claims a task when the task is placed on it: the task may have started.
 #[test]
 fn a_task_runs_from_when_it_is_placed() {
     let mut fixture = Fixture::at(Some(OneOffState::Pending));
@@ -302,14 +302,14 @@ fn a_task_that_a_node_never_starts_expires() {
     assert_eq!(fixture.row().phase, Phase::Cancelling);
     fixture.report(ClientStatus::Complete, Some(WorkEnd::default()));
     assert_eq!(fixture.row().failure_reason(), NOT_STARTED);
-    // One that has started does not.
+    // A task that has started does not.
     let mut fixture = Fixture::at(Some(OneOffState::Running));
     fixture.cluster.advance(Duration::from_mins(1));
     fixture.converge();
     assert_eq!(fixture.row().phase, Phase::Running);
 }
 
-/// Places in the newest state, taken from the fixture's only node.
+/// Returns places in the newest state, taken from the fixture's only node.
 fn places(fixture: &Fixture, tasks: &[NewOneOff]) -> Vec<Option<OneOffPlacement>> {
     let mut scheduler = crate::scheduler::Scheduler::default();
     scheduler.place_new(&fixture.cluster.state, tasks, fixture.cluster.now)
@@ -365,13 +365,13 @@ fn one_entry_desires_a_task_and_places_it() {
             .effects
             .contains(&Effect::NodeChanged(fixture.node_id))
     );
-    // Nothing is left to be placed.
+    // No task is left to be placed.
     assert!(fixture.cluster.settle().is_empty());
     fixture.report(ClientStatus::Complete, Some(WorkEnd::default()));
     assert_eq!(fixture.row().state, OneOffState::Completed);
 }
 
-/// The state is the same as after two entries, but for their numbers.
+/// The state is the same as after two entries, except for their numbers.
 #[test]
 fn lost_placement_leaves_task_pending() {
     let mut fixture = Fixture::new();
@@ -419,7 +419,7 @@ fn placement_on_ineligible_node_leaves_task_pending() {
     assert_eq!(fixture.row().state, OneOffState::Pending);
 }
 
-/// Under a key it is one write, even if each try finds another place.
+/// With a key it is one write, even if each try finds another place.
 #[test]
 fn keyed_desire_is_idempotent_across_placements() {
     let mut fixture = Fixture::new();
@@ -443,7 +443,7 @@ fn keyed_desire_is_idempotent_across_placements() {
     assert_eq!(fixture.cluster.state.one_offs().len(), 1);
 }
 
-/// The claim of the task, and the same task under a claim that came after it.
+/// Returns the claim of the task, and the same task under a later claim.
 fn claimed_again(next: OneOffStep) -> (LogIndex, Fixture) {
     let mut fixture = Fixture::at(Some(OneOffState::Resolving));
     let first = fixture.row().claim().unwrap();
@@ -455,7 +455,7 @@ fn claimed_again(next: OneOffStep) -> (LogIndex, Fixture) {
     (first, fixture)
 }
 
-/// Each of two clients does what it wants with the result while its own claim holds, and not after.
+/// Each of two clients can use the result while its own claim is valid, and not after.
 #[test]
 fn expired_claim_cannot_end_claim_of_other() {
     let until = Timestamp::from_millis(2_000_000);
@@ -489,7 +489,7 @@ fn expired_claim_cannot_end_claim_of_other() {
     }
 }
 
-/// Diego's clients name no claim: they may end a client's, and none of a callback.
+/// Diego's clients name no claim: they may end a claim of a client, but no claim of a callback.
 #[test]
 fn callback_claim_cannot_be_ended_without_claim() {
     let mut fixture = called_back(0);
@@ -525,13 +525,14 @@ fn result_is_claimed_and_deleted_in_one_entry() {
     );
 }
 
-/// Completed with a callback that the end claims; what else there is of that place.
+/// Returns a task completed with a callback that its end claims; `others` is the number of other callbacks to that
+/// place.
 fn called_back(others: usize) -> Fixture {
     let mut fixture = Fixture::new();
     let url = "http://localhost/done?x=1";
     fixture.desire_as(GUID, "apps", url).unwrap();
     fixture.cluster.settle();
-    // No end of theirs is recorded.
+    // Their ends are not recorded.
     fixture.cluster.unchecked = others > 0;
     for other in 0..others {
         let guid = format!("other-{other}");
@@ -567,7 +568,7 @@ fn an_end_claims_its_callback() {
     };
     assert_eq!(completed.state, OneOffState::Completed);
     assert_eq!((&completed.end, completed.until), (&row.end, None));
-    // Nobody has made it: it can be claimed again.
+    // The callback was not made: it can be claimed again.
     fixture
         .cluster
         .advance(OneOffTimings::default().callback_claim);
@@ -595,7 +596,7 @@ fn task_end_claims_callbacks_up_to_concurrency_limit() {
     assert!(fixture.cluster.passed.is_empty());
 }
 
-/// Task-1, completed, whose callback was claimed by its end.
+/// Returns task-1, completed, with a callback that was claimed by its end and given up.
 fn given_up(after: Duration) -> (Fixture, Timestamp) {
     let mut fixture = called_back(0);
     fixture.cluster.advance(after);
@@ -609,7 +610,7 @@ fn given_up(after: Duration) -> (Fixture, Timestamp) {
     (fixture, now)
 }
 
-/// A task whose callback nobody took stays on record as long as one without a callback.
+/// A task whose callback was not accepted stays on record as long as a task without a callback.
 #[test]
 fn abandoned_callback_is_retained_as_long_as_result() {
     let (mut fixture, at) = given_up(Duration::from_hours(1));
@@ -685,7 +686,7 @@ fn domains_are_fresh_until_their_time_and_bounded() {
     assert_eq!(fresh(&fixture), ["more"]);
 }
 
-/// The times of the log count, and for a task those from when it was desired.
+/// The times in the log apply, and to a task those from when it was desired.
 #[test]
 fn one_off_times_come_from_raft_log() {
     let mut fixture = Fixture::new();
@@ -720,7 +721,7 @@ fn one_off_times_come_from_raft_log() {
     assert_eq!(fixture.row().until, Some(end));
     fixture.cluster.now = end;
     fixture.converge();
-    // Its callback is claimed as the log says now.
+    // Its callback is claimed for the time that the log has now.
     let until = end.plus(default.callback_claim);
     assert_eq!(fixture.row().until, Some(until));
 }
@@ -812,7 +813,7 @@ fn a_node_out_of_reach_is_waited_for() {
     assert_eq!(fixture.row().state, OneOffState::Completed);
 }
 
-/// Diego fails every task when it finds no cell at all, as when its own table of cells is lost.
+/// Diego fails every task when it finds no cell at all, for example when its own table of cells is lost.
 #[test]
 fn all_nodes_down_fails_no_task_immediately() {
     let mut fixture = Fixture::at(Some(OneOffState::Running));
@@ -845,7 +846,7 @@ fn all_nodes_down_fails_no_task_immediately() {
     );
 }
 
-/// It gives up its place, and is placed nowhere else: it may have started.
+/// The task gives up its place, and is not placed again: it may have started.
 #[test]
 fn preempted_one_off_fails_and_is_not_rescheduled() {
     let mut fixture = Fixture::at(Some(OneOffState::Running));
@@ -872,7 +873,7 @@ fn preempted_one_off_fails_and_is_not_rescheduled() {
         (row.state, row.phase),
         (OneOffState::Running, Phase::Cancelling)
     );
-    // Nothing says that it has ended until its node does.
+    // Only the report of its node shows that it has ended.
     fixture.converge();
     assert_eq!(fixture.row().state, OneOffState::Running);
 
@@ -889,7 +890,7 @@ fn preempted_one_off_fails_and_is_not_rescheduled() {
     assert_eq!(allocs.of_job(&row.job_key()).count(), 1);
 }
 
-/// Task-1, cancelled, and its node gone, in either order; and when the node was found gone.
+/// Returns task-1, cancelled and with its node gone, in either order, and the time at which the node was found gone.
 fn cancelled_out_of_reach(cancelled_first: bool) -> (Fixture, Timestamp) {
     let mut fixture = Fixture::at(Some(OneOffState::Running));
     if cancelled_first {
@@ -913,7 +914,7 @@ fn cancelled_out_of_reach(cancelled_first: bool) -> (Fixture, Timestamp) {
     (fixture, gone_at)
 }
 
-/// A client that cancels a task out of reach hears that nothing runs when its agent must have ended it.
+/// A client that cancels a task out of reach receives that no process of it runs when its agent must have ended it.
 #[test]
 fn cancelled_unreachable_task_completes_after_lost_timeout() {
     for cancelled_first in [true, false] {
@@ -959,7 +960,7 @@ fn reconnected_node_reports_end_of_cancelled_task() {
     }
 }
 
-/// Each time that its node was in reach its agent begins to count anew.
+/// Each time that its node was in reach, its agent starts its count anew.
 #[test]
 fn second_disconnect_restarts_lost_timeout() {
     let (mut fixture, gone_at) = cancelled_out_of_reach(true);
@@ -991,7 +992,7 @@ fn a_plan_that_comes_late_places_nothing_twice() {
     };
     fixture.cluster.apply(plans(&first));
     let mut again = plans(&first);
-    // As if it had seen what the first one did.
+    // The second plan is made as if it had seen the effects of the first one.
     if let Command::Eval(EvalCommand::ApplyPlans { plans, .. }) = &mut again.command {
         plans[0].snapshot_index = fixture.cluster.state.applied();
     }
@@ -1056,7 +1057,7 @@ fn a_task_without_room_waits_and_expires() {
     );
 }
 
-/// The reason of a task with `definition` changed, on one node, after every duty has run.
+/// Returns the state and reason of a task with `definition` changed, on one node, after every duty has run.
 fn reason_of(change: impl FnOnce(&mut Definition)) -> (OneOffState, String) {
     let mut fixture = Fixture::new();
     let mut task = new(GUID, "apps");

@@ -14,7 +14,7 @@ fn cluster() -> Cluster {
     cluster
 }
 
-/// A service that is deployed.
+/// Returns a service that has deployments.
 fn spec(job_id: &str, count: u32) -> JobSpec {
     let mut spec = job(job_id).count(count).cpu_mhz(100).build();
     spec.groups[0].update = Some(UpdateStrategy::default());
@@ -70,7 +70,7 @@ fn one_entry_records_a_job_and_places_it() {
     assert!(cluster.settle().iter().all(Plan::is_empty));
 }
 
-/// Places that were taken after they were found: no instance is placed, and the evaluation places the job.
+/// The places were taken after they were found: no instance is placed, and the evaluation places the job.
 #[test]
 fn stale_placements_fall_back_to_pending_evaluation() {
     let mut cluster = cluster();
@@ -89,7 +89,7 @@ fn stale_placements_fall_back_to_pending_evaluation() {
     assert_eq!(cluster.live("late").len(), 5);
 }
 
-/// Two clients submit the same job: the second is a registration of one that is there.
+/// Two clients submit the same job: the second submission registers an existing job.
 #[test]
 fn placements_for_already_registered_job_are_ignored() {
     let mut cluster = cluster();
@@ -128,7 +128,7 @@ fn jobs_that_do_not_fit_get_no_places() {
     assert_eq!(places(&cluster, &system), None);
 }
 
-/// Places that were given away count as taken, though nothing of the job is in the state.
+/// Places that were returned count as taken, although the state has no object of the job.
 #[test]
 fn places_are_given_once() {
     let cluster = cluster();

@@ -16,10 +16,10 @@ use crate::limits;
 use crate::state::check;
 
 const MANY: u32 = 3_000;
-/// One that is under way goes with the row beside those that fit.
+/// Number of deployments that a slice removes: as many as fit, and the active one with the row.
 const IN_A_SLICE: usize = limits::GC_SLICE_MAX / limits::GC_COST_DEPLOYMENT + 1;
 
-/// A job whose instance runs, with deployments of which the last is under way.
+/// Returns a cluster with a job whose instance runs, and whose last deployment is active.
 fn deployed_often() -> Cluster {
     let mut cluster = Cluster::new();
     cluster.node(node("n1").build());
@@ -39,7 +39,7 @@ fn deployed_often() -> Cluster {
     cluster
 }
 
-/// One of the job as it is there, newer than those before.
+/// Adds a deployment of the existing job, newer than the earlier ones.
 fn put(cluster: &mut Cluster, at: u32, status: DeploymentStatus) {
     let state = &mut cluster.state;
     let key = JobKey::in_default("web");
@@ -68,7 +68,7 @@ fn left(cluster: &Cluster) -> usize {
     of_job.count()
 }
 
-/// All slices from `command` on. Each frees a bounded number of deployments.
+/// Applies all slices from `command` on. Each removes a bounded number of deployments.
 fn in_slices(cluster: &mut Cluster, entry: Entry) {
     let mut next = Some(entry);
     while let Some(entry) = next {
@@ -98,7 +98,7 @@ fn a_job_of_many_deployments_goes_in_slices() {
     assert_eq!(check::broken(&cluster.state), Vec::<String>::new());
 }
 
-/// The purge leaves none that is under way; what has the name next keeps its own.
+/// The purge leaves no active deployment; the next job with the name keeps its own.
 #[test]
 fn a_purge_forgets_deployments_in_slices() {
     let mut cluster = deployed_often();

@@ -54,7 +54,7 @@ fn step(cluster: &mut Cluster, step: OneOffStep) {
     assert_eq!(response, Response::OneOffsChanged { outcomes });
 }
 
-/// Its callback was tried and goes on as `next_at` says.
+/// Records a try of the task's callback, which continues by `next_at`.
 fn tried(cluster: &mut Cluster, next_at: Option<Timestamp>) {
     let claim = row(cluster, GUID).claim().unwrap();
     step(cluster, OneOffStep::CallbackFailed { claim, next_at });
@@ -67,7 +67,7 @@ fn claim(until: Timestamp) -> OneOffStep {
     }
 }
 
-/// The steps done with the task, whether it owes a callback once it ended, its state, and why it stays.
+/// The steps of the task, whether it owes a callback once it ended, its state, and the reason why it stays.
 type Case = (
     &'static str,
     bool,
@@ -174,7 +174,7 @@ fn forced_gc_of_tasks_matches_table() {
     }
 }
 
-/// One that waits for room has no allocation.
+/// A task that waits for room has no allocation.
 #[test]
 fn a_task_that_waits_for_room_stays() {
     let mut cluster = Cluster::new();
@@ -187,7 +187,7 @@ fn a_task_that_waits_for_room_stays() {
     assert_eq!(cluster.state.evals().pending().count(), 1);
 }
 
-/// Two minutes, an hour or a year: how long a task is kept is its own.
+/// Two minutes, an hour or a year: each task has its own time for which it is kept.
 #[test]
 fn no_task_goes_by_age() {
     let mut cluster = cluster();

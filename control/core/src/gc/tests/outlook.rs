@@ -1,4 +1,4 @@
-//! From when on an allocation may go: a table, and held against collections at that time and just before.
+//! The time from which an allocation may be removed: a table, checked by collections at that time and just before.
 
 use std::time::Duration;
 
@@ -13,13 +13,13 @@ use super::{Collector, GcConfig, HOUR};
 use crate::fsm::{GcKept, GcOutlook};
 use crate::limits;
 
-/// Of the first allocation.
+/// Returns the forecast for the first allocation.
 fn outlook(scene: &StateBuilder) -> GcOutlook {
     let alloc = scene.state.allocs().get(&scene.allocs[0]).unwrap();
     GcOutlook::of(&scene.state, alloc, &GcConfig::default(), NOW)
 }
 
-/// Right after a while from now, as rules want ages exceeded.
+/// Returns the forecast for just after the duration `while_` from now, because rules require that an age is exceeded.
 fn after(while_: Duration, until_then: GcKept) -> GcOutlook {
     GcOutlook::From {
         from: Timestamp(NOW.plus(while_).0 + 1),
@@ -34,7 +34,8 @@ type Case = (
     GcOutlook,
 );
 
-/// By type of the job, which was submitted long ago and goes on; its evaluation ended two days ago.
+/// Returns the cases by type of the job, which was submitted long ago and is not over; its evaluation ended two days
+/// ago.
 fn cases() -> Vec<Case> {
     vec![
         (
@@ -119,14 +120,15 @@ fn alloc_outlook_names_time_or_kept_reason() {
     }
 }
 
-/// Whether a collection at a time forgets the first allocation.
+/// Returns whether a collection at the given time removes the first allocation.
 fn is_collected(scene: &StateBuilder, at: Timestamp) -> bool {
     let mut collector = Collector::new(GcConfig::default(), Timestamp(0));
     let state = scene.after(collector.handle_timeout(at, at));
     state.allocs().get(&scene.allocs[0]).is_none()
 }
 
-/// A collection at that time forgets it, and the one a moment before does not; what stays stays for years.
+/// Returns whether a collection at that time removes the allocation and one a moment before does not. An allocation
+/// that stays must stay for years.
 fn holds(scene: &StateBuilder) -> bool {
     match outlook(scene) {
         GcOutlook::From { from, .. } => {
@@ -168,7 +170,7 @@ fn collections_keep_to_the_outlook() {
     assert_eq!(wrong, Vec::new());
 }
 
-/// Below a job is more than is looked at for one answer: no time is given, and the reason stays.
+/// The job has more objects below it than one forecast looks at: there is no time, and the reason stays.
 #[test]
 fn gc_outlook_omits_time_above_instance_limit() {
     let (mut scene, put) = ended(JobType::Batch);

@@ -1,5 +1,5 @@
-//! Nomad's decisions. It goes by the index of an object's last change, ours by the time of it: the index
-//! stands for the time here.
+//! Nomad's recorded decisions. Nomad uses the index of an object's last change, Muster uses its time. In these tests
+//! the index stands for the time.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -87,7 +87,7 @@ fn desired(word: &str) -> DesiredStatus {
     }
 }
 
-/// The job of a case. Allocations are of its group `app`, which it may not have any more.
+/// Returns the job of a case. Allocations are of its group `app`, which the job may not have any more.
 fn spec(row: &Value) -> JobSpec {
     let kind = row
         .get("type")
@@ -140,7 +140,7 @@ fn put_job(scene: &mut StateBuilder, row: &Value) {
 }
 
 fn put_alloc(scene: &mut StateBuilder, row: &Value, eval_id: EvalId, node_id: NodeId) {
-    // Some are in the future: clocks differ.
+    // Some times are in the future, because clocks differ.
     let ago = rows(row, "reschedule_events_before_now_ns").map(|ago| ago.as_i64().unwrap());
     scene.alloc(&AllocBuilder {
         eval_id,
@@ -160,7 +160,7 @@ fn put_alloc(scene: &mut StateBuilder, row: &Value, eval_id: EvalId, node_id: No
     });
 }
 
-/// `None`: whatever its age.
+/// Returns a collection; a `threshold` of `None` means at any age.
 fn collect(rule: GcRule, threshold: Option<u64>) -> Entry {
     let before = Timestamp(threshold.map_or(u64::MAX, |index| index + 1));
     GcCommand::Collect {
@@ -230,7 +230,7 @@ fn scene(row: &Value) -> StateBuilder {
     }
     for one in rows(row, "allocs") {
         let eval_id: EvalId = text(one, "eval_id").parse().unwrap();
-        // Here no allocation is without its evaluation: it is one that nothing makes go.
+        // Here no allocation lacks its evaluation: a missing one is replaced by an evaluation that no rule removes.
         if scene.state.evals().get(&eval_id).is_none() {
             let kind = JobType::Service;
             scene.eval(
@@ -286,7 +286,7 @@ fn compare_objects(row: &Value) -> Outcome {
     Outcome::from_differences(&differences)
 }
 
-/// Says where the survey of `before` did not say what became of it by force.
+/// Returns the objects for which the dry run of `before` differs from the result `after` of a forced collection.
 pub(super) fn survey(before: &State, after: &State) -> Vec<String> {
     let sizes = |state: &State| {
         [
@@ -314,8 +314,8 @@ pub(super) fn survey(before: &State, after: &State) -> Vec<String> {
     wrong.collect()
 }
 
-/// Says what differs. Deployments go with their job here, as everything below it does; there they wait for
-/// their own turn.
+/// Returns the differences. Here the deployments of a job are removed with it, as is everything below it; in Nomad they
+/// wait for their own rule.
 fn compare(run: &str, scene: &StateBuilder, state: &State, row: &Value) -> Vec<String> {
     let recorded = &row[run];
     let mut differences = Vec::new();

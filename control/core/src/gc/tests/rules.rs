@@ -1,4 +1,4 @@
-//! A table of what goes and what stays, over virtual time.
+//! A table of the objects that are removed and those that stay, over virtual time.
 
 use std::time::Duration;
 
@@ -61,7 +61,7 @@ pub(super) fn spec(kind: JobType) -> JobSpec {
 
 pub(super) type Allocation = (&'static str, fn(&mut StateBuilder, &mut AllocBuilder), bool);
 
-/// Cases of allocations of a service that goes on.
+/// Cases of allocations of a service that is not over.
 pub(super) const ALLOCATIONS: &[Allocation] = &[
     ("failed, never replaced", |_, _| {}, false),
     ("lost", |_, put| put.client = ClientStatus::Lost, true),
@@ -239,7 +239,7 @@ fn replaced_alloc_is_collected_before_needed_eval() {
     assert_eq!((state.evals().len(), state.allocs().len()), (1, 1));
 }
 
-/// Cases by type, stop, status and age of the evaluation in hours: whether it goes with its allocation.
+/// Cases by type, stop, status and age of the evaluation in hours: whether it is removed with its allocation.
 const EVALUATIONS: &[(JobType, bool, JobStatus, u32, bool)] = &[
     (JobType::Service, true, JobStatus::Dead, 2, true),
     (JobType::Service, true, JobStatus::Dead, 1, false),
@@ -248,7 +248,7 @@ const EVALUATIONS: &[(JobType, bool, JobStatus, u32, bool)] = &[
     (JobType::Batch, true, JobStatus::Dead, 24, false),
     (JobType::SysBatch, true, JobStatus::Dead, 25, true),
     (JobType::SysBatch, true, JobStatus::Dead, 24, false),
-    // The results stay with the job, however old.
+    // The results stay with the job, at any age.
     (JobType::Batch, false, JobStatus::Running, 100, false),
     (JobType::Batch, true, JobStatus::Pending, 100, false),
 ];
@@ -280,7 +280,7 @@ fn evaluations_go_by_the_age_of_their_type() {
     assert_eq!(wrong, Vec::<&(JobType, bool, JobStatus, u32, bool)>::new());
 }
 
-/// A job that was purged and registered again: objects that an earlier one left are not its results.
+/// A job was purged and registered again: objects of the earlier job are not its results.
 #[test]
 fn gc_removes_results_of_earlier_job_incarnation() {
     let (mut scene, put) = ended(JobType::Batch);
@@ -450,7 +450,7 @@ fn jobs_go_by_the_table() {
     assert_eq!(wrong, Vec::<&str>::new());
 }
 
-/// A job of any type stays as long as one of its versions has a name; by force, too.
+/// A job of any type stays as long as one of its versions has a tag, even in a forced collection.
 #[test]
 fn a_job_with_a_tagged_version_stays() {
     for (tags, expected) in [(0, true), (1, false)] {
@@ -507,7 +507,7 @@ fn a_job_goes_only_with_everything_below_it() {
 }
 
 /// Cases by status, age in minutes, allocation status, whether it is of the job's current version and whether the job
-/// is told to stop.
+/// is stopped.
 const DEPLOYMENTS: &[(DeploymentStatus, u32, ClientStatus, bool, bool, bool)] = {
     use ClientStatus::{Complete as Ended, Running as Runs};
     use DeploymentStatus::{Cancelled, Failed, Paused, Running, Successful};
@@ -522,7 +522,7 @@ const DEPLOYMENTS: &[(DeploymentStatus, u32, ClientStatus, bool, bool, bool)] = 
         (Successful, 61, Runs, false, false, false),
         (Running, 61, Ended, false, false, false),
         (Paused, 61, Ended, false, false, false),
-        // Without it the job would begin anew what failed.
+        // Without the deployment the job would begin the failed version anew.
         (Failed, 61, Ended, true, false, false),
         (Failed, 61, Ended, true, true, true),
         (Failed, 61, Ended, false, true, true),
@@ -539,7 +539,7 @@ fn deployments_go_by_the_table() {
     for case in DEPLOYMENTS {
         let (status, minutes, client, is_current, stop, expected) = *case;
         let (mut scene, put) = ended(JobType::Service);
-        // With the allocation the job stays.
+        // The job stays because of the allocation.
         scene.job(spec(JobType::Service), 1, stop, JobStatus::Running);
         scene.deployment(DEPLOYMENT, is_current, status, ago(minutes * MINUTE));
         let deployment = Some(DEPLOYMENT);

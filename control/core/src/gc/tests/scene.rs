@@ -1,4 +1,4 @@
-//! A state put together row by row, as no cluster would come to it: for what rules say of rows alone.
+//! A state built row by row, in forms that no cluster reaches: for rules that depend on rows alone.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,9 +18,9 @@ use super::Collector;
 use crate::fsm::{self, Entry, Response};
 use crate::state::{JobRow, PlanShared, Row, State, key_at};
 
-/// The job everything belongs to.
+/// The job to which all rows belong.
 pub(super) const JOB: &str = "app";
-/// When collections take place: ages of minutes are before, whatever unit rows use.
+/// The time of collections: ages of minutes lie before it, in whatever unit rows use.
 pub(super) const NOW: Timestamp = Timestamp(1_000_000_000_000_000_000);
 
 /// The job's current version.
@@ -30,12 +30,12 @@ const VERSION: u64 = 7;
 #[derive(Debug, Default)]
 pub(super) struct StateBuilder {
     pub(super) state: State,
-    /// Allocations by the order they were put.
+    /// Allocations in the order in which they were added.
     pub(super) allocs: Vec<AllocId>,
     numbers: BTreeMap<NodeId, NodeNumber>,
 }
 
-/// An allocation to put.
+/// An allocation to add.
 #[derive(Clone, Debug)]
 pub(super) struct AllocBuilder {
     pub(super) eval_id: EvalId,
@@ -47,7 +47,7 @@ pub(super) struct AllocBuilder {
     pub(super) modified: Timestamp,
     pub(super) replaced: bool,
     pub(super) follow_up: Option<EvalId>,
-    /// When the ones before it were replaced, oldest first.
+    /// The times at which the earlier allocations were replaced, oldest first.
     pub(super) reschedules: Vec<Timestamp>,
 }
 
@@ -70,7 +70,7 @@ impl StateBuilder {
         });
     }
 
-    /// Gives so many versions of the job a name.
+    /// Tags this number of versions of the job.
     pub(super) fn tag(&mut self, tags: u64) {
         let key = JobKey::in_default(JOB);
         let row = self.state.jobs.row(&key).map(Arc::clone).unwrap();
@@ -139,7 +139,7 @@ impl StateBuilder {
         self.state.nodes.put_at(row, number);
     }
 
-    /// Of the job's current version or of one before that.
+    /// Adds a deployment of the job's current version or of the version before it.
     pub(super) fn deployment(
         &mut self,
         id: DeploymentId,
@@ -200,7 +200,7 @@ impl StateBuilder {
         self.state.insert_alloc_on(key, row, put.node_id);
     }
 
-    /// The state after `commands` and all slices that follow them.
+    /// Returns the state after `commands` and all slices that follow them.
     pub(super) fn after(&self, commands: Vec<Entry>) -> State {
         let mut state = self.state.clone();
         for command in commands {

@@ -1,4 +1,4 @@
-//! The needs of a group, and a rule that holds a node against them.
+//! The needs of a group, and a rule that checks a node against them.
 
 use muster_domain::node::NodeSpec;
 
@@ -10,7 +10,7 @@ use super::group_constraints::GroupConstraints;
 pub(in crate::scheduler) struct FeasibilityCheck {
     pub(super) asks: GroupConstraints,
     pub(super) conditions: Vec<Condition<'static>>,
-    /// Verdicts differ within a class.
+    /// Whether verdicts may differ within a class.
     pub(super) by_node: bool,
 }
 

@@ -1,7 +1,7 @@
 //! Constraints: the node has the attributes the job asks for.
 //!
-//! Meaning and oddities are Nomad's, held to its recorded decisions: a missing attribute reads as empty
-//! text but does not count as found; an unknown reference reads as nothing at all. Order differs from the
+//! The meaning, including the oddities, is Nomad's, checked against its recorded decisions. A missing attribute reads
+//! as empty text but does not count as found. An unknown reference has no value at all. The order differs from the
 //! recorded decisions of Nomad 1.1.2, which compares texts: see [`order`].
 
 use std::borrow::Cow;
@@ -32,7 +32,7 @@ pub(in crate::scheduler) struct Condition<'a> {
     left: Cow<'a, str>,
     operand: Operand,
     right: Cow<'a, str>,
-    /// Prepared where it is a literal; else it is prepared for each node.
+    /// The right side, if it is a literal; otherwise it is prepared for each node.
     prepared: Option<RightOperand>,
 }
 
@@ -42,7 +42,7 @@ enum RightOperand {
     Pattern(Pattern),
     Version(version::Conditions),
     Set(BTreeSet<String>),
-    /// A value that the operand does not take; nothing compares with it.
+    /// A value that the operand does not accept; no value compares with it.
     Invalid,
 }
 
@@ -97,7 +97,7 @@ fn items(list: &str) -> impl Iterator<Item = &str> {
 /// The value of one side of a constraint on a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct OperandValue<'a> {
-    /// `None`: nothing at all.
+    /// The text. `None`: there is no value.
     text: Option<Cow<'a, str>>,
     found: bool,
 }
@@ -121,7 +121,7 @@ impl<'a> Condition<'a> {
         }
     }
 
-    /// One that needs nothing else.
+    /// Returns a condition that owns its data.
     pub(super) fn owned(constraint: &Constraint) -> Condition<'static> {
         let Constraint {
             left,
@@ -135,12 +135,13 @@ impl<'a> Condition<'a> {
         Self::new(&constraint.left, constraint.operand, &constraint.right)
     }
 
-    /// Whether its answer can differ within a class of nodes.
+    /// Returns whether the result can differ within a class of nodes.
     pub(in crate::scheduler) fn names_one_node(&self) -> bool {
         names_one_node(&self.left) || names_one_node(&self.right)
     }
 
-    /// Whether `node` meets it. The ones about all instances are judged elsewhere and hold here.
+    /// Returns whether `node` meets the condition. Conditions about all instances are judged elsewhere and count as met
+    /// here.
     pub(in crate::scheduler) fn holds(&self, node: &NodeSpec) -> bool {
         let left = resolve(&self.left, node);
         let right = resolve(&self.right, node);
@@ -156,7 +157,7 @@ impl<'a> Condition<'a> {
         (read(&self.left), read(&self.right))
     }
 
-    /// Whether `device` meets it.
+    /// Returns whether `device` meets the condition.
     pub(in crate::scheduler) fn holds_on(&self, device: &DeviceGroup) -> bool {
         let left = resolve_device(&self.left, device);
         let right = resolve_device(&self.right, device);
@@ -216,8 +217,8 @@ impl<'a> Condition<'a> {
     }
 }
 
-/// The order of two sides: of integers, else of numbers, else of their texts, as Nomad has it since 1.4.
-/// `None` if a side is missing or not a number that can be compared.
+/// Compares two sides: as integers, else as numbers, else as texts, as in Nomad since 1.4. Returns `None` if a side is
+/// missing or is a number that cannot be compared.
 fn order(left: &OperandValue<'_>, right: &OperandValue<'_>) -> Option<Ordering> {
     let (left, right) = (left.text.as_deref()?, right.text.as_deref()?);
     if let (Ok(left), Ok(right)) = (left.parse::<i64>(), right.parse::<i64>()) {
@@ -239,19 +240,19 @@ fn is_reference(target: &str) -> bool {
     target.starts_with("${")
 }
 
-/// Whether nodes of one class may meet it or not.
+/// Returns whether nodes of one class may differ in meeting the constraint.
 pub(super) fn is_about_one_node(constraint: &Constraint) -> bool {
     names_one_node(&constraint.left) || names_one_node(&constraint.right)
 }
 
-/// Whether nodes of one class may differ in what it reads as.
+/// Returns whether nodes of one class may differ in the value of the target.
 pub(in crate::scheduler) fn names_one_node(target: &str) -> bool {
     ["${node.unique.", "${attr.unique.", "${meta.unique."]
         .iter()
         .any(|prefix| target.starts_with(prefix))
 }
 
-/// Returns the value of the reference `target` on `node`; `None` if it is not there.
+/// Returns the value of the reference `target` on `node`; `None` if there is none.
 pub(in crate::scheduler) fn value_of<'a>(
     target: &'a str,
     node: &'a NodeSpec,
@@ -333,7 +334,7 @@ const UNITS: &[(&str, f64, &str)] = &[
     ("GiB/s", 1_073_741_824.0, "B/s"),
 ];
 
-/// A number with its base unit, such as `11 GiB`.
+/// Returns a number with its base unit, from a text such as `11 GiB`.
 fn quantity(text: &str) -> Option<(f64, &str)> {
     let text = text.trim();
     let end = text

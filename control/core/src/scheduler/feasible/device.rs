@@ -18,7 +18,7 @@ fn refuses(needs: &FeasibilityCheck, node: &NodeSpec) -> Option<String> {
     Some(format!("missing devices {missing}"))
 }
 
-/// Whether `device` is of the kind asked for and meets the conditions.
+/// Returns whether `device` is of the requested kind and meets the conditions.
 pub(in crate::scheduler) fn matches(ask: &DeviceAsk, device: &DeviceGroup) -> bool {
     is_one(&ask.name, &ask.constraints, device)
 }

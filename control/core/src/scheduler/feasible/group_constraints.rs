@@ -4,7 +4,7 @@ use muster_domain::job::{Constraint, DEFAULT_HOST_NETWORK, JobSpec, NetworkMode,
 
 use super::implied;
 
-/// Everything of a group that the rules look at. Groups that ask for the same get the same verdicts.
+/// The data of a group that the rules look at. Groups with the same data get the same verdicts.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::scheduler) struct GroupConstraints {
     pub(super) node_pool: String,
@@ -13,7 +13,7 @@ pub(in crate::scheduler) struct GroupConstraints {
     pub(super) constraints: Vec<Constraint>,
     pub(super) drivers: Vec<String>,
     pub(super) volumes: Vec<VolumeAsk>,
-    /// Named ones, of the group's ports.
+    /// Host networks that the group's ports name.
     pub(super) host_networks: Vec<String>,
     /// The group has mode `bridge`.
     pub(super) bridge: bool,
@@ -51,7 +51,7 @@ impl GroupConstraints {
         }
     }
 
-    /// Whether it is what the group asks for: as [`Self::of`], without making it.
+    /// Returns whether this is the result of [`Self::of`] for the group, without computing that.
     pub(in crate::scheduler) fn is_of(&self, job: &JobSpec, group: &TaskGroup) -> bool {
         let Self {
             node_pool,
@@ -82,7 +82,7 @@ impl GroupConstraints {
     }
 }
 
-/// Each of `all` once, where it comes first.
+/// Returns each of `all` once, at its first position.
 fn each_once<'a, T: PartialEq + 'a>(
     all: impl Iterator<Item = &'a T> + Clone,
 ) -> impl Iterator<Item = &'a T> {
@@ -106,7 +106,7 @@ fn drivers(group: &TaskGroup) -> impl Iterator<Item = &String> {
     each_once(group.tasks.iter().map(|task| &task.driver))
 }
 
-/// Sources, and whether no more than reading is asked for.
+/// Returns the sources of volumes, each with whether the group asks only to read it.
 fn volumes(group: &TaskGroup) -> impl Iterator<Item = (&String, bool)> {
     let asks = group.volumes.values();
     asks.map(|ask| (&ask.source, ask.read_only))
@@ -115,7 +115,7 @@ fn volumes(group: &TaskGroup) -> impl Iterator<Item = (&String, bool)> {
 fn host_networks(group: &TaskGroup) -> impl Iterator<Item = &String> {
     let ports = group.ports();
     ports.map(|(_, port)| &port.host_network).filter(|name| {
-        // A node that names no address has the default one all the same.
+        // A node that names no address still has the default network.
         !name.is_empty() && *name != DEFAULT_HOST_NETWORK
     })
 }
@@ -130,7 +130,7 @@ fn cni_network(group: &TaskGroup) -> Option<&str> {
     network.mode.cni().map(|cni| cni.name.as_str())
 }
 
-/// Names and conditions.
+/// Returns the names and conditions of devices.
 fn devices(group: &TaskGroup) -> impl Iterator<Item = (&String, &Vec<Constraint>)> {
     let devices = group.tasks.iter().flat_map(|task| &task.resources.devices);
     devices.map(|ask| (&ask.name, &ask.constraints))

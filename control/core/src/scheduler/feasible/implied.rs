@@ -1,10 +1,11 @@
 //! Constraints that Nomad adds to a job by itself, for features that Muster serves without such an attribute.
 //!
-//! A job that was registered at a Nomad and is read from there has them. They must not keep it from running here.
+//! A job that was registered at a Nomad server and read from there has these constraints. They must not keep it from
+//! running here.
 
 use muster_domain::job::{Constraint, NetworkMode, Operand, TaskGroup};
 
-/// Attributes of a Nomad client with the version of itself or of a service that it reaches. Jobs that need Consul or
+/// Attributes with the version of a Nomad client, or of a service that the client reaches. Jobs that need Consul or
 /// Vault are refused when they are registered.
 const VERSIONS: [&str; 3] = [
     "${attr.consul.version}",
@@ -14,7 +15,7 @@ const VERSIONS: [&str; 3] = [
 const SERVICE_DISCOVERY: &str = "${attr.nomad.service_discovery}";
 const CNI_PLUGIN: &str = "${attr.plugins.cni.version.";
 
-/// Whether the constraint says only that a node needs a part of Nomad that Muster has in another form.
+/// Returns whether the constraint only requires a part of Nomad that Muster has in another form.
 pub(super) fn is_implied(constraint: &Constraint, group: &TaskGroup) -> bool {
     let Constraint {
         left,
@@ -41,7 +42,8 @@ pub(super) fn is_implied(constraint: &Constraint, group: &TaskGroup) -> bool {
     }
 }
 
-/// Whether plugins of the node make the network of the group. Nomad's mode `bridge` needs plugins, Muster's does not.
+/// Returns whether plugins of the node make the network of the group. Nomad's mode `bridge` needs plugins; Muster's
+/// does not.
 fn has_cni(group: &TaskGroup) -> bool {
     let network = group.network.as_ref();
     network.is_some_and(|network| matches!(network.mode, NetworkMode::Cni(_)))

@@ -1,21 +1,20 @@
-//! Where a job may run at all: its pool and its datacenters. Nodes elsewhere are not even counted as
-//! refused.
+//! The scope of a job: its pool and its datacenters. Nodes outside the scope do not even count as refused.
 
 use muster_domain::job::ALL_NODE_POOL;
 
-/// Whether a job confined to `wanted` may use a node of `pool`.
+/// Returns whether a job with the pool `wanted` may use a node of `pool`.
 pub(super) fn in_pool(wanted: &str, pool: &str) -> bool {
     wanted == ALL_NODE_POOL || wanted == pool
 }
 
-/// Whether one of `patterns` matches `datacenter`.
+/// Returns whether one of `patterns` matches `datacenter`.
 pub(super) fn in_datacenters(patterns: &[String], datacenter: &str) -> bool {
     patterns
         .iter()
         .any(|pattern| matches(pattern.as_bytes(), datacenter.as_bytes()))
 }
 
-/// Whether `text` matches `pattern`, where `*` stands for any run of characters.
+/// Returns whether `text` matches `pattern`, where `*` stands for any run of characters.
 fn matches(pattern: &[u8], text: &[u8]) -> bool {
     let (mut at, mut read) = (0, 0);
     let mut star: Option<(usize, usize)> = None;

@@ -1,12 +1,13 @@
-//! The ask of an instance, as nodes of one size see it, and the score that follows from a sum.
+//! The request of one instance relative to the size of nodes, and the score that follows from a sum.
 
 use muster_domain::resources::Amount;
 use muster_domain::scheduling::Algorithm;
 
-/// Sizes of machines are few; where they are not, looking at more than these would cost what a power of ten does.
+/// Number of cached sizes. Machines have few sizes. With more sizes than these, a search would cost as much as a power
+/// of ten.
 const SIZES_MAX: usize = 8;
 
-/// One instance, as nodes of one kind see it.
+/// The request of one instance, for nodes of one kind.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::scheduler) struct ScaledRequest {
     pub(super) cpu: i32,
@@ -16,18 +17,18 @@ pub(in crate::scheduler) struct ScaledRequest {
     pub(super) memory_factor: f32,
 }
 
-/// One instance, for kinds of all sizes.
+/// The request of one instance, for kinds of all sizes.
 #[derive(Debug)]
 pub(in crate::scheduler) struct RequestFactors {
     ask: Amount,
-    /// `None`: it is beyond what blocks can tell.
+    /// `None`: the amounts are too large for blocks.
     amounts: Option<[i32; 3]>,
     algorithm: Algorithm,
     cpu: FactorCache,
     memory: FactorCache,
 }
 
-/// The last factors by what there is in all, as many kinds have as much of the one or the other.
+/// The last factors by total amount, because many kinds have the same total of one resource.
 #[derive(Debug, Default)]
 struct FactorCache {
     rows: [Option<(u64, f32)>; SIZES_MAX],
@@ -50,7 +51,7 @@ impl RequestFactors {
         }
     }
 
-    /// Returns the ask as nodes with `total` see it. `None`: it is beyond what blocks can tell.
+    /// Returns the request for nodes with `total`. `None`: it is too large for blocks.
     pub(in crate::scheduler) fn ask(&mut self, total: Amount) -> Option<ScaledRequest> {
         let [cpu, memory, disk] = self.amounts?;
         let algorithm = self.algorithm;
@@ -93,7 +94,7 @@ pub(super) fn narrow(value: f64) -> f32 {
     value as f32
 }
 
-/// The score that a least sum stands for.
+/// Returns the score of a least sum.
 pub(in crate::scheduler) fn fit(least: f32, algorithm: Algorithm) -> f64 {
     match algorithm {
         Algorithm::Binpack => (20.0 - f64::from(least)) / 18.0,
@@ -101,7 +102,7 @@ pub(in crate::scheduler) fn fit(least: f32, algorithm: Algorithm) -> f64 {
     }
 }
 
-/// The sum that stands for a score, about.
+/// Returns the approximate sum of a score.
 pub(in crate::scheduler) fn sum(fit: f64, algorithm: Algorithm) -> f32 {
     match algorithm {
         Algorithm::Binpack => narrow(20.0 - 18.0 * fit),

@@ -1,4 +1,4 @@
-//! Nodes that lie side by side, so that a few instructions look at several.
+//! Blocks of adjacent nodes, so that a few instructions look at several nodes.
 
 use muster_domain::saturating;
 use muster_domain::scheduling::Algorithm;
@@ -9,25 +9,25 @@ use crate::state::Column;
 /// Nodes in a block.
 pub(in crate::scheduler) const BLOCK: usize = 64;
 
-/// Two sums that differ by more are in that order. Each is off by at most 5e-6: its four factors, two products and
-/// itself are rounded to 24 bits, and none is above 20.
+/// Two sums that differ by more than this are in the right order. Each sum is off by at most 5e-6: its four factors,
+/// its two products and the sum itself are rounded to 24 bits, and none is above 20.
 pub(in crate::scheduler) const NEAR: f32 = 2e-5;
 
-/// As many as one instruction of every x86-64 takes.
+/// Number of values that one instruction of every x86-64 processor takes.
 const LANES: usize = 4;
 
-/// Neighbours of one kind.
+/// Adjacent nodes of one kind.
 #[derive(Clone, Debug)]
 pub(in crate::scheduler) struct Block {
     pub(super) numbers: [u32; BLOCK],
-    /// Free MHz; below zero where more is used than there is, or where nobody may be placed.
+    /// Free MHz; below zero if more is used than the total, or if no instance may be placed.
     cpu: [i32; BLOCK],
     memory: [i32; BLOCK],
     disk: [i32; BLOCK],
     /// 10 to the power of the free share.
     cpu_power: [f32; BLOCK],
     memory_power: [f32; BLOCK],
-    /// A bit for each slot where somebody may be placed.
+    /// A bit for each slot whose node may get an instance.
     pub(super) open: u64,
     /// A bit for each slot whose node has as many allocations as it may have.
     full: u64,
@@ -35,7 +35,7 @@ pub(in crate::scheduler) struct Block {
     pub(super) touched: u64,
 }
 
-/// The least and the most that the open nodes of a block, or of a kind, have.
+/// The least and the largest values of the open nodes of a block, or of a kind.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(in crate::scheduler) struct BlockBounds {
     pub(super) open: u32,
@@ -57,7 +57,7 @@ impl BlockBounds {
         most_number: 0,
     };
 
-    /// One more node, or those of one more block.
+    /// Adds one more node, or the nodes of one more block.
     pub(super) fn add(&mut self, other: &Self) {
         self.open += other.open;
         for (least, free) in self.least_free.iter_mut().zip(other.least_free) {
@@ -73,7 +73,8 @@ impl BlockBounds {
         self.most_number = self.most_number.max(other.most_number);
     }
 
-    /// `old` becomes `new`, which has the same numbers. Says whether that could be told without the others.
+    /// Replaces the node `old` by `new`, which has the same number. Returns whether the bounds follow without a look at
+    /// the other nodes.
     pub(super) fn exchange(&mut self, old: &Self, new: &Self) -> bool {
         let mut is_known = old.open == new.open;
         for (least, (old, new)) in
@@ -102,7 +103,7 @@ impl BlockBounds {
         self.least_number as usize
     }
 
-    /// No sum is less than this; infinite if nobody fits. No node is looked at for it.
+    /// Returns a bound below every sum, without a look at a node; infinite if the instance fits no node.
     pub(in crate::scheduler) fn bound(&self, ask: ScaledRequest, algorithm: Algorithm) -> f32 {
         let Self {
             most_free: [cpu, memory, disk],
@@ -114,18 +115,18 @@ impl BlockBounds {
         }
         match algorithm {
             Algorithm::Binpack => cpu_power * ask.cpu_factor + memory_power * ask.memory_factor,
-            // Everything free.
+            // The bound for nodes with everything free.
             Algorithm::Spread => 10.0 * ask.cpu_factor + 10.0 * ask.memory_factor,
         }
     }
 
-    /// Whether there is room on every open node.
+    /// Returns whether every open node has room.
     fn fits_all(&self, ask: ScaledRequest) -> bool {
         let [cpu, memory, disk] = self.least_free;
         ask.cpu <= cpu && ask.memory <= memory && ask.disk <= disk
     }
 
-    /// Returns the number of open nodes that have too little, where no node need be looked at to tell.
+    /// Returns the number of open nodes that have too little, if that follows without a look at a node.
     pub(super) fn short(&self, ask: ScaledRequest) -> Option<ShortfallCounts> {
         let [least_cpu, ..] = self.least_free;
         let [most_cpu, most_memory, _] = self.most_free;
@@ -160,7 +161,8 @@ impl Block {
     }
 
     /// Returns the sum of each open node and the number of the first, if all have the same free amounts and these
-    /// suffice. `together` summarises the open nodes. The first is the first one from `first` on, round the end.
+    /// suffice. `together` summarises the open nodes. The first node is the first one from `first` on; lower numbers
+    /// come last.
     pub(super) fn all_alike(
         &self,
         together: &BlockBounds,
@@ -190,10 +192,10 @@ impl Block {
         Some((self.sum(any, ask), number))
     }
 
-    /// Whether `cpu` and `memory` are free on the node in `slot`. Nodes of a kind with the same free amounts have
-    /// equal scores.
+    /// Returns whether `cpu` and `memory` are the free amounts of the node in `slot`. Nodes of a kind with the same
+    /// free amounts have equal scores.
     pub(in crate::scheduler) fn is_alike(&self, slot: usize, (cpu, memory): (i32, i32)) -> bool {
-        // A number that was cut off says nothing.
+        // A value at the upper limit may be cut off, so it is no evidence.
         self.cpu[slot] == cpu && self.memory[slot] == memory && cpu.max(memory) < i32::MAX
     }
 
@@ -201,7 +203,7 @@ impl Block {
         (self.cpu[slot], self.memory[slot])
     }
 
-    /// The sum for one more instance; infinite where it does not fit. The less the better.
+    /// Returns the sum for one more instance; infinite if it does not fit. The smaller, the better.
     #[expect(
         clippy::needless_bitwise_bool,
         reason = "the compiler makes vector instructions of tests of this form"
@@ -215,8 +217,8 @@ impl Block {
         if short { f32::INFINITY } else { sum }
     }
 
-    /// The sum of each.
-    // On its own, or the compiler would make no vector instructions of it.
+    /// Returns the sum of each node.
+    // This is a function of its own, because otherwise the compiler makes no vector instructions of it.
     #[inline(never)]
     pub(in crate::scheduler) fn sums(&self, ask: ScaledRequest) -> [f32; BLOCK] {
         let mut sums = [0.0; BLOCK];
@@ -226,7 +228,7 @@ impl Block {
         sums
     }
 
-    /// The least sum of all.
+    /// Returns the least sum of the block.
     pub(in crate::scheduler) fn least(&self, ask: ScaledRequest) -> f32 {
         let mut least = [f32::INFINITY; LANES];
         for sums in self.sums(ask).chunks_exact(LANES) {

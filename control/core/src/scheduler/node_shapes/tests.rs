@@ -4,7 +4,7 @@ use muster_domain::id::{LogIndex, NodeId};
 use super::*;
 use crate::fixture::Cluster;
 
-/// Two sizes of nodes, of each more than two blocks.
+/// Returns nodes of two sizes, with more than two blocks of each size.
 fn columns() -> Columns {
     let mut cluster = Cluster::new();
     cluster.unchecked = true;
@@ -55,7 +55,7 @@ fn node_shapes_follow_column_changes() {
         (random >> 33) % below
     };
     for _ in 0..400 {
-        // Mostly one at a time, which gets fuller or emptier, or is not to be used for a while.
+        // Mostly one node changes at a time: it gets fuller or emptier, or takes no work for a while.
         let changes = if next(10) == 0 { next(40) } else { 1 };
         for _ in 0..changes {
             let number = usize::try_from(next(300)).unwrap();
@@ -72,7 +72,7 @@ fn node_shapes_follow_column_changes() {
         }
         kinds.follow(&columns);
         check(&kinds, &columns);
-        // A plan under way, which is taken back.
+        // A plan writes to nodes, and its writes are undone.
         let number = usize::try_from(next(300)).unwrap();
         let mut planned = *columns.get(number).unwrap();
         planned.used.memory_mb += 7;
@@ -88,7 +88,7 @@ fn nodes_that_get_fuller_come_to_lie_together() {
     let mut columns = columns();
     let mut kinds = NodeShapes::default();
     kinds.follow(&columns);
-    // Three of each size, far from each other, get fuller again and again.
+    // Three nodes of each size, far from each other, get fuller again and again.
     let busy = [1, 2, 149, 150, 298, 299];
     for round in 0..200 {
         let column = columns.get_mut(busy[round % busy.len()]).unwrap();

@@ -37,7 +37,7 @@ fn amount(value: &Value, prefix: &str) -> Amount {
     }
 }
 
-/// A recorded case as input: candidates with their recorded ids, and the room.
+/// Returns a recorded case as input: candidates with their recorded ids, and the room.
 fn read(case: &Value) -> (Vec<Candidate>, Vec<String>, NodeUsage) {
     let total = amount(&case["node"], "").minus(amount(&case["node"], "reserved_"));
     let mut used = Amount::default();
@@ -91,8 +91,8 @@ fn set(list: &Value) -> BTreeSet<String> {
         .collect()
 }
 
-/// The recorded victims. Nomad leaves the asking job's own allocations out of the sum, so it believes that
-/// more is free: where there are any, other victims that make enough room are right too.
+/// Compares with the recorded victims. Nomad leaves the asking job's own allocations out of the sum, so it takes more
+/// room for free than there is. In cases with such allocations, other victims that make enough room are right too.
 fn judge(case: &Value) -> Outcome {
     let expected = (case["preemption_possible"] == true).then(|| set(&case["victims"]));
     let chosen = chosen(case);
@@ -111,7 +111,8 @@ fn judge(case: &Value) -> Outcome {
     }
 }
 
-/// Whether the chosen ones may go and suffice; if none were chosen, whether not even all do.
+/// Returns whether the chosen candidates may be evicted and suffice. If none were chosen, returns whether not even all
+/// suffice.
 fn makes_room(case: &Value, chosen: Option<&BTreeSet<String>>) -> bool {
     let (candidates, ids, room) = read(case);
     let priority = u8::try_from(number(&case["asking_job_priority"])).unwrap();
@@ -139,8 +140,8 @@ fn victims_are_nomads() {
     tally.assert_same(1_000);
 }
 
-/// One of the sets seen. Not every order was tried: a set of the same priorities and amounts is the same
-/// answer.
+/// Accepts one of the recorded sets. Not every order was tried: a set with the same priorities and amounts counts as
+/// the same answer.
 fn compare_equal_victims(case: &Value) -> Outcome {
     let (candidates, ids, _) = read(case);
     let worth = |set: &BTreeSet<String>| {
@@ -201,7 +202,7 @@ fn candidate(name: u32, priority: u8, memory_mb: u64, disk_mb: u64, cpu_mhz: u64
     }
 }
 
-/// Nothing is left beside `candidates`.
+/// Returns a node on which the amounts of `candidates` are all that is used.
 fn full(candidates: &[Candidate]) -> NodeUsage {
     let none = Amount::default();
     let total = candidates

@@ -1,4 +1,4 @@
-//! Node affinity: what a node had better be.
+//! Node affinity: preferred properties of a node.
 
 use muster_domain::alloc::Component;
 use muster_domain::job::{JobSpec, TaskGroup};
@@ -20,8 +20,8 @@ pub(super) const RULE: Rule = Rule {
     scan: ScanSupport::Affinity,
 };
 
-/// The score of a node, from the weight of each affinity and whether the node meets it: the sum of the
-/// weights met, relative to the sum of all without their signs. `None` where the weights met add up to
+/// Returns the score of a node, from the weight of each affinity and whether the node meets it. The score is the sum of
+/// the met weights, relative to the sum of all weights without their signs. `None` if the met weights add up to
 /// nothing: the component is then left out of the mean.
 pub(in crate::scheduler) fn score(met: impl Iterator<Item = (i8, bool)>) -> Option<f64> {
     let (mut sum, mut all) = (0.0, 0.0);

@@ -1,10 +1,10 @@
-//! Answers that the nodes of one class share, found once for each class.
+//! Results that the nodes of one class share, computed once for each class.
 
-/// Answers by the number of the class.
+/// Results by the number of the class.
 #[derive(Debug)]
 pub(super) struct ByClass<T> {
     known: Vec<Option<T>>,
-    /// Nodes of one class may have different ones.
+    /// Whether nodes of one class may have different results.
     by_node: bool,
 }
 
@@ -16,7 +16,7 @@ impl<T: Copy> ByClass<T> {
         }
     }
 
-    /// The answer for a node of the class with this number.
+    /// Returns the result for a node of the class with this number.
     pub(super) fn get(&mut self, class: usize, find: impl FnOnce() -> T) -> T {
         if self.by_node {
             return find();

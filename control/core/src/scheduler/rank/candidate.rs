@@ -8,11 +8,11 @@ use muster_domain::resources::Holding;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Candidate {
     pub(super) number: usize,
-    /// Its class, as a number; they are given in order.
+    /// The number of its class; numbers are assigned in order.
     pub(super) class: usize,
-    /// Instances of the group that are on it, or planned there.
+    /// Number of instances of the group that are on it, or planned there.
     pub(super) collisions: u32,
-    /// Instances of the job.
+    /// Number of instances of the job that are on it, or planned there.
     pub(super) of_job: u32,
 }
 
@@ -22,6 +22,6 @@ pub(in crate::scheduler) struct RankedNode {
     pub(in crate::scheduler) node: NodeNumber,
     pub(in crate::scheduler) score: Score,
     pub(in crate::scheduler) holding: Holding,
-    /// Allocations that are evicted for it.
+    /// Allocations that are evicted for the instance.
     pub(in crate::scheduler) preempted: Vec<AllocId>,
 }

@@ -4,24 +4,24 @@ use muster_domain::job::{Constraint, JobSpec, Operand, TaskGroup};
 
 use super::values::Values;
 
-/// Nobody else of the job, or of the group, on the same node.
+/// No other instance of the job, or of the group, on the same node.
 pub(super) const HOSTS: &str = "distinct_hosts";
-/// Not too many with the same value.
+/// A limited number of instances with the same value.
 pub(super) const PROPERTY: &str = "distinct_property";
 
-/// Whether instances keep to nodes of their own, and from whom.
+/// Whether instances need separate nodes, and from which other instances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HostRule {
     Shared,
-    /// From others of their group.
+    /// Separate from other instances of their group.
     OwnInGroup,
-    /// From others of their job.
+    /// Separate from other instances of their job.
     OwnInJob,
 }
 
 impl HostRule {
     pub(super) fn of(job: &JobSpec, group: &TaskGroup) -> Self {
-        // `distinct_hosts = false` takes it back.
+        // `distinct_hosts = false` switches the rule off.
         let wants = |constraint: &Constraint| {
             constraint.operand == Operand::DistinctHosts && constraint.right != "false"
         };
@@ -34,7 +34,7 @@ impl HostRule {
         }
     }
 
-    /// Whether one more may come to a node with so many instances of the group and of the job.
+    /// Returns whether a node with so many instances of the group and of the job may get one more.
     pub(super) fn allow(self, of_group: u32, of_job: u32) -> bool {
         match self {
             Self::Shared => true,
@@ -49,7 +49,7 @@ fn of_group(group: &TaskGroup) -> impl Iterator<Item = &Constraint> {
     group.constraints.iter().chain(tasks)
 }
 
-/// At most so many instances on nodes with the same value.
+/// A limit on the number of instances on nodes with the same value.
 #[derive(Debug)]
 pub(super) struct PropertyRule<'a> {
     pub(super) attribute: &'a str,
@@ -80,13 +80,13 @@ pub(super) fn properties<'a>(job: &'a JobSpec, group: &'a TaskGroup) -> Vec<Prop
 }
 
 impl PropertyRule<'_> {
-    /// The candidates are known: nothing is used yet.
+    /// Prepares the counts after all candidates are known: nothing is used yet.
     pub(super) fn ready(&mut self) {
         self.used = vec![0; self.values.names.len()];
     }
 
-    /// An instance came to a node with this value, or went.
-    /// Says whether that changed for others of the value whether they may be used.
+    /// Counts an instance that came to a node with this value, or left it. Returns whether other nodes with the value
+    /// are allowed or refused because of that.
     pub(super) fn count(&mut self, value: Option<u32>, by: i32) -> bool {
         let Some(value) = value else { return false };
         let used = &mut self.used[value as usize];
@@ -95,7 +95,7 @@ impl PropertyRule<'_> {
         was_full != (*used >= self.max)
     }
 
-    /// Whether one more may come to the candidate at this place. A node without the value may not be used.
+    /// Returns whether the candidate at this position may get one more instance. A node without the value is refused.
     pub(super) fn allows(&self, at: usize) -> bool {
         self.values.of[at].is_some_and(|value| self.used[value as usize] < self.max)
     }

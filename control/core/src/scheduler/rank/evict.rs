@@ -1,13 +1,14 @@
-//! Chooses the allocations that make room where there is none.
+//! Chooses the allocations to evict if no node has room.
 //!
-//! For each candidate the allocations that would go are chosen as `preempt` says. Holders of ports, devices and cores
-//! that are asked for go first, the least important of them. A holder that need not go after all stays. Where an
-//! allocation goes for such things, every allocation that goes has to. If Nomad's rule for devices gives fewer or less
-//! important ones, it is followed. The node is scored as it would be then, with a component for how little is lost.
+//! For each candidate, `preempt` chooses the allocations to evict. Holders of requested ports, devices and cores are
+//! evicted first, the least important of them. A holder that need not be evicted after all stays. If an allocation is
+//! evicted for such resources, every evicted allocation must be necessary. If Nomad's rule for devices evicts fewer or
+//! less important allocations, that rule is followed. The node is scored as it would be after the evictions, with a
+//! component that is higher the less is lost.
 //!
-//! The victims are worked out only for candidates that are about to be chosen. The others cannot be better than
-//! [`at_most`] says. The choice is forgotten again when the plan changed the candidate. It is also forgotten when the
-//! plan evicts so many of a group elsewhere that another allocation may go.
+//! The victims are computed only for candidates that are about to be chosen. The other candidates cannot be better than
+//! [`at_most`]. The choice is dropped when the plan changed the candidate. It is also dropped when the plan evicts so
+//! many allocations of a group elsewhere that another allocation may be evicted instead.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,25 +30,25 @@ use crate::state::{AllocView, NodeHoldings};
 #[derive(Debug)]
 pub(super) struct Evictions {
     best: GroupedCandidates,
-    /// Whether a candidate was worked out; what is known of the others is [`at_most`].
+    /// Whether the victims of a candidate were computed; the bound of other candidates is [`at_most`].
     is_worked_out: Vec<bool>,
-    /// Candidates that changed since.
+    /// Candidates that changed since the last computation.
     outdated: Vec<usize>,
-    /// Candidates that were worked out and on which other allocations go if the plan evicts enough elsewhere.
+    /// Candidates with computed victims, of which others are chosen if the plan evicts enough elsewhere.
     swaying: Vec<usize>,
-    /// Whether the plan did.
+    /// Whether the plan evicts that many elsewhere.
     is_swayed: bool,
 }
 
-/// More than rounding makes of a sum of components, which are a handful and hardly above 1.
+/// A bound above the rounding error of a sum of components; there are a handful, hardly above 1.
 const ROUNDED: f64 = 1e-12;
 
-/// The allocations that go, and the candidate's score after that.
+/// The allocations to evict, and the candidate's score after that.
 struct EvictionChoice<'a> {
     /// The own part of the score.
     own: OwnScore,
     victims: Vec<AllocView<'a>>,
-    /// Somebody else goes if the plan evicts enough elsewhere.
+    /// Whether other allocations are chosen if the plan evicts enough elsewhere.
     sways: bool,
 }
 
@@ -74,17 +75,17 @@ impl Evictions {
         }
     }
 
-    /// Candidates changed.
+    /// Marks candidates as changed.
     pub(super) fn outdate(&mut self, candidates: &[usize]) {
         self.outdated.extend(candidates);
     }
 
-    /// So many of a group are evicted by now that others had rather go.
+    /// Records that so many allocations of a group are evicted that other allocations are preferred now.
     pub(super) fn sway(&mut self) {
         self.is_swayed = true;
     }
 
-    /// The best candidate, its score and who goes.
+    /// Returns the best candidate, its score and its victims.
     pub(super) fn best(
         &mut self,
         ranking: &Ranking<'_>,
@@ -100,7 +101,7 @@ impl Evictions {
             self.is_worked_out[at] = false;
             self.best.update(at, at_most(ranking, fleet, at));
         }
-        // Each round works one candidate out, or is the last.
+        // Each round computes one candidate, or is the last.
         for _ in 0..=self.is_worked_out.len() {
             let (at, score) = self.best.winner(ranking.shares())?;
             let choice = choice(ranking, fleet, at, job, priority);
@@ -118,8 +119,8 @@ impl Evictions {
     }
 }
 
-/// The upper bound of the own part of a candidate's score, for any victims. No more of the node is used than now and
-/// by the instance, nor more than there is, and nothing is lost.
+/// Returns the upper bound of the own part of a candidate's score, for any victims. The bound assumes that the node
+/// uses no more than now and by the instance, nor more than its total, and that nothing is lost.
 fn at_most(ranking: &Ranking<'_>, fleet: &ProjectedNodes<'_>, at: usize) -> OwnScore {
     let number = ranking.candidates[at].number;
     let column = fleet.column(number);
@@ -129,7 +130,7 @@ fn at_most(ranking: &Ranking<'_>, fleet: &ProjectedNodes<'_>, at: usize) -> OwnS
     let terms = ranking.terms(fleet, at, Amount::default(), None, false);
     let used = match ranking.algorithm {
         Algorithm::Binpack => terms.used.plus(column.used).min(column.total),
-        // The less is used the better.
+        // The less is used, the better the score.
         Algorithm::Spread => terms.used,
     };
     let own = own_of(ranking, ScoreTerms { used, ..terms }, &[]);
@@ -139,14 +140,14 @@ fn at_most(ranking: &Ranking<'_>, fleet: &ProjectedNodes<'_>, at: usize) -> OwnS
     }
 }
 
-/// The own part of a score if `victims` go.
+/// Returns the own part of a score if `victims` are evicted.
 fn own_of(ranking: &Ranking<'_>, terms: ScoreTerms, victims: &[AllocView<'_>]) -> OwnScore {
     let components = terms.components(ranking.algorithm, ranking.count);
     let components = components.into_iter().flatten().map(|(_, score)| score);
     OwnScore::of(components.chain([score(victims)]))
 }
 
-/// Returns the allocations that go from a candidate, if that helps.
+/// Returns the allocations to evict from a candidate, if that makes enough room.
 fn choice<'a>(
     ranking: &Ranking<'_>,
     fleet: &ProjectedNodes<'a>,
@@ -173,7 +174,7 @@ fn choice<'a>(
     })
 }
 
-/// The best candidate, its score and who goes: every one is worked out.
+/// Returns the best candidate, its score and its victims by computing every candidate.
 #[cfg(test)]
 pub(super) fn best_of_all(
     ranking: &Ranking<'_>,
@@ -200,7 +201,7 @@ pub(super) fn best_of_all(
 }
 
 /// Returns a score for the loss, between 0 and 1: the less is lost, the higher. It is Nomad's curve over the victims'
-/// priorities, each job's counted once.
+/// priorities; the priority of each job counts once.
 fn score(victims: &[AllocView<'_>]) -> f64 {
     const RATE: f64 = 0.0048;
     const MIDDLE: f64 = 2048.0;
@@ -224,10 +225,10 @@ fn score(victims: &[AllocView<'_>]) -> f64 {
     1.0 / (1.0 + libm::exp(RATE * (net - MIDDLE)))
 }
 
-/// Returns the allocations that go so that one instance fits node `number`, at least one. `None` if no choice can make
+/// Returns the allocations to evict so that one instance fits node `number`, at least one. `None` if no choice can make
 /// it fit.
 ///
-/// They are never more than Nomad's rule gives, nor more important.
+/// There are never more victims than by Nomad's rule, nor more important ones.
 pub(super) fn victims<'a>(
     ranking: &Ranking<'_>,
     fleet: &ProjectedNodes<'a>,
@@ -242,19 +243,19 @@ fn priority_of(alloc: &AllocView<'_>) -> u8 {
     alloc.job().spec.priority
 }
 
-/// Returns the number of allocations of its group that may go at a time without a penalty; 0: without limit.
+/// Returns the number of allocations of its group that may be evicted at a time without a penalty; 0: no limit.
 fn max_parallel(alloc: AllocView<'_>) -> u32 {
     let migrate = alloc.group().migrate.as_ref();
     migrate.map_or(0, |migrate| migrate.max_parallel)
 }
 
-/// Whether so many of the group of `alloc` are evicted that others had rather go.
+/// Returns whether so many allocations of the group of `alloc` are evicted that other allocations are preferred.
 pub(super) fn is_spared(fleet: &ProjectedNodes<'_>, alloc: AllocView<'_>) -> bool {
     let max = max_parallel(alloc);
     max > 0 && fleet.evicted_of(alloc) >= max
 }
 
-/// A node on which somebody has to go.
+/// A node on which an allocation has to be evicted.
 struct PreemptionCandidate<'r, 'a> {
     extras: &'r ExclusiveRequests<'r>,
     fleet: &'r ProjectedNodes<'a>,
@@ -264,8 +265,8 @@ struct PreemptionCandidate<'r, 'a> {
     ask: Amount,
     /// Priority of the asking job.
     priority: u8,
-    /// The allocations that may go. Where ports, cores or devices are asked for, the least important come first, of
-    /// those the youngest.
+    /// The allocations that may be evicted. If ports, cores or devices are requested, the least important come first,
+    /// and among those the youngest.
     may_go: Vec<AllocView<'a>>,
 }
 
@@ -281,7 +282,7 @@ impl<'r, 'a> PreemptionCandidate<'r, 'a> {
             **alloc.job_key() != *job && may_evict(priority, priority_of(alloc))
         };
         let mut may_go: Vec<AllocView<'a>> = fleet.running_on(number).filter(may_go).collect();
-        // Where it is about amounts only, `preempt` looks at all of them anyway.
+        // If only amounts are requested, `preempt` looks at all of them anyway.
         if !ranking.extras.is_empty() {
             may_go.sort_by_cached_key(|alloc| {
                 let age = std::cmp::Reverse(alloc.create_index());
@@ -303,7 +304,7 @@ impl<'r, 'a> PreemptionCandidate<'r, 'a> {
         }
     }
 
-    /// Returns the allocations that go; see [`victims`].
+    /// Returns the allocations to evict; see [`victims`].
     fn victims(&self) -> Option<Vec<AllocView<'a>>> {
         let ours = self.make_room(self.least_important()?);
         let theirs = self.by_device_group().and_then(|gone| self.make_room(gone));
@@ -314,8 +315,8 @@ impl<'r, 'a> PreemptionCandidate<'r, 'a> {
         }
     }
 
-    /// Whether the choice of victims depends on the plan's evictions elsewhere. It does if there are groups to choose
-    /// from, and one of them would rather not lose too many.
+    /// Returns whether the choice of victims depends on the plan's evictions elsewhere. It does if there is more than
+    /// one group to choose from, and one of them has a `max_parallel`.
     fn sways(&self) -> bool {
         let Some(first) = self.may_go.first() else {
             return false;
@@ -326,7 +327,7 @@ impl<'r, 'a> PreemptionCandidate<'r, 'a> {
         self.may_go.iter().any(is_other) && self.may_go.iter().any(|it| max_parallel(*it) > 0)
     }
 
-    /// Whether ports, cores and devices are to be had as things stand.
+    /// Returns whether the requested ports, cores and devices are free without an eviction.
     fn has_extras(&self) -> bool {
         self.extras.is_empty() || self.fleet.assign(self.number, self.extras).is_ok()
     }
@@ -335,15 +336,15 @@ impl<'r, 'a> PreemptionCandidate<'r, 'a> {
         fleet::assign(spec, held, self.extras, self.fleet.seed()).is_ok()
     }
 
-    /// Returns the holders of ports, cores and devices that are asked for, the least important first, until these are
-    /// free. `None` if they never are.
+    /// Returns holders of the requested ports, cores and devices, the least important first, until these are free.
+    /// `None` if no choice frees them.
     fn least_important(&self) -> Option<Vec<AllocView<'a>>> {
         if self.has_extras() {
             return Some(Vec::new());
         }
         let spec = self.fleet.spec(self.number)?;
         let is_any_port_asked = self.extras.ports().iter().any(|ask| ask.fixed.is_none());
-        // There are so many dynamic ports that a holder of one is hardly ever in the way.
+        // There are so many dynamic ports that a holder of one rarely makes a difference.
         let of_any_port = is_any_port_asked.then_some(true);
         let mut attempts = std::iter::once(false).chain(of_any_port);
         attempts.find_map(|any_port| {
@@ -382,9 +383,9 @@ impl<'r, 'a> PreemptionCandidate<'r, 'a> {
             || devices.iter().any(matches)
     }
 
-    /// Nomad's way to the same. The holders of the ports go first. Then, for each ask for devices, it takes one of the
-    /// groups that would do: the one whose holders' priorities sum up to least, each priority counted once. `None`
-    /// where it has no answer; nobody goes for cores there.
+    /// Returns the holders to evict by Nomad's rule. The holders of the ports come first. Then, for each request for
+    /// devices, the rule chooses one of the suitable device groups: the one with the least sum of its holders'
+    /// priorities, each priority counted once. `None` where the rule has no answer; it evicts no allocation for cores.
     fn by_device_group(&self) -> Option<Vec<AllocView<'a>>> {
         let is_asked = self.extras.devices().next().is_some() && self.extras.core_count() == 0;
         if !is_asked || self.has_extras() {
@@ -424,8 +425,8 @@ impl<'r, 'a> PreemptionCandidate<'r, 'a> {
         self.can_have(spec, &held).then_some(gone)
     }
 
-    /// Returns the allocations that leave `wanted` of `device` free, the least important first. Of those that have so
-    /// many that others need not go, it takes the ones with the most.
+    /// Returns the allocations to evict so that `wanted` instances of `device` are free, the least important first.
+    /// Allocations that become superfluous because others hold many instances are dropped.
     fn holders_of(
         &self,
         device: &DeviceGroup,
@@ -467,7 +468,7 @@ impl<'r, 'a> PreemptionCandidate<'r, 'a> {
         Some(option)
     }
 
-    /// `gone` and who else must go so that cpu, memory and disk suffice; `None` if they never do.
+    /// Adds to `gone` the allocations to evict so that cpu, memory and disk suffice; `None` if no choice suffices.
     fn make_room(&self, gone: Vec<AllocView<'a>>) -> Option<Vec<AllocView<'a>>> {
         let mut room = self.room;
         for alloc in &gone {
@@ -479,7 +480,7 @@ impl<'r, 'a> PreemptionCandidate<'r, 'a> {
             victims.extend(self.choose(room, &victims)?);
         }
         if is_for_amounts_only {
-            // `preempt` spares whom Nomad spares, and nobody else.
+            // `preempt` spares exactly the allocations that Nomad spares.
             return (!victims.is_empty()).then_some(victims);
         }
         let spec = self.fleet.spec(self.number)?;
@@ -504,8 +505,8 @@ impl<'r, 'a> PreemptionCandidate<'r, 'a> {
         Some(chosen.into_iter().map(|at| rest[at]).collect())
     }
 
-    /// Those of `gone` who cannot stay if there is to be `enough`; the most important stay first,
-    /// of those the oldest.
+    /// Drops from `gone` the allocations that can stay while there is `enough`. The most important are tried first, and
+    /// among those the oldest.
     fn drop_unneeded_victims(
         &self,
         mut gone: Vec<AllocView<'a>>,

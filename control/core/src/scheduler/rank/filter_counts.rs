@@ -18,7 +18,7 @@ pub(super) struct FilterCounts {
 }
 
 impl FilterCounts {
-    /// The feasible nodes that take work.
+    /// Counts nodes that take work, and returns the feasible ones.
     pub(super) fn take(
         &mut self,
         fleet: &ProjectedNodes<'_>,

@@ -1,9 +1,9 @@
 //! The best of many candidates whose score has a part that many share.
 //!
-//! A spread gives every node with the same values the same part, and placing one instance changes it for
-//! all of them at once. So candidates are grouped by values and by the number of components that their
-//! mean is of: within such a group the sum of a candidate's own components decides, whatever the shared
-//! part is. The best of all is the best of the groups' best.
+//! A spread gives every node with the same values the same part, and placing one instance changes it for all of them at
+//! once. So candidates are grouped by values and by the number of components of their mean. Within such a group the sum
+//! of a candidate's own components decides, whatever the shared part is. The best of all candidates is the best of the
+//! groups' best.
 
 use muster_domain::number;
 
@@ -11,14 +11,14 @@ use super::own_score::OwnScore;
 use super::score_terms::COMPONENTS;
 use super::tournament::Tournament;
 
-/// No more components than these are a candidate's own: those of its terms, and the loss where allocations make room.
+/// The maximum number of a candidate's own components: those of its terms, and the loss by evictions.
 const LEVELS: usize = COMPONENTS + 1;
 
 #[derive(Debug, Default)]
 struct ComponentLevel {
     sums: Vec<f64>,
     best: Tournament,
-    /// Which of the tops is its own.
+    /// The position of this level's best in `tops`.
     top: usize,
 }
 
@@ -31,7 +31,7 @@ struct LevelBest {
 }
 
 impl LevelBest {
-    /// `number` is that of the level.
+    /// Returns the best of a level; `number` is the number of the level.
     fn of(group: usize, number: usize, members: &[u32], level: &ComponentLevel) -> Self {
         let winner = level.best.winner();
         Self {
@@ -56,16 +56,16 @@ struct SpreadGroup {
 #[derive(Debug, Default)]
 pub(super) struct GroupedCandidates {
     groups: Vec<SpreadGroup>,
-    /// Group and place in it of each candidate.
+    /// The group of each candidate, and its position within the group.
     places: Vec<(u32, u32)>,
-    /// The best of every level that there is, side by side.
+    /// The best of every existing level, in one list.
     tops: Vec<LevelBest>,
     first: usize,
 }
 
 impl GroupedCandidates {
-    /// `group_of` is the group of each candidate, numbered from 0; `owns` its own part. Of equal candidates the one
-    /// at `first`, or next after it, goes first.
+    /// Groups the candidates. `group_of` is the group of each candidate, numbered from 0; `owns` its own part. Of equal
+    /// candidates, the first one from `first` on goes first.
     pub(super) fn new(group_of: &[u32], owns: &[OwnScore], first: usize) -> Self {
         // A candidate beyond the levels would never be chosen.
         assert!(
@@ -110,7 +110,7 @@ impl GroupedCandidates {
         }
     }
 
-    /// The candidate's own part changed.
+    /// Updates the groups after a candidate's own part changed.
     pub(super) fn update(&mut self, at: usize, own: OwnScore) {
         let (group, place) = self.places[at];
         let group = group as usize;
@@ -147,7 +147,7 @@ impl GroupedCandidates {
 
     /// The best candidate and its score; `shared` is the shared part of each group.
     pub(super) fn winner(&self, shared: &[f64]) -> Option<(usize, f64)> {
-        // Those before `first` come last.
+        // Positions before `first` come last.
         let place = |at: usize| (at < self.first, at);
         let mut best: Option<(usize, f64)> = None;
         let tops = self.tops.iter();

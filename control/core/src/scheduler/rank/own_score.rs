@@ -5,7 +5,7 @@
 pub(super) struct OwnScore {
     /// The sum of its components; minus infinity for a node that cannot be used.
     pub(super) sum: f64,
-    /// How many they are; at least one.
+    /// Number of the components; at least one.
     pub(super) components: usize,
 }
 
@@ -21,7 +21,7 @@ impl OwnScore {
         })
     }
 
-    /// The score with what is shared.
+    /// Returns the score, including the shared part.
     pub(super) fn score(self, shared: f64) -> f64 {
         let components = self.components + usize::from(shared != 0.0);
         (self.sum + shared) / components as f64

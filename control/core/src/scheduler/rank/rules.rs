@@ -1,4 +1,4 @@
-//! The list of rules of the score that a job, its group and a node decide.
+//! The list of score rules that depend on a job, its group and a node.
 
 use muster_domain::job::{JobSpec, TaskGroup};
 
@@ -18,7 +18,7 @@ pub(super) type NodeScores = [Option<f64>; RULES.len()];
 /// The scores of a node by no rule.
 pub(super) const UNSCORED: NodeScores = [None; RULES.len()];
 
-/// Whether the fast scan leaves the group to a ranking.
+/// Returns whether the fast scan leaves the group to a ranking.
 pub(super) fn declines_scan(job: &JobSpec, group: &TaskGroup) -> bool {
     let mut declined = RULES
         .iter()
@@ -26,7 +26,7 @@ pub(super) fn declines_scan(job: &JobSpec, group: &TaskGroup) -> bool {
     declined.any(|rule| (rule.prepare)(job, group).is_some())
 }
 
-/// The scores of a node that has this affinity, for a group that the scan takes.
+/// Returns the scores of a node that has this affinity, for a group that the scan takes.
 pub(super) fn of_affinity(affinity: Option<f64>) -> NodeScores {
     let mut scores = UNSCORED;
     for (score, rule) in scores.iter_mut().zip(RULES) {

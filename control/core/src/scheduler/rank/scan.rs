@@ -1,10 +1,10 @@
 //! The best node where nothing but the node itself decides: no spreads, no properties that must differ, no cores, no
 //! devices, no condition that names one node.
 //!
-//! Nodes are looked at by kind (`scheduler/kinds.rs`), each block of them for its least sum. Those whose sums are
-//! nearly the least are scored exactly, and the best of them is chosen as [`Ranking`](super::Ranking) would. Some
-//! nodes have more to them than their sum: instances of the group are there, the instance failed there, or a port is
-//! taken. They stand aside, in the order of their exact scores.
+//! Nodes are looked at by kind (`scheduler/node_shapes.rs`), each block of them for its least sum. Nodes whose sums are
+//! nearly the least are scored exactly, and the best of them is chosen as [`Ranking`](super::Ranking) would. Some nodes
+//! are special cases that need more than their sum: an instance of the group is there, the instance failed there, or a
+//! port is taken. These nodes are kept apart, in the order of their exact scores.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -32,10 +32,10 @@ use crate::scheduler::node_shapes::{
 };
 use crate::state::{AllocView, numbered};
 
-/// A scan looks at kinds and a few blocks for each instance, a ranking at every node once and then at one path in a
-/// tree: from about one instance for so many nodes on the ranking is asked.
+/// One instance per this number of nodes: with more instances, a ranking is faster than a scan. A scan looks at kinds
+/// and a few blocks for each instance. A ranking looks at every node once and then at one path in a tree.
 const RANKED_FROM: usize = 32;
-/// On fewer nodes than this both cost next to nothing.
+/// With fewer nodes than this, both cost almost nothing.
 const WORTH_A_RANKING: usize = 256;
 
 /// The result of looking for a place.
@@ -44,7 +44,7 @@ pub(in crate::scheduler) enum ScanOutcome {
     Place(RankedNode),
     /// No node has room.
     Nothing,
-    /// Too many nodes have to be looked at one by one: ask a ranking.
+    /// Too many nodes need a look one by one: use a ranking.
     Unsure,
 }
 
@@ -54,25 +54,25 @@ struct FeasibleShape {
     kind: usize,
     ask: ScaledRequest,
     affinity: Option<f64>,
-    /// The least sum of each block, or a bound below it. Empty until somebody looks at blocks.
+    /// The least sum of each block, or a bound below it. Empty until the first look at blocks.
     least: Vec<(f32, BlockBound)>,
-    /// The best node of each block where it was worked out. Empty until one is.
+    /// The best node of each block, if it was computed. Empty until the first was.
     best: Vec<Option<BestNode>>,
-    /// The least of all sums or bounds, and the best of all nodes where it was worked out.
+    /// The least of all sums or bounds, and the best of all nodes if it was computed.
     low: f32,
     top: Option<BestNode>,
     /// Whether `low` is a sum.
     is_sum: bool,
 }
 
-/// The kind of value that is known of a block.
+/// The kind of value that is known for a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BlockBound {
     Bound,
     Least,
 }
 
-/// A node that is the best of some, and its exact score.
+/// A best node, and its exact score.
 #[derive(Clone, Copy, Debug)]
 struct BestNode {
     rank: Rank,
@@ -81,7 +81,7 @@ struct BestNode {
 }
 
 impl FeasibleShape {
-    /// Brings the totals up to date after some blocks changed.
+    /// Updates the totals after some blocks changed.
     fn summarise(&mut self, kind: &NodeShape, algorithm: Algorithm) {
         self.low = if self.least.is_empty() {
             kind.whole.bound(self.ask, algorithm)
@@ -92,13 +92,13 @@ impl FeasibleShape {
         self.is_sum = false;
     }
 
-    /// The least of all sums and bounds of blocks.
+    /// Returns the least of all sums and bounds of blocks.
     fn lowest(&self) -> f32 {
         let sums = self.least.iter().map(|(sum, _)| *sum);
         sums.fold(f32::INFINITY, f32::min)
     }
 
-    /// Has each block looked at from here on.
+    /// Starts to look at the blocks one by one.
     fn open(&mut self, kind: &NodeShape, algorithm: Algorithm) {
         if self.least.is_empty() {
             let bounds = kind.together.iter();
@@ -111,7 +111,7 @@ impl FeasibleShape {
     fn find_least(&mut self, kind: &NodeShape, algorithm: Algorithm, first: usize) {
         self.open(kind, algorithm);
         while !self.is_sum {
-            // Blocks that were looked at meanwhile need not be as low as their bounds.
+            // Blocks that were looked at meanwhile may not be as low as their bounds.
             self.low = self.lowest();
             let low = self.low;
             let is_lowest = |(sum, _): &(f32, BlockBound)| *sum <= low;
@@ -136,10 +136,10 @@ impl FeasibleShape {
     }
 }
 
-/// A node about which there is more to say.
+/// A node that needs more than its sum.
 #[derive(Clone, Copy, Debug)]
 struct SpecialCase {
-    /// Instances of the group, and of the job, that are on it or planned there.
+    /// Number of instances of the group, and of the job, that are on it or planned there.
     collisions: u32,
     of_job: u32,
     avoided: bool,
@@ -155,7 +155,7 @@ impl SpecialCase {
     };
 }
 
-/// The best first: score from above, and the place among equal ones.
+/// The order of nodes: the best score first, then the position among equal scores.
 type Rank = (u64, (bool, usize));
 
 /// The feasible nodes for one group, by kind.
@@ -172,9 +172,9 @@ pub(in crate::scheduler) struct Scan<'a> {
     aside: BTreeMap<usize, SpecialCase>,
     order: BTreeSet<Rank>,
     first: usize,
-    /// Changes of the fleet that are taken in.
+    /// Number of changes of the fleet that are included.
     seen: usize,
-    /// Instances of the group that came or went since.
+    /// Instances of the group that came or left since.
     moved: Vec<(usize, i32)>,
     refusals: u32,
     /// The metrics before the first instance was placed.
@@ -182,9 +182,9 @@ pub(in crate::scheduler) struct Scan<'a> {
 }
 
 impl<'a> Scan<'a> {
-    /// `None`: more than the node itself decides, or so many of `wanted` instances are to be placed that a ranking is
-    /// faster. `present` are the instances of the job that stay, `planned` the
-    /// nodes of those that the plan places before, each with whether it is of the group.
+    /// Returns a scan. `None`: more than the node itself decides, or so many of `wanted` instances are to be placed
+    /// that a ranking is faster. `present` are the instances of the job that stay. `planned` are the nodes of the
+    /// instances that the plan placed before, each with whether the instance is of the group.
     pub(in crate::scheduler) fn new<'r>(
         fleet: &mut ProjectedNodes<'_>,
         job: &'a JobSpec,
@@ -255,7 +255,7 @@ impl<'a> Scan<'a> {
         Some(scan)
     }
 
-    /// Counts those that stand aside and cannot be used.
+    /// Counts special cases that cannot be used.
     fn count_special_cases(&mut self, fleet: &ProjectedNodes<'_>) {
         let mut apart = 0;
         for (number, aside) in self.aside.clone() {
@@ -275,7 +275,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Judges each kind. `None`: the amounts are beyond what blocks can tell.
+    /// Judges each kind. `None`: the amounts are too large for blocks.
     fn choose_kinds(
         &mut self,
         fleet: &mut ProjectedNodes<'_>,
@@ -411,7 +411,7 @@ impl<'a> Scan<'a> {
                         preempted: Vec::new(),
                     });
                 }
-                // A port is taken: the node stands aside for that.
+                // A port is taken: the node becomes a special case.
                 Err(_) if self.refusals < limits::REFUSALS_MAX => {
                     self.refusals += 1;
                     self.change(fleet, number, |_| {});
@@ -421,12 +421,12 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// An instance of the group on node `number` is stopped by the plan, or its stop is taken back.
+    /// Records that the plan stops an instance of the group on node `number`, or takes that stop back.
     pub(in crate::scheduler) fn stopped(&mut self, number: usize, is_stopped: bool) {
         self.moved.push((number, if is_stopped { -1 } else { 1 }));
     }
 
-    /// Takes in what changed since the last instance was placed.
+    /// Includes the changes since the last instance was placed.
     fn take_in(&mut self, fleet: &mut ProjectedNodes<'_>) {
         let moved = std::mem::take(&mut self.moved);
         for (number, by) in &moved {
@@ -443,7 +443,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// There is something else to say about node `number`, or its column changed.
+    /// Updates node `number` after its special case or its column changed.
     fn change(
         &mut self,
         fleet: &mut ProjectedNodes<'_>,
@@ -489,7 +489,7 @@ impl<'a> Scan<'a> {
         usable.summarise(kind, self.algorithm);
     }
 
-    /// The part of a node's score that is its own; minus infinity for one that cannot be used.
+    /// Returns the own part of a node's score; minus infinity for a node that cannot be used.
     fn own(
         &self,
         fleet: &ProjectedNodes<'_>,
@@ -541,7 +541,7 @@ impl<'a> Scan<'a> {
 
     fn rank(&self, number: usize, score: f64) -> Rank {
         let bits = score.to_bits();
-        // Ascending with the score, for either sign.
+        // The number ascends with the score, for either sign.
         let ascending = if bits >> 63 == 1 {
             !bits
         } else {
@@ -550,7 +550,7 @@ impl<'a> Scan<'a> {
         (!ascending, self.place_of(number))
     }
 
-    /// Those before `first` come last.
+    /// Returns the position of a node in the order of equal scores: nodes before `first` come last.
     fn place_of(&self, number: usize) -> (bool, usize) {
         (number < self.first, number)
     }
@@ -565,9 +565,9 @@ impl<'a> Scan<'a> {
             self.best_of(*number, score)
         });
         let aside = best.map_or(f64::NEG_INFINITY, |best| best.score);
-        // The scores of two kinds are as far from exact as those of two nodes.
+        // The scores of two kinds are off by as much as those of two nodes.
         let near = f64::from(NEAR) / 18.0;
-        // The kind that promises the most is looked at first; most of the others need no look then.
+        // The kind with the best bound is looked at first; most other kinds need no look then.
         let highest = loop {
             let (mut highest, mut promise) = (aside, None);
             for (at, usable) in self.usable.iter().enumerate() {
@@ -600,7 +600,7 @@ impl<'a> Scan<'a> {
         best.map(|best| (best.number, best.score))
     }
 
-    /// Kinds and the best score that they promise, best first.
+    /// Returns the kinds with the best score that they may have, best first.
     fn promising(&self) -> Vec<(f64, usize)> {
         let kinds = self.usable.iter().enumerate();
         let kinds = kinds.filter(|(_, usable)| usable.low.is_finite());
@@ -619,7 +619,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// The best node of a kind, exactly.
+    /// Computes the best node of a kind exactly.
     fn work_out_kind(&mut self, fleet: &ProjectedNodes<'_>, at: usize) -> Option<BestNode> {
         let usable = &mut self.usable[at];
         let kind = &fleet.kinds().all()[usable.kind];
@@ -643,7 +643,7 @@ impl<'a> Scan<'a> {
         best
     }
 
-    /// The best node of a block, exactly.
+    /// Computes the best node of a block exactly.
     fn work_out(
         &mut self,
         fleet: &ProjectedNodes<'_>,
@@ -697,13 +697,13 @@ impl<'a> Scan<'a> {
             let usable = &mut self.usable[usable_at];
             let kind = &fleet.kinds().all()[usable.kind];
             usable.open(kind, self.algorithm);
-            // Its blocks promise less than all of them together did.
+            // The bounds of its blocks are tighter than the bound of all of them together.
             usable.low = usable.lowest();
             let promise = about(usable, usable.low, self.algorithm);
             if !usable.low.is_finite() || !top.takes(promise, kind.whole.least_number()) {
                 continue;
             }
-            // The most promising block first: most of the others have nobody to offer then.
+            // The block with the best bound comes first: most other blocks have no candidate then.
             let promises = usable.least.iter().enumerate();
             let first = promises.min_by(|(_, one), (_, other)| one.0.total_cmp(&other.0));
             let first = first.map(|(at, _)| at);
@@ -715,7 +715,7 @@ impl<'a> Scan<'a> {
                 }
             }
         }
-        // Nodes as full as each other are neighbours, and have the same components.
+        // Nodes that are equally full are adjacent, and have the same components.
         let mut last: Option<(ScoreTerms, f64, NamedScores)> = None;
         let mut best: Vec<(f64, usize, NodeScore)> = Vec::with_capacity(limits::SCORES_MAX);
         for (_, number) in top.0 {
@@ -751,7 +751,7 @@ impl<'a> Scan<'a> {
         scores
     }
 
-    /// Offers the nodes of a block, if any of them may be among the best.
+    /// Adds the nodes of a block to the best ones, if any of them may be among these.
     fn offer_block(
         &mut self,
         fleet: &ProjectedNodes<'_>,
@@ -766,7 +766,7 @@ impl<'a> Scan<'a> {
             let score = about(usable, sum, self.algorithm);
             sum.is_finite() && top.takes(score, least_number)
         };
-        // Nobody in it is better, and of those that are as good nobody has a lower number.
+        // No node of the block is better, and no equally good node has a lower number.
         if !takes(usable.least[at], usable, top) {
             return;
         }
@@ -798,7 +798,7 @@ impl<'a> Scan<'a> {
     }
 }
 
-/// The score that a sum stands for.
+/// Returns the approximate score of a sum.
 fn about(usable: &FeasibleShape, sum: f32, algorithm: Algorithm) -> f64 {
     let fit = node_shapes::fit(sum, algorithm);
     match usable.affinity {
@@ -807,7 +807,7 @@ fn about(usable: &FeasibleShape, sum: f32, algorithm: Algorithm) -> f64 {
     }
 }
 
-/// A node with a larger sum is not among the best.
+/// Returns the sum above which a node is not among the best.
 fn sum_upper_bound(usable: &FeasibleShape, top: &TopScores, algorithm: Algorithm) -> f32 {
     let Some((score, _)) = top.0.get(limits::SCORES_MAX - 1) else {
         return f32::MAX;
@@ -835,7 +835,7 @@ impl TopScores {
         Self(Vec::with_capacity(limits::SCORES_MAX + 1))
     }
 
-    /// Whether a node with this score would be among them.
+    /// Returns whether a node with this score would be among the best.
     fn takes(&self, score: f64, number: usize) -> bool {
         let last = self.0.get(limits::SCORES_MAX - 1);
         last.is_none_or(|(other, at)| score > *other || (score >= *other && number < *at))

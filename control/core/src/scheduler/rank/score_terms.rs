@@ -14,7 +14,7 @@ use super::{anti_affinity, binpack, reschedule_penalty};
 /// Components of the terms: binpack, anti-affinity, penalty, the rules and devices.
 pub(super) const COMPONENTS: usize = 4 + RULES.len();
 
-/// Each component by name, where it applies.
+/// Each applicable component with its name.
 pub(super) type Components = [Option<(&'static str, f64)>; COMPONENTS];
 
 /// The terms of a node's own part of the score.
@@ -22,16 +22,16 @@ pub(super) type Components = [Option<(&'static str, f64)>; COMPONENTS];
 pub(super) struct ScoreTerms {
     pub(super) total: Amount,
     pub(super) used: Amount,
-    /// Instances of the group that are on it.
+    /// Number of instances of the group that are on the node.
     pub(super) collisions: u32,
-    /// The instance failed there before.
+    /// Whether the instance failed there before.
     pub(super) avoided: bool,
     pub(super) by_rules: NodeScores,
     pub(super) device_score: Option<f64>,
 }
 
 impl ScoreTerms {
-    /// Bin-packing always applies.
+    /// Returns the components. Bin-packing always applies.
     pub(super) fn components(self, algorithm: Algorithm, count: u32) -> Components {
         let fit = match algorithm {
             Algorithm::Binpack => binpack::score(self.total, self.used),
@@ -57,7 +57,7 @@ impl ScoreTerms {
     }
 }
 
-/// The part of a node that cannot take an instance.
+/// The own part of a node that cannot take an instance.
 pub(super) const FULL: OwnScore = OwnScore {
     sum: f64::NEG_INFINITY,
     components: 1,
@@ -75,7 +75,7 @@ pub(super) fn node_score(node_id: NodeId, own: Components, shared: f64, score: f
     }
 }
 
-/// The components of a score, as they are shown.
+/// The components of a score, in the form for display.
 pub(super) type NamedScores = Arc<[(Component, Score)]>;
 
 pub(super) fn named(own: Components, shared: f64) -> NamedScores {

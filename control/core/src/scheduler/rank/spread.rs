@@ -1,12 +1,11 @@
 //! Spread: how instances are distributed over the values of an attribute.
 //!
-//! With targets, a value is the better the further its instances are below what they should be. Without,
-//! every value should have the same number. Where Nomad's even spread depends on the order of a map (a
-//! value that the plan empties among others that have instances), the least number here is that of the
-//! values that have one.
+//! With targets, a value is the better the further the number of its instances is below its target. Without targets,
+//! every value should have the same number. Nomad's even spread may depend on the order of a map: a value that the plan
+//! empties among others that have instances. The least number here is that of the values that have an instance.
 //!
-//! A plan that stops several instances of a value and places others there counts one of the stopped ones
-//! as if it stayed, as Nomad does.
+//! If a plan stops several instances of a value and places others there, one of the stopped instances counts as if it
+//! stayed, as in Nomad.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +14,7 @@ use muster_domain::job::Spread;
 /// The score of a value that no instance should have, and of a node without the attribute.
 const WORST: f64 = -1.0;
 
-/// One spread of a group, and where its instances are.
+/// One spread of a group, and the values of its instances.
 #[derive(Clone, Debug)]
 pub(in crate::scheduler) struct SpreadUse {
     /// The attribute: a reference.
@@ -47,20 +46,20 @@ impl InstanceCounts {
 
 #[derive(Clone, Debug)]
 enum SpreadGoal {
-    /// The same number for all values.
+    /// All values should have the same number of instances.
     Even,
-    /// A number for each value.
+    /// Each value should have its own number of instances.
     Targets {
         /// This spread's part of the score.
         share: f64,
         by_value: BTreeMap<String, f64>,
-        /// For all other values; `None` if the targets are all there is.
+        /// The number for all other values; `None` if only the targets are allowed.
         others: Option<f64>,
     },
 }
 
-/// The spreads of a group of `count` instances: its own, then those of the job. An attribute that is
-/// named several times counts as often, each time as the last of them says, as Nomad does.
+/// Returns the spreads of a group of `count` instances: its own, then those of the job. An attribute that is named
+/// several times counts as often, each time with the values of its last spread, as in Nomad.
 pub(in crate::scheduler) fn uses(job: &[Spread], group: &[Spread], count: u32) -> Vec<SpreadUse> {
     let weights: u32 = job
         .iter()
@@ -101,18 +100,18 @@ impl SpreadUse {
         }
     }
 
-    /// An instance runs on a node with `value`.
+    /// Counts an instance that runs on a node with `value`.
     pub(in crate::scheduler) fn runs(&mut self, value: &str) {
         self.instances(value).running += 1;
     }
 
-    /// The plan places an instance on a node with `value`.
+    /// Counts an instance that the plan places on a node with `value`.
     #[cfg(test)]
     pub(in crate::scheduler) fn is_planned(&mut self, value: &str) {
         self.instances(value).planned += 1;
     }
 
-    /// The plan stops an instance that [`runs`](Self::runs) on a node with `value`.
+    /// Counts the stop, by the plan, of an instance that [`runs`](Self::runs) on a node with `value`.
     #[cfg(test)]
     pub(in crate::scheduler) fn is_stopped(&mut self, value: &str) {
         self.instances(value).stopped += 1;
@@ -136,7 +135,7 @@ impl SpreadUse {
         for (value, instances) in &self.used {
             match number(value) {
                 Some(at) => used[at] = *instances,
-                // Instances on nodes that cannot be used count all the same.
+                // Instances on nodes that cannot be used count as well.
                 None => elsewhere.push(*instances),
             }
         }
@@ -211,10 +210,10 @@ fn level(used: u32, least: u32, most: u32) -> f64 {
     }
 }
 
-/// A spread over numbered values, for many questions in a row.
+/// A spread over numbered values, for many scores in a row.
 #[derive(Clone, Debug)]
 pub(super) struct NumberedSpread {
-    /// This spread's part of the score, and how many each value should have; `None`: all the same.
+    /// This spread's part of the score, and the wanted number of each value; `None`: the same number for all.
     wanted: Option<(f64, Vec<Option<f64>>)>,
     is_touched: bool,
     used: Vec<InstanceCounts>,
@@ -222,7 +221,7 @@ pub(super) struct NumberedSpread {
 }
 
 impl NumberedSpread {
-    /// The plan places an instance, or takes that back.
+    /// Counts an instance that the plan places, or takes that back.
     pub(super) fn plan(&mut self, value: Option<u32>, by: i32) {
         if let Some(value) = value {
             self.is_touched = true;
@@ -231,7 +230,7 @@ impl NumberedSpread {
         }
     }
 
-    /// The plan stops an instance that runs, or takes that back.
+    /// Counts the stop, by the plan, of a running instance, or takes that back.
     pub(super) fn stop(&mut self, value: Option<u32>, by: i32) {
         if let Some(value) = value {
             let stopped = &mut self.used[value as usize].stopped;
@@ -265,8 +264,8 @@ impl NumberedSpread {
     }
 }
 
-/// The score of a node: the sum over all spreads. `None` where it is nothing: the component is then left
-/// out of the mean.
+/// Returns the score of a node: the sum over all spreads. `None` if the sum is 0: the component is then left out of the
+/// mean.
 #[cfg(test)]
 pub(in crate::scheduler) fn score(boosts: impl Iterator<Item = f64>) -> Option<f64> {
     let sum: f64 = boosts.sum();

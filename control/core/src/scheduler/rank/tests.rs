@@ -81,7 +81,7 @@ fn ask_of(alloc: &Value) -> Amount {
             });
         group.tasks.push(task);
     }
-    // The version of Nomad that was recorded does not count allocations.
+    // The recorded version of Nomad does not count allocations.
     Amount {
         allocs: 0,
         ..group.ask()
@@ -98,7 +98,7 @@ fn compare_fit(case: &Value) -> Outcome {
     let allocs = || case["allocs"].as_array().into_iter().flatten();
     let live = allocs().filter(|alloc| !is_terminal(alloc));
     let used = live.map(ask_of).fold(Amount::default(), Amount::plus);
-    // Nomad counts tasks that start after the main ones nowhere; here they count with them.
+    // Nomad does not count tasks that start after the main tasks at all; here they count with them.
     let has_poststart = allocs()
         .flat_map(|alloc| alloc["tasks"].as_array().unwrap())
         .any(|task| task["lifecycle_hook"] == "poststart");
@@ -106,7 +106,7 @@ fn compare_fit(case: &Value) -> Outcome {
         differences.push(format!("used {used:?}, not {recorded:?}"));
     }
 
-    // A node that has nothing to give is refused before it is compared; Nomad divides by zero.
+    // A node without cpu or memory is refused before the comparison; Nomad divides by zero.
     let is_empty = total.cpu_mhz == 0 || total.memory_mb == 0;
     let score = binpack::score(total, recorded) * 18.0;
     let theirs = case["score_binpack"].as_f64();
@@ -114,7 +114,7 @@ fn compare_fit(case: &Value) -> Outcome {
         differences.push(format!("score {score}, not {theirs:?}"));
     }
 
-    // What is judged by other means than sums.
+    // These requests are not judged by sums.
     let is_no_sum = matches!(
         dimension,
         "cores" | "reserved port collision" | "device oversubscribed"
@@ -223,7 +223,7 @@ fn parse_node(node: &Value) -> NodeSpec {
     spec
 }
 
-/// Each component alone, and the mean of all.
+/// Compares each component alone, and the mean of all.
 #[expect(clippy::too_many_lines, reason = "one recorded case, field by field")]
 fn compare_spread(case: &Value) -> Outcome {
     let mut differ = Vec::new();
@@ -328,7 +328,7 @@ fn compare_spread(case: &Value) -> Outcome {
                 differ.push(format!("{} {name}: {ours:?}, not {theirs:?}", node.name));
             }
         }
-        // A target of no instances is the worst a spread can say here, not minus infinity.
+        // Here a target of no instances has the worst score of a spread, not minus infinity.
         if recorded["allocation_spread"] == "-Inf" {
             continue;
         }

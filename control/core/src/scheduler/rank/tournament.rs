@@ -1,4 +1,4 @@
-//! The best of many scores, kept up to date as single ones change: a binary tree of winners.
+//! The best of many scores, updated as single scores change: a binary tree of winners.
 
 /// A tree over positions in a slice of scores that its owner keeps.
 #[derive(Debug, Default)]
@@ -7,14 +7,15 @@ pub(super) struct Tournament {
     leaves: usize,
     /// Winners; the root is at 1, the leaves from `leaves`. `NONE` where there is no score.
     winners: Vec<u32>,
-    /// Of equal scores the first from here on wins, round the end.
+    /// Of equal scores, the first one from this position on wins; positions before it come last.
     first: usize,
 }
 
 const NONE: u32 = u32::MAX;
 
 impl Tournament {
-    /// A tree over `scores`; of equal ones the first from `first` on wins, round the end.
+    /// Returns a tree over `scores`. Of equal scores, the first one from `first` on wins; positions before it come
+    /// last.
     pub(super) fn new(scores: &[f64], first: usize) -> Self {
         let len = scores.len();
         let leaves = len.next_power_of_two();
@@ -41,7 +42,7 @@ impl Tournament {
             .map(|winner| *winner as usize)
     }
 
-    /// The score at `at` changed.
+    /// Updates the tree after the score at `at` changed.
     pub(super) fn update(&mut self, scores: &[f64], at: usize) {
         let mut node = usize::midpoint(self.leaves, at);
         while node >= 1 {
@@ -51,9 +52,9 @@ impl Tournament {
         }
     }
 
-    /// Whether the score at `one` goes before the score at `other`.
+    /// Returns whether the score at `one` goes before the score at `other`.
     pub(super) fn is_before(&self, scores: &[f64], one: usize, other: usize) -> bool {
-        // Those before `first` come last.
+        // Positions before `first` come last.
         let place = |at: usize| (at < self.first, at);
         scores[one]
             .total_cmp(&scores[other])

@@ -12,7 +12,7 @@ use crate::scheduler::feasible::{names_one_node, value_of};
 #[derive(Debug)]
 pub(super) struct Values {
     pub(super) names: Vec<String>,
-    /// The number of each candidate's value; `None`: it has none.
+    /// The number of each candidate's value; `None`: the candidate has no value.
     pub(super) of: Vec<Option<u32>>,
     numbers: ValueNumbers,
     by_class: ByClass<Option<u32>>,
@@ -21,7 +21,7 @@ pub(super) struct Values {
 type ValueNumbers = BTreeMap<String, u32>;
 
 impl Values {
-    /// Of nobody so far.
+    /// Returns the values of an attribute, without candidates so far.
     pub(super) fn of(attribute: &str) -> Self {
         Self {
             names: Vec::new(),
@@ -53,7 +53,7 @@ impl Values {
     }
 }
 
-/// The number of the value that `node` has, if it has one. A new one is the next.
+/// Returns the number of the value of `node`, if there is one. A new value gets the next number.
 fn number_of(
     attribute: &str,
     node: &NodeSpec,

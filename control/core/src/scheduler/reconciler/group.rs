@@ -1,4 +1,4 @@
-//! One group, step by step.
+//! The comparison of one group, step by step.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,17 +17,17 @@ use super::{
 };
 use crate::scheduler::update::Change;
 
-/// Instances by what their node and their transition ask for.
+/// Instances by the fault of their node and by their transition.
 #[derive(Debug, Default)]
 struct InstancesByTaint<'a> {
     untainted: ById<'a>,
     migrate: ById<'a>,
     lost: ById<'a>,
-    /// Out of reach, and may come back.
+    /// Instances that are out of reach and may come back.
     away: ById<'a>,
 }
 
-/// `is_away` says of an instance whose node is out of reach whether it may still come back.
+/// Sorts instances by fault. `is_away` returns whether an instance on a node that is out of reach may still come back.
 fn by_taint<'a>(instances: &ById<'a>, is_away: impl Fn(&Instance) -> bool) -> InstancesByTaint<'a> {
     let mut tainted = InstancesByTaint::default();
     for (id, instance) in instances {
@@ -49,7 +49,7 @@ fn by_taint<'a>(instances: &ById<'a>, is_away: impl Fn(&Instance) -> bool) -> In
     tainted
 }
 
-/// Stops every instance. `only_live`: those that have ended are not told again.
+/// Stops every instance. `only_live`: instances that have ended are left out.
 pub(super) fn stop_all(instances: &[Instance], only_live: bool) -> GroupWork {
     let all: ById<'_> = instances
         .iter()
@@ -64,7 +64,7 @@ pub(super) fn stop_all(instances: &[Instance], only_live: bool) -> GroupWork {
     work
 }
 
-/// Stops `instances`, which nobody wants any more.
+/// Stops `instances`, which are not wanted any more.
 fn stop_each(instances: &ById<'_>, work: &mut GroupWork) {
     let InstancesByTaint {
         untainted,
@@ -96,24 +96,24 @@ fn stop_lost(alloc_id: AllocId, follow_up: Option<usize>) -> Stop {
     }
 }
 
-/// In the order of names, older first among equals.
+/// Returns instances in the order of names, older ones first among equals.
 fn by_name<'a>(instances: &ById<'a>) -> Vec<&'a Instance> {
     let mut list: Vec<&Instance> = instances.values().copied().collect();
     list.sort_by_key(|instance| (instance.name_index, instance.id));
     list
 }
 
-/// One group's share of the comparison.
+/// The comparison of one group.
 #[derive(Debug)]
 pub(super) struct Reconciler<'a, 'd, 'i> {
     input: &'a Input<'i>,
     group: &'a GroupInput<'i>,
     spec: GroupSpec<'i>,
     deployments: &'d mut Deployments<'i>,
-    /// The group within the deployment, or as it would be.
+    /// The group within the deployment, or as a new deployment would have it.
     state: DeploymentGroup,
     has_deployment: bool,
-    /// Number of instances that may come by this plan.
+    /// Number of instances that this plan may place.
     slice: u32,
     work: GroupWork,
 }
@@ -150,7 +150,7 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
         }
     }
 
-    /// Whether a strategy for updates is at work: `max_parallel = 0` is none.
+    /// Returns whether the group has an update strategy: `max_parallel = 0` means none.
     fn has_strategy(&self) -> bool {
         self.spec
             .update
@@ -170,7 +170,8 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
         }
     }
 
-    /// All instances come, as [`Self::compare`] would find for many times the cost: there are none, and no deployment.
+    /// Places all instances of a group without instances and without a deployment. [`Self::compare`] would find the
+    /// same at many times the cost.
     fn begin(mut self) -> GroupWork {
         let wanted = self.spec.count;
         let now = wanted.min(self.slice);
@@ -217,7 +218,8 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
         if self.waits_for_canaries() {
             untainted.retain(|id, _| !canaries.contains_key(id));
         }
-        // All instances of the older version are gone, say with their node. The deployment goes on with its canaries.
+        // All instances of the older version are gone, for example with their node. The deployment goes on with its
+        // canaries.
         let is_empty = [&untainted, &migrate, &now, &lost, &away]
             .iter()
             .all(|part| part.is_empty())
@@ -246,7 +248,7 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
         self.work
     }
 
-    /// Whether an instance whose node is out of reach may still come back.
+    /// Returns whether an instance whose node is out of reach may still come back.
     fn is_away(&self, instance: &Instance) -> bool {
         let now = self.input.now;
         let since = instance.lost_at.unwrap_or(now);
@@ -254,8 +256,8 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
         disconnect.is_some_and(|it| !it.is_lost(since, now))
     }
 
-    /// Marks instances whose node went out of reach. They are looked at again when the first of them counts as lost. A
-    /// newer version of the job may have changed that time.
+    /// Marks instances whose node went out of reach. An evaluation is added for the time when the first of them counts
+    /// as lost. A newer version of the job may have changed that time.
     fn mark_unreachable(&mut self, away: &ById<'a>) {
         let now = self.input.now;
         if let Some(lost_after) = self.spec.disconnect.and_then(|it| it.lost_after) {
@@ -275,7 +277,7 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
         self.work.unreachable.extend(new.map(|it| it.id));
     }
 
-    /// Keeps one of an instance that came back and its replacement.
+    /// Keeps either an instance that came back or its replacement.
     fn choose_after_reconnect(&mut self, untainted: &mut ById<'a>) {
         let back: Vec<&Instance> = untainted
             .values()
@@ -301,7 +303,7 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
         }
     }
 
-    /// Instances of a batch job that ended under an older version are what they are.
+    /// Leaves out instances of a batch job that ended under an older version: their result stays.
     fn without_old_batch(&mut self) -> ById<'a> {
         let mut all = ById::new();
         for instance in &self.group.instances {
@@ -314,7 +316,7 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
         all
     }
 
-    /// Leaves out instances of an earlier job of another type: none of them goes on.
+    /// Leaves out instances of an earlier job of another type: none of them continues.
     fn without_other_types(&mut self, all: ById<'a>) -> ById<'a> {
         let is_other = |(_, instance): &(AllocId, &Instance)| instance.is_of_other_type;
         let (others, all) = all.into_iter().partition(is_other);
@@ -322,7 +324,8 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
         all
     }
 
-    /// The canaries of the deployment under way. Those of an older or failed one go.
+    /// Returns the canaries of the active deployment, and all other instances. Canaries of an older or failed
+    /// deployment are stopped.
     fn canaries(&mut self, mut all: ById<'a>) -> (ById<'a>, ById<'a>) {
         let failed = self
             .deployments
@@ -368,7 +371,7 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
         (untainted, all)
     }
 
-    /// Parts instances into those that count, those to replace now and those to replace later.
+    /// Divides instances into those that count, those to replace now and those to replace later.
     fn rescheduleable(
         &self,
         instances: ById<'a>,
@@ -413,7 +416,7 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
         {
             return InstanceRole::Ignored;
         }
-        // Within a deployment under way only what its watcher allows is replaced.
+        // In an active deployment, only instances that its watcher allows are replaced.
         let is_deploying = self.deployments.current.is_some_and(|deployment| {
             instance.deployment == Some(deployment.id) && deployment.status.is_active()
         });
@@ -431,7 +434,7 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
         }
     }
 
-    /// Lost instances that their agent may still be stopping: they are replaced later.
+    /// Delays the replacement of lost instances that their agent may still be stopping.
     fn delay_lost(&mut self, lost: &ById<'a>) -> BTreeMap<AllocId, usize> {
         let mut later: Vec<(&Instance, Timestamp)> = Vec::new();
         for instance in lost.values() {
@@ -449,7 +452,8 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
         self.follow_up(later);
     }
 
-    /// Evaluations for what waits, those close together in one. Says which goes on with which instance.
+    /// Adds evaluations for delayed instances; those that are due close together share one. Returns the evaluation of
+    /// each instance.
     fn follow_up(&mut self, later: &[(&'a Instance, Timestamp)]) -> BTreeMap<AllocId, usize> {
         let mut later: Vec<_> = later.to_vec();
         later.sort_by_key(|(instance, at)| (*at, instance.id));
@@ -471,7 +475,7 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
         positions
     }
 
-    /// Stops lost instances and those that are too many. Says which.
+    /// Stops lost and surplus instances. Returns the stopped instances.
     fn stop_surplus(
         &mut self,
         names: &mut NameIndex,
@@ -507,7 +511,7 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
             work.stop.push(stop(instance.id, NOT_NEEDED));
             true
         };
-        // Promoted canaries take the place of the instances that have their names.
+        // A promoted canary takes the place of the instance with the same name.
         if !waiting && !canaries.is_empty() {
             let canary_names: BTreeSet<u32> =
                 canaries.values().map(|canary| canary.name_index).collect();
@@ -517,7 +521,7 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
                 !(replaced && take(instance, &mut surplus))
             });
         }
-        // What would move anyway goes before what could stay.
+        // Instances that would migrate anyway are stopped before instances that could stay.
         if surplus > 0 && !migrate.is_empty() {
             let numbers = migrate.values().map(|instance| instance.name_index);
             let highest = NameIndex::new(self.spec.count, numbers).highest(surplus);
@@ -534,12 +538,12 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
                 !(highest.contains(&instance.name_index) && take(instance, &mut surplus))
             });
         }
-        // Several of one name.
+        // Several instances may have one name.
         for instance in rest.iter().rev() {
             take(instance, &mut surplus);
         }
         self.work.counts.stop += count(stopped.len());
-        // What has ended already is not stopped, but a deployment must not wait for its successor.
+        // An ended instance is not stopped, but a deployment must not wait for its successor.
         let ended = by_name(untainted).into_iter().rev();
         let ended = ended.filter(|instance| instance.is_terminal() && !self.input.batch);
         let ended: Vec<AllocId> = ended.take(surplus).map(|instance| instance.id).collect();
@@ -548,7 +552,7 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
         stopped
     }
 
-    /// Tells instances that go over to the current version from those to replace.
+    /// Separates instances that are updated in place from those to replace.
     fn updates(&mut self, untainted: &ById<'a>) -> (usize, ById<'a>) {
         let mut destructive = ById::new();
         let mut in_place = 0;
@@ -571,7 +575,7 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
         (in_place, destructive)
     }
 
-    /// Says whether canaries are missing.
+    /// Places missing canaries. Returns whether canaries were missing.
     fn place_canaries(
         &mut self,
         names: &mut NameIndex,
@@ -659,7 +663,7 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
         let waited_for = if is_replaced { 0 } else { away.len() };
         let existing = untainted.len() + migrate.len() + now.len() + waited_for;
         let mut missing = (self.spec.count as usize).saturating_sub(existing);
-        // What was replaced while it was out of reach is not replaced again when it counts as lost.
+        // An instance that was replaced while it was out of reach is not replaced again when it counts as lost.
         let replaced =
             |instance: &&Instance| instance.client == ClientStatus::Unknown && instance.has_next;
         let unreplaced = by_name(lost).into_iter().filter(|it| !replaced(it));
@@ -730,7 +734,7 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
         self.work.counts.ignore += count(self.work.held_back.len());
     }
 
-    /// Replaces instances that were lost or have failed although the deployment stands still.
+    /// Replaces instances that were lost or have failed although the deployment does not progress.
     fn place_regardless(&mut self, place: &[Placement], now: &ById<'a>, lost: &ById<'a>) {
         let allowed = place.len().min(lost.len());
         self.work.counts.place += count(allowed);
@@ -739,7 +743,7 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
             let Some(previous) = placement.previous.and_then(|id| now.get(&id)) else {
                 continue;
             };
-            // Not what failed by the failed deployment itself.
+            // Instances that failed by the failed deployment itself are not replaced.
             let is_its_fault = self.deployments.has_failed
                 && self
                     .deployments
@@ -770,7 +774,7 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
         }
     }
 
-    /// A deployment begins where the version changes something, or comes for the first time.
+    /// Begins a deployment if the version changes instances, or is new.
     fn begin_deployment(&mut self, all: &ById<'a>, destructive: &ById<'a>) {
         let is_updating = !destructive.is_empty() || !self.work.in_place.is_empty();
         let had_running = all.values().any(|instance| instance.is_current);
@@ -787,7 +791,7 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
         }
     }
 
-    /// Whether the group within the deployment is healthy, canaries promoted.
+    /// Returns whether the group within the deployment is healthy and its canaries are promoted.
     fn is_healthy(&self) -> bool {
         let begun = self
             .deployments
@@ -803,7 +807,7 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
     }
 }
 
-/// The instance that goes on in the place of `original`, if one does.
+/// Returns the live instance that continues in the place of `original`, if there is one.
 fn live_successor<'a>(instances: &ById<'a>, original: &Instance) -> Option<&'a Instance> {
     let mut next = original.comeback.next;
     // A chain has no more links than there are instances.
@@ -837,20 +841,20 @@ fn keeps_original(
     }
 }
 
-/// The standing of an instance on a good node in its group.
+/// The role of an instance on a healthy node in its group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum InstanceRole {
-    /// It is one of the instances wanted.
+    /// It is one of the wanted instances.
     Counts,
-    /// It has ended and is none.
+    /// It has ended and does not count.
     Ignored,
     /// It failed, and is replaced now.
     Due,
-    /// It failed, and is replaced then.
+    /// It failed, and is replaced at the given time.
     DueLater(Timestamp),
 }
 
-/// A new instance of the current version.
+/// Returns the placement of a new instance of the current version.
 fn fresh(name_index: u32) -> Placement {
     Placement {
         name_index,

@@ -8,13 +8,13 @@ use crate::scheduler::update::Change;
 /// The fault of an allocation's node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::scheduler) enum Taint {
-    /// The node is well.
+    /// The node is healthy.
     Healthy,
-    /// It is being emptied.
+    /// The node is being drained.
     Draining,
-    /// It is out of reach, and what is on it may come back.
+    /// The node is out of reach, and its allocations may come back.
     OutOfReach,
-    /// It is down, or gone.
+    /// The node is down, or gone.
     Down,
 }
 
@@ -29,7 +29,7 @@ pub(in crate::scheduler) struct ReconnectFacts {
     pub(in crate::scheduler) started_at: Option<Timestamp>,
 }
 
-/// An earlier replacement in the same row.
+/// An earlier replacement in the same chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::scheduler) struct RescheduleEvent {
     /// Time of the replacement.
@@ -38,7 +38,7 @@ pub(in crate::scheduler) struct RescheduleEvent {
     pub(in crate::scheduler) delay: std::time::Duration,
 }
 
-/// An allocation.
+/// An allocation, as the comparison sees it.
 #[expect(
     clippy::struct_excessive_bools,
     reason = "facts that any two of can be true together"
@@ -48,25 +48,25 @@ pub(in crate::scheduler) struct Instance {
     pub(in crate::scheduler) id: AllocId,
     pub(in crate::scheduler) name_index: u32,
     pub(in crate::scheduler) taint: Taint,
-    /// It is of an older version or of an earlier job of the name.
+    /// It is of an older version or of an earlier job with the same name.
     pub(in crate::scheduler) is_older: bool,
-    /// It is of an earlier job of the name that was of another type.
+    /// It is of an earlier job with the same name and another type.
     pub(in crate::scheduler) is_of_other_type: bool,
     /// It is of exactly the current version.
     pub(in crate::scheduler) is_current: bool,
     pub(in crate::scheduler) version: u64,
-    /// The change that the difference to the current version asks for.
+    /// The change that the current version requires of it.
     pub(in crate::scheduler) change: Change,
     pub(in crate::scheduler) desired: DesiredStatus,
     pub(in crate::scheduler) client: ClientStatus,
     /// Every task ended well.
     pub(in crate::scheduler) ran_successfully: bool,
     pub(in crate::scheduler) deployment: Option<DeploymentId>,
-    /// `None`: not known yet.
+    /// Whether it is healthy. `None`: not known yet.
     pub(in crate::scheduler) healthy: Option<bool>,
     pub(in crate::scheduler) canary: bool,
     pub(in crate::scheduler) has_next: bool,
-    /// The evaluation that goes on with it.
+    /// The evaluation that continues with it.
     pub(in crate::scheduler) follow_up: Option<EvalId>,
     pub(in crate::scheduler) transition: Transition,
     /// Time of its failure.
@@ -79,7 +79,7 @@ pub(in crate::scheduler) struct Instance {
 }
 
 impl Instance {
-    /// Whether nothing of it runs and nothing will, or it was told to stop.
+    /// Returns whether no task of it runs or will run, or it was asked to stop.
     pub(super) fn is_terminal(&self) -> bool {
         self.desired != DesiredStatus::Run || self.client.is_terminal()
     }

@@ -1,4 +1,4 @@
-//! Which instance numbers are taken.
+//! The instance numbers that are taken.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ impl NameIndex {
         }
     }
 
-    /// The `number` highest numbers taken, which are free from here on.
+    /// Returns the `number` highest taken numbers, and frees them.
     pub(super) fn highest(&mut self, number: usize) -> BTreeSet<u32> {
         std::iter::from_fn(|| self.taken.pop_last())
             .take(number)
@@ -28,7 +28,7 @@ impl NameIndex {
         self.taken.remove(&index);
     }
 
-    /// `number` numbers for new instances: the lowest free ones, and if there are too few, taken ones.
+    /// Returns `number` numbers for new instances: the lowest free ones, and taken ones if there are too few.
     pub(super) fn next(&mut self, number: u32) -> Vec<u32> {
         let mut next: Vec<u32> = (0..self.count)
             .filter(|index| !self.taken.contains(index))
@@ -37,7 +37,7 @@ impl NameIndex {
         let missing = number - u32::try_from(next.len()).unwrap_or(number);
         next.extend(0..missing);
         if self.taken.is_empty() {
-            // At once, which is much less work.
+            // Replacing the set in one step costs much less.
             self.taken = next.iter().copied().collect();
         } else {
             self.taken.extend(&next);
@@ -45,8 +45,8 @@ impl NameIndex {
         next
     }
 
-    /// `number` numbers for canaries, none of `canaries`: first those whose instances will be replaced,
-    /// then free ones, then numbers beyond the count.
+    /// Returns `number` numbers for canaries, none of them in `canaries`. Numbers whose instances will be replaced come
+    /// first, then free ones, then numbers beyond the count.
     pub(super) fn next_canaries(
         &mut self,
         number: u32,

@@ -1,4 +1,4 @@
-//! When an instance that failed is replaced.
+//! The time at which a failed instance is replaced.
 
 use std::time::Duration;
 
@@ -8,12 +8,12 @@ use muster_domain::job::{DelayFunction, ReschedulePolicy};
 
 use super::Instance;
 
-/// A replacement that is due within this time is made now.
+/// A replacement that is due within this time is made at once.
 pub(super) const WINDOW: Duration = Duration::from_secs(1);
 /// Replacements within this time of the first share an evaluation.
 pub(super) const BATCH_WINDOW: Duration = Duration::from_secs(5);
 
-/// When `instance` may be replaced; `None`: it may not.
+/// Returns the time at which `instance` may be replaced; `None`: it may not be replaced.
 pub(in crate::scheduler) fn next_time(
     instance: &Instance,
     policy: Option<&ReschedulePolicy>,

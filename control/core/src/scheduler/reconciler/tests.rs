@@ -31,7 +31,7 @@ fn id(text: &str) -> AllocId {
     text.parse().unwrap()
 }
 
-/// Long after the epoch, so that everything can be before it.
+/// A time long after the epoch, so that all other times can be before it.
 const NOW: Timestamp = Timestamp(10_000_000_000_000_000_000);
 
 fn before(value: &Value) -> Option<Timestamp> {
@@ -84,7 +84,7 @@ fn deployment(case: &Value) -> Option<Deployment> {
         status: words
             .into_iter()
             .find(|status| status.as_str() == text(from, "status"))
-            // One of several regions that waits for another stands still; we have one region.
+            // In Nomad, a region that waits for another region pauses; Muster has one region.
             .unwrap_or(DeploymentStatus::Paused),
         status_description: String::new(),
         groups: groups
@@ -375,7 +375,7 @@ fn decide(case: &Value) -> BTreeSet<String> {
                     .collect(),
             }
         })
-        // Of a job that is gone only its allocations are known.
+        // Of a removed job only its allocations are known.
         .filter(|group| case["job_purged"] != true || !group.instances.is_empty())
         .collect();
     let is_current = deployment.as_ref().is_some_and(|deployment| {

@@ -1,8 +1,8 @@
 //! Deployments of system jobs: a new version goes from node to node as instances become healthy.
 //!
 //! A deployment waits for the nodes that run the job or get it. A node that takes no work keeps its older instance, and
-//! the deployment does not wait for it. So the total changes with the nodes: it is counted anew whenever a plan is
-//! carried out.
+//! the deployment does not wait for that node. So the total changes with the nodes: it is counted anew whenever a plan
+//! is carried out.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,10 +19,11 @@ use crate::state::{AllocView, State};
 /// Nodes by group.
 type NodesByGroup<'a> = BTreeMap<&'a str, BTreeSet<NodeNumber>>;
 
-/// The nodes on which a deployment of the system job `version` waits for a healthy instance, by group.
+/// Returns the nodes on which a deployment of the system job `version` waits for a healthy instance, by group.
 ///
-/// These have an instance of the deployment that is not healthy yet, or an older one that can be replaced. A node whose
-/// instance failed counts until its next instance is due. Allocations that `is_stopped` names count as stopped.
+/// These nodes have an instance of the deployment that is not healthy yet, or an older one that can be replaced. A node
+/// whose instance failed counts until its next instance is due. Allocations for which `is_stopped` holds count as
+/// stopped.
 pub(crate) fn awaited_nodes<'a>(
     state: &State,
     version: &'a JobVersion,
@@ -61,13 +62,13 @@ pub(crate) fn awaited_nodes<'a>(
     awaited
 }
 
-/// Whether the node of `alloc` takes work, so that an instance on it can be replaced.
+/// Returns whether the node of `alloc` takes work, so that an instance on it can be replaced.
 pub(super) fn takes_work(state: &State, alloc: AllocView<'_>) -> bool {
     let column = state.nodes().column_at(alloc.node());
     column.is_some_and(|column| column.takes_work)
 }
 
-/// Returns the strategy by which a deployment updates `group`, if it has one: `max_parallel = 0` is none.
+/// Returns the update strategy of `group` for deployments, if there is one: `max_parallel = 0` means none.
 pub(super) fn strategy(job: &Job, group: &TaskGroup) -> Option<UpdateStrategy> {
     let is_system = job.current.spec.job_type == JobType::System;
     group
@@ -75,14 +76,14 @@ pub(super) fn strategy(job: &Job, group: &TaskGroup) -> Option<UpdateStrategy> {
         .filter(|update| is_system && update.max_parallel > 0)
 }
 
-/// The progress of a group within the deployment under way.
+/// The progress of a group within the active deployment.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct GroupProgress {
     /// Instances whose health is not known yet.
     in_flight: u32,
-    /// An instance is unhealthy.
+    /// Whether an instance is unhealthy.
     is_unhealthy: bool,
-    /// The current version has live instances, of this deployment or of none.
+    /// Whether the current version has live instances, of this deployment or of none.
     has_current: bool,
 }
 
@@ -90,9 +91,9 @@ pub(super) struct GroupProgress {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct GroupChange<'a> {
     pub(super) group: &'a TaskGroup,
-    /// Nodes whose instances the deployment waits for.
+    /// Number of nodes whose instances the deployment waits for.
     pub(super) total: usize,
-    /// Instances of older versions are replaced or updated.
+    /// Whether instances of older versions are replaced or updated.
     pub(super) is_updating: bool,
     pub(super) progress: GroupProgress,
 }
@@ -115,7 +116,7 @@ impl<'a> JobDeployment<'a> {
         Self { newest, is_current }
     }
 
-    /// The newest deployment, if it is of the current version.
+    /// Returns the newest deployment, if it is of the current version.
     fn current(self) -> Option<&'a Deployment> {
         self.newest.filter(|_| self.is_current)
     }
@@ -124,7 +125,7 @@ impl<'a> JobDeployment<'a> {
         self.current().filter(|row| row.status.is_active())
     }
 
-    /// Takes in a live instance, or one that has failed and waits for its replacement.
+    /// Counts a live instance, or one that has failed and waits for its replacement.
     pub(super) fn count(self, alloc: AllocView<'_>, job: &Job, progress: &mut GroupProgress) {
         let is_live = !alloc.is_terminal();
         progress.has_current |= is_live && alloc.job().is_same(&job.current);
@@ -158,7 +159,7 @@ impl<'a> JobDeployment<'a> {
         limit as usize
     }
 
-    /// Begins or ends a deployment by `plan`, which is complete otherwise.
+    /// Adds the begin or the end of a deployment to `plan`, which is otherwise complete.
     pub(super) fn conclude(
         self,
         state: &State,
@@ -192,14 +193,14 @@ impl<'a> JobDeployment<'a> {
         }
     }
 
-    /// A deployment begins where the version changes instances, or comes for the first time.
+    /// Returns a new deployment if the version changes instances, or is new.
     fn begin(self, job: &Job, changes: &[GroupChange<'_>]) -> Option<NewDeployment> {
         let is_new = match self.current().map(|row| row.status) {
             Some(
                 DeploymentStatus::Running | DeploymentStatus::Paused | DeploymentStatus::Failed,
             ) => return None,
             Some(DeploymentStatus::Successful) => false,
-            // A collection may have removed the successful one.
+            // A collection may have removed the successful deployment.
             None => !job.is_stable(job.current.version),
             Some(DeploymentStatus::Cancelled) => true,
         };
@@ -212,7 +213,7 @@ impl<'a> JobDeployment<'a> {
         if !deployed.clone().any(|(change, _)| begins(change)) {
             return None;
         }
-        // A group without nodes is part of it, too: nodes may join.
+        // A group without nodes is also part of the deployment, because nodes may join.
         let groups = deployed.map(|(change, update)| DeploymentGroup {
             name: change.group.name.clone(),
             auto_revert: update.auto_revert,
@@ -244,7 +245,7 @@ fn end(
     if awaited.keys().any(|name| row.group(name).is_some()) {
         return None;
     }
-    // A version that ran nowhere is not known to work.
+    // A version that ran on no node is not stable.
     if row.groups.iter().all(|group| group.healthy == 0) {
         return Some((
             DeploymentStatus::Cancelled,

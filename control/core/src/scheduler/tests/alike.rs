@@ -20,7 +20,7 @@ use crate::scheduler::in_flight::InFlightPlans;
 use crate::scheduler::node_shapes::NodeShapes;
 use crate::scheduler::rank::{RankedNode, Ranking, Scan, ScanOutcome};
 
-/// Nodes of three sizes in four zones; few sizes, so that many are alike.
+/// Returns nodes of three sizes in four zones; the sizes are few, so that many nodes are alike.
 fn node(number: u32) -> NodeSpec {
     let mut spec = fixture::node(&format!("n{number}"))
         .cpu_mhz([4_000, 4_000, 8_000][number as usize % 3])
@@ -80,8 +80,8 @@ fn wanted(flags: u8, count: u32, cpu: u32, memory: u32) -> JobSpec {
 }
 
 /// Returns the metrics that both choosers report alike. That leaves out which of equal nodes has a score. With ports,
-/// it leaves out the scores and the counts of exhausted nodes as well. Only a chooser that looks at each node alone
-/// counts nodes on which a port is taken.
+/// it leaves out the scores and the counts of exhausted nodes as well. Only a chooser that looks at each node
+/// separately counts nodes on which a port is taken.
 fn known(metrics: PlacementMetrics, has_port: bool) -> (PlacementMetrics, Vec<Score>) {
     let scores = metrics.scores.iter().map(|score| score.normalised);
     let scores = if has_port {
@@ -151,7 +151,7 @@ proptest! {
                 check_index: None,
             }.at(cluster.now));
         }
-        // Some are there already.
+        // Some instances exist already.
         let spec = wanted(flags, count, cpu * 100, memory * 100);
         let mut before = spec.clone();
         before.groups[0].count = there.min(count);
@@ -179,7 +179,7 @@ proptest! {
             };
             let expected = ranking.place(&mut one_by_one, avoid);
             prop_assert_eq!(found.map(place), expected.map(place), "instance {}", step);
-            // Now and then one of those that are there goes.
+            // Sometimes one of the existing instances is stopped.
             if step % 4 == 2 && let Some(alloc) = present().nth(step as usize / 4) {
                 let number = by_kind.give_back(alloc).unwrap();
                 scan.stopped(number, true);
@@ -188,7 +188,7 @@ proptest! {
             }
         }
 
-        // What a plan wrote is taken back.
+        // Writes of a plan are undone.
         let (kinds, _) = by_kind.into_parts();
         let mut again = ProjectedNodes::with(&cluster.state, seed, &nothing, kinds);
         let mut scan = Scan::new(&mut again, &spec, group, 1, present(), std::iter::empty()).unwrap();
@@ -245,7 +245,7 @@ proptest! {
     }
 }
 
-/// Jobs that differ in one thing each; some of it no node is asked about.
+/// Returns jobs that differ in one property each; some of the properties do not concern nodes.
 fn jobs_that_differ() -> Vec<JobSpec> {
     let changes: [fn(&mut JobSpec); 13] = [
         |_| {},
@@ -321,6 +321,6 @@ fn group_constraints_match_agrees_with_equality() {
         );
         same += usize::from(asks == others);
     }
-    // Each job and itself; the first two jobs; those that say `linux` once, anywhere.
+    // Each job equals itself; the first two jobs are equal; so are those with `linux` once, at any level.
     assert_eq!(same, 13 + 2 + 2);
 }

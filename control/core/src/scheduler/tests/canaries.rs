@@ -81,7 +81,7 @@ fn numbers(cluster: &Cluster) -> Vec<u32> {
     numbers
 }
 
-/// Two canaries have the names of both older instances, one of which is wanted still: it goes on with a free name.
+/// Two canaries have the names of both older instances, one of which is still wanted: it continues under a free name.
 #[test]
 fn canary_promotion_resolves_duplicate_alloc_names() {
     let mut cluster = Cluster::new();
@@ -98,7 +98,7 @@ fn canary_promotion_resolves_duplicate_alloc_names() {
     assert_eq!(numbers(&cluster), [0, 1, 2]);
 }
 
-/// Its instance has failed and would be replaced later, if one were wanted still.
+/// The instance has failed and would be replaced later, if one were still wanted.
 #[test]
 fn deployment_ignores_unwanted_failed_alloc() {
     let mut cluster = Cluster::new();
@@ -112,7 +112,7 @@ fn deployment_ignores_unwanted_failed_alloc() {
     cluster.run(web(0, 100, 0));
     assert_eq!(cluster.state.deployments().active().count(), 0);
 
-    // When its replacement is due.
+    // Now its replacement is due.
     cluster.advance(Duration::from_mins(5));
     cluster.settle();
     assert_eq!(cluster.live("web").len(), 0);
@@ -248,8 +248,8 @@ fn a_healthy_canary_that_fails_is_replaced() {
     assert_eq!(canaries(&cluster), 1);
 }
 
-/// A healthy canary has failed, and its replacement is unhealthy. No operator can promote the deployment, so its deadline
-/// counts.
+/// A healthy canary has failed, and its replacement is unhealthy. No operator can promote the deployment, so its
+/// deadline counts.
 #[test]
 fn progress_deadline_applies_to_unhealthy_replacement_canary() {
     let mut cluster = Cluster::new();
@@ -308,7 +308,8 @@ fn canaries_healthy_in_a_pause_are_promoted() {
     assert_eq!(canaries(&cluster), 0, "it is promoted");
 }
 
-/// A newer evaluation cancels the one to come, and a clock that was set back looks before the replacement is due.
+/// A newer evaluation cancels the follow-up, and with a clock that was set back it is processed before the replacement
+/// is due.
 #[test]
 fn a_cancelled_replacement_is_planned_again() {
     let mut cluster = Cluster::new();
@@ -417,7 +418,8 @@ fn collected_deployment_is_not_begun_again() {
     assert_eq!(cluster.state.deployments().iter().count(), 0);
 }
 
-/// Of three instances one is wanted, and all have failed. The first is due, another would be replaced by the version.
+/// Of three instances one is wanted, and all have failed. The first is due for replacement; the version would replace
+/// another.
 #[test]
 fn one_of_several_failed_instances_is_replaced() {
     let mut cluster = Cluster::new();

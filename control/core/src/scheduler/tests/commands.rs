@@ -1,7 +1,7 @@
 //! States of a job by commands of its user: the instances that are live afterwards.
 //!
 //! A cell with 0 needs a reason: the job is stopped, its work is done, it waits for time or room, or its policy forbids
-//! a replacement. The command line tells these to the user.
+//! a replacement. The command line reports these reasons to the user.
 
 use std::fmt::Write as _;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Nodes that go out of reach and come back, with jobs that let them.
+//! Nodes that go out of reach and come back, with jobs that allow it.
 
 use std::time::Duration;
 
@@ -43,13 +43,13 @@ impl Pair {
         self.cluster.settle();
     }
 
-    /// Its status, as wanted and as reported.
+    /// Returns the wanted and the reported status of an allocation.
     fn state(&self, alloc_id: AllocId) -> (DesiredStatus, ClientStatus) {
         let alloc = self.cluster.state.allocs().get(&alloc_id).unwrap();
         (alloc.desired(), alloc.client_status())
     }
 
-    /// The allocation that took the place of the original.
+    /// Returns the allocation that replaced the original.
     fn replacement(&self) -> Option<AllocId> {
         let original = self.cluster.state.allocs().get(&self.original).unwrap();
         original.next()
@@ -68,7 +68,7 @@ fn replaced(reconcile: ReconcileStrategy) -> Disconnect {
     }
 }
 
-/// It may come back: nobody stops it, and another one takes its place meanwhile.
+/// The allocation may come back: it is not stopped, and another one replaces it meanwhile.
 #[test]
 fn disconnected_alloc_is_replaced_not_stopped() {
     let mut pair = Pair::new(replaced(ReconcileStrategy::BestScore));
@@ -82,7 +82,7 @@ fn disconnected_alloc_is_replaced_not_stopped() {
     assert_eq!(pair.state(replacement), placed);
 }
 
-/// Without `replace` the instance is waited for, also without a `lost_after`.
+/// Without `replace` the job waits for the instance, even without a `lost_after`.
 #[test]
 fn one_out_of_reach_is_waited_for() {
     for lost_after in [Some(LOST_AFTER), None] {
@@ -100,7 +100,7 @@ fn one_out_of_reach_is_waited_for() {
     }
 }
 
-/// A newer version shortens the time until the instance counts as lost: it is looked at in time.
+/// A newer version shortens the time until the instance counts as lost: an evaluation is due at the new time.
 #[test]
 fn changed_lost_after_applies_to_unknown_allocs() {
     let mut pair = Pair::new(Disconnect {
@@ -117,7 +117,7 @@ fn changed_lost_after_applies_to_unknown_allocs() {
     };
     assert_eq!(due(&pair).len(), 1);
 
-    // Looking again adds no other evaluation.
+    // A further evaluation of the job adds no other follow-up.
     pair.cluster.apply(
         JobCommand::Evaluate {
             key: JobKey::in_default("web"),
@@ -213,8 +213,8 @@ fn disconnected_alloc_past_deadline_is_lost_once() {
     assert_eq!(pair.count(), 2);
 }
 
-/// An entry is written some time after its plan was made, most of all after an election. The evaluation that
-/// looks again when the plan says must find the time over: nobody looks after it.
+/// An entry is written some time after its plan was made, most of all after an election. The evaluation at the time in
+/// the plan must find the allowed time over, because no later evaluation follows.
 #[test]
 fn late_committed_plan_still_marks_alloc_lost() {
     for job_type in [JobType::Service, JobType::System] {
@@ -250,7 +250,7 @@ fn late_committed_plan_still_marks_alloc_lost() {
     }
 }
 
-/// With more instances wanted than before, so that there is room for one that nobody has.
+/// More instances are wanted than before, so there is room for one without a previous allocation.
 #[test]
 fn replacement_keeps_name_index_of_lost_alloc() {
     let mut pair = Pair::new(replaced(ReconcileStrategy::BestScore));
@@ -296,7 +296,7 @@ fn lost_alloc_with_replacement_is_not_replaced_again() {
     let failed = cluster.live("web").pop().unwrap();
     assert_eq!(failed.name_index, 2);
 
-    // Something fails meanwhile, so that there are fewer than there should be when it counts as lost.
+    // Another instance fails meanwhile, so that there are fewer instances than wanted when the first counts as lost.
     cluster.advance(LOST_AFTER);
     cluster.report(failed.id, ClientStatus::Failed);
     cluster.settle();
@@ -318,7 +318,8 @@ fn failed_replacement_of_lost_alloc_is_replaced() {
     let mut live = cluster.live("web").into_iter();
     let replacement = live.find(|alloc| alloc.client_status != away).unwrap();
     cluster.report(replacement.id, ClientStatus::Failed);
-    // More are wanted, but a canary comes first. That nobody waits for the node any more makes it lost.
+    // More instances are wanted, but a canary comes first. The job waits for the node no longer, so the instance is
+    // lost.
     let mut spec = fixture::job("web").count(3).cpu_mhz(200).build();
     spec.groups[0].update = Some(UpdateStrategy {
         canary: 1,

@@ -161,8 +161,7 @@ fn take(cluster: &mut Cluster, step: SchedulerEvent) {
 proptest! {
     #![proptest_config(config())]
 
-    /// [`Cluster::apply`] checks after every entry that nothing is overbooked and all else of
-    /// `state::check`.
+    /// [`Cluster::apply`] checks after every entry that no node is overbooked, and the rest of `state::check`.
     #[test]
     fn no_history_breaks_an_invariant(steps in steps()) {
         let mut cluster = Cluster::new();
@@ -184,7 +183,7 @@ proptest! {
             take(&mut cluster, step);
         }
 
-        // Every wait has its time: work that is due within a second is done at once.
+        // Every wait ends within this time: work that is due within a second is done at once.
         for _ in 0..3 {
             cluster.advance(Duration::from_hours(2));
             cluster.settle();
@@ -246,7 +245,7 @@ proptest! {
     }
 }
 
-/// Places instance by instance, looking at every node each time: how many each node gets.
+/// Places instance by instance, with a look at every node each time. Returns the number of instances of each node.
 fn brute_force(cluster: &Cluster, spec: &JobSpec) -> Vec<(NodeId, u32)> {
     let group = &spec.groups[0];
     let ask = group.ask();
@@ -256,12 +255,12 @@ fn brute_force(cluster: &Cluster, spec: &JobSpec) -> Vec<(NodeId, u32)> {
         .map(|node| cluster.state.nodes().used(&node.spec.id).unwrap())
         .collect();
     let mut placed = vec![0_u32; nodes.len()];
-    // The evaluation that will be made, since its id decides between equals.
+    // The evaluation gets the id that the entry will give it, because the id decides between equal nodes.
     let eval_id = EvalId::at(LogIndex(cluster.state.applied().0 + 1), 0);
     let seed = u64::from_be_bytes(eval_id.0[8..].try_into().unwrap());
     for _ in 0..group.count {
         let mut best: Option<(f64, usize)> = None;
-        // Ties go to the first from the seed's place on, among all that are feasible: all four.
+        // Of equal nodes the first one from the seed's position on is chosen, among all feasible nodes: all four.
         let first = usize::try_from(seed % nodes.len() as u64).unwrap();
         for step in 0..nodes.len() {
             let at = (first + step) % nodes.len();

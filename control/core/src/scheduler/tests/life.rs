@@ -1,5 +1,5 @@
-//! Random lives of clusters in which most things happen that jobs and operators can ask for: all but launches,
-//! dispatches, ports and evaluations by force.
+//! Random histories of clusters with most actions that jobs and operators can cause: all except launches, dispatches,
+//! ports and forced evaluations.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -100,7 +100,7 @@ fn job(which: u16, how: u16, more: u16) -> JobSpec {
         .build();
     spec.priority = u8::try_from(how >> 9 & 63).unwrap() + 10;
     if number.is_multiple_of(2) {
-        // The one driver whose tasks change their size where they are.
+        // Only tasks of this driver change their size in place.
         "native".clone_into(&mut spec.groups[0].tasks[0].driver);
     }
     let group = &mut spec.groups[0];
@@ -184,7 +184,7 @@ impl SimulatedCluster {
         life
     }
 
-    /// Carries out what is due by time, then schedules.
+    /// Carries out the changes that are due by time, then schedules.
     fn settle_due(&mut self) {
         for _ in 0..4 {
             self.cluster.settle();
@@ -218,7 +218,8 @@ impl SimulatedCluster {
         );
     }
 
-    /// Every task runs on another system: what was taken over runs on, everything else is its own.
+    /// Returns handles as if every task ran on another system: a task that was taken over keeps its handle, every other
+    /// task has its own.
     fn remote(&self, alloc: &Allocation, client_status: ClientStatus) -> Vec<RemoteHandle> {
         let found = self.cluster.state.allocs().get(&alloc.id);
         let known = found.map_or(&[][..], |alloc| alloc.remote().running());
@@ -393,7 +394,7 @@ impl SimulatedCluster {
 proptest! {
     #![proptest_config(config())]
 
-    /// `Cluster::apply` checks after every entry that nothing is overbooked or held twice, and all else of
+    /// `Cluster::apply` checks after every entry that no node is overbooked and no item is held twice, and the rest of
     /// `state::check`.
     #[test]
     fn no_life_breaks_an_invariant(steps in steps()) {
@@ -403,7 +404,7 @@ proptest! {
     #[test]
     fn a_job_at_rest_stays_at_rest(steps in steps()) {
         let mut life = SimulatedCluster::of(&steps);
-        // Every wait has its time.
+        // Every wait ends within this time.
         for _ in 0..20 {
             life.cluster.advance(Duration::from_mins(10));
             life.settle_due();

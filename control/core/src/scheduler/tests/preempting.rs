@@ -1,4 +1,4 @@
-//! Allocations that make room: in scheduler, state and plan together.
+//! Tests of allocations that make room: scheduler, state and plan together.
 
 mod laws;
 mod recorded;
@@ -38,7 +38,7 @@ fn cluster() -> Cluster {
     cluster
 }
 
-/// Runs one instance of so many MiB of memory and disk.
+/// Runs one instance with `memory` and `disk` in MiB.
 fn run(cluster: &mut Cluster, name: &str, priority: u8, memory: u32, disk: u32) -> Allocation {
     let mut spec = job(name)
         .priority(priority)
@@ -69,7 +69,7 @@ fn priority_75_job_preempts_a1_a2_a4_only() {
     cluster.node(machine());
     let a1 = run(&mut cluster, "email-1", 20, 500, 800);
     let a2 = run(&mut cluster, "email-2", 20, 500, 200);
-    // Nothing but its age tells a5 from a4: of equals the youngest goes.
+    // Only its age distinguishes a5 from a4: of equal allocations the youngest is evicted.
     let a5 = run(&mut cluster, "analytics-5", 50, 1_000, 500);
     let a4 = run(&mut cluster, "analytics-4", 50, 1_000, 500);
     let a6 = run(&mut cluster, "cache", 70, 2_000, 500);
@@ -210,7 +210,7 @@ fn cores_are_taken_from_the_least_important() {
     assert_eq!(cluster.live("low").len(), 1);
 }
 
-/// A machine with so many GPUs.
+/// Returns a machine with `count` GPUs.
 fn with_gpus(count: usize) -> NodeSpec {
     let mut spec = node("n1").build();
     let instance = |id: usize| DeviceInstance {
@@ -227,7 +227,7 @@ fn with_gpus(count: usize) -> NodeSpec {
     spec
 }
 
-/// A job that asks for so many GPUs.
+/// Returns a job that asks for `count` GPUs.
 fn asks_gpus(name: &str, priority: u8, count: u32) -> JobSpec {
     let mut spec = job(name).priority(priority).build();
     spec.groups[0].tasks[0].resources.devices.push(DeviceAsk {
@@ -251,7 +251,7 @@ fn devices_are_taken_from_the_less_important_one() {
     assert_eq!(cluster.live("high")[0].holding.devices[0].ids, ["0"]);
 }
 
-/// Sparing the one with two, which are not needed beside three and one and one, would cost three jobs.
+/// Sparing the job with two devices would evict three jobs: those with three, one and one.
 #[test]
 fn of_equals_those_with_the_most_devices_go() {
     let mut cluster = cluster();
@@ -283,7 +283,7 @@ fn devices_of_all_tasks_are_taken_together() {
     assert_eq!(cluster.live("high").len(), 1);
 }
 
-/// The port is held on two addresses: on one by somebody more important, who is not asked.
+/// A port is held on two addresses. On one of them a more important allocation holds it, which cannot be evicted.
 #[test]
 fn port_preemption_chooses_preemptible_address() {
     let mut cluster = cluster();
@@ -301,7 +301,7 @@ fn port_preemption_chooses_preemptible_address() {
     assert_eq!(left, [1, 1, 0]);
 }
 
-/// A machine came back with less memory: what it lacks has to go too.
+/// A machine came back with less memory: its shortfall has to be evicted too.
 #[test]
 fn an_overbooked_node_evicts_its_shortfall() {
     let mut cluster = cluster();
@@ -309,7 +309,7 @@ fn an_overbooked_node_evicts_its_shortfall() {
     for name in ["one", "two", "three"] {
         run(&mut cluster, name, 20, 1_600, 10);
     }
-    // The check of the state takes an overbooked node for a mistake of ours.
+    // The check of the state treats an overbooked node as an error.
     cluster.unchecked = true;
     let mut smaller = machine();
     smaller.resources.total.memory_mb = 3_200;

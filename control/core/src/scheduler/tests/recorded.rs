@@ -1,4 +1,4 @@
-//! Recorded decisions that no single part of the scheduler answers alone.
+//! Recorded decisions that involve more than one part of the scheduler.
 
 use std::collections::BTreeMap;
 
@@ -21,8 +21,9 @@ const UPDATE: CaseKind = CaseKind {
     judge: CaseRunner::Row(compare_update),
 };
 
-/// Where Nomad gives out what it has not, or not what it has, refusing and giving it out are right: it may give one
-/// port to two asks of a group, and it tries the first address of a network only for a fixed port.
+/// If Nomad assigns a port that is not free, or refuses a free one, both refusing and assigning the port are right
+/// here. It may give one port to two requests of a group. It tries the first address of a network only for a fixed
+/// port.
 const PORTS: CaseKind = CaseKind {
     name: "ports",
     is: |row| row.get("offers").is_some(),
@@ -52,7 +53,7 @@ const REFUSED: [&str; 19] = [
     "ParentID",
 ];
 
-/// Takes out of both what is the same in both and refused here: it changes no answer.
+/// Removes fields from both versions that are equal in both and refused here: they change no result.
 fn without_same(old: &mut Map<String, Value>, new: &mut Map<String, Value>) {
     for key in REFUSED {
         if old.get(key) == new.get(key) {
@@ -81,7 +82,7 @@ fn spec(job: &Value) -> Option<JobSpec> {
     request::read(body.as_bytes()).ok().map(|read| read.spec)
 }
 
-/// Which groups that both versions have must be replaced.
+/// Compares which groups that both versions have must be replaced.
 fn compare_update(case: &Value) -> Outcome {
     let expected: BTreeMap<&str, bool> = case["needs_destructive_update"]
         .as_object()
@@ -107,7 +108,7 @@ fn compare_update(case: &Value) -> Outcome {
             continue;
         };
         let (change, limits_of) = update::change((&old, &old_group), (&new, &new_group));
-        // Recorded nodes do not say of any driver that its tasks' limits change in place.
+        // Recorded nodes do not report any driver that changes its tasks' limits in place.
         let ours = change == Change::Destructive || !limits_of.is_empty();
         if ours != needs {
             let edits = &case["edits"];
@@ -117,8 +118,8 @@ fn compare_update(case: &Value) -> Outcome {
     Outcome::from_differences(&differences)
 }
 
-/// Where ours replaces more: tasks see the job's name, their volumes and the file of their payload, and a changed
-/// lifecycle takes effect at a start alone.
+/// Fields for which Muster replaces more instances. Tasks see the job's name, their volumes and the file of their
+/// payload. A changed lifecycle takes effect only at a start.
 const REPLACED_HERE: [&str; 5] = [
     "\"group_volume\"",
     "\"name\"",
@@ -171,7 +172,7 @@ fn port_number(value: &Value) -> u16 {
     u16::try_from(value.as_u64().unwrap()).unwrap()
 }
 
-/// The node of a case, and what is held of it.
+/// Returns the node of a case, and the node's holdings.
 fn port_holder(case: &Value) -> (NodeSpec, NodeHoldings) {
     let mut node = fixture::node("n1").build();
     node.addresses = array(&case["node_addresses"])
@@ -198,8 +199,8 @@ fn port_holder(case: &Value) -> (NodeSpec, NodeHoldings) {
     (node, held)
 }
 
-/// The group that asks; -1 for the port inside means the one outside, as 0 does here. `None`: it asks for a number
-/// that is no port, which no job may.
+/// Returns the group that asks for ports. A port of -1 inside means the port outside, as 0 does here. `None`: the group
+/// asks for a number that is no port, which no job may do.
 fn asks_ports(case: &Value) -> Option<TaskGroup> {
     let ask = |port: &Value, fixed: Option<u16>| PortAsk {
         label: text(&port["label"]),
@@ -226,10 +227,10 @@ fn asks_ports(case: &Value) -> Option<TaskGroup> {
     Some(group)
 }
 
-/// A port that was given out: its label, its number if that is known, its address.
+/// A port that was assigned: its label, its number if that is known, its address.
 type Offer = (String, Option<u16>, String);
 
-/// Whether all of `offers` can be had together, each where its ask wants it.
+/// Returns whether all `offers` are possible together, each on an address that its request allows.
 fn can_be_had(case: &Value, offers: &[Offer]) -> bool {
     let (node, mut held) = port_holder(case);
     let asks = ["ask_reserved_ports", "ask_dynamic_ports"];

@@ -30,7 +30,7 @@ fn cluster(memory_mb: u64) -> Cluster {
     cluster
 }
 
-/// An evaluation that would place everything at once took the memory of every server, one after the other.
+/// An evaluation that placed all instances at once would exhaust the memory of every server, one after the other.
 #[test]
 fn a_large_job_is_placed_in_slices() {
     let mut cluster = cluster(10_000_000);
@@ -72,7 +72,7 @@ fn slices_end_where_there_is_no_room() {
     assert_eq!(queued + placed, 2 * count as usize);
 }
 
-/// A dry run looks at one slice and tells of all.
+/// A dry run plans one slice and reports all instances.
 #[test]
 fn dry_run_of_large_job_plans_one_slice() {
     let cluster = cluster(10_000_000);

@@ -70,7 +70,7 @@ fn deployment(cluster: &Cluster) -> Arc<Deployment> {
     Arc::clone(newest.unwrap())
 }
 
-/// The instances that the group `name` of the deployment wants, placed, and has found healthy and unhealthy.
+/// Returns the counts of the deployment's group `name`: wanted, placed, healthy and unhealthy instances.
 fn group_counts(cluster: &Cluster, name: &str) -> [u32; 4] {
     let deployment = deployment(cluster);
     let group = deployment.group(name).unwrap();
@@ -115,14 +115,14 @@ fn settle(cluster: &mut Cluster) {
     assert_eq!(waits::broken(&cluster.state), Vec::<String>::new());
 }
 
-/// The instances of deployments whose health is not known.
+/// Returns the instances of deployments whose health is not known.
 fn unreported(cluster: &Cluster) -> Vec<Arc<Allocation>> {
     let mut live = cluster.live("log");
     live.retain(|alloc| alloc.deployment.is_some() && alloc.healthy.is_none());
     live
 }
 
-/// Agents report the health of all instances of which it is not known. Returns the number of reports.
+/// Makes agents report the health of all instances without a known health. Returns the number of reports.
 fn report_all(cluster: &mut Cluster, healthy: bool) -> usize {
     let allocs = unreported(cluster);
     for alloc in &allocs {
@@ -391,7 +391,7 @@ fn an_ineligible_node_keeps_its_version() {
     assert_eq!(deployment(&cluster).status, DeploymentStatus::Successful);
     assert_eq!(counts(&cluster), [4, 4, 4, 0]);
     assert_eq!(nodes_at(&cluster, 0), BTreeSet::from([node_id]));
-    // It gets the new version by a deployment of its own when it takes work again.
+    // The node gets the new version by a deployment of its own when it takes work again.
     set_eligibility(&mut cluster, node_id, Eligibility::Eligible);
     assert_eq!(counts(&cluster), [1, 1, 0, 0]);
     report_all(&mut cluster, true);

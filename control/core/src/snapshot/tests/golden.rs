@@ -1,4 +1,4 @@
-//! The bytes of every kind of record, as they lie in snapshots.
+//! The bytes of every kind of record, as in snapshots.
 //!
 //! A change here means that snapshots on disk can no longer be read: raise the version of the kind in
 //! [`Record::KINDS`] and read the old bytes too. `MUSTER_BLESS=1` writes the file anew.
@@ -9,14 +9,14 @@ use std::path::PathBuf;
 
 use super::*;
 
-/// The first two records of each kind. The state has something in every table, so every kind is there.
+/// The first two records of each kind. The state has rows in every table, so there are records of every kind.
 #[test]
 fn records_keep_their_bytes() {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("testdata/snapshot.txt");
     let mut kinds: BTreeMap<usize, Vec<String>> = BTreeMap::new();
     let tag = Record::Cluster(ClusterTag::of_servers([1, 2, 3]));
     for mut record in records(&populated()).chain([tag]) {
-        // A hash changes with the encoding of rows, which is not the header's.
+        // A hash changes with the encoding of rows, which is independent of the header's.
         if let Record::Header(header) = &mut record {
             header.hash = StateHash {
                 encoding: 1,

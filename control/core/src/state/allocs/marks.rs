@@ -11,7 +11,7 @@ const MIGRATE: u8 = 1 << 5;
 const RESCHEDULE: u8 = 1 << 6;
 const FORCE_RESCHEDULE: u8 = 1 << 7;
 
-/// Wanted, health, canary, transition. The bits lie in snapshots.
+/// Wanted status, health, canary mark and transition. The bits are in snapshots.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) struct AllocFlags(u8);
 

@@ -1,4 +1,4 @@
-//! Tasks of an allocation that run on another system, and who manages them.
+//! Tasks of an allocation that run on another system, and the allocation that manages them.
 
 use muster_domain::alloc::{AllocReport, ClientStatus, RemoteHandle};
 use muster_domain::job::TaskGroup;
@@ -6,11 +6,11 @@ use muster_domain::job::TaskGroup;
 /// The remote tasks of an allocation, as far as they are known.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Remote {
-    /// Handles of those that run: as its agent reported, or as another allocation handed them over.
+    /// Handles of the running tasks: as its agent reported them, or as another allocation handed them over.
     pub(super) running: Vec<RemoteHandle>,
-    /// Handles that another allocation was given. Its own agent leaves the tasks.
+    /// Handles that were handed over to another allocation. The agent of this allocation leaves the tasks running.
     pub(super) handed: Vec<RemoteHandle>,
-    /// Somebody asked for this very allocation to be stopped, so nothing of it is handed over.
+    /// Whether a client asked for this very allocation to be stopped, so that no task of it is handed over.
     pub(super) stop_asked: bool,
 }
 
@@ -21,12 +21,12 @@ impl Remote {
         stop_asked: false,
     };
 
-    /// Handles of the tasks that run.
+    /// Returns the handles of the running tasks.
     pub(crate) fn running(&self) -> &[RemoteHandle] {
         &self.running
     }
 
-    /// Handles of the tasks that another allocation was given.
+    /// Returns the handles of the tasks that were handed over to another allocation.
     pub(crate) fn handed(&self) -> &[RemoteHandle] {
         &self.handed
     }
@@ -35,8 +35,8 @@ impl Remote {
         self.stop_asked
     }
 
-    /// Returns the remote tasks after a report. An allocation that has ended, as its agent says, leaves no task any
-    /// more.
+    /// Returns the remote tasks after a report. An allocation that has ended by its agent's report leaves no task
+    /// running any more.
     pub(super) fn reported(&self, report: &AllocReport, group: &TaskGroup) -> Self {
         let has_ended = match report.client_status {
             ClientStatus::Complete | ClientStatus::Failed => true,
@@ -55,7 +55,7 @@ impl Remote {
     }
 }
 
-/// The handles of a report as far as they are what an agent may say: one for each task, none too large.
+/// Returns the valid handles of a report: one for each task, none too large.
 fn reported_handles(report: &AllocReport, group: &TaskGroup) -> Vec<RemoteHandle> {
     let of_task = |name: &str| {
         let mut handles = report.remote.iter().filter(|handle| handle.fits());

@@ -1,8 +1,8 @@
-//! A row of the table of allocations, as few bytes as it takes.
+//! A row of the table of allocations, in as few bytes as possible.
 //!
 //! Data shared by the instances that one plan places for one group are in their [`PlanShared`]. Data that few rows have
-//! are in [`ColdFields`]. A rare field belongs there, one that siblings share into the cohort. Only data that differ on
-//! every row and change as it runs belong into [`Row`].
+//! are in [`ColdFields`]. A rare field belongs there, a shared one into the cohort. Only data that differ on every row
+//! and change as the allocation runs belong into [`Row`].
 
 use std::sync::{Arc, OnceLock};
 
@@ -27,14 +27,14 @@ pub(crate) struct PlanShared {
     pub(super) eval_id: EvalId,
     pub(super) metrics: Arc<PlacementMetrics>,
     pub(super) create_time: Timestamp,
-    /// The deployment they belong to.
+    /// The deployment to which they belong.
     pub(super) deployment: Option<DeploymentId>,
-    /// The job's key, which the version has only in parts.
+    /// The job's key, whose parts the version has only separately.
     pub(super) key: Arc<JobKey>,
     /// The amounts that one instance asks for, added up.
     pub(super) ask: Amount,
     hash: u64,
-    /// Size of its job in bytes where it is sent, once that was measured.
+    /// Size of its job in bytes when sent, after the first measurement.
     job_bytes: OnceLock<usize>,
 }
 
@@ -56,7 +56,7 @@ impl PartialEq for PlanShared {
 impl Eq for PlanShared {}
 
 impl PlanShared {
-    /// `None` if the version has no such group.
+    /// Returns the cohort; `None` if the version has no such group.
     pub(crate) fn new(
         job: Arc<JobVersion>,
         group_at: u16,
@@ -105,7 +105,7 @@ impl PlanShared {
         &self.job
     }
 
-    /// Returns the size of the job in bytes where it is sent, as `measure` says; asked once.
+    /// Returns the size of the job in bytes when sent. `measure` is called once.
     pub(super) fn job_bytes(&self, measure: impl FnOnce(&JobVersion) -> usize) -> usize {
         *self.job_bytes.get_or_init(|| measure(&self.job))
     }
@@ -126,41 +126,41 @@ impl PlanShared {
         self.create_time
     }
 
-    /// The group they run.
+    /// Returns the group of the instances.
     pub(crate) fn group(&self) -> &TaskGroup {
         &self.job.spec.groups[usize::from(self.group_at)]
     }
 }
 
-/// The data that few allocations have. Later features add more here: a row without any of it pays eight bytes.
+/// The data that few allocations have. Later features add more here: a row without such data pays eight bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(crate) struct ColdFields {
     /// Ports, cores and devices it holds.
     pub(super) holding: Holding,
     /// The allocation it replaces.
     pub(super) previous: Option<AllocId>,
-    /// Earlier replacements in the same row, oldest first. Kept here, because those that were replaced
-    /// may be forgotten first.
+    /// Earlier replacements in the same chain, oldest first. They are kept here, because the replaced allocations may
+    /// be removed first.
     pub(super) reschedules: Vec<Reschedule>,
     /// The allocation that replaces it.
     pub(super) next: Option<AllocId>,
-    /// The evaluation that goes on with it.
+    /// The evaluation that continues with it.
     pub(super) follow_up: Option<EvalId>,
-    /// The allocation that took its place.
+    /// The allocation that preempted it.
     pub(super) preempted_by: Option<AllocId>,
-    /// Allocations whose place it took.
+    /// Allocations that it preempted.
     pub(super) preempted: Vec<AllocId>,
     /// Time at which its node was found lost or out of reach.
     pub(super) unreachable_at: Option<Timestamp>,
-    /// The reason for which it is to stop, where that is not a phrase.
+    /// The reason why it is to stop, if that is not a known phrase.
     pub(super) desired_text: String,
-    /// The words of its agent, where they are not a phrase.
+    /// The client description from its agent, if that is not a known phrase.
     pub(super) client_text: String,
     /// Its tasks that run on another system.
     pub(super) remote: Option<Box<Remote>>,
 }
 
-/// In place of a phrase's number: the text is in the [`ColdFields`].
+/// The value in place of a phrase's number if the text is in [`ColdFields`].
 const IN_EXTRA: u8 = u8::MAX;
 
 /// An allocation.
@@ -181,11 +181,11 @@ pub struct Row {
     pub(super) tasks: Tasks,
 }
 
-/// The promise of the table: a row is three cache lines at most, half of it task states.
+/// The limit of the table: a row has at most 96 bytes, half of them task states.
 const _: () = assert!(size_of::<Row>() <= 96);
 
 impl Row {
-    /// An instance of `cohort` placed by the entry `index`.
+    /// Returns an instance of `cohort` placed by the entry `index`.
     pub(crate) fn placed(
         cohort: &Arc<PlanShared>,
         node: NodeNumber,
@@ -210,7 +210,7 @@ impl Row {
         }
     }
 
-    /// Gives it what it holds besides amounts.
+    /// Sets its holding.
     pub(crate) fn holding(mut self, holding: &Holding) -> Self {
         if !holding.is_empty() {
             self.change_extra(|extra| extra.holding = holding.clone());
@@ -218,7 +218,7 @@ impl Row {
         self
     }
 
-    /// Makes it the replacement of an allocation.
+    /// Sets the allocation that it replaces.
     pub(crate) fn replacing(mut self, previous: AllocId, reschedules: Vec<Reschedule>) -> Self {
         self.change_extra(|extra| {
             extra.previous = Some(previous);
@@ -227,7 +227,7 @@ impl Row {
         self
     }
 
-    /// Makes it take the place of others.
+    /// Sets the allocations that it preempts.
     pub(crate) fn preempting(mut self, preempted: &[AllocId]) -> Self {
         if !preempted.is_empty() {
             self.change_extra(|extra| extra.preempted = preempted.to_vec());
@@ -235,7 +235,7 @@ impl Row {
         self
     }
 
-    /// Gives it remote tasks that run already.
+    /// Sets remote tasks that run already.
     pub(crate) fn taking(mut self, running: Vec<RemoteHandle>) -> Self {
         self.change_remote(|remote| remote.running = running);
         self
@@ -257,7 +257,8 @@ impl Row {
         self.marks.transition()
     }
 
-    /// Another allocation was given those of its remote tasks. They are `kept` if it may go on with them.
+    /// Records that its remote tasks in `handed` were handed over to another allocation. They are `kept` if it may go
+    /// on with them.
     pub(crate) fn hand_over(&mut self, handed: &[RemoteHandle], kept: bool) {
         self.change_remote(|remote| {
             remote.running.retain(|it| kept || !handed.contains(it));
@@ -265,36 +266,36 @@ impl Row {
         });
     }
 
-    /// It goes on with those of its remote tasks that another allocation was given.
+    /// Records that it manages again its remote tasks in `handed`, which another allocation had been given.
     pub(crate) fn take_back(&mut self, handed: &[RemoteHandle]) {
         self.change_remote(|remote| remote.handed.retain(|it| !handed.contains(it)));
     }
 
-    /// Somebody asks for this very allocation to be stopped.
+    /// Records that a client asks for this very allocation to be stopped.
     pub(crate) fn ask_to_stop(&mut self) {
         if self.remote() != Remote::NONE {
             self.change_remote(|remote| remote.stop_asked = true);
         }
     }
 
-    /// Sets which evaluation goes on with it.
+    /// Sets the evaluation that continues with it.
     pub(crate) fn set_follow_up(&mut self, eval_id: EvalId) {
         self.change_extra(|extra| extra.follow_up = Some(eval_id));
     }
 
-    /// Sets which allocation took its place.
+    /// Sets the allocation that preempted it.
     pub(crate) fn set_preempted_by(&mut self, alloc_id: AllocId) {
         self.change_extra(|extra| extra.preempted_by = Some(alloc_id));
     }
 
-    /// Sets when its node was found lost or out of reach; `None`: it is back.
+    /// Sets the time at which its node was found lost or out of reach; `None`: the node is back.
     pub(crate) fn set_unreachable(&mut self, at: Option<Timestamp>) {
         if at.is_some() || self.extra().is_some() {
             self.change_extra(|extra| extra.unreachable_at = at);
         }
     }
 
-    /// Sets what the control plane wants, and why.
+    /// Sets the wanted status, and the reason for it.
     pub(crate) fn set_desired(&mut self, desired: DesiredStatus, why: &str) {
         self.marks.set_desired(desired);
         self.desired_phrase = phrase::number(why).unwrap_or(IN_EXTRA);
@@ -322,7 +323,7 @@ impl Row {
         }
     }
 
-    /// Takes over what its agent says. `tasks` are the report's, as [`Self::news`] packed them.
+    /// Applies its agent's report. `tasks` are the report's, as [`Self::news`] packed them.
     pub(crate) fn set_reported(&mut self, report: &AllocReport, tasks: Tasks) {
         self.set_client(report.client_status, &report.client_description);
         self.tasks = tasks;
@@ -335,7 +336,7 @@ impl Row {
         }
     }
 
-    /// Sets what replaces it.
+    /// Sets its replacement.
     pub(crate) fn set_next(&mut self, next: AllocId) {
         self.change_extra(|extra| extra.next = Some(next));
     }
@@ -348,24 +349,24 @@ impl Row {
         self.marks.set_healthy(None);
     }
 
-    /// Marks it changed by the entry `index`.
+    /// Marks it as changed by the entry `index`.
     pub(crate) fn touch(&mut self, index: LogIndex, at: Timestamp) {
         self.modify_index = index;
         self.modify_time = at;
     }
 
-    /// Marks it changed so that its agent must see it.
+    /// Marks it as changed in a way that its agent must receive.
     pub(crate) fn touch_for_agent(&mut self, index: LogIndex, at: Timestamp) {
         self.touch(index, at);
         self.alloc_modify_index = index;
     }
 
-    /// Marks it changed in a way that does not count as an event in its life.
+    /// Marks it as changed in a way that does not count as an event in its life.
     pub(crate) fn touch_silently(&mut self, index: LogIndex) {
         self.modify_index = index;
     }
 
-    /// The report's task states, packed for this row, if the report says anything that is not known.
+    /// Returns the report's task states, packed for this row, if the report has any news.
     pub(super) fn news(&self, report: &AllocReport) -> Option<Tasks> {
         let tasks = self.pack(&report.task_states);
         let is_known = self.client_status == report.client_status
@@ -381,7 +382,7 @@ impl Row {
     }
 
     pub(super) fn task_states(&self) -> Vec<TaskState> {
-        // What was packed here or checked on the way in is never malformed.
+        // The bytes were packed here or checked when they were read, so they are never malformed.
         self.tasks
             .unpack(self.cohort.group(), self.cohort.create_time)
             .unwrap_or_default()
@@ -435,7 +436,8 @@ impl Row {
         &self.cohort
     }
 
-    /// Whether its agent said, or the control plane for it, that nothing of it runs any more.
+    /// Returns whether its agent reported, or the control plane decided for the agent, that no task of it runs any
+    /// more.
     pub(crate) fn has_ended(&self) -> bool {
         self.client_status.is_terminal()
     }
@@ -460,7 +462,7 @@ impl Row {
         self.extra().map_or(&NOTHING, |extra| &extra.holding)
     }
 
-    /// Its share of the table's hash.
+    /// Returns its part of the table's hash.
     pub(super) fn hash(&self, key: u64) -> u64 {
         self.digest(key).finish()
     }
@@ -499,10 +501,10 @@ impl Row {
     }
 }
 
-/// A row as it lies in snapshots.
+/// A row in the form of snapshots.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct RowRecord {
-    /// Its cohort's place in the stream.
+    /// The position of its cohort in the stream.
     pub(crate) cohort: u32,
     key: u64,
     node: NodeNumber,
@@ -512,7 +514,7 @@ pub struct RowRecord {
     client_status: ClientStatus,
     desired_phrase: u8,
     client_phrase: u8,
-    /// By how much later than `key`'s entry.
+    /// The distance between the entry of the last change and the entry in `key`.
     modified_after: u64,
     alloc_modified_after: u64,
     modify_time: Timestamp,
@@ -556,7 +558,7 @@ impl RowRecord {
         }
     }
 
-    /// The row and its key; `None` if its task states are malformed.
+    /// Returns the row and its key; `None` if its task states are malformed.
     pub(crate) fn into_row(self, cohort: Arc<PlanShared>) -> Option<(u64, Row)> {
         let Self {
             cohort: _,

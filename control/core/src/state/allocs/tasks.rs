@@ -1,11 +1,10 @@
 //! Task states in few bytes.
 //!
-//! Most tasks run, and have had the same few events shortly after their placement. So times are coded
-//! by how far they are from the time before, the first from the allocation's creation; names are left
-//! out where they are those of the group; well-known texts are numbers. Up to [`INLINE_BYTES`] lie in
-//! the row itself.
+//! Most tasks run, and had the same few events shortly after their placement. So a time is coded as the distance from
+//! the time before, the first from the allocation's creation. Names are left out where they are those of the group.
+//! Well-known texts are numbers. Up to [`INLINE_BYTES`] bytes are in the row itself.
 //!
-//! The bytes lie in snapshots: see `testdata/`.
+//! The bytes are in snapshots: see `testdata/`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +17,7 @@ use muster_domain::id::Timestamp;
 use muster_domain::job::TaskGroup;
 use muster_domain::pack::{Malformed, Reader, Writer};
 
-/// Bytes that need no allocation: two tasks that run as usual.
+/// Bytes that need no heap allocation: two tasks in the usual running state.
 const INLINE_BYTES: usize = 38;
 
 /// The states of an allocation's tasks. Equal states of one allocation have equal bytes.
@@ -139,7 +138,7 @@ fn pack_state(writer: &mut Writer, state: &TaskState, clock: &mut u64) {
         events,
         network,
     } = state;
-    // What no agent says is not kept.
+    // Networks beyond the bounds, which no agent reports, are not kept.
     let network = network.as_deref().filter(|network| network.fits());
     let mut flags = match phase {
         TaskPhase::Pending => 0,
@@ -254,7 +253,7 @@ fn unpack_state(
     })
 }
 
-/// Kinds are numbered in the order of [`TaskEventKind`], above the two bits that say what text follows.
+/// Event kinds are numbered in the order of [`TaskEventKind`], above the two bits that encode which text follows.
 const NO_TEXT: u8 = 0;
 const PHRASE: u8 = 1;
 const TEXT: u8 = 2;

@@ -1,4 +1,4 @@
-//! The view through which every reader sees an allocation.
+//! The view by which every reader reads an allocation.
 
 use std::sync::Arc;
 
@@ -14,8 +14,8 @@ use muster_domain::resources::{Amount, Holding};
 
 use super::{Allocs, PlanShared, Remote, Row, Tasks, created, id_of};
 
-/// An allocation of a state. Costs nothing to make and to copy; what it gives lives as long as the
-/// state. See [`Allocation`] for what each field means.
+/// An allocation of a state. It costs nothing to make and to copy; the data that it returns live as long as the state.
+/// See [`Allocation`] for the meaning of each field.
 #[derive(Clone, Copy)]
 pub struct AllocView<'a> {
     pub(super) table: &'a Allocs,
@@ -38,7 +38,7 @@ impl<'a> AllocView<'a> {
         self.table.id_of(self.key)
     }
 
-    /// Its place in the order in which allocations are made.
+    /// Returns its position in the order in which allocations are made.
     #[must_use]
     pub fn key(self) -> u64 {
         self.key
@@ -48,7 +48,7 @@ impl<'a> AllocView<'a> {
         self.row.cohort.eval_id
     }
 
-    /// The number of its node, which no other node gets while the allocation is there.
+    /// Returns the number of its node, which no other node gets while the allocation exists.
     pub fn node(self) -> NodeNumber {
         self.row.node
     }
@@ -61,8 +61,8 @@ impl<'a> AllocView<'a> {
         &self.row.cohort.job
     }
 
-    /// Returns the size of its job in bytes where it is sent, as `measure` says. It is asked once for all that were
-    /// placed together.
+    /// Returns the size of its job in bytes when sent, as `measure` returns it. `measure` is called once for all
+    /// allocations that were placed together.
     pub fn job_bytes(self, measure: impl FnOnce(&JobVersion) -> usize) -> usize {
         self.row.cohort.job_bytes(measure)
     }
@@ -83,12 +83,12 @@ impl<'a> AllocView<'a> {
         self.row.cohort.group()
     }
 
-    /// The amounts that it takes of its node.
+    /// Returns the amounts that it takes of its node.
     pub fn ask(self) -> Amount {
         self.row.ask()
     }
 
-    /// The amounts that it would take if its group asked for `of_group`: the cores that it holds stay.
+    /// Returns the amounts that it would take if its group asked for `of_group`: the cores that it holds stay.
     pub(crate) fn ask_with(self, of_group: Amount) -> Amount {
         let cores_mhz = self.holding().cores_mhz();
         Amount {
@@ -105,7 +105,7 @@ impl<'a> AllocView<'a> {
         alloc_name(&self.job().spec.id, &self.group().name, self.name_index())
     }
 
-    /// Ports, cores and devices it holds.
+    /// Returns the ports, cores and devices that it holds.
     pub fn holding(self) -> &'a Holding {
         self.row.held()
     }
@@ -151,7 +151,7 @@ impl<'a> AllocView<'a> {
         self.row.extra().and_then(|extra| extra.unreachable_at)
     }
 
-    /// Its tasks that run on another system.
+    /// Returns its tasks that run on another system.
     pub(crate) fn remote(self) -> &'a Remote {
         self.row.remote()
     }
@@ -180,7 +180,7 @@ impl<'a> AllocView<'a> {
         self.row.client_description()
     }
 
-    /// Unpacked anew each time.
+    /// Returns the states of its tasks, unpacked at each call.
     pub fn task_states(self) -> Vec<TaskState> {
         self.row.task_states()
     }
@@ -213,22 +213,23 @@ impl<'a> AllocView<'a> {
         self.row.modify_time
     }
 
-    /// Whether nothing of it runs and nothing will, or it was told to stop.
+    /// Returns whether no task of it runs or will run, or it was asked to stop.
     pub fn is_terminal(self) -> bool {
         self.row.is_terminal()
     }
 
-    /// Whether the control plane wants it gone.
+    /// Returns whether the control plane wants it stopped.
     pub fn server_terminal(self) -> bool {
         self.row.server_terminal()
     }
 
-    /// The report's task states, packed for this allocation, if the report says anything that is not known.
+    /// Returns the report's task states, packed for this allocation, if the report has any news.
     pub(crate) fn news(self, report: &AllocReport) -> Option<Tasks> {
         self.row.news(report)
     }
 
-    /// The allocation by itself, in a few bytes, to be kept beyond the state. `node_id` is its node's.
+    /// Returns the allocation without its state, in a few bytes, to be kept longer than the state. `node_id` is its
+    /// node's.
     pub fn save(self, node_id: NodeId) -> SavedAlloc {
         SavedAlloc {
             cluster: self.table.cluster(),
@@ -238,12 +239,12 @@ impl<'a> AllocView<'a> {
         }
     }
 
-    /// The allocation with all its fields laid out.
+    /// Returns the allocation with all its fields unpacked.
     pub fn unpack(self) -> Allocation {
         unpack(self.id(), self.key, self.node_id(), self.row)
     }
 
-    /// The wanted state to send to its agent.
+    /// Returns the wanted state to send to its agent.
     pub fn to_desired(self) -> DesiredAlloc {
         DesiredAlloc {
             alloc_id: self.id(),
@@ -260,7 +261,8 @@ impl<'a> AllocView<'a> {
         }
     }
 
-    /// The wanted state of its remote tasks, to send to its agent. `None`: it has none that matter to another agent.
+    /// Returns the wanted state of its remote tasks, to send to its agent. `None`: it has none that concern another
+    /// agent.
     pub fn to_remote(self) -> Option<RemoteAlloc> {
         let remote = RemoteAlloc {
             alloc_id: self.id(),
@@ -271,7 +273,7 @@ impl<'a> AllocView<'a> {
     }
 }
 
-/// An allocation as it was, without its state.
+/// An allocation as it was, independent of its state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SavedAlloc {
     cluster: ClusterTag,
@@ -281,7 +283,7 @@ pub struct SavedAlloc {
 }
 
 impl SavedAlloc {
-    /// Its id.
+    /// Returns its id.
     #[must_use]
     pub fn id(&self) -> AllocId {
         id_of(self.cluster, self.key)
@@ -293,19 +295,19 @@ impl SavedAlloc {
         self.node_id
     }
 
-    /// The job's version it runs.
+    /// Returns the job's version that it runs.
     #[must_use]
     pub fn job(&self) -> &Arc<JobVersion> {
         &self.row.cohort.job
     }
 
-    /// The deployment it belongs to.
+    /// Returns the deployment to which it belongs.
     #[must_use]
     pub fn deployment(&self) -> Option<DeploymentId> {
         self.row.cohort.deployment
     }
 
-    /// All its fields laid out.
+    /// Returns all its fields, unpacked.
     #[must_use]
     pub fn unpack(&self) -> Allocation {
         unpack(self.id(), self.key, self.node_id, &self.row)

@@ -1,4 +1,4 @@
-//! Hashing whatever can be serialised.
+//! Hashes of all serialisable values.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use serde::ser::{self, Serialize};
 
 use super::Digest;
 
-/// A `Serialize` that refuses to.
+/// A `Serialize` that always returns an error.
 #[derive(Debug)]
 pub(crate) struct RefusingSerialize;
 
@@ -190,7 +190,7 @@ impl ser::Serializer for &mut Digest {
     }
 }
 
-/// Parts in order; nothing closes them, because lengths came first.
+/// Adds parts in order; no end mark follows, because the lengths come first.
 macro_rules! parts {
     ($($part:ident $method:ident;)*) => {$(
         impl ser::$part for &mut Digest {

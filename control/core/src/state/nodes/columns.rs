@@ -1,4 +1,4 @@
-//! The columns of one state, to keep and to write to without anybody noticing.
+//! A copy of the columns of one state. Writes to the copy do not change the state.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::{Column, ColumnPage, PAGE_COLUMNS};
 /// All columns by number. A copy costs a few pointers and shares its pages; a write copies one page.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Columns {
-    /// As in the state.
+    /// The pages as in the state.
     pages: Vector<Arc<ColumnPage>>,
     written: WrittenPages,
     len: usize,
@@ -53,10 +53,10 @@ impl Columns {
         self.written.page(at).or_else(|| self.pages.get(at))
     }
 
-    /// Numbers whose column is another one than in `older`, ascending, up to the longer of both. Pages are
+    /// Returns the numbers whose column differs from the one in `older`, ascending, up to the longer of both. Pages are
     /// compared by address first.
     pub(crate) fn changed_since(&self, older: &Self) -> Vec<usize> {
-        // Those that both have, and then those that only one has.
+        // First the numbers that both have, then the numbers that only one has.
         let both = self.len.min(older.len);
         let mut pages = differing(&self.pages, &older.pages);
         let in_order = pages.len();
@@ -83,13 +83,13 @@ impl Columns {
     }
 }
 
-/// Pages that were written to since the state was, by number.
+/// Pages that were written to since the copy was made, by number.
 ///
-/// A small plan writes to few, and they are looked for one by one; where they are more, there is a place for each.
+/// A small plan writes to few pages, which are searched one by one. With more pages, each page has an entry of its own.
 #[derive(Clone, Debug, Default)]
 struct WrittenPages {
     few: Vec<(usize, Arc<ColumnPage>)>,
-    /// All of them, once they are more than [`FEW`].
+    /// All written pages, once there are more than [`FEW`].
     many: Vec<Option<Arc<ColumnPage>>>,
 }
 
@@ -105,7 +105,7 @@ impl WrittenPages {
         }
     }
 
-    /// The page to write to; that of `pages` before the first time.
+    /// Returns the page to write to; before the first write it is a copy of that in `pages`.
     fn page_mut(
         &mut self,
         at: usize,
@@ -138,7 +138,7 @@ impl WrittenPages {
     }
 }
 
-/// Numbers of the pages that are not the same ones, of those that both have. Leaves are compared by address first.
+/// Returns the numbers of pages that are in both but are not the same page. Leaves are compared by address first.
 fn differing(new: &Vector<Arc<ColumnPage>>, old: &Vector<Arc<ColumnPage>>) -> Vec<usize> {
     let mut differing = Vec::new();
     if new.ptr_eq(old) {

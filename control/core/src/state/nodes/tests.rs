@@ -3,7 +3,7 @@ use muster_domain::fixture::{job, node};
 use super::*;
 use crate::fixture::Cluster;
 
-/// The pages that a scheduler that keeps those of its last look must read again.
+/// Returns the pages that a scheduler with the pages of its last look must read again.
 fn changed_pages(before: &Nodes, after: &Nodes) -> Vec<usize> {
     let pairs = before.pages().zip(after.pages()).enumerate();
     pairs

@@ -1,14 +1,14 @@
-//! Where a callback goes to: one name of a place, however its URL writes it.
+//! The place to which a callback goes: one name for a place, for each way of writing its URL.
 //!
-//! Entries are applied by it, so every server must come to the same: it is made here by hand, without tables that
-//! differ from one version of a library to the next. Deliberately absent: what a name resolves to. Whoever has
-//! many names has many places.
+//! The result is part of applying entries, so every server must get the same result. Therefore it is computed here by
+//! hand, without tables that differ between versions of a library. Deliberately absent: resolving a name. A host with
+//! many names counts as many places.
 
-// Of `core`, which has addresses and no sockets.
+// These types are in `core`, which has addresses and no sockets.
 use core::net::{Ipv4Addr, Ipv6Addr};
 
-/// Scheme, host and port of a URL: in lower case, without the user, the scheme's own port or the dot after a
-/// name, and an address in its usual form. What is no URL is a place of its own.
+/// Returns scheme, host and port of a URL: in lower case, without the user, the scheme's own port or the dot after a
+/// name, and with an address in its usual form. A text that is not a URL is a place of its own.
 #[must_use]
 pub fn place_of(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else {
@@ -32,7 +32,7 @@ pub fn place_of(url: &str) -> String {
     }
 }
 
-/// Host and port; the port is empty if there is none.
+/// Returns host and port; the port is empty if there is none.
 fn parts(authority: &str) -> (&str, &str) {
     if authority.starts_with('[')
         && let Some(end) = authority.find(']')
@@ -56,8 +56,8 @@ fn host_of(host: &str) -> String {
     numbers(host).map_or_else(|| host.to_owned(), |address| address.to_string())
 }
 
-/// An IPv4 address as resolvers read it: one to four numbers, decimal, octal or hexadecimal, the last of which stands
-/// for all bytes that are left. Source: inet_aton(3).
+/// Returns an IPv4 address as resolvers read it: one to four numbers, decimal, octal or hexadecimal. The last number
+/// fills all remaining bytes. Source: inet_aton(3).
 fn numbers(host: &str) -> Option<Ipv4Addr> {
     let mut numbers = Vec::new();
     for part in host.split('.') {

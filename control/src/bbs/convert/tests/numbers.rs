@@ -1,5 +1,5 @@
-//! The numbers of the fields, as clients in the field have them, written down a second time: bytes are put together
-//! here by number and must come out under the right name, and every message must go out as the same bytes.
+//! The field numbers of existing clients, repeated here independently. The tests build bytes by number and decode
+//! them under the right names. Every message must encode to the same bytes.
 
 use std::fmt::Debug;
 
@@ -34,7 +34,7 @@ fn number(number: u32, value: u64) -> Vec<u8> {
     out
 }
 
-/// `parts`, in order, are `message`, and the other way round.
+/// Checks that `parts`, in order, decode to `message`, and that `message` encodes to `parts`.
 fn check_bytes<T: prost::Message + Default + PartialEq + Debug>(parts: &[Vec<u8>], message: &T) {
     let bytes = parts.concat();
     assert_eq!(&T::decode(bytes.as_slice()).unwrap(), message);
@@ -162,7 +162,7 @@ fn a_rule_has_the_numbers_of_the_field() {
     );
 }
 
-/// A message that is refused whenever it is present decodes with any contents.
+/// A message that is refused when present decodes with any contents.
 #[test]
 fn unread_bbs_message_accepts_any_content() {
     let layer = [block(1, "name"), number(4, 2), block(7, "digest")].concat();
@@ -270,7 +270,7 @@ fn simple_actions_have_the_numbers_of_the_field() {
             args: vec![text("2")],
             dir: text("3"),
             env: vec![variable()],
-            // A limit of none is told from no limit.
+            // A limit without a value differs from no limit.
             resource_limits: Some(ResourceLimits {
                 nofile: Some(0),
                 nproc: Some(9),

@@ -1,4 +1,4 @@
-//! Fields that Muster does not carry out are refused by name, and no fault hides another.
+//! Fields that Muster does not support are refused by name, and no fault hides another.
 
 use crate::bbs::proto::{
     Action, ActionList, CertificateProperties, LogRateLimit, Network, RunAction, TimeoutAction,
@@ -7,7 +7,7 @@ use crate::bbs::proto::{
 
 use super::*;
 
-/// One change of a full definition, and the fields that are wrong then.
+/// Makes one change to a full definition and checks the names of the wrong fields.
 fn check_one(change: impl FnOnce(&mut TaskDefinition), expected: &[&str]) {
     let mut message = definition::message(&full());
     change(&mut message);
@@ -150,12 +150,12 @@ fn the_first_of_several_actions_counts() {
     assert_eq!(faults, Vec::<String>::new());
 }
 
-/// A tree without end would overflow the stack of the code that walks it.
+/// A tree without an end would overflow the stack of a recursive function.
 #[test]
 fn overly_deep_action_tree_is_not_decoded() {
     let mut action = Vec::new();
     for _ in 0..10_000 {
-        // try (6), and in it the action (1).
+        // The tag of `try` (6), and inside it the tag of the action (1).
         for tag in [0x0a_u8, 0x32] {
             let mut outer = vec![tag];
             prost::encoding::encode_varint(action.len() as u64, &mut outer);

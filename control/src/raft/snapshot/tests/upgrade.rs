@@ -1,6 +1,6 @@
-//! Servers of this version beside servers of version 1: entries and a snapshot that a server of version 1 wrote.
+//! Servers of this version together with servers of version 1: entries and a snapshot from a server of version 1.
 //!
-//! `testdata/upgrade.v1.txt` was recorded once. It is never written again: it stands for the old server.
+//! `testdata/upgrade.v1.txt` was recorded once and is never written again: it replaces the old server.
 
 use super::*;
 use crate::raft::machine;
@@ -20,8 +20,8 @@ fn applied() -> State {
     state
 }
 
-/// The recorded snapshot is what the old server made of the entries. A server that read it and one that applied the
-/// entries go on from the same state.
+/// The old server made the recorded snapshot from the entries. A server that read it and a server that applied the
+/// entries continue from the same state.
 #[test]
 fn version_1_entries_give_the_old_servers_state() {
     let (_, bytes) = recorded(RECORDED, "snapshot").remove(0);
@@ -38,7 +38,7 @@ fn version_1_entries_give_the_old_servers_state() {
     );
 }
 
-/// An old server has the same check of its own version: it stops before it applies what it does not know.
+/// An old server checks its own version in the same way: it stops before it applies an entry of a newer version.
 #[test]
 fn an_entry_of_a_newer_version_is_refused() {
     let (_, body) = recorded(RECORDED, "entry").remove(0);

@@ -1,5 +1,5 @@
-//! The numbers of the fields, as drivers and hosts in the field have them, written down a second
-//! time: bytes are put together here by number and must come out under the right name.
+//! The field numbers that released drivers and hosts use, written down a second time. The tests build messages from
+//! these numbers, and each value must decode under the right name.
 
 use prost::Message;
 
@@ -36,7 +36,7 @@ fn entry(number: u8, key: &str, value: &str) -> Vec<u8> {
 fn read<T: Message + Default>(parts: &[Vec<u8>]) -> T {
     let bytes = parts.concat();
     let message = T::decode(bytes.as_slice()).unwrap();
-    // Nothing was skipped: every number is one that the message has.
+    // The decoder skipped nothing: the message has every field number.
     assert_eq!(message.encoded_len(), bytes.len());
     message
 }
@@ -417,7 +417,7 @@ fn entry_of(number: u8, key: &str, value: &[u8]) -> Vec<u8> {
 fn host_info_fields_use_nomad_numbers() {
     use crate::host::{Core, HostInfo, Topology};
 
-    // The grade, 4, is 0 for a fast core, and what is 0 is not sent.
+    // The grade of a fast core is 0, and zero values are not sent. The grade is field 4.
     let core = [
         number(1, 1),
         number(2, 2),
@@ -451,7 +451,7 @@ fn host_info_fields_use_nomad_numbers() {
     assert_eq!(message.encode_to_vec(), block(1, &driver));
 }
 
-/// Drivers index by the dimension, and would end beyond what was sent.
+/// Drivers index by the dimension, and would crash beyond the sent values.
 #[test]
 fn distances_that_are_no_square_are_not_sent() {
     use crate::host::{HostInfo, Topology};
@@ -466,7 +466,7 @@ fn distances_that_are_no_square_are_not_sent() {
     }
 }
 
-/// An answer that a later driver may give is none.
+/// An unknown answer of a later driver is no answer.
 #[test]
 fn task_reach_has_own_proto_values() {
     let reach = |value| {

@@ -4,7 +4,7 @@ use super::*;
 use crate::api::job::Job;
 use crate::api::job::tests::valid;
 
-/// A job of `job_type` that says nothing else; of a service not even its type.
+/// A job of `job_type` with required fields only. A service does not even name its type.
 fn minimal(job_type: JobType) -> Value {
     let mut job = json!({
         "ID": "JOB-ID",
@@ -26,7 +26,7 @@ fn put(job: &mut Value, at: &str, block: &str) {
     }
 }
 
-/// The job as `GET /v1/job/ID` answers it.
+/// The job as the response of `GET /v1/job/ID`.
 fn stored(job: &Value) -> Result<Value, String> {
     let spec = valid(&json!({ "Job": job })).map_err(|faults| faults.join("\n"))?;
     Ok(json!(Job::from_spec(&spec)))
@@ -74,7 +74,7 @@ fn differences_have_values_and_reasons() {
     }
 }
 
-/// A leaf of `value`, by its pointer.
+/// Collects the pointers to all leaves of `value`.
 fn leaves(at: &str, value: &Value, found: &mut Vec<String>) {
     match value {
         Value::Object(map) if !map.is_empty() => {
@@ -91,7 +91,7 @@ fn leaves(at: &str, value: &Value, found: &mut Vec<String>) {
     }
 }
 
-/// Fields of a minimal job that has them from its author or from the server.
+/// Fields of a minimal job that the author or the server sets.
 const NOT_DEFAULTS: &[&str] = &["/ID", "@G/Name", "@T/Name", "@T/Driver", "@T/Config"];
 
 #[test]

@@ -1,4 +1,4 @@
-//! Reads how a job makes others, and how a group is scaled.
+//! Reads the settings of periodic and parameterized jobs, and of scaling.
 
 use muster_domain::job::{Periodic, Propagation, Scaling, TaskGroup, VolumeAsk, VolumeMount};
 use serde_json::Value;
@@ -28,7 +28,7 @@ pub(in crate::api) fn read_periodic(block: &mut Block<'_>, default: &Periodic) -
     job::Periodic::read_fields(block, &default)
 }
 
-/// The `Scaling` block of a group. The least number of instances is its count, if it has one.
+/// The `Scaling` block of a group. The default of its `min` is the group's count, if it has one.
 pub(super) fn read_group_scaling(group: &mut Block<'_>) -> Option<Scaling> {
     let count = group.value("Count").and_then(small_number);
     let default = Scaling {

@@ -1,4 +1,4 @@
-//! Reads how a task's output is taken.
+//! Reads the settings for collecting a task's output.
 
 use muster_domain::job as domain;
 
@@ -18,7 +18,7 @@ pub(in crate::api) fn read_logs(
         block.fault("MaxFiles", reason);
     }
     if is_disabled {
-        // How it would be taken means nothing.
+        // The other settings have no effect without collection.
         return domain::LogConfig::DISABLED;
     }
     read

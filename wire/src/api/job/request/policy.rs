@@ -1,4 +1,4 @@
-//! Reads what tasks may send and receive.
+//! Reads network policies.
 
 use std::cell::RefCell;
 
@@ -12,7 +12,7 @@ use crate::api::block::{Block, ParseFindings};
 use crate::api::job::table::{BlockForm, json_form, read_one};
 use crate::api::policy::{DirectionPolicy, NetworkPolicy};
 
-/// The policy in a value on its own, by the rules for jobs.
+/// Reads a policy outside of a job, by the rules for jobs.
 ///
 /// # Errors
 ///
@@ -65,7 +65,7 @@ fn read_rate(block: &mut Block<'_>, name: &'static str) -> Option<BitRate> {
     rate
 }
 
-/// A list of texts. A text that `read` does not know is `wrong`.
+/// Reads a list of texts. A text that `read` cannot parse is reported with `wrong`.
 fn read_each<T>(
     rule: &mut Block<'_>,
     name: &'static str,

@@ -20,7 +20,7 @@ pub(in crate::api) fn read_resources(
         if cpu.is_some_and(|mhz| mhz > 0) {
             block.fault("CPU", "stands beside `Cores`: a task asks for one of them");
         }
-        // With cores of its own a task names no share.
+        // A task with exclusive cores sets no share.
         read.cpu = CpuMhz(cpu.unwrap_or(0));
     }
     read

@@ -1,5 +1,5 @@
-//! Reads how instances are replaced. What a group does not say is what the job says, and what that does not say is
-//! Nomad's default for the type of job.
+//! Reads the settings for replacing instances. Values that a group omits come from the job, and otherwise from Nomad's
+//! defaults for the type of job.
 
 use muster_domain::job::{
     Disconnect, JobType, MigrateStrategy, ReschedulePolicy, TaskGroup, UpdateStrategy,
@@ -12,7 +12,7 @@ use crate::api::duration::nanos;
 use crate::api::job::steps::{self as job, Migrate, Reschedule, Update};
 use crate::api::job::table::{BlockForm, JsonForm, block_forms, json_form, read_one};
 
-/// The defaults that the job has for all its groups.
+/// The defaults that the job sets for all its groups.
 #[derive(Debug)]
 pub(super) struct JobSteps {
     job_type: JobType,
@@ -31,7 +31,7 @@ impl JobSteps {
             JobType::System => (Some(UpdateStrategy::default()), None),
             JobType::Batch | JobType::SysBatch => (None, None),
         };
-        // A job that was sent back as it was read names an update of nothing.
+        // A job that is sent back as it was read has an empty `update` block.
         let asked = job
             .block("Update")
             .map(|block| Update::read_block(block, &update.unwrap_or_default()))
@@ -51,7 +51,7 @@ impl JobSteps {
         }
     }
 
-    /// Refuses a policy in the block `name` of `parent` that is not the default, if no instance can go to another node.
+    /// Refuses a non-default policy in the block `name` of `parent` if no instance can move to another node.
     pub(super) fn check_reschedule(
         &self,
         parent: &mut Block<'_>,
@@ -71,7 +71,7 @@ impl JobSteps {
         }
     }
 
-    /// The job's own pace, if it is not the one that the updates of `groups` tell.
+    /// The job's own pace, if the updates of `groups` do not imply it.
     pub(super) fn own_pace(&self, groups: &[TaskGroup]) -> Option<Value> {
         let own = self.update?;
         let common = Update::common(groups);
@@ -95,7 +95,7 @@ fn is_blank(update: &UpdateStrategy) -> bool {
     update.max_parallel == 0 && update.min_healthy_time.is_zero() && update.stagger.is_zero()
 }
 
-/// The `disconnect` block, or the two fields that came before it.
+/// Reads the `disconnect` block, or Nomad's two older fields.
 fn read_group_disconnect(
     group: &mut Block<'_>,
     name: &'static str,
@@ -112,7 +112,7 @@ fn read_group_disconnect(
 /// The `disconnect` block.
 pub(in crate::api) fn read_disconnect(block: &mut Block<'_>, default: &Disconnect) -> Disconnect {
     let mut read = job::Disconnect::read_fields(block, default);
-    // 0 is Go's way to leave it out.
+    // Go clients send 0 for an omitted value.
     if read.lost_after.is_some_and(|after| after.is_zero()) {
         read.lost_after = default.lost_after;
     }

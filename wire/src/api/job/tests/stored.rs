@@ -1,4 +1,4 @@
-//! A server's treatment of a job that is sent to it: refused, or stored with all defaults.
+//! A server's treatment of a submitted job: refused, or stored with all defaults.
 
 use std::path::Path;
 
@@ -28,12 +28,12 @@ fn body(folder: &Path, case: &Value) -> Value {
     body
 }
 
-/// Whether all that is wrong with a job is that it asks for what this version does not have.
+/// Whether all faults of a job are about unsupported features.
 fn is_unsupported(faults: &[String]) -> bool {
     faults.iter().all(|fault| fault.contains("not supported"))
 }
 
-/// Whether a field says nothing.
+/// Whether a field is empty.
 fn is_nothing(value: &Value) -> bool {
     match value {
         Value::Null => true,
@@ -61,7 +61,7 @@ fn differences(at: &str, ours: &Value, theirs: &Value, found: &mut Vec<String>) 
             }
         }
         (ours, theirs) if is_nothing(ours) && is_nothing(theirs) => {}
-        // How a number was written is lost when it is read.
+        // Parsing loses the original notation of a number.
         (Value::Number(ours), Value::Number(theirs)) if ours.as_f64() == theirs.as_f64() => {}
         (ours, theirs) if ours == theirs => {}
         (ours, theirs) => found.push(format!("{at}: {ours} not {theirs}")),
@@ -71,7 +71,7 @@ fn differences(at: &str, ours: &Value, theirs: &Value, found: &mut Vec<String>) 
 fn judge(folder: &Path, case: &Value) -> Outcome {
     let stored = valid(&body(folder, case)).map(|spec| Job::from_spec(&spec));
     match (stored, case["accepted"] == true) {
-        // Whether it would be refused for what Nomad finds wrong with it is not known.
+        // It is unknown whether Muster would also refuse the job for Nomad's reason.
         (Err(faults), false) if is_unsupported(&faults) => {
             Outcome::LeftOut("both refuse it, ours only for what is not supported")
         }

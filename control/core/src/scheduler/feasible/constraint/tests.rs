@@ -49,7 +49,7 @@ fn compare_constraint(case: &Value) -> Outcome {
     });
     let node = node(&case["node"], &case["node_attributes"], &case["node_meta"]);
 
-    // An operand that there is not holds for no node; the API refuses it.
+    // An unknown operand holds for no node; the API refuses it.
     let holds = constraint
         .as_ref()
         .is_some_and(|constraint| Condition::of(constraint).holds(&node));
@@ -62,7 +62,7 @@ fn compare_constraint(case: &Value) -> Outcome {
     }
 }
 
-/// Whether `case` orders two numbers. Its recorded answer is that of Nomad before 1.4, which compares texts.
+/// Returns whether `case` orders two numbers. Its recorded answer is that of Nomad before 1.4, which compares texts.
 fn is_order_of_numbers(case: &Value) -> bool {
     let is_number = |key: &str| text(&case[key]).parse::<f64>().is_ok();
     matches!(text(&case["operand"]).as_str(), "<" | "<=" | ">" | ">=")
@@ -110,7 +110,7 @@ fn constraints_are_nomads() {
     tally.assert_same(772);
 }
 
-/// A node with its devices and drivers, as far as constraints see them.
+/// Returns a node with its devices and drivers, as far as constraints read them.
 fn classed_node(from: &Value) -> NodeSpec {
     let mut node = node(from, &from["attributes"], &from["meta"]);
     let driver = |healthy: &Value| DriverInfo {
@@ -162,7 +162,8 @@ fn compare_classes(case: &Value) -> Outcome {
     Outcome::from_differences(&differences)
 }
 
-/// Ours looks at drivers too, so that a verdict on them holds for the class.
+/// Returns whether the difference is expected: Muster's classes include drivers, so that a verdict on drivers applies
+/// to the class.
 fn is_class_known_to_differ(difference: &str) -> bool {
     difference.contains("same class is false") && difference.contains("\"driver")
 }

@@ -1,8 +1,8 @@
-//! Held against every set that could go, and against Nomad's rule written down a second time.
+//! Checks the choice against every possible set of victims, and against a second implementation of Nomad's rule.
 //!
-//! A set is worse if more go, or more important ones. Nomad's rule says nothing of equals, whose order is random
-//! there: here it takes them in our order. What the rule itself does not promise is not asked for: of those
-//! who go, all but the last may be one too many.
+//! A set is worse if it has more victims, or more important ones. Nomad's rule does not order equal candidates, whose
+//! order is random there; here it takes them in the order of this crate. The rule itself does not promise a minimal
+//! set, so the test does not require one: all victims but the last may be superfluous.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ fn amount_of([cpu, memory, disk]: Amounts) -> Amount {
     }
 }
 
-/// Few values, so that equals and near equals are frequent; now and then any.
+/// Returns few distinct values, so that equal and nearly equal amounts are frequent, and sometimes any value.
 fn amounts(most: u16) -> impl Strategy<Value = Amounts> {
     let one = prop_oneof![
         3 => 0..4_u16,
@@ -58,7 +58,7 @@ fn candidates() -> impl Strategy<Value = Vec<Candidate>> {
     })
 }
 
-/// A node that has `more` than is used, and came back with `less`.
+/// Returns a node that has `more` than is used, and that came back with `less`.
 fn room(candidates: &[Candidate], more: Amounts, less: Amounts) -> NodeUsage {
     let full = full(candidates);
     let total = full.total.plus(amount_of(more)).minus(amount_of(less));
@@ -76,7 +76,7 @@ fn loss(candidates: &[Candidate], set: &[usize]) -> PreemptionCost {
     PreemptionCost::of(set.iter().map(|at| candidates[*at].priority))
 }
 
-/// Every set of those who may go.
+/// Returns every set of the candidates that may be evicted.
 fn all_sets(asking: u8, candidates: &[Candidate]) -> impl Iterator<Item = Vec<usize>> {
     let may_go: Vec<usize> = (0..candidates.len())
         .filter(|at| candidates[*at].priority + 10 <= asking)
@@ -89,7 +89,7 @@ fn all_sets(asking: u8, candidates: &[Candidate]) -> impl Iterator<Item = Vec<us
     })
 }
 
-/// How far `held` is from what is needed.
+/// Returns the distance of `held` from the needed amounts.
 fn distance(needed: [f64; 3], held: Amount) -> f64 {
     let held = [held.memory_mb, held.cpu_mhz, held.disk_mb];
     let squares = needed.iter().zip(held).map(|(needed, held)| {
@@ -112,7 +112,7 @@ fn nomads_penalty(candidate: &Candidate) -> f64 {
     }
 }
 
-/// Nomad's rule, step by step.
+/// Returns the victims by Nomad's rule, step by step.
 pub(in crate::scheduler) fn nomads(
     asking: u8,
     ask: Amount,

@@ -1,9 +1,9 @@
-//! The allocations that go, on small nodes with ports, cores and devices. They are checked against every set that
-//! could go and against Nomad's rule.
+//! Checks the evicted allocations on small nodes with ports, cores and devices. They are checked against every possible
+//! set of victims and against Nomad's rule.
 //!
-//! Where nobody goes for a port, a core or a device, Nomad's rule is followed to the letter. Its laws are in
-//! `preempt/tests/laws.rs`. Everywhere else each allocation that goes has to: without any one of them there is not
-//! enough.
+//! If no allocation is evicted for a port, a core or a device, Nomad's rule applies exactly. The tests of that rule are
+//! in `preempt/tests/laws.rs`. In all other cases each eviction is necessary: without any one of them there is not
+//! enough room.
 
 use std::collections::BTreeSet;
 
@@ -24,7 +24,7 @@ use crate::scheduler::preempt::{Candidate, NodeUsage, PreemptionCost};
 
 const ASKER: &str = "asker";
 const CORES: u16 = 4;
-/// The kinds of devices on a node, and how many there are of each.
+/// The kinds of devices on a node, and the number of each.
 const DEVICES: [(&str, usize); 2] = [("t4", 3), ("v100", 4)];
 
 /// The ask of a job.
@@ -51,7 +51,8 @@ fn ask(priority: impl Strategy<Value = u8>) -> impl Strategy<Value = Ask> {
         prop_oneof![2 => prop::collection::vec(device.clone(), 0..1), 2 => prop::collection::vec(device, 1..3)],
     )
         .prop_map(|(priority, (cpu, memory, disk), ports, cores, mut devices)| {
-            // Devices are given out in the order of the job: an ask for any would take what only the next can use.
+            // Devices are assigned in the order of the job: a request for any kind would take the only device that the
+            // next can use.
             devices.sort_by_key(|(name, _)| *name == "gpu");
             Ask {
                 priority,
@@ -137,7 +138,7 @@ fn kinds(name: &str) -> impl Iterator<Item = (usize, &'static str, usize)> + '_ 
         .map(|(at, (kind, count))| (at, *kind, *count))
 }
 
-/// A node, who runs there, and who comes.
+/// A node, the allocations that run on it, and the asking job.
 struct Case {
     node: NodeSpec,
     running: Vec<Allocation>,
@@ -205,7 +206,7 @@ impl Case {
         PreemptionCost::of(priorities)
     }
 
-    /// Every set of those who may go that is enough.
+    /// Returns every set of allocations that may be evicted and that is enough.
     fn sets(&self) -> Vec<Vec<usize>> {
         let may_go: Vec<usize> = (0..self.running.len())
             .filter(|at| self.may_go(*at))
@@ -220,7 +221,7 @@ impl Case {
         all.filter(|set| self.suffices(set)).collect()
     }
 
-    /// Nomad's rule: ports, then devices, then amounts. It finds nobody for cores.
+    /// Returns the victims by Nomad's rule: ports, then devices, then amounts. The rule has no victims for cores.
     fn nomads(&self) -> Option<Vec<usize>> {
         let mut gone: Vec<usize> = Vec::new();
         for port in &self.ask.ports {

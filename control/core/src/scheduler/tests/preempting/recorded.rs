@@ -1,4 +1,4 @@
-//! Recorded decisions on who goes for a fixed port.
+//! Recorded decisions on the victims of a preemption for a fixed port.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,7 +30,7 @@ fn port(value: &Value) -> u16 {
     u16::try_from(number(value)).unwrap()
 }
 
-/// Whether there is as much bandwidth as is asked for if every allocation stays.
+/// Returns whether the requested bandwidth is available if every allocation stays.
 fn has_bandwidth(case: &Value) -> bool {
     list(&case["node"]["networks"]).all(|network| {
         let of_device = list(&case["running_allocs"])
@@ -61,12 +61,12 @@ fn job(name: &str, priority: u8, network: &str, ports: &Value) -> JobSpec {
     spec
 }
 
-/// Returns the allocations that go; `None` if none does.
+/// Returns the victims; `None` if there are none.
 fn victims(case: &Value) -> Option<BTreeSet<String>> {
     let asking = u8::try_from(number(&case["asking_job_priority"])).unwrap();
     let mut cluster = cluster();
     let mut node = fixture::node("n1").build();
-    // Each device by its name, and all of them as those on which the ask may be met.
+    // Each device by its name, and all of them as the devices that may satisfy the request.
     let named = |network: &Value, name: &Value| HostAddress {
         network: name.as_str().unwrap().to_owned(),
         address: network["ip"].as_str().unwrap().to_owned(),
@@ -88,7 +88,7 @@ fn victims(case: &Value) -> Option<BTreeSet<String>> {
         let network = &alloc["network"];
         cluster.run(job(
             &name,
-            // Nobody goes for his own job.
+            // No allocation is evicted for its own job.
             if is_own { asking } else { priority },
             network["device"].as_str().unwrap_or("default"),
             &network["reserved_ports"],
@@ -113,7 +113,7 @@ fn victims(case: &Value) -> Option<BTreeSet<String>> {
     Some(gone).filter(|gone| !gone.is_empty())
 }
 
-/// Whether each port that is asked for is free on one of the devices when these have gone.
+/// Returns whether each requested port is free on one of the devices after the allocations in `gone` are evicted.
 fn frees_ports(case: &Value, gone: &BTreeSet<String>) -> bool {
     let stays = |alloc: &&Value| !gone.contains(alloc["id"].as_str().unwrap());
     let holds = |alloc: &Value, device: &Value, port: &Value| {
@@ -129,8 +129,9 @@ fn frees_ports(case: &Value, gone: &BTreeSet<String>) -> bool {
 }
 
 /// Compares the victims with the recorded ones. A node has no bandwidth here, so only port conflicts are checked.
-/// Nomad's victims may be too few, because its second look minds bandwidth only. It may also evict somebody although a
-/// device of the node has the port. Then ours may be others: if they are enough, or only some of Nomad's.
+/// Nomad's victims may be too few, because its second look considers bandwidth only. Nomad may also evict an allocation
+/// although a device of the node has the port free. In these cases other victims are right if they are enough, or if
+/// they are a subset of Nomad's.
 fn judge(case: &Value) -> Outcome {
     if list(&case["ask"]["reserved_ports"]).next().is_none() {
         return Outcome::LeftOut("no port is asked for, and a node has no bandwidth here");
