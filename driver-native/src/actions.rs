@@ -108,7 +108,7 @@ fn carry_out(
         tree.next.store(first, Ordering::Relaxed);
     }
     let (config, native) = (config.clone(), native.clone());
-    let hands = NativeActionExecutor::new(
+    let executor = NativeActionExecutor::new(
         task,
         (&config, &native),
         Arc::clone(&tree),
@@ -117,12 +117,12 @@ fn carry_out(
     );
     let (life, node) = (Arc::clone(&task.life), Arc::clone(&task.node));
     tokio::spawn(async move {
-        let carried_out = tree::carry_out(&hands, &action, &native.log_source, &tree.stop);
+        let carried_out = tree::carry_out(&executor, &action, &native.log_source, &tree.stop);
         let ended = AssertUnwindSafe(carried_out).catch_unwind().await;
         let ended = ended.unwrap_or_else(|_panic| Err(Failure::plain("", "the driver failed")));
         debug!(task = config.id, ?ended, "the actions of a task ended");
         // The executor must not hold the task's output open once the task has ended.
-        drop(hands);
+        drop(executor);
         let bytes_max = node.policy().result_bytes_max;
         let read = move || outcome((&config, &native), bytes_max, ended);
         let read = tokio::task::spawn_blocking(read).await;

@@ -270,7 +270,7 @@ pub(crate) enum ProcessKind {
 }
 
 /// Starts a process next to the task's first process, in the task's namespaces.
-pub(crate) fn start_beside(
+pub(crate) fn start_in_task(
     launch: &ProcessConfig<'_>,
     first: &Process,
     what: ProcessKind,
@@ -376,7 +376,7 @@ impl ProcessConfig<'_> {
         if let (Some(first), Some(user)) = (self.terminal, &confinement.identity) {
             paths::give_terminal(&self.streams.stdin, first + user.uid)?;
         }
-        let seat = ProcessIo {
+        let process_io = ProcessIo {
             streams: self.streams.files(),
             terminal: self.terminal.is_some(),
             work_dir,
@@ -384,7 +384,7 @@ impl ProcessConfig<'_> {
             is_own: self.own.is_some(),
             keeps_files: confinement.init || self.own.is_some(),
         };
-        privileges::write(&mut script, confinement, user_namespace, &seat);
+        privileges::write(&mut script, confinement, user_namespace, &process_io);
         let (program, argv) = if let Some(own) = self.own {
             (ProgramLocation::File(own), argv)
         } else if confinement.init {

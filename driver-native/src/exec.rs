@@ -15,7 +15,7 @@ use rustix::pipe::PipeFlags;
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe::Receiver;
 
-use crate::command::{ProcessConfig, ProcessKind, Streams, start_beside};
+use crate::command::{ProcessConfig, ProcessKind, Streams, start_in_task};
 use crate::config::NativeConfig;
 use crate::kill_on_drop::KillOnDrop;
 use crate::limits;
@@ -72,7 +72,7 @@ fn launch(
         streams,
         terminal: terminal.then(|| task.first_id()),
     };
-    let spawned = start_beside(&launch, &task.life.process, ProcessKind::Command)
+    let spawned = start_in_task(&launch, &task.life.process, ProcessKind::Command)
         .map_err(|error| refused(error.into_start_error(&config.task_name).to_string()))?;
     Process::started(&spawned).map_err(|error| {
         spawned.abandon();

@@ -377,7 +377,7 @@ impl AllocRunner {
                 for task in &mut self.tasks {
                     task.handle_forgotten();
                 }
-                self.stop_what_comes_last(now);
+                self.stop_poststop_tasks(now);
                 self.stop(StopCause::Asked, now);
             }
             Event::Destroyed => self.stage = AllocStage::Destroyed,
@@ -704,7 +704,7 @@ impl AllocRunner {
     }
 
     /// A second stop also stops poststop tasks, which may never end.
-    fn stop_what_comes_last(&mut self, now: Timestamp) {
+    fn stop_poststop_tasks(&mut self, now: Timestamp) {
         let is_last = |task: &TaskRunner| task.sibling().role == Role::Poststop;
         let ended = |task: &TaskRunner| is_last(task) || task.state().phase == TaskPhase::Dead;
         if self.tasks.iter().all(ended) {

@@ -273,7 +273,7 @@ impl<'a> OrderedRules<'a> {
             if layers > LAYERS_MAX {
                 return Err(too_large.clone());
             }
-            let at = lists.number(self.seen_from_above(net, rules));
+            let at = lists.number(self.verdict_intervals(net, rules));
             if lists.intervals > INTERVALS_MAX {
                 return Err(too_large.clone());
             }
@@ -328,7 +328,7 @@ impl<'a> OrderedRules<'a> {
     }
 
     /// The verdicts of `rules` in `net` as intervals, sorted by start.
-    fn seen_from_above(&self, net: IpNet, rules: &[usize]) -> Vec<Interval> {
+    fn verdict_intervals(&self, net: IpNet, rules: &[usize]) -> Vec<Interval> {
         let mut free = BTreeMap::from([(0, KEYS)]);
         let mut seen = BTreeMap::new();
         let (others, host) = rules.split_at(rules.partition_point(|it| *it < self.host_from));

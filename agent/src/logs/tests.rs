@@ -676,7 +676,7 @@ fn first_byte_goes_behind_existing_bytes() {
     }
 }
 
-/// The action of [`whatever_is_written`] between two texts.
+/// The action of [`file_after_write`] between two texts.
 enum WriterAction {
     Nothing,
     Rest,
@@ -684,7 +684,7 @@ enum WriterAction {
 }
 
 /// Writes texts, gaps and times through two rotations, with or without reserved space for gaps.
-fn whatever_is_written(dir: &Path, between: &WriterAction, reserves: bool) -> RotatingFile {
+fn file_after_write(dir: &Path, between: &WriterAction, reserves: bool) -> RotatingFile {
     let limits = limits(3, 10);
     let open = || {
         let mut file = writer(dir, limits);
@@ -738,7 +738,7 @@ fn reopened_files_continue_as_if_kept_open() {
         ]
         .map(|between| {
             let dir = tempfile::tempdir().unwrap();
-            let mut file = whatever_is_written(dir.path(), &between, reserves);
+            let mut file = file_after_write(dir.path(), &between, reserves);
             file.rest();
             (
                 contents(dir.path()),

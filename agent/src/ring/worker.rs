@@ -131,7 +131,7 @@ impl Worker {
         loop {
             tokio::select! {
                 command = inbox.recv() => match command {
-                    Some(command) => self.obey(command),
+                    Some(command) => self.handle_command(command),
                     None => break,
                 },
                 _tick = sweep.tick(), if !self.streams.is_empty() => self.sweep(),
@@ -149,7 +149,7 @@ impl Worker {
         }
     }
 
-    fn obey(&mut self, command: Command) {
+    fn handle_command(&mut self, command: Command) {
         let is_delivered = match command {
             Command::Attach { spec, answer } => answer.send(self.attach(*spec)).is_ok(),
             Command::Stats { stream_id, answer } => {

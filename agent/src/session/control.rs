@@ -253,7 +253,7 @@ impl Link {
     }
 
     /// Adopts the cluster's policy for all nodes, and stores it for the next start.
-    async fn obey(&mut self, index: LogIndex, policy: NetworkPolicy) {
+    async fn apply_cluster_policy(&mut self, index: LogIndex, policy: NetworkPolicy) {
         if !self.context.network.rules.set_cluster(index, &policy) {
             return;
         }

@@ -17,7 +17,7 @@
 //!
 //! No other user of the machine can reach files that tasks write. Otherwise a program that a task marks set-user-id
 //! would run as the task's user. The directories above are therefore open to root alone. A task that sees the host's
-//! files has to pass through them ([`DataDir::let_users_pass`]). The node trusts the driver of such a task with more
+//! files has to pass through them ([`DataDir::allow_traversal`]). The node trusts the driver of such a task with more
 //! than that.
 
 use std::fs;
@@ -214,7 +214,7 @@ impl DataDir {
 
     /// Lets a task's user pass through to the allocation's directories, if the task sees the host's files and is not
     /// root.
-    pub(crate) fn let_users_pass(&self, alloc_id: AllocId) -> Result<(), DirError> {
+    pub(crate) fn allow_traversal(&self, alloc_id: AllocId) -> Result<(), DirError> {
         let AllocDirs { alloc, .. } = self.alloc(alloc_id);
         // The operator may have replaced the directory by a link.
         let opened = fs::set_permissions(&self.root, fs::Permissions::from_mode(PASSABLE));
@@ -490,7 +490,7 @@ mod tests {
         let (_temp, data, alloc_id) = made();
         let dirs = data.alloc(alloc_id);
 
-        data.let_users_pass(alloc_id).unwrap();
+        data.allow_traversal(alloc_id).unwrap();
         data.prepare().unwrap();
         data.make_alloc(alloc_id, &[("web".into(), None)]).unwrap();
 

@@ -194,7 +194,9 @@ pub(crate) async fn release_kernel(
 /// Destroys an allocation without running processes. Retries until it succeeds, and reports each failure to the node.
 pub(crate) async fn destroy(context: &AgentContext, alloc_id: AllocId) {
     let mut pause = DESTROY_PAUSE_MIN;
-    while !(let_go(context, alloc_id).await && discard(&context.storage, alloc_id).await) {
+    while !(release_everywhere(context, alloc_id).await
+        && discard(&context.storage, alloc_id).await)
+    {
         drop(context.node.send(Event::Refused { alloc_id }).await);
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(DESTROY_PAUSE_MAX);
@@ -202,7 +204,7 @@ pub(crate) async fn destroy(context: &AgentContext, alloc_id: AllocId) {
 }
 
 /// Whether an allocation's network, drivers and the kernel have released it. All of them are asked.
-async fn let_go(context: &AgentContext, alloc_id: AllocId) -> bool {
+async fn release_everywhere(context: &AgentContext, alloc_id: AllocId) -> bool {
     let closed = context.give_network_back(alloc_id).await;
     if let Err(error) = &closed {
         tracing::warn!(

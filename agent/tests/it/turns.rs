@@ -31,7 +31,7 @@ fn reluctant(name: u32) -> DesiredAlloc {
         .build()
 }
 
-fn let_go(machine: &Machine, alloc_id: AllocId) {
+fn end_task(machine: &Machine, alloc_id: AllocId) {
     std::fs::write(machine.alloc_dir(alloc_id).join("alloc/data/go"), "").unwrap();
 }
 
@@ -72,7 +72,7 @@ async fn port_is_handed_over_after_holder_ends() {
     server.stop(old).await;
     waits(&server, new).await;
     let waiting = server.report(new).unwrap();
-    let_go(&machine, old);
+    end_task(&machine, old);
     let ended = server.status(old, ClientStatus::Complete).await;
     runs(&server, new).await;
 
@@ -109,7 +109,7 @@ async fn replacement_keeps_waiting_across_agent_restart() {
     })
     .await;
     let waiting = server.report(new).unwrap();
-    let_go(&machine, old);
+    end_task(&machine, old);
     let ended = server.status(old, ClientStatus::Complete).await;
     runs(&server, new).await;
 

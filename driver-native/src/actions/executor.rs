@@ -26,7 +26,7 @@ use super::resume::{EarlierAction, EarlierActions, EarlierProcess};
 use super::tree::{ActionExecutor, ActionStep, Output};
 use super::{ActionProcess, KILLED, RunningTree};
 use crate::cgroup::ActionCgroup;
-use crate::command::{ProcessConfig, ProcessKind, StartProcessError, Streams, start_beside};
+use crate::command::{ProcessConfig, ProcessKind, StartProcessError, Streams, start_in_task};
 use crate::config::{HOME, NativeConfig};
 use crate::node::Node;
 use crate::process::Process;
@@ -71,11 +71,11 @@ impl NativeActionExecutor {
         Self {
             replays: AtomicBool::new(!earlier.is_empty()),
             earlier: Mutex::new(earlier),
-            stdout: voice(paths::open_output(
+            stdout: output_sender(paths::open_output(
                 "stdout of the task",
                 &config.stdout_path,
             )),
-            stderr: voice(paths::open_output(
+            stderr: output_sender(paths::open_output(
                 "stderr of the task",
                 &config.stderr_path,
             )),
@@ -386,7 +386,7 @@ async fn write_all(to: &Sender, mut bytes: &[u8]) -> io::Result<()> {
 }
 
 /// Returns the writer for a FIFO of the task. The null device needs no writer.
-fn voice(output: Result<OwnedFd, paths::PathError>) -> Option<Sender> {
+fn output_sender(output: Result<OwnedFd, paths::PathError>) -> Option<Sender> {
     Sender::from_owned_fd(output.ok()?).ok()
 }
 
@@ -487,7 +487,7 @@ impl ActionContext {
     }
 
     fn start_in_task(&self, launch: &ProcessConfig<'_>) -> Result<Process, StartProcessError> {
-        let spawned = start_beside(launch, &self.life.process, ProcessKind::Action)?;
+        let spawned = start_in_task(launch, &self.life.process, ProcessKind::Action)?;
         Process::started(&spawned).map_err(|error| {
             spawned.abandon();
             StartProcessError::Look(error)

@@ -258,7 +258,7 @@ struct TransferHelper {
 
 impl TransferHelper {
     /// Waits for the porter's end. The error is a message for a human reader.
-    async fn end(&mut self, hands: &NativeActionExecutor) -> Result<(), String> {
+    async fn end(&mut self, executor: &NativeActionExecutor) -> Result<(), String> {
         let Some(entered) = self.entered.take() else {
             return Err("the driver failed".to_owned());
         };
@@ -269,7 +269,7 @@ impl TransferHelper {
         }
         let reason = transfer_helper::report(&self.read_report());
         let reason = reason.unwrap_or_else(|| "what writes and reads for it was killed".to_owned());
-        let memory = if hands.work.out_of_memory() {
+        let memory = if executor.work.out_of_memory() {
             OUT_OF_MEMORY
         } else {
             ""

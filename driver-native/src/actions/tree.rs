@@ -71,7 +71,7 @@ pub(crate) trait ActionExecutor: Send + Sync {
 
 /// Carries out a whole tree.
 pub(crate) async fn carry_out(
-    hands: &dyn ActionExecutor,
+    executor: &dyn ActionExecutor,
     tree: &Action,
     log_source: &str,
     stop: &CancellationToken,
@@ -86,14 +86,14 @@ pub(crate) async fn carry_out(
         is_survived: false,
         has_own_cgroup: false,
     };
-    step(hands, tree, root, stop.clone()).await
+    step(executor, tree, root, stop.clone()).await
 }
 
 /// The default name on log lines, as in Diego.
 const DEFAULT_SOURCE: &str = "LOG";
 
 fn step<'a>(
-    hands: &'a dyn ActionExecutor,
+    executor: &'a dyn ActionExecutor,
     action: &'a Action,
     parent: ActionStep,
     stop: CancellationToken,
@@ -108,20 +108,20 @@ fn step<'a>(
             return Err(Failure::cancelled(&here.at));
         }
         match action {
-            Action::Download(download) => hands.download(download, here, stop).await,
-            Action::Upload(upload) => hands.upload(upload, here, stop).await,
-            Action::Run(run) => hands.run(run, here, stop).await,
-            Action::Timeout(bounded) => timeout(hands, bounded, &here, &stop).await,
-            Action::EmitProgress(watched) => emit_progress(hands, watched, &here, stop).await,
+            Action::Download(download) => executor.download(download, here, stop).await,
+            Action::Upload(upload) => executor.upload(upload, here, stop).await,
+            Action::Run(run) => executor.run(run, here, stop).await,
+            Action::Timeout(bounded) => timeout(executor, bounded, &here, &stop).await,
+            Action::EmitProgress(watched) => emit_progress(executor, watched, &here, stop).await,
             Action::Try(tried) => {
                 let child = here.child(&tried.action).survived();
-                let ended = step(hands, &tried.action, child, stop.clone()).await;
+                let ended = step(executor, &tried.action, child, stop.clone()).await;
                 // The action ended because of the stop, not because of a failure.
                 if stop.is_cancelled() { ended } else { Ok(()) }
             }
-            Action::Parallel(all) => parallel(hands, all, &here, &stop).await,
-            Action::Serial(all) => serial(hands, all, &here, &stop).await,
-            Action::Codependent(all) => codependent(hands, all, &here, &stop).await,
+            Action::Parallel(all) => parallel(executor, all, &here, &stop).await,
+            Action::Serial(all) => serial(executor, all, &here, &stop).await,
+            Action::Codependent(all) => codependent(executor, all, &here, &stop).await,
         }
     }
     .boxed()
@@ -174,7 +174,7 @@ impl ActionStep {
 /// Stops the action when its time is over, and waits for its end as long as a stop may take. Dropping the action then
 /// kills the rest.
 async fn timeout(
-    hands: &dyn ActionExecutor,
+    executor: &dyn ActionExecutor,
     bounded: &Timeout,
     here: &ActionStep,
     stop: &CancellationToken,
@@ -182,12 +182,12 @@ async fn timeout(
     let bound = bounded.bound();
     let inner_stop = stop.child_token();
     let mut inner = step(
-        hands,
+        executor,
         &bounded.action,
         here.child(&bounded.action).stoppable(),
         inner_stop.clone(),
     );
-    let left = hands.time_left(&here.at, bound);
+    let left = executor.time_left(&here.at, bound);
     if let Ok(ended) = tokio::time::timeout(left, &mut inner).await {
         return ended;
     }
@@ -209,21 +209,21 @@ async fn timeout(
 }
 
 async fn emit_progress(
-    hands: &dyn ActionExecutor,
+    executor: &dyn ActionExecutor,
     watched: &EmitProgress,
     here: &ActionStep,
     stop: CancellationToken,
 ) -> Result<(), Failure> {
     if !watched.start_message.is_empty() {
-        hands
+        executor
             .write_line(Output::Stdout, &watched.start_message)
             .await;
     }
-    let ended = step(hands, &watched.action, here.child(&watched.action), stop).await;
+    let ended = step(executor, &watched.action, here.child(&watched.action), stop).await;
     let prefix = &watched.failure_message_prefix;
     match &ended {
         Ok(()) if !watched.success_message.is_empty() => {
-            hands
+            executor
                 .write_line(Output::Stdout, &watched.success_message)
                 .await;
         }
@@ -234,7 +234,7 @@ async fn emit_progress(
                     prefix.clone()
                 }
             };
-            hands.write_line(Output::Stderr, &line).await;
+            executor.write_line(Output::Stderr, &line).await;
         }
         Ok(()) | Err(_) => {}
     }
@@ -243,7 +243,7 @@ async fn emit_progress(
 
 /// Runs all actions at once and waits for all of them.
 async fn parallel(
-    hands: &dyn ActionExecutor,
+    executor: &dyn ActionExecutor,
     all: &Actions,
     here: &ActionStep,
     stop: &CancellationToken,
@@ -251,7 +251,7 @@ async fn parallel(
     let children = all.actions.iter().enumerate();
     let children = children.map(|(index, action)| {
         let here = here.nth(index, action).survived();
-        step(hands, action, here, stop.clone())
+        step(executor, action, here, stop.clone())
     });
     let failures = join_all(children).await.into_iter().filter_map(Result::err);
     Failure::all(failures.collect()).map_or(Ok(()), Err)
@@ -259,20 +259,20 @@ async fn parallel(
 
 /// Runs the actions one after another, up to the first failure.
 async fn serial(
-    hands: &dyn ActionExecutor,
+    executor: &dyn ActionExecutor,
     all: &Actions,
     here: &ActionStep,
     stop: &CancellationToken,
 ) -> Result<(), Failure> {
     for (index, action) in all.actions.iter().enumerate() {
-        step(hands, action, here.nth(index, action), stop.clone()).await?;
+        step(executor, action, here.nth(index, action), stop.clone()).await?;
     }
     Ok(())
 }
 
 /// Runs all actions at once. The first to end stops the others, and its end counts as a failure in every case.
 async fn codependent(
-    hands: &dyn ActionExecutor,
+    executor: &dyn ActionExecutor,
     all: &Actions,
     here: &ActionStep,
     stop: &CancellationToken,
@@ -285,7 +285,7 @@ async fn codependent(
         .map(|(index, action)| {
             let here = here.nth(index, action).stoppable().survived();
             let at = here.at.clone();
-            step(hands, action, here, stop_all.clone()).map(move |ended| (at, ended))
+            step(executor, action, here, stop_all.clone()).map(move |ended| (at, ended))
         })
         .collect();
     let mut failures = Vec::new();

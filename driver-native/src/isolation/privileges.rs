@@ -48,17 +48,17 @@ pub(crate) fn write(
     script: &mut Script,
     confinement: &Confinement,
     user_namespace: Option<BorrowedFd<'_>>,
-    seat: &ProcessIo<'_>,
+    process_io: &ProcessIo<'_>,
 ) {
     let contained = confinement.level != IsolationLevel::Raw;
     script.call(SpawnStep::Session, "lead a session", libc::SYS_setsid, []);
     // The source descriptors are above 2, because Rust's standard library holds 0, 1 and 2 open in every process from
     // its start.
-    for (file, number) in seat.streams.iter().zip(0_u32..) {
+    for (file, number) in process_io.streams.iter().zip(0_u32..) {
         let args = [file.as_fd().into(), number.into(), 0.into()];
         script.call(SpawnStep::Streams, "open the streams", libc::SYS_dup3, args);
     }
-    if seat.terminal {
+    if process_io.terminal {
         let args = [0.into(), libc::TIOCSCTTY.into(), 0.into()];
         let about = "take the terminal";
         script.call(SpawnStep::Session, about, libc::SYS_ioctl, args);
@@ -105,15 +105,15 @@ pub(crate) fn write(
         let about = "give up new privileges";
         script.call(SpawnStep::NoNewPrivs, about, libc::SYS_prctl, args);
     }
-    if let Some(scope) = seat.scope {
+    if let Some(scope) = process_io.scope {
         let args = [scope.into(), 0.into()];
         let about = "keep to abstract sockets of its own (Landlock)";
         let number = libc::SYS_landlock_restrict_self;
         script.call(SpawnStep::Scope, about, number, args);
     }
-    enter(script, seat);
+    enter(script, process_io);
     if contained {
-        let files = if seat.is_own {
+        let files = if process_io.is_own {
             CreatableFiles::Any
         } else {
             confinement.files
@@ -251,8 +251,8 @@ fn keep(script: &mut Script, kept: Capabilities, is_root: bool) {
     }
 }
 
-fn enter(script: &mut Script, seat: &ProcessIo<'_>) {
-    match &seat.work_dir {
+fn enter(script: &mut Script, process_io: &ProcessIo<'_>) {
+    match &process_io.work_dir {
         WorkDir::Open(dir) => {
             let about = "enter the working directory";
             script.call(SpawnStep::WorkDir, about, libc::SYS_fchdir, [(*dir).into()]);
@@ -263,7 +263,7 @@ fn enter(script: &mut Script, seat: &ProcessIo<'_>) {
             script.call(SpawnStep::WorkDir, about, libc::SYS_chdir, [path]);
         }
     }
-    let flags = if seat.keeps_files {
+    let flags = if process_io.keeps_files {
         libc::CLOSE_RANGE_CLOEXEC
     } else {
         0

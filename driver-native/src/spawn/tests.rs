@@ -84,7 +84,7 @@ impl Request {
                 .tolerating(IgnoreErrno::Anything)
                 .left_to_parent();
         }
-        let seat = ProcessIo {
+        let process_io = ProcessIo {
             streams: [null.as_fd(), self.stdout.as_fd(), null.as_fd()],
             terminal: false,
             work_dir: WorkDir::Open(self.work_dir.as_fd()),
@@ -92,7 +92,7 @@ impl Request {
             is_own: false,
             keeps_files: false,
         };
-        privileges::write(&mut script, &self.confinement, None, &seat);
+        privileges::write(&mut script, &self.confinement, None, &process_io);
         let argv = strings(argv);
         spawn(&Spawn {
             script: &script,

@@ -375,7 +375,7 @@ pub struct RuleCounters {
     /// Bytes of those packets, IP headers included.
     pub bytes: u64,
     /// The time of the last reported packet, in nanoseconds of the monotonic clock.
-    pub told_ns: u64,
+    pub sent_ns: u64,
 }
 
 impl core::ops::AddAssign for RuleCounters {
@@ -383,16 +383,16 @@ impl core::ops::AddAssign for RuleCounters {
         let Self {
             packets,
             bytes,
-            told_ns,
+            sent_ns,
         } = other;
         self.packets += packets;
         self.bytes += bytes;
-        self.told_ns = self.told_ns.max(told_ns);
+        self.sent_ns = self.sent_ns.max(sent_ns);
     }
 }
 
 /// A reported verdict: every refusal, and every passed packet of a rule with `log`. At most one is reported for a rule,
-/// task and CPU in [`TELL_EVERY_NS`].
+/// task and CPU in [`VERDICT_INTERVAL_NS`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct VerdictEvent {
@@ -419,7 +419,7 @@ pub struct VerdictEvent {
 }
 
 /// Least time between two events of one rule, task and CPU.
-pub const TELL_EVERY_NS: u64 = 10_000_000;
+pub const VERDICT_INTERVAL_NS: u64 = 10_000_000;
 
 /// Time in which the other side may answer a datagram. Linux's connection tracking uses the same time for a stream of
 /// datagrams.

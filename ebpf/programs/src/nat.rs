@@ -185,7 +185,7 @@ fn nat_in(ctx: TcContext) -> i32 {
     };
     let hairpin = published.host_veth == device;
     if enter(skb, &ends, &published, hairpin, hairpin).is_none() {
-        return thrown_away();
+        return drop_packet();
     }
     if hairpin {
         return hand_over(skb, &published);
@@ -223,7 +223,7 @@ fn nat_out(ctx: TcContext) -> i32 {
     };
     let by_loopback = ends.source[0] == LOOPBACK_NET;
     if enter(skb, &ends, &published, true, by_loopback).is_none() {
-        return thrown_away();
+        return drop_packet();
     }
     hand_over(skb, &published)
 }
@@ -282,7 +282,7 @@ fn enter(
 
 /// Counts and drops a packet that cannot be forwarded.
 #[inline(always)]
-fn thrown_away() -> i32 {
+fn drop_packet() -> i32 {
     count_lost(LostRecord::NatEntry);
     TC_ACT_SHOT
 }
@@ -294,7 +294,7 @@ fn hand_over(skb: *mut __sk_buff, published: &PublishedPort) -> i32 {
     let [g, h, i, j, k, l] = published.host_veth_mac;
     let macs = [a, b, c, d, e, f, g, h, i, j, k, l];
     if store(skb, 0, &macs).is_none() {
-        return thrown_away();
+        return drop_packet();
     }
     // SAFETY: the helper takes any number.
     unsafe { bpf_redirect(published.host_veth, 0) as i32 }
@@ -318,12 +318,12 @@ fn turn_back(
         return None;
     }
     if show_as(skb, ends, &passage).is_none() {
-        return Some(thrown_away());
+        return Some(drop_packet());
     }
     if passage.client != ends.destination
         && set_address(skb, ends, at::DESTINATION, ends.destination, passage.client).is_none()
     {
-        return Some(thrown_away());
+        return Some(drop_packet());
     }
     if passage.client != host_veth.address {
         return Some(TC_ACT_UNSPEC);
@@ -331,10 +331,10 @@ fn turn_back(
     // The packet leaves by the device that it came in by, so the hardware addresses are swapped.
     let macs: Option<[u8; 12]> = load(skb, 0);
     let Some([a, b, c, d, e, f, g, h, i, j, k, l]) = macs else {
-        return Some(thrown_away());
+        return Some(drop_packet());
     };
     if store(skb, 0, &[g, h, i, j, k, l, a, b, c, d, e, f]).is_none() {
-        return Some(thrown_away());
+        return Some(drop_packet());
     }
     // SAFETY: the helper takes any number.
     Some(unsafe { bpf_redirect(device, 0) as i32 })

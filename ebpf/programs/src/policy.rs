@@ -36,8 +36,8 @@ use muster_ebpf_common::{
     policy::{
         AddressKey4, AddressKey6, CachedDatagram, CarriedCounters, CarriedKey, Class, Direction,
         FLOW_NS, FLOW_RENEW_NS, FlowKey, Interval, KEPT_TICKS, Leaf, NO_RULE, NODE, NameKey,
-        POLICY_BITS, PeerMark, PortKey, RuleCounters, RuleKey, SocketState, TELL_EVERY_NS,
-        TaskPolicyRef, Verdict, VerdictEvent, mapped, search, socket,
+        POLICY_BITS, PeerMark, PortKey, RuleCounters, RuleKey, SocketState, TaskPolicyRef,
+        VERDICT_INTERVAL_NS, Verdict, VerdictEvent, mapped, search, socket,
     },
 };
 
@@ -359,7 +359,7 @@ pub(crate) fn judge_packet(
     packet.event.policy = policy_ref.policy(direction);
     let verdict = decide(&packet, packet.key(direction));
     packet.event.verdict = verdict.0;
-    count_and_tell(&mut packet, direction);
+    count_and_send(&mut packet, direction);
     PacketOutcome::new(verdict.allows(), policy_ref, direction)
 }
 
@@ -437,7 +437,7 @@ fn tcp(
         return PacketOutcome::Exempt;
     }
     packet.event.verdict = verdict.0;
-    count_and_tell(packet, begun);
+    count_and_send(packet, begun);
     PacketOutcome::new(verdict.allows(), policy_ref, direction)
 }
 
@@ -514,7 +514,7 @@ fn datagram(
             packet.event.policy = policy_ref.policy(direction);
         }
     }
-    count_and_tell(packet, judged_by);
+    count_and_send(packet, judged_by);
     PacketOutcome::new(
         Verdict(packet.event.verdict).allows(),
         policy_ref,
@@ -658,10 +658,10 @@ fn is_held(key: u32, v4: u32, is_v4: bool) -> bool {
 
 /// Counts the verdict of the policy of `begun`, and reports it to the agent if it is to be reported.
 #[inline(always)]
-fn count_and_tell(packet: &mut Packet, begun: Direction) {
+fn count_and_send(packet: &mut Packet, begun: Direction) {
     if Verdict(packet.event.verdict).is_reported() {
         // SAFETY: the event is valid, and no other code uses it.
-        unsafe { tell_verdict(&raw mut packet.event) };
+        unsafe { send_verdict(&raw mut packet.event) };
         return;
     }
     // SAFETY: as above.
@@ -737,7 +737,7 @@ fn counters_of<'a>(key: RuleKey) -> Option<&'a mut RuleCounters> {
 /// callers.
 #[unsafe(no_mangle)]
 #[inline(never)]
-unsafe extern "C" fn tell_verdict(event: *mut VerdictEvent) -> u32 {
+unsafe extern "C" fn send_verdict(event: *mut VerdictEvent) -> u32 {
     // SAFETY: as in [`note_verdict`].
     let Some(event) = (unsafe { event.as_mut() }) else {
         return 0;
@@ -754,10 +754,10 @@ unsafe extern "C" fn tell_verdict(event: *mut VerdictEvent) -> u32 {
     counters.bytes += u64::from(event.bytes);
     // SAFETY: the helper has no arguments.
     let now_ns = unsafe { bpf_ktime_get_ns() };
-    if now_ns - counters.told_ns < TELL_EVERY_NS {
+    if now_ns - counters.sent_ns < VERDICT_INTERVAL_NS {
         return 0;
     }
-    counters.told_ns = now_ns;
+    counters.sent_ns = now_ns;
     event.at_ns = now_ns;
     if VERDICTS.output::<VerdictEvent>(&*event, 0).is_err() {
         count_lost(LostRecord::Verdict);
@@ -1029,6 +1029,6 @@ fn connect(ctx: &SockAddrContext, remote: [u8; 16]) -> i32 {
         return 1;
     }
     packet.event.verdict = verdict.0;
-    count_and_tell(&mut packet, Direction::Egress);
+    count_and_send(&mut packet, Direction::Egress);
     0
 }

@@ -116,7 +116,7 @@ impl CgroupFileCache {
     }
 
     /// Closes all files except those in `names` if there was no complete reading for [`FILES_HELD_FOR`].
-    pub(crate) fn let_go(&self, names: &[&str], now: Instant) {
+    pub(crate) fn close_unused(&self, names: &[&str], now: Instant) {
         let mut held = self.locked();
         if held
             .asked
@@ -344,9 +344,9 @@ mod tests {
         let now = Instant::now();
         held.asked(now);
 
-        held.let_go(&["kept"], now + FILES_HELD_FOR / 2);
+        held.close_unused(&["kept"], now + FILES_HELD_FOR / 2);
         assert_eq!(OTHERS.held.load(Ordering::Relaxed), 2);
-        held.let_go(&["kept"], now + FILES_HELD_FOR);
+        held.close_unused(&["kept"], now + FILES_HELD_FOR);
         assert_eq!(OTHERS.held.load(Ordering::Relaxed), 1);
     }
 

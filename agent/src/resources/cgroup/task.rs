@@ -507,7 +507,7 @@ impl TaskCgroup {
     /// not find all groups. It is called regularly, and closes the unneeded files that [`Self::stats_in`] opened.
     pub fn now_in(&self, walked: &CgroupRows) -> Option<(Option<u64>, StallStats)> {
         let rows = self.rows_in(walked)?;
-        self.files.let_go(&[], std::time::Instant::now());
+        self.files.close_unused(&[], std::time::Instant::now());
         let waits = StallStats {
             throttled_us: rows
                 .cpu
@@ -596,7 +596,7 @@ impl TaskCgroup {
         let memory = self.at(Controller::Memory);
         let memory = memory.map_or("", |at| memory::current_name(at.is_none()));
         let needed = [memory, cpu::STAT, some_cpu, some_memory, some_io];
-        self.files.let_go(&needed, std::time::Instant::now());
+        self.files.close_unused(&needed, std::time::Instant::now());
         let mut files = self.reader();
         Ok(StallStats {
             throttled_us: cpu::throttled_us(&mut files, self.at(Controller::Cpu))?,

@@ -291,7 +291,7 @@ impl<'a> Session<'a> {
             ToAgent::CollectGarbage => send_event(self.link, Event::CollectGarbage).await,
             ToAgent::ClusterPolicy { index, policy } => {
                 self.is_policy_known = true;
-                self.link.obey(index, *policy).await;
+                self.link.apply_cluster_policy(index, *policy).await;
                 Ok(())
             }
         }
@@ -306,7 +306,9 @@ impl<'a> Session<'a> {
             && known > LogIndex(0)
             && index > known
         {
-            self.link.obey(index, NetworkPolicy::default()).await;
+            self.link
+                .apply_cluster_policy(index, NetworkPolicy::default())
+                .await;
         }
     }
 }

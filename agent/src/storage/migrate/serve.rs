@@ -61,7 +61,7 @@ pub(crate) async fn send_alloc_dir(
     };
     tokio::select! {
         sent = sending => sent,
-        () = take_words(receiver, &window) => Ok(()),
+        () = receive_acknowledgements(receiver, &window) => Ok(()),
     }
 }
 
@@ -71,7 +71,7 @@ fn may_write(session: &SessionContext, tasks: &LiveTasks, alloc_id: AllocId) -> 
 }
 
 /// Receives acknowledgements of unpacked data until the requesting node has gone.
-async fn take_words(mut receiver: FrameReceiver, window: &Window) {
+async fn receive_acknowledgements(mut receiver: FrameReceiver, window: &Window) {
     while let Ok(Some(DiskAck { bytes })) = receiver.recv().await {
         window.give(bytes);
     }

@@ -37,7 +37,7 @@ use crate::tasks::drivers::usage::DriverUsage;
 use crate::tasks::drivers::{DriverSlot, Drivers, native};
 use crate::tasks::live::LiveTask;
 use crate::tasks::task::driver_calls::{
-    decoded, encoded, fs_isolation, learned, let_users_pass, ready, sees_host, task_id,
+    allow_traversal, decoded, encoded, fs_isolation, learned, ready, sees_host, task_id,
 };
 use crate::tasks::task::record::{note_record, store_record};
 use crate::tasks::task::start_failure::StartFailure;
@@ -89,7 +89,7 @@ async fn begin_isolated(
     let (data, own) = (&storage.data, network.as_deref());
     let mut config = task_config(session, data, task, attempt, own, isolation)?;
     if sees_host(task, isolation, &config.config) {
-        let_users_pass(data, task).await?;
+        allow_traversal(data, task).await?;
     }
     user::give(storage, &resources.users, task, &slot, &mut config).await?;
     let mut notes = Vec::new();

@@ -70,9 +70,9 @@ pub(crate) fn sees_host(
 }
 
 /// Grants users the passage to the task's directories.
-pub(crate) async fn let_users_pass(data: &DataDir, task: &TaskRef) -> Result<(), StartFailure> {
+pub(crate) async fn allow_traversal(data: &DataDir, task: &TaskRef) -> Result<(), StartFailure> {
     let (data, alloc_id) = (data.clone(), task.alloc_id());
-    let opened = tokio::task::spawn_blocking(move || data.let_users_pass(alloc_id)).await;
+    let opened = tokio::task::spawn_blocking(move || data.allow_traversal(alloc_id)).await;
     let opened = opened.map_err(StartFailure::retryable)?;
     opened.map_err(|error| StartFailure::retryable(chain(&error)))
 }

@@ -58,7 +58,7 @@ pub(super) async fn end(
     let seen = match seen {
         Ok(seen) => seen,
         Err(UnreachableTask { reason }) => {
-            remote::let_go(context, task, live).await;
+            remote::remove_remains(context, task, live).await;
             context.tasks.live.remove(task.alloc_id(), task.name());
             inputs.send(TaskInput::Lost { reason }).await;
             return;

@@ -26,7 +26,7 @@ use crate::tasks::live::LiveTask;
 use crate::tasks::missing_record::MissingRecordMeaning;
 use crate::tasks::task::cleanup::{clean_up_ended, clean_up_stray};
 use crate::tasks::task::driver_calls::{
-    RETRY_PAUSE, encoded, fs_isolation, let_users_pass, sees_host, task_id,
+    RETRY_PAUSE, allow_traversal, encoded, fs_isolation, sees_host, task_id,
 };
 use crate::tasks::task::record::{note_record, store_record};
 use crate::tasks::task_ref::TaskRef;
@@ -213,7 +213,7 @@ async fn live(
         &record,
     )
     .await;
-    let_pass_again(&context.storage.data, task, &slot, &record).await;
+    allow_traversal_again(&context.storage.data, task, &slot, &record).await;
     let streams = reopen_streams(context, task).await;
     let reach = reach(context.bpf(), &slot, &record).await;
     // After a reboot, the number may belong to another cgroup.
@@ -237,13 +237,18 @@ async fn live(
 
 /// Grants users the passage to the directories of a task that uses the host's paths and was started by an earlier
 /// version.
-async fn let_pass_again(data: &DataDir, task: &TaskRef, slot: &DriverSlot, record: &TaskRecord) {
+async fn allow_traversal_again(
+    data: &DataDir,
+    task: &TaskRef,
+    slot: &DriverSlot,
+    record: &TaskRecord,
+) {
     let Ok(isolation) = fs_isolation(slot, task).await else {
         return;
     };
     let passes = TaskHandle::decode(&record.handle)
         .is_ok_and(|handle| sees_host(task, isolation, &handle.config.config));
-    if passes && let Err(failure) = let_users_pass(data, task).await {
+    if passes && let Err(failure) = allow_traversal(data, task).await {
         tracing::warn!(
             task_id = record.task_id,
             reason = failure.reason,

@@ -123,12 +123,12 @@ pub(super) async fn leave(context: &AgentContext, task: &TaskRef, live: &LiveTas
             tracing::warn!(task_id = id, %error, "a driver remembers a task that it left");
         }
     }
-    let_go(context, task, live).await;
+    remove_remains(context, task, live).await;
     note
 }
 
 /// Removes the remains of a task on this node; the task itself runs on.
-pub(super) async fn let_go(context: &AgentContext, task: &TaskRef, live: &LiveTask) {
+pub(super) async fn remove_remains(context: &AgentContext, task: &TaskRef, live: &LiveTask) {
     if let Some(cgroup) = &live.cgroup {
         kill(cgroup).await;
     }
