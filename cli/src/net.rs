@@ -156,7 +156,7 @@ fn gap(alloc: &AllocListStub, network: &AllocNetwork, after: u64) -> Option<Stri
     // A node numbers verdicts from the start again when its agent restarts.
     if network.last < after {
         return Some(format!(
-            "{id}: the agent of its node began anew: verdicts that it had not told are missing, {missed} of those since"
+            "{id}: the agent of its node restarted: verdicts that it had not reported are missing, {missed} of those since"
         ));
     }
     (missed > 0).then(|| {

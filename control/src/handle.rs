@@ -97,7 +97,7 @@ pub enum ProposeError {
     /// The outcome is unknown: the change may have been committed, or may be later. With a write key the change
     /// can be sent again: it is applied once.
     #[error(
-        "nobody can tell yet whether the change was made ({reason}): look before trying again, or try again with the same idempotency key"
+        "it is not known yet whether the change was made ({reason}): look before trying again, or try again with the same idempotency key"
     )]
     Timeout {
         /// The longest time that the caller waited.
@@ -523,7 +523,7 @@ impl Control {
         });
         for answer in futures::future::join_all(calls).await {
             if let Err(error) = answer {
-                tracing::warn!(%error, "the nodes of a server were not told to collect garbage");
+                tracing::warn!(%error, "the nodes of a server were not asked to collect garbage");
             }
         }
         Ok(())

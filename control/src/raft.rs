@@ -185,7 +185,7 @@ pub(crate) enum WriteError {
         leader: Option<LeaderInfo>,
     },
     /// The outcome is unknown: the command may have been committed, or may be later.
-    #[error("nobody can tell whether it was committed: {reason}")]
+    #[error("it is not known whether it was committed: {reason}")]
     Unknown {
         /// How long the caller waited.
         waited: Duration,
@@ -761,7 +761,7 @@ fn watch_raft(
             });
             if let Some(fatal) = stopped {
                 if matches!(fatal, openraft::errors::Fatal::Stopped) {
-                    tracing::debug!("raft has stopped, as it was told to");
+                    tracing::debug!("raft has stopped on request");
                 } else {
                     tracing::error!(reason = %fatal, "raft has stopped");
                 }

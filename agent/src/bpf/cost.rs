@@ -169,7 +169,7 @@ mod tests {
         let node = Node::set_up(test)?;
         let bpf = node.open();
         if is_measured(&bpf) {
-            let reason = "somebody has the kernel measure eBPF programs already";
+            let reason = "another process already has the kernel measure eBPF programs";
             skipped(test, reason);
             return None;
         }

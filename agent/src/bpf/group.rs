@@ -47,7 +47,10 @@ impl Groups {
         walk_cgroups(program.as_fd(), root.as_fd())?;
         let walked = first(walk.lookup(0)?);
         if walked.cut != 0 {
-            tracing::debug!(visited = walked.visited, "more groups than one walk tells");
+            tracing::debug!(
+                visited = walked.visited,
+                "one walk cannot report all groups"
+            );
         }
         let found = walked.rows as usize;
         let mut rows = GroupRows::with_capacity_and_hasher(found, IdHash::default());

@@ -593,7 +593,7 @@ impl Policy {
         let nets = widest_first(compiled.v6.keys(), |net| net.prefix_len().into());
         let removed6 = nets.map(|net| self.leaves6.remove(key6(policy, *net)));
         if let Some(error) = removed4.chain(removed6).find_map(Result::err) {
-            tracing::warn!(%error, "prefixes of a network policy that nobody has are left");
+            tracing::warn!(%error, "prefixes of an unused network policy remain");
         }
     }
 

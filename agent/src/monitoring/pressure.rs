@@ -48,7 +48,7 @@ pub(crate) async fn follow(context: Arc<AgentContext>, stop: CancellationToken) 
             let (tree, tasks) = (&context.resources.tree, &context.tasks.live);
             tokio::select! {
                 ended = follow_want(tree, tasks, want, percent) => if let Err(error) = ended {
-                    tracing::info!(%error, want = want.name(), "nobody is told of tasks that wait");
+                    tracing::info!(%error, want = want.name(), "task events about pressure are off");
                 },
                 () = stop.cancelled() => {}
             }

@@ -251,7 +251,7 @@ fn add_reported(stats: &mut TaskStats, driver: &str, known: Result<ReportedUsage
 /// The reason for the absence of a value that the driver does not report.
 pub(crate) fn absent_from_driver(driver: &str) -> String {
     format!(
-        "the task runs in none of the agent's cgroups: what is known of it is what driver `{driver}` tells"
+        "the task runs in none of the agent's cgroups: its usage comes from driver `{driver}` alone"
     )
 }
 

@@ -660,16 +660,13 @@ async fn remove_inventory(inventory: NodeInventory, context: &AgentContext) {
         tracing::warn!(
             alloc_id = name.alloc,
             task = name.task,
-            "a task that nobody wants is ended"
+            "a task that belongs to no allocation is stopped"
         );
         end_stray(context, &name.alloc, &name.task).await;
     }
     for alloc_id in inventory.allocs {
         if let Err(error) = context.storage.discard(alloc_id).await {
-            tracing::warn!(
-                error = chain(&error),
-                "directories that nobody wants are left"
-            );
+            tracing::warn!(error = chain(&error), "directories of no allocation remain");
         }
         let write = vec![Write::Remove(alloc_id)];
         drop(context.storage.store.write(write).await);

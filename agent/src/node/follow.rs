@@ -67,7 +67,7 @@ pub(super) async fn packet_verdicts(context: Arc<AgentContext>, stop: Cancellati
         Err(error) => {
             tracing::error!(
                 error = muster_domain::error_chain::chain(&error),
-                "refused packets are counted and not told one by one"
+                "refused packets are counted but not reported one by one"
             );
             return;
         }
@@ -81,7 +81,7 @@ pub(super) async fn packet_verdicts(context: Arc<AgentContext>, stop: Cancellati
             () = stop.cancelled() => return,
         };
         if let Err(error) = waited {
-            tracing::error!(%error, "refused packets are not told one by one any more");
+            tracing::error!(%error, "refused packets are no longer reported one by one");
             return;
         }
         if batch

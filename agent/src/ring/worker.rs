@@ -82,7 +82,7 @@ pub(crate) fn run(
 
 fn send_start_result(started: &SyncSender<StartResult>, what: StartResult) {
     if started.send(what).is_err() {
-        tracing::debug!("nobody waits for the log thread to start");
+        tracing::debug!("the starter of the log thread has gone");
     }
 }
 
@@ -173,7 +173,7 @@ impl Worker {
             }
         };
         if !is_delivered {
-            tracing::debug!("nobody waits for the log loop's answer");
+            tracing::debug!("the receiver of the log loop's answer has gone");
         }
     }
 
@@ -269,7 +269,7 @@ impl Worker {
     ) {
         let Some(stream) = self.streams.remove(&stream_id) else {
             if answer.send(None).is_err() {
-                tracing::debug!("nobody waits for the log loop's answer");
+                tracing::debug!("the receiver of the log loop's answer has gone");
             }
             return;
         };
@@ -282,7 +282,7 @@ impl Worker {
             // The sender lives as long as its stream.
             let AttachedStream { task, orders, .. } = stream;
             if answer.send(join(task).await).is_err() {
-                tracing::debug!("nobody waits for a detached log");
+                tracing::debug!("the receiver of a detached log has gone");
             }
             drop(orders);
         });

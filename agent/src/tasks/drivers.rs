@@ -137,7 +137,7 @@ impl DriverSlot {
             capabilities,
             schema,
         });
-        tracing::debug!(life, capabilities = ?learned.capabilities, "a driver tells what it can do");
+        tracing::debug!(life, capabilities = ?learned.capabilities, "a driver reported its capabilities");
         *known = Some((life, Arc::clone(&learned)));
         Ok(learned)
     }

@@ -276,9 +276,9 @@ fn show_tasks(alloc: &Allocation) -> Result<(), CliError> {
 /// The address from the driver, and whether the task is advertised at it or at the node's.
 fn reached_at(network: &TaskNetwork) -> String {
     let whose = if network.auto_advertise {
-        "which others are to be told"
+        "which other services should use"
     } else {
-        "while others are to be told the node's"
+        "while other services should use the node's"
     };
     format!("reached at {}, {whose}", usage::reached_at(network))
 }
@@ -327,10 +327,10 @@ mod tests {
             auto_advertise: true,
         };
 
-        let expected = "reached at 10.88.0.3, http 80, which others are to be told";
+        let expected = "reached at 10.88.0.3, http 80, which other services should use";
         assert_eq!(reached_at(&network), expected);
         network.auto_advertise = false;
-        assert!(reached_at(&network).ends_with("are to be told the node's"));
+        assert!(reached_at(&network).ends_with("should use the node's"));
     }
 
     #[test]

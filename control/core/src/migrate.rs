@@ -66,7 +66,7 @@ pub enum NoDataError {
         status: NodeStatus,
     },
     /// The former allocation was given up when its node was out of reach. It may have run since.
-    #[error("allocation {previous} is {}: its node was out of reach, and nobody knows when it ended", status.as_str())]
+    #[error("allocation {previous} is {}: its node was out of reach, and the time of its end is unknown", status.as_str())]
     GivenUp {
         previous: AllocId,
         /// The known status of the other allocation.

@@ -245,8 +245,7 @@ async fn of_cells(_: Context, _: Anything) -> Result<TaskLifecycleResponse, Erro
 }
 
 fn cells_only() -> Error {
-    let message =
-        "cells are Muster's own agents: they report what becomes of a task, nobody else does";
+    let message = "cells are Muster's own agents: only they report results of tasks";
     Error::of(Kind::InvalidRequest, message)
 }
 

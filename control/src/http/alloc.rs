@@ -144,7 +144,7 @@ async fn stop(
     };
     let Some(eval_id) = eval_ids.first() else {
         return Err(ApiError::Malformed(format!(
-            "allocation {alloc_id} has ended or is told to: there is nothing to stop"
+            "allocation {alloc_id} has ended or is being stopped: there is nothing to stop"
         )));
     };
     query.json(&AllocStopResponse {

@@ -162,7 +162,7 @@ pub(super) fn prometheus(state: &State, stats: &NodeStats) -> String {
         line(&mut text, "muster_node_ebpf_lost_total", "", lost as f64);
     }
     let name = "muster_node_limits_repaired_total";
-    let help = "Limits of tasks that somebody had changed, and that were set again.";
+    let help = "Limits of tasks that were changed from outside, and that were set again.";
     header(&mut text, name, "counter", help);
     line(&mut text, name, "", stats.limits_repaired as f64);
     let name = "muster_node_ebpf_stale_removed_total";
@@ -178,7 +178,7 @@ pub(super) fn prometheus(state: &State, stats: &NodeStats) -> String {
     }
     add_collection(&mut text, &stats.collection);
     let name = "muster_task_instances";
-    let help = "Allocations that share this place; the newest is told.";
+    let help = "Allocations that share this place; the newest is shown.";
     header(&mut text, name, "gauge", help);
     for (place, task) in &tasks {
         line(&mut text, name, &labels(place), f64::from(task.instances));

@@ -81,7 +81,7 @@ pub(crate) async fn compare(control: Control, index: LogIndex) {
         }
         let request = PeerRequest::StateDiffers { index, right };
         if let Err(error) = control.peers().call(server_id, request).await {
-            tracing::warn!(server = one.server.node.name, %error, "it could not be told");
+            tracing::warn!(server = one.server.node.name, %error, "a server whose state differs could not be notified");
         }
     }
 }

@@ -124,7 +124,7 @@ impl NodeHeartbeats {
                 // The write may still be committed, so the node stays untracked until the outcome is known. A node
                 // with a fresh lease must not be down a moment later.
                 Ok((node_id, Err(error @ WriteError::Unknown { .. }))) => {
-                    tracing::warn!(%node_id, %error, "nobody knows whether the node was declared down");
+                    tracing::warn!(%node_id, %error, "it is not known whether the node was declared down");
                 }
                 Ok((node_id, Err(error))) => {
                     tracing::warn!(%node_id, %error, "the node could not be declared down: it gets another period");

@@ -258,7 +258,7 @@ impl Control {
             .call_address(addr, PeerRequest::Removed { server_id }, REMOVED_WAIT)
             .await;
         if let Err(error) = answer {
-            tracing::debug!(%error, "a removed server was not told");
+            tracing::debug!(%error, "a removed server was not notified");
         }
         Ok(())
     }

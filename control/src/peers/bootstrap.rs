@@ -168,7 +168,7 @@ impl Bootstrap {
             let request = PeerRequest::Found(founding.clone());
             // A server that misses this request gets the cluster from the log.
             if let Err(error) = control.peers().call(known.server_id, request).await {
-                tracing::debug!(%error, "a server was not told that the cluster is founded");
+                tracing::debug!(%error, "a server was not notified that the cluster is founded");
             }
         }
         Ok(())

@@ -293,7 +293,7 @@ impl Raft {
                 .clone()
                 .ok_or(ChangeServersError::NotLeader { leader: None }),
             Ok(Err(_)) => Err(ChangeServersError::Stopped {
-                reason: "nobody watches it any more".to_owned(),
+                reason: "the leader stopped".to_owned(),
             }),
             Err(_) => Err(ChangeServersError::Timeout { waited }),
         }

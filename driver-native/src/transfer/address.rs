@@ -20,7 +20,7 @@ pub(crate) enum ConnectError {
         #[source]
         source: io::Error,
     },
-    #[error("{host} is {address}, where nobody fetches or sends files")]
+    #[error("{host} is {address}: transfers to this kind of address are refused")]
     Never { host: String, address: IpAddr },
     #[error(
         "{host} is this machine; the operator may allow that: allow_local_transfers of the native driver's configuration"

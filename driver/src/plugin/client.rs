@@ -135,7 +135,7 @@ impl Client {
                 debug!(
                     driver = self.name,
                     ?message,
-                    "the driver offers a connection that nobody uses"
+                    "the driver offers a connection that has no user"
                 );
             }
         };

@@ -162,7 +162,7 @@ impl FollowLog {
         let offset = known.max(length.saturating_sub(LOG_BEHIND_BYTES_MAX));
         if offset > known {
             warn!(path = %path.display(), bytes = offset - known,
-                "a plugin logged more while no agent ran than is told: the rest is left out");
+                "a plugin logged more while no agent ran than fits: the rest is left out");
         }
         Self {
             path: path.to_owned(),

@@ -376,7 +376,7 @@ fn etcd(dir: &tempfile::TempDir) -> anyhow::Result<Option<f64>> {
         .and_then(|before| before.rsplit(' ').next()?.parse().ok());
     match rate {
         Some(rate) => Ok(Some(rate)),
-        None => bail!("`etcdctl check perf` told no writes/s: {text}"),
+        None => bail!("`etcdctl check perf` printed no writes/s: {text}"),
     }
 }
 

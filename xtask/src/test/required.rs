@@ -60,8 +60,8 @@ const CONFORMANCE: &str = "every driver passes the same suite";
 const JUDGE: &str = "judges that are not ours look at tasks from inside";
 const BOUNDARY: &str = "a task does not reach its host";
 const PROTOCOL: &str = "drivers of other hosts and hosts of other drivers work";
-const LIMITS: &str = "limits hold, and who broke them is told";
-const STUCK: &str = "what the kernel does not let go of is told of and holds up nothing else";
+const LIMITS: &str = "limits hold, and each breach is reported";
+const STUCK: &str = "resources that the kernel keeps are reported and block nothing else";
 const KERNELS: &str = "one eBPF object works on every supported kernel";
 
 const REQUIRED: &[Required] = &[

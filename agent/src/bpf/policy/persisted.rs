@@ -104,7 +104,7 @@ impl PersistedCounters {
     pub(super) fn unname(&self, policy: u32, rules: usize) {
         let mut keys = (0..).take(rules).map(|rule| NameKey { policy, rule });
         if let Err(error) = keys.try_for_each(|key| self.names.remove(key).map(drop)) {
-            tracing::warn!(%error, policy, "names of rules of a policy that nobody has are left");
+            tracing::warn!(%error, policy, "rule names of an unused policy remain");
         }
     }
 

@@ -36,7 +36,7 @@ pub(super) async fn serve(context: Arc<AgentContext>, connection: Connection) {
         let (sender, receiver) = (FrameSender::new(send), FrameReceiver::new(receive));
         answers.spawn(async move {
             if let Err(error) = answer(&context, sender, receiver, place).await {
-                tracing::debug!(%error, "whoever asked has gone");
+                tracing::debug!(%error, "the requester has gone");
             }
         });
     }
@@ -147,7 +147,7 @@ async fn signal_tasks(
             return failed(reason);
         }
         if let Some(runner) = runner {
-            let message = format!("{signal} was sent to the task, as somebody asked");
+            let message = format!("{signal} was sent to the task on request");
             runner.send(TaskInput::Message { message }).await;
         }
         signaled.push(name);

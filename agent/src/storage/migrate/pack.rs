@@ -41,7 +41,7 @@ pub(super) enum PackError {
     /// The tree has directories that were too deep to open.
     #[error("{} has directories that are nested more than {DEPTH_MAX} times", path.display())]
     TooDeep { path: PathBuf },
-    #[error("whoever asked has gone")]
+    #[error("the requester has gone")]
     Unwanted,
 }
 

@@ -385,7 +385,7 @@ impl Plugin {
             }
         };
         if let Err(error) = self.client.shutdown().await {
-            tracing::warn!(%error, driver = self.block, "a plugin cannot be told to end");
+            tracing::warn!(%error, driver = self.block, "a plugin could not be asked to end");
         }
         if tokio::time::timeout(END_DEADLINE, ended).await.is_err()
             && let Some(record) = Record::load(&self.record)

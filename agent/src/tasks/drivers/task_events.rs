@@ -33,7 +33,7 @@ pub(crate) async fn follow_events(
                 }
             }
             Some(Err(error)) => {
-                tracing::debug!(driver = name, %error, "a driver tells no events");
+                tracing::debug!(driver = name, %error, "a driver sends no events");
             }
             None => return,
         }

@@ -133,7 +133,7 @@ impl DriverUsage {
         let history = self.locked();
         let Some(history) = history.as_deref() else {
             return Err(format!(
-                "the task runs in none of the agent's cgroups, and driver `{driver}` has told nothing of it yet"
+                "the task runs in none of the agent's cgroups, and driver `{driver}` has not reported its usage yet"
             ));
         };
         if let Some(refusal) = &history.refusal {
@@ -143,7 +143,7 @@ impl DriverUsage {
         }
         history.at(now).ok_or_else(|| {
             format!(
-                "driver `{driver}` has told nothing of the task for more than {DRIVER_USAGE_KEPT:?}; see its log in the `drivers` directory of the agent's data"
+                "driver `{driver}` has not reported the task's usage for more than {DRIVER_USAGE_KEPT:?}; see its log in the `drivers` directory of the agent's data"
             )
         })
     }

@@ -157,7 +157,7 @@ pub(crate) async fn end_unknown(slot: &DriverSlot, task_id: &str) {
         slot.driver.destroy_task(task_id, true).await
     };
     if let Err(error) = asked {
-        tracing::warn!(task_id, %error, "a task that nobody wants is left to its driver");
+        tracing::warn!(task_id, %error, "a task that belongs to no allocation could not be stopped by its driver");
     }
 }
 

@@ -75,7 +75,7 @@ fn allocs_refer_to_existing_rows(state: &State, broken: &mut Vec<String>) {
             )),
             Some(node) if node.status == NodeStatus::Down && !is_looked_at(state, alloc) => {
                 broken.push(format!(
-                    "{name} is live on a node that is down, and nobody looks: {}",
+                    "{name} is live on a node that is down, and no evaluation is pending: {}",
                     alloc.node_id()
                 ));
             }

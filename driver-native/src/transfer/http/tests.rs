@@ -136,7 +136,7 @@ async fn only_temporary_endpoint_failures_are_retried() {
         ),
         (
             "HTTP/1.1 302 F\r\nlocation: http://169.254.169.254/\r\n\r\n",
-            "where nobody",
+            "transfers to this kind of address",
             1,
         ),
         (

@@ -175,7 +175,7 @@ impl TaskEvent {
             self.exit_code = None;
             self.detail("exit_code", "unknown");
             self.detail("exit_unknown", "true");
-            return "Exit code unknown: nobody saw the process end".to_owned();
+            return "Exit code unknown: no driver saw the process end".to_owned();
         }
         self.exit_code = Some(code);
         self.signal = signal;

@@ -47,7 +47,7 @@ impl KeepReason {
         match self {
             Self::Live => "not over",
             Self::Young => "ended too recently",
-            Self::Running => "told to stop, but may still run",
+            Self::Running => "asked to stop, but may still run",
             Self::Replaceable => "ended, but may be replaced",
             Self::Result => "held as results of a batch job that is there",
             Self::Needed => "what belongs to it stays",
