@@ -352,8 +352,8 @@ impl Bpf {
             (false, false) => Adoption::Fresh,
         };
         let bpf = Self::open_maps(&pins, generation, adoption, at)?;
-        bpf.policy.take_up().map_err(at)?;
-        bpf.slots.take_up().map_err(at)?;
+        bpf.policy.load_previous().map_err(at)?;
+        bpf.slots.load_previous().map_err(at)?;
         Ok(LoadedPrograms {
             bpf,
             pins,
@@ -508,10 +508,10 @@ impl Bpf {
             .slots
             .set_all(slot, SchedSlot { task, ..sched })
             .and_then(|()| self.net.slots.set_all(slot, NetSlot { task, ..net }))
-            .and_then(|()| self.slots.give(task, slot));
+            .and_then(|()| self.slots.set_owner(task, slot));
         if made.is_err() {
             // The first of the two errors is the one to report.
-            drop(self.slots.give_back(task, slot));
+            drop(self.slots.release(task, slot));
         }
         made
     }
@@ -519,7 +519,7 @@ impl Bpf {
     /// Removes the counters that [`Self::make_counters`] made.
     fn remove_counters(&self, task: CgroupId) -> io::Result<()> {
         if let Some(slot) = self.slots.of(task)? {
-            self.slots.give_back(task, slot)?;
+            self.slots.release(task, slot)?;
             self.sched.slots.set_all(slot, SchedSlot::default())?;
             self.net.slots.set_all(slot, NetSlot::default())?;
         }
@@ -596,7 +596,7 @@ impl Bpf {
         packet: &[u8],
         device: u32,
     ) -> io::Result<(u32, Vec<u8>)> {
-        self.nat.judge(inward, packet, device)
+        self.nat.test_packet(inward, packet, device)
     }
 
     /// Records that the device `host_veth` leads only to the allocation with this address.
@@ -665,7 +665,7 @@ impl Bpf {
     ///
     /// The error of the kernel. The next agent removes policies that could not be removed.
     pub fn sweep_policies(&self, alive: &BTreeSet<CgroupId>) -> io::Result<()> {
-        self.policy.sweep(alive)
+        self.policy.remove_stale(alive)
     }
 
     /// Removes policies that no task has had for so long that no program is still reading them.
@@ -735,8 +735,8 @@ impl Bpf {
     /// The tasks that have a slot, and the number of slots from the first to the highest of theirs.
     fn slots_in_use(&self) -> io::Result<(BTreeMap<CgroupId, u32>, usize)> {
         let slots = self.slots.all()?;
-        let among = slots::among(slots.values());
-        Ok((slots, among))
+        let len = slots::len_to_highest(slots.values());
+        Ok((slots, len))
     }
 
     /// The resources that every registered task used, up to this moment. This is a part of the result of
@@ -749,27 +749,27 @@ impl Bpf {
         self.sched
             .charge_running(&self.charge_running, &self.cpus)?;
         let mut tasks = TotalsByCgroup::with_capacity_and_hasher(expected, IdHash::default());
-        self.slots.with_given(|given, among| {
-            self.sched.slots.visit(among, |_, values| {
+        self.slots.with_owners(|owners, len| {
+            self.sched.slots.visit(len, |_, values| {
                 let (mut task, mut used) = (0, TaskTotals::default());
                 for slot in values {
                     task = task.max(slot.task);
                     used.add_sched(&slot.counters);
                 }
-                if given.contains_key(&task) {
+                if owners.contains_key(&task) {
                     let total = tasks.entry(task).or_default();
                     total.cpu_ns += used.cpu_ns;
                     total.run_delay_ns += used.run_delay_ns;
                     total.context_switches += used.context_switches;
                 }
             })?;
-            self.net.slots.visit(among, |_, values| {
+            self.net.slots.visit(len, |_, values| {
                 let (mut task, mut used) = (0, TaskTotals::default());
                 for slot in values {
                     task = task.max(slot.task);
                     used.add_net(&slot.traffic.counters);
                 }
-                if given.contains_key(&task) {
+                if owners.contains_key(&task) {
                     let total = tasks.entry(task).or_default();
                     total.net_rx_bytes += used.net_rx_bytes;
                     total.net_tx_bytes += used.net_tx_bytes;

@@ -106,13 +106,13 @@ impl AgentContext {
     /// A description of the remains.
     pub(crate) async fn give_network_back(&self, alloc_id: AllocId) -> Result<(), String> {
         // CNI plugins work in the namespace, so they run before a driver destroys it.
-        let unplugged = self.network.cni.give_back(alloc_id).await;
-        unplugged.map_err(|error| chain(&error))?;
+        let cni_released = self.network.cni.release(alloc_id).await;
+        cni_released.map_err(|error| chain(&error))?;
         let spec = self.session.spec();
         let given = self
             .network
             .bridge
-            .give_back(self.network_setup(&spec), alloc_id)
+            .release(self.network_setup(&spec), alloc_id)
             .await;
         given.map_err(|error| chain(&error))
     }

@@ -290,7 +290,7 @@ pub(crate) const SWEEP_AFTER: Duration = Duration::from_mins(1);
 pub(crate) const DRIVER_NETWORK_BYTES_MAX: usize = 8 << 10;
 /// Requests that wait for the one thread that makes networks of allocations. Further callers wait for room in the
 /// queue. A network takes about a millisecond.
-pub(crate) const BRIDGE_ORDERS_MAX: usize = 256;
+pub(crate) const BRIDGE_REQUESTS_MAX: usize = 256;
 /// Addresses that are tried for one allocation while other agents of the machine hold them.
 pub(crate) const BRIDGE_TRIES_MAX: usize = 4_096;
 /// Network namespaces whose settings are written through one proc file system. The last of them waits for about
@@ -312,7 +312,7 @@ pub(crate) const CNI_PROGRAMS_MAX: usize = 64;
 /// Bytes that a CNI plugin may print. A result has some hundred bytes for each device and address.
 pub(crate) const CNI_OUTPUT_BYTES_MAX: usize = 256 << 10;
 /// Bytes of a CNI plugin's output that an event repeats.
-pub(crate) const CNI_WORDS_BYTES_MAX: usize = 1_024;
+pub(crate) const CNI_EXCERPT_BYTES_MAX: usize = 1_024;
 /// Bytes of the record of a CNI network: a configuration, a result, 64 ports and 64 arguments.
 pub(crate) const CNI_RECORD_BYTES_MAX: usize = 1 << 20;
 /// Failed removals of a CNI network after which the agent gives up. A permanently broken plugin would otherwise

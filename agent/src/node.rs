@@ -215,7 +215,7 @@ impl Agent {
 
     /// Stops the agent. With [`ShutdownPolicy::KeepTasks`] tasks and their driver run on, and the next agent
     /// on the data directory adopts them.
-    pub async fn shutdown(self, leave: ShutdownPolicy) {
+    pub async fn shutdown(self, policy: ShutdownPolicy) {
         let Self {
             events,
             context,
@@ -226,7 +226,7 @@ impl Agent {
             node_id: _,
             certificates: _,
         } = self;
-        if leave == ShutdownPolicy::StopTasks {
+        if policy == ShutdownPolicy::StopTasks {
             stop_tasks(&events).await;
             flush_reports(&context.session).await;
             context.network.bridge.undo().await;
@@ -238,7 +238,7 @@ impl Agent {
             tracing::warn!("parts of the agent did not end in time and are dropped");
             tasks.shutdown().await;
         }
-        if leave == ShutdownPolicy::StopTasks {
+        if policy == ShutdownPolicy::StopTasks {
             for driver in drivers {
                 if let Err(error) = driver.shutdown().await {
                     tracing::warn!(%error, driver = driver.name(), "a driver's process was not ended");

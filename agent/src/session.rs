@@ -41,7 +41,7 @@ pub(crate) struct SessionContext {
     /// Places for sessions with commands, [`crate::limits::EXEC_SESSIONS_MAX`].
     pub(crate) sessions: Semaphore,
     /// Bytes of logs that are on their way to readers.
-    pub(crate) log_owed: AtomicU64,
+    pub(crate) log_bytes_unacknowledged: AtomicU64,
 }
 
 impl SessionContext {

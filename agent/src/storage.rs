@@ -68,7 +68,7 @@ impl StorageContext {
     /// Moves all directories of an allocation to the trash: one rename for its directories, one for its logs.
     pub(crate) async fn discard(&self, alloc_id: AllocId) -> Result<(), DirError> {
         // A transfer to another node would otherwise read only a part of the data.
-        self.dir_leases.leave(alloc_id).await;
+        self.dir_leases.wait_for_readers(alloc_id).await;
         let (data, trash) = (self.data.clone(), Arc::clone(&self.trash));
         let disks = Arc::clone(&self.disks);
         let moved = tokio::task::spawn_blocking(move || {
@@ -80,7 +80,7 @@ impl StorageContext {
         let moved = moved.await;
         let moved = moved.unwrap_or_else(|panic| Err(DirError::panicked(&panic)));
         if moved.is_ok() {
-            self.dir_leases.left(alloc_id);
+            self.dir_leases.forget(alloc_id);
         }
         moved
     }

@@ -534,13 +534,13 @@ impl AllocRunner {
 
     /// The handles of remote tasks that run.
     fn remote_handles(&self) -> Vec<RemoteHandle> {
-        let held = |task: &TaskRunner| {
+        let handle = |task: &TaskRunner| {
             Some(RemoteHandle {
                 task: task.state().name.clone(),
-                handle: task.remote().held()?.to_vec(),
+                handle: task.remote().current_handle()?.to_vec(),
             })
         };
-        self.tasks.iter().filter_map(held).collect()
+        self.tasks.iter().filter_map(handle).collect()
     }
 
     /// Whether the task at this position of the group is known to run on another system.
@@ -718,7 +718,7 @@ impl AllocRunner {
     fn advance(&mut self, now: Timestamp) {
         loop {
             let before = self.task_changes();
-            self.hold_back();
+            self.update_blocked_tasks();
             if self.stage == AllocStage::Ready {
                 for task in &mut self.tasks {
                     task.handle_timeout(now);
@@ -758,10 +758,10 @@ impl AllocRunner {
     }
 
     /// Sets for each task whether it must wait for other tasks.
-    fn hold_back(&mut self) {
+    fn update_blocked_tasks(&mut self) {
         let siblings = self.siblings();
         for (task, sibling) in self.tasks.iter_mut().zip(&siblings) {
-            task.handle_held(!lifecycle::may_start(sibling.role, &siblings));
+            task.set_blocked(!lifecycle::may_start(sibling.role, &siblings));
         }
     }
 
@@ -779,7 +779,7 @@ impl AllocRunner {
             .iter_mut()
             .filter(|task| nothing_ran || cause.fails() || task.sibling().role != Role::Poststop)
             // Without directories a remote task cannot be taken over, so it cannot be stopped yet.
-            .filter(|task| is_ready || !task.must_be_taken())
+            .filter(|task| is_ready || !task.must_take_over())
             .collect();
         for task in tasks.iter_mut().filter(|task| task.is_idle()) {
             task.handle_stop(cause, now);

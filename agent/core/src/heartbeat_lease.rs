@@ -31,7 +31,7 @@ pub struct HeartbeatLease {
 }
 
 /// The time that the allocation may run without a server; `None` means for ever.
-pub(crate) fn patience(desired: &DesiredAlloc) -> Option<Duration> {
+pub(crate) fn disconnect_timeout(desired: &DesiredAlloc) -> Option<Duration> {
     match desired.desired {
         DesiredStatus::Run => desired.group()?.disconnect.stop_on_client_after,
         DesiredStatus::Stop | DesiredStatus::Evict => None,
@@ -63,7 +63,7 @@ impl HeartbeatLease {
     /// Takes in an allocation that never ran. A server may send it before the leader has counted the session's first
     /// heartbeat.
     pub fn handle_alloc_update(&mut self, alloc: &DesiredAlloc, now: Timestamp) {
-        if patience(alloc).is_some() {
+        if disconnect_timeout(alloc).is_some() {
             self.received_at.insert(alloc.alloc_id, now);
         }
     }
@@ -71,24 +71,24 @@ impl HeartbeatLease {
     /// Returns the time at which the next allocation stops if no heartbeat is counted before, and the reason.
     #[must_use]
     pub fn poll_timeout(&self, desired: &Desired) -> Option<(Timestamp, &'static str)> {
-        let turns = self.turns(desired).map(|(at, _)| at);
-        turns.min().map(|at| (at, "stop what has no server"))
+        let deadlines = self.deadlines(desired).map(|(at, _)| at);
+        deadlines.min().map(|at| (at, "stop what has no server"))
     }
 
     /// Returns the allocations that must stop at `now`. Each is returned once until a heartbeat is counted.
     pub fn handle_timeout(&mut self, desired: &Desired, now: Timestamp) -> Vec<AllocId> {
         let due: Vec<AllocId> = self
-            .turns(desired)
+            .deadlines(desired)
             .filter_map(|(at, alloc_id)| (at <= now).then_some(alloc_id))
             .collect();
         self.stopped.extend(&due);
         due
     }
 
-    fn turns(&self, desired: &Desired) -> impl Iterator<Item = (Timestamp, AllocId)> {
+    fn deadlines(&self, desired: &Desired) -> impl Iterator<Item = (Timestamp, AllocId)> {
         desired.dependent().filter_map(|alloc| {
             let alloc_id = alloc.alloc_id;
-            let at = self.stop_time(alloc_id, self.last.plus(patience(alloc)?));
+            let at = self.stop_time(alloc_id, self.last.plus(disconnect_timeout(alloc)?));
             (!self.stopped.contains(&alloc_id)).then_some((at, alloc_id))
         })
     }
@@ -123,9 +123,9 @@ mod tests {
     }
 
     /// Allocations 0, 1, … that may run without a server for the given seconds.
-    fn desired(patience: &[Option<u64>]) -> Desired {
+    fn desired(timeouts: &[Option<u64>]) -> Desired {
         let mut job = fixture::job("web").version();
-        Desired::restore((0..).zip(patience).map(|(name, seconds)| {
+        Desired::restore((0..).zip(timeouts).map(|(name, seconds)| {
             let group = &mut Arc::make_mut(&mut job).spec.groups[0];
             group.disconnect.stop_on_client_after = seconds.map(Duration::from_secs);
             DesiredAlloc {

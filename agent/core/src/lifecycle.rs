@@ -91,7 +91,7 @@ impl GroupTask {
     }
 
     /// Whether the task no longer keeps the main tasks from starting.
-    fn lets_main_start(&self) -> bool {
+    fn allows_main_start(&self) -> bool {
         match self.role {
             Role::Prestart => self.is_dead() && !self.failed,
             Role::PrestartSidecar => self.phase == TaskPhase::Running,
@@ -107,7 +107,9 @@ pub fn may_start(role: Role, all: &[GroupTask]) -> bool {
     match role {
         Role::Prestart | Role::PrestartSidecar => true,
         // A sidecar that is being restarted does not stop main tasks that were started.
-        Role::Main => main.any(|task| task.attempted) || all.iter().all(GroupTask::lets_main_start),
+        Role::Main => {
+            main.any(|task| task.attempted) || all.iter().all(GroupTask::allows_main_start)
+        }
         Role::Poststart | Role::PoststartSidecar => main.all(|task| task.started),
         Role::Poststop => all
             .iter()

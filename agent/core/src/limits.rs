@@ -44,7 +44,7 @@ pub const RECONNECT_PAUSE_MIN: Duration = Duration::from_millis(100);
 /// time to live of a node while the agent waits.
 pub const RECONNECT_PAUSE_MAX: Duration = Duration::from_secs(5);
 /// Longest time that a server can send an agent away for.
-pub const AWAY_MAX: Duration = Duration::from_secs(15);
+pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(15);
 /// Servers that are remembered. Clusters have up to five; the rest is room for those that come and go.
 pub const SERVERS_MAX: usize = 16;
 

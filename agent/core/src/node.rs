@@ -90,7 +90,7 @@ impl Desired {
     }
 
     fn note_dependence(&mut self, alloc: &DesiredAlloc) {
-        if heartbeat_lease::patience(alloc).is_some() {
+        if heartbeat_lease::disconnect_timeout(alloc).is_some() {
             self.dependent.insert(alloc.alloc_id);
         } else {
             self.dependent.remove(&alloc.alloc_id);
@@ -122,7 +122,7 @@ impl Desired {
         for alloc in update.allocs {
             merged.changes.extend(self.merge(alloc));
         }
-        merged.ask_again = update.unchanged.iter().any(|id| !self.knows(*id));
+        merged.ask_again = update.unchanged.iter().any(|id| !self.has_seen(*id));
         for alloc_id in update.gone {
             merged.changes.extend(self.forget(alloc_id, update.index));
         }
@@ -170,7 +170,7 @@ impl Desired {
             .count()
     }
 
-    fn knows(&self, alloc_id: AllocId) -> bool {
+    fn has_seen(&self, alloc_id: AllocId) -> bool {
         self.known.contains_key(&alloc_id) || self.tombstones.contains_key(&alloc_id)
     }
 

@@ -53,7 +53,7 @@ const BUILT_IN: &str = "built-in/";
 const INTERVALS_MAX: usize = LEAF_INTERVALS_MAX as usize;
 /// Most rules that are combined over all prefixes of one policy. The bound limits the time of compiling. A policy of 10
 /// 000 rules combines 10 000 if each rule names a prefix of its own.
-const LAYERS_MAX: usize = 4_000_000;
+const COMBINED_RULES_MAX: usize = 4_000_000;
 
 /// One direction's policy.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -130,7 +130,7 @@ pub fn compile(
     };
     let built_in = built_in(node);
     let host = host_rules(group, node, resolvers);
-    let egress = OrderedRules::new(&built_in, pick(|policy| &policy.egress)).closing(&host);
+    let egress = OrderedRules::new(&built_in, pick(|policy| &policy.egress)).with_host_rules(&host);
     Ok(TaskPolicies {
         ingress_rate: rate(|policy| &policy.ingress),
         egress_rate: rate(|policy| &policy.egress),
@@ -226,7 +226,7 @@ fn own_rule(
 struct OrderedRules<'a> {
     rules: Vec<(String, &'a PolicyRule)>,
     /// Rules from this number on close the node. They refuse no packet to a port that an allocation holds.
-    host_from: usize,
+    first_host_rule: usize,
     default: PolicyAction,
     open: bool,
 }
@@ -248,7 +248,7 @@ impl<'a> OrderedRules<'a> {
         let open = default == PolicyAction::Allow
             && !rules[built_in.len()..].iter().any(|(_, rule)| denies(rule));
         Self {
-            host_from: rules.len(),
+            first_host_rule: rules.len(),
             rules,
             default,
             open,
@@ -257,7 +257,7 @@ impl<'a> OrderedRules<'a> {
 
     /// Adds `host`, the rules about the node's addresses. They apply after all other rules if the default allows. They
     /// also apply in place of each rule that allows the address without naming it.
-    fn closing(mut self, host: &'a [PolicyRule]) -> Self {
+    fn with_host_rules(mut self, host: &'a [PolicyRule]) -> Self {
         self.rules
             .extend(host.iter().map(|rule| (rule.name.clone(), rule)));
         self.open &= host.is_empty();
@@ -267,10 +267,10 @@ impl<'a> OrderedRules<'a> {
     fn compile(self, direction: &'static str) -> Result<CompiledPolicy, PolicyTooLargeError> {
         let too_large = PolicyTooLargeError { direction };
         let mut lists = IntervalLists::default();
-        let mut layers = 0;
+        let mut combined_rules = 0;
         let mut seen = |net: IpNet, rules: &[usize]| {
-            layers += rules.len();
-            if layers > LAYERS_MAX {
+            combined_rules += rules.len();
+            if combined_rules > COMBINED_RULES_MAX {
                 return Err(too_large.clone());
             }
             let at = lists.number(self.verdict_intervals(net, rules));
@@ -283,12 +283,12 @@ impl<'a> OrderedRules<'a> {
             IpNet::V4(net) => Some(net),
             IpNet::V6(_) => None,
         });
-        let v4 = thinned(&nets, Ipv4Net::supernet, &mut seen)?;
+        let v4 = remove_redundant_prefixes(&nets, Ipv4Net::supernet, &mut seen)?;
         let nets = self.by_prefix(|net| match net {
             IpNet::V6(net) => Some(net),
             IpNet::V4(_) => None,
         });
-        let v6 = thinned(&nets, Ipv6Net::supernet, &mut seen)?;
+        let v6 = remove_redundant_prefixes(&nets, Ipv6Net::supernet, &mut seen)?;
         let allows = |rule: &PolicyRule| rule.action == PolicyAction::Allow;
         let named = self.rules.iter();
         let rules = named
@@ -331,7 +331,7 @@ impl<'a> OrderedRules<'a> {
     fn verdict_intervals(&self, net: IpNet, rules: &[usize]) -> Vec<Interval> {
         let mut free = BTreeMap::from([(0, KEYS)]);
         let mut seen = BTreeMap::new();
-        let (others, host) = rules.split_at(rules.partition_point(|it| *it < self.host_from));
+        let (others, host) = rules.split_at(rules.partition_point(|it| *it < self.first_host_rule));
         for number in others {
             let (_, rule) = &self.rules[*number];
             let ranges = ranges(rule);
@@ -498,7 +498,7 @@ impl IntervalLists {
 }
 
 /// The list of each prefix, without prefixes that have the same list as the next wider prefix.
-fn thinned<N: Ord + Copy + Into<IpNet>>(
+fn remove_redundant_prefixes<N: Ord + Copy + Into<IpNet>>(
     named: &BTreeMap<N, Vec<usize>>,
     wider: impl Fn(&N) -> Option<N>,
     seen: &mut impl FnMut(IpNet, &[usize]) -> Result<usize, PolicyTooLargeError>,

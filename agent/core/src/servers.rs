@@ -14,7 +14,7 @@ use std::time::Duration;
 use muster_domain::id::{NodeId, Timestamp};
 use muster_domain::saturating;
 
-use crate::limits::{AWAY_MAX, RECONNECT_PAUSE_MAX, RECONNECT_PAUSE_MIN, SERVERS_MAX};
+use crate::limits::{RECONNECT_PAUSE_MAX, RECONNECT_PAUSE_MIN, RETRY_AFTER_MAX, SERVERS_MAX};
 
 /// The record of one server's failures.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,9 +31,9 @@ pub struct Servers<A> {
     configured: Vec<A>,
     /// The servers that the control plane named.
     learned: Vec<A>,
-    trouble: BTreeMap<A, ServerBackoff>,
+    backoffs: BTreeMap<A, ServerBackoff>,
     /// No attempt is made before this time, so that nodes do not come back together.
-    rest: Timestamp,
+    paused_until: Timestamp,
     seed: u64,
     draws: u64,
     pause_max: Duration,
@@ -47,8 +47,8 @@ impl<A: Clone + Hash + Ord> Servers<A> {
         let mut servers = Self {
             configured,
             learned: Vec::new(),
-            trouble: BTreeMap::new(),
-            rest: Timestamp(0),
+            backoffs: BTreeMap::new(),
+            paused_until: Timestamp(0),
             // 64 bits are left after the shift.
             seed: saturating::to_u64(seed),
             draws: 0,
@@ -71,10 +71,10 @@ impl<A: Clone + Hash + Ord> Servers<A> {
         let Self {
             configured,
             learned,
-            trouble,
+            backoffs,
             ..
         } = self;
-        trouble.retain(|server, _| learned.contains(server) || configured.contains(server));
+        backoffs.retain(|server, _| learned.contains(server) || configured.contains(server));
         true
     }
 
@@ -100,11 +100,11 @@ impl<A: Clone + Hash + Ord> Servers<A> {
         );
         candidates
             .map(|server| {
-                let trouble = self.trouble.get(server).copied().unwrap_or_default();
+                let backoff = self.backoffs.get(server).copied().unwrap_or_default();
                 // A server that only the operator named may be long gone. It comes after those that work.
                 let gone = !self.learned.is_empty() && !self.learned.contains(server);
-                let at = trouble.until.max(self.rest).max(now);
-                (at, trouble.failures, gone, self.rank(server), server)
+                let at = backoff.until.max(self.paused_until).max(now);
+                (at, backoff.failures, gone, self.rank(server), server)
             })
             .min()
             .map(|(at, .., server)| (server.clone(), at))
@@ -112,7 +112,7 @@ impl<A: Clone + Hash + Ord> Servers<A> {
 
     /// The leader has counted a heartbeat that went through `server`.
     pub fn handle_served(&mut self, server: &A) {
-        self.trouble.remove(server);
+        self.backoffs.remove(server);
     }
 
     /// Takes in that a session with `server` has ended, or never began.
@@ -122,16 +122,16 @@ impl<A: Clone + Hash + Ord> Servers<A> {
             .saturating_mul(1 << failures.min(16))
             .min(self.pause_max);
         let pause = self.jittered(pause);
-        self.put(server, failures + 1, now.plus(pause));
+        self.set_backoff(server, failures + 1, now.plus(pause));
     }
 
     /// `server` asked not to be tried before `after` has passed. The agent tries it after twice that time at the
     /// latest, because the request may be outdated.
     pub fn handle_sent_away(&mut self, server: &A, after: Duration, now: Timestamp) {
         let failures = self.failures(server);
-        let after = after.clamp(RECONNECT_PAUSE_MIN, AWAY_MAX);
+        let after = after.clamp(RECONNECT_PAUSE_MIN, RETRY_AFTER_MAX);
         let pause = after + self.jittered(after);
-        self.put(server, failures + 1, now.plus(pause));
+        self.set_backoff(server, failures + 1, now.plus(pause));
     }
 
     /// A session that was served has ended. Other nodes lose the same server at this moment, so the next attempt waits
@@ -139,27 +139,27 @@ impl<A: Clone + Hash + Ord> Servers<A> {
     pub fn handle_lost(&mut self, server: &A, now: Timestamp) {
         self.handle_failure(server, now);
         let spread = self.pause_max / 4;
-        self.rest = now.plus(spread.mul_f64(self.draw()));
+        self.paused_until = now.plus(spread.mul_f64(self.next_random()));
     }
 
     fn failures(&self, server: &A) -> u32 {
-        self.trouble
+        self.backoffs
             .get(server)
-            .map_or(0, |trouble| trouble.failures)
+            .map_or(0, |backoff| backoff.failures)
     }
 
-    fn put(&mut self, server: &A, failures: u32, until: Timestamp) {
-        self.trouble
+    fn set_backoff(&mut self, server: &A, failures: u32, until: Timestamp) {
+        self.backoffs
             .insert(server.clone(), ServerBackoff { failures, until });
     }
 
     /// Returns a random time between half of `pause` and all of it.
     fn jittered(&mut self, pause: Duration) -> Duration {
-        pause / 2 + pause.mul_f64(self.draw() / 2.0)
+        pause / 2 + pause.mul_f64(self.next_random() / 2.0)
     }
 
     /// Returns the next number of the node's sequence, from 0 to 1.
-    fn draw(&mut self) -> f64 {
+    fn next_random(&mut self) -> f64 {
         self.draws += 1;
         let [high, low, ..] = mix(self.seed.wrapping_add(self.draws)).to_be_bytes();
         f64::from(u16::from_be_bytes([high, low])) / f64::from(u16::MAX)

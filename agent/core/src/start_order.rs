@@ -25,11 +25,11 @@ pub fn before<'a>(
     }
     let others = others.into_iter();
     let older = others.filter(|other| other.alloc_id.origin() < alloc.alloc_id.origin());
-    let in_the_way = older.filter(|other| is_in_the_way(alloc, other));
-    in_the_way.map(|other| other.alloc_id).collect()
+    let blocking = older.filter(|other| blocks_start(alloc, other));
+    blocking.map(|other| other.alloc_id).collect()
 }
 
-fn is_in_the_way(alloc: &DesiredAlloc, other: &DesiredAlloc) -> bool {
+fn blocks_start(alloc: &DesiredAlloc, other: &DesiredAlloc) -> bool {
     let leaves = match other.desired {
         DesiredStatus::Run => false,
         DesiredStatus::Stop => alloc.previous == Some(other.alloc_id),

@@ -258,7 +258,7 @@ pub struct TaskRunner {
     end: Option<Box<WorkEnd>>,
     remote: RemoteTask,
     /// Whether the task waits for other tasks of its allocation. The value follows from their states and is not saved.
-    held: bool,
+    is_blocked: bool,
     effects: VecDeque<TaskEffect>,
     /// Counts changes of the saved or reported state.
     changes: u64,
@@ -278,7 +278,7 @@ impl TaskRunner {
             running_since: None,
             end: None,
             remote: RemoteTask::default(),
-            held: false,
+            is_blocked: false,
             effects: VecDeque::new(),
             changes: 0,
         };
@@ -309,7 +309,7 @@ impl TaskRunner {
             running_since: running_since.map(|since| since.min(now)),
             end,
             remote: RemoteTask::default(),
-            held: false,
+            is_blocked: false,
             effects: VecDeque::new(),
             changes: 0,
         };
@@ -372,7 +372,7 @@ impl TaskRunner {
 
     /// Takes in that the control plane has forgotten the task's allocation.
     pub fn handle_forgotten(&mut self) {
-        if self.remote.held().is_some() && !self.remote.forgotten {
+        if self.remote.current_handle().is_some() && !self.remote.forgotten {
             self.remote.forgotten = true;
             self.changes += 1;
         }
@@ -384,8 +384,8 @@ impl TaskRunner {
     }
 
     /// Sets whether the task waits for other tasks of its allocation. A waiting task is not started.
-    pub fn handle_held(&mut self, held: bool) {
-        self.held = held;
+    pub fn set_blocked(&mut self, is_blocked: bool) {
+        self.is_blocked = is_blocked;
     }
 
     /// Records an event of the allocation for the operator.
@@ -396,7 +396,9 @@ impl TaskRunner {
     /// Does the due action: a start, the kill signal, or the kill.
     pub fn handle_timeout(&mut self, now: Timestamp) {
         match self.life {
-            TaskLifecycle::Waiting { at } if at <= now && self.stop.is_none() && !self.held => {
+            TaskLifecycle::Waiting { at }
+                if at <= now && self.stop.is_none() && !self.is_blocked =>
+            {
                 self.start(now);
             }
             TaskLifecycle::Closing { kill_at } if kill_at <= now => self.ask_to_stop(now),
@@ -422,7 +424,7 @@ impl TaskRunner {
             }
             TaskInput::RunsElsewhere { handle } => self.runs_elsewhere(handle),
             TaskInput::Reached { network } => self.reached(network),
-            TaskInput::NothingToTake { reason } => self.nothing_to_take(&reason, now),
+            TaskInput::NothingToTake { reason } => self.handle_missing_remote(&reason, now),
             TaskInput::Detached { note } => self.detached(&note, now),
             TaskInput::Exited { exit, detail, end } => self.exited(exit, &detail, end, now),
             TaskInput::Recovered => self.recovered(now),
@@ -444,7 +446,7 @@ impl TaskRunner {
             self.event(kind, message, now);
         }
         match self.life {
-            TaskLifecycle::Waiting { .. } if self.must_be_taken() => self.start(now),
+            TaskLifecycle::Waiting { .. } if self.must_take_over() => self.start(now),
             TaskLifecycle::Waiting { .. } => {
                 self.remote.take = None;
                 self.event(TaskEventKind::Killed, "stopped while no process ran", now);
@@ -498,7 +500,7 @@ impl TaskRunner {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<(Timestamp, &'static str)> {
         match self.life {
-            TaskLifecycle::Waiting { .. } if self.held => None,
+            TaskLifecycle::Waiting { .. } if self.is_blocked => None,
             TaskLifecycle::Waiting { at } => Some((at, "start the task")),
             TaskLifecycle::Closing { kill_at } => Some((kill_at, "stop the task")),
             TaskLifecycle::Stopping { force_at, .. } => Some((force_at, "kill the task")),
@@ -528,9 +530,9 @@ impl TaskRunner {
     }
 
     /// Whether the task runs on another system and must be taken over even if it is to stop.
-    pub(crate) fn must_be_taken(&self) -> bool {
+    pub(crate) fn must_take_over(&self) -> bool {
         let is_over = self.life == TaskLifecycle::Dead;
-        self.remote.must_be_taken() && !is_over
+        self.remote.must_take_over() && !is_over
     }
 
     /// The state of the task in its life.
@@ -639,7 +641,7 @@ impl TaskRunner {
         }
     }
 
-    fn nothing_to_take(&mut self, reason: &str, now: Timestamp) {
+    fn handle_missing_remote(&mut self, reason: &str, now: Timestamp) {
         if self.life != TaskLifecycle::Starting {
             return;
         }
@@ -719,7 +721,7 @@ impl TaskRunner {
         if self.life != TaskLifecycle::Recovering {
             return;
         }
-        if let Some(cause) = self.stop.filter(|_| !self.remote.must_be_taken()) {
+        if let Some(cause) = self.stop.filter(|_| !self.remote.must_take_over()) {
             self.die(cause.fails(), STOPPED_EARLY, now);
             return;
         }
@@ -853,12 +855,12 @@ impl TaskRunner {
 
     /// Whether a stop leaves the task running, because another allocation manages it.
     fn is_leaving(&self) -> bool {
-        self.stop == Some(StopCause::Asked) && self.remote.is_left()
+        self.stop == Some(StopCause::Asked) && self.remote.survives_stop()
     }
 
     fn ask_to_stop(&mut self, now: Timestamp) {
         if self.is_leaving() {
-            self.event(TaskEventKind::Killing, LEAVING, now);
+            self.event(TaskEventKind::Killing, DETACH_SENT, now);
             self.detach(now);
             return;
         }
@@ -984,7 +986,7 @@ const STOPPED_EARLY: &str = "stopped-before-running";
 const TAKEN_OVER: &str =
     "taken over from the allocation before: it runs on elsewhere and was not started anew";
 /// The message about a remote task that is to be detached.
-const LEAVING: &str = "DETACH sent: the task runs on, managed by another allocation";
+const DETACH_SENT: &str = "DETACH sent: the task runs on, managed by another allocation";
 /// The message about a remote task that was detached.
 const DETACHED: &str = "detached: the task runs on";
 

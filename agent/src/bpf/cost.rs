@@ -91,7 +91,7 @@ fn totals() -> io::Result<BTreeMap<u32, (String, u64, u64)>> {
     for program in loaded_programs() {
         // A program that was unloaded while the list was made causes no error.
         let Ok(program) = program else { continue };
-        let Some(name) = our_name(&program) else {
+        let Some(name) = muster_program_name(&program) else {
             continue;
         };
         let Ok(fd) = program.fd() else { continue };
@@ -104,7 +104,7 @@ fn totals() -> io::Result<BTreeMap<u32, (String, u64, u64)>> {
 }
 
 /// Muster's name for the program.
-fn our_name(program: &ProgramInfo) -> Option<&'static str> {
+fn muster_program_name(program: &ProgramInfo) -> Option<&'static str> {
     let found = program.name_as_str()?;
     names().find(|name| kernel_name(name) == found)
 }

@@ -49,7 +49,7 @@ impl Nat {
     }
 
     /// Runs the program for packets that enter or leave by `device` on one packet.
-    pub(super) fn judge(
+    pub(super) fn test_packet(
         &self,
         inward: bool,
         packet: &[u8],
@@ -72,7 +72,7 @@ impl Nat {
     /// Removes the host veth and the published ports that lead through it.
     pub(super) fn remove(&self, host_veth: u32, ports: &[PublishedKey]) -> io::Result<()> {
         for key in ports {
-            if self.leads_through(*key)? == Some(host_veth) {
+            if self.published_host_veth(*key)? == Some(host_veth) {
                 self.published.remove(*key)?;
             }
         }
@@ -95,7 +95,7 @@ impl Nat {
             return Ok(());
         }
         for key in self.published.keys()? {
-            let host_veth = self.leads_through(key)?;
+            let host_veth = self.published_host_veth(key)?;
             if host_veth.is_some_and(|host_veth| gone.contains(&host_veth)) {
                 self.published.remove(key)?;
             }
@@ -106,7 +106,7 @@ impl Nat {
         Ok(())
     }
 
-    fn leads_through(&self, key: PublishedKey) -> io::Result<Option<u32>> {
+    fn published_host_veth(&self, key: PublishedKey) -> io::Result<Option<u32>> {
         let found = self.published.lookup(key)?;
         Ok(found.and_then(|found| found.first().map(|published| published.host_veth)))
     }

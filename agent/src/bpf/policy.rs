@@ -80,13 +80,13 @@ pub(super) struct Policy {
     ports: PinnedMap<PortKey, u64>,
     rules: PinnedMap<RuleKey, RuleCounters>,
     rates: PinnedMap<CgroupId, Rates>,
-    kept: PersistedCounters,
+    persisted: PersistedCounters,
     /// The map whose entry [`CHANGES`] counts the changes of tasks' policies.
     active: PinnedMap<u32, u64>,
     /// Locked from the beginning of a policy change to its end.
     loaded: Mutex<PolicyTable>,
     /// Locked after `loaded`, and only briefly.
-    known: Mutex<PolicyIndex>,
+    index: Mutex<PolicyIndex>,
 }
 
 /// See [`Policy::active`].
@@ -101,7 +101,7 @@ struct PolicyTable {
     policies: BTreeMap<u32, SharedRules>,
     /// Unused policies that programs may still be reading; the oldest first.
     retired: VecDeque<(Instant, u32, SharedRules)>,
-    room: IntervalAllocator,
+    free_intervals: IntervalAllocator,
     /// The number of tasks that hold each port of the node.
     node_ports: BTreeMap<u16, u32>,
     /// The state of the previous agent, as far as this agent has not taken it over.
@@ -165,7 +165,7 @@ pub struct TaskPorts {
 }
 
 impl TaskPolicyState {
-    fn past(&self) -> PolicyHistory<'_> {
+    fn history(&self) -> PolicyHistory<'_> {
         let [ingress, egress] = &self.rules;
         PolicyHistory {
             numbers: self.numbers,
@@ -185,37 +185,37 @@ impl Policy {
             ports: PinnedMap::shared(open_map(maps, "PORTS")?),
             rules: PinnedMap::per_cpu(open_map(maps, "RULES")?, cpus),
             rates: PinnedMap::shared(open_map(maps, "RATES")?),
-            kept: PersistedCounters::open(maps)?,
+            persisted: PersistedCounters::open(maps)?,
             active: PinnedMap::shared(open_map(maps, "ACTIVE")?),
             loaded: Mutex::default(),
-            known: Mutex::default(),
+            index: Mutex::default(),
         })
     }
 
     /// Reads the data that an earlier agent wrote, so that this agent does not overwrite it.
-    pub(super) fn take_up(&self) -> io::Result<()> {
+    pub(super) fn load_previous(&self) -> io::Result<()> {
         let mut loaded = self.locked();
         let policies4 = self.leaves4.keys()?.into_iter().map(|key| key.place.policy);
         let policies6 = self.leaves6.keys()?.into_iter().map(|key| key.place.policy);
         loaded.last = policies4.chain(policies6).max().unwrap_or(0);
-        loaded.earlier = self.kept.take_up()?;
-        self.find_room(&mut loaded)
+        loaded.earlier = self.persisted.load_previous()?;
+        self.find_used_intervals(&mut loaded)
     }
 
     /// Finds the intervals that any policy uses.
-    fn find_room(&self, loaded: &mut PolicyTable) -> io::Result<()> {
+    fn find_used_intervals(&self, loaded: &mut PolicyTable) -> io::Result<()> {
         let leaves = [leaves_of(&self.leaves4)?, leaves_of(&self.leaves6)?];
         let ranges = leaves.iter().flatten().map(|leaf| (leaf.first, leaf.count));
-        loaded.room = IntervalAllocator::without(ranges);
+        loaded.free_intervals = IntervalAllocator::without(ranges);
         Ok(())
     }
 
     /// Removes the data that an earlier agent wrote for tasks that are gone, and unused policies.
-    pub(super) fn sweep(&self, alive: &BTreeSet<CgroupId>) -> io::Result<()> {
+    pub(super) fn remove_stale(&self, alive: &BTreeSet<CgroupId>) -> io::Result<()> {
         let mut loaded = self.locked();
         let retired = loaded.retired.iter().map(|(_, number, _)| number);
         let mut known: BTreeSet<u32> = loaded.policies.keys().chain(retired).copied().collect();
-        let has_policies = |task: &CgroupId| self.known().tasks.contains_key(task);
+        let has_policies = |task: &CgroupId| self.lock_index().tasks.contains_key(task);
         for task in self.policy_refs.keys()? {
             if has_policies(&task) {
                 continue;
@@ -257,8 +257,9 @@ impl Policy {
             }
         }
         let is_gone = |task| !has_policies(&task) && !alive.contains(&task);
-        self.kept.sweep(&mut loaded.earlier, &known, is_gone)?;
-        self.find_room(&mut loaded)
+        self.persisted
+            .remove_stale(&mut loaded.earlier, &known, is_gone)?;
+        self.find_used_intervals(&mut loaded)
     }
 
     /// Attaches `policies` to `task`. They apply at once, to every later packet.
@@ -304,13 +305,13 @@ impl Policy {
             ports: ports.clone(),
             carried: CarriedOverCounters::new(),
         };
-        let past = match (&before, left) {
-            (Some(before), _) => Some(before.past()),
-            (None, Some(left)) => Some(loaded.earlier.past(task, left)),
+        let history = match (&before, left) {
+            (Some(before), _) => Some(before.history()),
+            (None, Some(left)) => Some(loaded.earlier.history(task, left)),
             (None, None) => None,
         };
-        let changed = past.filter(|past| past.numbers != numbers);
-        let _changing = changed.as_ref().map(|_| self.changing(task));
+        let changed = history.filter(|history| history.numbers != numbers);
+        let _changing = changed.as_ref().map(|_| self.mark_changing(task));
         let no_ports = TaskPorts::default();
         let ports_before = before.as_ref().map_or(&no_ports, |before| &before.ports);
         let mut floor = None;
@@ -321,7 +322,7 @@ impl Policy {
             .and_then(|()| {
                 // Counts between this point and the change of the network policy may be lost.
                 let changed = changed.as_ref();
-                floor = changed.map(|past| self.floor(task, past, &traffic));
+                floor = changed.map(|history| self.floor(task, history, &traffic));
                 self.write_policy_ref(task, policy_ref)
             });
         if let Err(error) = made {
@@ -331,14 +332,16 @@ impl Policy {
             return Err(no_room(error));
         }
         self.release_node_ports(&mut loaded.node_ports, &ports_before.of_node);
-        if let (Some(past), Some(floor)) = (changed, floor) {
-            task_policy.carried = self.carry(task, &past, &task_policy.past(), &floor, &traffic);
-            self.kept.carry(task, past.carried, &task_policy.carried);
+        if let (Some(history), Some(floor)) = (changed, floor) {
+            task_policy.carried =
+                self.carry_over(task, &history, &task_policy.history(), &floor, &traffic);
+            self.persisted
+                .replace_counts(task, history.carried, &task_policy.carried);
             loaded.earlier.forget(task);
         } else if let Some(before) = &before {
             task_policy.carried.clone_from(&before.carried);
         }
-        self.known().tasks.insert(task, Arc::new(task_policy));
+        self.lock_index().tasks.insert(task, Arc::new(task_policy));
         let Some(before) = before else { return Ok(()) };
         for (policy, rules) in before.numbers.into_iter().zip(&before.rules) {
             if !numbers.contains(&policy) {
@@ -385,7 +388,7 @@ impl Policy {
 
     /// Changes the owner of the entry of `task`, as the kernel may do while a program reads it.
     #[cfg(test)]
-    pub(super) fn give_away(&self, task: CgroupId) -> io::Result<()> {
+    pub(super) fn change_entry_owner(&self, task: CgroupId) -> io::Result<()> {
         let mut policy_ref = first(self.policy_refs.lookup(task)?).unwrap_or_default();
         policy_ref.task += 1;
         self.policy_refs.set_all(task, policy_ref)
@@ -397,11 +400,11 @@ impl Policy {
         self.policy_refs.remove(task)?;
         self.rates.remove(task)?;
         let earlier = loaded.earlier.forget(task);
-        self.kept.forget(task, &earlier);
-        let Some(before) = self.known().tasks.remove(&task) else {
+        self.persisted.forget(task, &earlier);
+        let Some(before) = self.lock_index().tasks.remove(&task) else {
             return Ok(());
         };
-        self.kept.forget(task, &before.carried);
+        self.persisted.forget(task, &before.carried);
         self.release_node_ports(&mut loaded.node_ports, &before.ports.of_node);
         self.set_ports(task, &before.ports.inside, &BTreeSet::new())?;
         for (policy, rules) in before.numbers.into_iter().zip(&before.rules) {
@@ -413,7 +416,7 @@ impl Policy {
 
     /// The number of entries in each table that holds tasks and their policies.
     pub(super) fn entries(&self) -> io::Result<[(&'static str, usize); 8]> {
-        let [names, carried] = self.kept.entries()?;
+        let [names, carried] = self.persisted.entries()?;
         Ok([
             ("TASK_POLICY", self.policy_refs.keys()?.len()),
             ("RATES", self.rates.keys()?.len()),
@@ -433,8 +436,8 @@ impl Policy {
             Verdict::HELD_PORT => HELD_PORT_RULE.to_owned(),
             Verdict::NO_POLICY => NO_POLICY_RULE.to_owned(),
             number => {
-                let known = self.known();
-                let rules = known.rules.get(&policy);
+                let index = self.lock_index();
+                let rules = index.rules.get(&policy);
                 let rule = rules.and_then(|rules| rules.compiled.rules.get(number as usize));
                 // The policy was replaced since.
                 rule.map_or_else(|| format!("rule {number}"), |(name, _)| name.clone())
@@ -509,12 +512,12 @@ impl Policy {
             entry.tasks += 1;
             return Ok((number, Arc::clone(&entry.rules)));
         }
-        self.take_back(loaded, Instant::now());
+        self.reclaim_retired(loaded, Instant::now());
         let mut ranges = Vec::new();
         for list in &compiled.lists {
             let count = number::count(list.len());
-            let Some(first) = self.take_room(loaded, count) else {
-                loaded.room.put_all(&ranges);
+            let Some(first) = self.allocate_interval(loaded, count) else {
+                loaded.free_intervals.put_all(&ranges);
                 return Err(LoadPolicyError::Full);
             };
             ranges.push((first, count));
@@ -523,12 +526,12 @@ impl Policy {
         loaded.last = number;
         if let Err(error) = self.write(number, compiled, &ranges) {
             // No network policy has ever referred to this number.
-            self.unwrite(number, compiled);
-            loaded.room.put_all(&ranges);
+            self.remove_written(number, compiled);
+            loaded.free_intervals.put_all(&ranges);
             return Err(no_room(error));
         }
         let rules = Arc::new(NamedRules::of(compiled.clone()));
-        self.kept.name(number, &rules.names);
+        self.persisted.name(number, &rules.names);
         loaded.numbers.insert(Arc::clone(&rules.compiled), number);
         let entry = SharedRules {
             rules: Arc::clone(&rules),
@@ -536,20 +539,20 @@ impl Policy {
             tasks: 1,
         };
         loaded.policies.insert(number, entry);
-        self.known().rules.insert(number, Arc::clone(&rules));
+        self.lock_index().rules.insert(number, Arc::clone(&rules));
         Ok((number, rules))
     }
 
     /// Allocates room. If room is lacking only because unused policies are still in quarantine, waits for their
     /// removal.
-    fn take_room(&self, loaded: &mut PolicyTable, count: u32) -> Option<u32> {
+    fn allocate_interval(&self, loaded: &mut PolicyTable, count: u32) -> Option<u32> {
         loop {
-            if let Some(first) = loaded.room.take(count) {
+            if let Some(first) = loaded.free_intervals.take(count) {
                 return Some(first);
             }
             let (since, ..) = loaded.retired.front()?;
             std::thread::sleep(QUARANTINE.saturating_sub(since.elapsed()));
-            self.take_back(loaded, Instant::now());
+            self.reclaim_retired(loaded, Instant::now());
         }
     }
 
@@ -587,7 +590,7 @@ impl Policy {
     }
 
     /// Removes the written parts of a policy. A part that cannot be removed only occupies room.
-    fn unwrite(&self, policy: u32, compiled: &CompiledPolicy) {
+    fn remove_written(&self, policy: u32, compiled: &CompiledPolicy) {
         let nets = widest_first(compiled.v4.keys(), |net| net.prefix_len().into());
         let removed4 = nets.map(|net| self.leaves4.remove(key4(policy, *net)));
         let nets = widest_first(compiled.v6.keys(), |net| net.prefix_len().into());
@@ -599,18 +602,18 @@ impl Policy {
 
     /// Removes policies that were unused for the quarantine.
     pub(super) fn forget_retired(&self) {
-        self.take_back(&mut self.locked(), Instant::now());
+        self.reclaim_retired(&mut self.locked(), Instant::now());
     }
 
-    fn take_back(&self, loaded: &mut PolicyTable, now: Instant) {
+    fn reclaim_retired(&self, loaded: &mut PolicyTable, now: Instant) {
         while let Some((since, ..)) = loaded.retired.front()
             && now.duration_since(*since) >= QUARANTINE
             && let Some((_, number, entry)) = loaded.retired.pop_front()
         {
-            self.known().rules.remove(&number);
-            self.unwrite(number, &entry.rules.compiled);
-            self.kept.unname(number, entry.rules.names.len());
-            loaded.room.put_all(&entry.ranges);
+            self.lock_index().rules.remove(&number);
+            self.remove_written(number, &entry.rules.compiled);
+            self.persisted.remove_names(number, entry.rules.names.len());
+            loaded.free_intervals.put_all(&entry.ranges);
         }
     }
 
@@ -619,31 +622,31 @@ impl Policy {
         self.loaded.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn known(&self) -> MutexGuard<'_, PolicyIndex> {
+    fn lock_index(&self) -> MutexGuard<'_, PolicyIndex> {
         // No code that can panic runs between two changes that belong together.
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.index.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The network policy of the task, and whether it is being changed.
     fn task_policy(&self, task: CgroupId) -> (Option<Arc<TaskPolicyState>>, bool) {
-        let known = self.known();
-        let task_policy = known.tasks.get(&task).map(Arc::clone);
-        (task_policy, known.changing == Some(task))
+        let index = self.lock_index();
+        let task_policy = index.tasks.get(&task).map(Arc::clone);
+        (task_policy, index.changing == Some(task))
     }
 
     /// Marks the task's policies as being changed for readers, until the guard is dropped.
-    fn changing(&self, task: CgroupId) -> PolicyChangeGuard<'_> {
-        self.known().changing = Some(task);
+    fn mark_changing(&self, task: CgroupId) -> PolicyChangeGuard<'_> {
+        self.lock_index().changing = Some(task);
         PolicyChangeGuard(self)
     }
 }
 
-/// See [`Policy::changing`].
+/// See [`Policy::mark_changing`].
 struct PolicyChangeGuard<'a>(&'a Policy);
 
 impl Drop for PolicyChangeGuard<'_> {
     fn drop(&mut self) {
-        self.0.known().changing = None;
+        self.0.lock_index().changing = None;
     }
 }
 
@@ -760,11 +763,11 @@ impl Default for IntervalAllocator {
 impl IntervalAllocator {
     fn without(used: impl Iterator<Item = (u32, u32)>) -> Self {
         let mut room = Self::default();
-        used.for_each(|range| room.take_out(range));
+        used.for_each(|range| room.reserve(range));
         room
     }
 
-    fn take_out(&mut self, (first, count): (u32, u32)) {
+    fn reserve(&mut self, (first, count): (u32, u32)) {
         let end = first + count;
         let before = self.free.range(..=first).next_back();
         let Some((start, length)) = before.map(|(start, length)| (*start, *length)) else {
@@ -786,7 +789,7 @@ impl IntervalAllocator {
     fn take(&mut self, count: u32) -> Option<u32> {
         let fits = self.free.iter().find(|(_, length)| **length >= count);
         let first = *fits?.0;
-        self.take_out((first, count));
+        self.reserve((first, count));
         Some(first)
     }
 

@@ -29,7 +29,7 @@ const REGISTRATIONS: u32 = 2;
 pub(super) struct Slots {
     numbers: PinnedMap<CgroupId, u64>,
     active: PinnedMap<u32, u64>,
-    book: Mutex<SlotTable>,
+    table: Mutex<SlotTable>,
 }
 
 /// The owners of slots, as far as this agent assigned or found them. Reading the kernel's map instead would cost one
@@ -41,17 +41,17 @@ impl Slots {
         Ok(Self {
             numbers: PinnedMap::shared(open_map(maps, "SLOTS")?),
             active: PinnedMap::shared(open_map(maps, "ACTIVE")?),
-            book: Mutex::default(),
+            table: Mutex::default(),
         })
     }
 
     /// Reads the slots that an earlier agent assigned.
-    pub(super) fn take_up(&self) -> io::Result<()> {
-        let given: SlotOwners = self.all()?.into_iter().collect();
-        let taken: BTreeSet<u32> = given.values().copied().collect();
-        let mut book = self.locked();
-        book.free.retain(|slot| !taken.contains(slot));
-        book.given = given;
+    pub(super) fn load_previous(&self) -> io::Result<()> {
+        let owners: SlotOwners = self.all()?.into_iter().collect();
+        let taken: BTreeSet<u32> = owners.values().copied().collect();
+        let mut table = self.locked();
+        table.free.retain(|slot| !taken.contains(slot));
+        table.owners = owners;
         Ok(())
     }
 
@@ -71,9 +71,9 @@ impl Slots {
     }
 
     /// Passes the assigned slots to `use_them`, with the number of slots from the first to the last assigned one.
-    pub(super) fn with_given<T>(&self, use_them: impl FnOnce(&SlotOwners, usize) -> T) -> T {
-        let book = self.locked();
-        use_them(&book.given, among(book.given.values()))
+    pub(super) fn with_owners<T>(&self, use_them: impl FnOnce(&SlotOwners, usize) -> T) -> T {
+        let table = self.locked();
+        use_them(&table.owners, len_to_highest(table.owners.values()))
     }
 
     /// Takes a slot without an owner.
@@ -82,25 +82,25 @@ impl Slots {
     }
 
     /// Makes the task the owner of `slot`. The programs use the slot from now on.
-    pub(super) fn give(&self, task: CgroupId, slot: u32) -> io::Result<()> {
+    pub(super) fn set_owner(&self, task: CgroupId, slot: u32) -> io::Result<()> {
         self.numbers.set_all(task, u64::from(slot))?;
-        self.locked().given.insert(task, slot);
+        self.locked().owners.insert(task, slot);
         Ok(())
     }
 
     /// Releases the slot. A program that found it before may still be counting there.
-    pub(super) fn give_back(&self, task: CgroupId, slot: u32) -> io::Result<()> {
+    pub(super) fn release(&self, task: CgroupId, slot: u32) -> io::Result<()> {
         self.numbers.remove(task)?;
-        let mut book = self.locked();
-        book.given.remove(&task);
-        book.retired.push_back((Instant::now(), slot));
+        let mut table = self.locked();
+        table.owners.remove(&task);
+        table.retired.push_back((Instant::now(), slot));
         Ok(())
     }
 
     /// Makes every CPU drop its cached knowledge of cgroups.
     pub(super) fn count_registration(&self) -> io::Result<()> {
         // Two registrations at once must not count as one.
-        let _book = self.locked();
+        let _table = self.locked();
         let counted = self.active.lookup(REGISTRATIONS)?;
         let counted = counted.and_then(|values| values.first().copied());
         let next = counted.unwrap_or(0).wrapping_add(1);
@@ -109,19 +109,19 @@ impl Slots {
 
     fn locked(&self) -> MutexGuard<'_, SlotTable> {
         // A panic elsewhere leaves at most a slot without an owner.
-        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The number of slots from the first to the highest of `slots`.
-pub(super) fn among<'a>(slots: impl Iterator<Item = &'a u32>) -> usize {
+pub(super) fn len_to_highest<'a>(slots: impl Iterator<Item = &'a u32>) -> usize {
     slots.max().map_or(0, |last| *last as usize + 1)
 }
 
 /// The owners of the slots, and the slots without an owner.
 #[derive(Debug)]
 struct SlotTable {
-    given: SlotOwners,
+    owners: SlotOwners,
     /// Slots without an owner.
     free: BTreeSet<u32>,
     /// Slots without an owner in which programs may still be counting, each with the time of its release.
@@ -131,7 +131,7 @@ struct SlotTable {
 impl Default for SlotTable {
     fn default() -> Self {
         Self {
-            given: SlotOwners::default(),
+            owners: SlotOwners::default(),
             free: (0..SLOTS_MAX).collect(),
             retired: VecDeque::new(),
         }
@@ -163,23 +163,23 @@ mod tests {
 
     #[test]
     fn a_slot_that_was_given_back_waits() {
-        let mut book = SlotTable::default();
+        let mut table = SlotTable::default();
         let now = Instant::now();
-        assert_eq!(book.take(now), Some(0));
-        assert_eq!(book.take(now), Some(1));
+        assert_eq!(table.take(now), Some(0));
+        assert_eq!(table.take(now), Some(1));
 
-        book.retired.push_back((now, 0));
+        table.retired.push_back((now, 0));
 
-        assert_eq!(book.take(now), Some(2));
-        assert_eq!(book.take(now + QUARANTINE), Some(0));
+        assert_eq!(table.take(now), Some(2));
+        assert_eq!(table.take(now + QUARANTINE), Some(0));
     }
 
     #[test]
     fn slots_come_to_an_end() {
-        let mut book = SlotTable::default();
+        let mut table = SlotTable::default();
         let now = Instant::now();
 
-        let taken = std::iter::from_fn(|| book.take(now)).count();
+        let taken = std::iter::from_fn(|| table.take(now)).count();
 
         assert_eq!(u32::try_from(taken).unwrap(), SLOTS_MAX);
     }

@@ -142,7 +142,7 @@ fn reused_policy_ref_lets_nothing_pass() {
     node.start(&send);
     assert_eq!(node.wait().code(), Some(0));
 
-    bpf.policy.give_away(node.task()).unwrap();
+    bpf.policy.change_entry_owner(node.task()).unwrap();
 
     node.start(&send);
     assert_eq!(node.wait().code(), Some(11));

@@ -262,7 +262,7 @@ impl Gaps {
     }
 
     /// Returns the content at `relative`.
-    pub(crate) fn place(&self, relative: u64) -> io::Result<OffsetContent> {
+    pub(crate) fn content_at(&self, relative: u64) -> io::Result<OffsetContent> {
         let Some(file) = &self.file else {
             return find(0, relative, |_none| Err(io::ErrorKind::NotFound.into()));
         };
@@ -312,13 +312,13 @@ fn find(
     let (mut before, mut next) = (0, None);
     while low < high {
         let middle = low + (high - low) / 2;
-        let met = gap(middle)?;
-        if met.end() <= relative {
+        let probed = gap(middle)?;
+        if probed.end() <= relative {
             low = middle + 1;
-            before = met.total;
+            before = probed.total;
         } else {
             high = middle;
-            next = Some(met);
+            next = Some(probed);
         }
     }
     let position = relative.saturating_sub(before);

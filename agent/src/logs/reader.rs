@@ -515,7 +515,7 @@ impl LogReader {
             }
             length = length.min(open.whole_to);
         }
-        let (position, left) = match open.gaps.place(relative)? {
+        let (position, left) = match open.gaps.content_at(relative)? {
             OffsetContent::Data {
                 position,
                 until_gap,

@@ -152,7 +152,7 @@ impl RotatingFile {
 
     /// Continues where the files on disk end; `false` if there are none.
     fn resume(&mut self, dir: &LogDir) -> io::Result<bool> {
-        let Some(found) = found(dir, &self.name)? else {
+        let Some(found) = recover_stream(dir, &self.name)? else {
             return Ok(false);
         };
         let RecoveredStream {
@@ -174,7 +174,7 @@ impl RotatingFile {
 
     /// Opens the current file unless it is open. Makes the first file, or opens one again that was closed because
     /// of silence.
-    fn wake(&mut self) -> io::Result<()> {
+    fn open_current(&mut self) -> io::Result<()> {
         if self.current.is_some() {
             return Ok(());
         }
@@ -191,8 +191,8 @@ impl RotatingFile {
                 self.current = Some(current);
                 Ok(())
             }
-            Ok(_changed) => self.look_again(&dir),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => self.look_again(&dir),
+            Ok(_changed) => self.reload_files(&dir),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => self.reload_files(&dir),
             Err(error) => Err(error),
         }
     }
@@ -216,13 +216,13 @@ impl RotatingFile {
 
     /// Handles a current file that was changed by another program: the files on disk decide, as after a restart of
     /// the agent.
-    fn look_again(&mut self, dir: &LogDir) -> io::Result<()> {
+    fn reload_files(&mut self, dir: &LogDir) -> io::Result<()> {
         if !self.resume(dir)? {
             let (next, end) = (self.newest() + 1, self.end());
             self.begin(dir, next, end)?;
         }
         tracing::warn!(
-            files = self.place(),
+            files = self.display_path(),
             "log files were changed by another program; what it took away is a gap to readers"
         );
         Ok(())
@@ -242,7 +242,7 @@ impl RotatingFile {
     }
 
     /// Returns the place of the files, as text.
-    pub(crate) fn place(&self) -> String {
+    pub(crate) fn display_path(&self) -> String {
         format!("{}/{}", self.dir.display(), self.name)
     }
 
@@ -253,7 +253,7 @@ impl RotatingFile {
     ///
     /// The error of the kernel. Another call continues where this one failed.
     pub fn room(&mut self) -> io::Result<(BorrowedFd<'_>, u64, u64)> {
-        self.wake()?;
+        self.open_current()?;
         self.note_gap();
         if self.rotates_next() {
             self.rotate()?;
@@ -329,7 +329,7 @@ impl RotatingFile {
     ///
     /// [`OpenLogError::Io`]: no file could be made. A failure to reserve space is not an error.
     pub fn reserve_gaps(&mut self) -> Result<(), OpenLogError> {
-        self.wake().map_err(|source| self.failed(source))?;
+        self.open_current().map_err(|source| self.failed(source))?;
         self.reserves_gaps = true;
         self.take_room_for_gaps();
         Ok(())
@@ -355,7 +355,7 @@ impl RotatingFile {
         if self.dropped == 0 {
             return;
         }
-        if let Err(error) = self.wake() {
+        if let Err(error) = self.open_current() {
             tracing::debug!(%error, name = self.name, "a gap cannot be recorded");
             return;
         }
@@ -447,7 +447,7 @@ impl RotatingFile {
 }
 
 /// Finds the files of a stream, and completes the steps of a killed writer. `None` if no file exists.
-fn found(dir: &LogDir, name: &str) -> io::Result<Option<RecoveredStream>> {
+fn recover_stream(dir: &LogDir, name: &str) -> io::Result<Option<RecoveredStream>> {
     let known = offsets::load(dir, name)?.unwrap_or_default();
     let mut files = Vec::new();
     for index in dir.indexes(name)? {

@@ -300,14 +300,14 @@ fn find(
     let mut taken = TakenTime::default();
     while low < high {
         let middle = low + (high - low) / 2;
-        let met = record(middle)?;
-        if met.offset <= offset {
+        let probed = record(middle)?;
+        if probed.offset <= offset {
             low = middle + 1;
             // A record from before the file's start is damaged.
-            taken.at = (met.offset >= begin && met.at.0 > 0).then_some(met.at);
+            taken.at = (probed.offset >= begin && probed.at.0 > 0).then_some(probed.at);
         } else {
             high = middle;
-            taken.until = Some(met.offset);
+            taken.until = Some(probed.offset);
         }
     }
     Ok(taken)

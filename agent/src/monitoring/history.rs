@@ -5,8 +5,8 @@
 //! which are held open. Kinds of memory need a file in any case, so they are read on request and have no history.
 //! Points are kept in memory and are lost with the agent. There are no points for times without an agent.
 //!
-//! A point holds the usage since the previous look, over all starts of the task. For a task that began in between,
-//! the point counts from its beginning. The first look at a task that was there before the agent is not a point.
+//! A point holds the usage since the previous sample, over all starts of the task. For a task that began in between,
+//! the point counts from its beginning. The first sample of a task that was there before the agent is not a point.
 
 pub(crate) mod answer;
 pub(crate) mod recorder;
@@ -60,8 +60,8 @@ pub(crate) struct Histories {
 struct HistoryState {
     /// The series of tasks, at most [`HISTORY_TASKS_MAX`].
     tasks: BTreeMap<TaskKey, Series>,
-    /// Time of the last look at all tasks, since boot.
-    looked: Option<Duration>,
+    /// Time of the last sample of all tasks, since boot.
+    sampled_at: Option<Duration>,
 }
 
 impl Default for Histories {
@@ -81,58 +81,61 @@ impl Histories {
 }
 
 impl HistoryState {
-    /// Whether this start of the task was looked at before.
+    /// Whether this start of the task was sampled before.
     fn knows(&self, key: &TaskKey, cgroup_id: u64) -> bool {
         let series = self.tasks.get(key);
         series.is_some_and(|series| series.is_of(cgroup_id))
     }
 
-    fn add_sample(&mut self, key: TaskKey, look: Sample, moment: SampleTime) {
+    fn add_sample(&mut self, key: TaskKey, sample: Sample, sample_time: SampleTime) {
         let Sample {
             cgroup_id,
             counts,
             began,
             memory_bytes,
             absent,
-        } = look;
-        // A task that existed at the last look, and was not seen there, began before it.
-        let began = began.filter(|began| self.looked.is_some_and(|looked| looked <= *began));
-        let begin = began.map(|began| SampleTime {
-            at: moment.at,
-            since_boot: began.min(moment.since_boot),
+        } = sample;
+        // A task that existed at the last sample, and was not seen there, began before it.
+        let began = began.filter(|began| {
+            self.sampled_at
+                .is_some_and(|sampled_at| sampled_at <= *began)
         });
-        let (counts_before, looked_before) = match begin {
+        let begin = began.map(|began| SampleTime {
+            at: sample_time.at,
+            since_boot: began.min(sample_time.since_boot),
+        });
+        let (counts_before, sampled_before) = match begin {
             Some(begin) => (TaskCountValues::ZERO, begin),
-            None => (counts, moment),
+            None => (counts, sample_time),
         };
         let has_room = self.tasks.len() < HISTORY_TASKS_MAX;
         let series = match self.tasks.entry(key) {
             std::collections::btree_map::Entry::Occupied(known) => {
                 let series = known.into_mut();
                 if !series.is_of(cgroup_id) {
-                    series.begin_again(cgroup_id, counts_before, looked_before);
+                    series.continue_with_start(cgroup_id, counts_before, sampled_before);
                 }
                 series
             }
             std::collections::btree_map::Entry::Vacant(room) if has_room => {
-                room.insert(Series::begin(cgroup_id, counts_before, looked_before))
+                room.insert(Series::begin(cgroup_id, counts_before, sampled_before))
             }
             std::collections::btree_map::Entry::Vacant(_) => return,
         };
-        if series.looked() < moment.since_boot {
-            series.add_sample(counts, memory_bytes, moment);
+        if series.sampled_at() < sample_time.since_boot {
+            series.add_sample(counts, memory_bytes, sample_time);
         }
         series.absent = absent;
     }
 
     /// Removes tasks whose newest point is too old. If there is little room for others, it removes tasks that ended
     /// first. Tasks that ended keep only the memory for their points.
-    fn end_step(&mut self, moment: SampleTime) {
-        self.looked = Some(moment.since_boot);
-        let oldest = moment.since_boot.saturating_sub(HISTORY_KEPT);
-        self.tasks.retain(|_, series| series.looked() > oldest);
+    fn evict_tasks(&mut self, sample_time: SampleTime) {
+        self.sampled_at = Some(sample_time.since_boot);
+        let oldest = sample_time.since_boot.saturating_sub(HISTORY_KEPT);
+        self.tasks.retain(|_, series| series.sampled_at() > oldest);
         for series in self.tasks.values_mut() {
-            if series.looked() < moment.since_boot {
+            if series.sampled_at() < sample_time.since_boot {
                 series.shrink();
             }
         }
@@ -142,8 +145,8 @@ impl HistoryState {
         }
         let ended = self.tasks.iter();
         let mut ended: Vec<(Duration, TaskKey)> = ended
-            .filter(|(_, series)| series.looked() < moment.since_boot)
-            .map(|(key, series)| (series.looked(), key.clone()))
+            .filter(|(_, series)| series.sampled_at() < sample_time.since_boot)
+            .map(|(key, series)| (series.sampled_at(), key.clone()))
             .collect();
         ended.sort_unstable();
         for (_, key) in ended.iter().take(surplus) {

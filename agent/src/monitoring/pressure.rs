@@ -34,7 +34,7 @@ type TaskKey = (AllocId, String);
 
 /// The resources, each with the share of stalled time, in percent, from which it is reported. Any waiting for
 /// memory means that the task's limit is too small. Tasks wait for disks and processors even under normal load.
-const WANTS: [(PressureResource, u32); 3] = [
+const PRESSURE_THRESHOLDS: [(PressureResource, u32); 3] = [
     (PressureResource::Cpu, 80),
     (PressureResource::Io, 50),
     (PressureResource::Memory, 10),
@@ -42,13 +42,13 @@ const WANTS: [(PressureResource, u32); 3] = [
 
 /// Reports stalled tasks of the node until the agent stops.
 pub(crate) async fn follow(context: Arc<AgentContext>, stop: CancellationToken) {
-    let followed = WANTS.map(|(want, percent)| {
+    let followed = PRESSURE_THRESHOLDS.map(|(resource, percent)| {
         let (context, stop) = (Arc::clone(&context), stop.clone());
         async move {
             let (tree, tasks) = (&context.resources.tree, &context.tasks.live);
             tokio::select! {
-                ended = follow_want(tree, tasks, want, percent) => if let Err(error) = ended {
-                    tracing::info!(%error, want = want.name(), "task events about pressure are off");
+                ended = follow_resource(tree, tasks, resource, percent) => if let Err(error) = ended {
+                    tracing::info!(%error, want = resource.name(), "task events about pressure are off");
                 },
                 () = stop.cancelled() => {}
             }
@@ -58,13 +58,17 @@ pub(crate) async fn follow(context: Arc<AgentContext>, stop: CancellationToken) 
     tokio::join!(cpu, disks, memory);
 }
 
-async fn follow_want(
+async fn follow_resource(
     tree: &NodeTree,
     tasks: &LiveTasks,
-    want: PressureResource,
+    resource: PressureResource,
     percent: u32,
 ) -> io::Result<()> {
-    let trigger = tree.pressure_trigger(want, part(PRESSURE_WINDOW, percent), PRESSURE_WINDOW)?;
+    let trigger = tree.pressure_trigger(
+        resource,
+        percent_of(PRESSURE_WINDOW, percent),
+        PRESSURE_WINDOW,
+    )?;
     #[expect(
         deprecated,
         reason = "the other constructor is unsafe; a File stays open and the same while it is registered"
@@ -78,17 +82,17 @@ async fn follow_want(
         pauses.handle_trigger(waited_since.elapsed());
         reported.retain(|_, at| at.elapsed() < PRESSURE_EVENT_INTERVAL);
         let starts = tasks.starts();
-        let (before, begun) = (stalls(tasks, want), Instant::now());
+        let (before, begun) = (stalls(tasks, resource), Instant::now());
         tokio::time::sleep(PRESSURE_WINDOW).await;
-        let (after, window) = (stalls(tasks, want), begun.elapsed());
-        let found = stuck(&before, &after, part(window, percent));
+        let (after, window) = (stalls(tasks, resource), begun.elapsed());
+        let found = stalled_tasks(&before, &after, percent_of(window, percent));
         let pause = pauses.next(!found.is_empty());
-        for (key, stood) in found {
+        for (key, stalled) in found {
             if reported.contains_key(&key) {
                 continue;
             }
             reported.insert(key.clone(), Instant::now());
-            send_event(tasks, &key, want, stood, window).await;
+            send_event(tasks, &key, resource, stalled, window).await;
         }
         if sleep(pause, || tasks.starts() != starts).await {
             pauses = Pauses::new();
@@ -146,29 +150,29 @@ async fn wait(trigger: &AsyncFd<File>) -> io::Result<()> {
     Ok(())
 }
 
-fn part(window: Duration, percent: u32) -> Duration {
+fn percent_of(window: Duration, percent: u32) -> Duration {
     window * percent / 100
 }
 
 /// The time for which each task was stalled since it began.
-fn stalls(tasks: &LiveTasks, want: PressureResource) -> BTreeMap<TaskKey, Duration> {
+fn stalls(tasks: &LiveTasks, resource: PressureResource) -> BTreeMap<TaskKey, Duration> {
     let live = tasks.of(None).into_iter();
     live.filter_map(|(alloc_id, task, live)| {
-        let stood = live.cgroup.as_ref()?.stalled(want)?;
-        Some(((alloc_id, task), stood))
+        let stalled = live.cgroup.as_ref()?.stalled(resource)?;
+        Some(((alloc_id, task), stalled))
     })
     .collect()
 }
 
-/// Returns the tasks that were stalled for `least` between two looks, with their stalled time.
-fn stuck(
+/// Returns the tasks that were stalled for `stalled_min` between two looks, with their stalled time.
+fn stalled_tasks(
     before: &BTreeMap<TaskKey, Duration>,
     after: &BTreeMap<TaskKey, Duration>,
-    least: Duration,
+    stalled_min: Duration,
 ) -> Vec<(TaskKey, Duration)> {
     let both = after.iter().filter_map(|(key, after)| {
-        let stood = after.checked_sub(*before.get(key)?)?;
-        (stood >= least).then(|| (key.clone(), stood))
+        let stalled = after.checked_sub(*before.get(key)?)?;
+        (stalled >= stalled_min).then(|| (key.clone(), stalled))
     });
     both.collect()
 }
@@ -176,8 +180,8 @@ fn stuck(
 async fn send_event(
     tasks: &LiveTasks,
     key: &TaskKey,
-    want: PressureResource,
-    stood: Duration,
+    resource: PressureResource,
+    stalled: Duration,
     window: Duration,
 ) {
     let (alloc_id, task) = key;
@@ -190,10 +194,10 @@ async fn send_event(
     };
     let message = format!(
         "stood still for want of {} for {:.1} s of {:.1} s{}",
-        want.name(),
-        stood.as_secs_f64(),
+        resource.name(),
+        stalled.as_secs_f64(),
         window.as_secs_f64(),
-        want.help()
+        resource.help()
     );
     tracing::info!(%alloc_id, task, message, "a task waits");
     inputs.send(TaskInput::Message { message }).await;
@@ -249,7 +253,7 @@ mod tests {
         let before = at(&[(1, 500), (2, 500), (3, 900)]);
         let after = at(&[(1, 700), (2, 699), (3, 800), (4, 900)]);
 
-        let found = stuck(&before, &after, part(Duration::from_secs(2), 10));
+        let found = stalled_tasks(&before, &after, percent_of(Duration::from_secs(2), 10));
 
         let first = (AllocId::at(LogIndex(1), 1), "main".to_owned());
         assert_eq!(found, [(first, Duration::from_millis(200))]);

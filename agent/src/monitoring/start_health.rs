@@ -24,7 +24,7 @@ const OPEN_FILES: &str = "open_files";
 const STARTS: &str = "starts";
 
 /// Errors that no job causes: EMFILE, ENFILE and EIO, as texts of the kernel's messages.
-const EXHAUSTED: [&str; 2] = ["Too many open files", "Input/output error"];
+const EXHAUSTION_ERRORS: [&str; 2] = ["Too many open files", "Input/output error"];
 
 /// Raises the limit of open files to the maximum that the service manager allows. Returns the previous limit, which
 /// tasks get.
@@ -52,12 +52,12 @@ pub(crate) struct StartHealth {
 #[derive(Debug)]
 struct StartFailures {
     /// Descriptors that starts may take before open files are counted again.
-    left: u64,
+    open_files_left: u64,
     /// Consecutive failed starts, and their jobs.
     failures: u32,
     jobs: BTreeSet<String>,
     /// The time at which the condition is cleared, so that a start can test the node.
-    until: Option<Instant>,
+    paused_until: Option<Instant>,
     pause: Duration,
 }
 
@@ -66,10 +66,10 @@ impl StartHealth {
         Self {
             conditions,
             state: Mutex::new(StartFailures {
-                left: 0,
+                open_files_left: 0,
                 failures: 0,
                 jobs: BTreeSet::new(),
-                until: None,
+                paused_until: None,
                 pause: START_PAUSE_MIN,
             }),
         }
@@ -80,16 +80,20 @@ impl StartHealth {
     /// # Errors
     ///
     /// The reason for which no task can start.
-    pub(crate) fn take(&self) -> Result<(), String> {
-        self.take_of(open_files_left)
+    pub(crate) fn reserve_open_files(&self) -> Result<(), String> {
+        self.reserve_open_files_from(open_files_left)
     }
 
-    fn take_of(&self, count: impl Fn() -> Result<u64, String>) -> Result<(), String> {
+    fn reserve_open_files_from(
+        &self,
+        count: impl Fn() -> Result<u64, String>,
+    ) -> Result<(), String> {
         let mut state = self.locked();
-        if state.left < OPEN_FILES_PER_TASK {
-            state.left = count().inspect_err(|reason| self.conditions.set(OPEN_FILES, reason))?;
+        if state.open_files_left < OPEN_FILES_PER_TASK {
+            state.open_files_left =
+                count().inspect_err(|reason| self.conditions.set(OPEN_FILES, reason))?;
         }
-        state.left -= OPEN_FILES_PER_TASK;
+        state.open_files_left -= OPEN_FILES_PER_TASK;
         Ok(())
     }
 
@@ -100,11 +104,11 @@ impl StartHealth {
         if state.jobs.len() < START_JOBS_FAILED_MAX {
             state.jobs.insert(job.to_owned());
         }
-        let is_exhausted = EXHAUSTED.iter().any(|words| reason.contains(words));
+        let is_exhausted = EXHAUSTION_ERRORS.iter().any(|words| reason.contains(words));
         let all_fail =
             state.failures >= START_FAILURES_MAX && state.jobs.len() >= START_JOBS_FAILED_MAX;
-        if state.until.is_none() && (is_exhausted || all_fail) {
-            state.until = Some(now + state.pause);
+        if state.paused_until.is_none() && (is_exhausted || all_fail) {
+            state.paused_until = Some(now + state.pause);
             state.pause = (state.pause * 2).min(START_PAUSE_MAX);
             let message = format!("tasks cannot be started here: {reason}");
             self.conditions.set(STARTS, &message);
@@ -117,20 +121,20 @@ impl StartHealth {
         state.failures = 0;
         state.jobs.clear();
         state.pause = START_PAUSE_MIN;
-        state.until = None;
+        state.paused_until = None;
         self.conditions.clear(STARTS);
     }
 
     pub(crate) fn handle_timeout(&self, now: Instant) {
         let mut state = self.locked();
-        if state.until.is_some_and(|until| until <= now) {
+        if state.paused_until.is_some_and(|until| until <= now) {
             // The next failure sets it again.
-            state.until = None;
+            state.paused_until = None;
             self.conditions.clear(STARTS);
         }
         match open_files_left() {
             Ok(left) => {
-                state.left = left;
+                state.open_files_left = left;
                 self.conditions.clear(OPEN_FILES);
             }
             Err(reason) => self.conditions.set(OPEN_FILES, &reason),
@@ -211,10 +215,14 @@ mod tests {
     fn starts_are_refused_at_the_limit_of_files() {
         let health = health();
         let room_for_two = || Ok(2 * OPEN_FILES_PER_TASK);
-        health.take_of(room_for_two).unwrap();
-        health.take_of(|| panic!("counted for each start")).unwrap();
+        health.reserve_open_files_from(room_for_two).unwrap();
+        health
+            .reserve_open_files_from(|| panic!("counted for each start"))
+            .unwrap();
 
-        let refused = health.take_of(|| left_of(4_096, 3_900)).unwrap_err();
+        let refused = health
+            .reserve_open_files_from(|| left_of(4_096, 3_900))
+            .unwrap_err();
 
         assert!(refused.contains("3900 of 4096"), "{refused}");
         assert!(is_set(&health, OPEN_FILES));

@@ -25,7 +25,7 @@ use crate::resources::cgroup::{self, CgroupRows, Controller, MemoryStats};
 use crate::ring::StreamStats;
 use crate::session::clock::now;
 use crate::storage::StorageContext;
-use crate::tasks::drivers::usage::{ReportedUsage, is_hidden};
+use crate::tasks::drivers::usage::{ReportedUsage, is_measured_by_driver};
 use crate::tasks::live::LiveTask;
 
 /// The reason why the kernel's files have no values of a task.
@@ -76,11 +76,11 @@ pub(crate) async fn node(context: &Arc<AgentContext>) -> Result<NodeStats, Strin
 /// A task that has a process, and the counts of its output.
 type RunningTask = (AllocId, String, Arc<LiveTask>, StreamStats);
 
-/// Runs `look` on the running tasks of all allocations or of one, in a thread that may block.
+/// Runs `inspect` on the running tasks of all allocations or of one, in a thread that may block.
 async fn inspect_running<T: Send + 'static>(
     context: &Arc<AgentContext>,
     alloc_id: Option<AllocId>,
-    look: impl FnOnce(&AgentContext, Vec<RunningTask>) -> T + Send + 'static,
+    inspect: impl FnOnce(&AgentContext, Vec<RunningTask>) -> T + Send + 'static,
 ) -> Result<T, String> {
     let mut running = Vec::new();
     for (alloc_id, name, live) in context.tasks.live.of(alloc_id) {
@@ -88,8 +88,8 @@ async fn inspect_running<T: Send + 'static>(
         running.push((alloc_id, name, live, logs));
     }
     let context = Arc::clone(context);
-    let looked = tokio::task::spawn_blocking(move || look(&context, running)).await;
-    looked.map_err(|error| format!("what tasks use could not be read: {error}"))
+    let inspected = tokio::task::spawn_blocking(move || inspect(&context, running)).await;
+    inspected.map_err(|error| format!("what tasks use could not be read: {error}"))
 }
 
 fn collection(storage: &StorageContext) -> NodeCollection {
@@ -126,8 +126,8 @@ pub(crate) async fn alloc(
     alloc_id: AllocId,
 ) -> Result<Option<AllocStats>, String> {
     // The files of a few tasks give the values of this moment.
-    let look = |context: &AgentContext, running| allocs(context, running, None);
-    let all = inspect_running(context, Some(alloc_id), look).await;
+    let inspect = |context: &AgentContext, running| allocs(context, running, None);
+    let all = inspect_running(context, Some(alloc_id), inspect).await;
     all.map(|mut all| all.pop())
 }
 
@@ -174,7 +174,7 @@ fn task(
     walked: Option<&CgroupRows>,
 ) -> TaskStats {
     let mut stats = TaskStats::default();
-    if is_hidden(live) {
+    if is_measured_by_driver(live) {
         let driver = &live.record.driver;
         add_reported(&mut stats, driver, live.usage.known(driver, Instant::now()));
         stats.pid = main.unwrap_or_default();

@@ -97,10 +97,10 @@ pub(crate) fn undo(node_id: NodeId) -> io::Result<bool> {
 pub(crate) struct Bridge {
     node: NodeNetwork,
     /// The thread that makes the networks, or the reason for its absence.
-    orders: Result<mpsc::Sender<NetnsRequest>, String>,
+    requests: Result<mpsc::Sender<NetnsRequest>, String>,
     networks: Mutex<BTreeMap<AllocId, Arc<OnceCell<Arc<AllocNetwork>>>>>,
     /// Networks that the kernel failed to remove. The removal is repeated before their allocations are destroyed.
-    left: Mutex<BTreeMap<AllocId, Vec<Arc<AllocNetwork>>>>,
+    unremoved: Mutex<BTreeMap<AllocId, Vec<Arc<AllocNetwork>>>>,
     /// Whether this agent has set up the machine's side.
     used: AtomicBool,
 }
@@ -113,23 +113,23 @@ pub(crate) fn wanted(group: &TaskGroup) -> bool {
 
 impl Bridge {
     pub(crate) fn new(node: NodeNetwork, bpf: Result<&Bpf, &str>) -> Self {
-        let orders = match bpf {
+        let requests = match bpf {
             Ok(bpf) => netns_worker::start(node.clone(), bpf.device_programs())
                 .map_err(|error| muster_domain::error_chain::chain(&error)),
             Err(reason) => Err(format!("it has no eBPF programs: {reason}")),
         };
         Self {
             node,
-            orders,
+            requests,
             networks: Mutex::default(),
-            left: Mutex::default(),
+            unremoved: Mutex::default(),
             used: AtomicBool::new(false),
         }
     }
 
     /// The reason why the node has no such networks; `None` if it has them.
     pub(crate) fn unsupported(&self) -> Option<&str> {
-        self.orders.as_ref().err().map(String::as_str)
+        self.requests.as_ref().err().map(String::as_str)
     }
 
     /// The current network of an allocation.
@@ -152,13 +152,13 @@ impl Bridge {
         let alloc_id = desired.alloc_id;
         let cell = Arc::clone(self.locked().entry(alloc_id).or_default());
         let network = cell.get_or_try_init(|| async {
-            let ground = NodeNetworkContext::of(setup, desired);
-            let host = host_name(desired, group, &ground.env);
+            let node_context = NodeNetworkContext::of(setup, desired);
+            let host = host_name(desired, group, &node_context.env);
             let networks = setup.driver_networks;
             let by_driver = networks.ensure(setup, desired, group, &host, stopped);
             let by_driver = by_driver.await?;
             let namespace = by_driver.as_ref().map(|made| namespace_at(&made.path));
-            let made = self.make(&ground, desired, group, namespace.transpose()?);
+            let made = self.make(&node_context, desired, group, namespace.transpose()?);
             let mut network = made.await?;
             network.made_by_driver = by_driver;
             Ok(Arc::new(network))
@@ -169,7 +169,7 @@ impl Bridge {
     /// Makes a network and its connection to the machine, or leaves no part of it.
     async fn make(
         &self,
-        ground: &NodeNetworkContext<'_>,
+        node_context: &NodeNetworkContext<'_>,
         desired: &DesiredAlloc,
         group: &TaskGroup,
         namespace: Option<OwnedFd>,
@@ -183,15 +183,15 @@ impl Bridge {
             done,
         };
         let made = self.ask(order, made).await??;
-        let (network, opened) = open(ground, desired, group, made);
+        let (network, opened) = open(node_context, desired, group, made);
         let Err(error) = opened else {
             return Ok(network);
         };
-        if let Err(error) = files::remove(&ground.names) {
-            tracing::warn!(%alloc_id, %error, dir = %ground.names.display(),
+        if let Err(error) = files::remove(&node_context.names) {
+            tracing::warn!(%alloc_id, %error, dir = %node_context.names.display(),
                 "files of names are left until the allocation is destroyed");
         }
-        self.close_or_leave(ground.bpf.ok(), alloc_id, Arc::new(network))
+        self.close_or_leave(node_context.bpf.ok(), alloc_id, Arc::new(network))
             .await
             .unwrap_or_else(|left| {
                 warn_network_left(alloc_id, &muster_domain::error_chain::chain(&left));
@@ -251,8 +251,8 @@ impl Bridge {
             };
             let found = self.ask(order, found).await??;
             let made = found.ok_or(BridgeError::NotFound)?;
-            let ground = NodeNetworkContext::of(setup, desired);
-            let (mut network, opened) = open(&ground, desired, group, made);
+            let node_context = NodeNetworkContext::of(setup, desired);
+            let (mut network, opened) = open(&node_context, desired, group, made);
             network.made_by_driver = by_driver;
             if let Err(error) = opened {
                 // The tasks keep their network.
@@ -269,7 +269,7 @@ impl Bridge {
 
     /// Removes the network of an allocation that has no running task, and makes the driver destroy the namespace
     /// that it made. The next call removes any remains of either.
-    pub(crate) async fn give_back(
+    pub(crate) async fn release(
         &self,
         setup: NetworkSetup<'_>,
         alloc_id: AllocId,
@@ -286,7 +286,7 @@ impl Bridge {
         bpf: Option<&Bpf>,
         alloc_id: AllocId,
     ) -> Result<(), BridgeError> {
-        let mut networks = self.left().remove(&alloc_id).unwrap_or_default();
+        let mut networks = self.unremoved().remove(&alloc_id).unwrap_or_default();
         let removed = self.locked().remove(&alloc_id);
         networks.extend(removed.and_then(|cell| cell.get().map(Arc::clone)));
         let mut first = Ok(());
@@ -305,7 +305,7 @@ impl Bridge {
     ) -> Result<(), BridgeError> {
         let closed = self.close(bpf, &network).await;
         if closed.is_err() {
-            self.left().entry(alloc_id).or_default().push(network);
+            self.unremoved().entry(alloc_id).or_default().push(network);
         }
         closed
     }
@@ -366,8 +366,8 @@ impl Bridge {
         order: NetnsRequest,
         done: oneshot::Receiver<T>,
     ) -> Result<T, BridgeError> {
-        let orders = self
-            .orders
+        let requests = self
+            .requests
             .as_ref()
             .map_err(|reason| BridgeError::Unsupported {
                 reason: reason.clone(),
@@ -375,7 +375,7 @@ impl Bridge {
         if !matches!(order, NetnsRequest::Look { .. }) {
             self.used.store(true, Ordering::Relaxed);
         }
-        orders
+        requests
             .send(order)
             .await
             .map_err(|_gone| BridgeError::Gone)?;
@@ -404,9 +404,11 @@ impl Bridge {
         self.networks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn left(&self) -> MutexGuard<'_, BTreeMap<AllocId, Vec<Arc<AllocNetwork>>>> {
+    fn unremoved(&self) -> MutexGuard<'_, BTreeMap<AllocId, Vec<Arc<AllocNetwork>>>> {
         // The same holds for this map.
-        self.left.lock().unwrap_or_else(PoisonError::into_inner)
+        self.unremoved
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -441,7 +443,7 @@ impl<'a> NodeNetworkContext<'a> {
 
 /// Connects a network to the machine. The result describes how to undo the steps, also after an error.
 fn open(
-    ground: &NodeNetworkContext<'_>,
+    node_context: &NodeNetworkContext<'_>,
     desired: &DesiredAlloc,
     group: &TaskGroup,
     made: AllocNetns,
@@ -452,11 +454,11 @@ fn open(
         address,
         ports: Vec::new(),
     };
-    let opened = publish(ground, desired, &mut host_veth);
+    let opened = publish(node_context, desired, &mut host_veth);
     let mut network = AllocNetwork {
         address: address.into(),
         files: Vec::new(),
-        host_name: host_name(desired, group, &ground.env),
+        host_name: host_name(desired, group, &node_context.env),
         namespace: made.namespace,
         host_veth: Some(host_veth),
         made_by_driver: None,
@@ -465,8 +467,14 @@ fn open(
         let dns = group.network.as_ref().and_then(|it| it.dns.as_ref());
         let group_name = clean_name(&group.name);
         let names = [&*network.host_name, &group_name];
-        files::write(&ground.names, address.into(), &names, dns, &ground.env)
-            .map_err(|source| BridgeError::kernel("write the allocation's hosts file", source))
+        files::write(
+            &node_context.names,
+            address.into(),
+            &names,
+            dns,
+            &node_context.env,
+        )
+        .map_err(|source| BridgeError::kernel("write the allocation's hosts file", source))
     });
     let opened = opened.map(|files| network.files = files);
     (network, opened)
@@ -474,19 +482,21 @@ fn open(
 
 /// Publishes ports of the machine into the network.
 fn publish(
-    ground: &NodeNetworkContext<'_>,
+    node_context: &NodeNetworkContext<'_>,
     desired: &DesiredAlloc,
     host_veth: &mut HostVeth,
 ) -> Result<(), BridgeError> {
-    let bpf = ground.bpf.map_err(|reason| BridgeError::Unsupported {
-        reason: reason.to_owned(),
-    })?;
+    let bpf = node_context
+        .bpf
+        .map_err(|reason| BridgeError::Unsupported {
+            reason: reason.to_owned(),
+        })?;
     let failed = |source| BridgeError::kernel("write the published ports", source);
     failing::step()
         .and_then(|()| bpf.set_host_veth(host_veth.index, host_veth.address))
         .map_err(failed)?;
     for port in &desired.holding.ports {
-        let text = host_address(port, &ground.address);
+        let text = host_address(port, &node_context.address);
         let address: Ipv4Addr = text.parse().map_err(|_v6| BridgeError::NotV4 {
             label: port.label.clone(),
             address: text.to_owned(),

@@ -126,7 +126,7 @@ pub(crate) struct CniNetworks {
     records: Mutex<BTreeMap<AllocId, CniRecord>>,
     /// A lock for each network: its plugins run for one allocation at a time, because they race for bridges and
     /// chains.
-    turns: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
+    network_locks: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
     fingerprint: fingerprint::Fingerprint,
 }
 
@@ -138,7 +138,7 @@ impl CniNetworks {
             records: Mutex::new(dir.read_all()),
             fingerprint: fingerprint::Fingerprint::default(),
             networks: Mutex::default(),
-            turns: Mutex::default(),
+            network_locks: Mutex::default(),
             settings,
             dir,
         }
@@ -195,7 +195,7 @@ impl CniNetworks {
         record.path.clone_from(&self.settings.path);
         record.driver_namespace = by_driver.as_ref().map(|made| made.path.clone());
         self.dir.prepare().map_err(CniError::Record)?;
-        let (namespace, result) = self.plug(alloc_id, &list, &mut record).await?;
+        let (namespace, result) = self.make_and_add(alloc_id, &list, &mut record).await?;
         let opened = Self::opened(setup, desired, group, namespace, &result);
         match opened {
             Ok(mut network) => {
@@ -210,13 +210,13 @@ impl CniNetworks {
     }
 
     /// Makes the namespace and runs the plugins in it, or leaves no part of it.
-    async fn plug(
+    async fn make_and_add(
         &self,
         alloc_id: AllocId,
         list: &NetworkList,
         record: &mut CniRecord,
     ) -> Result<(OwnedFd, AddResult), CniError> {
-        let plugged = async {
+        let added = async {
             self.keep(alloc_id, record).await?;
             let namespace = self.namespace(alloc_id, record).await?;
             let result = self.add(alloc_id, list, record).await?;
@@ -224,11 +224,11 @@ impl CniNetworks {
             self.keep(alloc_id, record).await?;
             Ok((namespace, result))
         };
-        let plugged = plugged.await;
-        if plugged.is_err() {
+        let added = added.await;
+        if added.is_err() {
             self.undo(alloc_id).await;
         }
-        plugged
+        added
     }
 
     async fn undo(&self, alloc_id: AllocId) {
@@ -241,11 +241,11 @@ impl CniNetworks {
     async fn namespace(&self, alloc_id: AllocId, record: &CniRecord) -> Result<OwnedFd, CniError> {
         if let Some(path) = &record.driver_namespace {
             let namespace = namespace_at(path)?;
-            let woken = blocking(move || {
-                namespace::wake_loopback(&namespace)?;
+            let opened = blocking(move || {
+                namespace::set_loopback_up(&namespace)?;
                 Ok(namespace)
             });
-            return woken
+            return opened
                 .await
                 .map_err(CniError::namespace("waking its loopback device"));
         }
@@ -262,14 +262,14 @@ impl CniNetworks {
         record: &CniRecord,
     ) -> Result<AddResult, CniError> {
         let request = self.request(alloc_id, list, record, Command::Add);
-        let turn = self.turn(&list.name);
-        let _turn = turn.lock().await;
+        let network_lock = self.network_lock(&list.name);
+        let _guard = network_lock.lock().await;
         let mut result: Option<AddResult> = None;
         for plugin in &list.plugins {
             let before = result.as_ref().map(|result| &result.value);
             let printed = self.call(&request, plugin, before).await?;
             let parsed = AddResult::parse(&printed)
-                .map_err(|reason| PluginError::nonsense(&plugin.kind, reason, &printed))?;
+                .map_err(|reason| PluginError::invalid_output(&plugin.kind, reason, &printed))?;
             result = Some(parsed);
             if let Some(record) = locked(&self.records).get_mut(&alloc_id) {
                 record.added += 1;
@@ -371,8 +371,8 @@ impl CniNetworks {
             return Ok(());
         }
         let request = self.request(alloc_id, &list, record, Command::Check);
-        let turn = self.turn(&list.name);
-        let _turn = turn.lock().await;
+        let network_lock = self.network_lock(&list.name);
+        let _guard = network_lock.lock().await;
         for plugin in &list.plugins {
             self.call(&request, plugin, record.result.as_ref()).await?;
         }
@@ -380,7 +380,7 @@ impl CniNetworks {
     }
 
     /// Removes the network of an allocation that has no running task. The next call removes any remains.
-    pub(crate) async fn give_back(&self, alloc_id: AllocId) -> Result<(), CniError> {
+    pub(crate) async fn release(&self, alloc_id: AllocId) -> Result<(), CniError> {
         locked(&self.networks).remove(&alloc_id);
         self.tear_down(alloc_id).await
     }
@@ -396,8 +396,8 @@ impl CniNetworks {
             let request = self.request(alloc_id, &list, &record, Command::Del);
             let before = record.result.as_ref();
             let before = before.filter(|_| list.version >= WITH_CHECK);
-            let turn = self.turn(&list.name);
-            let _turn = turn.lock().await;
+            let network_lock = self.network_lock(&list.name);
+            let _guard = network_lock.lock().await;
             for (at, plugin) in list.plugins.iter().enumerate().rev() {
                 let Err(error) = self.call(&request, plugin, before).await else {
                     continue;
@@ -405,7 +405,7 @@ impl CniNetworks {
                 // A plugin whose ADD is not known to be complete may have nothing to remove.
                 let may_fail = record.result.is_none() && at >= record.added;
                 let is_missing = matches!(error.reason, PluginFault::Missing { .. });
-                if !may_fail && !is_missing && !self.gives_up(alloc_id) {
+                if !may_fail && !is_missing && !self.count_failed_removal(alloc_id) {
                     return Err(error.into());
                 }
                 tracing::warn!(%alloc_id, error = chain(&error),
@@ -423,7 +423,7 @@ impl CniNetworks {
     }
 
     /// Counts a failed removal. Returns whether the limit is reached.
-    fn gives_up(&self, alloc_id: AllocId) -> bool {
+    fn count_failed_removal(&self, alloc_id: AllocId) -> bool {
         let mut records = locked(&self.records);
         records.get_mut(&alloc_id).is_none_or(|record| {
             record.failures += 1;
@@ -467,8 +467,8 @@ impl CniNetworks {
             if list.version < WITH_GC || list.disable_gc {
                 continue;
             }
-            let turn = self.turn(&list.name);
-            let _turn = turn.lock().await;
+            let network_lock = self.network_lock(&list.name);
+            let _guard = network_lock.lock().await;
             let mut valid = Vec::new();
             for (alloc_id, record) in &*locked(&self.records) {
                 let of = NetworkList::parse(&record.config);
@@ -574,8 +574,12 @@ impl CniNetworks {
         Arc::clone(locked(&self.networks).entry(alloc_id).or_default())
     }
 
-    fn turn(&self, network: &str) -> Arc<tokio::sync::Mutex<()>> {
-        Arc::clone(locked(&self.turns).entry(network.to_owned()).or_default())
+    fn network_lock(&self, network: &str) -> Arc<tokio::sync::Mutex<()>> {
+        Arc::clone(
+            locked(&self.network_locks)
+                .entry(network.to_owned())
+                .or_default(),
+        )
     }
 
     /// Attributes of the node: versions of plugins, and networks.

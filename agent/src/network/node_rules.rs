@@ -65,29 +65,30 @@ impl NodeRules {
 
     /// Denies tasks `servers` and the servers that the operator named. Returns whether the policy changed.
     pub(crate) fn set_servers(&self, servers: &[SocketAddr]) -> bool {
-        self.forbid(SERVERS, sockets_of_servers(servers))
+        self.replace_denied(SERVERS, sockets_of_servers(servers))
     }
 
     /// Denies tasks `apis`, where servers listen for clients, unless the operator allows them. Returns whether the
     /// policy changed.
     pub(crate) fn set_apis(&self, apis: &[SocketAddr]) -> bool {
         let apis = if self.allows_apis { &[][..] } else { apis };
-        let mut places = sockets(HTTP_API, PolicyProtocol::Tcp, apis);
+        let mut endpoints = sockets(HTTP_API, PolicyProtocol::Tcp, apis);
         if !self.allows_apis {
-            places.extend(listeners::of_servers().into_iter().flat_map(listener));
+            endpoints.extend(listeners::of_servers().into_iter().flat_map(listener));
         }
-        self.forbid(HTTP_API, places)
+        self.replace_denied(HTTP_API, endpoints)
     }
 
-    /// Replaces the denied endpoints of this `name` with `places`. Configured endpoints stay.
-    fn forbid(&self, name: &str, places: Vec<DeniedEndpoint>) -> bool {
+    /// Replaces the denied endpoints of this `name` with `endpoints`. Configured endpoints stay.
+    fn replace_denied(&self, name: &str, endpoints: Vec<DeniedEndpoint>) -> bool {
         self.change(|rules| {
             let configured = &self.configured.forbidden;
-            let stays = |place: &DeniedEndpoint| place.0 != name || configured.contains(place);
+            let stays =
+                |endpoint: &DeniedEndpoint| endpoint.0 != name || configured.contains(endpoint);
             rules.forbidden.retain(stays);
-            for place in places {
-                if !rules.forbidden.contains(&place) {
-                    rules.forbidden.push(place);
+            for endpoint in endpoints {
+                if !rules.forbidden.contains(&endpoint) {
+                    rules.forbidden.push(endpoint);
                 }
             }
         })
@@ -111,9 +112,9 @@ impl NodeRules {
             let here: Vec<DeniedEndpoint> = here.cloned().collect();
             for (name, _, protocol, port) in here {
                 for net in &own {
-                    let place = (name.clone(), *net, protocol, port);
-                    if !rules.forbidden.contains(&place) {
-                        rules.forbidden.push(place);
+                    let endpoint = (name.clone(), *net, protocol, port);
+                    if !rules.forbidden.contains(&endpoint) {
+                        rules.forbidden.push(endpoint);
                     }
                 }
             }
@@ -168,16 +169,16 @@ fn sockets_of_servers(servers: &[SocketAddr]) -> Vec<DeniedEndpoint> {
 
 /// The endpoints at which a socket of a server on this machine is reachable.
 fn listener((protocol, socket): Listener) -> Vec<DeniedEndpoint> {
-    let place = |net: IpNet| (HTTP_API.to_owned(), net, protocol, socket.port());
+    let endpoint = |net: IpNet| (HTTP_API.to_owned(), net, protocol, socket.port());
     if socket.ip().is_unspecified() {
-        everywhere_here().into_iter().map(place).collect()
+        local_networks().into_iter().map(endpoint).collect()
     } else {
-        vec![place(socket.ip().into())]
+        vec![endpoint(socket.ip().into())]
     }
 }
 
 /// All addresses of this machine: loopback, the gateway of bridge networks, and the addresses of its devices.
-fn everywhere_here() -> BTreeSet<IpNet> {
+fn local_networks() -> BTreeSet<IpNet> {
     let loopback = Ipv4Net::new_assert(Ipv4Addr::new(127, 0, 0, 0), 8);
     let gateway = IpAddr::V4(Ipv4Addr::from(GATEWAY));
     let built_in = [
@@ -192,19 +193,19 @@ fn everywhere_here() -> BTreeSet<IpNet> {
 /// whichever it advertises. These are loopback, the gateway of bridged tasks, and all other addresses of the
 /// machine.
 fn sockets(name: &str, protocol: PolicyProtocol, addrs: &[SocketAddr]) -> Vec<DeniedEndpoint> {
-    let mut places = Vec::new();
+    let mut endpoints = Vec::new();
     for addr in addrs {
         let own = IpNet::from(addr.ip());
         let here = if is_here(addr.ip()) {
-            everywhere_here().into_iter().chain([own]).collect()
+            local_networks().into_iter().chain([own]).collect()
         } else {
             BTreeSet::from([own])
         };
         for net in here {
-            places.push((name.to_owned(), net, protocol, addr.port()));
+            endpoints.push((name.to_owned(), net, protocol, addr.port()));
         }
     }
-    places
+    endpoints
 }
 
 /// Addresses of this machine's devices.
@@ -261,29 +262,32 @@ fn is_here(ip: IpAddr) -> bool {
 mod tests {
     use super::*;
 
-    fn is_covered(places: &[DeniedEndpoint], address: IpAddr, port: u16) -> bool {
+    fn is_covered(endpoints: &[DeniedEndpoint], address: IpAddr, port: u16) -> bool {
         let covers = |(_, net, _, of): &DeniedEndpoint| net.contains(&address) && *of == port;
-        places.iter().any(covers)
+        endpoints.iter().any(covers)
     }
 
     /// A server that advertises one address may listen at all of them.
     #[test]
     fn local_server_is_denied_at_every_address() {
         let advertised = SocketAddr::from(([127, 0, 0, 1], 4646));
-        let places = sockets(HTTP_API, PolicyProtocol::Tcp, &[advertised]);
+        let endpoints = sockets(HTTP_API, PolicyProtocol::Tcp, &[advertised]);
 
         let gateway = IpAddr::from(GATEWAY);
-        assert!(is_covered(&places, gateway, 4646), "{places:?}");
+        assert!(is_covered(&endpoints, gateway, 4646), "{endpoints:?}");
         for net in own_addresses() {
-            assert!(is_covered(&places, net.addr(), 4646), "{net}: {places:?}");
+            assert!(
+                is_covered(&endpoints, net.addr(), 4646),
+                "{net}: {endpoints:?}"
+            );
         }
-        assert!(!is_covered(&places, gateway, 4647));
+        assert!(!is_covered(&endpoints, gateway, 4647));
     }
 
     #[test]
     fn remote_server_is_denied_at_its_address() {
         let remote = SocketAddr::from(([192, 0, 2, 7], 4646));
-        let places = sockets(HTTP_API, PolicyProtocol::Tcp, &[remote]);
-        assert_eq!(places.len(), 1, "{places:?}");
+        let endpoints = sockets(HTTP_API, PolicyProtocol::Tcp, &[remote]);
+        assert_eq!(endpoints.len(), 1, "{endpoints:?}");
     }
 }

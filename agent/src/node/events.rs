@@ -68,16 +68,16 @@ pub(super) struct Node {
     clock: ContactClock,
     allocs: BTreeMap<AllocId, AllocEntry>,
     jobs: JobVersionCache,
-    turns: StartDependencies,
-    /// The heir that gets the data of an allocation, until the transfer is complete.
-    heirs: BTreeMap<AllocId, AllocId>,
+    start_dependencies: StartDependencies,
+    /// The allocation that gets the data of another one, by that other one, until the transfer is complete.
+    successors: BTreeMap<AllocId, AllocId>,
     collector: Collector,
-    rounds: GcRoundTracker,
-    asks: GcRequests,
+    gc_rounds: GcRoundTracker,
+    gc_requests: GcRequests,
     /// Allocations whose cgroups existed before this agent.
     found: BTreeSet<AllocId>,
     /// Whether unwanted tasks and directories were removed.
-    swept: bool,
+    has_swept: bool,
     /// Tasks were found on the machine, but no stored record of any.
     store_lost: bool,
     /// The node had a store before, and this agent began one.
@@ -102,13 +102,13 @@ impl Node {
             clock,
             allocs: BTreeMap::new(),
             jobs: JobVersionCache::default(),
-            turns: StartDependencies::default(),
-            heirs: BTreeMap::new(),
+            start_dependencies: StartDependencies::default(),
+            successors: BTreeMap::new(),
             collector: Collector::new(gc),
-            rounds: GcRoundTracker::default(),
-            asks: GcRequests::default(),
+            gc_rounds: GcRoundTracker::default(),
+            gc_requests: GcRequests::default(),
             found,
-            swept: false,
+            has_swept: false,
             store_lost: false,
             store_is_new: false,
             stopping: None,
@@ -124,7 +124,7 @@ impl Node {
         stop: CancellationToken,
     ) {
         self.restore(loaded);
-        let mut look = tokio::time::interval(gc::interval(&self.collector));
+        let mut interval = tokio::time::interval(gc::interval(&self.collector));
         let mut last_contact = self.context.session.standing.last_contact();
         let mut emptied = self.context.storage.trash.times_emptied();
         loop {
@@ -135,7 +135,7 @@ impl Node {
                     Some(event) => self.handle(event),
                     None => return,
                 },
-                _ = look.tick() => {}
+                _ = interval.tick() => {}
                 // Space may have been freed.
                 Ok(()) = emptied.changed() => {}
                 () = alloc::until(refused) => {}
@@ -246,21 +246,22 @@ impl Node {
 
     /// Registers an allocation that waits for others. The data that it inherits stay until it has them.
     fn queue(&mut self, alloc: &DesiredAlloc, before: BTreeSet<AllocId>) {
-        self.turns.wait(alloc.alloc_id, before);
+        self.start_dependencies.wait(alloc.alloc_id, before);
         if let Some(previous) = alloc.inherits_from() {
-            self.heirs.insert(previous, alloc.alloc_id);
+            self.successors.insert(previous, alloc.alloc_id);
         }
     }
 
-    /// Handles an allocation that has its inheritance, or will never need it.
-    fn has_inherited(&mut self, alloc_id: AllocId) {
-        self.heirs.retain(|_, heir| *heir != alloc_id);
+    /// Handles an allocation that has the data of the replaced one, or will never need them.
+    fn end_data_transfer(&mut self, alloc_id: AllocId) {
+        self.successors
+            .retain(|_, successor| *successor != alloc_id);
     }
 
     /// Handles the end of an allocation: allocations that waited for it alone begin.
     fn ended(&mut self, alloc_id: AllocId) {
-        self.has_inherited(alloc_id);
-        for next in self.turns.handle_ended(alloc_id) {
+        self.end_data_transfer(alloc_id);
+        for next in self.start_dependencies.handle_ended(alloc_id) {
             self.send_input(next, AllocEvent::TurnCame.into());
         }
     }
@@ -289,23 +290,23 @@ impl Node {
                 if merged.whole {
                     self.context.session.outbox.end_first_reports();
                 }
-                if merged.whole && !self.swept {
-                    self.swept = true;
+                if merged.whole && !self.has_swept {
+                    self.has_swept = true;
                     self.sweep_later();
                 }
             }
             Event::SweepDue { found } => self.sweep(found),
             Event::CollectGarbage => drop(self.force()),
             Event::Collect { dry_run, done } => self.collect_now(dry_run, done),
-            Event::Prepared { alloc_id } => self.has_inherited(alloc_id),
+            Event::Prepared { alloc_id } => self.end_data_transfer(alloc_id),
             Event::Released { alloc_id } => self.send_input(alloc_id, Input::Destroy),
             Event::Refused { alloc_id } => {
                 self.collector.handle_refused(alloc_id, now());
-                self.asks.settled(alloc_id, false);
+                self.gc_requests.settled(alloc_id, false);
             }
             Event::Abandoned => self.collector.handle_abandoned(),
             Event::ReportsCommitted => {}
-            Event::RulesChanged => self.notify_awake(|| Input::RulesChanged),
+            Event::RulesChanged => self.send_input_to_active(|| Input::RulesChanged),
             Event::Finished { alloc_id, at } => {
                 if let Some(known) = self.allocs.get_mut(&alloc_id) {
                     known.finished = true;
@@ -318,14 +319,14 @@ impl Node {
                 self.allocs.remove(&alloc_id);
                 self.ended(alloc_id);
                 self.collector.handle_destroyed(alloc_id, now());
-                self.asks.settled(alloc_id, true);
+                self.gc_requests.settled(alloc_id, true);
                 self.context.session.outbox.forget(alloc_id);
                 self.report_stopped();
             }
             Event::StopAll { done, longest } => {
                 let _sent = longest.send(self.longest_stop());
                 self.stopping = Some(done);
-                self.notify_awake(|| Input::Stop);
+                self.send_input_to_active(|| Input::Stop);
                 self.report_stopped();
             }
         }
@@ -360,14 +361,14 @@ impl Node {
                 let unrecorded = if any {
                     MissingRecordMeaning::Ended
                 } else {
-                    self.without_trace(&desired)
+                    self.missing_record_meaning(&desired)
                 };
                 let runner = AllocRunner::adopt(&desired, now());
                 self.run_alloc(*desired, runner, BTreeMap::new(), unrecorded, false);
             }
             Change::Update(mut desired) => {
                 let (alloc_id, remote) = (desired.alloc_id, of(desired.alloc_id));
-                desired.job = self.jobs.shared(desired.job);
+                desired.job = self.jobs.intern(desired.job);
                 self.send_input(alloc_id, Input::Desired(Box::new((*desired, remote))));
             }
             Change::Gone(alloc_id) => {
@@ -393,7 +394,7 @@ impl Node {
     }
 
     /// Returns the reason for the missing record of an allocation that may have run and has no process.
-    fn without_trace(&self, desired: &DesiredAlloc) -> MissingRecordMeaning {
+    fn missing_record_meaning(&self, desired: &DesiredAlloc) -> MissingRecordMeaning {
         let data = &self.context.storage.data;
         if self.store_is_new {
             MissingRecordMeaning::StoreLost
@@ -405,7 +406,7 @@ impl Node {
     }
 
     /// Sends an input to every allocation that may have a running task.
-    fn notify_awake(&mut self, input: impl Fn() -> Input) {
+    fn send_input_to_active(&mut self, input: impl Fn() -> Input) {
         let asleep = |known: &AllocEntry| matches!(known.runner, RunnerState::Asleep(_));
         let all = self.allocs.iter().filter(|(_, known)| !asleep(known));
         let all: Vec<AllocId> = all.map(|(alloc_id, _)| *alloc_id).collect();
@@ -445,7 +446,7 @@ impl Node {
         restored: bool,
     ) {
         let alloc_id = desired.alloc_id;
-        desired.job = self.jobs.shared(desired.job);
+        desired.job = self.jobs.intern(desired.job);
         let runner = match runner {
             Ok(runner) => runner,
             Err(error) => {
@@ -484,7 +485,7 @@ impl Node {
             unrecorded,
             restored,
             has_remote_stored: restored,
-            unstored: None,
+            pending_write: None,
             starts: PendingStarts::default(),
             stopped: CancellationToken::new(),
         });
@@ -528,8 +529,8 @@ impl Node {
             space
         };
         loop {
-            let heirs = &self.heirs;
-            let may_go = |alloc_id| kept(&context, heirs, alloc_id).is_none();
+            let successors = &self.successors;
+            let may_go = |alloc_id| kept(&context, successors, alloc_id).is_none();
             let chosen = self.collector.poll_destroy(allocs, may_go, space, now());
             let Some((alloc_id, reason)) = chosen else {
                 break;
@@ -544,8 +545,8 @@ impl Node {
                 self.send_input(alloc_id, Input::Destroy);
             }
         }
-        let kept = |alloc_id| kept(&context, &self.heirs, alloc_id);
-        self.asks
+        let kept = |alloc_id| kept(&context, &self.successors, alloc_id);
+        self.gc_requests
             .answer(|| gc::outlook(&self.collector, allocs, kept));
         let state = self.collector.state();
         self.context.storage.collection.send_if_modified(|known| {
@@ -558,11 +559,11 @@ impl Node {
 
     /// Reports a finished collection to the servers, if there is one.
     fn report_collection(&mut self, seen: GcReading) {
-        let Some(report) = self.rounds.handle_seen(seen, now()) else {
+        let Some(report) = self.gc_rounds.handle_seen(seen, now()) else {
             return;
         };
         let context = &self.context;
-        let kept = |alloc_id| kept(context, &self.heirs, alloc_id);
+        let kept = |alloc_id| kept(context, &self.successors, alloc_id);
         let space = space(&context.storage);
         context.session.outbox.put_collected(NodeCollected {
             kept: self.collector.kept(self.allocs.len(), kept),
@@ -591,15 +592,15 @@ impl Node {
         } else {
             self.force()
         };
-        let kept = |alloc_id| kept(&self.context, &self.heirs, alloc_id);
+        let kept = |alloc_id| kept(&self.context, &self.successors, alloc_id);
         if dry_run {
             let outlook = gc::outlook(&self.collector, self.allocs.len(), kept);
             // The caller may have stopped waiting.
             let _sent = done.send(outlook);
         } else {
-            // The caller does not wait for allocations that depend on an unreachable server or on an heir.
+            // The caller does not wait for allocations that depend on an unreachable server or on a successor.
             waiting.retain(|alloc_id| kept(*alloc_id).is_none());
-            self.asks.add(waiting, done);
+            self.gc_requests.add(waiting, done);
         }
     }
 
@@ -635,10 +636,10 @@ impl Node {
         let context = Arc::clone(&self.context);
         self.runners.spawn(async move {
             tokio::time::sleep(delay).await;
-            let looked = tokio::task::spawn_blocking(move || {
+            let scanned = tokio::task::spawn_blocking(move || {
                 NodeInventory::scan(&context.resources.tree, &context.storage.data)
             });
-            if let Ok(found) = looked.await {
+            if let Ok(found) = scanned.await {
                 drop(events.send(Event::SweepDue { found }).await);
             }
         });
@@ -723,12 +724,12 @@ async fn until(clock: ContactClock, timeout: Option<(Timestamp, &'static str)>) 
 /// The reason why a finished allocation must stay, even on request.
 fn kept(
     context: &AgentContext,
-    heirs: &BTreeMap<AllocId, AllocId>,
+    successors: &BTreeMap<AllocId, AllocId>,
     alloc_id: AllocId,
 ) -> Option<KeptReason> {
     if !context.session.outbox.is_reported(alloc_id) {
         Some(KeptReason::Unreported)
-    } else if heirs.contains_key(&alloc_id) || context.storage.dir_leases.has(alloc_id) {
+    } else if successors.contains_key(&alloc_id) || context.storage.dir_leases.has(alloc_id) {
         Some(KeptReason::DataAwaited)
     } else {
         None

@@ -18,11 +18,11 @@ pub(super) async fn bridge_devices(context: Arc<AgentContext>, stop: Cancellatio
     if bridge.unsupported().is_some() {
         return;
     }
-    let mut look = tokio::time::interval(BRIDGE_LOOK_INTERVAL);
+    let mut interval = tokio::time::interval(BRIDGE_LOOK_INTERVAL);
     let mut first = true;
     loop {
         tokio::select! {
-            _ = look.tick() => {}
+            _ = interval.tick() => {}
             () = stop.cancelled() => return,
         }
         // The leftovers of an earlier agent are swept once. After that, a node without such jobs does nothing.
@@ -50,8 +50,8 @@ pub(super) async fn recover_cni_networks(
 
 /// Checks the health of starts at intervals until the agent stops.
 pub(super) async fn start_health(context: Arc<AgentContext>, stop: CancellationToken) {
-    let mut look = tokio::time::interval(START_HEALTH_INTERVAL);
-    while stop.run_until_cancelled(look.tick()).await.is_some() {
+    let mut interval = tokio::time::interval(START_HEALTH_INTERVAL);
+    while stop.run_until_cancelled(interval.tick()).await.is_some() {
         context
             .monitoring
             .start_health

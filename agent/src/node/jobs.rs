@@ -21,7 +21,7 @@ pub(super) struct JobVersionCache {
 
 impl JobVersionCache {
     /// Returns `job`, or the equal one that an allocation has already.
-    pub(super) fn shared(&mut self, job: Arc<JobVersion>) -> Arc<JobVersion> {
+    pub(super) fn intern(&mut self, job: Arc<JobVersion>) -> Arc<JobVersion> {
         let key = job.spec.key();
         let known = self.known.get(&key).and_then(Weak::upgrade);
         if let Some(known) = known.filter(|known| *known == job) {
@@ -50,25 +50,25 @@ mod tests {
     fn equal_versions_are_one_and_others_are_not() {
         let mut jobs = JobVersionCache::default();
 
-        let first = jobs.shared(job("web", 0));
+        let first = jobs.intern(job("web", 0));
 
-        assert!(Arc::ptr_eq(&first, &jobs.shared(job("web", 0))));
-        assert!(!Arc::ptr_eq(&first, &jobs.shared(job("db", 0))));
-        let second = jobs.shared(job("web", 1));
+        assert!(Arc::ptr_eq(&first, &jobs.intern(job("web", 0))));
+        assert!(!Arc::ptr_eq(&first, &jobs.intern(job("db", 0))));
+        let second = jobs.intern(job("web", 1));
         assert!(!Arc::ptr_eq(&first, &second));
-        assert!(Arc::ptr_eq(&second, &jobs.shared(job("web", 1))));
+        assert!(Arc::ptr_eq(&second, &jobs.intern(job("web", 1))));
     }
 
     #[test]
     fn versions_that_no_allocation_has_are_forgotten() {
         let mut jobs = JobVersionCache::default();
-        let kept = jobs.shared(job("kept", 0));
+        let kept = jobs.intern(job("kept", 0));
 
         for number in 0..10 * SWEEP_MIN {
-            drop(jobs.shared(job(&number.to_string(), 0)));
+            drop(jobs.intern(job(&number.to_string(), 0)));
         }
 
         assert!(jobs.known.len() <= SWEEP_MIN, "{}", jobs.known.len());
-        assert!(Arc::ptr_eq(&kept, &jobs.shared(job("kept", 0))));
+        assert!(Arc::ptr_eq(&kept, &jobs.intern(job("kept", 0))));
     }
 }

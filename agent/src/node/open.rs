@@ -100,18 +100,19 @@ pub(super) async fn open(
 
     let (health, watched_health) = watch::channel(DriverHealth::new());
     let mut drivers = in_process(config);
-    let around = around(config, &data, &tree, &health, stop);
+    let supervisor = supervisor_context(config, &data, &tree, &health, stop);
     let mut clients = Vec::new();
     if let Some(process) = native {
-        clients.push(start_native(process, &around, &mut drivers, tasks));
+        clients.push(start_native(process, &supervisor, &mut drivers, tasks));
     }
     if let Some(dir) = &config.plugin_dir {
-        let plugins = plugin::start_all(dir, &config.plugins, &around, &mut drivers, tasks).await?;
+        let plugins =
+            plugin::start_all(dir, &config.plugins, &supervisor, &mut drivers, tasks).await?;
         clients.extend(plugins);
     }
     plugin::check_names(&config.plugins, config.plugin_dir.as_deref(), &drivers)?;
     watch_health(&drivers, &health, stop, tasks);
-    let nomad_drivers = NomadDrivers::beside(&drivers, allows_raw(config));
+    let nomad_drivers = NomadDrivers::missing_from(&drivers, allows_raw(config));
 
     let facts = super::spec::NodeFacts {
         node_id,
@@ -174,7 +175,7 @@ pub(super) async fn open(
         outbox: Outbox::default(),
         log_readers: Semaphore::new(LOG_READERS_MAX),
         sessions: Semaphore::new(EXEC_SESSIONS_MAX),
-        log_owed: AtomicU64::new(0),
+        log_bytes_unacknowledged: AtomicU64::new(0),
     };
     let context = Arc::new(AgentContext {
         storage,
@@ -238,7 +239,7 @@ fn open_network(
 }
 
 /// Collects the context for drivers in processes of their own. The agent's OOM score may not apply to them.
-fn around(
+fn supervisor_context(
     config: &AgentConfig,
     data: &DataDir,
     tree: &NodeTree,
@@ -342,23 +343,23 @@ fn watch_health(
 
 fn start_native(
     process: NativeProcess,
-    around: &SupervisorContext,
+    supervisor: &SupervisorContext,
     drivers: &mut Drivers,
     tasks: &mut JoinSet<()>,
 ) -> Client {
     let client = Client::new(native::NAME, &process.socket());
-    let (lives, lived) = watch::channel(0);
-    let slot =
-        DriverSlot::watched(Arc::new(client.clone()), lived).with_starts_max(NATIVE_STARTS_MAX);
+    let (generations, generation) = watch::channel(0);
+    let slot = DriverSlot::watched(Arc::new(client.clone()), generation)
+        .with_starts_max(NATIVE_STARTS_MAX);
     drivers.add(native::NAME, slot);
-    let place = Arc::clone(&around.place);
+    let place = Arc::clone(&supervisor.place);
     tasks.spawn(native::supervise(
         process,
         client.clone(),
-        lives,
+        generations,
         move |pid| place(pid),
-        around.health.clone(),
-        around.stop.clone(),
+        supervisor.health.clone(),
+        supervisor.stop.clone(),
     ));
     client
 }
@@ -415,9 +416,9 @@ fn open_tree(data: &DataDir, node_id: NodeId) -> Result<(Hierarchies, NodeTree),
     let tree = NodeTree::create(&hierarchies, &name).map_err(|error| failed(&error))?;
     let record = serde_json::to_vec(tree.record()).map_err(|error| failed(&error))?;
     let path = data.tree_record();
-    let beside = path.with_extension("new");
-    private::write(&beside, record)
-        .and_then(|()| std::fs::rename(&beside, &path))
+    let temporary = path.with_extension("new");
+    private::write(&temporary, record)
+        .and_then(|()| std::fs::rename(&temporary, &path))
         .map_err(|error| failed(&error))?;
     Ok((hierarchies, tree))
 }

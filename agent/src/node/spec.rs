@@ -150,11 +150,11 @@ impl Publisher {
 
     /// Follows the drivers' health and the node's conditions immediately, and the machine's facts at intervals.
     pub(super) async fn run(mut self, stop: CancellationToken) {
-        let mut look = tokio::time::interval(FINGERPRINT_INTERVAL);
+        let mut interval = tokio::time::interval(FINGERPRINT_INTERVAL);
         let mut conditions = self.conditions.changes();
         while !stop.is_cancelled() {
             tokio::select! {
-                _ = look.tick() => {
+                _ = interval.tick() => {
                     self.parts.cni_attributes = self.parts.cni.attributes().await;
                 }
                 changed = self.health.changed() => if changed.is_err() { return },

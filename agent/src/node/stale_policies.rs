@@ -31,11 +31,11 @@ pub(super) fn alive(tree: &NodeTree) -> BTreeSet<u64> {
 /// Removes entries of eBPF maps whose cgroups are gone, at intervals until the agent stops.
 pub(super) async fn reconcile(context: Arc<AgentContext>, stop: CancellationToken) {
     let mut before = BTreeSet::new();
-    let mut look = tokio::time::interval(RECONCILE_INTERVAL);
-    while stop.run_until_cancelled(look.tick()).await.is_some() {
+    let mut interval = tokio::time::interval(RECONCILE_INTERVAL);
+    while stop.run_until_cancelled(interval.tick()).await.is_some() {
         let of = Arc::clone(&context);
-        let looked = tokio::task::spawn_blocking(move || stale(&of)).await;
-        let stale = looked.unwrap_or_default();
+        let listed = tokio::task::spawn_blocking(move || stale(&of)).await;
+        let stale = listed.unwrap_or_default();
         // The runner of a task that has just ended still reads its counts, and removes its entries itself.
         for cgroup in stale.intersection(&before) {
             let Some(Ok(())) = context.bpf().map(|bpf| bpf.forget(*cgroup)) else {

@@ -15,14 +15,17 @@ type CoresByTask = BTreeMap<TaskName, Vec<u16>>;
 /// The cores that each task holds.
 #[derive(Debug, Default)]
 pub(crate) struct Cores {
-    held: RwLock<CoresByTask>,
+    reserved: RwLock<CoresByTask>,
 }
 
 impl Cores {
     /// Adopts an allocation that an earlier agent ran. Its tasks that have groups still hold their cores. The caller
     /// adopts all allocations before any other call.
     pub(crate) fn adopt(&self, tree: &NodeTree, desired: &DesiredAlloc) {
-        let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
+        let mut reserved = self
+            .reserved
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
         for cores in &desired.holding.cores {
             let group = desired.group();
             let Some(task) = group.and_then(|group| group.tasks.get(usize::from(cores.task_at)))
@@ -34,17 +37,20 @@ impl Cores {
                 task: task.name.clone(),
             };
             if tree.has(&name) {
-                held.insert(name, cores.ids.clone());
+                reserved.insert(name, cores.ids.clone());
             }
         }
     }
 
     /// Gives `task` the cores `ids`.
     pub(crate) fn hold(&self, tree: &NodeTree, task: &TaskName, ids: &[u16]) {
-        let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
-        let is_new = held.insert(task.clone(), ids.to_vec()).as_deref() != Some(ids);
+        let mut reserved = self
+            .reserved
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        let is_new = reserved.insert(task.clone(), ids.to_vec()).as_deref() != Some(ids);
         if is_new {
-            share(tree, &held);
+            share(tree, &reserved);
             // If the task runs already and was unknown, `share` moved it to the shared cores.
             tree.share_cores(|other| other == task, ids);
         }
@@ -52,35 +58,38 @@ impl Cores {
 
     /// Releases the reserved cores of `task`. A repeated call changes nothing.
     pub(crate) fn release(&self, tree: &NodeTree, task: &TaskName) {
-        let mut held = self.held.write().unwrap_or_else(PoisonError::into_inner);
-        if held.remove(task).is_some() {
-            share(tree, &held);
+        let mut reserved = self
+            .reserved
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        if reserved.remove(task).is_some() {
+            share(tree, &reserved);
         }
     }
 
     /// Calls `make` to create the groups of a task without reserved cores. `make` gets the cores that the task may run
     /// on; an empty list means any. No task can reserve cores meanwhile.
     pub(crate) fn shared<T>(&self, tree: &NodeTree, make: impl FnOnce(Vec<u16>) -> T) -> T {
-        let held = self.held.read().unwrap_or_else(PoisonError::into_inner);
-        let shared = if held.is_empty() {
+        let reserved = self.reserved.read().unwrap_or_else(PoisonError::into_inner);
+        let shared = if reserved.is_empty() {
             Vec::new()
         } else {
-            left(&held, &tree.core_ids())
+            unreserved_cores(&reserved, &tree.core_ids())
         };
         make(shared)
     }
 }
 
-fn share(tree: &NodeTree, held: &CoresByTask) {
+fn share(tree: &NodeTree, reserved: &CoresByTask) {
     tree.share_cores(
-        |task| !held.contains_key(task),
-        &left(held, &tree.core_ids()),
+        |task| !reserved.contains_key(task),
+        &unreserved_cores(reserved, &tree.core_ids()),
     );
 }
 
-/// Returns the cores of `all` that no task holds, or all of them if every core is held.
-fn left(held: &CoresByTask, all: &[u16]) -> Vec<u16> {
-    let free = |core: &&u16| !held.values().any(|ids| ids.contains(core));
+/// Returns the cores of `all` that no task holds, or all of them if every core is reserved.
+fn unreserved_cores(reserved: &CoresByTask, all: &[u16]) -> Vec<u16> {
+    let free = |core: &&u16| !reserved.values().any(|ids| ids.contains(core));
     let free: Vec<u16> = all.iter().filter(free).copied().collect();
     if free.is_empty() { all.to_vec() } else { free }
 }
@@ -89,23 +98,23 @@ fn left(held: &CoresByTask, all: &[u16]) -> Vec<u16> {
 mod tests {
     use super::*;
 
-    fn left_of(held: &[&[u16]]) -> Vec<u16> {
-        let held = held.iter().enumerate().map(|(at, ids)| {
+    fn unreserved(reserved: &[&[u16]]) -> Vec<u16> {
+        let reserved = reserved.iter().enumerate().map(|(at, ids)| {
             let task = format!("t{at}");
             let alloc = "a".to_owned();
             (TaskName { alloc, task }, ids.to_vec())
         });
-        left(&held.collect(), &[0, 1, 2, 3])
+        unreserved_cores(&reserved.collect(), &[0, 1, 2, 3])
     }
 
     #[test]
     fn others_run_on_the_remaining_cores() {
-        assert_eq!(left_of(&[]), [0, 1, 2, 3]);
-        assert_eq!(left_of(&[&[1], &[3]]), [0, 2]);
+        assert_eq!(unreserved(&[]), [0, 1, 2, 3]);
+        assert_eq!(unreserved(&[&[1], &[3]]), [0, 2]);
     }
 
     #[test]
     fn others_run_anywhere_when_nothing_is_left() {
-        assert_eq!(left_of(&[&[0, 1], &[2, 3]]), [0, 1, 2, 3]);
+        assert_eq!(unreserved(&[&[0, 1], &[2, 3]]), [0, 1, 2, 3]);
     }
 }

@@ -84,7 +84,7 @@ pub(crate) struct NoUserLeftError {
 #[derive(Debug)]
 pub(crate) struct WorkloadUsers {
     range: UserRange,
-    held: Mutex<UserTable>,
+    table: Mutex<UserTable>,
 }
 
 #[derive(Debug, Default)]
@@ -104,14 +104,14 @@ impl WorkloadUsers {
             .flat_map(|tasks| tasks.values().copied())
             .collect();
         let last = taken.iter().rev().copied().find(|it| range.holds(*it));
-        let held = UserTable {
+        let table = UserTable {
             by_task,
             taken,
             last,
         };
         Self {
             range,
-            held: Mutex::new(held),
+            table: Mutex::new(table),
         }
     }
 
@@ -122,63 +122,63 @@ impl WorkloadUsers {
 
     /// The numbers of an allocation's tasks, in their stored form.
     pub(crate) fn of_alloc(&self, alloc_id: AllocId) -> BTreeMap<String, u32> {
-        let held = self.locked();
-        held.by_task.get(&alloc_id).cloned().unwrap_or_default()
+        let table = self.locked();
+        table.by_task.get(&alloc_id).cloned().unwrap_or_default()
     }
 
     /// Returns the number of a task. A task without a number gets a free one.
     pub(crate) fn take(&self, alloc_id: AllocId, task: &str) -> Result<u32, NoUserLeftError> {
-        let mut held = self.locked();
-        if let Some(number) = held.by_task.get(&alloc_id).and_then(|it| it.get(task)) {
+        let mut table = self.locked();
+        if let Some(number) = table.by_task.get(&alloc_id).and_then(|it| it.get(task)) {
             return Ok(*number);
         }
         let range = self.range;
-        let first = held.last.map_or(range.min, |last| range.after(last));
+        let first = table.last.map_or(range.min, |last| range.after(last));
         let mut number = first;
-        while held.taken.contains(&number) {
+        while table.taken.contains(&number) {
             number = range.after(number);
             if number == first {
                 return Err(NoUserLeftError { range });
             }
         }
-        held.last = Some(number);
-        held.give(alloc_id, task, number);
+        table.last = Some(number);
+        table.assign(alloc_id, task, number);
         Ok(number)
     }
 
     /// Records that a running task has `number`. Returns whether the number was unknown.
     pub(crate) fn claim(&self, alloc_id: AllocId, task: &str, number: u32) -> bool {
-        let mut held = self.locked();
-        let of_alloc = held.by_task.get(&alloc_id);
+        let mut table = self.locked();
+        let of_alloc = table.by_task.get(&alloc_id);
         if of_alloc.is_some_and(|tasks| tasks.contains_key(task)) {
             return false;
         }
-        if held.taken.contains(&number) {
+        if table.taken.contains(&number) {
             tracing::error!(
                 %alloc_id, task, number,
                 "a running task has the same user as another one: the store was lost, and the number given again before the task was found"
             );
         }
-        held.give(alloc_id, task, number);
+        table.assign(alloc_id, task, number);
         true
     }
 
     /// Releases the numbers of an allocation's tasks.
     pub(crate) fn release(&self, alloc_id: AllocId) {
-        let mut held = self.locked();
-        for number in held.by_task.remove(&alloc_id).into_iter().flatten() {
-            held.taken.remove(&number.1);
+        let mut table = self.locked();
+        for number in table.by_task.remove(&alloc_id).into_iter().flatten() {
+            table.taken.remove(&number.1);
         }
     }
 
     fn locked(&self) -> MutexGuard<'_, UserTable> {
         // A panic elsewhere leaves the table valid; at worst a number stays taken.
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl UserTable {
-    fn give(&mut self, alloc_id: AllocId, task: &str, number: u32) {
+    fn assign(&mut self, alloc_id: AllocId, task: &str, number: u32) {
         self.taken.insert(number);
         let of_alloc = self.by_task.entry(alloc_id).or_default();
         of_alloc.insert(task.to_owned(), number);

@@ -26,10 +26,10 @@ pub(crate) struct Bucket {
     bytes_max: u64,
     /// Bytes that must be saved after the bucket was empty.
     quantum: u64,
-    saved: u64,
+    available: u64,
     /// The time up to which bytes were saved up.
     at: Duration,
-    used_up: bool,
+    is_exhausted: bool,
 }
 
 impl Bucket {
@@ -42,35 +42,37 @@ impl Bucket {
             bytes_per_second,
             bytes_max,
             quantum,
-            saved: bytes_max,
+            available: bytes_max,
             at: now,
-            used_up: false,
+            is_exhausted: false,
         }
     }
 
     /// Returns the amount that may be taken at `now`.
     pub(crate) fn allowance(&mut self, now: Duration) -> Allowance {
-        self.save(now);
-        let enough = if self.used_up { self.quantum } else { 1 };
-        if self.saved >= enough {
-            self.used_up = false;
-            return Allowance::Bytes(self.saved);
+        self.refill(now);
+        let enough = if self.is_exhausted { self.quantum } else { 1 };
+        if self.available >= enough {
+            self.is_exhausted = false;
+            return Allowance::Bytes(self.available);
         }
-        self.used_up = true;
-        Allowance::NoneUntil(self.at + time_for(self.bytes_per_second, self.quantum - self.saved))
+        self.is_exhausted = true;
+        Allowance::NoneUntil(
+            self.at + time_for(self.bytes_per_second, self.quantum - self.available),
+        )
     }
 
     /// Takes `bytes` out of the bucket; an excess is forgiven.
-    pub(crate) fn took(&mut self, bytes: u64) {
-        self.saved = self.saved.saturating_sub(bytes);
-        self.used_up = self.used_up || self.saved == 0;
+    pub(crate) fn take(&mut self, bytes: u64) {
+        self.available = self.available.saturating_sub(bytes);
+        self.is_exhausted = self.is_exhausted || self.available == 0;
     }
 
-    fn save(&mut self, now: Duration) {
+    fn refill(&mut self, now: Duration) {
         let since = now.saturating_sub(self.at);
         let more = bytes_in(self.bytes_per_second, since);
-        self.saved = self.saved.saturating_add(more).min(self.bytes_max);
-        if self.saved == self.bytes_max {
+        self.available = self.available.saturating_add(more).min(self.bytes_max);
+        if self.available == self.bytes_max {
             self.at = self.at.max(now);
         } else {
             // Parts of a byte stay saved up.
@@ -108,7 +110,7 @@ mod tests {
         let mut bucket = Bucket::new(4_000, ms(5));
         assert_eq!(bucket.allowance(ms(5)), Allowance::Bytes(4_000));
 
-        bucket.took(3_000);
+        bucket.take(3_000);
 
         assert_eq!(bucket.allowance(ms(5)), Allowance::Bytes(1_000));
         assert_eq!(bucket.allowance(ms(105)), Allowance::Bytes(1_400));
@@ -119,13 +121,13 @@ mod tests {
     #[test]
     fn exhausted_bucket_refills_by_whole_quantum() {
         let mut bucket = Bucket::new(4_000, ms(0));
-        bucket.took(4_000);
+        bucket.take(4_000);
 
         let asked = [0, 1, 100, 249].map(|at| bucket.allowance(ms(at)));
 
         assert_eq!(asked, [Allowance::NoneUntil(ms(250)); 4]);
         assert_eq!(bucket.allowance(ms(250)), Allowance::Bytes(1_000));
-        bucket.took(1_000);
+        bucket.take(1_000);
         assert_eq!(bucket.allowance(ms(250)), Allowance::NoneUntil(ms(500)));
     }
 
@@ -138,7 +140,7 @@ mod tests {
             let mut now = Duration::ZERO;
             while now < ms(10_000) {
                 if let Allowance::Bytes(bytes) = bucket.allowance(now) {
-                    bucket.took(bytes);
+                    bucket.take(bytes);
                     taken += bytes;
                 }
                 now += Duration::from_nanos(9_999_991);
@@ -155,7 +157,7 @@ mod tests {
     #[test]
     fn few_bytes_are_saved_up_longer() {
         let mut bucket = Bucket::new(64, ms(0));
-        bucket.took(1_000);
+        bucket.take(1_000);
 
         assert_eq!(bucket.allowance(ms(0)), Allowance::NoneUntil(ms(4_000)));
         assert_eq!(bucket.allowance(ms(4_000)), Allowance::Bytes(256));

@@ -21,7 +21,7 @@ use crate::ring::pace::{DrainStep, StreamPace};
 use crate::ring::readiness::Readiness;
 use crate::ring::{DetachReport, OnFull, RateLimit, StreamStats, Transfer};
 
-/// The loop's order to a stream.
+/// The loop's request to a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StreamRequest {
     /// Drain, for as long as it is attached.
@@ -52,7 +52,7 @@ enum Activity {
 impl StreamProgress {
     /// Returns whether no byte came since the previous sweep, so that the stream is woken to close its files. The
     /// loop calls it once in each sweep.
-    pub(crate) fn is_to_rest(&self) -> bool {
+    pub(crate) fn should_close_files(&self) -> bool {
         match self.activity.get() {
             Activity::AtRest | Activity::Closing => false,
             Activity::Spoke => {
@@ -74,7 +74,7 @@ pub(crate) struct Stream {
     on_full: OnFull,
     limit: Option<RateState>,
     pace: StreamPace,
-    seen: Rc<StreamProgress>,
+    progress: Rc<StreamProgress>,
     /// Empty unless bytes are moved by [`Transfer::Copy`].
     buffer: Vec<u8>,
     /// The part of the buffer that was read and not yet written.
@@ -91,7 +91,7 @@ struct RateState {
     bucket: Bucket,
     on_limit: OnFull,
     /// The time at which bytes above the rate were last found.
-    held_at: Option<Instant>,
+    exceeded_at: Option<Instant>,
 }
 
 /// The rules for taking bytes, given to [`Stream::new`].
@@ -131,7 +131,7 @@ impl Stream {
         let limit = rate.map(|rate| RateState {
             bucket: Bucket::new(rate.bytes_per_second, epoch.elapsed()),
             on_limit: rate.on_limit,
-            held_at: None,
+            exceeded_at: None,
         });
         let stats = StreamStats {
             offset: file.end(),
@@ -144,7 +144,7 @@ impl Stream {
             on_full,
             limit,
             pace: StreamPace::new(capacity as u64),
-            seen: Rc::new(StreamProgress {
+            progress: Rc::new(StreamProgress {
                 stats: RefCell::new(stats),
                 activity: Cell::new(Activity::AtRest),
             }),
@@ -157,35 +157,35 @@ impl Stream {
     }
 
     /// Returns the state that the loop sees while the stream runs.
-    pub(crate) fn seen(&self) -> Rc<StreamProgress> {
-        Rc::clone(&self.seen)
+    pub(crate) fn progress(&self) -> Rc<StreamProgress> {
+        Rc::clone(&self.progress)
     }
 
-    /// Drains until another order comes. It is boxed, because otherwise the outer future would contain it twice.
+    /// Drains until another request comes. It is boxed, because otherwise the outer future would contain it twice.
     pub(crate) async fn run(
         mut self: Box<Self>,
-        mut orders: watch::Receiver<StreamRequest>,
+        mut requests: watch::Receiver<StreamRequest>,
     ) -> DetachReport {
         loop {
-            // When all senders of orders are dropped, the loop is ending.
-            let alone = orders.has_changed().is_err();
-            let order = *orders.borrow_and_update();
+            // When all senders of requests are dropped, the loop is ending.
+            let alone = requests.has_changed().is_err();
+            let request = *requests.borrow_and_update();
             let late =
-                matches!(order, StreamRequest::Finish(deadline) if deadline <= Instant::now());
-            if order == StreamRequest::Halt || late || alone {
+                matches!(request, StreamRequest::Finish(deadline) if deadline <= Instant::now());
+            if request == StreamRequest::Halt || late || alone {
                 break;
             }
-            if order != StreamRequest::Run {
+            if request != StreamRequest::Run {
                 self.lift_limit();
             }
             let pause = match self.drain() {
                 DrainOutcome::Some(bytes) => self.pause_after(bytes),
-                DrainOutcome::Nothing if order != StreamRequest::Run => break,
+                DrainOutcome::Nothing if request != StreamRequest::Run => break,
                 DrainOutcome::Nothing => {
                     // A silence may be long, so held time records are written before it.
                     self.file.flush_times();
-                    self.rest_if_silent();
-                    self.wait(&mut orders).await;
+                    self.close_if_silent();
+                    self.wait(&mut requests).await;
                     continue;
                 }
                 DrainOutcome::Blocked => {
@@ -199,10 +199,10 @@ impl Stream {
                     Some(self.pause_after(bytes).map_or(soon, |wake| wake.max(soon)))
                 }
             };
-            match (pause, order) {
-                (Some(wake), StreamRequest::Run) => sleep_until(wake, &mut orders).await,
+            match (pause, request) {
+                (Some(wake), StreamRequest::Run) => sleep_until(wake, &mut requests).await,
                 (Some(wake), StreamRequest::Finish(deadline)) if self.blocked() => {
-                    sleep_until(wake.min(deadline), &mut orders).await;
+                    sleep_until(wake.min(deadline), &mut requests).await;
                 }
                 _ => tokio::task::yield_now().await,
             }
@@ -212,23 +212,23 @@ impl Stream {
     }
 
     /// Closes the files and frees the buffer if there was nothing to write for a while.
-    fn rest_if_silent(&mut self) {
-        if self.seen.activity.get() == Activity::Closing {
+    fn close_if_silent(&mut self) {
+        if self.progress.activity.get() == Activity::Closing {
             self.file.rest();
             self.buffer = Vec::new();
-            self.seen.activity.set(Activity::AtRest);
+            self.progress.activity.set(Activity::AtRest);
         }
     }
 
     fn blocked(&self) -> bool {
-        self.seen.stats.borrow().blocked.is_some()
+        self.progress.stats.borrow().blocked.is_some()
     }
 
-    async fn wait(&mut self, orders: &mut watch::Receiver<StreamRequest>) {
+    async fn wait(&mut self, requests: &mut watch::Receiver<StreamRequest>) {
         let ready = tokio::select! {
             ready = self.fifo.ready() => ready,
-            // A closed channel is an order too: the loop below reads it as the last one given.
-            _changed = orders.changed() => return,
+            // A closed channel is a request too: the loop below reads it as the last one given.
+            _changed = requests.changed() => return,
         };
         if let Err(error) = ready {
             // A later check loses nothing, and an immediate one would spin.
@@ -247,12 +247,12 @@ impl Stream {
             DrainStep::Again => None,
             DrainStep::Pause(pause) if pause < DELAY_GRID => Some(now + pause),
             // The time is never in the past: a pause spans at least one line.
-            DrainStep::Pause(pause) => Some(self.on_grid(now + pause)),
+            DrainStep::Pause(pause) => Some(self.round_down_to_grid(now + pause)),
         }
     }
 
     /// `wake` rounded down to the grid.
-    fn on_grid(&self, wake: Instant) -> Instant {
+    fn round_down_to_grid(&self, wake: Instant) -> Instant {
         let wake = wake.duration_since(self.epoch).as_millis();
         let grid = DELAY_GRID.as_millis();
         let rounded = saturating::to_u64(wake - wake % grid);
@@ -263,12 +263,12 @@ impl Stream {
     fn drain(&mut self) -> DrainOutcome {
         let most = match self.allowed() {
             Allowance::Bytes(bytes) => bytes.min(DRAIN_BYTES_MAX),
-            Allowance::NoneUntil(until) => return self.too_much(self.epoch + until),
+            Allowance::NoneUntil(until) => return self.handle_excess(self.epoch + until),
         };
         let mut taken = 0;
         self.file.set_time(now());
         while taken < most {
-            let transfer = self.seen.stats.borrow().transfer;
+            let transfer = self.progress.stats.borrow().transfer;
             let moved = match transfer {
                 Transfer::Splice => self.splice(most - taken),
                 Transfer::Copy => self.copy(most - taken),
@@ -278,7 +278,7 @@ impl Stream {
                     taken += moved;
                     self.count(moved);
                     if let Some(limit) = &mut self.limit {
-                        limit.bucket.took(moved);
+                        limit.bucket.take(moved);
                     }
                     if moved < wanted {
                         return DrainOutcome::Some(taken);
@@ -287,7 +287,7 @@ impl Stream {
                 Ok(None) if taken > 0 => return DrainOutcome::Some(taken),
                 Ok(None) => return DrainOutcome::Nothing,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return self.cannot_write(&error),
+                Err(error) => return self.handle_write_error(&error),
             }
         }
         if taken == DRAIN_BYTES_MAX {
@@ -296,7 +296,7 @@ impl Stream {
         // The rate is used up: further bytes are held at once and not looked at before the next quantum.
         match self.allowed() {
             Allowance::Bytes(_) => DrainOutcome::Some(taken),
-            Allowance::NoneUntil(until) => match self.too_much(self.epoch + until) {
+            Allowance::NoneUntil(until) => match self.handle_excess(self.epoch + until) {
                 DrainOutcome::Nothing => DrainOutcome::Some(taken),
                 held => held,
             },
@@ -308,22 +308,22 @@ impl Stream {
         let Some(limit) = &mut self.limit else {
             return Allowance::Bytes(u64::MAX);
         };
-        if let Some(since) = limit.held_at.take() {
-            self.seen.stats.borrow_mut().limited += since.elapsed();
+        if let Some(since) = limit.exceeded_at.take() {
+            self.progress.stats.borrow_mut().limited += since.elapsed();
         }
         limit.bucket.allowance(self.epoch.elapsed())
     }
 
     /// Removes the rate limit for the last bytes of a task, which are at most the content of the FIFO.
     fn lift_limit(&mut self) {
-        let held_at = self.limit.take().and_then(|limit| limit.held_at);
-        if let Some(since) = held_at {
-            self.seen.stats.borrow_mut().limited += since.elapsed();
+        let exceeded_at = self.limit.take().and_then(|limit| limit.exceeded_at);
+        if let Some(since) = exceeded_at {
+            self.progress.stats.borrow_mut().limited += since.elapsed();
         }
     }
 
     /// Handles bytes that may not be taken until `until`.
-    fn too_much(&mut self, until: Instant) -> DrainOutcome {
+    fn handle_excess(&mut self, until: Instant) -> DrainOutcome {
         let waiting = rustix::io::ioctl_fionread(&self.fifo).unwrap_or(0);
         if waiting == 0 && self.held.is_empty() {
             return DrainOutcome::Nothing;
@@ -331,9 +331,9 @@ impl Stream {
         let Some(limit) = &mut self.limit else {
             return DrainOutcome::Nothing;
         };
-        limit.held_at = Some(Instant::now());
+        limit.exceeded_at = Some(Instant::now());
         match limit.on_limit {
-            OnFull::Block => DrainOutcome::Held(self.on_grid(until + DELAY_GRID)),
+            OnFull::Block => DrainOutcome::Held(self.round_down_to_grid(until + DELAY_GRID)),
             OnFull::Drop => DrainOutcome::Dropped(self.discard()),
         }
     }
@@ -357,7 +357,7 @@ impl Stream {
             Err(Errno::AGAIN) => Ok(None),
             Err(Errno::INVAL) => {
                 tracing::warn!("the log file system takes no splice: a kill may lose log bytes");
-                self.seen.stats.borrow_mut().transfer = Transfer::Copy;
+                self.progress.stats.borrow_mut().transfer = Transfer::Copy;
                 self.copy(most)
             }
             Err(errno) => Err(errno.into()),
@@ -388,8 +388,8 @@ impl Stream {
     }
 
     fn count(&self, moved: u64) {
-        self.seen.activity.set(Activity::Spoke);
-        let mut stats = self.seen.stats.borrow_mut();
+        self.progress.activity.set(Activity::Spoke);
+        let mut stats = self.progress.stats.borrow_mut();
         stats.bytes += moved;
         stats.drains += 1;
         stats.rotations = self.file.rotations();
@@ -397,12 +397,12 @@ impl Stream {
         stats.blocked = None;
     }
 
-    fn cannot_write(&mut self, error: &io::Error) -> DrainOutcome {
+    fn handle_write_error(&mut self, error: &io::Error) -> DrainOutcome {
         if !self.blocked() {
-            tracing::warn!(%error, files = self.file.place(), on_full = ?self.on_full,
+            tracing::warn!(%error, files = self.file.display_path(), on_full = ?self.on_full,
                 "log bytes cannot be written; check free space and the log directory");
         }
-        self.seen.stats.borrow_mut().blocked = Some(error.to_string());
+        self.progress.stats.borrow_mut().blocked = Some(error.to_string());
         match self.on_full {
             OnFull::Block => DrainOutcome::Blocked,
             OnFull::Drop => match self.discard() {
@@ -421,7 +421,7 @@ impl Stream {
             return 0;
         }
         self.file.drop_bytes(dropped);
-        self.seen.activity.set(Activity::Spoke);
+        self.progress.activity.set(Activity::Spoke);
         #[cfg(test)]
         crate::ring::tests::killed::before_a_discard();
         self.held = 0..0;
@@ -437,7 +437,7 @@ impl Stream {
                 Err(_) => break,
             }
         }
-        let mut stats = self.seen.stats.borrow_mut();
+        let mut stats = self.progress.stats.borrow_mut();
         stats.dropped_bytes += dropped;
         stats.offset = self.file.end();
         dropped
@@ -447,7 +447,7 @@ impl Stream {
         let waiting = rustix::io::ioctl_fionread(&self.fifo).unwrap_or(0);
         let left_bytes = waiting + self.held.len() as u64;
         DetachReport {
-            stats: self.seen.stats.borrow().clone(),
+            stats: self.progress.stats.borrow().clone(),
             left_bytes,
         }
     }
@@ -458,11 +458,11 @@ fn now() -> Timestamp {
     Timestamp(saturating::nanos(since.unwrap_or_default()))
 }
 
-/// Sleeps until `wake`, or until another order comes.
-async fn sleep_until(wake: Instant, orders: &mut watch::Receiver<StreamRequest>) {
+/// Sleeps until `wake`, or until another request comes.
+async fn sleep_until(wake: Instant, requests: &mut watch::Receiver<StreamRequest>) {
     tokio::select! {
         () = tokio::time::sleep_until(wake) => {}
-        _changed = orders.changed() => {}
+        _changed = requests.changed() => {}
     }
 }
 
@@ -470,7 +470,7 @@ async fn sleep_until(wake: Instant, orders: &mut watch::Receiver<StreamRequest>)
 mod tests {
     use super::{Activity, Cell, RefCell, StreamProgress, StreamStats};
 
-    fn seen(activity: Activity) -> StreamProgress {
+    fn progress(activity: Activity) -> StreamProgress {
         StreamProgress {
             stats: RefCell::new(StreamStats::default()),
             activity: Cell::new(activity),
@@ -480,18 +480,18 @@ mod tests {
     /// The first sweep after a byte begins the silence, the second ends it, and no later one wakes the stream again.
     #[test]
     fn second_idle_sweep_wakes_stream_once() {
-        let seen = seen(Activity::Spoke);
+        let progress = progress(Activity::Spoke);
 
-        let woken = [(); 4].map(|()| seen.is_to_rest());
+        let woken = [(); 4].map(|()| progress.should_close_files());
 
         assert_eq!(woken, [false, true, false, false]);
-        assert_eq!(seen.activity.get(), Activity::Closing);
+        assert_eq!(progress.activity.get(), Activity::Closing);
     }
 
     #[test]
     fn stream_at_rest_is_not_woken() {
-        let seen = seen(Activity::AtRest);
+        let progress = progress(Activity::AtRest);
 
-        assert!(!seen.is_to_rest() && !seen.is_to_rest());
+        assert!(!progress.should_close_files() && !progress.should_close_files());
     }
 }

@@ -91,8 +91,8 @@ type StreamKey = (PathBuf, String);
 
 struct AttachedStream {
     key: StreamKey,
-    orders: watch::Sender<StreamRequest>,
-    seen: Rc<StreamProgress>,
+    requests: watch::Sender<StreamRequest>,
+    progress: Rc<StreamProgress>,
     task: JoinHandle<DetachReport>,
 }
 
@@ -104,7 +104,7 @@ struct Worker {
     /// The keys of `streams`, because a look through thousands of streams for each attach would be slow.
     keys: HashSet<StreamKey>,
     next_id: u64,
-    /// Streams that have the order to finish, and whose callers wait for them.
+    /// Streams that were requested to finish, and whose callers wait for them.
     finishing: Vec<(StreamKey, JoinHandle<()>)>,
 }
 
@@ -138,13 +138,13 @@ impl Worker {
             }
         }
         for stream in self.streams.values() {
-            stream.orders.send_replace(StreamRequest::Halt);
+            stream.requests.send_replace(StreamRequest::Halt);
         }
         for stream in std::mem::take(&mut self.streams).into_values() {
             join(stream.task).await;
         }
         for (_, finishing) in self.finishing {
-            // Aborting drops the sender of orders, which ends the stream at once.
+            // Aborting drops the sender of requests, which ends the stream at once.
             finishing.abort();
         }
     }
@@ -155,7 +155,7 @@ impl Worker {
             Command::Stats { stream_id, answer } => {
                 let stream = self.streams.get(&stream_id);
                 answer
-                    .send(stream.map(|stream| stream.seen.stats.borrow().clone()))
+                    .send(stream.map(|stream| stream.progress.stats.borrow().clone()))
                     .is_ok()
             }
             Command::Detach {
@@ -182,9 +182,9 @@ impl Worker {
         let silent = self
             .streams
             .values()
-            .filter(|stream| stream.seen.is_to_rest());
+            .filter(|stream| stream.progress.should_close_files());
         for stream in silent.take(REST_MAX) {
-            stream.orders.send_replace(StreamRequest::Run);
+            stream.requests.send_replace(StreamRequest::Run);
         }
     }
 
@@ -236,8 +236,8 @@ impl Worker {
             transfer: self.transfer,
         };
         let stream = Box::new(Stream::new(fifo, file, rules, capacity, self.epoch));
-        let (orders, inbox) = watch::channel(StreamRequest::Run);
-        let seen = stream.seen();
+        let (requests, inbox) = watch::channel(StreamRequest::Run);
+        let progress = stream.progress();
         let task = tokio::task::spawn_local(stream.run(inbox));
         let stream_id = StreamId(self.next_id);
         self.next_id += 1;
@@ -246,8 +246,8 @@ impl Worker {
             stream_id,
             AttachedStream {
                 key,
-                orders,
-                seen,
+                requests,
+                progress,
                 task,
             },
         );
@@ -275,16 +275,16 @@ impl Worker {
         };
         self.keys.remove(&stream.key);
         stream
-            .orders
+            .requests
             .send_replace(StreamRequest::Finish(Instant::now() + within));
         let key = stream.key.clone();
         let finishing = tokio::task::spawn_local(async move {
             // The sender lives as long as its stream.
-            let AttachedStream { task, orders, .. } = stream;
+            let AttachedStream { task, requests, .. } = stream;
             if answer.send(join(task).await).is_err() {
                 tracing::debug!("the receiver of a detached log has gone");
             }
-            drop(orders);
+            drop(requests);
         });
         self.finishing.push((key, finishing));
     }

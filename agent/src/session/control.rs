@@ -211,7 +211,7 @@ impl Link {
     }
 
     /// Adopts the server addresses from the control plane, and stores them for the next start.
-    async fn learn(&mut self, servers: Vec<SocketAddr>) {
+    async fn adopt_servers(&mut self, servers: Vec<SocketAddr>) {
         if self.servers.learn(servers) {
             let servers = self.servers.learned().to_vec();
             tracing::info!(?servers, "the servers of the cluster");
@@ -233,7 +233,7 @@ impl Link {
 
     /// Denies tasks the endpoints where servers listen for clients, as `server` reports them, and stores them for
     /// the next start.
-    async fn keep_from(&mut self, mut apis: Vec<SocketAddr>, server: SocketAddr) {
+    async fn deny_apis(&mut self, mut apis: Vec<SocketAddr>, server: SocketAddr) {
         for api in &mut apis {
             if api.ip().is_unspecified() {
                 api.set_ip(server.ip());

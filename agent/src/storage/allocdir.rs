@@ -268,7 +268,7 @@ impl DataDir {
         let mut moved = false;
         for place in std::iter::once(PathBuf::from("alloc/data")).chain(own) {
             let (from, place) = (from.join(&place), to.join(&place));
-            let done = take_over(&from, &place, |dir| carry(dir, &to));
+            let done = move_dir(&from, &place, |dir| carry(dir, &to));
             moved |= done.map_err(|source| DirError {
                 action: "take over",
                 path: from,
@@ -313,8 +313,8 @@ impl DataDir {
 
 /// Moves the directory `from` to its place `to` in the same allocation. Does nothing if `to` has content or `from` is
 /// missing. Returns whether it was moved.
-pub(crate) fn move_in(from: &Path, to: &Path) -> Result<bool, DirError> {
-    take_over(from, to, |_same_project| Ok(())).map_err(|source| DirError {
+pub(crate) fn move_within_alloc(from: &Path, to: &Path) -> Result<bool, DirError> {
+    move_dir(from, to, |_same_project| Ok(())).map_err(|source| DirError {
         action: "move in",
         path: from.to_owned(),
         source,
@@ -323,10 +323,10 @@ pub(crate) fn move_in(from: &Path, to: &Path) -> Result<bool, DirError> {
 
 /// Moves the directory `from` to the path `to`, which exists and is empty, or has content from an earlier move. Does
 /// nothing if `from` is not a directory, because a task may have replaced it. No process writes to it any more.
-fn take_over(
+fn move_dir(
     from: &Path,
     to: &Path,
-    carry: impl FnOnce(OwnedFd) -> io::Result<()>,
+    charge: impl FnOnce(OwnedFd) -> io::Result<()>,
 ) -> io::Result<bool> {
     let dir = match beneath::open_top(from, OFlags::RDONLY) {
         Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(false),
@@ -335,7 +335,7 @@ fn take_over(
     if fs::read_dir(to)?.next().is_some() {
         return Ok(false);
     }
-    carry(dir)?;
+    charge(dir)?;
     rustix::fs::rename(from, to)?;
     Ok(true)
 }

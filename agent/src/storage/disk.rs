@@ -34,8 +34,9 @@ use muster_wire::rpc::AllocDisk;
 use tokio::sync::mpsc;
 
 use self::limits::{
-    BYTES_PER_INODE, CALM_FACTOR, CALM_MAX, INODES_MIN, MEASURE_INTERVAL_MIN, MEASURE_PAUSE_FACTOR,
-    NAMED_MAX, NICENESS, REST_FACTOR, REST_MAX, REST_MIN, ROUND_MAX,
+    BYTES_PER_INODE, INODES_MIN, MEASURE_INTERVAL_MIN, MEASURE_PAUSE_FACTOR, NICENESS,
+    PLACES_NAMED_MAX, ROUND_MAX, THREAD_PAUSE_FACTOR, THREAD_PAUSE_MAX, THREAD_PAUSE_MIN,
+    UNCHANGED_FACTOR, UNCHANGED_MAX,
 };
 pub(crate) use self::limits::{DEPTH_MAX, READ_BYTES};
 use self::project::Projects;
@@ -173,13 +174,13 @@ pub(crate) struct Disks {
 
 #[derive(Debug)]
 struct DiskState {
-    means: DiskEnforcementMode,
+    mode: DiskEnforcementMode,
     /// The parent directory of all allocations' directories.
     allocs: PathBuf,
     projects: Projects,
     watched: Mutex<BTreeMap<AllocId, MeasuredAlloc>>,
     /// Notified when an allocation is to be measured, and when the thread is to end.
-    work: Condvar,
+    wakeup: Condvar,
     stop: AtomicBool,
 }
 
@@ -191,11 +192,11 @@ struct MeasuredAlloc {
     /// Whether the file system enforces the limit.
     quota: bool,
     due: Instant,
-    seen: Option<(Timestamp, DiskAmount)>,
+    last_use: Option<(Timestamp, DiskAmount)>,
     /// The value of [`FilesystemUsage::grown`] when the last measurement began.
     grown: DiskAmount,
     /// The number of consecutive measurements with the same result as the one before.
-    calm: u32,
+    unchanged_count: u32,
     inbox: mpsc::Sender<Input>,
 }
 
@@ -203,7 +204,7 @@ struct MeasuredAlloc {
 struct Measurement {
     used: DiskAmount,
     /// The limit that the quota enforces.
-    in_force: Option<DiskLimit>,
+    enforced_limit: Option<DiskLimit>,
     by_place: BTreeMap<String, DiskAmount>,
     too_deep: bool,
 }
@@ -215,7 +216,7 @@ impl Disks {
     ///
     /// If the thread cannot be started.
     pub(crate) fn start(allocs: &Path, wanted: DiskEnforcement) -> io::Result<Self> {
-        let means = match wanted {
+        let mode = match wanted {
             DiskEnforcement::Off => DiskEnforcementMode::Off,
             DiskEnforcement::Auto => match project::unsupported(allocs) {
                 None => DiskEnforcementMode::Quota,
@@ -223,29 +224,29 @@ impl Disks {
             },
         };
         let shared = Arc::new(DiskState {
-            means,
+            mode,
             allocs: allocs.to_owned(),
             projects: Projects::default(),
             watched: Mutex::default(),
-            work: Condvar::new(),
+            wakeup: Condvar::new(),
             stop: AtomicBool::new(false),
         });
         let measured = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
             .name("muster-disk".to_owned())
-            .spawn(move || measured.work())?;
+            .spawn(move || measured.run())?;
         let thread = Some(thread);
         Ok(Self { shared, thread })
     }
 
     /// The way in which limits are enforced.
     pub(crate) fn means(&self) -> &DiskEnforcementMode {
-        &self.shared.means
+        &self.shared.mode
     }
 
     /// Returns the most data that an allocation may receive from another place.
-    pub(crate) fn most_for(&self, group: &TaskGroup) -> DiskLimit {
-        match self.shared.means {
+    pub(crate) fn transfer_limit(&self, group: &TaskGroup) -> DiskLimit {
+        match self.shared.mode {
             DiskEnforcementMode::Quota | DiskEnforcementMode::Accounted { .. } => {
                 DiskLimit::of(group)
             }
@@ -262,7 +263,7 @@ impl Disks {
     ///
     /// If the file system has quota and refuses this one.
     pub(crate) fn limit(&self, dir: &Path, limit: DiskLimit) -> io::Result<()> {
-        match self.shared.means {
+        match self.shared.mode {
             DiskEnforcementMode::Quota => self.shared.projects.limit(dir, limit).map(drop),
             DiskEnforcementMode::Accounted { .. } | DiskEnforcementMode::Off => Ok(()),
         }
@@ -274,8 +275,8 @@ impl Disks {
     ///
     /// If a part of the tree cannot be charged, because there is not enough room or an entry cannot be read.
     pub(crate) fn carry(&self, tree: OwnedFd, dir: &Path) -> io::Result<()> {
-        match self.shared.means {
-            DiskEnforcementMode::Quota => project::carry(tree, dir),
+        match self.shared.mode {
+            DiskEnforcementMode::Quota => project::charge_tree(tree, dir),
             DiskEnforcementMode::Accounted { .. } | DiskEnforcementMode::Off => Ok(()),
         }
     }
@@ -289,10 +290,10 @@ impl Disks {
         limit: DiskLimit,
         inbox: &mpsc::Sender<Input>,
     ) {
-        let quota = match self.shared.means {
+        let quota = match self.shared.mode {
             DiskEnforcementMode::Accounted { .. } => false,
             DiskEnforcementMode::Off => {
-                Self::lift(dir);
+                Self::remove_old_limits(dir);
                 false
             }
             DiskEnforcementMode::Quota => match self.shared.projects.limit(dir, limit) {
@@ -304,7 +305,7 @@ impl Disks {
             },
         };
         let mut watched = self.shared.locked();
-        let seen = watched.get(&alloc_id).and_then(|known| known.seen);
+        let last_use = watched.get(&alloc_id).and_then(|known| known.last_use);
         watched.insert(
             alloc_id,
             MeasuredAlloc {
@@ -312,18 +313,18 @@ impl Disks {
                 limit,
                 quota,
                 due: Instant::now(),
-                seen,
+                last_use,
                 grown: DiskAmount::default(),
-                calm: 0,
+                unchanged_count: 0,
                 inbox: inbox.clone(),
             },
         );
         drop(watched);
-        self.shared.work.notify_all();
+        self.shared.wakeup.notify_all();
     }
 
     /// Removes the limits that an earlier agent has set.
-    fn lift(dir: &Path) {
+    fn remove_old_limits(dir: &Path) {
         if let Ok(Some(_project)) = project::of(dir)
             && let Err(error) = project::release(dir)
         {
@@ -339,7 +340,7 @@ impl Disks {
     /// Takes in that an allocation's directory will be removed. Its project is free as soon as the directory's content
     /// is deleted.
     pub(crate) fn release(&self, dir: &Path) {
-        if self.shared.means != DiskEnforcementMode::Quota {
+        if self.shared.mode != DiskEnforcementMode::Quota {
             return;
         }
         if let Err(error) = project::release(dir) {
@@ -353,33 +354,33 @@ impl Disks {
             dir,
             limit,
             quota,
-            seen,
+            last_use,
             ..
         } = self.shared.locked().get(&alloc_id)?.clone();
-        let means = &self.shared.means;
+        let mode = &self.shared.mode;
         // Under quota the current value is available at once.
         let fresh = quota.then(|| project::usage(&dir).ok().flatten()).flatten();
-        let (seen, limit) = match fresh {
+        let (last_use, limit) = match fresh {
             Some((used, limit)) => (Some((now(), used)), limit),
-            None => (seen, limit),
+            None => (last_use, limit),
         };
-        let (enforcement, reason) = match means {
+        let (enforcement, reason) = match mode {
             DiskEnforcementMode::Quota if !quota => (
                 "accounted",
                 "the allocation is older than the quota of its file system".to_owned(),
             ),
-            DiskEnforcementMode::Accounted { reason } => (means.as_str(), reason.clone()),
-            DiskEnforcementMode::Quota => (means.as_str(), String::new()),
-            DiskEnforcementMode::Off => (means.as_str(), "disk_enforcement = \"off\"".to_owned()),
+            DiskEnforcementMode::Accounted { reason } => (mode.as_str(), reason.clone()),
+            DiskEnforcementMode::Quota => (mode.as_str(), String::new()),
+            DiskEnforcementMode::Off => (mode.as_str(), "disk_enforcement = \"off\"".to_owned()),
         };
         Some(AllocDisk {
             enforcement: enforcement.to_owned(),
             reason,
             limit_bytes: limit.bytes,
             limit_inodes: limit.inodes,
-            used_bytes: seen.map(|(_, used)| used.bytes),
-            used_inodes: seen.map(|(_, used)| used.inodes),
-            measured_at: seen.map(|(at, _)| at),
+            used_bytes: last_use.map(|(_, used)| used.bytes),
+            used_inodes: last_use.map(|(_, used)| used.inodes),
+            measured_at: last_use.map(|(at, _)| at),
         })
     }
 
@@ -402,7 +403,7 @@ impl Drop for Disks {
         {
             // Under the lock, every thread that read the old flag is already waiting for the notification.
             let _watched = self.shared.locked();
-            self.shared.work.notify_all();
+            self.shared.wakeup.notify_all();
         }
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
@@ -419,8 +420,8 @@ impl DiskState {
     }
 
     /// The main loop of the thread.
-    fn work(&self) {
-        if self.means == DiskEnforcementMode::Off {
+    fn run(&self) {
+        if self.mode == DiskEnforcementMode::Off {
             return;
         }
         if let Err(error) = crate::sys::set_io_priority(rustix::thread::gettid(), IoPriority::Idle)
@@ -432,15 +433,15 @@ impl DiskState {
             tracing::debug!(%error, "disks are measured with the processor priority of everybody else");
         }
         let mut space = FilesystemUsage::default();
-        let mut owed = MeasureDebt::default();
+        let mut debt = MeasureDebt::default();
         while let Some(due) = self.next(&mut space) {
             for (alloc_id, watched) in due {
                 let begun = Instant::now();
-                let look = self.measure(&watched);
+                let measurement = self.measure(&watched);
                 let took = begun.elapsed();
-                self.settle(alloc_id, &watched, look, took);
-                if let Some(rest) = owed.after(begun.elapsed()) {
-                    self.rest(rest);
+                self.record_measurement(alloc_id, &watched, measurement, took);
+                if let Some(pause) = debt.add_measurement(begun.elapsed()) {
+                    self.sleep(pause);
                 }
             }
         }
@@ -454,30 +455,30 @@ impl DiskState {
                 return None;
             }
             let growth = space.measure(Instant::now(), || in_use(&self.allocs));
-            stir(&mut watched, growth);
+            handle_growth(&mut watched, growth);
             let now = Instant::now();
             let due = due(&mut watched, now, space.grown);
             if !due.is_empty() {
                 return Some(due);
             }
             let Some(first) = watched.values().map(|watched| watched.due).min() else {
-                let waited = self.work.wait(watched);
+                let waited = self.wakeup.wait(watched);
                 watched = waited.unwrap_or_else(PoisonError::into_inner);
                 continue;
             };
             let pause = (first - now).min(MEASURE_INTERVAL_MIN);
-            let waited = self.work.wait_timeout(watched, pause);
+            let waited = self.wakeup.wait_timeout(watched, pause);
             watched = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
-    fn rest(&self, pause: Duration) {
+    fn sleep(&self, pause: Duration) {
         let until = Instant::now() + pause;
         let mut watched = self.locked();
         while !self.stop.load(Ordering::Relaxed)
             && let Some(left) = until.checked_duration_since(Instant::now())
         {
-            let waited = self.work.wait_timeout(watched, left);
+            let waited = self.wakeup.wait_timeout(watched, left);
             watched = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
@@ -486,18 +487,18 @@ impl DiskState {
         if watched.quota
             && let Some((used, limit)) = project::usage(&watched.dir)?
         {
-            let mut look = Measurement {
+            let mut measurement = Measurement {
                 used,
-                in_force: Some(limit),
+                enforced_limit: Some(limit),
                 by_place: BTreeMap::new(),
                 too_deep: false,
             };
             if watched.limit.is_exceeded(used) {
                 // This walk only finds the largest directories for the message.
                 let walked = walk::measure(&watched.dir, u64::MAX, &self.stop)?;
-                look.by_place = walked.by_place;
+                measurement.by_place = walked.by_place;
             }
-            return Ok(look);
+            return Ok(measurement);
         }
         let walk::TreeUsage {
             all,
@@ -506,32 +507,34 @@ impl DiskState {
         } = walk::measure(&watched.dir, watched.limit.inodes, &self.stop)?;
         Ok(Measurement {
             used: all,
-            in_force: None,
+            enforced_limit: None,
             by_place,
             too_deep,
         })
     }
 
     /// Stores the result of a measurement, and reports an excess to the runner.
-    fn settle(
+    fn record_measurement(
         &self,
         alloc_id: AllocId,
-        looked: &MeasuredAlloc,
-        look: io::Result<Measurement>,
+        measured: &MeasuredAlloc,
+        measurement: io::Result<Measurement>,
         took: Duration,
     ) {
         let mut all = self.locked();
         let Some(watched) = all.get_mut(&alloc_id) else {
             return;
         };
-        let calm = match (&look, watched.seen) {
-            (Ok(look), Some((_, before))) if look.used == before => watched.calm + 1,
+        let unchanged_count = match (&measurement, watched.last_use) {
+            (Ok(measurement), Some((_, before))) if measurement.used == before => {
+                watched.unchanged_count + 1
+            }
             _ => 0,
         };
-        watched.calm = calm;
-        watched.due = Instant::now() + pause(took, calm);
-        let look = match look {
-            Ok(look) => look,
+        watched.unchanged_count = unchanged_count;
+        watched.due = Instant::now() + pause(took, unchanged_count);
+        let measurement = match measurement {
+            Ok(measurement) => measurement,
             // The allocation and its runner ended during the measurement.
             Err(_gone) if watched.inbox.is_closed() || !watched.dir.exists() => {
                 all.remove(&alloc_id);
@@ -542,22 +545,25 @@ impl DiskState {
                 return;
             }
         };
-        watched.seen = Some((now(), look.used));
+        watched.last_use = Some((now(), measurement.used));
         let limit = watched.limit;
-        if limit != looked.limit {
+        if limit != measured.limit {
             watched.due = Instant::now();
             return;
         }
-        if look.in_force.is_some_and(|in_force| in_force != limit) {
+        if measurement
+            .enforced_limit
+            .is_some_and(|enforced_limit| enforced_limit != limit)
+        {
             tracing::warn!(%alloc_id, "the quota of an ephemeral disk was changed; it is set again");
             if let Err(error) = self.projects.limit(&watched.dir, limit) {
                 tracing::error!(%alloc_id, %error, "the quota of an ephemeral disk cannot be set");
             }
         }
-        if limit.is_none() || (!limit.is_exceeded(look.used) && !look.too_deep) {
+        if limit.is_none() || (!limit.is_exceeded(measurement.used) && !measurement.too_deep) {
             return;
         }
-        let message = exceeded(&look, limit);
+        let message = exceeded(&measurement, limit);
         tracing::warn!(%alloc_id, message, "an allocation is stopped");
         let event = Event::DiskExceeded { message }.into();
         // A runner whose inbox is full gets the report after the next measurement.
@@ -570,7 +576,7 @@ impl DiskState {
 /// The use of the file system, as far as it was queried.
 #[derive(Debug, Default)]
 struct FilesystemUsage {
-    asked: Option<(Instant, DiskAmount)>,
+    last_query: Option<(Instant, DiskAmount)>,
     /// The growth of the use since the thread began, summed over the queries. Space that was freed between two queries
     /// hides an equal growth.
     grown: DiskAmount,
@@ -583,9 +589,11 @@ struct MeasureDebt(Duration);
 impl MeasureDebt {
     /// Adds the pause for a measurement that took `took`. Returns the pause to make now, if it is long enough to be
     /// worth a wake-up.
-    fn after(&mut self, took: Duration) -> Option<Duration> {
-        self.0 += took.saturating_mul(REST_FACTOR).min(REST_MAX);
-        (self.0 >= REST_MIN).then(|| std::mem::take(&mut self.0).min(REST_MAX))
+    fn add_measurement(&mut self, took: Duration) -> Option<Duration> {
+        self.0 += took
+            .saturating_mul(THREAD_PAUSE_FACTOR)
+            .min(THREAD_PAUSE_MAX);
+        (self.0 >= THREAD_PAUSE_MIN).then(|| std::mem::take(&mut self.0).min(THREAD_PAUSE_MAX))
     }
 }
 
@@ -603,14 +611,14 @@ enum UsageGrowth {
 impl FilesystemUsage {
     /// Queries the use, if the last query is long enough ago.
     fn measure(&mut self, now: Instant, ask: impl FnOnce() -> Option<DiskAmount>) -> UsageGrowth {
-        let before = self.asked;
+        let before = self.last_query;
         if before.is_some_and(|(at, _)| now < at + MEASURE_INTERVAL_MIN) {
             return UsageGrowth::None;
         }
         let Some(used) = ask() else {
             return UsageGrowth::Unknown;
         };
-        self.asked = Some((now, used));
+        self.last_query = Some((now, used));
         let more = before.map_or(DiskAmount::default(), |(_, before)| used.beyond(before));
         if more == DiskAmount::default() {
             return UsageGrowth::None;
@@ -629,10 +637,10 @@ fn in_use(dir: &Path) -> Option<DiskAmount> {
     })
 }
 
-/// Handles a growth of the file system. A calm allocation is measured now, if the growth alone could take it beyond its
-/// limit.
-fn stir(watched: &mut BTreeMap<AllocId, MeasuredAlloc>, growth: UsageGrowth) {
-    let may_exceed = |watched: &MeasuredAlloc| match (growth, watched.seen) {
+/// Handles a growth of the file system. An allocation whose last measurements had the same result is measured now, if
+/// the growth alone could take it beyond its limit.
+fn handle_growth(watched: &mut BTreeMap<AllocId, MeasuredAlloc>, growth: UsageGrowth) {
+    let may_exceed = |watched: &MeasuredAlloc| match (growth, watched.last_use) {
         (UsageGrowth::None, _) => false,
         (UsageGrowth::Unknown, _) | (_, None) => true,
         (UsageGrowth::To(grown), Some((_, mut used))) => {
@@ -641,9 +649,11 @@ fn stir(watched: &mut BTreeMap<AllocId, MeasuredAlloc>, growth: UsageGrowth) {
         }
     };
     let now = Instant::now();
-    let calm = watched.values_mut().filter(|watched| watched.calm > 0);
-    for watched in calm.filter(|watched| may_exceed(watched)) {
-        watched.calm = 0;
+    let unchanged = watched
+        .values_mut()
+        .filter(|watched| watched.unchanged_count > 0);
+    for watched in unchanged.filter(|watched| may_exceed(watched)) {
+        watched.unchanged_count = 0;
         watched.due = now;
     }
 }
@@ -659,37 +669,37 @@ fn due(
     let mut due: Vec<_> = due.collect();
     due.sort_by_key(|(_, watched)| watched.due);
     let first = due.into_iter().take(ROUND_MAX);
-    let looked = |(alloc_id, watched): (&AllocId, &mut MeasuredAlloc)| {
+    let begin = |(alloc_id, watched): (&AllocId, &mut MeasuredAlloc)| {
         watched.grown = grown;
         (*alloc_id, watched.clone())
     };
-    first.map(looked).collect()
+    first.map(begin).collect()
 }
 
-/// The pause between the end of a measurement and the next one of the same allocation. The last `calm` measurements had
-/// the same result.
-fn pause(took: Duration, calm: u32) -> Duration {
+/// The pause between the end of a measurement and the next one of the same allocation. The last `unchanged_count`
+/// measurements had the same result.
+fn pause(took: Duration, unchanged_count: u32) -> Duration {
     took.saturating_mul(MEASURE_PAUSE_FACTOR)
-        .max(MEASURE_INTERVAL_MIN * CALM_FACTOR.pow(calm.min(CALM_MAX)))
+        .max(MEASURE_INTERVAL_MIN * UNCHANGED_FACTOR.pow(unchanged_count.min(UNCHANGED_MAX)))
 }
 
 /// Formats the message to the operator.
-fn exceeded(look: &Measurement, limit: DiskLimit) -> String {
+fn exceeded(measurement: &Measurement, limit: DiskLimit) -> String {
     let mut message = format!(
         "the ephemeral disk is exceeded: {}",
-        UsageText(look.used, limit)
+        UsageText(measurement.used, limit)
     );
-    if look.too_deep {
+    if measurement.too_deep {
         message.push_str(", and directories are nested deeper than can be measured");
     }
-    let by_inodes = look.used.bytes <= limit.bytes;
-    let mut places: Vec<(&String, &DiskAmount)> = look.by_place.iter().collect();
+    let by_inodes = measurement.used.bytes <= limit.bytes;
+    let mut places: Vec<(&String, &DiskAmount)> = measurement.by_place.iter().collect();
     places.sort_by_key(|(_, used)| {
         std::cmp::Reverse(if by_inodes { used.inodes } else { used.bytes })
     });
     let named: Vec<String> = places
         .into_iter()
-        .take(NAMED_MAX)
+        .take(PLACES_NAMED_MAX)
         .map(|(place, used)| {
             let used = if by_inodes {
                 format!("{} inodes", used.inodes)

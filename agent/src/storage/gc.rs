@@ -106,7 +106,7 @@ pub(crate) async fn keep(
 pub(crate) async fn release(context: &AgentContext, alloc_id: AllocId) -> Result<(), ReleaseError> {
     let mut first = Ok(());
     for leftover in context.storage.leftovers.of(alloc_id) {
-        match release_one(context, alloc_id, &leftover).await {
+        match release_leftover(context, alloc_id, &leftover).await {
             Ok(()) => {
                 context
                     .storage
@@ -128,7 +128,7 @@ pub(crate) async fn release(context: &AgentContext, alloc_id: AllocId) -> Result
     first
 }
 
-async fn release_one(
+async fn release_leftover(
     context: &AgentContext,
     alloc_id: AllocId,
     leftover: &Leftover,
@@ -194,8 +194,7 @@ pub(crate) async fn release_kernel(
 /// Destroys an allocation without running processes. Retries until it succeeds, and reports each failure to the node.
 pub(crate) async fn destroy(context: &AgentContext, alloc_id: AllocId) {
     let mut pause = DESTROY_PAUSE_MIN;
-    while !(release_everywhere(context, alloc_id).await
-        && discard(&context.storage, alloc_id).await)
+    while !(release_resources(context, alloc_id).await && discard(&context.storage, alloc_id).await)
     {
         drop(context.node.send(Event::Refused { alloc_id }).await);
         tokio::time::sleep(pause).await;
@@ -204,7 +203,7 @@ pub(crate) async fn destroy(context: &AgentContext, alloc_id: AllocId) {
 }
 
 /// Whether an allocation's network, drivers and the kernel have released it. All of them are asked.
-async fn release_everywhere(context: &AgentContext, alloc_id: AllocId) -> bool {
+async fn release_resources(context: &AgentContext, alloc_id: AllocId) -> bool {
     let closed = context.give_network_back(alloc_id).await;
     if let Err(error) = &closed {
         tracing::warn!(
@@ -220,7 +219,7 @@ async fn release_everywhere(context: &AgentContext, alloc_id: AllocId) -> bool {
 /// thread.
 async fn discard(storage: &StorageContext, alloc_id: AllocId) -> bool {
     // The wait for readers comes before the permit, because a transfer to another node may take long.
-    storage.dir_leases.leave(alloc_id).await;
+    storage.dir_leases.wait_for_readers(alloc_id).await;
     let turn = storage.destroys.acquire().await;
     let discarded = storage.discard(alloc_id).await;
     drop(turn);
@@ -263,7 +262,7 @@ pub(crate) async fn collect_now(context: &AgentContext, dry_run: bool) -> Option
 /// The callers that wait for the end of a forced collection.
 #[derive(Debug, Default)]
 pub(crate) struct GcRequests {
-    asks: Vec<GcRequest>,
+    requests: Vec<GcRequest>,
 }
 
 #[derive(Debug)]
@@ -277,13 +276,13 @@ impl GcRequests {
     /// Adds a caller that waits for the destroy of the allocations in `waiting`. Beyond the maximum of callers, the
     /// answer is the result known at once.
     pub(crate) fn add(&mut self, waiting: BTreeSet<AllocId>, done: oneshot::Sender<GcOutcome>) {
-        let waiting = if self.asks.len() < COLLECT_ASKS_MAX {
+        let waiting = if self.requests.len() < COLLECT_ASKS_MAX {
             waiting
         } else {
             BTreeSet::new()
         };
         let freed = 0;
-        self.asks.push(GcRequest {
+        self.requests.push(GcRequest {
             waiting,
             freed,
             done,
@@ -292,7 +291,7 @@ impl GcRequests {
 
     /// Takes in that an allocation was destroyed, or that its destroy was refused.
     pub(crate) fn settled(&mut self, alloc_id: AllocId, destroyed: bool) {
-        for ask in &mut self.asks {
+        for ask in &mut self.requests {
             if ask.waiting.remove(&alloc_id) && destroyed {
                 ask.freed += 1;
             }
@@ -302,7 +301,7 @@ impl GcRequests {
     /// Answers the callers whose wait is over. `outlook` returns the allocations that stay.
     pub(crate) fn answer(&mut self, outlook: impl Fn() -> GcOutcome) {
         let is_over = |ask: &mut GcRequest| ask.waiting.is_empty() || ask.done.is_closed();
-        for ask in self.asks.extract_if(.., is_over) {
+        for ask in self.requests.extract_if(.., is_over) {
             let collected = GcOutcome {
                 freed: ask.freed,
                 ..outlook()

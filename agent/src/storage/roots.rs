@@ -113,7 +113,7 @@ pub(crate) struct RootSources<'a> {
 
 /// Makes the root of `task` below `roots`, and replaces an existing one.
 pub(crate) fn build(
-    means: RootSources<'_>,
+    sources: RootSources<'_>,
     roots: &Path,
     dirs: &AllocDirs,
     task: &str,
@@ -125,10 +125,10 @@ pub(crate) fn build(
     };
     remove(&root.task_dir)?;
     make_dirs(&root, &dirs.shared())?;
-    let made = mount_all(means, dirs, task, root).and_then(|root| {
-        means
+    let made = mount_all(sources, dirs, task, root).and_then(|root| {
+        sources
             .driver
-            .map_or(Ok(()), |pid| seen_by(pid, &root.task_dir))?;
+            .map_or(Ok(()), |pid| check_mounts_visible(pid, &root.task_dir))?;
         Ok(root)
     });
     made.inspect_err(|_error| {
@@ -139,7 +139,7 @@ pub(crate) fn build(
 
 /// Checks that the process `pid` finds the agent's mounts at `root`. If the process ended meanwhile, the start itself
 /// reports that.
-fn seen_by(pid: u32, root: &Path) -> Result<(), RootError> {
+fn check_mounts_visible(pid: u32, root: &Path) -> Result<(), RootError> {
     let its = PathBuf::from(format!("/proc/{pid}/root"));
     if !its.exists() {
         return Ok(());
@@ -171,12 +171,12 @@ fn make_dirs(root: &Root, shared: &Path) -> Result<(), RootError> {
 }
 
 fn mount_all(
-    means: RootSources<'_>,
+    sources: RootSources<'_>,
     dirs: &AllocDirs,
     task: &str,
     mut root: Root,
 ) -> Result<Root, RootError> {
-    let RootSources { env, data, .. } = means;
+    let RootSources { env, data, .. } = sources;
     let own = dirs.task(task);
     let base = copied(&open_dir(&own)?, &own, RIGHTS, false)?;
     let at = open_dir(&root.task_dir)?;
@@ -184,7 +184,7 @@ fn mount_all(
 
     let shared = dirs.shared();
     let tree = copied(&open_dir(&shared)?, &shared, RIGHTS, false)?;
-    show(tree.as_fd(), base.as_fd(), Path::new(SHARED), true)?;
+    attach_in_root(tree.as_fd(), base.as_fd(), Path::new(SHARED), true)?;
     let data = fs::canonicalize(data).map_err(failed("find", data))?;
     for (place, path) in env.entries() {
         let Some((source, is_dir)) = source(path, &data)? else {
@@ -192,7 +192,7 @@ fn mount_all(
             continue;
         };
         let tree = copied(&source, path, RIGHTS.and(MountFlags::READ_ONLY), true)?;
-        show(tree.as_fd(), base.as_fd(), place, is_dir)?;
+        attach_in_root(tree.as_fd(), base.as_fd(), place, is_dir)?;
     }
     Ok(root)
 }
@@ -246,19 +246,19 @@ fn copied(
 }
 
 /// Attaches `tree` at `place` in the root `base`.
-fn show(
+fn attach_in_root(
     tree: BorrowedFd<'_>,
     base: BorrowedFd<'_>,
     place: &Path,
     is_dir: bool,
 ) -> Result<(), RootError> {
-    let point = point(base, place, is_dir).map_err(|errno| match errno {
+    let mount_point = open_mount_point(base, place, is_dir).map_err(|errno| match errno {
         Errno::LOOP | Errno::NOTDIR | Errno::XDEV | Errno::ISDIR => RootError::Occupied {
             place: place.to_owned(),
         },
         errno => failed("make the place", place)(errno),
     })?;
-    attach(tree, point.as_fd()).map_err(|errno| match errno {
+    attach(tree, mount_point.as_fd()).map_err(|errno| match errno {
         // A file would be mounted on a directory, or a directory on a file.
         Errno::NOTDIR => RootError::Occupied {
             place: place.to_owned(),
@@ -273,7 +273,7 @@ fn attach(tree: BorrowedFd<'_>, at: BorrowedFd<'_>) -> Result<(), Errno> {
 }
 
 /// Opens the place to mount on, and makes it if it is missing. No step follows a link or crosses a mount.
-fn point(base: BorrowedFd<'_>, place: &Path, is_dir: bool) -> Result<OwnedFd, Errno> {
+fn open_mount_point(base: BorrowedFd<'_>, place: &Path, is_dir: bool) -> Result<OwnedFd, Errno> {
     let mut at: Option<OwnedFd> = None;
     let mut parts = place.components().peekable();
     while let Some(Component::Normal(part)) = parts.next() {
@@ -323,7 +323,7 @@ pub(crate) fn remove(root: &Path) -> Result<(), RootError> {
             Err(errno) => return Err(failed("unmount", root)(errno)),
         }
     }
-    gone(fs::remove_dir(root)).map_err(failed("remove the directory", root))
+    ignore_missing(fs::remove_dir(root)).map_err(failed("remove the directory", root))
 }
 
 /// Removes all roots of an allocation from `roots`.
@@ -336,15 +336,15 @@ pub(crate) fn remove_all(roots: &Path) -> Result<(), RootError> {
         let entry = entry.map_err(failed("read", roots))?;
         let path = entry.path();
         if entry.file_name() == SHARED {
-            gone(fs::remove_file(&path)).map_err(failed("remove the link", &path))?;
+            ignore_missing(fs::remove_file(&path)).map_err(failed("remove the link", &path))?;
         } else {
             remove(&path)?;
         }
     }
-    gone(fs::remove_dir(roots)).map_err(failed("remove the directory", roots))
+    ignore_missing(fs::remove_dir(roots)).map_err(failed("remove the directory", roots))
 }
 
-fn gone(removed: io::Result<()>) -> io::Result<()> {
+fn ignore_missing(removed: io::Result<()>) -> io::Result<()> {
     match removed {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         removed => removed,

@@ -131,7 +131,7 @@ pub enum OpenStoreError {
     #[error(
         "{}: the data has format {found}, this version reads formats {} to {SCHEMA}; stop the node's tasks with the older muster that wrote it, or give another --data-dir",
         path.display(),
-        upgrade::OLDEST
+        upgrade::OLDEST_FORMAT
     )]
     Older { path: PathBuf, found: u32 },
     /// The data directory cannot be used.

@@ -35,14 +35,14 @@ use crate::sys::IoPriority;
 
 use self::delete::Deleter;
 use self::limits::{
-    NAMES_MAX, NICENESS, REFUSED_MAX, RETRY_PAUSE_MAX, RETRY_PAUSE_MIN, THREADS_MAX, WAY_GIVEN_MAX,
+    NAMES_MAX, NICENESS, REFUSED_MAX, RETRY_PAUSE_MAX, RETRY_PAUSE_MIN, START_WAIT_MAX, THREADS_MAX,
 };
 
 pub use self::delete::{DeleteCounts, DeleteError};
 use self::start_gate::StartGate;
 
 /// Name of the trash of a directory that is on another file system than the first trash.
-const BESIDE: &str = ".trash";
+const SIBLING_TRASH: &str = ".trash";
 /// The magic number of ext2, ext3 and ext4 in `statfs(2)`.
 const EXT4_MAGIC: i64 = 0xEF53;
 
@@ -92,9 +92,9 @@ struct TrashQueue {
     roots: Mutex<Vec<(PathBuf, Arc<OwnedFd>)>>,
     queue: Mutex<Queue>,
     /// Notified when there is work, and when the threads are to end.
-    work: Condvar,
+    wakeup: Condvar,
     stop: AtomicBool,
-    aside: AtomicU64,
+    set_aside_counter: AtomicU64,
     priority: Mutex<DeletePriority>,
     start_gate: StartGate,
     /// The number of times that the last deletable entry was deleted.
@@ -126,9 +126,9 @@ impl DeletePriority {
         }
     }
 
-    fn set(&mut self, hurries: bool) {
-        if self.urgent != hurries {
-            self.urgent = hurries;
+    fn set(&mut self, is_urgent: bool) {
+        if self.urgent != is_urgent {
+            self.urgent = is_urgent;
             self.threads.iter().for_each(|thread| self.apply(*thread));
         }
     }
@@ -167,7 +167,7 @@ impl Queue {
         next.map(|(entry, refusal)| (refusal.at, entry.clone()))
     }
 
-    fn knows(&self, entry: &TrashEntry) -> bool {
+    fn is_known(&self, entry: &TrashEntry) -> bool {
         self.claimed.contains(entry) || self.refused.contains_key(entry)
     }
 }
@@ -190,18 +190,18 @@ impl Trash {
     ///
     /// If the directory or a thread cannot be made.
     pub fn with_threads(dir: &Path, threads: usize) -> io::Result<Self> {
-        Self::with_way(dir, threads, StartGate::new(WAY_GIVEN_MAX))
+        Self::with_start_gate(dir, threads, StartGate::new(START_WAIT_MAX))
     }
 
-    fn with_way(dir: &Path, threads: usize, way: StartGate) -> io::Result<Self> {
+    fn with_start_gate(dir: &Path, threads: usize, start_gate: StartGate) -> io::Result<Self> {
         let shared = Arc::new(TrashQueue {
             roots: Mutex::default(),
             queue: Mutex::default(),
-            work: Condvar::new(),
+            wakeup: Condvar::new(),
             stop: AtomicBool::new(false),
-            aside: AtomicU64::new(0),
+            set_aside_counter: AtomicU64::new(0),
             priority: Mutex::default(),
-            start_gate: way,
+            start_gate,
             emptied: watch::Sender::new(0),
         });
         shared.add_root(dir)?;
@@ -213,7 +213,7 @@ impl Trash {
             let shared = Arc::clone(&trash.shared);
             let thread = std::thread::Builder::new()
                 .name(format!("muster-trash-{number}"))
-                .spawn(move || work(&shared))?;
+                .spawn(move || delete_entries(&shared))?;
             trash.threads.push(thread);
         }
         Ok(trash)
@@ -228,8 +228,8 @@ impl Trash {
         let first = self.shared.root(0);
         let moved = match rename(dir, &first, name) {
             Err(Errno::XDEV) => {
-                let beside = dir.parent().unwrap_or(dir).join(BESIDE);
-                let root = self.shared.add_root(&beside)?;
+                let sibling = dir.parent().unwrap_or(dir).join(SIBLING_TRASH);
+                let root = self.shared.add_root(&sibling)?;
                 rename(dir, &self.shared.root(root), name)
             }
             moved => moved,
@@ -247,11 +247,11 @@ impl Trash {
     /// Adds the trash next to `dir`, if `dir` is on another file system. The threads then also delete entries that an
     /// earlier agent left there.
     pub fn add_sibling_root(&self, dir: &Path) {
-        let beside = dir.join(BESIDE);
-        if beside.is_dir()
-            && let Err(error) = self.shared.add_root(&beside)
+        let sibling = dir.join(SIBLING_TRASH);
+        if sibling.is_dir()
+            && let Err(error) = self.shared.add_root(&sibling)
         {
-            tracing::warn!(path = %beside.display(), %error, "the trash there cannot be emptied");
+            tracing::warn!(path = %sibling.display(), %error, "the trash there cannot be emptied");
         }
     }
 
@@ -259,14 +259,14 @@ impl Trash {
     /// the usual priority until every deletable entry is deleted, and meanwhile wait only for starts. On a busy machine
     /// they would hardly ever run otherwise.
     pub fn raise_priority(&self) {
-        self.shared.haste().set(true);
+        self.shared.lock_priority().set(true);
     }
 
     /// Announces a start. Until the returned guard is dropped, deletion waits before each file, at most for the time
     /// that a start takes.
     #[must_use]
     pub fn start_of(&self) -> StartGuard {
-        self.shared.start_gate.enter();
+        self.shared.start_gate.begin_start();
         StartGuard {
             shared: Arc::clone(&self.shared),
         }
@@ -280,7 +280,7 @@ impl Trash {
                 refusal.at = Instant::now();
             }
         }
-        self.shared.work.notify_all();
+        self.shared.wakeup.notify_all();
     }
 
     /// The contents of the trash and its counts.
@@ -342,7 +342,7 @@ impl Trash {
         {
             // Under the lock, every thread that read the old flag is already waiting for the notification.
             let _queue = self.shared.locked();
-            self.shared.work.notify_all();
+            self.shared.wakeup.notify_all();
         }
         self.shared.start_gate.wake();
         for thread in self.threads.drain(..) {
@@ -355,7 +355,7 @@ impl Trash {
     /// Notifies the threads that the trash may have new entries.
     fn wake(&self) {
         self.shared.locked().unread = true;
-        self.shared.work.notify_one();
+        self.shared.wakeup.notify_one();
     }
 }
 
@@ -367,7 +367,7 @@ pub struct StartGuard {
 
 impl Drop for StartGuard {
     fn drop(&mut self) {
-        self.shared.start_gate.exit();
+        self.shared.start_gate.end_start();
     }
 }
 
@@ -378,14 +378,14 @@ impl Drop for Trash {
 }
 
 impl TrashQueue {
-    fn haste(&self) -> MutexGuard<'_, DeletePriority> {
+    fn lock_priority(&self) -> MutexGuard<'_, DeletePriority> {
         // Each change leaves the value valid.
         self.priority.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Records that every deletable entry is deleted.
     fn mark_emptied(&self) {
-        self.haste().set(false);
+        self.lock_priority().set(false);
         self.emptied.send_modify(|times| *times += 1);
     }
 
@@ -409,7 +409,7 @@ impl TrashQueue {
         let at = roots.len() - 1;
         drop(roots);
         self.locked().unread = true;
-        self.work.notify_one();
+        self.wakeup.notify_one();
         Ok(at)
     }
 
@@ -432,7 +432,7 @@ impl TrashQueue {
             }
             if let Some(entry) = queue.names.pop_front() {
                 if !queue.names.is_empty() {
-                    self.work.notify_one();
+                    self.wakeup.notify_one();
                 }
                 queue.claimed.insert(entry.clone());
                 return Some(entry);
@@ -452,11 +452,11 @@ impl TrashQueue {
                     return Some(entry);
                 }
                 Some((at, _)) => {
-                    let waited = self.work.wait_timeout(queue, at - now);
+                    let waited = self.wakeup.wait_timeout(queue, at - now);
                     queue = waited.unwrap_or_else(PoisonError::into_inner).0;
                 }
                 None => {
-                    let waited = self.work.wait(queue);
+                    let waited = self.wakeup.wait(queue);
                     queue = waited.unwrap_or_else(PoisonError::into_inner);
                 }
             }
@@ -481,7 +481,7 @@ impl TrashQueue {
                     continue;
                 }
                 let entry = (at, name.to_owned());
-                if queue.knows(&entry) {
+                if queue.is_known(&entry) {
                     continue;
                 }
                 if queue.names.len() >= NAMES_MAX {
@@ -494,7 +494,7 @@ impl TrashQueue {
     }
 
     /// Records whether an entry was deleted.
-    fn settle(
+    fn record_result(
         &self,
         entry: &TrashEntry,
         deleted: DeleteCounts,
@@ -549,18 +549,18 @@ fn refuse(queue: &mut Queue, entry: &TrashEntry, error: &DeleteError) {
 }
 
 /// The main loop of a thread.
-fn work(shared: &TrashQueue) {
+fn delete_entries(shared: &TrashQueue) {
     {
-        let mut haste = shared.haste();
+        let mut priority = shared.lock_priority();
         let thread = rustix::thread::gettid();
-        haste.apply(thread);
-        haste.threads.push(thread);
+        priority.apply(thread);
+        priority.threads.push(thread);
     }
-    let mut deleter = Deleter::new(&shared.stop, &shared.aside, &shared.start_gate);
+    let mut deleter = Deleter::new(&shared.stop, &shared.set_aside_counter, &shared.start_gate);
     while let Some(entry) = shared.claim() {
         let begun = Instant::now();
         let (deleted, result) = deleter.delete(shared.root(entry.0).as_fd(), &entry.1);
-        shared.settle(&entry, deleted, result, begun.elapsed());
+        shared.record_result(&entry, deleted, result, begun.elapsed());
     }
 }
 
@@ -585,8 +585,8 @@ fn rename(dir: &Path, trash: &OwnedFd, name: &str) -> Result<(), Errno> {
         // The directory was discarded before, and an agent made it again. Both are deleted.
         Err(Errno::EXIST) => {
             let cwd = rustix::fs::CWD;
-            let again = format!("{name}.{:016x}", fresh(trash, name));
-            rustix::fs::renameat_with(cwd, dir, trash, again, RenameFlags::NOREPLACE)
+            let new_name = format!("{name}.{:016x}", free_number(trash, name));
+            rustix::fs::renameat_with(cwd, dir, trash, new_name, RenameFlags::NOREPLACE)
         }
         Err(Errno::PERM) => {
             if let (Some(parent), Some(last)) = (dir.parent(), dir.file_name())
@@ -607,7 +607,7 @@ fn rename(dir: &Path, trash: &OwnedFd, name: &str) -> Result<(), Errno> {
 }
 
 /// A number for which no entry `name.<number>` exists.
-fn fresh(trash: &OwnedFd, name: &str) -> u64 {
+fn free_number(trash: &OwnedFd, name: &str) -> u64 {
     let taken = |number: &u64| {
         let name = format!("{name}.{number:016x}");
         rustix::fs::statat(trash, name, rustix::fs::AtFlags::SYMLINK_NOFOLLOW).is_ok()

@@ -53,7 +53,7 @@ pub(crate) struct AllocTask {
     /// The store may hold handles of its remote tasks.
     pub(crate) has_remote_stored: bool,
     /// The state that was last passed to the store, unless it is known to be on disk.
-    pub(crate) unstored: Option<PendingWrite>,
+    pub(crate) pending_write: Option<PendingWrite>,
     /// Starts in progress, each with its job.
     pub(crate) starts: PendingStarts,
     /// Cancelled when the allocation should not begin any more.
@@ -82,7 +82,7 @@ impl AllocTask {
         }
         loop {
             while let Some(effect) = self.runner.poll_effect() {
-                self.carry_out(effect, &inbox, &mut jobs).await;
+                self.execute_effect(effect, &inbox, &mut jobs).await;
             }
             self.report_to_node(&mut reported_finish).await;
             if self.runner.is_destroyed() {
@@ -124,7 +124,7 @@ impl AllocTask {
                     && self.starts.is_outdated(task_at, &self.desired)
                 {
                     self.reattach_policy();
-                    self.limit_again(None);
+                    self.reapply_limits(None);
                 }
                 *event
             }
@@ -150,7 +150,7 @@ impl AllocTask {
                 }
                 let before = std::mem::replace(&mut self.desired, Arc::new(*desired));
                 self.reattach_policy();
-                self.limit_again(Some(&before));
+                self.reapply_limits(Some(&before));
                 if self.runner.finished_at().is_none() {
                     self.watch_disk(inbox).await;
                 }
@@ -199,7 +199,7 @@ impl AllocTask {
     }
 
     /// Applies the limits of the current job to running tasks whose limits `before` were different.
-    fn limit_again(&mut self, before: Option<&DesiredAlloc>) {
+    fn reapply_limits(&mut self, before: Option<&DesiredAlloc>) {
         let context = Arc::clone(&self.context);
         for (_, name, live) in context.tasks.live.of(Some(self.runner.alloc_id())) {
             let resources = |desired: &DesiredAlloc| {
@@ -214,12 +214,12 @@ impl AllocTask {
             };
             let desired = Arc::clone(&self.desired);
             let task = TaskRef { desired, at };
-            let message = task::limit_again(&context.resources, &context.session, &task, &live);
+            let message = task::reapply_limits(&context.resources, &context.session, &task, &live);
             self.send_event(at, message);
         }
     }
 
-    async fn carry_out(
+    async fn execute_effect(
         &mut self,
         effect: Effect,
         inbox: &mpsc::Sender<Input>,
@@ -325,7 +325,7 @@ impl AllocTask {
             }
             TaskEffect::Detach => {
                 if let Some(live) = live {
-                    live.leave();
+                    live.detach();
                 }
             }
             TaskEffect::Force => {
@@ -368,12 +368,12 @@ impl AllocTask {
 
     async fn submit(&mut self, writes: Vec<Write>) {
         // The store's thread reports the error to the operator. The node continues as far as possible.
-        self.unstored = self.context.storage.store.submit(writes).await.ok();
+        self.pending_write = self.context.storage.store.submit(writes).await.ok();
     }
 
     /// Waits until all submitted writes are on disk.
     async fn stored(&mut self) {
-        if let Some(pending) = self.unstored.take() {
+        if let Some(pending) = self.pending_write.take() {
             drop(pending.stored().await);
         }
     }
@@ -426,7 +426,7 @@ impl Preparation {
     }
 
     async fn make(&self) -> Result<(), String> {
-        let prepared = self.on_a_thread(|it| {
+        let prepared = self.run_blocking(|it| {
             let (storage, users) = (&it.context.storage, &it.context.resources.users);
             let _start = storage.trash.start_of();
             prepare(storage, users, &it.desired)
@@ -438,7 +438,7 @@ impl Preparation {
             let stopped = self.stopped.run_until_cancelled(self.fetch(previous));
             stopped.await.unwrap_or(Ok(()))?;
         }
-        let watched = self.on_a_thread(|it| {
+        let watched = self.run_blocking(|it| {
             watch_disk(&it.context.storage, &it.desired, &it.inbox);
             Ok(())
         });
@@ -453,9 +453,9 @@ impl Preparation {
         self.send_event(format!("waiting for the data of allocation {previous}"))
             .await;
         let fetched = migrate::fetch(&context.storage, &context.session, desired, previous).await;
-        let settled = self.on_a_thread(|it| {
+        let settled = self.run_blocking(|it| {
             let (data, users) = (&it.context.storage.data, &it.context.resources.users);
-            settle(data, users, &it.desired)
+            place_fetched_data(data, users, &it.desired)
         });
         settled.await?;
         self.send_event(fetched.unwrap_or_else(|reason| reason))
@@ -467,7 +467,7 @@ impl Preparation {
         drop(self.inbox.send(Event::Message { message }.into()).await);
     }
 
-    async fn on_a_thread<T: Send + 'static>(
+    async fn run_blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Self) -> Result<T, String> + Send + 'static,
     ) -> Result<T, String> {
@@ -517,7 +517,7 @@ fn prepare(
         .map_err(|error| format!("the quota of the ephemeral disk cannot be set: {error}"))?;
     data.make_alloc(desired.alloc_id, &tasks)
         .map_err(dir_failed)?;
-    if settle(data, users, desired)? {
+    if place_fetched_data(data, users, desired)? {
         return Ok(PreviousData::Here);
     }
     let Some(previous) = desired.inherits_from() else {
@@ -543,7 +543,11 @@ fn prepare(
 
 /// Moves complete data from another node to their places, and deletes incomplete data. Returns whether the data
 /// were complete.
-fn settle(data: &DataDir, users: &WorkloadUsers, desired: &DesiredAlloc) -> Result<bool, String> {
+fn place_fetched_data(
+    data: &DataDir,
+    users: &WorkloadUsers,
+    desired: &DesiredAlloc,
+) -> Result<bool, String> {
     let tasks = owners(users, desired)?;
     let names = tasks.iter().map(|(name, _)| name.clone());
     let came = migrate::settle(data, desired.alloc_id, names).map_err(dir_failed)?;

@@ -39,10 +39,10 @@ use crate::limits::{
 #[derive(Clone, Debug)]
 pub(crate) struct DriverSlot {
     pub(crate) driver: Arc<dyn TaskDriver>,
-    /// Counts the lives of the driver's process; 0 while it does not answer.
-    lives: watch::Receiver<u64>,
-    /// The facts that the driver reported in one of its lives.
-    learned: Arc<Mutex<VersionedDriverFacts>>,
+    /// The number of the driver's process, counted from 1; 0 while it does not answer.
+    generation: watch::Receiver<u64>,
+    /// The facts that one process of the driver reported.
+    facts: Arc<Mutex<VersionedDriverFacts>>,
     /// The driver runs in this process, where an absent field is absent and not null.
     in_process: bool,
     /// Room for starts in progress.
@@ -51,10 +51,10 @@ pub(crate) struct DriverSlot {
     record: Option<Arc<Path>>,
 }
 
-/// The facts, with the number of the life in which the driver reported them.
+/// The facts, with the number of the process that reported them.
 type VersionedDriverFacts = Option<(u64, Arc<DriverFacts>)>;
 
-/// The facts that a driver reports once in each life.
+/// The facts that each process of a driver reports once.
 #[derive(Debug)]
 pub(crate) struct DriverFacts {
     /// The capabilities of the driver.
@@ -76,19 +76,19 @@ pub(crate) enum TaskConfigError {
 impl DriverSlot {
     /// Returns a slot for a driver that always answers.
     pub(crate) fn in_process(driver: Arc<dyn TaskDriver>) -> Self {
-        let (_sender, lives) = watch::channel(1);
+        let (_sender, generation) = watch::channel(1);
         Self {
             in_process: true,
-            ..Self::watched(driver, lives)
+            ..Self::watched(driver, generation)
         }
     }
 
-    /// Returns a slot for a driver whose lives another asynchronous task counts.
-    pub(crate) fn watched(driver: Arc<dyn TaskDriver>, lives: watch::Receiver<u64>) -> Self {
+    /// Returns a slot for a driver whose processes another asynchronous task counts.
+    pub(crate) fn watched(driver: Arc<dyn TaskDriver>, generation: watch::Receiver<u64>) -> Self {
         Self {
             driver,
-            lives,
-            learned: Arc::default(),
+            generation,
+            facts: Arc::default(),
             in_process: false,
             starts: Arc::new(Semaphore::new(Semaphore::MAX_PERMITS)),
             record: None,
@@ -115,38 +115,38 @@ impl DriverSlot {
     }
 
     /// Waits for room for a start. The room is taken until the permit is dropped.
-    pub(crate) async fn room(&self) -> Option<SemaphorePermit<'_>> {
+    pub(crate) async fn acquire_start(&self) -> Option<SemaphorePermit<'_>> {
         // The semaphore is never closed.
         self.starts.acquire().await.ok()
     }
 
-    /// Returns the capabilities of the driver, asked once in each of its lives.
-    pub(crate) async fn learned(&self) -> Result<Arc<DriverFacts>, TaskConfigError> {
-        let life = *self.lives.borrow();
-        let mut known = self.learned.lock().await;
-        if let Some((of, learned)) = known.as_ref()
-            && *of == life
+    /// Returns the capabilities of the driver, asked once of each of its processes.
+    pub(crate) async fn facts(&self) -> Result<Arc<DriverFacts>, TaskConfigError> {
+        let generation = *self.generation.borrow();
+        let mut known = self.facts.lock().await;
+        if let Some((of, facts)) = known.as_ref()
+            && *of == generation
         {
-            return Ok(Arc::clone(learned));
+            return Ok(Arc::clone(facts));
         }
         let capabilities = self.driver.capabilities().await?;
         let spec = self.driver.task_config_schema().await?;
         let schema =
             Schema::new(&spec).map_err(|error| TaskConfigError::Wrong(error.to_string()))?;
-        let learned = Arc::new(DriverFacts {
+        let facts = Arc::new(DriverFacts {
             capabilities,
             schema,
         });
-        tracing::debug!(life, capabilities = ?learned.capabilities, "a driver reported its capabilities");
-        *known = Some((life, Arc::clone(&learned)));
-        Ok(learned)
+        tracing::debug!(life = generation, capabilities = ?facts.capabilities, "a driver reported its capabilities");
+        *known = Some((generation, Arc::clone(&facts)));
+        Ok(facts)
     }
 
     /// Converts a task's `config` for the driver: checks it against the driver's schema, converts values to the
     /// schema's types, and sets absent fields to null.
     pub(crate) async fn task_config(&self, config: &Value) -> Result<Value, TaskConfigError> {
-        let learned = self.learned().await?;
-        let decoded = learned.schema.decode("config", config);
+        let facts = self.facts().await?;
+        let decoded = facts.schema.decode("config", config);
         let decoded = decoded.map_err(|faults| {
             TaskConfigError::Wrong(format!(
                 "the task's config is wrong: {}",
@@ -163,7 +163,12 @@ impl DriverSlot {
     /// Returns when the driver answers.
     pub(crate) async fn ready(&self) {
         // Without its supervisor the agent is stopping, and calls return the fault themselves.
-        drop(self.lives.clone().wait_for(|life| *life > 0).await);
+        drop(
+            self.generation
+                .clone()
+                .wait_for(|generation| *generation > 0)
+                .await,
+        );
     }
 }
 
@@ -217,7 +222,7 @@ pub(crate) async fn follow_fingerprint(
                 while let Some(Some(fingerprint)) = stop.run_until_cancelled(stream.next()).await {
                     pause = DRIVER_PAUSE_MIN;
                     let mut info = info(fingerprint);
-                    note_learned(&name, &slot, &mut info).await;
+                    add_driver_facts(&name, &slot, &mut info).await;
                     publish(&health, &name, info);
                 }
             }
@@ -238,23 +243,23 @@ pub(crate) async fn follow_fingerprint(
 
 /// Adds facts from the driver's capabilities, independent of its fingerprint. One fact is whether limits can change
 /// while a task runs, which holds where the agent sets them. The other is whether the driver can have tasks at all.
-async fn note_learned(name: &str, slot: &DriverSlot, info: &mut DriverInfo) {
-    let learned = slot.learned().await.ok();
-    let capabilities = learned.as_ref().map(|learned| &learned.capabilities);
+async fn add_driver_facts(name: &str, slot: &DriverSlot, info: &mut DriverInfo) {
+    let facts = slot.facts().await.ok();
+    let capabilities = facts.as_ref().map(|facts| &facts.capabilities);
     let attribute = limits_in_place(name);
     if capabilities.is_some_and(|it| it.joins_cgroup) {
         info.attributes.insert(attribute, "1".to_owned());
     } else {
         info.attributes.remove(&attribute);
     }
-    if let Some(reason) = capabilities.and_then(|it| unserved(name, it)) {
+    if let Some(reason) = capabilities.and_then(|it| unsupported_reason(name, it)) {
         info.healthy = false;
         info.description = reason;
     }
 }
 
 /// The reason why no task of the driver can run here, if there is one.
-pub(crate) fn unserved(name: &str, capabilities: &Capabilities) -> Option<String> {
+pub(crate) fn unsupported_reason(name: &str, capabilities: &Capabilities) -> Option<String> {
     match capabilities.fs_isolation {
         // Nomad has FIFOs there. One kind of such a driver would fail. Another would make them itself and wait for
         // a reader for ever.

@@ -118,7 +118,7 @@ pub(crate) struct LiveTask {
     /// The handle of a task that was started, or taken over, on another system.
     pub(crate) elsewhere: Option<Vec<u8>>,
     /// Cancelled when the task is to be managed by another agent.
-    pub(crate) leaving: CancellationToken,
+    pub(crate) detaching: CancellationToken,
     /// The usage that its driver reports.
     pub(crate) usage: DriverUsage,
     /// The reach of the task's packets without a network policy, where this node can enforce none.
@@ -164,8 +164,8 @@ impl LiveTask {
     }
 
     /// Makes the asynchronous task that waits for the end detach the task instead.
-    pub(crate) fn leave(&self) {
-        self.leaving.cancel();
+    pub(crate) fn detach(&self) {
+        self.detaching.cancel();
     }
 
     /// Kills all processes in the task's cgroup. For a task elsewhere, asks its driver to kill it. Returns the

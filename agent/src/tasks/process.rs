@@ -33,9 +33,9 @@ impl ProcessId {
 
     /// Writes the record to `path`.
     pub(crate) fn store(self, path: &Path) -> io::Result<()> {
-        let beside = path.with_extension("new");
-        private::write(&beside, serde_json::to_vec(&self)?)?;
-        std::fs::rename(beside, path)
+        let temporary = path.with_extension("new");
+        private::write(&temporary, serde_json::to_vec(&self)?)?;
+        std::fs::rename(temporary, path)
     }
 
     /// Whether the process still runs.

@@ -38,9 +38,9 @@ use crate::tasks::task_ref::TaskRef;
 
 pub(crate) use cleanup::clean_up_stray;
 pub(crate) use network_policy::{attach_live_policy, attach_recorded_policy};
-pub(crate) use recover::limit_again;
+pub(crate) use recover::reapply_limits;
 pub(crate) use remote::end_unknown;
-pub(crate) use streams::{stream_name, why_untaken};
+pub(crate) use streams::{read_uncollected_reason, stream_name};
 
 /// Starts a task, or takes over the task of the handle `take`. Then waits for its end and cleans up after it.
 pub(crate) async fn run(
@@ -55,7 +55,7 @@ pub(crate) async fn run(
         // The start itself reports a missing driver.
         let slot = context.tasks.drivers.named(&task.task().driver);
         let _room = match slot {
-            Some(slot) => slot.room().await,
+            Some(slot) => slot.acquire_start().await,
             None => None,
         };
         begin::begin(&context, &task, attempt, take, &stopped).await
@@ -89,7 +89,7 @@ pub(crate) async fn run(
                 inputs.send(TaskInput::Reached { network }).await;
             }
             inputs.send(TaskInput::Started { note }).await;
-            attend(
+            supervise(
                 &context,
                 &task,
                 &live,
@@ -121,7 +121,7 @@ pub(crate) async fn run(
 
 /// Waits for the end of a task and cleans up after it. Meanwhile its driver reports its usage, if the agent cannot
 /// measure it.
-async fn attend(
+async fn supervise(
     context: &AgentContext,
     task: &TaskRef,
     live: &LiveTask,
@@ -180,7 +180,7 @@ pub(crate) async fn find(
             } else {
                 end::StartKnowledge::No(messages)
             };
-            attend(&context, &task, &live, known, &inputs).await;
+            supervise(&context, &task, &live, known, &inputs).await;
         }
     }
 }

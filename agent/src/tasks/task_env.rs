@@ -97,20 +97,20 @@ impl TaskEnv {
     /// it has its own network.
     pub(crate) fn build(
         at: &TaskRef,
-        places: &TaskPaths,
+        paths: &TaskPaths,
         spec: &NodeSpec,
         address: Option<IpAddr>,
     ) -> Self {
         let (desired, group, task) = (&*at.desired, at.group(), at.task());
         let node = node_facts(spec);
-        let mut vars = muster_vars(at, places, spec);
+        let mut vars = muster_vars(at, paths, spec);
         add_ports(&mut vars, at, &spec.address, address);
         add_holding(&mut vars, at);
         let mut env = Self { vars, node };
         env.add_meta(desired, group, task);
         env.vars.insert("PATH".into(), DEFAULT_PATH.into());
         env.vars
-            .insert("TMPDIR".into(), places.tmp.display().to_string());
+            .insert("TMPDIR".into(), paths.tmp.display().to_string());
         let own: Vec<(String, String)> = task
             .env
             .iter()
@@ -228,14 +228,14 @@ fn node_facts(spec: &NodeSpec) -> BTreeMap<String, String> {
         .collect()
 }
 
-fn muster_vars(at: &TaskRef, places: &TaskPaths, spec: &NodeSpec) -> BTreeMap<String, String> {
+fn muster_vars(at: &TaskRef, paths: &TaskPaths, spec: &NodeSpec) -> BTreeMap<String, String> {
     let (desired, group, task) = (&*at.desired, at.group(), at.task());
     let job = &desired.job.spec;
     let path = |path: &Path| path.display().to_string();
     let vars = [
-        ("ALLOC_DIR", path(&places.shared)),
-        ("TASK_DIR", path(&places.local)),
-        ("SECRETS_DIR", path(&places.secrets)),
+        ("ALLOC_DIR", path(&paths.shared)),
+        ("TASK_DIR", path(&paths.local)),
+        ("SECRETS_DIR", path(&paths.secrets)),
         ("ALLOC_ID", desired.alloc_id.to_string()),
         ("SHORT_ALLOC_ID", desired.alloc_id.short()),
         (
@@ -412,10 +412,10 @@ mod tests {
             desired: desired.into(),
             at: 0,
         };
-        let places = TaskPaths::of(FsIsolation::Chroot, &dirs, at.name());
+        let paths = TaskPaths::of(FsIsolation::Chroot, &dirs, at.name());
         let node = fixture::node("n1").build();
 
-        let env = TaskEnv::build(&at, &places, &node, None).vars;
+        let env = TaskEnv::build(&at, &paths, &node, None).vars;
 
         let of = |word: &str| env[&format!("CF_INSTANCE_{word}")].as_str();
         assert_eq!((of("PORT"), of("ADDR"), of("PORTS")), ("", "", "[]"));
@@ -464,8 +464,8 @@ mod tests {
             at: 0,
         };
         let address = Some(IpAddr::from([172, 26, 64, 2]));
-        let places = TaskPaths::of(isolation, &dirs, at.name());
-        TaskEnv::build(&at, &places, &fixture::node("n1").build(), address)
+        let paths = TaskPaths::of(isolation, &dirs, at.name());
+        TaskEnv::build(&at, &paths, &fixture::node("n1").build(), address)
     }
 
     #[test]
@@ -663,9 +663,9 @@ mod tests {
             desired: desired.into(),
             at: 0,
         };
-        let places = TaskPaths::of(FsIsolation::Chroot, &dirs, at.name());
+        let paths = TaskPaths::of(FsIsolation::Chroot, &dirs, at.name());
 
-        let env = TaskEnv::build(&at, &places, &fixture::node("n1").build(), None);
+        let env = TaskEnv::build(&at, &paths, &fixture::node("n1").build(), None);
 
         assert_eq!(env.vars["NOMAD_PORT_http"], "20002");
         assert_eq!(env.vars["NOMAD_PORT_db_http"], "20003");

@@ -24,7 +24,7 @@ pub struct GcReading {
 }
 
 impl GcReading {
-    fn goes_on(&self) -> bool {
+    fn is_in_progress(&self) -> bool {
         self.state.under_way > 0 || self.deleting
     }
 
@@ -60,11 +60,11 @@ impl GcRoundTracker {
         }
         let began_at = self.open?;
         let took = now.since(began_at);
-        let goes_on = seen.goes_on();
-        if !goes_on {
+        let is_in_progress = seen.is_in_progress();
+        if !is_in_progress {
             self.open = None;
         }
-        if !has_progress || (goes_on && took < GC_ROUND_MAX) {
+        if !has_progress || (is_in_progress && took < GC_ROUND_MAX) {
             return None;
         }
         self.open = None;

@@ -130,7 +130,7 @@ fn a_server_cannot_send_away_for_ever() {
     servers.handle_sent_away(&"a", Duration::from_hours(1), START);
 
     let (_, at) = servers.next(START).unwrap();
-    assert!(at.since(START) <= AWAY_MAX * 2);
+    assert!(at.since(START) <= RETRY_AFTER_MAX * 2);
 }
 
 #[test]
@@ -171,5 +171,5 @@ fn a_server_that_left_the_cluster_is_forgotten() {
         .map(|(server, _)| server)
         .collect();
     assert_eq!(tried, BTreeSet::from(["a", "y"]));
-    assert!(!servers.trouble.contains_key("x"));
+    assert!(!servers.backoffs.contains_key("x"));
 }

@@ -18,22 +18,22 @@ pub struct RemoteTask {
 impl RemoteTask {
     /// The handle of the task that runs, whether it was taken over yet or not.
     #[must_use]
-    pub fn held(&self) -> Option<&[u8]> {
+    pub fn current_handle(&self) -> Option<&[u8]> {
         self.running.as_deref().or(self.take.as_deref())
     }
 
     /// Whether a stop that the control plane wants leaves the task running, because another allocation manages it or
     /// may manage it. A task that was started anew since is stopped.
     #[must_use]
-    pub fn is_left(&self) -> bool {
-        let held = self.held();
-        held.is_some() && (self.forgotten || held == self.leave.as_deref())
+    pub fn survives_stop(&self) -> bool {
+        let handle = self.current_handle();
+        handle.is_some() && (self.forgotten || handle == self.leave.as_deref())
     }
 
     /// Whether the task must be taken over before it can be stopped.
     #[must_use]
-    pub fn must_be_taken(&self) -> bool {
-        self.take.is_some() && self.running.is_none() && !self.is_left()
+    pub fn must_take_over(&self) -> bool {
+        self.take.is_some() && self.running.is_none() && !self.survives_stop()
     }
 }
 
@@ -44,7 +44,7 @@ mod tests {
     #[test]
     fn stop_detaches_only_handles_owned_elsewhere() {
         let handle = |number: u8| (number > 0).then(|| vec![number]);
-        for (take, running, leave, forgotten, is_left, must_be_taken) in [
+        for (take, running, leave, forgotten, survives_stop, must_take_over) in [
             (0, 0, 0, false, false, false),
             (0, 0, 1, false, false, false),
             (0, 0, 0, true, false, false),
@@ -65,8 +65,8 @@ mod tests {
                 forgotten,
             };
 
-            assert_eq!(task.is_left(), is_left, "{task:?}");
-            assert_eq!(task.must_be_taken(), must_be_taken, "{task:?}");
+            assert_eq!(task.survives_stop(), survives_stop, "{task:?}");
+            assert_eq!(task.must_take_over(), must_take_over, "{task:?}");
         }
     }
 }

@@ -130,7 +130,7 @@ fn shown(runner: &TaskRunner) -> String {
     let event = state.events.last().map_or(String::new(), |event| {
         format!("{}: {}", event.kind.as_str(), event.message)
     });
-    let held = number(runner.remote().held());
+    let held = number(runner.remote().current_handle());
     let held = if held > 0 {
         format!(" holds {held}")
     } else {

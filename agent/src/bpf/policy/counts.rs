@@ -24,7 +24,7 @@ use crate::bpf::{limits::RULES_LOOKED_UP_MAX, map::total, object::hash};
 
 /// Most repeated reads of counts because a rule's counts were moved meanwhile. After the last read the moved counts may
 /// be missing.
-const READ_AGAIN_MAX: usize = 3;
+const READ_ATTEMPTS_MAX: usize = 3;
 
 /// Both directions, in the order in which a task's policies are stored.
 const DIRECTIONS: [Direction; 2] = [Direction::Ingress, Direction::Egress];
@@ -74,7 +74,7 @@ impl Policy {
         task: CgroupId,
         traffic: impl Fn() -> io::Result<Option<Vec<Traffic>>>,
     ) -> io::Result<Vec<RuleCount>> {
-        for _ in 0..READ_AGAIN_MAX {
+        for _ in 0..READ_ATTEMPTS_MAX {
             let (task_policy, is_changing) = self.task_policy(task);
             let Some(task_policy) = task_policy else {
                 return Ok(Vec::new());
@@ -102,8 +102,8 @@ impl Policy {
         task_policy: &TaskPolicyState,
         traffic: impl Fn() -> io::Result<Option<Vec<Traffic>>>,
     ) -> io::Result<Vec<RuleCount>> {
-        let past = task_policy.past();
-        let counted = self.counted(task, &past, traffic)?;
+        let history = task_policy.history();
+        let counted = self.counted(task, &history, traffic)?;
         let mut carried = task_policy.carried.clone();
         let mut counts = Vec::new();
         for (direction, rules) in DIRECTIONS.into_iter().zip(&task_policy.rules) {
@@ -111,10 +111,10 @@ impl Policy {
             let of_nobody = built_in(direction).map(|it| (it, name_hash(it.1)));
             for ((number, rule, allows), name) in of_policy.chain(of_nobody) {
                 let mut sum = PacketTotals::default();
-                let met = counted.get(&(direction as u8, number));
+                let total = counted.get(&(direction as u8, number));
                 // If two rules have the same name, the first one gets the carried-over counts.
                 let earlier = carried.remove(&(direction as u8, name));
-                for each in met.copied().into_iter().chain(earlier) {
+                for each in total.copied().into_iter().chain(earlier) {
                     add(&mut sum, each);
                 }
                 let (packets, bytes) = sum;
@@ -141,14 +141,14 @@ impl Policy {
         before: &PolicyHistory<'_>,
         traffic: impl Fn() -> io::Result<Option<Vec<Traffic>>>,
     ) -> RuleTotals {
-        let counted = current_hits(traffic).and_then(|met| {
-            let rules: BTreeSet<_> = met
+        let counted = current_hits(traffic).and_then(|hits| {
+            let rules: BTreeSet<_> = hits
                 .iter()
                 .flatten()
                 .map(|it| (it.policy, it.rule))
                 .collect();
             let own = self.look_up(task, rules.into_iter())?;
-            Ok(merged(before.numbers, &own, &met))
+            Ok(add_cached_hits(before.numbers, &own, &hits))
         });
         counted.unwrap_or_else(|error| {
             tracing::warn!(%error, "counts of rules that are met while a policy changes are not kept");
@@ -158,7 +158,7 @@ impl Policy {
 
     /// The counts of the rules of `after` under the policies `before` and earlier ones. No packet matches `before` any
     /// more. A count is never less than in `floor`, which was read before.
-    pub(super) fn carry(
+    pub(super) fn carry_over(
         &self,
         task: CgroupId,
         before: &PolicyHistory<'_>,
@@ -218,29 +218,37 @@ impl Policy {
         Ok(keys)
     }
 
-    /// The counts of each rule of the task's policies `past`.
+    /// The counts of each rule of the task's policies `history`.
     fn counted(
         &self,
         task: CgroupId,
-        past: &PolicyHistory<'_>,
+        history: &PolicyHistory<'_>,
         traffic: impl Fn() -> io::Result<Option<Vec<Traffic>>>,
     ) -> io::Result<RuleTotals> {
-        let mut met = current_hits(&traffic)?;
-        for _ in 0..READ_AGAIN_MAX {
-            let own = self.own(task, past)?;
+        let mut hits = current_hits(&traffic)?;
+        for _ in 0..READ_ATTEMPTS_MAX {
+            let own = self.rule_counters(task, history)?;
             let now = current_hits(&traffic)?;
-            if !was_moved(&met, &now) {
-                return Ok(merged(past.numbers, &own, &met));
+            if !was_moved(&hits, &now) {
+                return Ok(add_cached_hits(history.numbers, &own, &hits));
             }
-            met = now;
+            hits = now;
         }
-        Ok(merged(past.numbers, &self.own(task, past)?, &met))
+        Ok(add_cached_hits(
+            history.numbers,
+            &self.rule_counters(task, history)?,
+            &hits,
+        ))
     }
 
     /// The counters of rules of the task's policies, by policy and number.
-    fn own(&self, task: CgroupId, past: &PolicyHistory<'_>) -> io::Result<RuleTotalsByPolicy> {
-        let policies = past.numbers.into_iter().zip(past.names);
-        let rules: usize = past.names.iter().map(|names| names.len()).sum();
+    fn rule_counters(
+        &self,
+        task: CgroupId,
+        history: &PolicyHistory<'_>,
+    ) -> io::Result<RuleTotalsByPolicy> {
+        let policies = history.numbers.into_iter().zip(history.names);
+        let rules: usize = history.names.iter().map(|names| names.len()).sum();
         if rules <= RULES_LOOKED_UP_MAX {
             let rules = policies.flat_map(|(policy, names)| {
                 numbers_of(names.len()).map(move |rule| (policy, rule))
@@ -249,7 +257,7 @@ impl Policy {
         }
         let mut own = RuleTotalsByPolicy::new();
         self.rules.visit(usize::MAX, |key, values| {
-            if key.task == task && past.numbers.contains(&key.policy) {
+            if key.task == task && history.numbers.contains(&key.policy) {
                 let sum = total(values.copied());
                 own.insert((key.policy, key.rule), packets_and_bytes(sum));
             }
@@ -274,15 +282,19 @@ impl Policy {
 
 /// Adds the counts that CPUs cache for their last matched rules to the rules' own counters, for the policies with these
 /// numbers.
-fn merged(numbers: [u32; 2], own: &RuleTotalsByPolicy, met: &[[RuleHit; 2]]) -> RuleTotals {
+fn add_cached_hits(
+    numbers: [u32; 2],
+    own: &RuleTotalsByPolicy,
+    hits: &[[RuleHit; 2]],
+) -> RuleTotals {
     let mut counted = RuleTotals::new();
     for (place, direction) in DIRECTIONS.into_iter().enumerate() {
         let policy = numbers[place];
         let own = own.iter().filter(|((of, _), _)| *of == policy);
         let own = own.map(|((_, rule), sum)| (*rule, *sum));
-        let last = met.iter().map(|each| each[place]);
-        let last = last.filter(|met| met.policy == policy);
-        let last = last.map(|met| (met.rule, (met.packets, met.bytes)));
+        let last = hits.iter().map(|each| each[place]);
+        let last = last.filter(|hit| hit.policy == policy);
+        let last = last.map(|hit| (hit.rule, (hit.packets, hit.bytes)));
         for (rule, sum) in own.chain(last) {
             add(counted.entry((direction as u8, rule)).or_default(), sum);
         }
@@ -291,9 +303,9 @@ fn merged(numbers: [u32; 2], own: &RuleTotalsByPolicy, met: &[[RuleHit; 2]]) -> 
 }
 
 /// Sums the counts of rules by name, earlier counts included.
-fn by_name(past: &PolicyHistory<'_>, counted: &RuleTotals) -> CarriedOverCounters {
-    let mut sums = past.carried.clone();
-    for (direction, names) in DIRECTIONS.into_iter().zip(past.names) {
+fn by_name(history: &PolicyHistory<'_>, counted: &RuleTotals) -> CarriedOverCounters {
+    let mut sums = history.carried.clone();
+    for (direction, names) in DIRECTIONS.into_iter().zip(history.names) {
         for (rule, name) in rules_of(names, direction) {
             if let Some(sum) = counted.get(&(direction as u8, rule)) {
                 add(sums.entry((direction as u8, name)).or_default(), *sum);
@@ -379,19 +391,19 @@ mod tests {
 
     #[test]
     fn counters_are_reread_when_rule_slot_moves() {
-        let met = |policy, rule, packets| {
-            let met = RuleHit {
+        let hits = |policy, rule, packets| {
+            let hit = RuleHit {
                 policy,
                 rule,
                 packets,
                 bytes: 0,
             };
-            vec![[RuleHit::default(), met]]
+            vec![[RuleHit::default(), hit]]
         };
-        assert!(!was_moved(&met(1, 2, 3), &met(1, 2, 4)));
-        assert!(!was_moved(&met(0, 0, 0), &met(1, 2, 4)));
-        assert!(was_moved(&met(1, 2, 3), &met(1, 3, 1)));
-        assert!(was_moved(&met(1, 2, 3), &met(1, 2, 1)));
+        assert!(!was_moved(&hits(1, 2, 3), &hits(1, 2, 4)));
+        assert!(!was_moved(&hits(0, 0, 0), &hits(1, 2, 4)));
+        assert!(was_moved(&hits(1, 2, 3), &hits(1, 3, 1)));
+        assert!(was_moved(&hits(1, 2, 3), &hits(1, 2, 1)));
     }
 
     /// The count of a rule sums its own counters, the cached counts of two CPUs, and the counts carried over to its
@@ -400,21 +412,21 @@ mod tests {
     fn rule_count_sums_all_counters_of_name() {
         let names = [name_hash("one"), name_hash("two")];
         let carried = CarriedOverCounters::from([((1, names[1]), (100, 1_000))]);
-        let past = PolicyHistory {
+        let history = PolicyHistory {
             numbers: [7, 8],
             names: [&[], &names],
             carried: &carried,
         };
         let own = RuleTotalsByPolicy::from([((8, 1), (10, 50)), ((7, Verdict::NO_POLICY), (1, 2))]);
-        let met = |policy, rule| RuleHit {
+        let hit = |policy, rule| RuleHit {
             policy,
             rule,
             packets: 1,
             bytes: 3,
         };
-        let met = [[met(7, 1), met(8, 1)], [met(9, 1), met(8, 1)]];
+        let hits = [[hit(7, 1), hit(8, 1)], [hit(9, 1), hit(8, 1)]];
 
-        let sums = by_name(&past, &merged(past.numbers, &own, &met));
+        let sums = by_name(&history, &add_cached_hits(history.numbers, &own, &hits));
 
         let no_policy = name_hash(NO_POLICY_RULE);
         let expected = [((0, no_policy), (1, 2)), ((1, names[1]), (112, 1_056))];

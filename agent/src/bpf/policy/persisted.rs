@@ -40,12 +40,12 @@ pub(super) struct PreviousGeneration {
 
 impl PreviousGeneration {
     /// The history of the task whose policies have these numbers.
-    pub(super) fn past(&self, task: CgroupId, numbers: [u32; 2]) -> PolicyHistory<'_> {
-        static NOTHING: CarriedOverCounters = CarriedOverCounters::new();
+    pub(super) fn history(&self, task: CgroupId, numbers: [u32; 2]) -> PolicyHistory<'_> {
+        static NO_COUNTERS: CarriedOverCounters = CarriedOverCounters::new();
         PolicyHistory {
             numbers,
             names: numbers.map(|number| self.names.get(&number).map_or(&[][..], Vec::as_slice)),
-            carried: self.carried.get(&task).unwrap_or(&NOTHING),
+            carried: self.carried.get(&task).unwrap_or(&NO_COUNTERS),
         }
     }
 
@@ -69,7 +69,7 @@ impl PersistedCounters {
     }
 
     /// Reads the data that an earlier agent wrote.
-    pub(super) fn take_up(&self) -> io::Result<PreviousGeneration> {
+    pub(super) fn load_previous(&self) -> io::Result<PreviousGeneration> {
         let mut earlier = PreviousGeneration::default();
         self.names.visit(usize::MAX, |key, values| {
             let names = earlier.names.entry(key.policy).or_default();
@@ -101,7 +101,7 @@ impl PersistedCounters {
     }
 
     /// Removes the names of a policy that had `rules` rules.
-    pub(super) fn unname(&self, policy: u32, rules: usize) {
+    pub(super) fn remove_names(&self, policy: u32, rules: usize) {
         let mut keys = (0..).take(rules).map(|rule| NameKey { policy, rule });
         if let Err(error) = keys.try_for_each(|key| self.names.remove(key).map(drop)) {
             tracing::warn!(%error, policy, "rule names of an unused policy remain");
@@ -109,7 +109,7 @@ impl PersistedCounters {
     }
 
     /// Replaces the counts that are carried over to the task's rules.
-    pub(super) fn carry(
+    pub(super) fn replace_counts(
         &self,
         task: CgroupId,
         before: &CarriedOverCounters,
@@ -144,7 +144,7 @@ impl PersistedCounters {
     }
 
     /// Removes the names of policies outside `policies` and the counts of tasks that are gone, here and in `earlier`.
-    pub(super) fn sweep(
+    pub(super) fn remove_stale(
         &self,
         earlier: &mut PreviousGeneration,
         policies: &BTreeSet<u32>,

@@ -22,7 +22,7 @@ use crate::monitoring::stats::{
 };
 use crate::resources::cgroup::{CgroupFileError, CgroupRows, Controller, StallStats, TaskCgroup};
 use crate::session::clock::now;
-use crate::tasks::drivers::usage::is_hidden;
+use crate::tasks::drivers::usage::is_measured_by_driver;
 use crate::tasks::live::LiveTask;
 
 /// Looks at all tasks until the agent stops.
@@ -34,13 +34,13 @@ pub(crate) async fn run(context: Arc<AgentContext>, stop: CancellationToken) {
     while stop.run_until_cancelled(steps.tick()).await.is_some() {
         let context = Arc::clone(&context);
         // A look at thousands of tasks takes milliseconds.
-        let looked = tokio::task::spawn_blocking(move || {
+        let sampled = tokio::task::spawn_blocking(move || {
             step(&context);
             if let Some(bpf) = context.bpf() {
                 bpf.forget_retired_policies();
             }
         });
-        if let Err(error) = looked.await {
+        if let Err(error) = sampled.await {
             tracing::error!(%error, "what tasks use is not kept");
         }
     }
@@ -143,7 +143,7 @@ fn memory(live: &LiveTask) -> Result<u64, Box<str>> {
 fn step(context: &AgentContext) {
     let histories = &context.monitoring.histories;
     let live = context.tasks.live.of(None);
-    let moment = SampleTime {
+    let sample_time = SampleTime {
         at: now(),
         since_boot: since_boot(),
     };
@@ -169,7 +169,7 @@ fn step(context: &AgentContext) {
     for (alloc_id, name, live) in live {
         let key = (alloc_id, name);
         let cgroup_id = live.record.cgroup_id;
-        let look = if is_hidden(&live) {
+        let sample = if is_measured_by_driver(&live) {
             sample(&live)
         } else {
             let totals = counted.get(&cgroup_id);
@@ -196,7 +196,7 @@ fn step(context: &AgentContext) {
                 absent,
             }
         };
-        histories.locked().add_sample(key, look, moment);
+        histories.locked().add_sample(key, sample, sample_time);
     }
-    histories.locked().end_step(moment);
+    histories.locked().evict_tasks(sample_time);
 }

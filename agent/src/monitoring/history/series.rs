@@ -21,7 +21,7 @@ const ABSENT: u64 = u64::MAX;
 /// Marks an absent value of 32 bits.
 const ABSENT_NARROW: u32 = u32::MAX;
 
-/// The time of a look by two clocks, because people may set the wall clock.
+/// The time of a sample by two clocks, because people may set the wall clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SampleTime {
     pub(super) at: Timestamp,
@@ -142,13 +142,13 @@ const _: () = assert!(size_of::<Point>() == HISTORY_POINT_BYTES);
 /// The points of one task, of all its starts.
 #[derive(Debug)]
 pub(crate) struct Series {
-    /// The cgroup of the start that was looked at last.
+    /// The cgroup of the start that was sampled last.
     cgroup_id: u64,
-    /// The counts at the last look.
+    /// The counts at the last sample.
     counts: TaskCountValues,
-    looked: SampleTime,
+    sampled_at: SampleTime,
     points: VecDeque<Point>,
-    /// Why values were absent at the last look.
+    /// Why values were absent at the last sample.
     pub(super) absent: AbsenceReasons,
 }
 
@@ -163,18 +163,18 @@ pub(crate) struct AbsenceReasons {
 }
 
 impl Series {
-    /// Returns the series of a task after its first look. Its first point comes with the next look.
-    pub(super) fn begin(cgroup_id: u64, counts: TaskCountValues, looked: SampleTime) -> Self {
+    /// Returns the series of a task after its first sample. Its first point comes with the next sample.
+    pub(super) fn begin(cgroup_id: u64, counts: TaskCountValues, sampled_at: SampleTime) -> Self {
         Self {
             cgroup_id,
             counts,
-            looked,
+            sampled_at,
             points: VecDeque::new(),
             absent: AbsenceReasons::default(),
         }
     }
 
-    /// Whether CPU time was known at the newest look.
+    /// Whether CPU time was known at the newest sample.
     pub(super) fn has_cpu(&self) -> bool {
         let TaskCountValues([cpu, ..]) = self.counts;
         cpu != ABSENT
@@ -185,26 +185,26 @@ impl Series {
         self.cgroup_id == cgroup_id
     }
 
-    /// Continues the series with another start of the task, whose counts at `looked` are given.
-    pub(super) fn begin_again(
+    /// Continues the series with another start of the task, whose counts at `sampled_at` are given.
+    pub(super) fn continue_with_start(
         &mut self,
         cgroup_id: u64,
         counts: TaskCountValues,
-        looked: SampleTime,
+        sampled_at: SampleTime,
     ) {
         self.cgroup_id = cgroup_id;
         self.counts = counts;
-        self.looked = looked;
+        self.sampled_at = sampled_at;
     }
 
-    /// Adds another look at the same start.
+    /// Adds another sample of the same start.
     pub(super) fn add_sample(
         &mut self,
         counts: TaskCountValues,
         memory_bytes: Option<u64>,
         now: SampleTime,
     ) {
-        let span = now.since_boot.saturating_sub(self.looked.since_boot);
+        let span = now.since_boot.saturating_sub(self.sampled_at.since_boot);
         let (used, used_narrow) = counts.since(self.counts).packed();
         let point = Point {
             at: now.at,
@@ -214,7 +214,7 @@ impl Series {
             memory_bytes: memory_bytes.unwrap_or(ABSENT),
         };
         self.counts = counts;
-        self.looked = now;
+        self.sampled_at = now;
         if self.points.len() == self.points.capacity() {
             // The memory is reserved once, because doubling would exceed the maximum.
             let more = HISTORY_POINTS_MAX.saturating_sub(self.points.len());
@@ -233,13 +233,13 @@ impl Series {
 
     /// The number of points for which memory is reserved.
     #[cfg(test)]
-    pub(super) fn room(&self) -> usize {
+    pub(super) fn capacity(&self) -> usize {
         self.points.capacity()
     }
 
-    /// Time of the last look, since boot.
-    pub(super) fn looked(&self) -> Duration {
-        self.looked.since_boot
+    /// Time of the last sample, since boot.
+    pub(super) fn sampled_at(&self) -> Duration {
+        self.sampled_at.since_boot
     }
 
     /// The points that end after `oldest`, from old to new.

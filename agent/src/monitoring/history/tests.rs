@@ -8,7 +8,7 @@ use crate::resources::cgroup::{Pressure, PressureStats, StallStats};
 const STEP_S: u64 = 10;
 
 /// The wall clock is a day ahead of the time since boot.
-fn moment(s: u64) -> SampleTime {
+fn sample_time(s: u64) -> SampleTime {
     SampleTime {
         at: Timestamp::from_millis((86_400 + s) * 1_000),
         since_boot: Duration::from_secs(s),
@@ -46,10 +46,10 @@ fn sample(cgroup_id: u64, began_s: u64, used: u64) -> Sample {
 fn kept(steps: impl IntoIterator<Item = (u64, Option<Sample>)>) -> HistoryState {
     let mut kept = HistoryState::default();
     for (s, found) in steps {
-        if let Some(look) = found {
-            kept.add_sample(key("main"), look, moment(s));
+        if let Some(sample) = found {
+            kept.add_sample(key("main"), sample, sample_time(s));
         }
-        kept.end_step(moment(s));
+        kept.evict_tasks(sample_time(s));
     }
     kept
 }
@@ -238,27 +238,27 @@ fn points_are_kept_for_ten_minutes_at_most() {
 fn finished_task_history_expires_after_ten_minutes() {
     let mut kept = kept([(10, None), (20, Some(sample(1, 12, 8)))]);
 
-    kept.end_step(moment(619));
+    kept.evict_tasks(sample_time(619));
     assert_eq!(points(&kept), [(20, 8, Some(8))]);
-    kept.end_step(moment(620));
+    kept.evict_tasks(sample_time(620));
     assert_eq!(points(&kept), []);
 }
 
 /// Thousands of short tasks would each keep the memory for ten minutes of points.
 #[test]
 fn finished_task_keeps_room_for_its_points() {
-    let room = |kept: &HistoryState| kept.tasks[&key("main")].room();
+    let capacity = |kept: &HistoryState| kept.tasks[&key("main")].capacity();
     let mut kept = kept([(10, None), (20, Some(sample(1, 16, 400)))]);
-    assert_eq!(room(&kept), HISTORY_POINTS_MAX);
+    assert_eq!(capacity(&kept), HISTORY_POINTS_MAX);
 
-    kept.end_step(moment(30));
-    assert_eq!(room(&kept), 1);
+    kept.evict_tasks(sample_time(30));
+    assert_eq!(capacity(&kept), 1);
     assert_eq!(points(&kept), [(20, 4, Some(400))]);
 
     // The next start of the task has its full room again.
-    kept.add_sample(key("main"), sample(2, 35, 100), moment(40));
-    kept.end_step(moment(40));
-    assert_eq!(room(&kept), HISTORY_POINTS_MAX);
+    kept.add_sample(key("main"), sample(2, 35, 100), sample_time(40));
+    kept.evict_tasks(sample_time(40));
+    assert_eq!(capacity(&kept), HISTORY_POINTS_MAX);
     assert_eq!(points(&kept), [(20, 4, Some(400)), (40, 5, Some(100))]);
 }
 
@@ -266,21 +266,29 @@ fn finished_task_keeps_room_for_its_points() {
 #[test]
 fn there_are_only_so_many() {
     let mut kept = HistoryState::default();
-    kept.end_step(moment(10));
+    kept.evict_tasks(sample_time(10));
     for (name, at) in [("ended first", 20), ("ended later", 30)] {
-        kept.add_sample(key(name), sample(1, at - 1, 1), moment(at));
-        kept.end_step(moment(at));
+        kept.add_sample(key(name), sample(1, at - 1, 1), sample_time(at));
+        kept.evict_tasks(sample_time(at));
     }
     let live = HISTORY_TASKS_MAX - HISTORY_TASKS_SPARE - 1;
     for number in 0..live {
-        kept.add_sample(key(&format!("t{number}")), sample(2, 32, 1), moment(40));
+        kept.add_sample(
+            key(&format!("t{number}")),
+            sample(2, 32, 1),
+            sample_time(40),
+        );
     }
-    kept.end_step(moment(40));
+    kept.evict_tasks(sample_time(40));
     assert!(kept.tasks.contains_key(&key("ended later")));
     assert!(!kept.tasks.contains_key(&key("ended first")));
 
     for number in live..=HISTORY_TASKS_MAX {
-        kept.add_sample(key(&format!("t{number}")), sample(3, 42, 1), moment(50));
+        kept.add_sample(
+            key(&format!("t{number}")),
+            sample(3, 42, 1),
+            sample_time(50),
+        );
     }
 
     assert_eq!(kept.tasks.len(), HISTORY_TASKS_MAX);
@@ -290,7 +298,7 @@ fn there_are_only_so_many() {
             .contains_key(&key(&format!("t{HISTORY_TASKS_MAX}")))
     );
     // Tasks that this step did not see make room for others.
-    kept.end_step(moment(50));
+    kept.evict_tasks(sample_time(50));
     assert_eq!(kept.tasks.len(), HISTORY_TASKS_MAX - HISTORY_TASKS_SPARE);
     assert!(kept.tasks.contains_key(&key(&format!("t{live}"))));
 }

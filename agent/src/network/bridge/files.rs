@@ -90,14 +90,14 @@ pub(crate) fn dns_config(dns: &DnsConfig, env: &TaskEnv) -> Dns {
         options,
     } = dns;
     Dns {
-        servers: filled_in(servers, env),
-        searches: filled_in(searches, env),
-        options: filled_in(options, env),
+        servers: interpolate_words(servers, env),
+        searches: interpolate_words(searches, env),
+        options: interpolate_words(options, env),
     }
 }
 
 /// `words` with references filled in. A value that is not one word would break the resolver's configuration.
-fn filled_in(words: &[String], env: &TaskEnv) -> Vec<String> {
+fn interpolate_words(words: &[String], env: &TaskEnv) -> Vec<String> {
     let words = words.iter().map(|word| env.interpolate(word));
     words.filter(|word| is_resolver_text(word)).collect()
 }

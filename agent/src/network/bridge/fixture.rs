@@ -16,7 +16,7 @@ use nix::sched::{CloneFlags, setns, unshare};
 use tokio::sync::{mpsc, oneshot};
 
 use super::DEFAULT_SUBNET;
-use super::netlink::{INWARD, LOOPBACK, Netlink, OUTWARD, VethPair};
+use super::netlink::{EGRESS, INGRESS, LOOPBACK, Netlink, VethPair};
 use super::netns_worker::{self, AllocNetns, NetnsRequest, host_veth_mac, inside_mac};
 use crate::bpf::{Bpf, BpfConfig};
 use crate::network::bridge::node_network::NodeNetwork;
@@ -31,7 +31,7 @@ const FIRST_PORT: u16 = 20_000;
 #[derive(Debug)]
 pub struct Networks {
     bpf: Bpf,
-    orders: mpsc::Sender<NetnsRequest>,
+    requests: mpsc::Sender<NetnsRequest>,
     node: NodeNetwork,
     made: Vec<AllocNetns>,
     bare: Vec<BaselineNetwork>,
@@ -55,10 +55,10 @@ impl Networks {
         let bpf = Bpf::open(config)?;
         let node_id = muster_domain::id::NodeId(*uuid::Uuid::new_v4().as_bytes());
         let node = NodeNetwork::new(node_id, DEFAULT_SUBNET);
-        let orders = netns_worker::start(node.clone(), bpf.device_programs())?;
+        let requests = netns_worker::start(node.clone(), bpf.device_programs())?;
         Ok(Self {
             bpf,
-            orders,
+            requests,
             node,
             made: Vec::new(),
             bare: Vec::new(),
@@ -81,7 +81,7 @@ impl Networks {
         let (done, made) = oneshot::channel();
         let name = format!("mu-{number:012x}");
         let alias = "measurement".to_owned();
-        self.orders.blocking_send(NetnsRequest::Make {
+        self.requests.blocking_send(NetnsRequest::Make {
             name,
             alias,
             namespace: None,
@@ -136,8 +136,8 @@ impl Networks {
         })?;
         let host_veth = self.netlink.device(&name)?.ok_or("no device")?.index;
         let device = inside.device("eth0")?.ok_or("no device")?.index;
-        inside.wake(LOOPBACK)?;
-        inside.wake(device)?;
+        inside.set_link_up(LOOPBACK)?;
+        inside.set_link_up(device)?;
         inside.add_address(device, address, AddressScope::Universe)?;
         inside.add_host_route(device, GATEWAY.into())?;
         inside.add_neighbour(device, GATEWAY.into(), host_veth_mac(address))?;
@@ -149,10 +149,10 @@ impl Networks {
             .add_address(host_veth, GATEWAY.into(), AddressScope::Link)?;
         self.netlink.open_hooks(host_veth)?;
         let [inward, outward] = self.bpf.device_programs();
-        for (place, program, name) in [(INWARD, inward, "nat_in"), (OUTWARD, outward, "nat_out")] {
+        for (parent, program, name) in [(INGRESS, inward, "nat_in"), (EGRESS, outward, "nat_out")] {
             let program = (program.as_raw_fd(), name);
             self.netlink
-                .attach(host_veth, place, self.node.handle, program)?;
+                .attach(host_veth, parent, self.node.handle, program)?;
         }
         self.bare.push(BaselineNetwork {
             host_veth,
@@ -230,13 +230,13 @@ impl Drop for Networks {
     fn drop(&mut self) {
         for made in self.made.drain(..) {
             let (done, removed) = oneshot::channel();
-            let order = NetnsRequest::Remove {
+            let request = NetnsRequest::Remove {
                 host_veth: made.host_veth,
                 address: made.address,
                 done,
             };
             // The namespace of all networks is removed anyway.
-            if self.orders.blocking_send(order).is_ok() {
+            if self.requests.blocking_send(request).is_ok() {
                 drop(removed.blocking_recv());
             }
         }

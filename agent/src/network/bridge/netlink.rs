@@ -36,8 +36,8 @@ const ANSWER_BYTES: usize = 32 * 1_024;
 /// `ETH_P_ALL`, in network byte order.
 const EVERY_PROTOCOL: u16 = 0x0003_u16.to_be();
 /// Parents in `clsact` of the programs for incoming and outgoing packets.
-pub(super) const INWARD: u16 = TcHandle::MIN_INGRESS;
-pub(super) const OUTWARD: u16 = TcHandle::MIN_EGRESS;
+pub(super) const INGRESS: u16 = TcHandle::MIN_INGRESS;
+pub(super) const EGRESS: u16 = TcHandle::MIN_EGRESS;
 
 /// A netlink socket, which belongs to the network namespace in which it was opened.
 #[derive(Debug)]
@@ -212,7 +212,7 @@ impl Netlink {
     }
 
     /// Sets a device up.
-    pub(crate) fn wake(&mut self, index: u32) -> io::Result<()> {
+    pub(crate) fn set_link_up(&mut self, index: u32) -> io::Result<()> {
         self.order(Route::SetLink(up(index)), 0)
     }
 
@@ -314,15 +314,15 @@ impl Netlink {
         }
     }
 
-    /// Attaches a program, and replaces the program with this `place` and `handle`.
+    /// Attaches a program, and replaces the program with this `parent` and `handle`.
     pub(super) fn attach(
         &mut self,
         device: u32,
-        place: u16,
+        parent: u16,
         handle: u32,
         (program, name): (RawFd, &str),
     ) -> io::Result<()> {
-        let mut message = filter(device, place, handle)?;
+        let mut message = filter(device, parent, handle)?;
         let program = u32::try_from(program).map_err(io::Error::other)?;
         message.attributes.push(TcAttribute::Options(vec![
             TcOption::Bpf(TcFilterBpfOption::ProgFd(program)),
@@ -332,9 +332,9 @@ impl Netlink {
         self.order(Route::NewTrafficFilter(message), NLM_F_CREATE)
     }
 
-    /// Detaches the program of this `place` and `handle`; an absent program counts as detached.
-    pub(super) fn detach(&mut self, device: u32, place: u16, handle: u32) -> io::Result<()> {
-        let message = filter(device, place, handle)?;
+    /// Detaches the program of this `parent` and `handle`; an absent program counts as detached.
+    pub(super) fn detach(&mut self, device: u32, parent: u16, handle: u32) -> io::Result<()> {
+        let message = filter(device, parent, handle)?;
         let absent = [libc::ENOENT, libc::EINVAL, libc::ENODEV];
         match self.order(Route::DelTrafficFilter(message), 0) {
             Err(error)
@@ -352,12 +352,12 @@ impl Netlink {
 /// The priority of all of Muster's programs. The handle identifies the node.
 const PRIORITY: u32 = 0x4d55;
 
-fn filter(device: u32, place: u16, handle: u32) -> io::Result<TcMessage> {
+fn filter(device: u32, parent: u16, handle: u32) -> io::Result<TcMessage> {
     let mut message = TcMessage::default();
     message.header.index = number(device)?;
     message.header.parent = TcHandle {
         major: TcHandle::CLSACT.major,
-        minor: place,
+        minor: parent,
     };
     message.header.handle = handle.into();
     message.header.info = PRIORITY << 16 | u32::from(EVERY_PROTOCOL);

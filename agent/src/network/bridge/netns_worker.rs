@@ -20,9 +20,9 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::failing;
 use super::masquerade::{self, HOST_VETH_PREFIX};
-use super::netlink::{Device, INWARD, LOOPBACK, Netlink, OUTWARD, VethPair};
+use super::netlink::{Device, EGRESS, INGRESS, LOOPBACK, Netlink, VethPair};
 use super::settings::Settings;
-use crate::limits::{BRIDGE_ORDERS_MAX, BRIDGE_TRIES_MAX};
+use crate::limits::{BRIDGE_REQUESTS_MAX, BRIDGE_TRIES_MAX};
 use crate::network::bridge::error::BridgeError;
 use crate::network::bridge::node_network::NodeNetwork;
 
@@ -76,21 +76,21 @@ pub(super) fn start(
     programs: [Arc<OwnedFd>; 2],
 ) -> Result<mpsc::Sender<NetnsRequest>, BridgeError> {
     let pool = AddressPool::new(node.subnet)?;
-    let (orders, inbox) = mpsc::channel(BRIDGE_ORDERS_MAX);
+    let (requests, inbox) = mpsc::channel(BRIDGE_REQUESTS_MAX);
     let work = move || {
-        let workshop = NetnsWorker {
+        let worker = NetnsWorker {
             node,
             programs,
             pool,
             machine: None,
         };
-        workshop.work(inbox);
+        worker.serve(inbox);
     };
     std::thread::Builder::new()
         .name("networks".to_owned())
         .spawn(work)
         .map_err(|source| BridgeError::kernel("start a thread for networks", source))?;
-    Ok(orders)
+    Ok(requests)
 }
 
 #[derive(Debug)]
@@ -113,7 +113,7 @@ struct HostNetns {
 }
 
 impl NetnsWorker {
-    fn work(mut self, mut inbox: mpsc::Receiver<NetnsRequest>) {
+    fn serve(mut self, mut inbox: mpsc::Receiver<NetnsRequest>) {
         while let Some(order) = inbox.blocking_recv() {
             // The requester may have stopped waiting; then the result is dropped with the answer.
             match order {
@@ -226,15 +226,15 @@ impl NetnsWorker {
         }
         let made = machine.netlink.make_pair(&pair);
         made.map_err(|source| kernel("make a pair of devices (veth)", source))?;
-        let furnished = machine.create_host_veth(name).and_then(|host_veth| {
-            furnish_inside(&mut inside, address)
+        let configured = machine.create_host_veth(name).and_then(|host_veth| {
+            configure_inside(&mut inside, address)
                 .map_err(|source| kernel("set up the allocation's device", source))?;
-            machine.furnish(name, host_veth, address)?;
+            machine.configure_host_veth(name, host_veth, address)?;
             let hooked = machine.hook(host_veth, handle, &programs);
             hooked.map_err(|source| kernel("attach the programs of a host veth", source))?;
             Ok(host_veth)
         });
-        let host_veth = furnished.inspect_err(|_| {
+        let host_veth = configured.inspect_err(|_| {
             // A namespace that a driver made stays, and the pair in it would stay, too.
             if let Err(error) = machine.netlink.remove_named(name) {
                 tracing::warn!(%error, name, "a device is left until its namespace goes");
@@ -380,10 +380,10 @@ impl HostNetns {
         self.netlink.open_hooks(device)?;
         if device != LOOPBACK {
             let program = (inward.as_raw_fd(), "nat_in");
-            self.netlink.attach(device, INWARD, handle, program)?;
+            self.netlink.attach(device, INGRESS, handle, program)?;
         }
         let program = (outward.as_raw_fd(), "nat_out");
-        self.netlink.attach(device, OUTWARD, handle, program)
+        self.netlink.attach(device, EGRESS, handle, program)
     }
 
     /// Makes a namespace without processes, and opens a netlink socket in it.
@@ -454,7 +454,7 @@ impl HostNetns {
     }
 
     /// Configures the machine's side of a pair.
-    fn furnish(
+    fn configure_host_veth(
         &mut self,
         name: &str,
         host_veth: u32,
@@ -492,14 +492,14 @@ impl HostNetns {
     }
 }
 
-fn furnish_inside(inside: &mut Netlink, address: Ipv4Addr) -> io::Result<()> {
-    inside.wake(LOOPBACK)?;
+fn configure_inside(inside: &mut Netlink, address: Ipv4Addr) -> io::Result<()> {
+    inside.set_link_up(LOOPBACK)?;
     let device = inside.device(INSIDE)?;
     let device = device
         .ok_or_else(|| io::Error::from_raw_os_error(libc::ENODEV))?
         .index;
     let gateway = Ipv4Addr::from(GATEWAY);
-    inside.wake(device)?;
+    inside.set_link_up(device)?;
     inside.add_address(device, address, AddressScope::Universe)?;
     inside.add_host_route(device, gateway)?;
     inside.add_neighbour(device, gateway, host_veth_mac(address))?;
@@ -512,8 +512,8 @@ pub(super) fn undo(table: &str, handle: u32) -> io::Result<bool> {
     let removed = masquerade::remove(table)?;
     let mut netlink = Netlink::open()?;
     for device in netlink.devices()? {
-        for place in [INWARD, OUTWARD] {
-            netlink.detach(device.index, place, handle)?;
+        for parent in [INGRESS, EGRESS] {
+            netlink.detach(device.index, parent, handle)?;
         }
     }
     Ok(removed)

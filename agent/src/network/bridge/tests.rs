@@ -33,14 +33,14 @@ fn a_port_without_another_inside_is_the_same() {
 
 /// Answers requests to remove networks, and returns the names of their host veths.
 async fn removed(
-    orders: &mut mpsc::Receiver<NetnsRequest>,
+    requests: &mut mpsc::Receiver<NetnsRequest>,
     answers: Vec<io::Result<()>>,
 ) -> Vec<u32> {
     let mut host_veths = Vec::new();
     for answer in answers {
         let Some(NetnsRequest::Remove {
             host_veth, done, ..
-        }) = orders.recv().await
+        }) = requests.recv().await
         else {
             panic!("something else is asked for");
         };
@@ -55,12 +55,12 @@ async fn removed(
 #[tokio::test]
 async fn busy_network_is_removed_on_next_call() {
     let alloc_id = AllocId::at(muster_domain::id::LogIndex(7), 0);
-    let (sender, mut orders) = mpsc::channel(1);
+    let (sender, mut requests) = mpsc::channel(1);
     let bridge = Bridge {
         node: NodeNetwork::new(NodeId([1; 16]), DEFAULT_SUBNET),
-        orders: Ok(sender),
+        requests: Ok(sender),
         networks: Mutex::default(),
-        left: Mutex::default(),
+        unremoved: Mutex::default(),
         used: AtomicBool::new(false),
     };
     let network = AllocNetwork {
@@ -79,10 +79,10 @@ async fn busy_network_is_removed_on_next_call() {
     bridge.locked().insert(alloc_id, Arc::new(cell));
 
     let busy = vec![Err(io::ErrorKind::ResourceBusy.into())];
-    let (ended, first) = tokio::join!(bridge.remove(None, alloc_id), removed(&mut orders, busy));
+    let (ended, first) = tokio::join!(bridge.remove(None, alloc_id), removed(&mut requests, busy));
     let (destroyed, second) = tokio::join!(
         bridge.remove(None, alloc_id),
-        removed(&mut orders, vec![Ok(())])
+        removed(&mut requests, vec![Ok(())])
     );
 
     assert!(
@@ -92,5 +92,5 @@ async fn busy_network_is_removed_on_next_call() {
     assert!(destroyed.is_ok(), "{destroyed:?}");
     assert_eq!((first, second), (vec![9], vec![9]));
     assert!(bridge.remove(None, alloc_id).await.is_ok());
-    assert!(orders.try_recv().is_err());
+    assert!(requests.try_recv().is_err());
 }

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::Command;
 
-use crate::limits::{CNI_OUTPUT_BYTES_MAX, CNI_WORDS_BYTES_MAX};
+use crate::limits::{CNI_EXCERPT_BYTES_MAX, CNI_OUTPUT_BYTES_MAX};
 
 /// Directories of programs that plugins start, such as iptables.
 const PROGRAM_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -37,12 +37,12 @@ pub(crate) enum PluginFault {
     Deadline { after: Duration },
     #[error("code {code}: {message}")]
     Refused { code: u64, message: String },
-    #[error("{status}: {words}")]
-    Ended { status: ExitStatus, words: String },
+    #[error("{status}: {output}")]
+    Ended { status: ExitStatus, output: String },
     #[error("it printed more than {CNI_OUTPUT_BYTES_MAX} bytes")]
     TooMuch,
-    #[error("it printed no result of CNI ({reason}): {words}")]
-    Nonsense { reason: String, words: String },
+    #[error("it printed no result of CNI ({reason}): {output}")]
+    InvalidOutput { reason: String, output: String },
 }
 
 impl PluginError {
@@ -54,9 +54,9 @@ impl PluginError {
     }
 
     /// Makes the fault of a plugin whose output is not a result.
-    pub(super) fn nonsense(plugin: &str, reason: String, printed: &[u8]) -> Self {
-        let words = words(printed);
-        Self::new(plugin, PluginFault::Nonsense { reason, words })
+    pub(super) fn invalid_output(plugin: &str, reason: String, printed: &[u8]) -> Self {
+        let output = output_excerpt(printed);
+        Self::new(plugin, PluginFault::InvalidOutput { reason, output })
     }
 }
 
@@ -107,13 +107,13 @@ impl PluginInvocation<'_> {
                 } else {
                     format!("{msg}; {details}")
                 };
-                let message = words(message.as_bytes());
+                let message = output_excerpt(message.as_bytes());
                 PluginFault::Refused { code, message }
             }
             Err(_) => {
                 let printed = if stderr.is_empty() { &stdout } else { &stderr };
-                let words = words(printed);
-                PluginFault::Ended { status, words }
+                let output = output_excerpt(printed);
+                PluginFault::Ended { status, output }
             }
         };
         Err(failed(reason))
@@ -207,8 +207,8 @@ async fn drain(stream: Option<impl AsyncRead + Unpin>) -> Option<Vec<u8>> {
 }
 
 /// Returns the start of a plugin's output in one line.
-fn words(bytes: &[u8]) -> String {
-    let start = bytes.get(..CNI_WORDS_BYTES_MAX).unwrap_or(bytes);
+fn output_excerpt(bytes: &[u8]) -> String {
+    let start = bytes.get(..CNI_EXCERPT_BYTES_MAX).unwrap_or(bytes);
     let text = String::from_utf8_lossy(start);
     let text: String = text
         .chars()

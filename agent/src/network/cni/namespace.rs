@@ -27,9 +27,9 @@ pub(super) fn make(path: &Path) -> io::Result<OwnedFd> {
         .create_new(true)
         .mode(0o600)
         .open(path)?;
-    let made = in_a_thread(|| {
+    let made = run_in_thread(|| {
         unshare(CloneFlags::CLONE_NEWNET)?;
-        netlink::Netlink::open()?.wake(netlink::LOOPBACK)?;
+        netlink::Netlink::open()?.set_link_up(netlink::LOOPBACK)?;
         // Every user may have the ports below 1024: they are the allocation's alone.
         let open_ports = "net/ipv4/ip_unprivileged_port_start";
         if let Err(error) = settings::Settings::default().write(open_ports, "0") {
@@ -51,10 +51,10 @@ pub(super) fn open(path: &Path) -> io::Result<Option<OwnedFd>> {
 }
 
 /// Sets up the loopback device of a namespace that another program made.
-pub(super) fn wake_loopback(namespace: &OwnedFd) -> io::Result<()> {
-    in_a_thread(|| {
+pub(super) fn set_loopback_up(namespace: &OwnedFd) -> io::Result<()> {
+    run_in_thread(|| {
         setns(namespace.as_fd(), CloneFlags::CLONE_NEWNET)?;
-        netlink::Netlink::open()?.wake(netlink::LOOPBACK)
+        netlink::Netlink::open()?.set_link_up(netlink::LOOPBACK)
     })
 }
 
@@ -73,7 +73,7 @@ pub(super) fn remove(path: &Path) -> io::Result<()> {
 }
 
 /// Runs `work` in a thread of its own, which is in another namespace afterwards.
-fn in_a_thread<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+fn run_in_thread<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     std::thread::scope(|scope| {
         let worked = std::thread::Builder::new()
             .name("namespace".to_owned())

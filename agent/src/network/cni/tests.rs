@@ -157,7 +157,9 @@ pub(super) async fn set_up(
     let runtime = request::runtime(desired, group, "127.0.0.1", &env);
     let mut record = CniRecord::new(text, args, runtime);
     networks.dir.prepare().unwrap();
-    networks.plug(desired.alloc_id, &list, &mut record).await
+    networks
+        .make_and_add(desired.alloc_id, &list, &mut record)
+        .await
 }
 
 fn is_root(test: &str) -> bool {
@@ -195,8 +197,8 @@ async fn plugins_run_in_order_and_back() {
     let is_mounted = namespace::open(&place.namespace()).unwrap().is_some();
     let record = locked(&networks.records)[&alloc_id()].clone();
     networks.check(alloc_id(), &record).await.unwrap();
-    networks.give_back(alloc_id()).await.unwrap();
-    networks.give_back(alloc_id()).await.unwrap();
+    networks.release(alloc_id()).await.unwrap();
+    networks.release(alloc_id()).await.unwrap();
 
     assert_eq!(result.address(), Some("10.1.2.3".parse().unwrap()));
     assert!(is_mounted);
@@ -435,7 +437,7 @@ async fn a_failed_removal_is_repeated() {
     let networks = place.open();
     set_up(&networks, &desired(&[])).await.unwrap();
 
-    let refused = networks.give_back(alloc_id()).await;
+    let refused = networks.release(alloc_id()).await;
     let is_kept = networks.has(alloc_id()) && place.namespace().exists();
     fs::write(mark, "").unwrap();
     // The next agent reads the records on disk.
@@ -475,10 +477,10 @@ async fn a_removal_that_always_fails_is_given_up() {
     set_up(&networks, &desired(&[])).await.unwrap();
 
     for _ in 1..CNI_REMOVALS_MAX {
-        networks.give_back(alloc_id()).await.unwrap_err();
+        networks.release(alloc_id()).await.unwrap_err();
     }
     let is_kept = networks.has(alloc_id());
-    networks.give_back(alloc_id()).await.unwrap();
+    networks.release(alloc_id()).await.unwrap();
 
     assert!(is_kept && !networks.has(alloc_id()));
     assert_eq!(place.calls().last().unwrap(), "DEL first");
@@ -531,7 +533,7 @@ async fn a_namespace_that_is_gone_has_no_path() {
     namespace::remove(&place.namespace()).unwrap();
     fs::write(place.namespace(), "").unwrap();
 
-    networks.give_back(alloc_id()).await.unwrap();
+    networks.release(alloc_id()).await.unwrap();
 
     let env = place.env("first", "DEL");
     assert!(env.lines().any(|line| line == "CNI_NETNS="), "{env}");

@@ -8,7 +8,7 @@ use std::path::Path;
 use crate::resources::cgroup::controller::Controller;
 use crate::resources::cgroup::file::{self, CgroupFileError};
 use crate::resources::cgroup::kill;
-use crate::resources::cgroup::limits::TAKE_IN_PASSES_MAX;
+use crate::resources::cgroup::limits::MOVE_PASSES_MAX;
 use crate::resources::cgroup::resources::{ApplyLimitError, Limits, Setter};
 
 const CPUS: &str = "cpuset.cpus";
@@ -32,9 +32,9 @@ pub(crate) fn files() -> &'static [&'static str] {
 }
 
 /// Moves all processes of the v2 group `from` to the v1 group `dir`. The next pass finds processes that were forked
-/// meanwhile. After [`TAKE_IN_PASSES_MAX`] passes, later children may stay in their old group.
-pub(crate) fn take_in(dir: &Path, from: &Path) -> Result<(), CgroupFileError> {
-    for _pass in 0..TAKE_IN_PASSES_MAX {
+/// meanwhile. After [`MOVE_PASSES_MAX`] passes, later children may stay in their old group.
+pub(crate) fn move_processes(dir: &Path, from: &Path) -> Result<(), CgroupFileError> {
+    for _pass in 0..MOVE_PASSES_MAX {
         let there = kill::procs(dir)?;
         let mut outside = kill::procs(from)?;
         outside.retain(|pid| !there.contains(pid));
@@ -59,7 +59,7 @@ fn has_ended(error: &CgroupFileError) -> bool {
 }
 
 /// Copies the cores and memory nodes of the parent to the v1 group `dir`, unless it has some.
-pub(crate) fn inherit(dir: &Path) -> Result<(), CgroupFileError> {
+pub(crate) fn copy_parent_cpuset(dir: &Path) -> Result<(), CgroupFileError> {
     let Some(above) = dir.parent() else {
         return Ok(());
     };

@@ -51,7 +51,7 @@ pub(crate) fn apply(dir: &Path, v2: bool, limits: &Limits) -> Result<(), ApplyLi
     };
     if !v2 {
         v1::set_rates(&setter, &limits.io)?;
-    // A kernel without block throttling has no such file; `missing` reports that.
+    // A kernel without block throttling has no such file; `unsupported_limits` reports that.
     } else if let Some(now) = setter.text(MAX)? {
         set_rates(&setter, &now, line(&limits.io))?;
     }
@@ -163,14 +163,17 @@ pub(crate) fn files(v2: bool) -> &'static [&'static str] {
 }
 
 /// The warning about limits in `io` that apply only to a part of the task's writes.
-pub(crate) fn kept_in_part(v2: bool, io: &IoLimits) -> Option<&'static str> {
+pub(crate) fn partial_limit_warning(v2: bool, io: &IoLimits) -> Option<&'static str> {
     let writes = io.write_rate.is_some() || io.write_ops.is_some();
     (!v2 && writes).then_some(v1::NOT_ALL_WRITES)
 }
 
 /// The part of `io` that this kernel cannot enforce. `group` is the group's directory, and whether it is in v2; `None`
 /// if there is none.
-pub(crate) fn missing(group: Option<(&Path, bool)>, io: &IoLimits) -> Option<Unenforced> {
+pub(crate) fn unsupported_limits(
+    group: Option<(&Path, bool)>,
+    io: &IoLimits,
+) -> Option<Unenforced> {
     if io.is_none() {
         return None;
     }
@@ -317,18 +320,18 @@ mod tests {
         };
 
         fn reason(group: Option<(&Path, bool)>, io: &IoLimits) -> String {
-            missing(group, io).map_or_else(String::new, |unenforced| unenforced.reason)
+            unsupported_limits(group, io).map_or_else(String::new, |unenforced| unenforced.reason)
         }
 
         assert!(reason(None, &io).contains("cgroup_no_v1=blkio"));
-        assert_eq!(missing(None, &IoLimits::default()), None);
+        assert_eq!(unsupported_limits(None, &IoLimits::default()), None);
         for (v2, file) in [(true, MAX), (false, v1::RATE)] {
             let group = Some((dir.path(), v2));
             let message = reason(group, &io);
             assert!(message.contains(file), "{message}");
             assert!(message.contains("CONFIG_BLK_DEV_THROTTLING"), "{message}");
             fs::write(dir.path().join(file), "").unwrap();
-            assert_eq!(missing(group, &io), None);
+            assert_eq!(unsupported_limits(group, &io), None);
             let weighs = IoLimits {
                 weight: Some(7),
                 ..io
@@ -348,8 +351,12 @@ mod tests {
             ..reads
         };
 
-        assert_eq!(kept_in_part(false, &reads), None);
-        assert_eq!(kept_in_part(true, &writes), None);
-        assert!(kept_in_part(false, &writes).unwrap().contains("O_DIRECT"));
+        assert_eq!(partial_limit_warning(false, &reads), None);
+        assert_eq!(partial_limit_warning(true, &writes), None);
+        assert!(
+            partial_limit_warning(false, &writes)
+                .unwrap()
+                .contains("O_DIRECT")
+        );
     }
 }

@@ -20,18 +20,18 @@ pub enum KillError {
 }
 
 /// Sends SIGKILL to all processes in the v2 group `dir` and below at once. No process can escape by forking.
-pub(crate) fn whole(dir: &Path) -> Result<(), KillError> {
+pub(crate) fn kill_group(dir: &Path) -> Result<(), KillError> {
     match file::write(dir, "cgroup.kill", "1") {
         Ok(()) => Ok(()),
         // The kernel is older than 5.14, or the group is threaded.
-        Err(error) if error.is_gone() && dir.exists() => one_by_one(dir),
+        Err(error) if error.is_gone() && dir.exists() => kill_each_process(dir),
         Err(error) if error.is_gone() => Ok(()),
         Err(error) => Err(error.into()),
     }
 }
 
 /// Sends SIGKILL to each process in `dir` and below, until a pass finds only processes that were killed before.
-pub(crate) fn one_by_one(dir: &Path) -> Result<(), KillError> {
+pub(crate) fn kill_each_process(dir: &Path) -> Result<(), KillError> {
     let mut killed = Vec::new();
     for _pass in 0..KILL_PASSES_MAX {
         let mut fresh = procs(dir)?;

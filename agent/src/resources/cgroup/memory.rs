@@ -57,27 +57,27 @@ fn apply_v2(
     let low = limits.memory_low_bytes.unwrap_or(0);
     let low_set = || set(Some(value(Some(low))), None, None);
     setter.set("memory.low", &low.to_string(), low_set, |got| {
-        rounds(got, Some(low))
+        matches_limit(got, Some(low))
     })?;
     let high = limits.memory_high_bytes;
     let high_set = || set(None, Some(value(high)), None);
     // Few tasks have such a limit, and a new group has none.
     if high.is_some() || setter.number("memory.high")?.is_some() {
         setter.set("memory.high", &value(high).to_string(), high_set, |got| {
-            rounds(got, high)
+            matches_limit(got, high)
         })?;
     }
     if setter.has("memory.swap.max") {
         let swap = limits.memory_swap_max_bytes;
         let swap_set = || memory.set_memswap_limit(saturating(swap));
         setter.set("memory.swap.max", &swap.to_string(), swap_set, |got| {
-            rounds(got, Some(swap))
+            matches_limit(got, Some(swap))
         })?;
     }
     let max = limits.memory_max_bytes;
     let max_set = || set(None, None, Some(value(max)));
     setter.set("memory.max", &value(max).to_string(), max_set, |got| {
-        rounds(got, max)
+        matches_limit(got, max)
     })
 }
 
@@ -91,7 +91,7 @@ fn apply_v1(
     let set_max = || {
         let set = || memory.set_limit(wanted);
         setter.set("memory.limit_in_bytes", &wanted.to_string(), set, |got| {
-            rounds(got, max)
+            matches_limit(got, max)
         })
     };
     let swap_file = "memory.memsw.limit_in_bytes";
@@ -101,7 +101,7 @@ fn apply_v1(
         let set_both = || {
             let set = || memory.set_memswap_limit(wanted_both);
             setter.set(swap_file, &wanted_both.to_string(), set, |got| {
-                rounds(got, both)
+                matches_limit(got, both)
             })
         };
         // The kernel requires at each step that the memory limit is at most the limit of memory and swap.
@@ -125,7 +125,7 @@ fn apply_v1(
     };
     let set = || memory.set_soft_limit(saturating(low));
     setter.set("memory.soft_limit_in_bytes", &low.to_string(), set, |got| {
-        rounds(got, Some(low))
+        matches_limit(got, Some(low))
     })
 }
 
@@ -142,7 +142,7 @@ pub(crate) fn limit_all(dir: &Path, v2: bool, max: Option<u64>) -> Result<(), Ap
     };
     let none = if v2 { "max" } else { "-1" };
     let wanted = max.map_or(none.to_owned(), |max| max.to_string());
-    setter.write_line(file, &wanted, |got| rounds(got, max))
+    setter.write_line(file, &wanted, |got| matches_limit(got, max))
 }
 
 /// The files that [`apply`] sets, as far as the kernel has them.
@@ -190,7 +190,7 @@ pub(crate) fn sum_children(dir: &Path) -> Result<(), ApplyLimitError> {
 }
 
 /// Like [`sum_children`], after a child of `dir` was removed. Without a reservation in `dir` the children are not read.
-pub(crate) fn sum_rest(dir: &Path) -> Result<(), ApplyLimitError> {
+pub(crate) fn sum_after_removal(dir: &Path) -> Result<(), ApplyLimitError> {
     let setter = Setter {
         controller: Controller::Memory,
         dir,
@@ -211,7 +211,7 @@ pub(crate) fn unreserved(dir: &Path) -> Option<&Path> {
 }
 
 /// Whether a file with the content `got` holds the limit. The kernel rounds down to whole pages.
-fn rounds(got: &str, wanted: Option<u64>) -> bool {
+fn matches_limit(got: &str, wanted: Option<u64>) -> bool {
     let got = if got == "max" {
         Some(u64::MAX)
     } else {
@@ -378,7 +378,7 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
-    use super::{rounds, sum_children, sum_rest, unreserved};
+    use super::{matches_limit, sum_after_removal, sum_children, unreserved};
 
     fn group(dir: &Path, low: u64) {
         fs::create_dir_all(dir).unwrap();
@@ -406,7 +406,7 @@ mod tests {
         );
 
         fs::remove_dir_all(root.join("a")).unwrap();
-        sum_rest(root).unwrap();
+        sum_after_removal(root).unwrap();
         assert_eq!(low(root), "40\n");
     }
 
@@ -416,7 +416,7 @@ mod tests {
         group(dir.path(), 0);
         group(&dir.path().join("a"), 7);
 
-        sum_rest(dir.path()).unwrap();
+        sum_after_removal(dir.path()).unwrap();
 
         assert_eq!(low(dir.path()), "0\n");
     }
@@ -440,13 +440,13 @@ mod tests {
 
     #[test]
     fn whole_pages_below_the_limit_hold_it() {
-        assert!(rounds("65536", Some(65_536)));
-        assert!(rounds("65536", Some(65_537)));
-        assert!(!rounds("131072", Some(65_537)));
-        assert!(!rounds("0", Some(65_536)));
-        assert!(rounds("max", None));
-        assert!(rounds("9223372036854771712", None));
-        assert!(!rounds("65536", None));
-        assert!(!rounds("", None));
+        assert!(matches_limit("65536", Some(65_536)));
+        assert!(matches_limit("65536", Some(65_537)));
+        assert!(!matches_limit("131072", Some(65_537)));
+        assert!(!matches_limit("0", Some(65_536)));
+        assert!(matches_limit("max", None));
+        assert!(matches_limit("9223372036854771712", None));
+        assert!(!matches_limit("65536", None));
+        assert!(!matches_limit("", None));
     }
 }

@@ -18,15 +18,15 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::resources::cgroup::controller::Controller;
 use crate::resources::cgroup::file::{self, CgroupFileError, READ_BYTES, READ_BYTES_MAX};
-use crate::resources::cgroup::limits::{FILES_HELD_FOR, FILES_HELD_MAX, FILES_HELD_PART};
+use crate::resources::cgroup::limits::{OPEN_FILES_DIVISOR, OPEN_FILES_IDLE_MAX, OPEN_FILES_MAX};
 
 /// The limit on descriptors belongs to the process, so the budget is shared by all tasks.
-static ROOM: LazyLock<OpenFileBudget> = LazyLock::new(|| {
+static BUDGET: LazyLock<OpenFileBudget> = LazyLock::new(|| {
     let descriptors = getrlimit(Resource::Nofile).current;
-    let room = descriptors.map_or(FILES_HELD_MAX, |descriptors| {
-        number::index(descriptors / FILES_HELD_PART).min(FILES_HELD_MAX)
+    let budget = descriptors.map_or(OPEN_FILES_MAX, |descriptors| {
+        number::index(descriptors / OPEN_FILES_DIVISOR).min(OPEN_FILES_MAX)
     });
-    OpenFileBudget::new(room)
+    OpenFileBudget::new(budget)
 });
 
 /// The number of files that may stay open.
@@ -78,14 +78,14 @@ struct CachedFile {
 #[derive(Debug)]
 pub(crate) struct CgroupFileCache {
     held: Mutex<OpenFiles>,
-    room: &'static LazyLock<OpenFileBudget>,
+    budget: &'static LazyLock<OpenFileBudget>,
 }
 
 #[derive(Debug, Default)]
 struct OpenFiles {
     files: Vec<CachedFile>,
     /// The time of the last complete reading.
-    asked: Option<Instant>,
+    last_reading: Option<Instant>,
 }
 
 impl CgroupFileCache {
@@ -93,7 +93,7 @@ impl CgroupFileCache {
     pub(crate) fn new() -> Self {
         Self {
             held: Mutex::default(),
-            room: &ROOM,
+            budget: &BUDGET,
         }
     }
 
@@ -104,25 +104,24 @@ impl CgroupFileCache {
     ) -> CgroupFileReader<'_, D> {
         CgroupFileReader {
             held: self.locked(),
-            room: self.room,
+            budget: self.budget,
             dir,
             text: Vec::new(),
         }
     }
 
     /// Records a complete reading.
-    pub(crate) fn asked(&self, now: Instant) {
-        self.locked().asked = Some(now);
+    pub(crate) fn record_reading(&self, now: Instant) {
+        self.locked().last_reading = Some(now);
     }
 
-    /// Closes all files except those in `names` if there was no complete reading for [`FILES_HELD_FOR`].
+    /// Closes all files except those in `names` if there was no complete reading for [`OPEN_FILES_IDLE_MAX`].
     pub(crate) fn close_unused(&self, names: &[&str], now: Instant) {
         let mut held = self.locked();
-        if held
-            .asked
-            .is_some_and(|asked| now.saturating_duration_since(asked) >= FILES_HELD_FOR)
-        {
-            held.asked = None;
+        if held.last_reading.is_some_and(|last_reading| {
+            now.saturating_duration_since(last_reading) >= OPEN_FILES_IDLE_MAX
+        }) {
+            held.last_reading = None;
             held.files.retain(|file| names.contains(&file.name));
             held.files.shrink_to_fit();
         }
@@ -136,7 +135,7 @@ impl CgroupFileCache {
 /// Reads files of one task into one buffer.
 pub(crate) struct CgroupFileReader<'a, D> {
     held: MutexGuard<'a, OpenFiles>,
-    room: &'static LazyLock<OpenFileBudget>,
+    budget: &'static LazyLock<OpenFileBudget>,
     dir: D,
     text: Vec<u8>,
 }
@@ -175,7 +174,7 @@ impl<D: Fn(GroupHierarchy) -> PathBuf> CgroupFileReader<'_, D> {
         name: &'static str,
     ) -> Result<u64, CgroupFileError> {
         let number = file::parse_number(self.read(at, name)?);
-        number.ok_or_else(|| self.no("a number", at, name))
+        number.ok_or_else(|| self.format_error("a number", at, name))
     }
 
     /// Reads a number; `None` if there is no such file or no number in it.
@@ -194,7 +193,7 @@ impl<D: Fn(GroupHierarchy) -> PathBuf> CgroupFileReader<'_, D> {
         name: &'static str,
     ) -> Result<Option<u64>, CgroupFileError> {
         let limit = file::parse_limit(self.read(at, name)?);
-        limit.ok_or_else(|| self.no("a number or max", at, name))
+        limit.ok_or_else(|| self.format_error("a number or max", at, name))
     }
 
     /// The directory of a file's group.
@@ -207,7 +206,12 @@ impl<D: Fn(GroupHierarchy) -> PathBuf> CgroupFileReader<'_, D> {
         CgroupFileError::Read { path, source }
     }
 
-    fn no(&self, expected: &'static str, at: GroupHierarchy, name: &str) -> CgroupFileError {
+    fn format_error(
+        &self,
+        expected: &'static str,
+        at: GroupHierarchy,
+        name: &str,
+    ) -> CgroupFileError {
         CgroupFileError::Format {
             path: self.dir(at).join(name),
             text: String::from_utf8_lossy(&self.text).into_owned(),
@@ -217,7 +221,7 @@ impl<D: Fn(GroupHierarchy) -> PathBuf> CgroupFileReader<'_, D> {
 
     fn text(&self, at: GroupHierarchy, name: &str) -> Result<&str, CgroupFileError> {
         let text = str::from_utf8(&self.text);
-        text.map_err(|_not_utf8| self.no("text", at, name))
+        text.map_err(|_not_utf8| self.format_error("text", at, name))
     }
 
     /// Reads a file; `false` if there is none.
@@ -243,7 +247,7 @@ impl<D: Fn(GroupHierarchy) -> PathBuf> CgroupFileReader<'_, D> {
             return Ok(false);
         };
         fill(&mut self.text, &file).map_err(|source| self.failed(at, name, source))?;
-        if let Some(place) = self.room.take() {
+        if let Some(place) = self.budget.take() {
             let file = Some((file, place));
             self.held.files.push(CachedFile { at, name, file });
         }
@@ -278,10 +282,10 @@ mod tests {
 
     static WIDE: LazyLock<OpenFileBudget> = LazyLock::new(|| OpenFileBudget::new(100));
 
-    fn files(room: &'static LazyLock<OpenFileBudget>) -> CgroupFileCache {
+    fn files(budget: &'static LazyLock<OpenFileBudget>) -> CgroupFileCache {
         CgroupFileCache {
             held: Mutex::default(),
-            room,
+            budget,
         }
     }
 
@@ -342,11 +346,11 @@ mod tests {
         reader.read(None, "closed").unwrap();
         drop(reader);
         let now = Instant::now();
-        held.asked(now);
+        held.record_reading(now);
 
-        held.close_unused(&["kept"], now + FILES_HELD_FOR / 2);
+        held.close_unused(&["kept"], now + OPEN_FILES_IDLE_MAX / 2);
         assert_eq!(OTHERS.held.load(Ordering::Relaxed), 2);
-        held.close_unused(&["kept"], now + FILES_HELD_FOR);
+        held.close_unused(&["kept"], now + OPEN_FILES_IDLE_MAX);
         assert_eq!(OTHERS.held.load(Ordering::Relaxed), 1);
     }
 

@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::resources::cgroup::file::CgroupFileError;
-use crate::resources::cgroup::limits::{LOOK_PAUSE_MAX, LOOK_PAUSE_MIN, REMOVE_TRIES_MAX};
+use crate::resources::cgroup::limits::{CHECK_PAUSE_MAX, CHECK_PAUSE_MIN, REMOVE_TRIES_MAX};
 use crate::resources::cgroup::{kill, subgroups};
 
 /// The reason why a group was not removed.
@@ -36,9 +36,9 @@ pub enum RemoveCgroupError {
 /// Removes `dir` and all groups below, deepest first. A missing group is success. Retries for about a second while the
 /// kernel reports that a group is busy.
 pub(crate) async fn depth_first(dir: &Path) -> Result<(), RemoveCgroupError> {
-    let mut pause = LOOK_PAUSE_MIN;
+    let mut pause = CHECK_PAUSE_MIN;
     for _try in 0..REMOVE_TRIES_MAX {
-        match once(dir) {
+        match try_remove(dir) {
             Ok(()) => return Ok(()),
             Err(error) if is_busy(&error) => {}
             Err(source) => {
@@ -49,7 +49,7 @@ pub(crate) async fn depth_first(dir: &Path) -> Result<(), RemoveCgroupError> {
             }
         }
         tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(LOOK_PAUSE_MAX);
+        pause = (pause * 2).min(CHECK_PAUSE_MAX);
     }
     Err(RemoveCgroupError::Busy {
         dir: dir.into(),
@@ -58,7 +58,7 @@ pub(crate) async fn depth_first(dir: &Path) -> Result<(), RemoveCgroupError> {
 }
 
 /// One pass of [`depth_first`].
-pub(crate) fn once(dir: &Path) -> io::Result<()> {
+pub(crate) fn try_remove(dir: &Path) -> io::Result<()> {
     // Few tasks create groups of their own, and listing a group costs more than removing it.
     match rmdir(dir) {
         Err(error) if is_busy(&error) => {}

@@ -8,7 +8,7 @@
 //! start.
 
 use crate::resources::cgroup::controller::Controller;
-use crate::resources::cgroup::limits::{PIDS_KEPT_MAX, PIDS_KEPT_PART};
+use crate::resources::cgroup::limits::{PIDS_RESERVED_DIVISOR, PIDS_RESERVED_MAX};
 use crate::resources::cgroup::resources::ApplyLimitError;
 use crate::resources::cgroup::tree::NodeTree;
 use crate::resources::cgroup::{cpu, memory, pids};
@@ -53,7 +53,7 @@ fn kernel_pids() -> u64 {
 
 /// The number of them that all tasks and their drivers may have.
 fn pids_for_tasks(kernel: u64) -> u64 {
-    let kept = (kernel / PIDS_KEPT_PART).min(PIDS_KEPT_MAX);
+    let kept = (kernel / PIDS_RESERVED_DIVISOR).min(PIDS_RESERVED_MAX);
     kernel.saturating_sub(kept).max(1)
 }
 

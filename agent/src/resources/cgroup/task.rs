@@ -15,7 +15,7 @@ use muster_ebpf_common::group::GroupRow;
 use crate::resources::cgroup::controller::Controller;
 use crate::resources::cgroup::file::{self, CgroupFileError};
 use crate::resources::cgroup::kill::{self, KillError};
-use crate::resources::cgroup::limits::{LOOK_PAUSE_MAX, LOOK_PAUSE_MIN};
+use crate::resources::cgroup::limits::{CHECK_PAUSE_MAX, CHECK_PAUSE_MIN};
 use crate::resources::cgroup::oom::{self, OomCount};
 use crate::resources::cgroup::open_files::{CgroupFileCache, CgroupFileReader, GroupHierarchy};
 use crate::resources::cgroup::remove::{self, RemoveCgroupError};
@@ -160,7 +160,7 @@ impl TaskCgroup {
             });
         }
         for dir in dirs.iter().chain(&cpuset) {
-            remove::once(dir).map_err(|source| CreateTaskCgroupError::Stale {
+            remove::try_remove(dir).map_err(|source| CreateTaskCgroupError::Stale {
                 dir: dir.clone(),
                 source,
             })?;
@@ -178,8 +178,8 @@ impl TaskCgroup {
             Ok(this)
         });
         if made.is_err() {
-            unmake(&dirs);
-            unmake(cpuset.as_slice());
+            remove_created_groups(&dirs);
+            remove_created_groups(cpuset.as_slice());
         }
         made
     }
@@ -233,12 +233,12 @@ impl TaskCgroup {
     pub(crate) fn missing(&self, limits: &Limits) -> Option<Unenforced> {
         let group = self.io_group();
         let group = group.as_ref().map(|group| (&*group.dir, group.v2));
-        disks::missing(group, &limits.io)
+        disks::unsupported_limits(group, &limits.io)
     }
 
     /// The warning about limits in `io` that apply only to a part of the task's writes.
     pub(crate) fn kept_in_part(&self, io: &IoLimits) -> Option<&'static str> {
-        disks::kept_in_part(self.io_group()?.v2, io)
+        disks::partial_limit_warning(self.io_group()?.v2, io)
     }
 
     /// The task's groups, by controller.
@@ -326,7 +326,7 @@ impl TaskCgroup {
                 Controller::Cpuacct => {}
             }
         }
-        self.pass_up(
+        self.update_parent_sums(
             limits.memory_low_bytes.is_some(),
             limits.io.weight.is_some(),
         )
@@ -396,7 +396,11 @@ impl TaskCgroup {
     }
 
     /// Sets the weights and reservations of the groups above to the sums of their children's.
-    fn pass_up(&self, reserves: bool, weighs_disks: bool) -> Result<(), ApplyLimitError> {
+    fn update_parent_sums(
+        &self,
+        reserves: bool,
+        weighs_disks: bool,
+    ) -> Result<(), ApplyLimitError> {
         if let Some(Group { alloc_dir, v2, .. }) = self.group(Controller::Cpu) {
             cpu::sum_children(&alloc_dir, v2)?;
         }
@@ -462,7 +466,7 @@ impl TaskCgroup {
     ///
     /// [`CgroupFileError`].
     pub fn stats(&self) -> Result<TaskStats, CgroupFileError> {
-        self.files.asked(std::time::Instant::now());
+        self.files.record_reading(std::time::Instant::now());
         let at = |controller| self.at(controller);
         let mut files = self.reader();
         Ok(TaskStats {
@@ -489,7 +493,7 @@ impl TaskCgroup {
         };
         let memory = match (rows.memory, self.at(Controller::Memory)) {
             (Some(row), Some(at)) => {
-                self.files.asked(std::time::Instant::now());
+                self.files.record_reading(std::time::Instant::now());
                 let kinds = memory::kinds(&mut self.reader(), at)?;
                 walked.memory(row, at, kinds)
             }
@@ -621,10 +625,10 @@ impl TaskCgroup {
     ///
     /// [`KillError`].
     pub fn kill(&self) -> Result<(), KillError> {
-        kill::whole(&self.dir)?;
+        kill::kill_group(&self.dir)?;
         for dir in &self.v1_dirs() {
             // A process that moved itself out of the v2 group is still in these groups.
-            kill::one_by_one(dir)?;
+            kill::kill_each_process(dir)?;
         }
         Ok(())
     }
@@ -698,14 +702,14 @@ impl TaskCgroup {
         within: Duration,
     ) -> Result<bool, CgroupFileError> {
         let deadline = Instant::now() + within;
-        let mut pause = LOOK_PAUSE_MIN;
+        let mut pause = CHECK_PAUSE_MIN;
         while self.now(key)? != value {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Ok(false);
             }
             tokio::time::sleep(pause.min(left)).await;
-            pause = (pause * 2).min(LOOK_PAUSE_MAX);
+            pause = (pause * 2).min(CHECK_PAUSE_MAX);
         }
         Ok(true)
     }
@@ -718,7 +722,7 @@ impl TaskCgroup {
     ///
     /// [`RemoveCgroupError`].
     pub async fn remove(&self) -> Result<(), RemoveCgroupError> {
-        if remove::once(&self.dir).is_err() {
+        if remove::try_remove(&self.dir).is_err() {
             // A frozen process that was killed is gone. A process that is still frozen would otherwise never end.
             if let Err(error) = freeze::request(&self.dir, false) {
                 tracing::debug!(dir = %self.dir.display(), %error, "thaw before removal");
@@ -745,8 +749,8 @@ impl TaskCgroup {
             }
         }
         let weighed = match self.group(Controller::Memory) {
-            _ if left => self.pass_up(true, true),
-            Some(Group { root, v2: true, .. }) => memory::sum_rest(&root),
+            _ if left => self.update_parent_sums(true, true),
+            Some(Group { root, v2: true, .. }) => memory::sum_after_removal(&root),
             _ => Ok(()),
         };
         if let Err(error) = weighed {
@@ -771,10 +775,10 @@ fn no_cpuset() -> Unenforced {
 }
 
 /// Removes the groups that a failed creation made, and the allocation's groups if they are empty.
-fn unmake(dirs: &[PathBuf]) {
+fn remove_created_groups(dirs: &[PathBuf]) {
     for dir in dirs {
         let alloc_dir = dir.parent().into_iter().map(remove::rmdir);
-        for outcome in [remove::once(dir)].into_iter().chain(alloc_dir) {
+        for outcome in [remove::try_remove(dir)].into_iter().chain(alloc_dir) {
             match outcome {
                 Err(error) if !remove::is_busy(&error) => {
                     tracing::warn!(dir = %dir.display(), %error, "half-made cgroup is left");

@@ -69,7 +69,7 @@ impl Drop for Fixture {
         }
         let begun = Instant::now();
         for root in self.tree.roots() {
-            while let Err(error) = remove::once(root) {
+            while let Err(error) = remove::try_remove(root) {
                 assert!(begun.elapsed() < PATIENCE, "{}: {error}", root.display());
                 std::thread::sleep(Duration::from_millis(5));
             }

@@ -121,17 +121,17 @@ impl NodeTree {
             .filter(|c| *c != Controller::Cpuacct && offered(c))
             .collect();
         if !wanted.is_empty() {
-            leave_inner_group(v2)?;
+            move_agent_to_leaf(v2)?;
         }
-        let passed_on = pass_on(&v2.base(), &wanted, &mut unenforced);
+        let enabled = enable_controllers(&v2.base(), &wanted, &mut unenforced);
         let v2_root = v2.base().join(name);
         make(&v2_root)?;
-        for controller in &passed_on {
+        for controller in &enabled {
             enable(&v2_root, *controller)?;
         }
         let mut bound = BTreeMap::new();
         for controller in Controller::USED {
-            if passed_on.contains(&controller) {
+            if enabled.contains(&controller) {
                 bound.insert(
                     controller,
                     ControllerRoot {
@@ -148,7 +148,7 @@ impl NodeTree {
             }
         }
         bound.extend(io_in_v1(hierarchies, name).map(|io| (Controller::Io, io)));
-        let cpuset = cpuset_place(hierarchies, name, &v2_root, &passed_on);
+        let cpuset = cpuset_place(hierarchies, name, &v2_root, &enabled);
         let task_level = task_level(v2);
         let record = NodeTreeRecord {
             name: name.into(),
@@ -350,7 +350,7 @@ impl NodeTree {
         cpuset::apply(&dir, &limits)?;
         if !v2 {
             let own = self.v2_dir().join(&task.alloc).join(&task.task);
-            cpuset::take_in(&dir, &own)?;
+            cpuset::move_processes(&dir, &own)?;
             if !own.exists() {
                 // The task ended meanwhile, and no other code will remove the group.
                 drop(remove::rmdir(&dir));
@@ -372,7 +372,7 @@ impl NodeTree {
         }
         for dir in [root.clone(), alloc_dir.clone(), alloc_dir.join(task)] {
             make(&dir)?;
-            cpuset::inherit(&dir)?;
+            cpuset::copy_parent_cpuset(&dir)?;
         }
         Ok(())
     }
@@ -418,9 +418,9 @@ fn cpuset_place(
     hierarchies: &Hierarchies,
     name: &str,
     v2_root: &Path,
-    passed_on: &[Controller],
+    enabled: &[Controller],
 ) -> Option<ControllerRoot> {
-    if passed_on.contains(&Controller::Cpuset) {
+    if enabled.contains(&Controller::Cpuset) {
         let root = v2_root.to_owned();
         return Some(ControllerRoot { root, v2: true });
     }
@@ -460,7 +460,7 @@ fn enable(dir: &Path, controller: Controller) -> Result<(), CgroupFileError> {
 
 /// Moves this process out of the group that the tree goes into. At the root of the hierarchy this is not needed,
 /// because only the root may have processes and also children with controllers.
-fn leave_inner_group(v2: &MountedHierarchy) -> Result<(), NodeTreeError> {
+fn move_agent_to_leaf(v2: &MountedHierarchy) -> Result<(), NodeTreeError> {
     let (base, own) = (v2.base(), v2.own_dir());
     if base != own || !base.join("cgroup.type").exists() {
         return Ok(());
@@ -471,11 +471,15 @@ fn leave_inner_group(v2: &MountedHierarchy) -> Result<(), NodeTreeError> {
 }
 
 /// Enables the available controllers of `wanted` in `base`, and adds the others to `lost` with the reason.
-fn pass_on(base: &Path, wanted: &[Controller], lost: &mut Vec<Unenforced>) -> Vec<Controller> {
-    let mut passed_on = Vec::new();
+fn enable_controllers(
+    base: &Path,
+    wanted: &[Controller],
+    lost: &mut Vec<Unenforced>,
+) -> Vec<Controller> {
+    let mut enabled = Vec::new();
     for &controller in wanted {
         match enable(base, controller) {
-            Ok(()) => passed_on.push(controller),
+            Ok(()) => enabled.push(controller),
             Err(error) if Controller::USED.contains(&controller) => {
                 lost.push(Unenforced {
                     controller,
@@ -485,7 +489,7 @@ fn pass_on(base: &Path, wanted: &[Controller], lost: &mut Vec<Unenforced>) -> Ve
             Err(error) => tracing::info!(%controller, %error, "controller not passed on"),
         }
     }
-    passed_on
+    enabled
 }
 
 fn refused(base: &Path, controller: Controller, error: &CgroupFileError) -> String {

@@ -16,7 +16,7 @@ use crate::session::SessionContext;
 use crate::session::failure::fail;
 use crate::storage::allocdir::DataDir;
 use crate::tasks::live::LiveTasks;
-use crate::tasks::task::{stream_name, why_untaken};
+use crate::tasks::task::{read_uncollected_reason, stream_name};
 
 /// Sends the task's output. A slow or absent follower does not affect the task, because only the bytes that it
 /// takes are read. With `taken`, the log is sent in pieces, and the bytes in flight are limited to a share of the
@@ -58,8 +58,8 @@ pub(super) async fn stream(
         Some(taken) => {
             let window = Window {
                 taken,
-                owed: 0,
-                all_owed: &context.session.log_owed,
+                unacknowledged: 0,
+                all_unacknowledged: &context.session.log_bytes_unacknowledged,
             };
             send_pieces(&mut reader, &name, context, request, sender, window).await?
         }
@@ -98,7 +98,8 @@ fn open(dir: &std::path::Path, name: &str, from: LogOrigin) -> Result<LogReader,
 /// Returns why a task without log files has none, if its output is not collected.
 fn why_absent(reader: &LogReader, data: &DataDir, request: &LogsRequest) -> Option<String> {
     let is_empty = reader.files().is_ok_and(|files| files.is_empty());
-    let why = is_empty.then(|| why_untaken(&data.alloc(request.alloc_id), &request.task));
+    let why =
+        is_empty.then(|| read_uncollected_reason(&data.alloc(request.alloc_id), &request.task));
     why.flatten()
 }
 
@@ -136,7 +137,7 @@ async fn send(
             Ok(None) if ending => return Ok(Ok(())),
             Ok(None) => {
                 // The last output of the task is in the files before the task counts as ended.
-                ending = !lives(&context.session, &context.tasks.live, request);
+                ending = !may_still_write(&context.session, &context.tasks.live, request);
                 sender.send(&NodeReply::Idle).await?;
             }
             Err(error) => return Ok(Err(error)),
@@ -148,51 +149,54 @@ async fn send(
 struct Window<'a> {
     taken: FrameReceiver,
     /// [`LogPiece::cost`] of the pieces that were sent and not acknowledged.
-    owed: u64,
+    unacknowledged: u64,
     /// The sum over all readers of the node.
-    all_owed: &'a AtomicU64,
+    all_unacknowledged: &'a AtomicU64,
 }
 
 impl Window<'_> {
     /// Waits until another piece may be sent, and returns its size in bytes of log; `None` if the reader is gone.
-    async fn room(&mut self) -> Option<usize> {
+    async fn wait_for_piece_bytes(&mut self) -> Option<usize> {
         loop {
-            let room = room(self.owed, self.all_owed.load(Ordering::Relaxed));
-            if room > 0 {
-                return Some(room);
+            let bytes = piece_bytes(
+                self.unacknowledged,
+                self.all_unacknowledged.load(Ordering::Relaxed),
+            );
+            if bytes > 0 {
+                return Some(bytes);
             }
             match self.taken.recv::<LogAck>().await {
-                Ok(Some(taken)) => self.take(taken.bytes),
+                Ok(Some(taken)) => self.acknowledge(taken.bytes),
                 Ok(None) | Err(_) => return None,
             }
         }
     }
 
     fn add_unacknowledged(&mut self, bytes: u64) {
-        self.owed += bytes;
-        self.all_owed.fetch_add(bytes, Ordering::Relaxed);
+        self.unacknowledged += bytes;
+        self.all_unacknowledged.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Counts bytes that the reader acknowledged. A reader that acknowledges more than it received has acknowledged
     /// everything.
-    fn take(&mut self, bytes: u64) {
-        let taken = bytes.min(self.owed);
-        self.owed -= taken;
-        self.all_owed.fetch_sub(taken, Ordering::Relaxed);
+    fn acknowledge(&mut self, bytes: u64) {
+        let taken = bytes.min(self.unacknowledged);
+        self.unacknowledged -= taken;
+        self.all_unacknowledged.fetch_sub(taken, Ordering::Relaxed);
     }
 }
 
 impl Drop for Window<'_> {
     fn drop(&mut self) {
-        self.take(self.owed);
+        self.acknowledge(self.unacknowledged);
     }
 }
 
-/// Size in bytes of the next piece for a reader with `owed` unacknowledged bytes, where all readers have
-/// `all_owed`; 0 for none now.
-fn room(owed: u64, all_owed: u64) -> usize {
-    let plenty = all_owed < LOG_WINDOWS_BYTES;
-    match (plenty, owed) {
+/// Size in bytes of the next piece for a reader that has not acknowledged `unacknowledged` bytes, where all readers
+/// have not acknowledged `all_unacknowledged`; 0 for none now.
+fn piece_bytes(unacknowledged: u64, all_unacknowledged: u64) -> usize {
+    let plenty = all_unacknowledged < LOG_WINDOWS_BYTES;
+    match (plenty, unacknowledged) {
         (true, ..LOG_WINDOW_BYTES_MAX) => LOG_CHUNK_BYTES_MAX,
         (false, ..LOG_WINDOW_BYTES_MIN) => number::index(LOG_WINDOW_BYTES_MIN),
         _ => 0,
@@ -210,7 +214,7 @@ async fn send_pieces(
 ) -> Result<Result<(), ReadLogError>, SendFrameError> {
     let mut ending = !request.follow;
     loop {
-        let Some(limit) = window.room().await else {
+        let Some(limit) = window.wait_for_piece_bytes().await else {
             return Ok(Ok(()));
         };
         let read = if ending {
@@ -227,7 +231,7 @@ async fn send_pieces(
             }
             Ok(None) => {
                 // The last output of the task is in the files before the task counts as ended.
-                ending = !lives(&context.session, &context.tasks.live, request);
+                ending = !may_still_write(&context.session, &context.tasks.live, request);
                 NodeReply::Idle
             }
             Err(error) => return Ok(Err(error)),
@@ -261,7 +265,7 @@ fn piece(reader: &LogReader, name: &str, chunk: Chunk, at: Option<Timestamp>) ->
 }
 
 /// Whether the task may still write: it has a process, or its allocation has not finished.
-fn lives(session: &SessionContext, tasks: &LiveTasks, request: &LogsRequest) -> bool {
+fn may_still_write(session: &SessionContext, tasks: &LiveTasks, request: &LogsRequest) -> bool {
     tasks.get(request.alloc_id, &request.task).is_some()
         || session.outbox.is_unfinished(request.alloc_id)
 }
@@ -292,20 +296,24 @@ mod tests {
     /// withheld acknowledgement.
     #[test]
     fn readers_that_take_nothing_are_sent_little() {
-        let mut owed = vec![0_u64; LOG_READERS_MAX];
-        for reader in 0..owed.len() {
+        let mut unacknowledged = vec![0_u64; LOG_READERS_MAX];
+        for reader in 0..unacknowledged.len() {
             loop {
-                let room = room(owed[reader], owed.iter().sum());
-                if room == 0 {
+                let bytes = piece_bytes(unacknowledged[reader], unacknowledged.iter().sum());
+                if bytes == 0 {
                     break;
                 }
-                owed[reader] += room as u64 + 128;
+                unacknowledged[reader] += bytes as u64 + 128;
             }
         }
 
-        assert!(owed.iter().all(|owed| *owed > LOG_TAKEN_BYTES));
-        assert_eq!(owed.iter().max(), Some(&(256 * 1024 + 512)));
-        let all: u64 = owed.iter().sum();
+        assert!(
+            unacknowledged
+                .iter()
+                .all(|unacknowledged| *unacknowledged > LOG_TAKEN_BYTES)
+        );
+        assert_eq!(unacknowledged.iter().max(), Some(&(256 * 1024 + 512)));
+        let all: u64 = unacknowledged.iter().sum();
         assert!(all < 24 << 20, "{all}");
     }
 }

@@ -117,9 +117,9 @@ impl<'a> Session<'a> {
             known,
         };
         sender.send(&register).await?;
-        let (ttl, servers) = welcome(addr, &mut inbox).await?;
+        let (ttl, servers) = wait_for_registration(addr, &mut inbox).await?;
         link.servers.set_ttl(ttl);
-        link.learn(servers).await;
+        link.adopt_servers(servers).await;
         link.context.session.outbox.begin_session();
         link.context
             .session
@@ -243,11 +243,11 @@ impl<'a> Session<'a> {
         match message(received)? {
             // The answer to a registration of a changed fingerprint.
             ToAgent::Registered { servers, .. } | ToAgent::Servers { servers } => {
-                self.link.learn(servers).await;
+                self.link.adopt_servers(servers).await;
                 Ok(())
             }
             ToAgent::Apis { addrs } => {
-                self.link.keep_from(addrs, self.addr).await;
+                self.link.deny_apis(addrs, self.addr).await;
                 Ok(())
             }
             ToAgent::HeartbeatAck { number, lease } => {
@@ -276,7 +276,7 @@ impl<'a> Session<'a> {
                 complete,
                 remote,
             } => {
-                self.miss_policy(index).await;
+                self.handle_missing_policy(index).await;
                 tracing::debug!(addr = %self.addr, ?index, allocs = allocs.len(), gone = gone.len(), complete, "desired allocations");
                 let drivers = &self.link.context.tasks.nomad_drivers;
                 let update = DesiredUpdate {
@@ -300,7 +300,7 @@ impl<'a> Session<'a> {
     /// Handles a server that sends desired allocations and no cluster policy. If its index is higher than that of
     /// the agent's known policy, its state was restored from before that policy. The known policy is then replaced
     /// by an empty one.
-    async fn miss_policy(&mut self, index: LogIndex) {
+    async fn handle_missing_policy(&mut self, index: LogIndex) {
         let known = self.link.context.network.rules.cluster_index();
         if !std::mem::replace(&mut self.is_policy_known, true)
             && known > LogIndex(0)
@@ -325,7 +325,7 @@ async fn read_all(mut receiver: FrameReceiver, read: mpsc::Sender<ReceiveResult>
 }
 
 /// Waits for the answer to the registration.
-async fn welcome(
+async fn wait_for_registration(
     addr: SocketAddr,
     inbox: &mut mpsc::Receiver<ReceiveResult>,
 ) -> Result<(Duration, Vec<SocketAddr>), SessionError> {

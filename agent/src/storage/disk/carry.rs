@@ -25,7 +25,7 @@ const READ: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK);
 /// # Errors
 ///
 /// If a directory cannot be read, is deeper than can be opened, or the project has no room for all of it (`EDQUOT`).
-pub(crate) fn carry(tree: OwnedFd, project: u32) -> io::Result<()> {
+pub(crate) fn assign_to_project(tree: OwnedFd, project: u32) -> io::Result<()> {
     let mut buffer = vec![MaybeUninit::uninit(); READ_BYTES];
     let mut pending: Vec<(Rc<OwnedFd>, CString, u32)> = Vec::new();
     let mut next = Some((Rc::new(tree), 1));

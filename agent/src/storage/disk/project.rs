@@ -36,7 +36,7 @@ pub(crate) fn unsupported(dir: &Path) -> Option<String> {
 /// Only one project is chosen at a time.
 #[derive(Debug, Default)]
 pub(crate) struct Projects {
-    choosing: Mutex<()>,
+    choice_lock: Mutex<()>,
 }
 
 impl Projects {
@@ -45,14 +45,14 @@ impl Projects {
     pub(crate) fn limit(&self, dir: &Path, limit: DiskLimit) -> io::Result<bool> {
         let dir = open(dir)?;
         let dir = dir.as_fd();
-        if let Some(project) = ours(dir)? {
+        if let Some(project) = own_project(dir)? {
             set(dir, project, limit)?;
             return Ok(true);
         }
         if !is_empty(dir)? {
             return Ok(false);
         }
-        let _alone = self.choosing.lock();
+        let _alone = self.choice_lock.lock();
         let project = free(dir)?;
         // The limit is set first, because a project with a limit is not free for another agent.
         set(dir, project, limit)?;
@@ -68,13 +68,13 @@ pub(crate) fn usage(dir: &Path) -> io::Result<Option<(DiskAmount, DiskLimit)>> {
 
 /// The project of `dir`, if it belongs to an ephemeral disk.
 pub(crate) fn of(dir: &Path) -> io::Result<Option<u32>> {
-    ours(open(dir)?.as_fd())
+    own_project(open(dir)?.as_fd())
 }
 
 /// Charges the directory `tree` and all its content to the project of `dir`; does nothing if `dir` has no project.
-pub(crate) fn carry(tree: OwnedFd, dir: &Path) -> io::Result<()> {
-    match ours(open(dir)?.as_fd())? {
-        Some(project) => carry::carry(tree, project),
+pub(crate) fn charge_tree(tree: OwnedFd, dir: &Path) -> io::Result<()> {
+    match own_project(open(dir)?.as_fd())? {
+        Some(project) => carry::assign_to_project(tree, project),
         None => Ok(()),
     }
 }
@@ -100,7 +100,7 @@ pub(crate) fn release(dir: &Path) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         dir => dir?,
     };
-    match ours(dir.as_fd())? {
+    match own_project(dir.as_fd())? {
         Some(project) => sys::limit_project(dir.as_fd(), project, 0, 0),
         None => Ok(()),
     }
@@ -119,7 +119,7 @@ fn set(dir: BorrowedFd<'_>, project: u32, limit: DiskLimit) -> io::Result<()> {
 }
 
 /// The project of a directory, if it is in the agent's range and inherited.
-fn ours(dir: BorrowedFd<'_>) -> io::Result<Option<u32>> {
+fn own_project(dir: BorrowedFd<'_>) -> io::Result<Option<u32>> {
     let (project, inherited) = sys::project(dir)?;
     Ok((inherited && PROJECTS.contains(&project)).then_some(project))
 }

@@ -68,7 +68,7 @@ fn unchanged_usage_is_measured_less_often() {
     let took = Duration::from_micros(20);
 
     assert_eq!(pause(took, 1), MEASURE_INTERVAL_MIN * 4);
-    assert_eq!(pause(took, CALM_MAX), MEASURE_INTERVAL_MIN * 16);
+    assert_eq!(pause(took, UNCHANGED_MAX), MEASURE_INTERVAL_MIN * 16);
     assert_eq!(pause(took, 1_000), MEASURE_INTERVAL_MIN * 16);
 }
 
@@ -103,14 +103,14 @@ fn alloc_possibly_over_disk_limit_is_measured() {
     let (inbox, _inputs) = mpsc::channel(1);
     let later = Instant::now() + DEADLINE;
     let (mb, held) = (1 << 20, |mb: u64| Some((now(), used(mb << 20, 5))));
-    let watched = |calm, seen| MeasuredAlloc {
+    let watched = |unchanged_count, last_use| MeasuredAlloc {
         dir: PathBuf::new(),
         limit: limit(10),
         quota: false,
         due: later,
-        seen,
+        last_use,
         grown: used(100, 0),
-        calm,
+        unchanged_count,
         inbox: inbox.clone(),
     };
     let all = [
@@ -122,7 +122,7 @@ fn alloc_possibly_over_disk_limit_is_measured() {
     let all: BTreeMap<_, _> = (1..).map(|byte| AllocId([byte; 16])).zip(all).collect();
     let due = |growth| {
         let mut all = all.clone();
-        stir(&mut all, growth);
+        handle_growth(&mut all, growth);
         all.values()
             .map(|watched| watched.due < later)
             .collect::<Vec<_>>()
@@ -153,9 +153,9 @@ fn those_that_are_due_longest_come_first() {
         limit: limit(10),
         quota: false,
         due: begun + MEASURE_INTERVAL_MIN * due,
-        seen: None,
+        last_use: None,
         grown: DiskAmount::default(),
-        calm: 0,
+        unchanged_count: 0,
         inbox: inbox.clone(),
     };
     let all = (1..=40_u8).map(|byte| (AllocId([byte; 16]), watched(u32::from(100 - byte))));
@@ -176,12 +176,12 @@ fn those_that_are_due_longest_come_first() {
 
 #[test]
 fn small_measurements_are_rested_from_together() {
-    let mut owed = MeasureDebt::default();
-    let small = REST_MIN / REST_FACTOR / 4 + Duration::from_micros(1);
+    let mut debt = MeasureDebt::default();
+    let small = THREAD_PAUSE_MIN / THREAD_PAUSE_FACTOR / 4 + Duration::from_micros(1);
 
-    let rests = [small; 8].map(|took| owed.after(took));
+    let rests = [small; 8].map(|took| debt.add_measurement(took));
 
-    let together = small * REST_FACTOR * 4;
+    let together = small * THREAD_PAUSE_FACTOR * 4;
     let expected = [None, None, None, Some(together)];
     assert_eq!(rests[..4], expected);
     assert_eq!(rests[4..], expected, "what was rested is not owed again");
@@ -189,11 +189,14 @@ fn small_measurements_are_rested_from_together() {
 
 #[test]
 fn expensive_measurement_rests_immediately_up_to_max() {
-    let mut owed = MeasureDebt::default();
+    let mut debt = MeasureDebt::default();
 
-    assert_eq!(owed.after(Duration::from_micros(1)), None);
-    assert_eq!(owed.after(Duration::from_mins(1)), Some(REST_MAX));
-    assert_eq!(owed.after(Duration::from_micros(1)), None);
+    assert_eq!(debt.add_measurement(Duration::from_micros(1)), None);
+    assert_eq!(
+        debt.add_measurement(Duration::from_mins(1)),
+        Some(THREAD_PAUSE_MAX)
+    );
+    assert_eq!(debt.add_measurement(Duration::from_micros(1)), None);
 }
 
 #[test]
@@ -201,7 +204,7 @@ fn the_message_names_limit_use_and_places() {
     let place = |name: &str, mb: u64| (name.to_owned(), used(mb << 20, 5));
     let look = Measurement {
         used: used((12 << 20) + 1, 40),
-        in_force: None,
+        enforced_limit: None,
         by_place: [
             place("web/tmp", 1),
             place("alloc/data", 9),
@@ -231,18 +234,18 @@ fn accounted(dir: &Path) -> Disks {
     let mut disks = Disks::start(dir, DiskEnforcement::Off).unwrap();
     assert_eq!(disks.stats(alloc_id()), None);
     let shared = DiskState {
-        means: DiskEnforcementMode::Accounted {
+        mode: DiskEnforcementMode::Accounted {
             reason: "a test".to_owned(),
         },
         allocs: dir.to_owned(),
         projects: Projects::default(),
         watched: Mutex::default(),
-        work: Condvar::new(),
+        wakeup: Condvar::new(),
         stop: AtomicBool::new(false),
     };
     disks.shared = Arc::new(shared);
     let measured = Arc::clone(&disks.shared);
-    disks.thread = Some(std::thread::spawn(move || measured.work()));
+    disks.thread = Some(std::thread::spawn(move || measured.run()));
     disks
 }
 

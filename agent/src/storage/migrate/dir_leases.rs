@@ -13,11 +13,11 @@ use crate::limits::{LENDINGS_MAX, LENDINGS_WAITING_MAX};
 #[derive(Debug)]
 pub(crate) struct DirLeases {
     /// Permits for directories that are being read, [`LENDINGS_MAX`].
-    pub(super) places: Arc<Semaphore>,
+    pub(super) read_permits: Arc<Semaphore>,
     /// Permits for requests that read or wait to read, [`LENDINGS_WAITING_MAX`].
     pub(super) queue: Semaphore,
-    known: Mutex<BTreeMap<AllocId, State>>,
-    returned: Notify,
+    states: Mutex<BTreeMap<AllocId, State>>,
+    lease_ended: Notify,
 }
 
 /// The state of an allocation's leases.
@@ -32,10 +32,10 @@ enum State {
 impl Default for DirLeases {
     fn default() -> Self {
         Self {
-            places: Arc::new(Semaphore::new(LENDINGS_MAX)),
+            read_permits: Arc::new(Semaphore::new(LENDINGS_MAX)),
             queue: Semaphore::new(LENDINGS_WAITING_MAX),
-            known: Mutex::default(),
-            returned: Notify::new(),
+            states: Mutex::default(),
+            lease_ended: Notify::new(),
         }
     }
 }
@@ -50,12 +50,12 @@ pub(super) struct DirLease {
 impl DirLeases {
     /// Takes a lease on the directories of an allocation; `None` if they will be removed.
     pub(super) fn lease(self: &Arc<Self>, alloc_id: AllocId) -> Option<DirLease> {
-        let mut known = self.locked();
-        match known.entry(alloc_id).or_insert(State::Lent(0)) {
+        let mut states = self.locked();
+        match states.entry(alloc_id).or_insert(State::Lent(0)) {
             State::Lent(readers) => *readers += 1,
             State::Leaving(_) => return None,
         }
-        drop(known);
+        drop(states);
         let leases = Arc::clone(self);
         Some(DirLease { leases, alloc_id })
     }
@@ -65,53 +65,53 @@ impl DirLeases {
         self.locked().contains_key(&alloc_id)
     }
 
-    /// Waits until the last reader has ended. No new reader is admitted until [`Self::left`].
-    pub(crate) async fn leave(&self, alloc_id: AllocId) {
+    /// Waits until the last reader has ended. No new reader is admitted until [`Self::forget`].
+    pub(crate) async fn wait_for_readers(&self, alloc_id: AllocId) {
         loop {
-            let returned = self.returned.notified();
-            tokio::pin!(returned);
-            // From here on a returned lease wakes this future.
-            returned.as_mut().enable();
+            let lease_ended = self.lease_ended.notified();
+            tokio::pin!(lease_ended);
+            // From here on the end of a lease wakes this future.
+            lease_ended.as_mut().enable();
             if self.mark_leaving(alloc_id) == 0 {
                 return;
             }
-            returned.await;
+            lease_ended.await;
         }
     }
 
     /// Takes in that the directories are gone.
-    pub(crate) fn left(&self, alloc_id: AllocId) {
+    pub(crate) fn forget(&self, alloc_id: AllocId) {
         self.locked().remove(&alloc_id);
     }
 
     fn mark_leaving(&self, alloc_id: AllocId) -> usize {
-        let mut known = self.locked();
-        let state = known.entry(alloc_id).or_insert(State::Leaving(0));
+        let mut states = self.locked();
+        let state = states.entry(alloc_id).or_insert(State::Leaving(0));
         let (State::Lent(readers) | State::Leaving(readers)) = *state;
         *state = State::Leaving(readers);
         readers
     }
 
-    fn give_back(&self, alloc_id: AllocId) {
-        let mut known = self.locked();
-        match known.get_mut(&alloc_id) {
-            Some(State::Lent(1)) => drop(known.remove(&alloc_id)),
+    fn end_lease(&self, alloc_id: AllocId) {
+        let mut states = self.locked();
+        match states.get_mut(&alloc_id) {
+            Some(State::Lent(1)) => drop(states.remove(&alloc_id)),
             Some(State::Lent(readers) | State::Leaving(readers)) => *readers -= 1,
             None => {}
         }
-        drop(known);
-        self.returned.notify_waiters();
+        drop(states);
+        self.lease_ended.notify_waiters();
     }
 
     fn locked(&self) -> MutexGuard<'_, BTreeMap<AllocId, State>> {
         // A panic elsewhere leaves the map valid, because each change of it is one call.
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.states.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for DirLease {
     fn drop(&mut self) {
-        self.leases.give_back(self.alloc_id);
+        self.leases.end_lease(self.alloc_id);
     }
 }
 
@@ -129,7 +129,7 @@ mod tests {
     fn directories_are_released_after_last_reader() {
         let leases = Arc::new(DirLeases::default());
         let (one, two) = (leases.lease(ALLOC), leases.lease(ALLOC));
-        let mut leaving = pin!(leases.leave(ALLOC));
+        let mut leaving = pin!(leases.wait_for_readers(ALLOC));
         let mut context = Context::from_waker(Waker::noop());
 
         let mut has_left = || leaving.as_mut().poll(&mut context).is_ready();
@@ -150,7 +150,7 @@ mod tests {
         assert!(leases.lease(ALLOC).is_none());
         drop(lease);
         assert!(leases.lease(ALLOC).is_none());
-        leases.left(ALLOC);
+        leases.forget(ALLOC);
         assert!(leases.lease(ALLOC).is_some());
     }
 }

@@ -65,7 +65,7 @@ enum FetchError {
 
 impl FetchError {
     /// Whether a retry may succeed.
-    fn is_passing(&self) -> bool {
+    fn is_retryable(&self) -> bool {
         match self {
             Self::Connection(_)
             | Self::Send(_)
@@ -93,19 +93,19 @@ pub(crate) async fn fetch(
     desired: &DesiredAlloc,
     previous: AllocId,
 ) -> Result<String, String> {
-    let most_for = |group| storage.disks.most_for(group);
-    let limit = desired.group().map(most_for).unwrap_or_default();
+    let transfer_limit = |group| storage.disks.transfer_limit(group);
+    let limit = desired.group().map(transfer_limit).unwrap_or_default();
     let alloc = storage.data.alloc(desired.alloc_id).alloc;
     // The semaphore is never closed.
     let _place = storage.fetches.acquire().await;
     let mut pause = FETCH_PAUSE_MIN;
     let mut tries = 1;
     loop {
-        let tried = try_once(session, (desired.alloc_id, previous), &alloc, limit).await;
+        let tried = fetch_once(session, (desired.alloc_id, previous), &alloc, limit).await;
         let error = match tried {
             Ok(sum) => return Ok(describe_transfer(previous, sum)),
-            Err(error) if error.is_passing() && tries < FETCH_TRIES_MAX => error,
-            Err(error) => return Err(refused(previous, &error, tries)),
+            Err(error) if error.is_retryable() && tries < FETCH_TRIES_MAX => error,
+            Err(error) => return Err(failure_message(previous, &error, tries)),
         };
         tracing::info!(
             alloc_id = %desired.alloc_id, %previous, error = chain(&error),
@@ -132,8 +132,8 @@ fn describe_transfer(previous: AllocId, sum: DiskSum) -> String {
     )
 }
 
-fn refused(previous: AllocId, error: &FetchError, tries: u32) -> String {
-    let times = if error.is_passing() {
+fn failure_message(previous: AllocId, error: &FetchError, tries: u32) -> String {
+    let times = if error.is_retryable() {
         format!(" (tried {tries} times)")
     } else {
         String::new()
@@ -144,7 +144,7 @@ fn refused(previous: AllocId, error: &FetchError, tries: u32) -> String {
     )
 }
 
-async fn try_once(
+async fn fetch_once(
     session: &SessionContext,
     (alloc_id, previous): (AllocId, AllocId),
     alloc: &Path,

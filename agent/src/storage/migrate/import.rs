@@ -15,7 +15,7 @@ use muster_wire::rpc::DiskDir;
 
 use super::pack::place_path;
 use super::unpack::staged_name;
-use crate::storage::allocdir::{DataDir, DirError, move_in};
+use crate::storage::allocdir::{DataDir, DirError, move_within_alloc};
 
 /// The parent of both directories. No task has this name.
 const TMP: &str = "tmp";
@@ -74,7 +74,7 @@ pub(crate) fn settle(
     let locals = tasks.into_iter().map(DiskDir::Local);
     for place in std::iter::once(DiskDir::Shared).chain(locals) {
         let from = alloc.join(ARRIVED).join(staged_name(&place));
-        move_in(&from, &alloc.join(place_path(&place)))?;
+        move_within_alloc(&from, &alloc.join(place_path(&place)))?;
     }
     Ok(true)
 }

@@ -174,14 +174,14 @@ struct DirWalk<'a, 'b, 'c> {
 /// An open directory, and its subdirectories that are still to be read.
 struct OpenDir {
     dir: OwnedFd,
-    below: Vec<CString>,
+    subdirs: Vec<CString>,
 }
 
 impl DirWalk<'_, '_, '_> {
     fn run(&mut self, place: OwnedFd) -> Result<(), PackError> {
-        let mut levels = vec![self.level(place)?];
+        let mut levels = vec![self.send_dir(place)?];
         while let Some(level) = levels.last_mut() {
-            let Some(name) = level.below.pop() else {
+            let Some(name) = level.subdirs.pop() else {
                 levels.pop();
                 if self.names.pop().is_some() {
                     self.packer.push(DiskEntry::Leave)?;
@@ -202,14 +202,14 @@ impl DirWalk<'_, '_, '_> {
                 meta: meta(&own),
             })?;
             self.names.push(name);
-            levels.push(self.level(dir)?);
+            levels.push(self.send_dir(dir)?);
         }
         Ok(())
     }
 
     /// Sends the content of a directory, and queues its subdirectories.
-    fn level(&mut self, dir: OwnedFd) -> Result<OpenDir, PackError> {
-        let mut below = Vec::new();
+    fn send_dir(&mut self, dir: OwnedFd) -> Result<OpenDir, PackError> {
+        let mut subdirs = Vec::new();
         let mut buffer = std::mem::take(&mut self.buffer);
         let mut entries = RawDir::new(dir.as_fd(), &mut buffer);
         while let Some(entry) = entries.next() {
@@ -227,7 +227,7 @@ impl DirWalk<'_, '_, '_> {
                 continue;
             }
             match FileType::from_raw_mode(found.stx_mode.into()) {
-                FileType::Directory => below.push(name.to_owned()),
+                FileType::Directory => subdirs.push(name.to_owned()),
                 FileType::RegularFile => self.file(dir.as_fd(), name, &found)?,
                 FileType::Symlink => self.link(dir.as_fd(), name, &found)?,
                 FileType::Fifo
@@ -238,7 +238,7 @@ impl DirWalk<'_, '_, '_> {
             }
         }
         self.buffer = buffer;
-        Ok(OpenDir { dir, below })
+        Ok(OpenDir { dir, subdirs })
     }
 
     fn link(&mut self, dir: BorrowedFd<'_>, name: &CStr, found: &Statx) -> Result<(), PackError> {

@@ -82,7 +82,7 @@ async fn wait_for_turn(
     storage: &StorageContext,
     sender: &mut FrameSender,
 ) -> Result<Option<OwnedSemaphorePermit>, SendFrameError> {
-    let turn = Arc::clone(&storage.dir_leases.places).acquire_owned();
+    let turn = Arc::clone(&storage.dir_leases.read_permits).acquire_owned();
     tokio::pin!(turn);
     loop {
         match tokio::time::timeout(IDLE_INTERVAL, &mut turn).await {

@@ -112,7 +112,7 @@ impl Unpacker {
                 DiskEntry::Data { offset, bytes } => self.data(offset, &bytes)?,
                 entry => {
                     self.close_file()?;
-                    self.step(entry)?;
+                    self.unpack_entry(entry)?;
                 }
             }
         }
@@ -139,7 +139,7 @@ impl Unpacker {
         Ok(written)
     }
 
-    fn step(&mut self, entry: DiskEntry) -> Result<(), UnpackError> {
+    fn unpack_entry(&mut self, entry: DiskEntry) -> Result<(), UnpackError> {
         if let DiskEntry::Enter { meta, .. }
         | DiskEntry::File { meta, .. }
         | DiskEntry::Link { meta, .. } = &entry
@@ -149,17 +149,17 @@ impl Unpacker {
             return Err(UnpackError::Malformed("an owner is not a valid id"));
         }
         match entry {
-            DiskEntry::Place(place) => self.place(&place),
+            DiskEntry::Place(place) => self.begin_place(&place),
             DiskEntry::Enter { name, meta } => self.enter(name, meta),
-            DiskEntry::Leave => self.leave(),
+            DiskEntry::Leave => self.leave_dir(),
             DiskEntry::File { name, meta, bytes } => self.file(name, meta, bytes),
             DiskEntry::Data { offset, bytes } => self.data(offset, &bytes),
             DiskEntry::Link { name, meta, target } => self.link(name, meta, target),
-            DiskEntry::Again { name, former } => self.again(name, former),
+            DiskEntry::Again { name, former } => self.add_hard_link(name, former),
         }
     }
 
-    fn place(&mut self, place: &DiskDir) -> Result<(), UnpackError> {
+    fn begin_place(&mut self, place: &DiskDir) -> Result<(), UnpackError> {
         if self.open.len() > 1 {
             return Err(UnpackError::Malformed("a directory does not end"));
         }
@@ -182,26 +182,26 @@ impl Unpacker {
                 "its directories are nested too deep",
             ));
         }
-        let made = make_dir(&self.here()?.fd, &name);
+        let made = make_dir(&self.current_dir()?.fd, &name);
         let fd = made.map_err(|errno| write_error(&name, errno))?;
         self.open.push(Dir { fd, name, meta });
         Ok(())
     }
 
-    fn leave(&mut self) -> Result<(), UnpackError> {
+    fn leave_dir(&mut self) -> Result<(), UnpackError> {
         let dir = self.open.pop_if(|_| true);
         let dir = dir.filter(|_| !self.open.is_empty());
         let Dir { fd, name, meta } = dir.ok_or(UnpackError::Malformed(
             "a directory ends that did not begin",
         ))?;
-        dress(&fd, meta).map_err(|errno| write_error(&name, errno))
+        set_metadata(&fd, meta).map_err(|errno| write_error(&name, errno))
     }
 
     fn file(&mut self, name: Vec<u8>, meta: FileMeta, bytes: u64) -> Result<(), UnpackError> {
         let name = one_name(name)?;
         self.count_inode()?;
         let (flags, mode) = (OFlags::WRONLY | OFlags::EXCL, Mode::RUSR | Mode::WUSR);
-        let made = beneath::create(&self.here()?.fd, &name, flags, mode, Traversal::Dirs);
+        let made = beneath::create(&self.current_dir()?.fd, &name, flags, mode, Traversal::Dirs);
         let fd = made.map_err(|errno| write_error(&name, errno))?;
         self.file = Some(File {
             fd,
@@ -247,7 +247,7 @@ impl Unpacker {
         else {
             return Ok(());
         };
-        let closed = rustix::fs::ftruncate(&fd, bytes).and_then(|()| dress(&fd, meta));
+        let closed = rustix::fs::ftruncate(&fd, bytes).and_then(|()| set_metadata(&fd, meta));
         closed.map_err(|errno| write_error(&name, errno))
     }
 
@@ -257,18 +257,18 @@ impl Unpacker {
         let target = CString::new(target).ok();
         let target = target.filter(|it| (1..TARGET_BYTES_MAX).contains(&it.as_bytes().len()));
         let target = target.ok_or(UnpackError::Malformed("a link says nothing, or too much"))?;
-        let here = self.here()?.fd.as_fd();
+        let dir = self.current_dir()?.fd.as_fd();
         let made = || {
-            rustix::fs::symlinkat(&target, here, &name)?;
+            rustix::fs::symlinkat(&target, dir, &name)?;
             let (uid, gid) = (Uid::from_raw(meta.uid), Gid::from_raw(meta.gid));
             let flags = AtFlags::SYMLINK_NOFOLLOW;
-            rustix::fs::chownat(here, &name, Some(uid), Some(gid), flags)?;
-            rustix::fs::utimensat(here, &name, &times(meta), flags)
+            rustix::fs::chownat(dir, &name, Some(uid), Some(gid), flags)?;
+            rustix::fs::utimensat(dir, &name, &times(meta), flags)
         };
         made().map_err(|errno| write_error(&name, errno))
     }
 
-    fn again(&mut self, name: Vec<u8>, former: Vec<Vec<u8>>) -> Result<(), UnpackError> {
+    fn add_hard_link(&mut self, name: Vec<u8>, former: Vec<Vec<u8>>) -> Result<(), UnpackError> {
         let name = one_name(name)?;
         self.count_inode()?;
         let mut parts = former
@@ -297,11 +297,12 @@ impl Unpacker {
         if !is_file {
             return Err(not_there);
         }
-        let linked = rustix::fs::linkat(dir, &last, &self.here()?.fd, &name, AtFlags::empty());
+        let linked =
+            rustix::fs::linkat(dir, &last, &self.current_dir()?.fd, &name, AtFlags::empty());
         linked.map_err(|errno| write_error(&name, errno))
     }
 
-    fn here(&self) -> Result<&Dir, UnpackError> {
+    fn current_dir(&self) -> Result<&Dir, UnpackError> {
         let before = UnpackError::Malformed("something comes before its place");
         self.open.last().ok_or(before)
     }
@@ -332,7 +333,7 @@ fn make_dir(parent: &OwnedFd, name: &CString) -> Result<OwnedFd, Errno> {
 }
 
 /// Sets the owner, the permissions and the times of a file or directory.
-fn dress(fd: &OwnedFd, meta: FileMeta) -> Result<(), Errno> {
+fn set_metadata(fd: &OwnedFd, meta: FileMeta) -> Result<(), Errno> {
     let (uid, gid) = (Uid::from_raw(meta.uid), Gid::from_raw(meta.gid));
     rustix::fs::fchown(fd, Some(uid), Some(gid))?;
     // The mode is set after the owner, because a change of owner clears special bits.

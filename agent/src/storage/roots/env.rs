@@ -20,7 +20,7 @@ const DEFAULT: [&str; 9] = [
 ];
 
 /// The places in a root that belong to the task or the driver.
-const TAKEN: [&str; 7] = ["alloc", "dev", "local", "proc", "secrets", "sys", "tmp"];
+const RESERVED_NAMES: [&str; 7] = ["alloc", "dev", "local", "proc", "secrets", "sys", "tmp"];
 
 /// The reason why a path cannot be shown. Each text begins with the path or place.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -104,7 +104,7 @@ impl ChrootEnv {
         let below = below_root(place);
         let first = below.components().next();
         let is_taken = |name| first == Some(Component::Normal(name));
-        if first.is_none() || TAKEN.iter().any(|name| is_taken(name.as_ref())) {
+        if first.is_none() || RESERVED_NAMES.iter().any(|name| is_taken(name.as_ref())) {
             return Err(ChrootEnvError::Taken {
                 place: place.to_owned(),
             });

@@ -83,12 +83,12 @@ impl TestAlloc {
         let path = path.display().to_string();
         let env = ChrootEnv::new([(path, at.to_owned())]).unwrap();
         let dirs = self.data.alloc(self.alloc_id);
-        let means = RootSources {
+        let sources = RootSources {
             env: &env,
             data: self.data.root(),
             driver,
         };
-        build(means, &self.roots(), &dirs, "web")
+        build(sources, &self.roots(), &dirs, "web")
     }
 
     fn host_is_whole(&self) -> bool {

@@ -325,7 +325,7 @@ async fn a_newer_format_is_refused_and_kept() {
 
 #[tokio::test]
 async fn an_older_format_is_refused_and_kept() {
-    let refused = refusal_of_format(upgrade::OLDEST - 1);
+    let refused = refusal_of_format(upgrade::OLDEST_FORMAT - 1);
 
     assert!(
         refused.contains("format 0") && refused.contains("older muster"),

@@ -9,7 +9,7 @@ use super::{LEFTOVERS, META, META_SCHEMA, ReadError, decoded};
 use crate::storage::leftovers::Leftover;
 
 /// The oldest format that is read.
-pub(super) const OLDEST: u32 = 1;
+pub(super) const OLDEST_FORMAT: u32 = 1;
 
 /// A leftover of format 1, which has no time.
 #[derive(Debug, Deserialize)]

@@ -20,9 +20,10 @@ use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 
 use super::limits::{
-    DEPTH_MAX, MESSAGE_BYTES_MAX, MOUNTS_MAX, READ_BYTES, READ_TRIES_MAX, STUCK_MAX, SUBDIRS_MAX,
+    DEPTH_MAX, MESSAGE_BYTES_MAX, MOUNTS_MAX, READ_BYTES, READ_TRIES_MAX, SUBDIRS_MAX,
+    UNDELETABLE_MAX,
 };
-use super::start_gate::{Deletion, StartGate};
+use super::start_gate::{StartGate, StartWait};
 
 /// Counts of one deletion or several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -115,7 +116,7 @@ struct OpenDirFrame {
     name: CString,
     subdirs: Vec<CString>,
     /// Entries that cannot be deleted.
-    stuck: BTreeSet<CString>,
+    undeletable: BTreeSet<CString>,
     /// Whether the directory was read to its end.
     read: bool,
     reads: u32,
@@ -125,18 +126,22 @@ struct OpenDirFrame {
 pub(super) struct Deleter<'a> {
     stop: &'a AtomicBool,
     /// The counter that gives set-aside directories distinct names.
-    aside: &'a AtomicU64,
-    turn: Deletion<'a>,
+    set_aside_counter: &'a AtomicU64,
+    start_wait: StartWait<'a>,
     buffer: Vec<MaybeUninit<u8>>,
     deleted: DeleteCounts,
 }
 
 impl<'a> Deleter<'a> {
-    pub(super) fn new(stop: &'a AtomicBool, aside: &'a AtomicU64, way: &'a StartGate) -> Self {
+    pub(super) fn new(
+        stop: &'a AtomicBool,
+        set_aside_counter: &'a AtomicU64,
+        start_gate: &'a StartGate,
+    ) -> Self {
         Self {
             stop,
-            aside,
-            turn: Deletion::new(way),
+            set_aside_counter,
+            start_wait: StartWait::new(start_gate),
             buffer: vec![MaybeUninit::uninit(); READ_BYTES],
             deleted: DeleteCounts::default(),
         }
@@ -165,7 +170,7 @@ impl<'a> Deleter<'a> {
         loop {
             let deep = stack.len() >= DEPTH_MAX;
             let Some(top) = stack.last_mut() else { break };
-            self.turn.give_way(self.stop);
+            self.start_wait.wait_for_starts(self.stop);
             if self.stop.load(Ordering::Relaxed) {
                 return Err(DeleteError::Stopped);
             }
@@ -193,7 +198,7 @@ impl<'a> Deleter<'a> {
             if let Err((name, failure)) = step {
                 first.get_or_insert_with(|| located(&stack, &name, failure));
                 if let Some(top) = stack.last_mut() {
-                    top.stuck.insert(name);
+                    top.undeletable.insert(name);
                 }
             }
         }
@@ -221,7 +226,7 @@ impl<'a> Deleter<'a> {
                         fd,
                         name: name.to_owned(),
                         subdirs: Vec::new(),
-                        stuck: BTreeSet::new(),
+                        undeletable: BTreeSet::new(),
                         read: false,
                         reads: 0,
                     }));
@@ -272,7 +277,7 @@ impl<'a> Deleter<'a> {
                 }
             };
             let name = entry.file_name();
-            if name == c"." || name == c".." || top.stuck.contains(name) {
+            if name == c"." || name == c".." || top.undeletable.contains(name) {
                 continue;
             }
             if entry.file_type() == FileType::Directory {
@@ -282,7 +287,7 @@ impl<'a> Deleter<'a> {
                 }
                 continue;
             }
-            self.turn.give_way(self.stop);
+            self.start_wait.wait_for_starts(self.stop);
             if self.stop.load(Ordering::Relaxed) {
                 return Ok(());
             }
@@ -301,9 +306,9 @@ impl<'a> Deleter<'a> {
                     ..
                 }) => top.subdirs.push(name.to_owned()),
                 Err(failure) => {
-                    let stuck = name.to_owned();
-                    top.read = top.stuck.len() >= STUCK_MAX;
-                    return Err((Some(stuck), failure));
+                    let undeletable = name.to_owned();
+                    top.read = top.undeletable.len() >= UNDELETABLE_MAX;
+                    return Err((Some(undeletable), failure));
                 }
             }
         }
@@ -321,10 +326,10 @@ impl<'a> Deleter<'a> {
             return Ok(());
         };
         let parent = stack.last().map_or(root, |frame| frame.fd.as_fd());
-        if !top.stuck.is_empty() {
+        if !top.undeletable.is_empty() {
             // The failure was reported already; the directory above cannot be removed either.
             if let Some(above) = stack.last_mut() {
-                above.stuck.insert(top.name);
+                above.undeletable.insert(top.name);
             }
             return Ok(());
         }
@@ -377,13 +382,13 @@ impl<'a> Deleter<'a> {
         let mut cleared = false;
         let mut mounts = 0;
         loop {
-            let number = self.aside.fetch_add(1, Ordering::Relaxed);
-            let aside = format!("deep-{number}");
+            let number = self.set_aside_counter.fetch_add(1, Ordering::Relaxed);
+            let deep_name = format!("deep-{number}");
             match rustix::fs::renameat_with(
                 parent,
                 name,
                 root,
-                aside.as_str(),
+                deep_name.as_str(),
                 RenameFlags::NOREPLACE,
             ) {
                 Ok(()) => {

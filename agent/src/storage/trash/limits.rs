@@ -11,7 +11,7 @@ pub(crate) const DEPTH_MAX: usize = 32;
 /// Names of subdirectories that are remembered of one directory. The others are found when the directory is read again.
 pub(crate) const SUBDIRS_MAX: usize = 1024;
 /// Entries of a directory that cannot be deleted before the rest of the directory is left to the next attempt.
-pub(crate) const STUCK_MAX: usize = 64;
+pub(crate) const UNDELETABLE_MAX: usize = 64;
 /// Bytes of a directory's entries read at a time, as in glibc's `readdir`.
 pub(crate) const READ_BYTES: usize = 32_768;
 /// Times that a directory which does not become empty is read again, because a process fills it.
@@ -34,4 +34,4 @@ pub(crate) const MESSAGE_BYTES_MAX: usize = 512;
 pub(crate) const NICENESS: i32 = 19;
 /// Longest wait of a deletion for starts. It is longer than a start takes (2 to 4 ms). The deletion then works for the
 /// same time, so a node that always starts tasks leaves half of the time to deletion.
-pub(crate) const WAY_GIVEN_MAX: Duration = Duration::from_millis(10);
+pub(crate) const START_WAIT_MAX: Duration = Duration::from_millis(10);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub(super) struct StartGate {
     /// The longest wait of a deletion.
-    given_max: Duration,
+    wait_max: Duration,
     starting: AtomicUsize,
     lock: Mutex<()>,
     free: Condvar,
@@ -18,9 +18,9 @@ pub(super) struct StartGate {
 }
 
 impl StartGate {
-    pub(super) fn new(given_max: Duration) -> Self {
+    pub(super) fn new(wait_max: Duration) -> Self {
         Self {
-            given_max,
+            wait_max,
             starting: AtomicUsize::new(0),
             lock: Mutex::default(),
             free: Condvar::new(),
@@ -29,11 +29,11 @@ impl StartGate {
         }
     }
 
-    pub(super) fn enter(&self) {
+    pub(super) fn begin_start(&self) {
         self.starting.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(super) fn exit(&self) {
+    pub(super) fn end_start(&self) {
         if self.starting.fetch_sub(1, Ordering::Relaxed) == 1 {
             self.wake();
         }
@@ -53,37 +53,47 @@ impl StartGate {
 
 /// The state of one deleting thread.
 #[derive(Debug)]
-pub(super) struct Deletion<'a> {
-    way: &'a StartGate,
+pub(super) struct StartWait<'a> {
+    gate: &'a StartGate,
     /// The thread does not wait again before this time.
-    until: Option<Instant>,
+    no_wait_before: Option<Instant>,
 }
 
-impl<'a> Deletion<'a> {
-    pub(super) fn new(way: &'a StartGate) -> Self {
-        Self { way, until: None }
+impl<'a> StartWait<'a> {
+    pub(super) fn new(gate: &'a StartGate) -> Self {
+        Self {
+            gate,
+            no_wait_before: None,
+        }
     }
 
-    /// Blocks while any task is starting, for at most `given_max`. A thread that has waited that long then works for
+    /// Blocks while any task is starting, for at most `wait_max`. A thread that has waited that long then works for
     /// the same time without waiting. Otherwise endless starts would keep the disk full.
-    pub(super) fn give_way(&mut self, stop: &AtomicBool) {
-        if self.way.is_free() {
+    pub(super) fn wait_for_starts(&mut self, stop: &AtomicBool) {
+        if self.gate.is_free() {
             return;
         }
         let begun = Instant::now();
-        if self.until.is_some_and(|until| begun < until) {
+        if self
+            .no_wait_before
+            .is_some_and(|no_wait_before| begun < no_wait_before)
+        {
             return;
         }
-        let mut lock = self.way.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lock = self
+            .gate
+            .lock
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         #[cfg(test)]
-        self.way.waited.fetch_add(1, Ordering::Relaxed);
-        while !self.way.is_free() && !stop.load(Ordering::Relaxed) {
-            let left = self.way.given_max.saturating_sub(begun.elapsed());
+        self.gate.waited.fetch_add(1, Ordering::Relaxed);
+        while !self.gate.is_free() && !stop.load(Ordering::Relaxed) {
+            let left = self.gate.wait_max.saturating_sub(begun.elapsed());
             if left.is_zero() {
-                self.until = Some(Instant::now() + self.way.given_max);
+                self.no_wait_before = Some(Instant::now() + self.gate.wait_max);
                 return;
             }
-            let waited = self.way.free.wait_timeout(lock, left);
+            let waited = self.gate.free.wait_timeout(lock, left);
             lock = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }

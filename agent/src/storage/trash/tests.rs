@@ -48,7 +48,7 @@ async fn threads_yield_unless_priority_is_raised() {
     let (dir, root) = (temp.path().join("dir"), temp.path().join("trash"));
     let trash = Trash::with_threads(&root, 1).unwrap();
     let niceness = || {
-        let thread = trash.shared.haste().threads[0];
+        let thread = trash.shared.lock_priority().threads[0];
         rustix::process::getpriority_process(Some(thread)).unwrap()
     };
     fill(&dir);
@@ -70,7 +70,7 @@ async fn threads_yield_unless_priority_is_raised() {
 async fn threads_that_hurry_give_way_to_a_start() {
     let temp = tempfile::tempdir().unwrap();
     let (dir, root) = (temp.path().join("dir"), temp.path().join("trash"));
-    let trash = Trash::with_way(&root, 1, StartGate::new(Duration::from_mins(10))).unwrap();
+    let trash = Trash::with_start_gate(&root, 1, StartGate::new(Duration::from_mins(10))).unwrap();
     fill(&dir);
     trash.raise_priority();
     let start = trash.start_of();

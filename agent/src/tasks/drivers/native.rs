@@ -63,7 +63,7 @@ pub(crate) struct NativeProcess {
     command: Vec<OsString>,
     env: Vec<(OsString, OsString)>,
     dir: PathBuf,
-    /// The driver's own configuration, for each of its lives.
+    /// The driver's own configuration, for each of its processes.
     config: Value,
 }
 
@@ -151,24 +151,24 @@ pub(crate) fn pid_record(dir: &Path) -> PathBuf {
     dir.join("native.json")
 }
 
-/// Restarts the driver when it dies, until the agent stops. `lives` counts the lives of its process, 0 while it
-/// does not answer; `place` puts a process into its cgroup.
+/// Restarts the driver when it dies, until the agent stops. `generations` receives the number of its process,
+/// 0 while it does not answer; `place` puts a process into its cgroup.
 pub(crate) async fn supervise(
     process: NativeProcess,
     client: Client,
-    lives: watch::Sender<u64>,
+    generations: watch::Sender<u64>,
     place: impl Fn(u32) + Send + Sync + 'static,
     health: watch::Sender<DriverHealth>,
     stop: CancellationToken,
 ) {
-    let mut life = 0;
+    let mut generation = 0;
     let mut pause = RestartBackoff::new();
     while !stop.is_cancelled() {
         let lived = match introduced(&process, &client, &place, &stop).await {
             Ok(driver) => {
-                life += 1;
-                lives.send_replace(life);
-                tracing::info!(life, "the native driver answers");
+                generation += 1;
+                generations.send_replace(generation);
+                tracing::info!(life = generation, "the native driver answers");
                 let answered = Instant::now();
                 let ended = async {
                     tokio::select! {
@@ -180,7 +180,7 @@ pub(crate) async fn supervise(
                 if stop.is_cancelled() {
                     return;
                 }
-                lives.send_replace(0);
+                generations.send_replace(0);
                 tracing::warn!("the native driver has ended; its tasks run on");
                 answered.elapsed()
             }

@@ -67,7 +67,7 @@ impl DriverNetworks {
         {
             return Ok(Some(made));
         }
-        let Some((driver, slot)) = maker(setup, group).await? else {
+        let Some((driver, slot)) = network_driver(setup, group).await? else {
             return Ok(None);
         };
         let mut network = DriverNetwork {
@@ -159,29 +159,31 @@ impl DriverNetworks {
 }
 
 /// The driver among those of the group's tasks that must make the network.
-async fn maker<'a>(
+async fn network_driver<'a>(
     setup: NetworkSetup<'a>,
     group: &'a TaskGroup,
 ) -> Result<Option<(&'a str, &'a DriverSlot)>, DriverNetworkError> {
-    let mut maker: Option<(&str, &DriverSlot)> = None;
+    let mut network_driver: Option<(&str, &DriverSlot)> = None;
     for task in &group.tasks {
         let driver = task.driver.as_str();
         // The start of its task reports a driver that is not there.
         let Some(slot) = setup.drivers.named(driver) else {
             continue;
         };
-        if maker.is_some_and(|(known, _)| known == driver) || !must_make(slot, driver).await? {
+        if network_driver.is_some_and(|(known, _)| known == driver)
+            || !must_make(slot, driver).await?
+        {
             continue;
         }
-        if let Some((one, _)) = maker {
+        if let Some((one, _)) = network_driver {
             return Err(DriverNetworkError::TwoMakers {
                 one: one.to_owned(),
                 other: driver.to_owned(),
             });
         }
-        maker = Some((driver, slot));
+        network_driver = Some((driver, slot));
     }
-    Ok(maker)
+    Ok(network_driver)
 }
 
 async fn must_make(slot: &DriverSlot, driver: &str) -> Result<bool, DriverNetworkError> {
@@ -195,10 +197,10 @@ async fn must_make(slot: &DriverSlot, driver: &str) -> Result<bool, DriverNetwor
             "it did not answer within {DRIVER_START_DEADLINE:?}"
         ))
     })?;
-    let learned = slot.learned().await;
-    let learned = learned
+    let facts = slot.facts().await;
+    let facts = facts
         .map_err(|error: TaskConfigError| failed(muster_domain::error_chain::chain(&error)))?;
-    Ok(learned.capabilities.must_create_network)
+    Ok(facts.capabilities.must_create_network)
 }
 
 async fn create(

@@ -55,7 +55,7 @@ struct SharedVersion {
 impl NomadDrivers {
     /// Returns Nomad's drivers whose names no driver of `drivers` has, if the native driver exists. `allow_raw`
     /// means that the native driver takes raw tasks.
-    pub(crate) fn beside(drivers: &Drivers, allow_raw: bool) -> Self {
+    pub(crate) fn missing_from(drivers: &Drivers, allow_raw: bool) -> Self {
         let is_free = |served: &NomadDriver| drivers.named(served.name).is_none();
         let has_native = drivers.named(native::NAME).is_some();
         let served = [EXEC, RAW_EXEC].into_iter().filter(is_free);

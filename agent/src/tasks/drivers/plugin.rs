@@ -92,9 +92,9 @@ impl Record {
     }
 
     fn store(&self, path: &Path) -> io::Result<()> {
-        let beside = path.with_extension("new");
-        private::write(&beside, serde_json::to_vec(self)?)?;
-        fs::rename(beside, path)
+        let temporary = path.with_extension("new");
+        private::write(&temporary, serde_json::to_vec(self)?)?;
+        fs::rename(temporary, path)
     }
 }
 
@@ -140,7 +140,7 @@ pub(crate) struct SupervisorContext {
 pub(crate) async fn start_all(
     plugin_dir: &Path,
     settings: &BTreeMap<String, PluginSettings>,
-    around: &SupervisorContext,
+    supervisor: &SupervisorContext,
     drivers: &mut Drivers,
     tasks: &mut JoinSet<()>,
 ) -> Result<Vec<Client>, PluginError> {
@@ -152,31 +152,33 @@ pub(crate) async fn start_all(
         tracing::warn!(path = %file.path.display(), reason = file.reason, "a file of the plugin directory is not used");
     }
     let first = programs.into_iter().map(|program| async {
-        let plugin = Plugin::new(program, settings, &around.dir).of_host(&around.host);
+        let plugin = Plugin::new(program, settings, &supervisor.dir).of_host(&supervisor.host);
         // The log is followed before the start, because its first lines show the result of the plugin's
         // configuration.
         let log = FollowLog::new(&plugin.launch.log());
-        let life = plugin.begin(around).await;
-        (plugin, log, life)
+        let process = plugin.begin(supervisor).await;
+        (plugin, log, process)
     });
     let mut clients = Vec::new();
-    for (mut plugin, mut log, life) in join_all(first).await {
-        let words = plugin.first_words(life, settings, around).await;
-        if words.is_err() {
+    for (mut plugin, mut log, process) in join_all(first).await {
+        let introduced = plugin
+            .introduce_first_process(process, settings, supervisor)
+            .await;
+        if introduced.is_err() {
             log.forward_lines(&plugin.block);
         }
-        let (name, life) = words?;
+        let (name, process) = introduced?;
         if drivers.named(&name).is_some() {
             tracing::error!(driver = name, program = %plugin.launch.program.display(), "a plugin is not used: there is another driver of its name");
-            plugin.end(life).await;
+            plugin.end(process).await;
             log.forward_lines(&name);
             continue;
         }
-        let (lives, lived) = watch::channel(0);
-        let slot = DriverSlot::watched(Arc::new(plugin.client.clone()), lived);
+        let (generations, generation) = watch::channel(0);
+        let slot = DriverSlot::watched(Arc::new(plugin.client.clone()), generation);
         drivers.add(&name, slot.recorded_at(&plugin.record));
         clients.push(plugin.client.clone());
-        let supervised = supervise(plugin, name, log, life, lives, around.clone());
+        let supervised = supervise(plugin, name, log, process, generations, supervisor.clone());
         tasks.spawn(supervised);
     }
     Ok(clients)
@@ -258,7 +260,7 @@ impl Plugin {
     }
 
     /// Takes over the recorded process, or starts a new one.
-    async fn begin(&self, around: &SupervisorContext) -> Result<PluginProcess, String> {
+    async fn begin(&self, supervisor: &SupervisorContext) -> Result<PluginProcess, String> {
         if let Some(record) = Record::load(&self.record) {
             if record.process.is_alive() {
                 if let Some(socket) = &record.socket {
@@ -278,7 +280,7 @@ impl Plugin {
             remove_socket(record.socket.as_deref());
         }
         let mut child = self.launch.spawn().map_err(|error| chain(&error))?;
-        let answer = self.perform_handshake(&mut child, around).await;
+        let answer = self.perform_handshake(&mut child, supervisor).await;
         match answer {
             Ok(()) => Ok(PluginProcess::Child(child)),
             Err(reason) => {
@@ -293,7 +295,7 @@ impl Plugin {
     async fn perform_handshake(
         &self,
         child: &mut Child,
-        around: &SupervisorContext,
+        supervisor: &SupervisorContext,
     ) -> Result<(), String> {
         let mut record = child.id().and_then(ProcessId::of).map(|process| Record {
             process,
@@ -307,7 +309,7 @@ impl Plugin {
         // An agent that dies before it knows the socket leaves a process that the next one can end.
         store(&record)?;
         if let Some(pid) = child.id() {
-            (around.place)(pid);
+            (supervisor.place)(pid);
         }
         let until = Instant::now() + PLUGIN_START_DEADLINE;
         let socket = self.launch.handshake(child, PLUGIN_START_DEADLINE).await;
@@ -326,13 +328,13 @@ impl Plugin {
         }
     }
 
-    /// Introduces the first life of the plugin, and returns it with its driver's name. Only a wrong configuration
-    /// is an error, because an operator is present to correct it.
-    async fn first_words(
+    /// Introduces the first process of the plugin, and returns it with its driver's name. Only a wrong
+    /// configuration is an error, because an operator is present to correct it.
+    async fn introduce_first_process(
         &mut self,
-        life: Result<PluginProcess, String>,
+        process: Result<PluginProcess, String>,
         settings: &BTreeMap<String, PluginSettings>,
-        around: &SupervisorContext,
+        supervisor: &SupervisorContext,
     ) -> Result<(String, Option<PluginProcess>), PluginError> {
         let presumed = presumed_name(&self.launch.program);
         let failed = |reason: String| {
@@ -341,10 +343,10 @@ impl Plugin {
                 reason,
                 "a plugin cannot be used; it is tried again"
             );
-            publish(&around.health, &presumed, unreachable(&reason));
+            publish(&supervisor.health, &presumed, unreachable(&reason));
         };
-        let life = match life {
-            Ok(life) => life,
+        let process = match process {
+            Ok(process) => process,
             Err(reason) => {
                 failed(reason);
                 return Ok((presumed, None));
@@ -359,9 +361,9 @@ impl Plugin {
             self.block = info.name;
         }
         match introduce(&self.client, &self.settings.config).await {
-            Ok(info) => Ok((info.name, Some(life))),
+            Ok(info) => Ok((info.name, Some(process))),
             Err(IntroduceError::Config(faults)) => {
-                self.end(Some(life)).await;
+                self.end(Some(process)).await;
                 Err(PluginError::Config {
                     plugin: self.block.clone(),
                     faults,
@@ -369,16 +371,16 @@ impl Plugin {
             }
             Err(error) => {
                 failed(chain(&error));
-                self.end(Some(life)).await;
+                self.end(Some(process)).await;
                 Ok((presumed, None))
             }
         }
     }
 
     /// Ends an unusable process.
-    async fn end(&self, life: Option<PluginProcess>) {
+    async fn end(&self, process: Option<PluginProcess>) {
         let ended = async {
-            match life {
+            match process {
                 Some(PluginProcess::Child(mut child)) => drop(child.wait().await),
                 Some(PluginProcess::Adopted(process)) => process.ended().await,
                 None => {}
@@ -416,50 +418,50 @@ fn remove_socket(socket: Option<&Path>) {
     }
 }
 
-/// Restarts the plugin when it dies, until the agent stops. `lives` counts the lives of its process, 0 while it
-/// does not answer.
+/// Restarts the plugin when it dies, until the agent stops. `generations` receives the number of its process,
+/// 0 while it does not answer.
 async fn supervise(
     plugin: Plugin,
     name: String,
     log: FollowLog,
     first: Option<PluginProcess>,
-    lives: watch::Sender<u64>,
-    around: SupervisorContext,
+    generations: watch::Sender<u64>,
+    supervisor: SupervisorContext,
 ) {
     let following = log.run(&name);
     let supervising = async {
-        let mut life = 0;
+        let mut generation = 0;
         let mut pause = RestartBackoff::new();
         let mut next = first;
-        while !around.stop.is_cancelled() {
+        while !supervisor.stop.is_cancelled() {
             let lived = match plugin
-                .answering(next.take(), life > 0, &name, &around)
+                .answering(next.take(), generation > 0, &name, &supervisor)
                 .await
             {
                 Ok(process) => {
-                    life += 1;
-                    lives.send_replace(life);
-                    tracing::info!(driver = name, life, "a plugin answers");
+                    generation += 1;
+                    generations.send_replace(generation);
+                    tracing::info!(driver = name, life = generation, "a plugin answers");
                     let answered = Instant::now();
-                    let _ended = around
+                    let _ended = supervisor
                         .stop
-                        .run_until_cancelled(plugin.ended(process, &name, &around))
+                        .run_until_cancelled(plugin.ended(process, &name, &supervisor))
                         .await;
-                    if around.stop.is_cancelled() {
+                    if supervisor.stop.is_cancelled() {
                         return;
                     }
-                    lives.send_replace(0);
+                    generations.send_replace(0);
                     tracing::warn!(driver = name, "a plugin has ended; it is started again");
                     plugin.forget();
                     answered.elapsed()
                 }
                 Err(reason) => {
                     tracing::error!(driver = name, reason, "a plugin cannot be started");
-                    publish(&around.health, &name, unreachable(&reason));
+                    publish(&supervisor.health, &name, unreachable(&reason));
                     Duration::ZERO
                 }
             };
-            wait(pause.after(lived), &around.stop).await;
+            wait(pause.after(lived), &supervisor.stop).await;
         }
     };
     tokio::select! {
@@ -475,14 +477,14 @@ impl Plugin {
         first: Option<PluginProcess>,
         known: bool,
         name: &str,
-        around: &SupervisorContext,
+        supervisor: &SupervisorContext,
     ) -> Result<PluginProcess, String> {
         if let Some(first) = first {
             return Ok(first);
         }
-        let life = self.begin(around).await?;
+        let process = self.begin(supervisor).await?;
         let error = match introduce(&self.client, &self.settings.config).await {
-            Ok(info) if info.name == name => return Ok(life),
+            Ok(info) if info.name == name => return Ok(process),
             Ok(info) => format!(
                 "it calls itself {:?}{}",
                 info.name,
@@ -494,14 +496,14 @@ impl Plugin {
             ),
             Err(error) => chain(&error),
         };
-        self.end(Some(life)).await;
+        self.end(Some(process)).await;
         Err(error)
     }
 
-    async fn ended(&self, life: PluginProcess, name: &str, around: &SupervisorContext) {
+    async fn ended(&self, process: PluginProcess, name: &str, supervisor: &SupervisorContext) {
         let client = self.client.clone();
         let ended = async {
-            match life {
+            match process {
                 PluginProcess::Child(mut child) => {
                     let status = child.wait().await;
                     tracing::warn!(
@@ -517,7 +519,7 @@ impl Plugin {
             client.attend().await;
             std::future::pending::<()>().await;
         };
-        let answers = watch_answers(&self.client, name, &around.health);
+        let answers = watch_answers(&self.client, name, &supervisor.health);
         tokio::select! {
             () = ended => {}
             () = attended => {}

@@ -81,7 +81,7 @@ pub(crate) async fn follow(live: &LiveTask, inputs: &TaskInputSender) -> Infalli
         live.slot.ready().await;
         if !is_placed && let Ok(status) = live.slot.driver.inspect_task(&live.record.task_id).await
         {
-            live.usage.reach(status.network.as_ref());
+            live.usage.set_network(status.network.as_ref());
             is_placed = true;
             if let Some(network) = live.usage.network() {
                 inputs
@@ -96,7 +96,7 @@ pub(crate) async fn follow(live: &LiveTask, inputs: &TaskInputSender) -> Infalli
             continue;
         }
         let began = Instant::now();
-        if let Err(error) = listen(live).await {
+        if let Err(error) = receive_usage(live).await {
             live.usage.refuse(&chain(&error));
         }
         // A driver that ends its streams at once is asked again after a longer pause.
@@ -109,12 +109,12 @@ pub(crate) async fn follow(live: &LiveTask, inputs: &TaskInputSender) -> Infalli
 }
 
 /// Receives messages until the driver or the task ends.
-async fn listen(live: &LiveTask) -> Result<(), TaskError> {
+async fn receive_usage(live: &LiveTask) -> Result<(), TaskError> {
     let driver = &live.slot.driver;
     let asked = driver.task_stats(&live.record.task_id, DRIVER_USAGE_INTERVAL);
-    let mut words = asked.await?;
+    let mut messages = asked.await?;
     let mut is_first = true;
-    while let Some(stats) = words.next().await {
+    while let Some(stats) = messages.next().await {
         live.usage.take(&stats, Instant::now(), is_first);
         is_first = false;
     }
@@ -123,7 +123,7 @@ async fn listen(live: &LiveTask) -> Result<(), TaskError> {
 }
 
 /// Whether the agent cannot measure the task, so that its driver has to report the usage.
-pub(crate) fn is_hidden(live: &LiveTask) -> bool {
+pub(crate) fn is_measured_by_driver(live: &LiveTask) -> bool {
     live.record.driver != native::NAME && !live.is_here()
 }
 
@@ -156,7 +156,7 @@ impl DriverUsage {
     }
 
     /// Notes the network into which the driver has put the task.
-    pub(crate) fn reach(&self, network: Option<&NetworkOverride>) {
+    pub(crate) fn set_network(&self, network: Option<&NetworkOverride>) {
         let Some(network) = network.filter(|network| !network.addr.is_empty()) else {
             return;
         };
@@ -165,7 +165,7 @@ impl DriverUsage {
     }
 
     /// Notes that the task has the network of its allocation, unless its driver put it elsewhere.
-    pub(crate) fn reach_if_nowhere(&self, address: IpAddr, ports: &[AllocatedPort]) {
+    pub(crate) fn set_alloc_network_if_unset(&self, address: IpAddr, ports: &[AllocatedPort]) {
         let inside = |port: &AllocatedPort| (port.label.clone(), inside_port(port.value, port.to));
         let mut known = self.network.lock().unwrap_or_else(PoisonError::into_inner);
         known.get_or_insert_with(|| {

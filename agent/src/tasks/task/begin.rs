@@ -37,7 +37,7 @@ use crate::tasks::drivers::usage::DriverUsage;
 use crate::tasks::drivers::{DriverSlot, Drivers, native};
 use crate::tasks::live::LiveTask;
 use crate::tasks::task::driver_calls::{
-    allow_traversal, decoded, encoded, fs_isolation, learned, ready, sees_host, task_id,
+    allow_traversal, decoded, driver_facts, encoded, fs_isolation, ready, sees_host, task_id,
 };
 use crate::tasks::task::record::{note_record, store_record};
 use crate::tasks::task::start_failure::StartFailure;
@@ -63,8 +63,8 @@ pub(crate) async fn begin(
         // The next agent would have no record of this start.
         return Err(StartFailure::retryable(reason));
     }
-    let room = context.monitoring.start_health.take();
-    room.map_err(StartFailure::retryable)?;
+    let reserved = context.monitoring.start_health.reserve_open_files();
+    reserved.map_err(StartFailure::retryable)?;
     let slot = driver(&context.tasks.drivers, task)?;
     let isolation = fs_isolation(&slot, task).await?;
     let begun = begin_isolated(context, task, slot, isolation, attempt, (take, stopped)).await;
@@ -91,7 +91,7 @@ async fn begin_isolated(
     if sees_host(task, isolation, &config.config) {
         allow_traversal(data, task).await?;
     }
-    user::give(storage, &resources.users, task, &slot, &mut config).await?;
+    user::assign(storage, &resources.users, task, &slot, &mut config).await?;
     let mut notes = Vec::new();
     if isolation == FsIsolation::Chroot {
         notes.extend(root::make(storage, task, &slot, &mut config).await?);
@@ -126,11 +126,11 @@ async fn begin_isolated(
             notes.extend(note);
             notes.extend(started.network.as_ref().and_then(reached_at));
             let usage = DriverUsage::default();
-            usage.reach(started.network.as_ref());
+            usage.set_network(started.network.as_ref());
             if let Some(network) = &network
                 && cni::wanted(task.group()).is_some()
             {
-                usage.reach_if_nowhere(network.address, &task.desired.holding.ports);
+                usage.set_alloc_network_if_unset(network.address, &task.desired.holding.ports);
             }
             let record = TaskRecord {
                 attempt,
@@ -149,7 +149,7 @@ async fn begin_isolated(
                 cgroup: Some(cgroup),
                 streams,
                 elsewhere,
-                leaving: CancellationToken::new(),
+                detaching: CancellationToken::new(),
                 usage,
                 reach,
             };
@@ -214,11 +214,13 @@ async fn make_cgroup(
     task: &TaskRef,
     slot: &DriverSlot,
 ) -> Result<TaskCgroup, StartFailure> {
-    if let Some(field) = resources::kept_by_cgroup(task.task())
-        && !learned(slot).await?.capabilities.joins_cgroup
+    if let Some(field) = resources::limit_needing_cgroup(task.task())
+        && !driver_facts(slot).await?.capabilities.joins_cgroup
     {
         let driver = &task.task().driver;
-        return Err(StartFailure::fatal(resources::unkept(field, driver)));
+        return Err(StartFailure::fatal(resources::unenforced_limit(
+            field, driver,
+        )));
     }
     task.hold_cores(resources);
     let made = match create_cgroup(resources, session, task) {
@@ -291,11 +293,11 @@ async fn start(
     let owner = owner_of(&context.resources.users, task.alloc_id(), task.task())
         .map_err(StartFailure::fatal)?;
     write_payload(task, &dirs, owner).await?;
-    let streams = match untaken(slot, task).await? {
+    let streams = match uncollected_reason(slot, task).await? {
         Some(why) => {
             config.stdout_path = NULL_DEVICE.into();
             config.stderr_path = NULL_DEVICE.into();
-            Streams::untaken(&dirs, task.name(), &why)
+            Streams::mark_uncollected(&dirs, task.name(), &why)
                 .map_err(|error| StartFailure::retryable(chain(&error)))?
         }
         None => Streams::open(
@@ -358,16 +360,19 @@ async fn start(
 }
 
 /// The reason why a task's output is not collected, if its job or its driver excludes it.
-async fn untaken(slot: &DriverSlot, task: &TaskRef) -> Result<Option<String>, StartFailure> {
+async fn uncollected_reason(
+    slot: &DriverSlot,
+    task: &TaskRef,
+) -> Result<Option<String>, StartFailure> {
     let name = task.name();
     if task.task().logs.is_disabled() {
         return Ok(Some(format!(
             "task `{name}` has no log: its job says `logs {{ disabled = true }}`"
         )));
     }
-    let learned = learned(slot).await?;
+    let facts = driver_facts(slot).await?;
     let driver = &task.task().driver;
-    let is_taken_elsewhere = learned.capabilities.disable_log_collection;
+    let is_taken_elsewhere = facts.capabilities.disable_log_collection;
     Ok(is_taken_elsewhere.then(|| {
         format!(
             "task `{name}` has no log here: its driver `{driver}` takes the output itself and says where it puts it"
@@ -406,9 +411,9 @@ async fn with_driver(
     ready(slot).await?;
     let mode = config.network.as_ref().map(|network| network.mode);
     if mode.is_some() || !config.mounts.is_empty() {
-        let learned = slot.learned().await;
-        let learned = learned.map_err(|error| StartFailure::retryable(chain(&error)))?;
-        let modes = &learned.capabilities.network_modes;
+        let facts = slot.facts().await;
+        let facts = facts.map_err(|error| StartFailure::retryable(chain(&error)))?;
+        let modes = &facts.capabilities.network_modes;
         if let Some(mode) = mode
             && mode != NetworkMode::Host
             && !modes.contains(&mode)
@@ -416,7 +421,7 @@ async fn with_driver(
             return Err(StartFailure::fatal(no_such_network(mode)));
         }
         let mounts = !config.mounts.is_empty();
-        if mounts && learned.capabilities.mount_configs == MountConfigs::None {
+        if mounts && facts.capabilities.mount_configs == MountConfigs::None {
             return Err(StartFailure::fatal(
                 "the task's driver cannot show host volumes: leave `volume_mount` out, or take another driver",
             ));
@@ -485,9 +490,9 @@ fn task_config(
     let TaskRef { desired, .. } = task;
     let (group, description) = (task.group(), task.task());
     let address = own_network.map(|network| network.address);
-    let places = TaskPaths::of(isolation, &dirs, &description.name);
-    let env = TaskEnv::build(task, &places, &spec, address);
-    let mut mounts = volumes::mounts(group, description, &spec.volumes, &env, &places.root)
+    let paths = TaskPaths::of(isolation, &dirs, &description.name);
+    let env = TaskEnv::build(task, &paths, &spec, address);
+    let mut mounts = volumes::mounts(group, description, &spec.volumes, &env, &paths.root)
         .map_err(StartFailure::fatal)?;
     let config: serde_json::Value = serde_json::from_str(&description.config_json)
         .map_err(|error| StartFailure::fatal(format!("the task's config is not JSON: {error}")))?;

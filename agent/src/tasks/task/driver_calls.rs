@@ -8,15 +8,15 @@ use muster_driver::{FsIsolation, TaskConfig, TaskHandle};
 
 use crate::limits::DRIVER_START_DEADLINE;
 use crate::storage::allocdir::DataDir;
-use crate::tasks::drivers::{DriverFacts, DriverSlot, TaskConfigError, native, unserved};
+use crate::tasks::drivers::{DriverFacts, DriverSlot, TaskConfigError, native, unsupported_reason};
 use crate::tasks::task::start_failure::StartFailure;
 use crate::tasks::task_ref::TaskRef;
 
 /// Returns the capabilities of the driver, once it answers.
-pub(crate) async fn learned(slot: &DriverSlot) -> Result<Arc<DriverFacts>, StartFailure> {
+pub(crate) async fn driver_facts(slot: &DriverSlot) -> Result<Arc<DriverFacts>, StartFailure> {
     ready(slot).await?;
-    let learned = slot.learned().await;
-    learned.map_err(|error| StartFailure::retryable(chain(&error)))
+    let facts = slot.facts().await;
+    facts.map_err(|error| StartFailure::retryable(chain(&error)))
 }
 
 /// Waits until the driver answers.
@@ -50,10 +50,10 @@ pub(crate) async fn fs_isolation(
     if task.task().driver == native::NAME {
         return Ok(FsIsolation::None);
     }
-    let learned = learned(slot).await?;
-    match unserved(&task.task().driver, &learned.capabilities) {
+    let facts = driver_facts(slot).await?;
+    match unsupported_reason(&task.task().driver, &facts.capabilities) {
         Some(reason) => Err(StartFailure::fatal(reason)),
-        None => Ok(learned.capabilities.fs_isolation),
+        None => Ok(facts.capabilities.fs_isolation),
     }
 }
 

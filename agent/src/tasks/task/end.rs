@@ -45,18 +45,18 @@ pub(super) async fn end(
     known: StartKnowledge,
     inputs: &TaskInputSender,
 ) {
-    let seen = tokio::select! {
+    let observed = tokio::select! {
         biased;
-        () = live.leaving.cancelled() => {
-            let note = remote::leave(context, task, live).await;
+        () = live.detaching.cancelled() => {
+            let note = remote::detach(context, task, live).await;
             context.tasks.live.remove(task.alloc_id(), task.name());
             inputs.send(TaskInput::Detached { note }).await;
             return;
         }
-        seen = wait(context.bpf(), live, known, inputs) => seen,
+        observed = wait(context.bpf(), live, known, inputs) => observed,
     };
-    let seen = match seen {
-        Ok(seen) => seen,
+    let observed = match observed {
+        Ok(observed) => observed,
         Err(UnreachableTask { reason }) => {
             remote::remove_remains(context, task, live).await;
             context.tasks.live.remove(task.alloc_id(), task.name());
@@ -69,8 +69,8 @@ pub(super) async fn end(
         mut detail,
         oom,
         peak_bytes,
-    } = with_memory(context.bpf(), task, live, seen.exit);
-    if let Some(why) = &seen.stopped {
+    } = with_memory(context.bpf(), task, live, observed.exit);
+    if let Some(why) = &observed.stopped {
         push_detail(&mut detail, why);
     }
     if !exit.success()
@@ -80,7 +80,7 @@ pub(super) async fn end(
     }
     let end = task.is_one_off().then(|| {
         let usage = one_off::usage(context.bpf(), live.cgroup.as_ref(), peak_bytes);
-        Box::new(one_off::end(seen, exit, oom, usage, now()))
+        Box::new(one_off::end(observed, exit, oom, usage, now()))
     });
     let mut record = live.record.clone();
     record.ended = Some(Ended {
@@ -379,11 +379,11 @@ mod tests {
             ..ExitResult::exited(code)
         };
 
-        let seen = seen_by_driver(failed(0));
-        assert!(seen.exit.unknown && !seen.exit.success());
-        assert_eq!(seen.stopped.as_deref(), Some("the executor is gone"));
-        let seen = seen_by_driver(failed(3));
-        assert_eq!((seen.exit.unknown, seen.exit.code), (false, 3));
+        let observed = seen_by_driver(failed(0));
+        assert!(observed.exit.unknown && !observed.exit.success());
+        assert_eq!(observed.stopped.as_deref(), Some("the executor is gone"));
+        let observed = seen_by_driver(failed(3));
+        assert_eq!((observed.exit.unknown, observed.exit.code), (false, 3));
     }
 
     const COUNT: OomCount = OomCount {

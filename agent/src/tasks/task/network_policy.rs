@@ -15,9 +15,9 @@ use crate::network::{NetworkContext, bridge, cni};
 use crate::storage::allocdir::DataDir;
 use crate::storage::store::StoreContents;
 use crate::tasks::drivers::DriverSlot;
-use crate::tasks::drivers::usage::is_hidden;
+use crate::tasks::drivers::usage::is_measured_by_driver;
 use crate::tasks::live::LiveTask;
-use crate::tasks::task::driver_calls::{decoded, learned, ready};
+use crate::tasks::task::driver_calls::{decoded, driver_facts, ready};
 use crate::tasks::task::start_failure::StartFailure;
 use crate::tasks::task_ref::TaskRef;
 
@@ -218,7 +218,7 @@ pub(super) async fn check_holds(
     slot: &DriverSlot,
 ) -> Result<(), StartFailure> {
     let asked = has_policy(task.group(), task, &network.rules.current());
-    if bpf.is_none() || !asked || learned(slot).await?.capabilities.joins_cgroup {
+    if bpf.is_none() || !asked || driver_facts(slot).await?.capabilities.joins_cgroup {
         return Ok(());
     }
     Err(StartFailure::fatal(unenforced_message(task)))
@@ -254,7 +254,7 @@ pub(crate) fn attach_live_policy(
     live: &LiveTask,
 ) -> Option<String> {
     let asked = || has_policy(task.group(), task, &context.network.rules.current());
-    if context.bpf.is_ok() && is_hidden(live) && asked() {
+    if context.bpf.is_ok() && is_measured_by_driver(live) && asked() {
         return Some(unenforced_message(task));
     }
     reattach_policy(context, task, live.record.cgroup_id, live.reach)

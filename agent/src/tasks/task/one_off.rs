@@ -39,17 +39,17 @@ impl TaskRef {
     }
 }
 
-/// Returns the end of a task from the observation `seen`. `exit` has the out-of-memory facts that `seen` lacks.
+/// Returns the end of a task from `observed`. `exit` has the out-of-memory facts that `observed` lacks.
 pub(super) fn end(
-    seen: ObservedExit,
+    observed: ObservedExit,
     exit: Exit,
     oom: Option<Oom>,
     usage: Usage,
     at: Timestamp,
 ) -> WorkEnd {
-    let end = match seen.actions {
+    let end = match observed.actions {
         Some(actions) => of_actions(*actions, exit),
-        None if seen.by_driver => end_of(exit, &exit.message(""), at),
+        None if observed.by_driver => end_of(exit, &exit.message(""), at),
         // The ledger saw the process that runs next to the actions, which proves nothing about them.
         None => WorkEnd::failure(DRIVER_DIED, at),
     };
@@ -152,9 +152,9 @@ fn counted(counters: &TaskCounters, has_block: bool) -> TaskUsageTotals {
 mod tests {
     use super::*;
 
-    fn ended(seen: ObservedExit) -> WorkEnd {
-        let exit = seen.exit;
-        end(seen, exit, None, Usage::default(), Timestamp(7))
+    fn ended(observed: ObservedExit) -> WorkEnd {
+        let exit = observed.exit;
+        end(observed, exit, None, Usage::default(), Timestamp(7))
     }
 
     fn code(code: i32) -> Exit {
@@ -269,15 +269,15 @@ mod tests {
 
     #[test]
     fn a_task_without_actions_ends_as_its_process() {
-        let seen = |exit| ObservedExit {
+        let observed = |exit| ObservedExit {
             exit,
             actions: None,
             by_driver: true,
             stopped: None,
         };
 
-        assert!(!ended(seen(code(0))).failed);
-        assert_eq!(ended(seen(code(4))).failure_reason, "exit code 4");
+        assert!(!ended(observed(code(0))).failed);
+        assert_eq!(ended(observed(code(4))).failure_reason, "exit code 4");
     }
 
     #[test]

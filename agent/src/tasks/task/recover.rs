@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::network_policy::{self, reattach_policy};
 use super::resources::with_limits;
-use super::streams::{Streams, remove_fifos, why_untaken};
+use super::streams::{Streams, read_uncollected_reason, remove_fifos};
 use super::user;
 use crate::bpf::Bpf;
 use crate::context::AgentContext;
@@ -100,7 +100,7 @@ async fn unrecorded_task(
     };
     // An adopted task is noted as this start, whichever start it was at its beginning.
     let noted =
-        noted_handle(&cgroup).filter(|(noted_as, handle)| *noted_as == attempt || mine(handle));
+        handle_on_cgroup(&cgroup).filter(|(noted_as, handle)| *noted_as == attempt || mine(handle));
     let found = match noted {
         Some((_, handle)) => Some(handle),
         // The agent died between the start and the note.
@@ -126,7 +126,7 @@ async fn unrecorded_task(
 }
 
 /// The handle on the cgroup itself, and the attempt that it belongs to.
-fn noted_handle(cgroup: &TaskCgroup) -> Option<(u32, TaskHandle)> {
+fn handle_on_cgroup(cgroup: &TaskCgroup) -> Option<(u32, TaskHandle)> {
     let note = cgroup
         .note()
         .inspect_err(|error| tracing::warn!(%error, "the record on a cgroup cannot be read"))
@@ -220,7 +220,7 @@ async fn live(
     let mut messages = Vec::new();
     if record.boot_id == context.boot_id {
         messages.extend(reattach_policy(context, task, record.cgroup_id, reach));
-        messages.extend(watch_again(context.bpf(), cgroup.as_ref()));
+        messages.extend(register_if_unknown(context.bpf(), cgroup.as_ref()));
     }
     let live = LiveTask {
         slot,
@@ -228,7 +228,7 @@ async fn live(
         cgroup,
         streams,
         elsewhere: None,
-        leaving: CancellationToken::new(),
+        detaching: CancellationToken::new(),
         usage: DriverUsage::default(),
         reach,
     };
@@ -273,7 +273,7 @@ async fn reach(bpf: Option<&Bpf>, slot: &DriverSlot, record: &TaskRecord) -> Tas
 }
 
 /// Registers a task with eBPF if it is unknown there, and returns a note for the operator.
-fn watch_again(bpf: Option<&Bpf>, cgroup: Option<&TaskCgroup>) -> Option<String> {
+fn register_if_unknown(bpf: Option<&Bpf>, cgroup: Option<&TaskCgroup>) -> Option<String> {
     match bpf?.watch_running(cgroup?.id()) {
         Ok(false) => None,
         Ok(true) => Some(
@@ -311,7 +311,7 @@ pub(super) fn repair_limits(
 }
 
 /// Sets the limits of a running task whose job changed in place. Returns a note for the operator.
-pub(crate) fn limit_again(
+pub(crate) fn reapply_limits(
     resources: &ResourceContext,
     session: &SessionContext,
     task: &TaskRef,
@@ -346,7 +346,7 @@ pub(crate) fn limit_again(
 /// Reopens the output first, because a task with a full FIFO blocks until it is drained.
 async fn reopen_streams(context: &AgentContext, task: &TaskRef) -> Streams {
     let dirs = context.storage.data.alloc(task.alloc_id());
-    if why_untaken(&dirs, task.name()).is_some() {
+    if read_uncollected_reason(&dirs, task.name()).is_some() {
         return Streams::default();
     }
     let owner = owner_of(&context.resources.users, task.alloc_id(), task.task());

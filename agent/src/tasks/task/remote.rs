@@ -27,9 +27,9 @@ pub(super) async fn handle(
     slot: &DriverSlot,
     handle: &TaskHandle,
 ) -> (Option<Vec<u8>>, Option<String>) {
-    let learned = match slot.learned().await {
-        Ok(learned) if !learned.capabilities.remote_tasks => return (None, None),
-        Ok(learned) => learned,
+    let facts = match slot.facts().await {
+        Ok(facts) if !facts.capabilities.remote_tasks => return (None, None),
+        Ok(facts) => facts,
         Err(error) => {
             let note = format!(
                 "the driver does not say whether it runs tasks elsewhere: {}",
@@ -38,7 +38,7 @@ pub(super) async fn handle(
             return (None, Some(note));
         }
     };
-    tracing::debug!(driver = handle.driver, capabilities = ?learned.capabilities, "a task runs elsewhere");
+    tracing::debug!(driver = handle.driver, capabilities = ?facts.capabilities, "a task runs elsewhere");
     let given = TaskHandle {
         config: TaskConfig::default(),
         ..handle.clone()
@@ -58,8 +58,8 @@ fn too_large(bytes: usize) -> String {
 
 /// Whether the driver reports that its tasks run elsewhere.
 pub(super) async fn is_remote(slot: &DriverSlot) -> bool {
-    let learned = slot.learned().await;
-    learned.is_ok_and(|learned| learned.capabilities.remote_tasks)
+    let facts = slot.facts().await;
+    facts.is_ok_and(|facts| facts.capabilities.remote_tasks)
 }
 
 /// Makes the driver take over the task that `handle` finds, under the name in `config`.
@@ -108,7 +108,7 @@ pub(super) fn not_taken(reason: &str) -> String {
 /// Makes the driver detach the task, and removes the task's remains on this node. It never ends the task. A detach
 /// that the driver fails to carry out is not repeated, because a driver that does not answer manages nothing.
 /// Returns a note for the operator.
-pub(super) async fn leave(context: &AgentContext, task: &TaskRef, live: &LiveTask) -> String {
+pub(super) async fn detach(context: &AgentContext, task: &TaskRef, live: &LiveTask) -> String {
     let (driver, id) = (&live.slot.driver, &live.record.task_id);
     let asked = driver.stop_task(id, Duration::ZERO, DETACH_SIGNAL).await;
     let note = match asked {

@@ -37,7 +37,7 @@ pub(super) fn with_limits<T>(
         memory_max_bytes: limit.map(Mb::bytes),
         // A reservation has an effect only below a higher limit.
         memory_low_bytes: memory_max.map(|_| memory.bytes()),
-        memory_high_bytes: limit.and_then(|max| slow_from(memory, max)),
+        memory_high_bytes: limit.and_then(|max| throttle_threshold(memory, max)),
         pids_max: pids_max(task.task()),
         io,
         ..Limits::default()
@@ -50,7 +50,7 @@ pub(super) fn with_limits<T>(
 }
 
 /// The field of a requested limit that only the task's cgroup can enforce.
-pub(super) fn kept_by_cgroup(task: &Task) -> Option<&'static str> {
+pub(super) fn limit_needing_cgroup(task: &Task) -> Option<&'static str> {
     let TaskResources {
         cpu_hard_limit, io, ..
     } = &task.resources;
@@ -62,7 +62,7 @@ pub(super) fn kept_by_cgroup(task: &Task) -> Option<&'static str> {
 }
 
 /// The error for `field` if it cannot be enforced, because the driver has no task in the agent's cgroup.
-pub(super) fn unkept(field: &str, driver: &str) -> String {
+pub(super) fn unenforced_limit(field: &str, driver: &str) -> String {
     format!(
         "`{field}` is kept by the agent, and the driver `{driver}` does not put tasks into the agent's cgroups: say in \
          the `config` block what it is to limit"
@@ -81,7 +81,7 @@ fn cores_of(mhz: u32, node: &NodeResources) -> f64 {
 
 /// The usage at which a task that may exceed its reservation is throttled. It is nine tenths of the way to the
 /// limit, and near the limit. A task that is throttled for long stalls where a restart would help.
-fn slow_from(memory: Mb, max: Mb) -> Option<u64> {
+fn throttle_threshold(memory: Mb, max: Mb) -> Option<u64> {
     let room = max.bytes().saturating_sub(memory.bytes());
     (room > 0).then(|| max.bytes() - (room / 10).min(MEMORY_SLOW_BYTES_MAX))
 }
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn a_task_is_slowed_down_near_its_limit() {
-        let slow = |memory, max| slow_from(Mb(memory), Mb(max)).map(|bytes| bytes >> 20);
+        let slow = |memory, max| throttle_threshold(Mb(memory), Mb(max)).map(|bytes| bytes >> 20);
 
         assert_eq!(slow(100, 200), Some(190));
         assert_eq!(slow(1_000, 9_000), Some(8_936), "64 MiB below");
@@ -155,13 +155,16 @@ mod tests {
     #[test]
     fn limits_of_the_cgroup_alone_are_named() {
         let mut task = muster_domain::fixture::task("main");
-        assert_eq!(kept_by_cgroup(&task), None);
+        assert_eq!(limit_needing_cgroup(&task), None);
 
         task.resources.io.write_rate = Some(ByteRate(1 << 20));
-        assert_eq!(kept_by_cgroup(&task), Some("resources.io"));
+        assert_eq!(limit_needing_cgroup(&task), Some("resources.io"));
         task.resources.io = IoLimits::default();
         task.resources.cpu_hard_limit = true;
-        assert_eq!(kept_by_cgroup(&task), Some("resources.cpu_hard_limit"));
-        assert!(unkept("resources.io", "docker").contains("driver `docker`"));
+        assert_eq!(
+            limit_needing_cgroup(&task),
+            Some("resources.cpu_hard_limit")
+        );
+        assert!(unenforced_limit("resources.io", "docker").contains("driver `docker`"));
     }
 }

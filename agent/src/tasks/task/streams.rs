@@ -37,9 +37,13 @@ pub(crate) fn stream_name(task: &str, stream: LogStream) -> String {
 
 impl Streams {
     /// Marks the task's output as not collected. Readers of its log receive `why`.
-    pub(crate) fn untaken(dirs: &AllocDirs, task: &str, why: &str) -> std::io::Result<Self> {
+    pub(crate) fn mark_uncollected(
+        dirs: &AllocDirs,
+        task: &str,
+        why: &str,
+    ) -> std::io::Result<Self> {
         remove_fifos(dirs, task);
-        private::write(&untaken_note(dirs, task), why)?;
+        private::write(&uncollected_note_path(dirs, task), why)?;
         Ok(Self::default())
     }
 
@@ -53,7 +57,7 @@ impl Streams {
         config: LogConfig,
         begins: bool,
     ) -> Result<Self, OpenStreamsError> {
-        remove(&untaken_note(dirs, task));
+        remove(&uncollected_note_path(dirs, task));
         let fifos = LogDir::open(&dirs.fifos)?;
         let limits = RotateLimits {
             max_files: config.max_files,
@@ -121,13 +125,13 @@ fn overflow(overflow: LogOverflow) -> OnFull {
 }
 
 /// The reason why the task's output is not collected, if there is one.
-pub(crate) fn why_untaken(dirs: &AllocDirs, task: &str) -> Option<String> {
-    std::fs::read_to_string(untaken_note(dirs, task)).ok()
+pub(crate) fn read_uncollected_reason(dirs: &AllocDirs, task: &str) -> Option<String> {
+    std::fs::read_to_string(uncollected_note_path(dirs, task)).ok()
 }
 
 /// The path of the file with that reason, in the directory of the log files. It holds for a running task, whatever
 /// its job or driver changes later.
-fn untaken_note(dirs: &AllocDirs, task: &str) -> PathBuf {
+fn uncollected_note_path(dirs: &AllocDirs, task: &str) -> PathBuf {
     dirs.logs.join(format!("{task}.untaken"))
 }
 

@@ -8,12 +8,12 @@ use crate::resources::users::WorkloadUsers;
 use crate::storage::StorageContext;
 use crate::storage::store::{Store, TaskRecord, Write};
 use crate::tasks::drivers::{DriverSlot, native};
-use crate::tasks::task::driver_calls::learned;
+use crate::tasks::task::driver_calls::driver_facts;
 use crate::tasks::task::start_failure::StartFailure;
 use crate::tasks::task_ref::TaskRef;
 
 /// Gives the task a user and directories that belong to it, and passes the user to its driver.
-pub(super) async fn give(
+pub(super) async fn assign(
     storage: &StorageContext,
     users: &WorkloadUsers,
     task: &TaskRef,
@@ -24,7 +24,11 @@ pub(super) async fn give(
     if !task.task().user.is_empty() || is_native {
         return Ok(());
     }
-    if !learned(slot).await?.capabilities.dynamic_workload_users {
+    if !driver_facts(slot)
+        .await?
+        .capabilities
+        .dynamic_workload_users
+    {
         return Ok(());
     }
     let alloc_id = task.alloc_id();

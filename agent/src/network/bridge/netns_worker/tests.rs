@@ -26,7 +26,7 @@ const STEPS_MIN: u32 = 20;
 /// The variable with which a child process finds the programs.
 const PROGRAMS: &str = "MUSTER_TEST_NETWORK_PROGRAMS";
 
-fn workshop(bpf: &Bpf) -> NetnsWorker {
+fn new_worker(bpf: &Bpf) -> NetnsWorker {
     let subnet = "172.26.64.0/28".parse().unwrap();
     NetnsWorker {
         node: NodeNetwork::new(NodeId([7; 16]), subnet),
@@ -45,17 +45,17 @@ fn on_a_machine(test: &'static str, body: impl FnOnce(&Node, &Bpf) + Send) {
     let bpf = node.open();
     let run = || {
         unshare(CloneFlags::CLONE_NEWNET).unwrap();
-        Netlink::open().unwrap().wake(LOOPBACK).unwrap();
-        let mut workshop = workshop(&bpf);
-        match workshop.make(HOST_VETH, ALIAS, None) {
-            Ok(made) => workshop.remove(made.host_veth, made.address).unwrap(),
+        Netlink::open().unwrap().set_link_up(LOOPBACK).unwrap();
+        let mut worker = new_worker(&bpf);
+        match worker.make(HOST_VETH, ALIAS, None) {
+            Ok(made) => worker.remove(made.host_veth, made.address).unwrap(),
             Err(error) => {
                 let reason = format!("this kernel makes no such networks: {error:?}");
                 skipped(test, &reason);
                 return;
             }
         }
-        undo(workshop.node.node_id).unwrap();
+        undo(worker.node.node_id).unwrap();
         body(&node, &bpf);
     };
     std::thread::scope(|scope| {
@@ -99,21 +99,21 @@ fn a_network_that_cannot_be_made_leaves_nothing() {
             let mut step = 0;
             loop {
                 step += 1;
-                let mut workshop = workshop(bpf);
+                let mut worker = new_worker(bpf);
                 failing::arm(step);
-                let made = workshop.make(HOST_VETH, ALIAS, given.as_ref());
+                let made = worker.make(HOST_VETH, ALIAS, given.as_ref());
                 let has_failed = failing::disarm();
                 match made {
-                    Ok(made) => workshop.remove(made.host_veth, made.address).unwrap(),
+                    Ok(made) => worker.remove(made.host_veth, made.address).unwrap(),
                     Err(error) => assert!(has_failed, "step {step}: {error:?}"),
                 }
                 no_host_veth_is_left(step);
                 assert_eq!(inode(OWN_NAMESPACE), machine, "step {step}");
-                let free = std::iter::from_fn(|| workshop.pool.take()).count();
+                let free = std::iter::from_fn(|| worker.pool.take()).count();
                 assert_eq!(free, 13, "step {step}: an address is not given back");
-                undo(workshop.node.node_id).unwrap();
+                undo(worker.node.node_id).unwrap();
                 assert!(
-                    !undo(workshop.node.node_id).unwrap(),
+                    !undo(worker.node.node_id).unwrap(),
                     "step {step}: a rule is left"
                 );
                 if !has_failed {
@@ -161,7 +161,7 @@ fn a_network_that_cannot_be_opened_leaves_nothing() {
             let subnet = "172.26.64.0/28".parse().unwrap();
             let bridge = Bridge::new(NodeNetwork::new(NodeId([7; 16]), subnet), Ok(bpf));
             let logs = tempfile::tempdir().unwrap();
-            let ground = NodeNetworkContext {
+            let node_context = NodeNetworkContext {
                 bpf: Ok(bpf),
                 address: "10.9.0.1".to_owned(),
                 names: logs.path().join("names"),
@@ -177,23 +177,23 @@ fn a_network_that_cannot_be_opened_leaves_nothing() {
                 loop {
                     step += 1;
                     failing::arm(step);
-                    let made = runtime.block_on(bridge.make(&ground, &desired, group, None));
+                    let made = runtime.block_on(bridge.make(&node_context, &desired, group, None));
                     let has_failed = failing::disarm();
                     match made {
                         Ok(network) => {
                             assert!(!has_failed, "step {step}");
                             assert_eq!(bpf.published().unwrap().len(), 6);
-                            assert!(ground.names.join("hosts").exists());
+                            assert!(node_context.names.join("hosts").exists());
                             runtime.block_on(bridge.close(Some(bpf), &network)).unwrap();
-                            files::remove(&ground.names).unwrap();
+                            files::remove(&node_context.names).unwrap();
                         }
                         Err(error) => assert!(has_failed, "step {step}: {error:?}"),
                     }
-                    assert_eq!(bridge.left().len(), 0, "step {step}");
+                    assert_eq!(bridge.unremoved().len(), 0, "step {step}");
                     no_host_veth_is_left(step);
                     assert_eq!(bpf.host_veths().unwrap(), BTreeSet::new(), "step {step}");
                     assert_eq!(bpf.published().unwrap(), Vec::new(), "step {step}");
-                    assert!(!ground.names.exists(), "step {step}: files are left");
+                    assert!(!node_context.names.exists(), "step {step}: files are left");
                     if !has_failed {
                         break;
                     }
@@ -219,7 +219,7 @@ fn maker_entry() {
         cgroup_dir: cgroup_dir.into(),
         task_level: level.parse().unwrap(),
     });
-    workshop(&bpf.unwrap())
+    new_worker(&bpf.unwrap())
         .make(HOST_VETH, ALIAS, None)
         .unwrap();
 }
@@ -254,10 +254,10 @@ fn agent_crash_at_any_step_leaks_no_network() {
                 "step {step}: {output:?}"
             );
             no_host_veth_is_left(step);
-            let workshop = workshop(bpf);
-            undo(workshop.node.node_id).unwrap();
+            let worker = new_worker(bpf);
+            undo(worker.node.node_id).unwrap();
             assert!(
-                !undo(workshop.node.node_id).unwrap(),
+                !undo(worker.node.node_id).unwrap(),
                 "step {step}: a rule is left"
             );
             if !has_died {

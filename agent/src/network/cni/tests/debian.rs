@@ -25,7 +25,7 @@ fn on_a_machine(test: &'static str, plugins: &[&str], body: impl AsyncFnOnce(Tes
     }
     let run = || {
         unshare(CloneFlags::CLONE_NEWNET).unwrap();
-        Netlink::open().unwrap().wake(LOOPBACK).unwrap();
+        Netlink::open().unwrap().set_link_up(LOOPBACK).unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -183,7 +183,7 @@ fn ptp_connects_an_allocation() {
             server.join().unwrap();
             let record = locked(&networks.records)[&alloc_id()].clone();
             networks.check(alloc_id(), &record).await.unwrap();
-            networks.give_back(alloc_id()).await.unwrap();
+            networks.release(alloc_id()).await.unwrap();
 
             assert_eq!(direct, "inside");
             let dns = result.dns().unwrap();
@@ -228,7 +228,7 @@ fn macvlan_connects_two_allocations_worth() {
             });
             let read = inside.join().unwrap();
             server.join().unwrap();
-            networks.give_back(alloc_id()).await.unwrap();
+            networks.release(alloc_id()).await.unwrap();
 
             assert_eq!(read, "inside");
             assert_eq!(taken(&place), Vec::<String>::new());

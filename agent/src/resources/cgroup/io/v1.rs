@@ -78,7 +78,7 @@ pub(super) fn unlimited(
 pub(super) fn set_rates(setter: &Setter<'_>, io: &IoLimits) -> Result<(), ApplyLimitError> {
     let wanted = rates(io).into_iter().zip(SETS);
     for (file, (rate, set)) in FILES.into_iter().zip(wanted) {
-        // A kernel without block throttling has no such file; `missing` reports that.
+        // A kernel without block throttling has no such file; `unsupported_limits` reports that.
         if let Some(now) = setter.text(file)? {
             set_rate(setter, file, &now, rate, set)?;
         }

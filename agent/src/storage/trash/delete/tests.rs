@@ -370,12 +370,12 @@ fn undeletable_entry_is_named_and_rest_is_deleted() {
         fd: rustix::fs::open(place.trash(), OFlags::RDONLY, Mode::empty()).unwrap(),
         name: name.to_owned(),
         subdirs: Vec::new(),
-        stuck: BTreeSet::new(),
+        undeletable: BTreeSet::new(),
         read: false,
         reads: 0,
     });
-    let way = StartGate::new(Duration::ZERO);
-    let _unused = Deleter::new(&stop, &aside, &way);
+    let start_gate = StartGate::new(Duration::ZERO);
+    let _unused = Deleter::new(&stop, &aside, &start_gate);
     let failure = |what, errno| located(&stack, c"x", StepError { what, errno }).to_string();
 
     assert_eq!(

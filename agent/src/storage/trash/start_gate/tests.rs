@@ -7,54 +7,54 @@ const LONG: Duration = Duration::from_mins(10);
 
 #[test]
 fn a_deletion_waits_for_starting_tasks() {
-    let (way, stop, is_over) = (
+    let (gate, stop, is_over) = (
         StartGate::new(LONG),
         AtomicBool::new(false),
         AtomicBool::new(false),
     );
-    way.enter();
-    way.enter();
+    gate.begin_start();
+    gate.begin_start();
     std::thread::scope(|scope| {
         let (ready, is_ready) = mpsc::sync_channel(1);
-        let (way, stop, is_over) = (&way, &stop, &is_over);
+        let (gate, stop, is_over) = (&gate, &stop, &is_over);
         let deletion = scope.spawn(move || {
             ready.send(()).unwrap();
-            Deletion::new(way).give_way(stop);
+            StartWait::new(gate).wait_for_starts(stop);
             is_over.load(Ordering::SeqCst)
         });
         is_ready.recv().unwrap();
-        way.exit();
+        gate.end_start();
         is_over.store(true, Ordering::SeqCst);
-        way.exit();
+        gate.end_start();
         assert!(
             deletion.join().unwrap(),
             "it went on while something started"
         );
     });
     // Another thread's deletion does not wait.
-    Deletion::new(&way).give_way(&stop);
+    StartWait::new(&gate).wait_for_starts(&stop);
 }
 
 #[test]
 fn deletion_wait_for_task_starts_is_bounded() {
-    let (way, stop) = (
+    let (gate, stop) = (
         StartGate::new(Duration::from_millis(1)),
         AtomicBool::new(false),
     );
-    way.enter();
-    let mut turn = Deletion::new(&way);
+    gate.begin_start();
+    let mut start_wait = StartWait::new(&gate);
 
-    turn.give_way(&stop);
+    start_wait.wait_for_starts(&stop);
 
-    assert!(turn.until.is_some(), "it has waited enough");
+    assert!(start_wait.no_wait_before.is_some(), "it has waited enough");
     // The deletion then works for a while without waiting.
-    turn.until = Some(Instant::now() + LONG);
-    turn.give_way(&stop);
+    start_wait.no_wait_before = Some(Instant::now() + LONG);
+    start_wait.wait_for_starts(&stop);
 }
 
 #[test]
 fn stopping_deletion_does_not_wait() {
-    let (way, stop) = (StartGate::new(LONG), AtomicBool::new(true));
-    way.enter();
-    Deletion::new(&way).give_way(&stop);
+    let (gate, stop) = (StartGate::new(LONG), AtomicBool::new(true));
+    gate.begin_start();
+    StartWait::new(&gate).wait_for_starts(&stop);
 }

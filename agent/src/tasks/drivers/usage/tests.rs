@@ -114,7 +114,7 @@ fn missing_or_old_usage_has_a_reason() {
 
     assert!(refused.len() < 300, "{refused}");
     for (reason, part) in [
-        (nothing_yet, "nothing of it yet"),
+        (nothing_yet, "has not reported its usage yet"),
         (old, "for more than"),
         (refused, "TaskStats is not supported"),
     ] {
