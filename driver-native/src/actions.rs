@@ -53,7 +53,7 @@ pub(crate) struct RunningTree {
     /// Cancelled when no further action may start and running actions must end.
     stop: CancellationToken,
     /// Cancelled when the task's first process has ended. All processes in the cgroup are then killed, or will be.
-    gone: CancellationToken,
+    first_ended: CancellationToken,
     /// The processes of actions, in the order of their starts.
     running: Mutex<BTreeMap<u64, Process>>,
     next: AtomicU64,
@@ -72,16 +72,16 @@ pub(crate) fn begin(
     task: &NativeTask,
     config: &TaskConfig,
     native: &NativeConfig,
-    spawns: &Arc<Semaphore>,
+    spawn_permits: &Arc<Semaphore>,
 ) {
-    let (Some(action), Some(tree)) = (&native.actions, &task.life.tree) else {
+    let (Some(action), Some(tree)) = (&native.actions, &task.task_process.tree) else {
         return;
     };
     match ProgressFile::create(config, action) {
-        Ok(file) => carry_out(
+        Ok(file) => spawn_executor(
             task,
             (config, native),
-            spawns,
+            spawn_permits,
             (file, EarlierActions::default()),
         ),
         Err(error) => {
@@ -92,13 +92,14 @@ pub(crate) fn begin(
 }
 
 /// Carries out the rest of the tree after an earlier driver's part.
-fn carry_out(
+fn spawn_executor(
     task: &NativeTask,
     (config, native): (&TaskConfig, &NativeConfig),
-    spawns: &Arc<Semaphore>,
+    spawn_permits: &Arc<Semaphore>,
     (file, earlier): (ProgressFile, EarlierActions),
 ) {
-    let (Some(action), Some(tree)) = (native.actions.clone(), task.life.tree.clone()) else {
+    let (Some(action), Some(tree)) = (native.actions.clone(), task.task_process.tree.clone())
+    else {
         return;
     };
     if !earlier.is_empty() {
@@ -112,13 +113,13 @@ fn carry_out(
         task,
         (&config, &native),
         Arc::clone(&tree),
-        spawns,
+        spawn_permits,
         (file, earlier),
     );
-    let (life, node) = (Arc::clone(&task.life), Arc::clone(&task.node));
+    let (task_process, node) = (Arc::clone(&task.task_process), Arc::clone(&task.node));
     tokio::spawn(async move {
-        let carried_out = tree::carry_out(&executor, &action, &native.log_source, &tree.stop);
-        let ended = AssertUnwindSafe(carried_out).catch_unwind().await;
+        let executing = tree::execute(&executor, &action, &native.log_source, &tree.stop);
+        let ended = AssertUnwindSafe(executing).catch_unwind().await;
         let ended = ended.unwrap_or_else(|_panic| Err(Failure::plain("", "the driver failed")));
         debug!(task = config.id, ?ended, "the actions of a task ended");
         // The executor must not hold the task's output open once the task has ended.
@@ -126,12 +127,12 @@ fn carry_out(
         let bytes_max = node.policy().result_bytes_max;
         let read = move || outcome((&config, &native), bytes_max, ended);
         let read = tokio::task::spawn_blocking(read).await;
-        tree.end(read.unwrap_or_else(|_panic| Outcome {
+        tree.set_outcome(read.unwrap_or_else(|_panic| Outcome {
             code: 1,
             end: ActionsEnd::failure(NO_RESULT),
         }));
-        if let Err(error) = life.kill_all() {
-            warn!(pid = life.process.pid, %error, "cannot kill what actions left running");
+        if let Err(error) = task_process.kill_all() {
+            warn!(pid = task_process.process.pid, %error, "cannot kill what actions left running");
         }
     });
 }
@@ -141,23 +142,23 @@ pub(crate) fn recover(
     task: &NativeTask,
     config: &TaskConfig,
     native: &NativeConfig,
-    spawns: &Arc<Semaphore>,
+    spawn_permits: &Arc<Semaphore>,
 ) {
-    let (Some(action), Some(tree)) = (&native.actions, &task.life.tree) else {
+    let (Some(action), Some(tree)) = (&native.actions, &task.task_process.tree) else {
         return;
     };
     let found = ProgressFile::open(config, action);
-    let obstacle = match &found {
-        Some((_, progress)) => resume::obstacle(progress),
+    let lost = match &found {
+        Some((_, progress)) => resume::find_lost_action(progress),
         None => Some("an action"),
     };
-    if let Some(at) = obstacle {
-        let failure = lost_action(at);
+    if let Some(action_path) = lost {
+        let failure = lost_action(action_path);
         return end_before_actions(task, (config, native), tree, failure);
     }
     if let Some((file, progress)) = found {
         let earlier = EarlierActions::find(progress);
-        carry_out(task, (config, native), spawns, (file, earlier));
+        spawn_executor(task, (config, native), spawn_permits, (file, earlier));
     }
 }
 
@@ -170,8 +171,8 @@ fn end_before_actions(
 ) {
     tree.stop.cancel();
     let bytes_max = task.node.policy().result_bytes_max;
-    tree.end(outcome((config, native), bytes_max, Err(failure)));
-    if let Err(error) = task.life.kill_all() {
+    tree.set_outcome(outcome((config, native), bytes_max, Err(failure)));
+    if let Err(error) = task.task_process.kill_all() {
         warn!(task = config.id, %error, "cannot kill a task whose actions cannot be carried out");
     }
 }
@@ -188,7 +189,7 @@ fn outcome(
         Ok(()) => end.exited = true,
         Err(failure) => {
             end.failure_reason = failure.text;
-            end.failed_action = failure.at;
+            end.failed_action = failure.action_path;
             end.exited = failure.code.is_some();
             code = failure.code.unwrap_or(1);
         }
@@ -224,13 +225,13 @@ impl RunningTree {
     }
 
     /// Starts no further action, because the first process has ended.
-    pub(crate) fn first_is_gone(&self) {
-        self.gone.cancel();
+    pub(crate) fn mark_first_ended(&self) {
+        self.first_ended.cancel();
     }
 
     /// Returns whether the first process has ended.
-    fn is_gone(&self) -> bool {
-        self.gone.is_cancelled()
+    fn has_first_ended(&self) -> bool {
+        self.first_ended.is_cancelled()
     }
 
     /// Sends a signal to the processes of all running actions.
@@ -243,7 +244,7 @@ impl RunningTree {
 
     /// Returns the end of the task, given the end of its first process. The end of the task is that of its tree, which
     /// ends soon after.
-    pub(crate) async fn result(&self, first: ExitResult) -> ExitResult {
+    pub(crate) async fn wait_result(&self, first: ExitResult) -> ExitResult {
         let mut outcome = self.outcome.subscribe();
         let ended = outcome.wait_for(Option::is_some);
         let outcome = match tokio::time::timeout(limits::ACTIONS_END_DEADLINE, ended).await {
@@ -262,7 +263,7 @@ impl RunningTree {
     }
 
     /// Records the outcome; later outcomes are ignored.
-    fn end(&self, outcome: Outcome) {
+    fn set_outcome(&self, outcome: Outcome) {
         self.outcome.send_if_modified(|known| {
             let first = known.is_none();
             if first {
@@ -282,7 +283,7 @@ impl RunningTree {
     }
 
     /// Registers a process that an earlier driver started. Dropping the returned value removes it.
-    fn follow(self: &Arc<Self>, process: &Process) -> AdoptedProcess {
+    fn register_adopted(self: &Arc<Self>, process: &Process) -> AdoptedProcess {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         self.lock().insert(number, process.clone());
         AdoptedProcess {
@@ -292,7 +293,7 @@ impl RunningTree {
     }
 
     /// Registers a running process. If the task has ended, the process is killed instead.
-    fn enter(
+    fn register(
         self: &Arc<Self>,
         process: Process,
         action_cgroup: Option<ActionCgroup>,
@@ -300,7 +301,7 @@ impl RunningTree {
         let guard = KillOnDrop::new(process.clone());
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         self.lock().insert(number, process.clone());
-        let entered = ActionProcess {
+        let running = ActionProcess {
             tree: Arc::clone(self),
             number,
             process,
@@ -308,7 +309,7 @@ impl RunningTree {
             action_cgroup,
         };
         // Checked after the entry: code that sets the flag later kills every entered process.
-        (!self.is_gone()).then_some(entered)
+        (!self.has_first_ended()).then_some(running)
     }
 }
 
@@ -345,12 +346,12 @@ impl ActionProcess {
     }
 
     /// Marks that the process ended by itself; processes that it left running continue.
-    fn done(mut self) {
+    fn reap(mut self) {
         if let Some(guard) = self.guard.take() {
-            guard.done();
+            guard.reap();
         }
         if let Some(action_cgroup) = self.action_cgroup.take() {
-            action_cgroup.keep();
+            action_cgroup.keep_processes();
         }
     }
 
@@ -363,9 +364,9 @@ impl ActionProcess {
     }
 
     /// Kills everything that a stopped process left running.
-    async fn clear(&mut self) {
+    async fn kill_descendants(&mut self) {
         if let Some(action_cgroup) = self.action_cgroup.take() {
-            action_cgroup.end().await;
+            action_cgroup.kill_and_wait().await;
         }
     }
 }

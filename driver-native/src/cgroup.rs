@@ -21,7 +21,7 @@ use tracing::{debug, warn};
 
 use crate::limits;
 use crate::process;
-use crate::spawn::held;
+use crate::spawn::move_to_high_fd;
 
 /// A cgroup that the task cannot be put into.
 #[derive(Debug, Error)]
@@ -38,9 +38,9 @@ pub(crate) struct TaskCgroup {
     path: Box<Path>,
     /// The inode of the directory. A later cgroup at the same path has another inode and is not the task's.
     inode: u64,
-    /// The open directory. After the start, only tasks with a permit in `place` keep it open.
+    /// The open directory. After the start, only tasks with a permit in `permit` keep it open.
     dir: Option<OwnedFd>,
-    place: Option<OwnedSemaphorePermit>,
+    permit: Option<OwnedSemaphorePermit>,
 }
 
 /// A cgroup's directory.
@@ -74,16 +74,16 @@ impl TaskCgroup {
         Ok(Self {
             path: path.into(),
             inode,
-            dir: Some(held(dir)),
-            place: None,
+            dir: Some(move_to_high_fd(dir)),
+            permit: None,
         })
     }
 
     /// Notes that the task runs. From now on the directory stays open only if a permit is free, so that a driver can
     /// have more tasks than files.
-    pub(crate) fn settle(&mut self, places: &Arc<Semaphore>) {
-        self.place = Arc::clone(places).try_acquire_owned().ok();
-        if self.place.is_none() {
+    pub(crate) fn close_dir_without_permit(&mut self, permits: &Arc<Semaphore>) {
+        self.permit = Arc::clone(permits).try_acquire_owned().ok();
+        if self.permit.is_none() {
             self.dir = None;
         }
     }
@@ -114,7 +114,7 @@ impl TaskCgroup {
     }
 
     /// Opens the file through which a process moves itself into this cgroup.
-    pub(crate) fn procs(&self) -> io::Result<OwnedFd> {
+    pub(crate) fn open_procs(&self) -> io::Result<OwnedFd> {
         Ok(self.open_in("cgroup.procs", OFlags::WRONLY)?.into())
     }
 
@@ -125,16 +125,16 @@ impl TaskCgroup {
             .open_in("cgroup.kill", OFlags::WRONLY)
             .and_then(|mut file| file.write_all(b"1"));
         match killed {
-            Err(error) if removed(&error) => Ok(()),
+            Err(error) if is_removed(&error) => Ok(()),
             killed => killed,
         }
     }
 
     /// Returns whether a process is in the cgroup or below it. Zombies do not count.
-    pub(crate) fn populated(&self) -> io::Result<bool> {
+    pub(crate) fn is_populated(&self) -> io::Result<bool> {
         match self.read("cgroup.events") {
             Ok(text) => Ok(field(&text, "populated") != Some(0)),
-            Err(error) if removed(&error) => Ok(false),
+            Err(error) if is_removed(&error) => Ok(false),
             Err(error) => Err(error),
         }
     }
@@ -161,7 +161,7 @@ impl TaskCgroup {
 #[derive(Debug)]
 pub(crate) struct ActionCgroup {
     cgroup: TaskCgroup,
-    is_kept: bool,
+    keeps_processes: bool,
 }
 
 impl ActionCgroup {
@@ -169,7 +169,7 @@ impl ActionCgroup {
     pub(crate) fn make(task: &TaskCgroup, name: &str) -> io::Result<Self> {
         Ok(Self {
             cgroup: task.make(name)?,
-            is_kept: false,
+            keeps_processes: false,
         })
     }
 
@@ -179,8 +179,8 @@ impl ActionCgroup {
     }
 
     /// Keeps the processes of an action that ended by itself.
-    pub(crate) fn keep(mut self) {
-        self.is_kept = true;
+    pub(crate) fn keep_processes(mut self) {
+        self.keeps_processes = true;
     }
 
     /// Kills all processes of the action.
@@ -192,11 +192,11 @@ impl ActionCgroup {
 
     /// Kills all processes of the action and waits until they are gone. Processes that are stuck in the kernel are
     /// left until the end of the task.
-    pub(crate) async fn end(self) {
+    pub(crate) async fn kill_and_wait(self) {
         self.kill();
         let empty = async {
             let mut pause = Duration::from_millis(1);
-            while self.cgroup.populated().unwrap_or(false) {
+            while self.cgroup.is_populated().unwrap_or(false) {
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(limits::EMPTY_POLL_MAX);
             }
@@ -212,7 +212,7 @@ impl ActionCgroup {
 
 impl Drop for ActionCgroup {
     fn drop(&mut self) {
-        if !self.is_kept {
+        if !self.keeps_processes {
             self.kill();
         }
         // The agent removes a cgroup that is not empty together with the task's cgroup.
@@ -228,29 +228,29 @@ impl Drop for ActionCgroup {
 #[derive(Debug, Default)]
 pub(crate) struct Hierarchy {
     /// A directory, and its path in the hierarchy.
-    known: OnceLock<(PathBuf, PathBuf)>,
+    mapping: OnceLock<(PathBuf, PathBuf)>,
 }
 
 impl Hierarchy {
     /// Returns the path of `dir` in the hierarchy. The process `pid` was started in `dir`.
     pub(crate) fn name_of(&self, dir: &Path, pid: i32) -> io::Result<String> {
-        if let Some((mount, name)) = self.known.get()
+        if let Some((mount, name)) = self.mapping.get()
             && let Ok(below) = dir.strip_prefix(mount)
             && let Some(name) = name.join(below).to_str()
         {
             return Ok(name.to_owned());
         }
         let name = process::cgroup(pid)?;
-        if let Some(learned) = common(dir, Path::new(&name)) {
+        if let Some(mapping) = strip_common_end(dir, Path::new(&name)) {
             // Another thread may have stored the same value.
-            let _known = self.known.set(learned);
+            let _known = self.mapping.set(mapping);
         }
         Ok(name)
     }
 }
 
 /// Strips the common end from a directory and its name, and returns the rest of both.
-fn common(dir: &Path, name: &Path) -> Option<(PathBuf, PathBuf)> {
+fn strip_common_end(dir: &Path, name: &Path) -> Option<(PathBuf, PathBuf)> {
     let pairs = dir.components().rev().zip(name.components().rev());
     let is_same = |(ours, theirs): &(Component<'_>, Component<'_>)| {
         ours == theirs && matches!(ours, Component::Normal(_))
@@ -297,7 +297,7 @@ fn open_in(dir: BorrowedFd<'_>, name: &str, access: OFlags) -> io::Result<File> 
 }
 
 /// Returns whether the error means that the cgroup was removed while its directory was held open.
-fn removed(error: &io::Error) -> bool {
+fn is_removed(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound
         || error.raw_os_error() == Some(rustix::io::Errno::NODEV.raw_os_error())
 }
@@ -317,23 +317,23 @@ mod tests {
     #[test]
     fn cgroup_name_is_derived_from_sibling() {
         let path = |path: &str| PathBuf::from(path);
-        let learned = common(
+        let mapping = strip_common_end(
             Path::new("/v2/unified/muster/one/task"),
             Path::new("/muster/one/task"),
         );
-        assert_eq!(learned, Some((path("/v2/unified"), path("/"))));
+        assert_eq!(mapping, Some((path("/v2/unified"), path("/"))));
         // The driver's own root may be deeper than the mount, or the other way round.
-        let learned = common(
+        let mapping = strip_common_end(
             Path::new("/v2/tasks/one"),
             Path::new("/host/muster/tasks/one"),
         );
-        assert_eq!(learned, Some((path("/v2"), path("/host/muster"))));
+        assert_eq!(mapping, Some((path("/v2"), path("/host/muster"))));
         // The process moved itself before the driver read its cgroup: the driver learns no mapping.
-        let learned = common(Path::new("/v2/one"), Path::new("/one/inner"));
-        assert_eq!(learned, None);
+        let mapping = strip_common_end(Path::new("/v2/one"), Path::new("/one/inner"));
+        assert_eq!(mapping, None);
 
         let hierarchy = Hierarchy {
-            known: OnceLock::from((path("/v2/unified"), path("/"))),
+            mapping: OnceLock::from((path("/v2/unified"), path("/"))),
         };
         let dir = Path::new("/v2/unified/muster/other/task");
         // This pid does not exist, so the name comes from the stored mapping.

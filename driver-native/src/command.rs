@@ -28,7 +28,7 @@ use crate::paths::{self, Owner, PathError};
 use crate::process::Process;
 use crate::spawn::{
     MountFlags, ProgramLocation, Propagation, Script, Spawn, SpawnError, SpawnStep, SpawnedProcess,
-    held, spawn, user_namespace,
+    move_to_high_fd, spawn, user_namespace,
 };
 use crate::{init, limits, names, spawn_pool};
 
@@ -66,7 +66,7 @@ pub(crate) enum StartProcessError {
     Record(#[source] io::Error),
     /// The process was started, but reading its state failed.
     #[error("look at the started process")]
-    Look(#[source] io::Error),
+    Inspect(#[source] io::Error),
 }
 
 impl StartProcessError {
@@ -105,7 +105,7 @@ impl StartProcessError {
             message.push_str(&error.to_string());
             source = error.source();
         }
-        if self.passing() {
+        if self.is_transient() {
             StartTaskError::Recoverable { message }
         } else {
             StartTaskError::Fatal { message }
@@ -113,7 +113,7 @@ impl StartProcessError {
     }
 
     /// Returns whether the error is temporary, because the node lacks a resource.
-    fn passing(&self) -> bool {
+    fn is_transient(&self) -> bool {
         if matches!(self, Self::Isolation(IsolationError::Changed)) {
             return true;
         }
@@ -155,9 +155,9 @@ pub(crate) struct Streams {
 impl Streams {
     /// Returns the files that keep the task's output in its FIFOs when the last process of the task ends while nothing
     /// reads them. The kernel discards the content of a FIFO when its last file is closed.
-    pub(crate) fn into_held(self) -> OpenOutputs {
+    pub(crate) fn into_open_outputs(self) -> OpenOutputs {
         OpenOutputs {
-            _files: [held(self.stdout), held(self.stderr)],
+            _files: [move_to_high_fd(self.stdout), move_to_high_fd(self.stderr)],
         }
     }
 
@@ -187,7 +187,7 @@ pub(crate) struct ProcessConfig<'a> {
     pub(crate) command: &'a str,
     pub(crate) args: &'a [String],
     /// A program of the driver to run in place of `command`, which is then the name of that program.
-    pub(crate) own: Option<BorrowedFd<'a>>,
+    pub(crate) driver_program: Option<BorrowedFd<'a>>,
     pub(crate) streams: &'a Streams,
     /// The streams are a terminal, which becomes the controlling terminal of the process. The number is the host's id
     /// for id 0 of the task.
@@ -207,7 +207,9 @@ pub(crate) fn start_task(
     let policy = node.policy();
     let confinement = Confinement::decide(config, native, &policy, node.open_files)?;
     // The thread gave up the capabilities that such a task keeps, because the policy did not allow them yet.
-    let missing = confinement.capabilities.without(spawn_pool::bounding());
+    let missing = confinement
+        .capabilities
+        .difference(spawn_pool::bounding_capabilities());
     if !missing.is_empty() {
         return Err(IsolationError::Changed.into());
     }
@@ -231,7 +233,7 @@ pub(crate) fn start_task(
         .identity
         .as_ref()
         .map(|user| (user.uid, user.gid));
-    let sight = ViewBuilder {
+    let builder = ViewBuilder {
         launch,
         owner,
         range: range.as_ref(),
@@ -240,7 +242,7 @@ pub(crate) fn start_task(
     };
     let mut script = Script::default();
     launch.join_cgroups(&mut script)?;
-    view::write(&mut script, sight.view()?, &network);
+    view::write(&mut script, builder.view()?, &network);
     let mut namespaces = libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
     if matches!(network, TaskNetwork::Empty) {
         namespaces |= libc::CLONE_NEWNET;
@@ -253,8 +255,8 @@ pub(crate) fn start_task(
         ids.as_ref().map(AsFd::as_fd),
         namespaces,
     )?;
-    if let Some(mounts) = spawned.left.take() {
-        node.mounts.keep(mounts);
+    if let Some(mounts) = spawned.parent_file.take() {
+        node.mount_namespaces.insert(mounts);
     }
     drop(network);
     Ok((spawned, range))
@@ -288,7 +290,7 @@ pub(crate) fn start_in_task(
             let policy = node.policy().of_running_task();
             let mut confinement = Confinement::of(config, native, &policy, node.open_files)?;
             let bounding = Capabilities::bounding_of(first.pid);
-            confinement.capabilities = confinement.capabilities.both(bounding);
+            confinement.capabilities = confinement.capabilities.intersection(bounding);
             // A process cannot enter the Landlock scope of another process. In its own scope, the command could
             // neither inspect the task's processes nor connect to the task.
             confinement.scoped = false;
@@ -309,8 +311,8 @@ pub(crate) fn start_in_task(
         | libc::CLONE_NEWCGROUP
         | libc::CLONE_NEWNET;
     let args = [pidfd.as_fd().into(), entered.into()];
-    let about = "enter the task's namespaces";
-    script.call(SpawnStep::Namespaces, about, libc::SYS_setns, args);
+    let operation = "enter the task's namespaces";
+    script.call(SpawnStep::Namespaces, operation, libc::SYS_setns, args);
     let ids = (confinement.level == IsolationLevel::Strict).then(|| pidfd.as_fd());
     std::thread::scope(|scope| {
         let started = scope.spawn(|| {
@@ -319,7 +321,7 @@ pub(crate) fn start_in_task(
                 pidfd.as_fd(),
                 rustix::thread::ThreadNameSpaceType::PROCESS_ID,
             )
-            .map_err(|errno| StartProcessError::Look(errno.into()))?;
+            .map_err(|errno| StartProcessError::Inspect(errno.into()))?;
             launch.run(script, &confinement, ids, 0)
         });
         match started.join() {
@@ -333,7 +335,7 @@ fn range_of(config: &TaskConfig, node: &Node) -> Result<Range, IsolationError> {
     let name = format!("{}/{}", config.alloc_id, config.task_name);
     let count = limits::ID_RANGES_MAX;
     node.ranges
-        .take(&name)
+        .reserve(&name)
         .ok_or(IsolationError::NoRange { count })
 }
 
@@ -353,13 +355,13 @@ impl ProcessConfig<'_> {
         let translation = PathTranslation::of(self.config, confinement.level);
         let command = translation.apply(self.command);
         let path_variable = self.config.env.get("PATH").map(String::as_str);
-        let programs = match self.own {
+        let programs = match self.driver_program {
             Some(_) => Vec::new(),
             None => self.programs(&command, path_variable, raw)?,
         };
         let argv = self.argv(&command, &translation)?;
         let envp = environment(self.config, &translation)?;
-        let held_dir = if raw {
+        let open_dir = if raw {
             let named = self.native.work_dir.as_deref();
             let named = named.map(|named| translation.apply(named));
             Some(paths::open_work_dir(
@@ -369,27 +371,27 @@ impl ProcessConfig<'_> {
         } else {
             None
         };
-        let work_dir = match &held_dir {
+        let work_dir = match &open_dir {
             Some(dir) => WorkDir::Open(dir.as_fd()),
             None => WorkDir::Path(self.work_dir(&translation)?),
         };
         if let (Some(first), Some(user)) = (self.terminal, &confinement.identity) {
-            paths::give_terminal(&self.streams.stdin, first + user.uid)?;
+            paths::chown_terminal(&self.streams.stdin, first + user.uid)?;
         }
         let process_io = ProcessIo {
             streams: self.streams.files(),
             terminal: self.terminal.is_some(),
             work_dir,
             scope: self.node.scope().filter(|_| confinement.scoped),
-            is_own: self.own.is_some(),
-            keeps_files: confinement.init || self.own.is_some(),
+            is_driver_program: self.driver_program.is_some(),
+            keeps_files: confinement.init || self.driver_program.is_some(),
         };
         privileges::write(&mut script, confinement, user_namespace, &process_io);
-        let (program, argv) = if let Some(own) = self.own {
-            (ProgramLocation::File(own), argv)
+        let (program, argv) = if let Some(file) = self.driver_program {
+            (ProgramLocation::File(file), argv)
         } else if confinement.init {
             let argv = init::arguments(&programs, &argv);
-            (ProgramLocation::File(self.node.init()?), argv)
+            (ProgramLocation::File(self.node.init_program()?), argv)
         } else {
             (ProgramLocation::Paths(&programs), argv)
         };
@@ -404,7 +406,7 @@ impl ProcessConfig<'_> {
             })
         };
         let cgroup = self.cgroup.map(TaskCgroup::dir).transpose();
-        let cgroup = cgroup.map_err(StartProcessError::Look)?;
+        let cgroup = cgroup.map_err(StartProcessError::Inspect)?;
         let spawned = match start(&script, cgroup.as_ref().map(AsFd::as_fd)) {
             Err(SpawnError::IntoCgroup { source }) => {
                 debug!(%source, "the kernel makes no process in this cgroup; the process joins it");
@@ -423,7 +425,7 @@ impl ProcessConfig<'_> {
             None => Vec::new(),
         };
         for join in joins {
-            join_through(script, join, false);
+            join_cgroup_file(script, join, false);
         }
         Ok(())
     }
@@ -432,11 +434,11 @@ impl ProcessConfig<'_> {
     fn join_cgroups_first(&self, script: &mut Script) -> Result<(), StartProcessError> {
         let procs = self
             .cgroup
-            .map(TaskCgroup::procs)
+            .map(TaskCgroup::open_procs)
             .transpose()
-            .map_err(StartProcessError::Look)?;
+            .map_err(StartProcessError::Inspect)?;
         if let Some(file) = procs {
-            join_through(script, file, true);
+            join_cgroup_file(script, file, true);
         }
         Ok(())
     }
@@ -457,7 +459,7 @@ impl ProcessConfig<'_> {
                 path_variable,
             )?]
         } else {
-            paths::places(command, path_variable)
+            paths::candidate_paths(command, path_variable)
         };
         places
             .iter()
@@ -513,7 +515,7 @@ impl ProcessConfig<'_> {
 }
 
 /// Writes one byte, `0`, which stands for the writing process.
-fn join_through(script: &mut Script, file: OwnedFd, first: bool) {
+fn join_cgroup_file(script: &mut Script, file: OwnedFd, first: bool) {
     let zero = script.text(c"0");
     let file = script.file(file);
     let args = [file, zero, 1_u64.into()];
@@ -524,7 +526,7 @@ fn join_through(script: &mut Script, file: OwnedFd, first: bool) {
         args,
     );
     if first {
-        script.last_to_front();
+        script.move_last_call_first();
     }
 }
 
@@ -547,40 +549,40 @@ impl ViewBuilder<'_> {
             ..
         } = self.launch;
         let mounts = self.mounts()?;
-        let own = self.own()?;
+        let task_dirs = self.task_dir_mounts()?;
         let policy = node.policy();
         let mut key = TemplateKey {
             host_dirs: policy.host_dirs.clone(),
             mount_points: BTreeSet::new(),
         };
         let root = match &native.root {
-            Some(root) => Some(self.root(root, &own, &mounts)?),
+            Some(root) => Some(self.root(root, &task_dirs, &mounts)?),
             None => {
                 let points = mounts.iter().map(|(_, point)| point.clone());
-                let own_points = native.client_dirs().iter().map(|(_, target)| MountPoint {
+                let dir_points = native.client_dirs().iter().map(|(_, target)| MountPoint {
                     path: (*target).to_owned(),
                     is_dir: true,
                 });
-                key.mount_points = points.chain(own_points).collect();
+                key.mount_points = points.chain(dir_points).collect();
                 None
             }
         };
         if let Some((uid, gid)) = self.owner {
             let first = self.range.map_or(0, Range::first);
             for file in [&streams.stdout, &streams.stderr] {
-                paths::give_output(file, (first + uid, first + gid))?;
+                paths::chown_output(file, (first + uid, first + gid))?;
             }
         }
         // Only mounts of the task's own directories may be kept. The mounts of the host must be released before the
         // end of the task is reported.
-        let is_own = mounts.is_empty() && root.is_none();
+        let has_task_dirs_only = mounts.is_empty() && root.is_none();
         let memory = u64::try_from(config.resources.linux.memory_limit_bytes).unwrap_or(0);
         Ok(TaskView {
             template: node.template(&key)?,
             root,
             readonly_root: native.isolation == IsolationLevel::Strict
                 || native.readonly_root.unwrap_or_default(),
-            own,
+            task_dirs,
             mounts: mounts.into_iter().map(|(mount, _)| mount).collect(),
             hostname: self.hostname.to_owned(),
             shows_cgroup: node.shows_cgroup,
@@ -589,53 +591,57 @@ impl ViewBuilder<'_> {
             } else {
                 memory
             },
-            proc: if is_own { node.mounts.proc() } else { None },
+            proc: if has_task_dirs_only {
+                node.mount_namespaces.proc_dir()
+            } else {
+                None
+            },
         })
     }
 
     /// Opens the task's directories: `/local`, `/secrets`, `/tmp`, the directories that clients of one-off tasks
     /// expect, and `/alloc`, which the group shares.
-    fn own(&self) -> Result<Vec<DetachedMount>, IsolationError> {
+    fn task_dir_mounts(&self) -> Result<Vec<DetachedMount>, IsolationError> {
         let config = self.launch.config;
-        let mut own = Vec::new();
+        let mut task_dirs = Vec::new();
         if let Some(task_dir) = task_dir(config) {
             let base = paths::open_dir("the task's directory", &task_dir)?;
             for (name, mode) in [("local", 0o755), ("secrets", 0o700), ("tmp", 0o1777)] {
                 let dir = paths::open_own_dir(&base, name, mode, self.owner)?;
                 let flags =
                     MountFlags::default().and_if(name == "secrets", MountFlags::NO_PROGRAMS);
-                own.push(self.attachment(&dir, &format!("/{name}"), flags)?);
+                task_dirs.push(self.dir_mount(&dir, &format!("/{name}"), flags)?);
             }
             for (name, target) in self.launch.native.client_dirs() {
                 let dir = paths::open_own_dir(&base, name, 0o1777, self.owner)?;
-                own.push(self.attachment(&dir, target, MountFlags::default())?);
+                task_dirs.push(self.dir_mount(&dir, target, MountFlags::default())?);
             }
         }
         if !config.alloc_dir.as_os_str().is_empty() {
             let base = paths::open_dir("the allocation's directory", &config.alloc_dir)?;
             let dir = paths::open_own_dir(&base, "alloc", 0o777, None)?;
-            own.push(self.attachment(&dir, "/alloc", MountFlags::default())?);
+            task_dirs.push(self.dir_mount(&dir, "/alloc", MountFlags::default())?);
         }
-        Ok(own)
+        Ok(task_dirs)
     }
 
     /// Opens one directory. The directory is given to the host's id of the task's user if its file system does not
     /// support mapped owners.
-    fn attachment(
+    fn dir_mount(
         &self,
         dir: &OwnedFd,
         target: &str,
         flags: MountFlags,
     ) -> Result<DetachedMount, IsolationError> {
         let ids = self.ids.map(AsFd::as_fd);
-        let mount = match view::detached(dir.as_fd(), target, flags, Propagation::Private, ids) {
+        let mount = match view::clone_mount(dir.as_fd(), target, flags, Propagation::Private, ids) {
             Err(error) if ids.is_some() && view::cannot_map(&error) => {
                 if let (Some((uid, gid)), Some(range)) = (self.owner, self.range)
                     && target != "/alloc"
                 {
-                    paths::give_dir(dir, (range.first() + uid, range.first() + gid))?;
+                    paths::chown_dir(dir, (range.first() + uid, range.first() + gid))?;
                 }
-                view::detached(dir.as_fd(), target, flags, Propagation::Private, None)?
+                view::clone_mount(dir.as_fd(), target, flags, Propagation::Private, None)?
             }
             mount => mount?,
         };
@@ -664,7 +670,12 @@ impl ViewBuilder<'_> {
                 let path = mount.source.clone().into();
                 return Err(PathError::NotWritable { field, path }.into());
             }
-            mounts.push(self.shown(&source, &mount.target, read_only, Propagation::Private)?);
+            mounts.push(self.source_mount(
+                &source,
+                &mount.target,
+                read_only,
+                Propagation::Private,
+            )?);
         }
         for mount in &config.mounts {
             crate::config::check_target("volume_mount.destination", &mount.task_path)?;
@@ -676,7 +687,12 @@ impl ViewBuilder<'_> {
                 }
                 Some(job::Propagation::Private) | None => Propagation::Private,
             };
-            mounts.push(self.shown(&source, &mount.task_path, mount.readonly, propagation)?);
+            mounts.push(self.source_mount(
+                &source,
+                &mount.task_path,
+                mount.readonly,
+                propagation,
+            )?);
         }
         let is_free = |target: &str| mounts.iter().all(|(_, point)| point.path != target);
         if let Some(dns) = &config.dns
@@ -686,12 +702,17 @@ impl ViewBuilder<'_> {
                 what: "name servers (dns) without a directory of the task",
             })?;
             let source = names::write(&task_dir, dns)?;
-            mounts.push(self.shown(&source, names::RESOLV_CONF, true, Propagation::Private)?);
+            mounts.push(self.source_mount(
+                &source,
+                names::RESOLV_CONF,
+                true,
+                Propagation::Private,
+            )?);
         }
         Ok(mounts)
     }
 
-    fn shown(
+    fn source_mount(
         &self,
         source: &paths::Source,
         target: &str,
@@ -700,7 +721,7 @@ impl ViewBuilder<'_> {
     ) -> Result<(DetachedMount, MountPoint), IsolationError> {
         let flags = MountFlags::default().and_if(read_only, MountFlags::READ_ONLY);
         let ids = self.ids.map(AsFd::as_fd).filter(|_| !read_only);
-        let mount = view::detached(source.file.as_fd(), target, flags, propagation, ids)?;
+        let mount = view::clone_mount(source.file.as_fd(), target, flags, propagation, ids)?;
         let point = MountPoint {
             path: target.to_owned(),
             is_dir: source.is_dir,
@@ -713,7 +734,7 @@ impl ViewBuilder<'_> {
     fn root(
         &self,
         named: &str,
-        own: &[DetachedMount],
+        task_dirs: &[DetachedMount],
         mounts: &[(DetachedMount, MountPoint)],
     ) -> Result<OwnedFd, IsolationError> {
         let ProcessConfig { config, node, .. } = self.launch;
@@ -727,13 +748,13 @@ impl ViewBuilder<'_> {
         let work = paths::open_own_dir(&layers, "work", 0o700, Some((0, 0)))?;
         let root = view::overlay(tree.file.as_fd(), upper.as_fd(), work.as_fd(), named)?;
         for place in ["/proc", "/sys", "/dev", "/run"] {
-            paths::make_place(&root, place, true)?;
+            paths::create_mount_point(&root, place, true)?;
         }
-        for attachment in own {
-            paths::make_place(&root, &attachment.target, true)?;
+        for attachment in task_dirs {
+            paths::create_mount_point(&root, &attachment.target, true)?;
         }
         for (_, point) in mounts {
-            paths::make_place(&root, &point.path, point.is_dir)?;
+            paths::create_mount_point(&root, &point.path, point.is_dir)?;
         }
         Ok(root)
     }

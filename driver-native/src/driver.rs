@@ -43,13 +43,13 @@ pub struct NativeDriver {
 struct DriverState {
     tasks: Mutex<HashMap<String, TaskSlot>>,
     events: broadcast::Sender<TaskEvent>,
-    spawns: Arc<Semaphore>,
-    starters: SpawnPool,
+    spawn_permits: Arc<Semaphore>,
+    spawn_pool: SpawnPool,
     open_files: Option<OpenFiles>,
     node: OnceLock<Arc<Node>>,
     /// Notified when the node's policy changes.
     configured: watch::Sender<()>,
-    absence: HostWatchdog,
+    host_watchdog: HostWatchdog,
 }
 
 /// An entry of the task table.
@@ -78,12 +78,12 @@ impl NativeDriver {
             shared: Arc::new(DriverState {
                 tasks: Mutex::default(),
                 events: broadcast::Sender::new(limits::EVENTS_MAX),
-                spawns: Arc::new(Semaphore::new(limits::SPAWNS_MAX)),
-                starters: SpawnPool::default(),
+                spawn_permits: Arc::new(Semaphore::new(limits::SPAWNS_MAX)),
+                spawn_pool: SpawnPool::default(),
                 open_files,
                 node: OnceLock::new(),
                 configured: watch::Sender::new(()),
-                absence: HostWatchdog::default(),
+                host_watchdog: HostWatchdog::default(),
             }),
         }
     }
@@ -114,14 +114,18 @@ impl NativeDriver {
     ) -> Result<TaskHandle, StartProcessError> {
         let native = NativeConfig::read(&config.config)?;
         let shared = Arc::clone(&reservation.shared);
-        let permit = Arc::clone(&shared.spawns).acquire_owned().await;
-        let keeps_nothing = |node: &Arc<Node>| Confinement::keeps_nothing(&native, &node.policy());
-        let keeps_nothing = shared.node.get().is_some_and(keeps_nothing);
+        let permit = Arc::clone(&shared.spawn_permits).acquire_owned().await;
+        let keeps_no_capability =
+            |node: &Arc<Node>| Confinement::keeps_no_capability(&native, &node.policy());
+        let keeps_no_capability = shared.node.get().is_some_and(keeps_no_capability);
         let work = move || {
             let _permit = permit;
-            let node = reservation.shared.node().map_err(StartProcessError::Look)?;
-            let spawns = &reservation.shared.spawns;
-            let (task, handle, notes) = NativeTask::start(config, native, node, spawns)?;
+            let node = reservation
+                .shared
+                .node()
+                .map_err(StartProcessError::Inspect)?;
+            let spawn_permits = &reservation.shared.spawn_permits;
+            let (task, handle, notes) = NativeTask::start(config, native, node, spawn_permits)?;
             let shared = Arc::clone(&reservation.shared);
             let task = reservation.fill(task);
             for note in notes {
@@ -130,8 +134,8 @@ impl NativeDriver {
             }
             Ok(handle)
         };
-        let started = if keeps_nothing {
-            shared.starters.run(work).await
+        let started = if keeps_no_capability {
+            shared.spawn_pool.run(work).await
         } else {
             let started = tokio::task::spawn_blocking(work).await;
             started.map_err(io::Error::other)
@@ -151,8 +155,8 @@ impl NativeDriver {
                 retry: Retry::Later,
             })
         })?;
-        let spawns = &reservation.shared.spawns;
-        let task = NativeTask::recover(handle, node, spawns)?;
+        let spawn_permits = &reservation.shared.spawn_permits;
+        let task = NativeTask::recover(handle, node, spawn_permits)?;
         let _task = reservation.fill(task);
         Ok(())
     }
@@ -164,19 +168,19 @@ impl NativeDriver {
 
     async fn destroy(&self, task_id: &str, force: bool) -> Result<(), TaskError> {
         let task = self.shared.find(task_id)?;
-        if task.life.end().is_none() && !force {
+        if task.task_process.end().is_none() && !force {
             return Err(TaskError::StillRunning {
                 task_id: task_id.to_owned(),
             });
         }
-        task.life.kill().await?;
+        task.task_process.kill().await?;
         self.shared.remove(task_id, &task)
     }
 
     fn inspect(&self, task_id: &str) -> Result<TaskStatus, TaskError> {
         let task = self.shared.find(task_id)?;
-        let end = task.life.end();
-        let process = &task.life.process;
+        let end = task.task_process.end();
+        let process = &task.task_process.process;
         Ok(TaskStatus {
             id: task_id.to_owned(),
             name: task.name.to_string(),
@@ -203,7 +207,7 @@ impl NativeDriver {
     ) -> Result<ExecResult, TaskError> {
         let task = self.shared.running(task_id)?;
         let running = {
-            let _permit = self.shared.spawns.acquire().await;
+            let _permit = self.shared.spawn_permits.acquire().await;
             run_blocking(move || exec::start(&task, &command)).await?
         };
         running.finish(timeout).await
@@ -216,12 +220,12 @@ impl NativeDriver {
         input: ExecInputStream,
     ) -> Result<ExecOutputStream, TaskError> {
         let task = self.shared.running(task_id)?;
-        let opened = {
-            let _permit = self.shared.spawns.acquire().await;
+        let session = {
+            let _permit = self.shared.spawn_permits.acquire().await;
             let task = Arc::clone(&task);
             run_blocking(move || exec::open(&task, &request)).await?
         };
-        opened.carry(task, input)
+        session.forward(task, input)
     }
 }
 
@@ -310,7 +314,7 @@ impl DriverState {
 
     fn running(&self, task_id: &str) -> Result<Arc<NativeTask>, TaskError> {
         let task = self.find(task_id)?;
-        if task.life.end().is_some() {
+        if task.task_process.end().is_some() {
             return Err(task.not_running());
         }
         Ok(task)
@@ -341,20 +345,20 @@ impl DriverState {
             named => named,
         };
         let signal = signal::parse(name)?;
-        if task.life.end().is_some() {
+        if task.task_process.end().is_some() {
             return Ok(());
         }
-        match &task.life.tree {
+        match &task.task_process.tree {
             // The task's stop signal does not apply to actions. The executor always sends SIGTERM, which clients
             // expect.
             Some(tree) => tree.stop(),
             None => {
-                task.life
+                task.task_process
                     .signal(signal)
                     .map_err(|error| failed(format!("send {name} to task {}: {error}", task.id)))?;
             }
         }
-        if tokio::time::timeout(timeout, task.life.ended())
+        if tokio::time::timeout(timeout, task.task_process.wait_end())
             .await
             .is_err()
         {
@@ -362,7 +366,7 @@ impl DriverState {
                 task,
                 format!("did not end within {timeout:?} of {name}; killed"),
             );
-            task.life.kill().await?;
+            task.task_process.kill().await?;
         }
         Ok(())
     }
@@ -372,28 +376,28 @@ impl DriverState {
         let Some(without_host) = task.without_host else {
             return;
         };
-        let lasts = self.absence.lasts(without_host.max);
+        let expired = self.host_watchdog.wait_expired(without_host.max);
         // The guard ends with the task, so it must not keep the task alive.
         let (shared, guarded) = (Arc::downgrade(self), Arc::downgrade(task));
         let guard = tokio::spawn(async move {
-            lasts.await;
+            expired.await;
             if let (Some(shared), Some(task)) = (shared.upgrade(), guarded.upgrade()) {
                 shared.stop_unattended(&task, without_host).await;
             }
         });
-        task.guarded_by(guard.abort_handle());
+        task.set_guard(guard.abort_handle());
     }
 
     async fn stop_unattended(&self, task: &NativeTask, without_host: WithoutHost) {
-        if task.life.end().is_some() {
+        if task.task_process.end().is_some() {
             return;
         }
-        let why = watchdog::reason(without_host.max);
+        let why = watchdog::stop_reason(without_host.max);
         tracing::warn!(task = %task.id, "{why}");
-        task.life.stop_for(why);
+        task.task_process.set_stop_reason(why);
         if let Err(error) = self.stop(task, without_host.kill_timeout, "").await {
             tracing::warn!(task = %task.id, %error, "a task without an agent is killed");
-            if let Err(error) = task.life.kill().await {
+            if let Err(error) = task.task_process.kill().await {
                 tracing::error!(task = %task.id, %error, "a task without an agent runs on");
             }
         }
@@ -549,7 +553,7 @@ impl TaskDriver for NativeDriver {
     fn wait_task<'a>(&'a self, task_id: &'a str) -> BoxFuture<'a, Result<ExitResult, TaskError>> {
         async {
             let task = self.shared.find(task_id)?;
-            Ok(task.life.ended().await.result)
+            Ok(task.task_process.wait_end().await.result)
         }
         .boxed()
     }
@@ -598,7 +602,7 @@ impl TaskDriver for NativeDriver {
     }
 
     fn host_present(&self, present: bool) {
-        self.shared.absence.host_present(present);
+        self.shared.host_watchdog.host_present(present);
     }
 
     fn list_tasks(&self) -> BoxFuture<'_, Result<Vec<TaskHandle>, DriverError>> {
@@ -640,7 +644,7 @@ impl TaskDriver for NativeDriver {
             let number = signal::parse(signal)?;
             let task = self.shared.running(task_id)?;
             let sent = task
-                .life
+                .task_process
                 .signal(number)
                 .map_err(|error| failed(format!("send {signal} to task {task_id}: {error}")))?;
             if sent {

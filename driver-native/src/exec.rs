@@ -33,8 +33,8 @@ pub(crate) struct RunningCommand {
 
 /// Starts `command` in `task`. Blocks until the program is loaded.
 pub(crate) fn start(task: &NativeTask, command: &[String]) -> Result<RunningCommand, TaskError> {
-    let (stdout, stdout_end) = pipe().map_err(cannot_prepare)?;
-    let (stderr, stderr_end) = pipe().map_err(cannot_prepare)?;
+    let (stdout, stdout_end) = pipe().map_err(prepare_error)?;
+    let (stderr, stderr_end) = pipe().map_err(prepare_error)?;
     let streams = Streams {
         stdin: paths::open_null().map_err(|error| failed(error.to_string()))?,
         stdout: stdout_end,
@@ -65,22 +65,22 @@ fn launch(
         config,
         native,
         node: &task.node,
-        cgroup: task.life.cgroup.as_ref(),
+        cgroup: task.task_process.cgroup.as_ref(),
         command: program,
         args,
-        own: None,
+        driver_program: None,
         streams,
         terminal: terminal.then(|| task.first_id()),
     };
-    let spawned = start_in_task(&launch, &task.life.process, ProcessKind::Command)
+    let spawned = start_in_task(&launch, &task.task_process.process, ProcessKind::Command)
         .map_err(|error| refused(error.into_start_error(&config.task_name).to_string()))?;
     Process::started(&spawned).map_err(|error| {
-        spawned.abandon();
+        spawned.kill_and_reap();
         failed(format!("run {program} in the task: {error}"))
     })
 }
 
-fn cannot_prepare(error: io::Error) -> TaskError {
+fn prepare_error(error: io::Error) -> TaskError {
     failed(format!("prepare a command in the task: {error}"))
 }
 
@@ -142,8 +142,8 @@ impl RunningCommand {
                 result
             }
         };
-        guard.done();
-        if stdout.cut || stderr.cut {
+        guard.reap();
+        if stdout.is_truncated || stderr.is_truncated {
             result.err.get_or_insert_with(|| {
                 format!(
                     "more than {} bytes of output; the rest was thrown away",
@@ -165,7 +165,7 @@ pub(crate) use session::open;
 struct Output {
     pipe: Receiver,
     bytes: Vec<u8>,
-    cut: bool,
+    is_truncated: bool,
 }
 
 impl Output {
@@ -173,7 +173,7 @@ impl Output {
         Ok(Self {
             pipe: Receiver::from_owned_fd(pipe)?,
             bytes: Vec::new(),
-            cut: false,
+            is_truncated: false,
         })
     }
 
@@ -185,7 +185,7 @@ impl Output {
                 Ok(0) | Err(_) => return,
                 Ok(read) => {
                     let room = limits::EXEC_OUTPUT_BYTES_MAX - self.bytes.len();
-                    self.cut |= read > room;
+                    self.is_truncated |= read > room;
                     self.bytes.extend_from_slice(&chunk[..read.min(room)]);
                 }
             }

@@ -165,7 +165,7 @@ impl Confinement {
             if !policy.allow_raw {
                 return Err(IsolationError::RawNotAllowed);
             }
-            if mode(config) != NetworkMode::Host {
+            if network_mode(config) != NetworkMode::Host {
                 // This check comes before the mounts: the name files that come with such a network are not the job's.
                 return Err(IsolationError::RawInNetwork);
             }
@@ -183,7 +183,7 @@ impl Confinement {
     }
 
     /// Returns whether the task certainly keeps no capability while `policy` applies.
-    pub(crate) fn keeps_nothing(native: &NativeConfig, policy: &Policy) -> bool {
+    pub(crate) fn keeps_no_capability(native: &NativeConfig, policy: &Policy) -> bool {
         nix::unistd::geteuid().is_root()
             && native.isolation == IsolationLevel::Contained
             && native.cap_add.is_empty()
@@ -201,7 +201,7 @@ impl Confinement {
         let identity = identity(config, native, policy)?;
         let capabilities = match (&identity, level) {
             (Some(identity), IsolationLevel::Contained | IsolationLevel::Strict) => {
-                kept(native, policy, identity.uid == 0)?
+                kept_capabilities(native, policy, identity.uid == 0)?
             }
             (_, IsolationLevel::Raw) | (None, _) => Capabilities::EMPTY,
         };
@@ -209,7 +209,7 @@ impl Confinement {
         let capabilities = match files {
             CreatableFiles::Any => capabilities,
             // A program with file capabilities is as dangerous as a program that runs as root.
-            CreatableFiles::Plain => capabilities.without(Capabilities::of_files()),
+            CreatableFiles::Plain => capabilities.difference(Capabilities::of_files()),
         };
         let mut limits = native.limits()?;
         let has = |limits: &[Limit], resource| limits.iter().any(|l| l.resource == resource);
@@ -229,7 +229,7 @@ impl Confinement {
             hostname: hostname(config, native),
             no_new_privs: native.no_new_privs.0,
             scoped: level == IsolationLevel::Contained
-                && mode(config) == NetworkMode::Host
+                && network_mode(config) == NetworkMode::Host
                 && native.network != Some(Network::None),
             init: native.has_init(),
             files,
@@ -258,7 +258,7 @@ pub(crate) fn network(
     config: &TaskConfig,
     native: &NativeConfig,
 ) -> Result<TaskNetwork, IsolationError> {
-    match chosen(config, native)? {
+    match select_network(config, native)? {
         SelectedNetwork::Host => Ok(TaskNetwork::Host),
         SelectedNetwork::Empty => Ok(TaskNetwork::Empty),
         SelectedNetwork::Joined(path) => match File::open(path) {
@@ -276,7 +276,7 @@ pub(crate) fn reach(
     config: &TaskConfig,
     native: &NativeConfig,
 ) -> Result<TaskReach, IsolationError> {
-    Ok(match (chosen(config, native)?, native.isolation) {
+    Ok(match (select_network(config, native)?, native.isolation) {
         (_, IsolationLevel::Raw) => TaskReach::Machine,
         (SelectedNetwork::Empty, IsolationLevel::Contained | IsolationLevel::Strict) => {
             TaskReach::Itself
@@ -295,29 +295,29 @@ enum SelectedNetwork<'a> {
     Joined(&'a str),
 }
 
-fn chosen<'a>(
+fn select_network<'a>(
     config: &'a TaskConfig,
     native: &NativeConfig,
 ) -> Result<SelectedNetwork<'a>, IsolationError> {
     let path = config.network.as_ref().map_or("", |given| &given.path);
-    let joined = match mode(config) {
+    let joined = match network_mode(config) {
         NetworkMode::Group | NetworkMode::Task if !path.is_empty() => Some(path),
         _ => None,
     };
-    let host = mode(config) == NetworkMode::Host;
-    let alone = native.network == Some(Network::None);
+    let host = network_mode(config) == NetworkMode::Host;
+    let no_network = native.network == Some(Network::None);
     match (native.isolation, joined) {
         (IsolationLevel::Raw, None) if host => Ok(SelectedNetwork::Host),
         (IsolationLevel::Raw, _) => Err(IsolationError::RawInNetwork),
         (IsolationLevel::Strict, Some(_)) => Err(IsolationError::StrictInNetwork),
-        (IsolationLevel::Contained, Some(path)) if !alone => Ok(SelectedNetwork::Joined(path)),
-        (IsolationLevel::Contained, None) if host && !alone => Ok(SelectedNetwork::Host),
+        (IsolationLevel::Contained, Some(path)) if !no_network => Ok(SelectedNetwork::Joined(path)),
+        (IsolationLevel::Contained, None) if host && !no_network => Ok(SelectedNetwork::Host),
         (IsolationLevel::Contained | IsolationLevel::Strict, _) => Ok(SelectedNetwork::Empty),
     }
 }
 
 /// Returns the network mode of the task's group.
-fn mode(config: &TaskConfig) -> NetworkMode {
+fn network_mode(config: &TaskConfig) -> NetworkMode {
     config
         .network
         .as_ref()
@@ -363,7 +363,7 @@ fn identity(
     } else {
         &policy.allow_groups
     };
-    let identity = Identity::alone(user, group, allowed).map_err(refused)?;
+    let identity = Identity::with_one_group(user, group, allowed).map_err(refused)?;
     if identity.uid == 0 && !policy.allow_uid0 {
         return Err(IsolationError::RootNotAllowed {
             field,
@@ -386,7 +386,7 @@ fn capabilities(field: &'static str, names: &[String]) -> Result<Capabilities, I
 
 /// Returns the capabilities that a task keeps. Root keeps the default set; every other user keeps only those that the
 /// job names.
-fn kept(
+fn kept_capabilities(
     native: &NativeConfig,
     policy: &Policy,
     is_root: bool,
@@ -402,22 +402,22 @@ fn kept(
     } else {
         capabilities("config.cap_drop", &native.cap_drop)?
     };
-    let refused = added.without(policy.allow_caps);
+    let refused = added.difference(policy.allow_caps);
     if !refused.is_empty() {
         return Err(IsolationError::CapabilitiesNotAllowed { names: refused });
     }
-    let missing = added.without(own);
+    let missing = added.difference(own);
     if !missing.is_empty() {
         return Err(IsolationError::CapabilitiesNotOwned { names: missing });
     }
     let default = if is_root {
         Capabilities::default_of_root()
-            .both(policy.allow_caps)
-            .both(own)
+            .intersection(policy.allow_caps)
+            .intersection(own)
     } else {
         Capabilities::EMPTY
     };
-    Ok(default.without(dropped).and(added))
+    Ok(default.difference(dropped).union(added))
 }
 
 /// Returns the host name in the job, or `<task>-<allocation>`, in characters that host names allow.
@@ -445,8 +445,8 @@ fn hostname(config: &TaskConfig, native: &NativeConfig) -> String {
 /// (`NOMAD_TASK_DIR=/local`), which do not exist for a raw task. Then the paths are replaced in the other direction.
 #[derive(Debug, Default)]
 pub(crate) struct PathTranslation {
-    inwards: Vec<(String, &'static str)>,
-    outwards: Vec<(&'static str, String)>,
+    host_to_task: Vec<(String, &'static str)>,
+    task_to_host: Vec<(&'static str, String)>,
 }
 
 /// The directory of files that a task wrote in a root of its own, below the task's directory.
@@ -470,7 +470,7 @@ impl PathTranslation {
         });
         if level != IsolationLevel::Raw {
             return Self {
-                inwards: pairs.collect(),
+                host_to_task: pairs.collect(),
                 ..Self::default()
             };
         }
@@ -481,19 +481,19 @@ impl PathTranslation {
         // The host's `/tmp` exists, and the task may mean it.
         let pairs = pairs.filter(|(_, inside)| *inside != "/tmp");
         Self {
-            outwards: pairs.map(|(host, inside)| (inside, host)).collect(),
+            task_to_host: pairs.map(|(host, inside)| (inside, host)).collect(),
             ..Self::default()
         }
     }
 
     pub(crate) fn apply(&self, text: &str) -> String {
         let mut text = text.to_owned();
-        for (host, inside) in &self.inwards {
+        for (host, inside) in &self.host_to_task {
             if text.contains(host.as_str()) {
                 text = replaced(&text, host, inside, |_before| true);
             }
         }
-        for (inside, host) in &self.outwards {
+        for (inside, host) in &self.task_to_host {
             if text.contains(inside) {
                 text = replaced(&text, inside, host, |before| !is_of_path(before));
             }

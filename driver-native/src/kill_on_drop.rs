@@ -46,7 +46,7 @@ impl KillOnDrop {
     }
 
     /// Reaps the process after [`Self::wait`].
-    pub(crate) fn done(mut self) {
+    pub(crate) fn reap(mut self) {
         if let Some(process) = self.0.take() {
             // The process has ended, so this does not block.
             if let Err(error) = process.reap() {

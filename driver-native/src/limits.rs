@@ -10,7 +10,7 @@ pub const SPAWNS_MAX: usize = 16;
 
 /// The time that a thread for task starts waits for the next start before it ends. The runtime's threads for blocking
 /// work wait as long.
-pub const STARTER_IDLE: Duration = Duration::from_secs(10);
+pub const THREAD_IDLE_MAX: Duration = Duration::from_secs(10);
 
 /// The time that the mounts of a task are kept from its start on, even if the task has ended. The end of a short task
 /// then need not wait until the kernel has dismantled the mounts, which is a tenth of the task's life.
@@ -29,7 +29,7 @@ pub const CHILD_STACK_BYTES: usize = 64 << 10;
 
 /// The lowest descriptor of a file that is kept open for a task. Lower descriptors are for files that starts need
 /// briefly, some twenty each, and for transfers and sessions.
-pub const HELD_FILES_FROM: i32 = 1_024;
+pub const HIGH_FD_MIN: i32 = 1_024;
 
 /// Tasks whose cgroup directory is held open, which saves 6 µs on each access. A usual hard limit of open files is
 /// 20 000. Each task needs three more files, so 5 000 tasks with their cgroups would reach the limit.
@@ -93,7 +93,7 @@ pub const TEMPLATES_MAX: usize = 64;
 
 /// The time that a root counts as current without a check of its source files. A check costs some 20 µs, and a change
 /// of `/etc` need not take effect sooner.
-pub const TEMPLATE_TRUSTED: Duration = Duration::from_secs(1);
+pub const TEMPLATE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Ids of a strict task: as many as a system inside it may expect.
 pub const IDS_PER_TASK: u32 = 1 << 16;

@@ -42,7 +42,7 @@ pub(crate) enum NamesError {
 /// Writes the file of a task with the directory `task_dir`. The file is mounted at [`RESOLV_CONF`].
 pub(crate) fn write(task_dir: &Path, dns: &Dns) -> Result<Source, NamesError> {
     check(dns)?;
-    let own = paths::read_of_node(RESOLV_CONF, limits::RESOLV_CONF_BYTES_MAX as u64);
+    let own = paths::read_host_file(RESOLV_CONF, limits::RESOLV_CONF_BYTES_MAX as u64);
     let own = match own {
         Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
         own => own.map_err(NamesError::Read)?,
@@ -52,7 +52,11 @@ pub(crate) fn write(task_dir: &Path, dns: &Dns) -> Result<Source, NamesError> {
     if bytes > limits::RESOLV_CONF_BYTES_MAX {
         return Err(NamesError::TooLong { bytes });
     }
-    Ok(paths::make_shown_file(task_dir, FILE, content.as_bytes())?)
+    Ok(paths::create_public_file(
+        task_dir,
+        FILE,
+        content.as_bytes(),
+    )?)
 }
 
 /// Checks the words. Words share a line, so a word must contain neither white space nor a line break.

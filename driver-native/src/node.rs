@@ -34,9 +34,9 @@ pub(crate) struct Node {
     pub(crate) shows_cgroup: bool,
     pub(crate) hierarchy: Hierarchy,
     /// Permits for tasks whose cgroup directory is held open.
-    pub(crate) cgroups: Arc<Semaphore>,
+    pub(crate) cgroup_dir_permits: Arc<Semaphore>,
     /// The mounts of tasks that started recently.
-    pub(crate) mounts: MountNamespaceCache,
+    pub(crate) mount_namespaces: MountNamespaceCache,
     policy: RwLock<Arc<Policy>>,
     templates: Mutex<BTreeMap<TemplateKey, CachedTemplate>>,
     /// The Landlock scope under which a process reaches only its own abstract sockets; `None` if the kernel has no
@@ -45,14 +45,14 @@ pub(crate) struct Node {
     init: OnceLock<OwnedFd>,
     porter: OnceLock<OwnedFd>,
     /// Permits for concurrent file transfers.
-    pub(crate) transfers: Arc<Semaphore>,
+    pub(crate) transfer_permits: Arc<Semaphore>,
 }
 
 /// A template, and the time when it was last found to be current.
 #[derive(Debug)]
 struct CachedTemplate {
     template: Arc<Template>,
-    looked: Instant,
+    checked_at: Instant,
 }
 
 /// Whether the machine supports a level of isolation, or the reason why it does not.
@@ -78,8 +78,8 @@ impl Node {
             ranges: IdRanges::default(),
             shows_cgroup: view::cgroups_are_unified(),
             hierarchy: Hierarchy::default(),
-            cgroups: Arc::new(Semaphore::new(limits::CGROUPS_HELD_MAX)),
-            mounts: MountNamespaceCache::new(),
+            cgroup_dir_permits: Arc::new(Semaphore::new(limits::CGROUPS_HELD_MAX)),
+            mount_namespaces: MountNamespaceCache::new(),
             policy: RwLock::default(),
             templates: Mutex::default(),
             scope: abstract_scope()
@@ -89,7 +89,7 @@ impl Node {
                 .ok(),
             init: OnceLock::new(),
             porter: OnceLock::new(),
-            transfers: Arc::new(Semaphore::new(limits::TRANSFERS_MAX)),
+            transfer_permits: Arc::new(Semaphore::new(limits::TRANSFERS_MAX)),
         })
     }
 
@@ -116,11 +116,11 @@ impl Node {
             .unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
         if let Some(cached) = templates.get_mut(key) {
-            if now.duration_since(cached.looked) < limits::TEMPLATE_TRUSTED {
+            if now.duration_since(cached.checked_at) < limits::TEMPLATE_CHECK_INTERVAL {
                 return Ok(Arc::clone(&cached.template));
             }
             if cached.template.is_current() {
-                cached.looked = now;
+                cached.checked_at = now;
                 return Ok(Arc::clone(&cached.template));
             }
         }
@@ -129,7 +129,7 @@ impl Node {
         if templates.len() >= limits::TEMPLATES_MAX {
             let oldest = templates
                 .iter()
-                .min_by_key(|(_, cached)| cached.looked)
+                .min_by_key(|(_, cached)| cached.checked_at)
                 .map(|(key, _)| key.clone());
             if let Some(oldest) = oldest {
                 templates.remove(&oldest);
@@ -137,14 +137,14 @@ impl Node {
         }
         let cached = CachedTemplate {
             template: Arc::clone(&template),
-            looked: now,
+            checked_at: now,
         };
         templates.insert(key.clone(), cached);
         Ok(template)
     }
 
     /// Returns the reaper's program.
-    pub(crate) fn init(&self) -> Result<BorrowedFd<'_>, IsolationError> {
+    pub(crate) fn init_program(&self) -> Result<BorrowedFd<'_>, IsolationError> {
         if let Some(file) = self.init.get() {
             return Ok(file.as_fd());
         }
@@ -153,7 +153,7 @@ impl Node {
     }
 
     /// Returns the porter's program.
-    pub(crate) fn porter(&self) -> Result<BorrowedFd<'_>, IsolationError> {
+    pub(crate) fn porter_program(&self) -> Result<BorrowedFd<'_>, IsolationError> {
         if let Some(file) = self.porter.get() {
             return Ok(file.as_fd());
         }

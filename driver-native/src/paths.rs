@@ -233,7 +233,11 @@ pub(crate) fn create_own_file(dir: &Path, name: &str) -> Result<File, PathError>
 
 /// Creates a file of the driver in a directory that a task may write to, in place of any existing file. Every user may
 /// read the file, so it can be mounted into a task.
-pub(crate) fn make_shown_file(dir: &Path, name: &str, content: &[u8]) -> Result<Source, PathError> {
+pub(crate) fn create_public_file(
+    dir: &Path,
+    name: &str,
+    content: &[u8],
+) -> Result<Source, PathError> {
     let attempt = || -> io::Result<OwnedFd> {
         let base = beneath::open_top(dir, OFlags::PATH)?;
         match rustix::fs::unlinkat(&base, name, AtFlags::empty()) {
@@ -260,7 +264,7 @@ pub(crate) fn make_shown_file(dir: &Path, name: &str, content: &[u8]) -> Result<
 }
 
 /// Reads the first bytes of a file of the node that no task can change.
-pub(crate) fn read_of_node(path: &str, bytes_max: u64) -> io::Result<String> {
+pub(crate) fn read_host_file(path: &str, bytes_max: u64) -> io::Result<String> {
     let mut text = String::new();
     File::open(path)?
         .take(bytes_max)
@@ -325,7 +329,7 @@ fn change_owner(file: &OwnedFd, (uid, gid): Owner) -> rustix::io::Result<()> {
 }
 
 /// Gives an open directory to another owner.
-pub(crate) fn give_dir(dir: &OwnedFd, owner: Owner) -> Result<(), PathError> {
+pub(crate) fn chown_dir(dir: &OwnedFd, owner: Owner) -> Result<(), PathError> {
     change_owner(dir, owner).map_err(|source| PathError::Open {
         what: "the task's directory",
         path: PathBuf::new(),
@@ -335,7 +339,7 @@ pub(crate) fn give_dir(dir: &OwnedFd, owner: Owner) -> Result<(), PathError> {
 
 /// Gives a task's output to its user, so that the task can open it by its name in /proc, which `/dev/stdout` points
 /// to.
-pub(crate) fn give_output(file: &OwnedFd, owner: Owner) -> Result<(), PathError> {
+pub(crate) fn chown_output(file: &OwnedFd, owner: Owner) -> Result<(), PathError> {
     let attempt = || {
         let stat = rustix::fs::fstat(file)?;
         // All users can open the null device.
@@ -354,7 +358,7 @@ pub(crate) fn give_output(file: &OwnedFd, owner: Owner) -> Result<(), PathError>
 }
 
 /// Gives a task's terminal to its user, who may then open it by its name. The group of the terminal stays `tty`.
-pub(crate) fn give_terminal(file: &OwnedFd, uid: u32) -> Result<(), PathError> {
+pub(crate) fn chown_terminal(file: &OwnedFd, uid: u32) -> Result<(), PathError> {
     let uid = rustix::fs::Uid::from_raw(uid);
     rustix::fs::fchown(file, Some(uid), None).map_err(|source| PathError::Open {
         what: "terminal of the task",
@@ -407,12 +411,13 @@ pub(crate) fn open_source(
 ) -> Result<Source, PathError> {
     let path = Path::new(path);
     let (base, rest, writable) = if path.is_absolute() {
-        let (allowed, rest) = policy
-            .allowance(path)
-            .ok_or_else(|| PathError::NotAllowed {
-                field: field.to_owned(),
-                path: path.to_owned(),
-            })?;
+        let (allowed, rest) =
+            policy
+                .find_allowed_path(path)
+                .ok_or_else(|| PathError::NotAllowed {
+                    field: field.to_owned(),
+                    path: path.to_owned(),
+                })?;
         (allowed.path.as_path(), rest, allowed.writable)
     } else {
         let task_dir = task_dir.ok_or_else(|| PathError::NoTaskDir {
@@ -481,7 +486,7 @@ pub(crate) struct NewFile {
     temporary: String,
     name: OsString,
     path: PathBuf,
-    is_kept: bool,
+    is_persisted: bool,
 }
 
 /// Creates a file of the host that a task wants to upload. Its directory must exist beneath an allowed upload
@@ -520,7 +525,7 @@ pub(crate) fn create_upload(path: &str, policy: &Policy) -> Result<(NewFile, Fil
         temporary,
         name: name.to_owned(),
         path: path.to_owned(),
-        is_kept: false,
+        is_persisted: false,
     };
     // The driver's umask must not restrict the mode.
     rustix::fs::fchmod(&file, mode).map_err(failed)?;
@@ -529,7 +534,7 @@ pub(crate) fn create_upload(path: &str, policy: &Policy) -> Result<(NewFile, Fil
 
 impl NewFile {
     /// Gives the file its name and replaces an existing file with that name.
-    pub(crate) fn keep(mut self) -> Result<(), PathError> {
+    pub(crate) fn persist(mut self) -> Result<(), PathError> {
         rustix::fs::renameat(&self.dir, &self.temporary, &self.dir, &self.name).map_err(
             |source| PathError::Open {
                 what: "a file to upload into",
@@ -537,14 +542,14 @@ impl NewFile {
                 source: source.into(),
             },
         )?;
-        self.is_kept = true;
+        self.is_persisted = true;
         Ok(())
     }
 }
 
 impl Drop for NewFile {
     fn drop(&mut self) {
-        if self.is_kept {
+        if self.is_persisted {
             return;
         }
         if let Err(error) = rustix::fs::unlinkat(&self.dir, &self.temporary, AtFlags::empty()) {
@@ -555,19 +560,21 @@ impl Drop for NewFile {
 }
 
 /// Creates a file of the driver without a name, readable and writable, on the file system of `dir`.
-pub(crate) fn nameless_file(dir: &Path) -> io::Result<File> {
+pub(crate) fn create_unnamed_file(dir: &Path) -> io::Result<File> {
     let mode = Mode::RUSR | Mode::WUSR;
     let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
     match rustix::fs::openat(CWD, dir, flags, mode) {
         Ok(file) => Ok(file.into()),
         // Some file systems do not support files without a name.
-        Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::ISDIR) => unnamed_file(dir, mode),
+        Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::ISDIR) => {
+            create_unlinked_file(dir, mode)
+        }
         Err(error) => Err(error.into()),
     }
 }
 
 /// Creates a file and removes its name immediately.
-fn unnamed_file(dir: &Path, mode: Mode) -> io::Result<File> {
+fn create_unlinked_file(dir: &Path, mode: Mode) -> io::Result<File> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let ordinal = NEXT.fetch_add(1, Ordering::Relaxed);
     let path = dir.join(format!(".transfer-{}-{ordinal}", std::process::id()));
@@ -588,7 +595,7 @@ pub(crate) fn open_host_mount(path: &str) -> Result<Source, PathError> {
             path: path.to_owned(),
             source: source.into(),
         })?;
-    kind_of(file, what, path).map(|(file, is_dir)| Source {
+    check_file_type(file, what, path).map(|(file, is_dir)| Source {
         file,
         is_dir,
         writable: true,
@@ -596,7 +603,11 @@ pub(crate) fn open_host_mount(path: &str) -> Result<Source, PathError> {
 }
 
 /// Accepts files and directories only: through a device or a socket of the host, a task could leave its isolation.
-fn kind_of(file: OwnedFd, what: &'static str, path: &Path) -> Result<(OwnedFd, bool), PathError> {
+fn check_file_type(
+    file: OwnedFd,
+    what: &'static str,
+    path: &Path,
+) -> Result<(OwnedFd, bool), PathError> {
     let stat = rustix::fs::fstat(&file).map_err(|source| PathError::Open {
         what,
         path: path.to_owned(),
@@ -615,7 +626,11 @@ fn kind_of(file: OwnedFd, what: &'static str, path: &Path) -> Result<(OwnedFd, b
 
 /// Creates the directory or file at `path` in `root`, which a job named, unless it exists. A link in the path is
 /// refused, because it could lead out of the root.
-pub(crate) fn make_place(root: &OwnedFd, path: &str, is_dir: bool) -> Result<(), PathError> {
+pub(crate) fn create_mount_point(
+    root: &OwnedFd,
+    path: &str,
+    is_dir: bool,
+) -> Result<(), PathError> {
     let failed = |source: rustix::io::Errno| PathError::Open {
         what: "the place to mount on in the task's root",
         path: path.into(),
@@ -647,7 +662,7 @@ pub(crate) fn make_place(root: &OwnedFd, path: &str, is_dir: bool) -> Result<(),
 }
 
 /// Returns the possible paths of a contained task's program in search order, as the task sees them.
-pub(crate) fn places(command: &str, path_variable: Option<&str>) -> Vec<PathBuf> {
+pub(crate) fn candidate_paths(command: &str, path_variable: Option<&str>) -> Vec<PathBuf> {
     let named = Path::new(command);
     if named.is_absolute() {
         return vec![named.to_owned()];
@@ -655,13 +670,13 @@ pub(crate) fn places(command: &str, path_variable: Option<&str>) -> Vec<PathBuf>
     if command.contains('/') {
         return vec![Path::new("/local").join(named), Path::new("/").join(named)];
     }
-    search(path_variable)
+    search_dirs(path_variable)
         .into_iter()
         .map(|place| place.join(named))
         .collect()
 }
 
-fn search(path_variable: Option<&str>) -> Vec<PathBuf> {
+fn search_dirs(path_variable: Option<&str>) -> Vec<PathBuf> {
     let path_variable = path_variable.unwrap_or(DEFAULT_PATH);
     let places = path_variable
         .split(':')
@@ -674,7 +689,7 @@ fn search(path_variable: Option<&str>) -> Vec<PathBuf> {
 
 /// Returns the error for a contained task whose program does not exist.
 pub(crate) fn not_found(command: &str, path_variable: Option<&str>) -> PathError {
-    let places = search(path_variable);
+    let places = search_dirs(path_variable);
     PathError::NoCommand {
         command: command.to_owned(),
         searched: places
@@ -905,11 +920,11 @@ mod tests {
         symlink(outside.path(), root.path().join("data")).unwrap();
         let open = open_dir("root", root.path()).unwrap();
 
-        assert!(make_place(&open, "/dev", true).is_err());
-        assert!(make_place(&open, "/data/x", true).is_err());
-        assert!(make_place(&open, "/data", false).is_err());
-        make_place(&open, "/a/b/c", true).unwrap();
-        make_place(&open, "/a/file", false).unwrap();
+        assert!(create_mount_point(&open, "/dev", true).is_err());
+        assert!(create_mount_point(&open, "/data/x", true).is_err());
+        assert!(create_mount_point(&open, "/data", false).is_err());
+        create_mount_point(&open, "/a/b/c", true).unwrap();
+        create_mount_point(&open, "/a/file", false).unwrap();
 
         assert!(root.path().join("a/b/c").is_dir());
         assert!(root.path().join("a/file").is_file());

@@ -175,14 +175,14 @@ impl Policy {
     pub(crate) fn read(config: Value) -> Result<Self, PolicyError> {
         let given: PolicyConfig = match config {
             Value::Null => PolicyConfig::default(),
-            config => given(&muster_driver::without_nulls(config))?,
+            config => parse(&muster_driver::without_nulls(config))?,
         };
         let default = Self::default();
         let allow_caps = match given.allow_caps {
             Some(names) => Capabilities::parse(names.iter().map(String::as_str))?,
             None => default.allow_caps,
         };
-        let never = allow_caps.both(Capabilities::never());
+        let never = allow_caps.intersection(Capabilities::forbidden());
         if !never.is_empty() {
             return Err(PolicyError::Never { names: never });
         }
@@ -197,7 +197,7 @@ impl Policy {
         }
         let host_dirs = given.host_dirs.unwrap_or(default.host_dirs);
         for path in &host_dirs {
-            checked("host_dirs", path)?;
+            check_path("host_dirs", path)?;
         }
         Ok(Self {
             allow_raw: given.allow_raw.unwrap_or_default(),
@@ -212,11 +212,11 @@ impl Policy {
                 .map(|path| AllowedPath::read(path))
                 .collect::<Result<_, _>>()?,
             default_user,
-            allow_downloads: all_checked("allow_downloads", given.allow_downloads)?,
-            allow_uploads: all_checked("allow_uploads", given.allow_uploads)?,
+            allow_downloads: check_paths("allow_downloads", given.allow_downloads)?,
+            allow_uploads: check_paths("allow_uploads", given.allow_uploads)?,
             allow_local_transfers: given.allow_local_transfers.unwrap_or_default(),
             ca_file: match given.ca_file {
-                Some(path) => Some(checked("ca_file", &path)?),
+                Some(path) => Some(check_path("ca_file", &path)?),
                 None => None,
             },
             result_bytes_max: match given.result_bytes_max {
@@ -273,7 +273,7 @@ impl Policy {
     }
 
     /// Returns the allowed path that contains `path`, and the rest of `path` below it.
-    pub(crate) fn allowance<'a>(&self, path: &'a Path) -> Option<(&AllowedPath, &'a Path)> {
+    pub(crate) fn find_allowed_path<'a>(&self, path: &'a Path) -> Option<(&AllowedPath, &'a Path)> {
         self.allow_paths
             .iter()
             .filter_map(|allowed| Some((allowed, path.strip_prefix(&allowed.path).ok()?)))
@@ -290,13 +290,13 @@ impl AllowedPath {
             None => (text, false),
         };
         Ok(Self {
-            path: checked("allow_paths", path)?,
+            path: check_path("allow_paths", path)?,
             writable,
         })
     }
 }
 
-fn given(config: &Value) -> Result<PolicyConfig, PolicyError> {
+fn parse(config: &Value) -> Result<PolicyConfig, PolicyError> {
     let wrong = |path: &str, source| PolicyError::Shape {
         field: field(path),
         source,
@@ -309,12 +309,12 @@ fn given(config: &Value) -> Result<PolicyConfig, PolicyError> {
         .map_err(|error| wrong(&error.path().to_string(), error.into_inner()))
 }
 
-fn all_checked(
+fn check_paths(
     field: &'static str,
     paths: Option<Vec<String>>,
 ) -> Result<Vec<PathBuf>, PolicyError> {
     let paths = paths.unwrap_or_default();
-    paths.iter().map(|path| checked(field, path)).collect()
+    paths.iter().map(|path| check_path(field, path)).collect()
 }
 
 fn check_account(field: &'static str, account: &str) -> Result<(), PolicyError> {
@@ -328,7 +328,7 @@ fn check_account(field: &'static str, account: &str) -> Result<(), PolicyError> 
     }
 }
 
-fn checked(field: &'static str, path: &str) -> Result<PathBuf, PolicyError> {
+fn check_path(field: &'static str, path: &str) -> Result<PathBuf, PolicyError> {
     if is_plain_absolute(Path::new(path)) {
         return Ok(PathBuf::from(path));
     }
@@ -422,15 +422,15 @@ mod tests {
     fn longest_allowance_decides() {
         let policy = Policy::read(json!({"allow_paths": ["/srv", "/srv/data:rw"]})).unwrap();
 
-        let (read, rest) = policy.allowance(Path::new("/srv/other/x")).unwrap();
+        let (read, rest) = policy.find_allowed_path(Path::new("/srv/other/x")).unwrap();
         assert!(!read.writable && rest == Path::new("other/x"));
         assert!(
             policy
-                .allowance(Path::new("/srv/data/x"))
+                .find_allowed_path(Path::new("/srv/data/x"))
                 .unwrap()
                 .0
                 .writable
         );
-        assert!(policy.allowance(Path::new("/srvx")).is_none());
+        assert!(policy.find_allowed_path(Path::new("/srvx")).is_none());
     }
 }

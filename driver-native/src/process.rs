@@ -14,7 +14,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
 use thiserror::Error;
 
 use crate::limits;
-use crate::spawn::{ExitInfo, SpawnedProcess, exit_info, held};
+use crate::spawn::{ExitInfo, SpawnedProcess, exit_info, move_to_high_fd};
 
 /// The used fields of a process's stat file in `/proc`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,7 +104,7 @@ impl Process {
         let process = Self {
             pid,
             start_ticks,
-            pidfd: Arc::new(held(pidfd)),
+            pidfd: Arc::new(move_to_high_fd(pidfd)),
         };
         if stat.state == 'Z' && !process.is_child() {
             return Err(FindError::Dead { pid });
@@ -161,7 +161,7 @@ impl Process {
 
     /// Returns the exit status of a process that is not a child. The kernel reports it once the parent has reaped the
     /// process. Returns `None` if the kernel does not report it, or the parent takes too long.
-    pub(crate) async fn exit_of_other(&self) -> Option<ProcessEnd> {
+    pub(crate) async fn wait_exit_info(&self) -> Option<ProcessEnd> {
         for _ in 0..limits::EXIT_INFO_ATTEMPTS_MAX {
             match exit_info(self.pidfd.as_fd()) {
                 ExitInfo::Status(status) if libc::WIFSIGNALED(status) => {
@@ -359,7 +359,7 @@ mod tests {
         assert_eq!(shell.wait().unwrap().code(), Some(7));
 
         assert_eq!(process.ended().unwrap(), Some(ProcessEnd::Unknown));
-        let end = process.exit_of_other().await;
+        let end = process.wait_exit_info().await;
         if exit_info(process.pidfd.as_fd()) == ExitInfo::Unsupported {
             assert_eq!(end, None);
         } else {

@@ -78,7 +78,7 @@ pub async fn serve(socket: &Path) -> Result<(), ServeError> {
         });
     }
     let _lock = lock(socket)?;
-    leave_the_agents_session();
+    start_new_session();
     let shutdown = CancellationToken::new();
     handle_signals(shutdown.clone()).map_err(ServeError::Signals)?;
     let task_open_files = raise_open_files();
@@ -101,7 +101,7 @@ pub async fn serve(socket: &Path) -> Result<(), ServeError> {
 ///
 /// [`ServeError::Announce`] when the handshake between host and driver fails.
 pub async fn serve_plugin() -> Result<(), ServeError> {
-    leave_the_agents_session();
+    start_new_session();
     let shutdown = CancellationToken::new();
     handle_signals(shutdown.clone()).map_err(ServeError::Signals)?;
     let task_open_files = raise_open_files();
@@ -189,7 +189,7 @@ fn raise_open_files() -> Option<OpenFiles> {
 
 /// Starts a new session, so that a terminal's signals to the agent do not reach this process. The call fails for a
 /// process that already leads its group, which is harmless.
-fn leave_the_agents_session() {
+fn start_new_session() {
     if let Err(error) = rustix::process::setsid() {
         debug!(%error, "the driver stays in its session");
     }

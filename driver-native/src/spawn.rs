@@ -8,8 +8,8 @@
 //!
 //! The driver's file table, which has some files for every running task, is not copied either. The child shares the
 //! table for one call. That call gives the child its own table, with only the files up to the highest one that its
-//! calls name. So the files that the driver keeps open for a task have high numbers ([`held`]). A script may begin
-//! with calls that are made before that; the last of them opens a file for the driver.
+//! calls name. So the files that the driver keeps open for a task have high numbers ([`move_to_high_fd`]). A script may
+//! begin with calls that are made before that; the last of them opens a file for the driver.
 //!
 //! The parent writes the calls as a [`Script`]: namespaces, mounts, limits, user, capabilities, seccomp. The child
 //! makes the calls in order and then runs the program.
@@ -90,12 +90,12 @@ pub(crate) struct SpawnedProcess {
     pub(crate) pid: i32,
     pub(crate) pidfd: Arc<OwnedFd>,
     /// The file that the script opened for the parent, if there is one.
-    pub(crate) left: Option<OwnedFd>,
+    pub(crate) parent_file: Option<OwnedFd>,
 }
 
 impl SpawnedProcess {
     /// Kills a process that no code will follow, and waits for its end.
-    pub(crate) fn abandon(&self) {
+    pub(crate) fn kill_and_reap(&self) {
         use rustix::process::{Signal, pidfd_send_signal};
         // The process is an unreaped child, so its pidfd cannot refer to another process.
         if pidfd_send_signal(&self.pidfd, Signal::KILL).is_ok() {
@@ -120,11 +120,11 @@ pub(crate) enum SpawnError {
         source: io::Error,
     },
     /// The process failed before it ran its program, and has ended.
-    #[error("{about}")]
+    #[error("{operation}")]
     Child {
         step: SpawnStep,
         /// The failed operation and its object.
-        about: Cow<'static, str>,
+        operation: Cow<'static, str>,
         #[source]
         source: io::Error,
     },
@@ -184,7 +184,7 @@ struct Plan {
     /// The number of calls at the beginning that use the parent's file table.
     shared_calls: usize,
     /// The file that the last of those calls opened for the parent; -1 means none.
-    left: AtomicI32,
+    parent_file: AtomicI32,
     /// The index in `calls` of the child's current call. A value past the end means the program.
     at: AtomicU32,
     /// The error number of the failed call; 0 while no call has failed.
@@ -218,18 +218,18 @@ pub(crate) fn spawn(spawn: &Spawn<'_>) -> Result<SpawnedProcess, SpawnError> {
         ignored: *IGNORED,
         files_end: spawn.script.file_max().max(file).max(2) + 1,
         shared_calls: spawn.script.shared_calls(),
-        left: AtomicI32::new(-1),
+        parent_file: AtomicI32::new(-1),
         at: AtomicU32::new(0),
         errno: AtomicI32::new(0),
     };
     let mut child = clone_child(&plan, spawn.cgroup, spawn.namespaces)?;
-    child.left = match plan.left.load(Ordering::Acquire) {
+    child.parent_file = match plan.parent_file.load(Ordering::Acquire) {
         // SAFETY: the child opened the file in the table that it shared with this process. The child then got a
         // separate table, so no other code owns the file.
         left @ 0.. => Some(unsafe { OwnedFd::from_raw_fd(left) }),
         _ => None,
     };
-    let (step, about) = match plan.at.load(Ordering::Acquire) {
+    let (step, operation) = match plan.at.load(Ordering::Acquire) {
         AT_FILES => (
             SpawnStep::CloseFiles,
             Cow::Borrowed("leave the driver's files"),
@@ -248,7 +248,7 @@ pub(crate) fn spawn(spawn: &Spawn<'_>) -> Result<SpawnedProcess, SpawnError> {
             reap(&child);
             Err(SpawnError::Child {
                 step,
-                about,
+                operation,
                 source: io::Error::from_raw_os_error(errno),
             })
         }
@@ -270,9 +270,9 @@ static IGNORED: LazyLock<u64> = LazyLock::new(|| {
 
 /// Moves a file to a number above those of the files that starts need temporarily. The file stays open as long as its
 /// task is known. A child copies every file below the highest number that its calls name.
-pub(crate) fn held(file: OwnedFd) -> OwnedFd {
+pub(crate) fn move_to_high_fd(file: OwnedFd) -> OwnedFd {
     // With a lower limit of open files, the file keeps its number.
-    rustix::io::fcntl_dupfd_cloexec(&file, limits::HELD_FILES_FROM).unwrap_or(file)
+    rustix::io::fcntl_dupfd_cloexec(&file, limits::HIGH_FD_MIN).unwrap_or(file)
 }
 
 /// Returns a pidfd that the runtime watches. The pidfd is readable once its process has ended. Must be called within a
@@ -361,8 +361,8 @@ fn clone_child_on(
             let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
             Ok(SpawnedProcess {
                 pid,
-                pidfd: Arc::new(held(pidfd)),
-                left: None,
+                pidfd: Arc::new(move_to_high_fd(pidfd)),
+                parent_file: None,
             })
         }
         _ => {
@@ -528,7 +528,7 @@ unsafe fn prepare_and_exec(plan: &Plan) -> c_int {
     let mut slots = [0_u64; script::SLOTS];
     // SAFETY: the caller's promise.
     match unsafe { make(plan, shared, &mut slots) } {
-        Ok(Some(left)) => plan.left.store(left, Ordering::Release),
+        Ok(Some(left)) => plan.parent_file.store(left, Ordering::Release),
         Ok(None) => {}
         Err(failed) => return failed,
     }
@@ -583,14 +583,14 @@ unsafe fn make(
         };
         if result < 0 {
             let errno = errno();
-            if !call.tolerates(errno) {
+            if !call.ignores_errno(errno) {
                 return Err(errno);
             }
             last = None;
         } else if !call.is_expected(result) {
             return Err(libc::EPERM);
         } else {
-            call.keep(result, slots);
+            call.store_result(result, slots);
             last = c_int::try_from(result).ok();
         }
         // Only this process writes the value, so no read-modify-write is needed.

@@ -28,7 +28,7 @@ thread_local! {
 }
 
 /// Returns the bounding set of the calling thread's children.
-pub(crate) fn bounding() -> Capabilities {
+pub(crate) fn bounding_capabilities() -> Capabilities {
     BOUNDING.get().unwrap_or_else(Capabilities::all)
 }
 
@@ -42,14 +42,14 @@ pub(crate) struct SpawnPool {
 
 impl fmt::Debug for SpawnPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Starters").finish_non_exhaustive()
+        f.debug_struct("SpawnPool").finish_non_exhaustive()
     }
 }
 
 #[derive(Default)]
 struct PoolState {
     state: Mutex<State>,
-    more: Condvar,
+    not_empty: Condvar,
 }
 
 #[derive(Default)]
@@ -90,7 +90,7 @@ impl SpawnPool {
             state.idle -= 1;
             state.jobs.push_back(job);
             drop(state);
-            self.shared.more.notify_one();
+            self.shared.not_empty.notify_one();
             return Ok(());
         }
         drop(state);
@@ -100,7 +100,7 @@ impl SpawnPool {
             .spawn(move || {
                 lower_bounding();
                 job();
-                shared.work();
+                shared.run_jobs();
             })?;
         Ok(())
     }
@@ -111,14 +111,16 @@ impl PoolState {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs jobs until none has arrived for [`limits::STARTER_IDLE`].
-    fn work(&self) {
+    /// Runs jobs until none has arrived for [`limits::THREAD_IDLE_MAX`].
+    fn run_jobs(&self) {
         let mut state = self.lock();
         loop {
             state.idle += 1;
-            let waited = self
-                .more
-                .wait_timeout_while(state, limits::STARTER_IDLE, |state| state.jobs.is_empty());
+            let waited =
+                self.not_empty
+                    .wait_timeout_while(state, limits::THREAD_IDLE_MAX, |state| {
+                        state.jobs.is_empty()
+                    });
             (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
             let Some(job) = state.jobs.pop_front() else {
                 state.idle -= 1;
@@ -156,8 +158,8 @@ mod tests {
         line.unwrap().to_owned()
     }
 
-    fn threads(starters: &SpawnPool) -> usize {
-        starters.shared.lock().idle
+    fn threads(pool: &SpawnPool) -> usize {
+        pool.shared.lock().idle
     }
 
     #[tokio::test]
@@ -174,42 +176,43 @@ mod tests {
             line.unwrap().to_owned()
         };
         let (own, before) = (effective(rights()), bounding_set());
-        let starters = SpawnPool::default();
+        let pool = SpawnPool::default();
 
-        let inside = starters.run(move || (bounding_set(), bounding(), effective(rights())));
+        let inside =
+            pool.run(move || (bounding_set(), bounding_capabilities(), effective(rights())));
         let (set, known, kept) = inside.await.unwrap();
 
         assert_eq!(set, "CapBnd:\t0000000000000000");
         assert_eq!(known, Capabilities::EMPTY);
         assert_eq!(kept, own);
         assert_eq!(bounding_set(), before);
-        assert_eq!(bounding(), Capabilities::all());
+        assert_eq!(bounding_capabilities(), Capabilities::all());
     }
 
     #[tokio::test]
     async fn one_thread_starts_one_after_the_other() {
-        let starters = SpawnPool::default();
+        let pool = SpawnPool::default();
         let id = || std::thread::current().id();
-        let first = starters.run(id).await.unwrap();
-        while threads(&starters) == 0 {
+        let first = pool.run(id).await.unwrap();
+        while threads(&pool) == 0 {
             tokio::task::yield_now().await;
         }
 
-        let second = starters.run(id).await.unwrap();
+        let second = pool.run(id).await.unwrap();
 
         assert_eq!(first, second);
     }
 
     #[tokio::test]
     async fn panic_becomes_error_and_spawn_thread_continues() {
-        let starters = SpawnPool::default();
+        let pool = SpawnPool::default();
 
-        let failed = starters.run(|| panic!("of the test")).await;
+        let failed = pool.run(|| panic!("of the test")).await;
 
         assert!(failed.is_err());
-        while threads(&starters) == 0 {
+        while threads(&pool) == 0 {
             tokio::task::yield_now().await;
         }
-        assert_eq!(starters.run(|| 7).await.unwrap(), 7);
+        assert_eq!(pool.run(|| 7).await.unwrap(), 7);
     }
 }

@@ -33,7 +33,7 @@ struct CpuTime {
 /// The state of a statistics stream between two items.
 struct StatsStream {
     task_id: String,
-    life: Arc<TaskProcess>,
+    task_process: Arc<TaskProcess>,
     before: CpuTime,
     before_at: Instant,
     pause: Duration,
@@ -44,7 +44,7 @@ pub(crate) fn stream(task: &NativeTask, interval: Duration) -> TaskStatsStream {
     let interval = interval.max(limits::STATS_INTERVAL_MIN);
     let series = StatsStream {
         task_id: task.id.to_string(),
-        life: Arc::clone(&task.life),
+        task_process: Arc::clone(&task.task_process),
         before: CpuTime::default(),
         // The first percentage covers the time since the start. If the wall clock was set since then, only this
         // percentage is wrong.
@@ -56,7 +56,7 @@ pub(crate) fn stream(task: &NativeTask, interval: Duration) -> TaskStatsStream {
     stream::unfold(series, move |mut series| async move {
         tokio::select! {
             biased;
-            _end = series.life.ended() => return None,
+            _end = series.task_process.wait_end() => return None,
             () = tokio::time::sleep(series.pause) => {}
         }
         let stats = series.sample().ok()?;
@@ -69,9 +69,9 @@ pub(crate) fn stream(task: &NativeTask, interval: Duration) -> TaskStatsStream {
 impl StatsStream {
     fn sample(&mut self) -> io::Result<TaskStats> {
         let (at, sampled_at) = (SystemTime::now(), Instant::now());
-        let (time, mut cpu, memory) = match &self.life.cgroup {
+        let (time, mut cpu, memory) = match &self.task_process.cgroup {
             Some(cgroup) => of_cgroup(cgroup)?,
-            None => of_process(self.life.process.pid)?,
+            None => of_process(self.task_process.process.pid)?,
         };
         let elapsed = sampled_at.duration_since(self.before_at);
         let share = |now: u64, before: u64| {

@@ -80,7 +80,7 @@ pub(crate) struct NativeTask {
     pub(crate) without_host: Option<WithoutHost>,
     pub(crate) level: IsolationLevel,
     pub(crate) started_at: SystemTime,
-    pub(crate) life: Arc<TaskProcess>,
+    pub(crate) task_process: Arc<TaskProcess>,
     watcher: AbortHandle,
     /// The guard, which stops the task if it has been without a host for too long.
     guard: OnceLock<AbortHandle>,
@@ -112,9 +112,9 @@ pub(crate) struct TaskProcess {
     /// The process is the first of its pid namespace: the kernel does not deliver signals that it does not handle.
     is_first: bool,
     /// The signal for which SIGKILL was sent instead; 0 means none.
-    meant: AtomicI32,
+    requested_signal: AtomicI32,
     /// The reason why the driver stops the task without a request.
-    stopped_for: OnceLock<String>,
+    stop_reason: OnceLock<String>,
     /// Set when the process was reaped. The lock is held while the driver reaps the process or kills its group. The
     /// number of the group certainly belongs to the task only before the process is reaped.
     reaped: Mutex<bool>,
@@ -136,16 +136,16 @@ impl NativeTask {
         mut config: TaskConfig,
         native: NativeConfig,
         node: &Arc<Node>,
-        spawns: &Arc<Semaphore>,
+        spawn_permits: &Arc<Semaphore>,
     ) -> Result<(Self, TaskHandle, Vec<String>), StartProcessError> {
-        let mut named = named::take(&config, native.pids_max());
+        let mut named = named::prepare(&config, native.pids_max());
         if config.dns.is_some() && native.isolation == IsolationLevel::Raw {
             let note = "the task asks the machine's name servers: those of `dns` are for isolation \"contained\" and \"strict\"";
             named.notes.push(note.to_owned());
         }
         let is_named = named.dir.is_some();
         if let Some(dir) = named.dir {
-            config.cgroup = Some(placed(dir));
+            config.cgroup = Some(v2_placement(dir));
         }
         let cgroup = match &config.cgroup {
             Some(placement) => Some(TaskCgroup::open(&placement.dir)?),
@@ -165,19 +165,19 @@ impl NativeTask {
             cgroup: cgroup.as_ref(),
             command: &native.command,
             args: &native.args,
-            own: None,
+            driver_program: None,
             streams: &streams,
             terminal: None,
         })?;
         // A process that cannot be followed must not be left running.
-        let output = Some(streams.into_held());
+        let output = Some(streams.into_open_outputs());
         let cgroup = (cgroup, named_cgroup);
         let adopted = Self::adopt(config, &native, node, cgroup, &spawned, (output, ids));
         let (task, handle) = adopted.map_err(|error| {
-            spawned.abandon();
-            StartProcessError::Look(error)
+            spawned.kill_and_reap();
+            StartProcessError::Inspect(error)
         })?;
-        actions::begin(&task, &handle.config, &native, spawns);
+        actions::begin(&task, &handle.config, &native, spawn_permits);
         Ok((task, handle, named.notes))
     }
 
@@ -211,9 +211,9 @@ impl NativeTask {
             state: TaskState::Running,
             driver_state: serde_json::to_vec(&state)?,
         };
-        let held = (output, ids);
-        let life = (process, cgroup, state.oom_kills_before());
-        let task = Self::follow(node, &handle, native, started_at, life, held)?;
+        let resources = (output, ids);
+        let process_parts = (process, cgroup, state.oom_kills_before());
+        let task = Self::follow(node, &handle, native, started_at, process_parts, resources)?;
         Ok((task, handle))
     }
 
@@ -221,7 +221,7 @@ impl NativeTask {
     pub(crate) fn recover(
         mut handle: TaskHandle,
         node: &Arc<Node>,
-        spawns: &Arc<Semaphore>,
+        spawn_permits: &Arc<Semaphore>,
     ) -> Result<Self, RecoverTaskError> {
         let task_id = handle.config.id.clone();
         if handle.version > HANDLE_VERSION || handle.version < 1 {
@@ -236,7 +236,7 @@ impl NativeTask {
         let native = NativeConfig::read(&handle.config.config)
             .map_err(|error| invalid(error.to_string()))?;
         if let (None, Some(named)) = (&handle.config.cgroup, &state.named_cgroup) {
-            handle.config.cgroup = Some(placed(named.dir.clone()));
+            handle.config.cgroup = Some(v2_placement(named.dir.clone()));
         }
         let gone = |reason: String| RecoverTaskError::Gone {
             task_id: task_id.clone(),
@@ -270,18 +270,20 @@ impl NativeTask {
         };
         let started_at = UNIX_EPOCH + Duration::from_nanos(state.started_at_ns);
         let output = match Streams::of_task(&handle.config) {
-            Ok(streams) => Some(streams.into_held()),
+            Ok(streams) => Some(streams.into_open_outputs()),
             Err(error) => {
                 warn!(task = task_id, %error, "the output of a recovered task is not held open");
                 None
             }
         };
-        let ids = state.id_range.map(|ordinal| node.ranges.retake(ordinal));
-        let held = (output, ids);
-        let life = (process, cgroup, state.oom_kills_before());
-        let task = Self::follow(node, &handle, &native, started_at, life, held)
+        let ids = state
+            .id_range
+            .map(|ordinal| node.ranges.reserve_ordinal(ordinal));
+        let resources = (output, ids);
+        let process_parts = (process, cgroup, state.oom_kills_before());
+        let task = Self::follow(node, &handle, &native, started_at, process_parts, resources)
             .map_err(|error| failed_recovery(&error))?;
-        actions::recover(&task, &handle.config, &native, spawns);
+        actions::recover(&task, &handle.config, &native, spawn_permits);
         Ok(task)
     }
 
@@ -294,23 +296,23 @@ impl NativeTask {
         (output, ids): (Option<OpenOutputs>, Option<Range>),
     ) -> io::Result<Self> {
         if let Some(cgroup) = &mut cgroup {
-            cgroup.settle(&node.cgroups);
+            cgroup.close_dir_without_permit(&node.cgroup_dir_permits);
         }
         let pidfd = watch_pidfd(process.pidfd())?;
         let encoded = handle.encode().map_err(io::Error::other)?;
         let config = &handle.config;
-        let life = Arc::new(TaskProcess {
+        let task_process = Arc::new(TaskProcess {
             process,
             cgroup,
             oom_kills_before,
             tree: native.actions.as_ref().map(|_| Arc::default()),
             exit: watch::Sender::new(None),
             is_first: native.isolation != IsolationLevel::Raw && !native.has_init(),
-            meant: AtomicI32::new(0),
-            stopped_for: OnceLock::new(),
+            requested_signal: AtomicI32::new(0),
+            stop_reason: OnceLock::new(),
             reaped: Mutex::new(false),
         });
-        let watcher = tokio::spawn(Arc::clone(&life).watch(pidfd)).abort_handle();
+        let watcher = tokio::spawn(Arc::clone(&task_process).watch(pidfd)).abort_handle();
         Ok(Self {
             node: Arc::clone(node),
             handle: encoded.into_boxed_slice(),
@@ -320,7 +322,7 @@ impl NativeTask {
             without_host: config.without_host,
             level: native.isolation,
             started_at,
-            life,
+            task_process,
             watcher,
             guard: OnceLock::new(),
             _output: output,
@@ -329,7 +331,7 @@ impl NativeTask {
     }
 
     /// Sets the guard, which is aborted when the task is dropped.
-    pub(crate) fn guarded_by(&self, guard: AbortHandle) {
+    pub(crate) fn set_guard(&self, guard: AbortHandle) {
         // The creator of the task sets the guard only once.
         let _first = self.guard.set(guard);
     }
@@ -391,21 +393,22 @@ impl TaskProcess {
             && signal::ends_by_default(signal)
             && self.process.takes_default(signal)?
         {
-            self.meant.store(signal.as_raw(), Ordering::Relaxed);
+            self.requested_signal
+                .store(signal.as_raw(), Ordering::Relaxed);
             return self.process.signal(Signal::KILL);
         }
         self.process.signal(signal)
     }
 
     /// Records that the driver is about to stop the task for `why`. The end of the task reports the reason.
-    pub(crate) fn stop_for(&self, why: String) {
+    pub(crate) fn set_stop_reason(&self, why: String) {
         // Later reasons are ignored.
-        let _first = self.stopped_for.set(why);
+        let _first = self.stop_reason.set(why);
     }
 
     /// Adds the driver's reason for the stop to the result. A successful tree had ended before the stop.
-    fn explained(&self, mut result: ExitResult) -> ExitResult {
-        let Some(why) = self.stopped_for.get() else {
+    fn with_stop_reason(&self, mut result: ExitResult) -> ExitResult {
+        let Some(why) = self.stop_reason.get() else {
             return result;
         };
         if let Some(actions) = &mut result.actions {
@@ -424,7 +427,7 @@ impl TaskProcess {
     }
 
     /// Waits for the end of the task.
-    pub(crate) async fn ended(&self) -> TaskEnd {
+    pub(crate) async fn wait_end(&self) -> TaskEnd {
         let mut exit = self.exit.subscribe();
         loop {
             if let Some(end) = exit.borrow_and_update().clone() {
@@ -439,14 +442,14 @@ impl TaskProcess {
     async fn watch(self: Arc<Self>, pidfd: AsyncFd<Arc<OwnedFd>>) {
         loop {
             let ready = pidfd.readable().await;
-            match self.take_end() {
+            match self.kill_rest_and_reap() {
                 Ok(Some(result)) => {
-                    let result = self.completed(result).await;
+                    let result = self.with_exit_info(result).await;
                     let result = match &self.tree {
-                        Some(tree) => tree.result(result).await,
+                        Some(tree) => tree.wait_result(result).await,
                         None => result,
                     };
-                    let result = self.explained(result);
+                    let result = self.with_stop_reason(result);
                     debug!(pid = self.process.pid, ?result, "task ended");
                     self.exit.send_replace(Some(TaskEnd {
                         result,
@@ -477,11 +480,11 @@ impl TaskProcess {
     }
 
     /// Completes the result of a process that was not a child with the kernel's exit information.
-    async fn completed(&self, result: ExitResult) -> ExitResult {
+    async fn with_exit_info(&self, result: ExitResult) -> ExitResult {
         if result.status_known {
             return result;
         }
-        let exit = match self.process.exit_of_other().await {
+        let exit = match self.process.wait_exit_info().await {
             Some(ProcessEnd::Exited(code)) => ExitResult::exited(code),
             Some(ProcessEnd::Signaled(signal)) => self.signaled(signal),
             Some(ProcessEnd::Unknown) | None => return result,
@@ -495,26 +498,26 @@ impl TaskProcess {
     /// Returns the result of a process that a signal ended. SIGKILL in place of another signal is reported as the
     /// other signal.
     fn signaled(&self, signal: i32) -> ExitResult {
-        let meant = self.meant.load(Ordering::Relaxed);
-        let killed = signal == Signal::KILL.as_raw() && meant != 0;
-        ExitResult::signaled(if killed { meant } else { signal })
+        let requested_signal = self.requested_signal.load(Ordering::Relaxed);
+        let killed = signal == Signal::KILL.as_raw() && requested_signal != 0;
+        ExitResult::signaled(if killed { requested_signal } else { signal })
     }
 
     /// Reaps an ended process and first kills the processes that it left running. Until it is reaped, its process
     /// group number is not reused.
-    fn take_end(&self) -> io::Result<Option<ExitResult>> {
+    fn kill_rest_and_reap(&self) -> io::Result<Option<ExitResult>> {
         let mut reaped = self.reaped.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(ended) = self.process.ended()? else {
             return Ok(None);
         };
         if let Some(tree) = &self.tree {
-            tree.first_is_gone();
+            tree.mark_first_ended();
             tree.signal(Signal::KILL)?;
         }
         match &self.cgroup {
             Some(cgroup) => {
                 // Most tasks leave no process, and no process can join an empty cgroup by itself.
-                let is_empty = matches!(cgroup.populated(), Ok(false));
+                let is_empty = matches!(cgroup.is_populated(), Ok(false));
                 if !is_empty && let Err(error) = cgroup.kill() {
                     warn!(pid = self.process.pid, %error, "cannot kill what the task left running");
                 }
@@ -551,19 +554,19 @@ impl TaskProcess {
         }
         self.kill_all()
             .map_err(|error| failed(format!("kill process {pid}: {error}")))?;
-        if tokio::time::timeout(limits::KILL_DEADLINE, self.ended())
+        if tokio::time::timeout(limits::KILL_DEADLINE, self.wait_end())
             .await
             .is_err()
         {
-            return Err(failed(self.stuck()));
+            return Err(failed(self.stuck_process_message()));
         }
-        self.emptied().await
+        self.wait_cgroup_empty().await
     }
 
     /// Returns whether the process has ended and its cgroup is empty. Returns `false` for a task with a tree or
     /// without a cgroup.
     fn is_over_and_empty(&self) -> bool {
-        let is_empty = |cgroup: &TaskCgroup| matches!(cgroup.populated(), Ok(false));
+        let is_empty = |cgroup: &TaskCgroup| matches!(cgroup.is_populated(), Ok(false));
         self.tree.is_none() && self.end().is_some() && self.cgroup.as_ref().is_some_and(is_empty)
     }
 
@@ -586,13 +589,13 @@ impl TaskProcess {
     }
 
     /// Waits until no process is left in the cgroup.
-    async fn emptied(&self) -> Result<(), TaskError> {
+    async fn wait_cgroup_empty(&self) -> Result<(), TaskError> {
         let Some(cgroup) = &self.cgroup else {
             return Ok(());
         };
         let empty = async {
             let mut pause = Duration::from_millis(1);
-            while cgroup.populated()? {
+            while cgroup.is_populated()? {
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(limits::EMPTY_POLL_MAX);
             }
@@ -615,7 +618,7 @@ impl TaskProcess {
         }
     }
 
-    fn stuck(&self) -> String {
+    fn stuck_process_message(&self) -> String {
         let pid = self.process.pid;
         let state = process::stat(pid).map_or('?', |stat| stat.state);
         format!(
@@ -627,7 +630,7 @@ impl TaskProcess {
 }
 
 /// Returns a placement in the v2 hierarchy only.
-fn placed(dir: PathBuf) -> CgroupPlacement {
+fn v2_placement(dir: PathBuf) -> CgroupPlacement {
     CgroupPlacement {
         dir,
         joins: Vec::new(),

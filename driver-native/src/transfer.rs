@@ -65,9 +65,9 @@ pub(crate) enum SinkError {
 }
 
 impl TransferError {
-    fn passes(&self) -> bool {
+    fn is_transient(&self) -> bool {
         match self {
-            Self::Http(error) => error.passes(),
+            Self::Http(error) => error.is_transient(),
             Self::Deadline => true,
             Self::Path(_) | Self::Scheme | Self::Put(_) | Self::Sink(_) => false,
         }
@@ -94,7 +94,7 @@ pub(crate) async fn fetch(
 ) -> Result<FetchedFile, TransferError> {
     let attempt = || async {
         let sum = ExpectedDigest::read(&download.checksum_algorithm, &download.checksum_value);
-        let file = paths::nameless_file(dir).map_err(SinkError::Io)?;
+        let file = paths::create_unnamed_file(dir).map_err(SinkError::Io)?;
         let mut sink = Sink {
             file: file.into(),
             sum: sum.map_err(SinkError::Sum)?,
@@ -102,17 +102,17 @@ pub(crate) async fn fetch(
             max,
         };
         if let Some(path) = download.from.strip_prefix("file://") {
-            copy(path, policy, &mut sink).await?;
+            copy_from_host(path, policy, &mut sink).await?;
         } else {
             client(policy).get(&download.from, &mut sink).await?;
         }
         Ok(FetchedFile {
             bytes: sink.bytes,
             file: sink.file.into_std().await,
-            name: last_part(&download.from),
+            name: file_name_of_url(&download.from),
         })
     };
-    several(attempt).await
+    retry(attempt).await
 }
 
 /// Sends a file to an `http` or `https` URL, or writes it to the path of a `file` URL. Dropping the future ends the
@@ -123,10 +123,10 @@ pub(crate) async fn send(
     policy: &Policy,
 ) -> Result<(), TransferError> {
     if let Some(path) = to.strip_prefix("file://") {
-        return put(path, outgoing, policy).await;
+        return copy_to_host(path, outgoing, policy).await;
     }
     let client = client(policy);
-    several(|| async { Ok(client.post(to, outgoing).await?) }).await
+    retry(|| async { Ok(client.post(to, outgoing).await?) }).await
 }
 
 fn client(policy: &Policy) -> Client {
@@ -137,7 +137,7 @@ fn client(policy: &Policy) -> Client {
 }
 
 /// Repeats `attempt` until it succeeds, fails permanently, or has used all attempts.
-async fn several<T, F: Future<Output = Result<T, TransferError>>>(
+async fn retry<T, F: Future<Output = Result<T, TransferError>>>(
     attempt: impl Fn() -> F,
 ) -> Result<T, TransferError> {
     let mut pause = limits::TRANSFER_PAUSE;
@@ -146,7 +146,7 @@ async fn several<T, F: Future<Output = Result<T, TransferError>>>(
         left -= 1;
         let ended = tokio::time::timeout(limits::TRANSFER_DEADLINE, attempt()).await;
         match ended.unwrap_or(Err(TransferError::Deadline)) {
-            Err(error) if left > 0 && error.passes() => {
+            Err(error) if left > 0 && error.is_transient() => {
                 tracing::debug!(%error, left, "a transfer is attempted again");
                 tokio::time::sleep(pause).await;
                 pause *= 2;
@@ -157,7 +157,7 @@ async fn several<T, F: Future<Output = Result<T, TransferError>>>(
 }
 
 /// Copies a file of the host that tasks may download. The file may change during the copy; only the copy counts.
-async fn copy(path: &str, policy: &Policy, sink: &mut Sink) -> Result<(), TransferError> {
+async fn copy_from_host(path: &str, policy: &Policy, sink: &mut Sink) -> Result<(), TransferError> {
     let file = paths::open_download(&host_path(path)?, policy)?;
     let mut file = tokio::fs::File::from_std(file);
     let mut chunk = vec![0; limits::TRANSFER_CHUNK_BYTES];
@@ -172,7 +172,11 @@ async fn copy(path: &str, policy: &Policy, sink: &mut Sink) -> Result<(), Transf
 
 /// Writes a file into a directory of the host that tasks may upload into. The file gets its name when it is completely
 /// on the disk.
-async fn put(path: &str, outgoing: &UploadFile, policy: &Policy) -> Result<(), TransferError> {
+async fn copy_to_host(
+    path: &str,
+    outgoing: &UploadFile,
+    policy: &Policy,
+) -> Result<(), TransferError> {
     let (new, file) = paths::create_upload(&host_path(path)?, policy)?;
     let copying = async {
         let mut from = outgoing.reader().map_err(TransferError::Put)?;
@@ -183,13 +187,13 @@ async fn put(path: &str, outgoing: &UploadFile, policy: &Policy) -> Result<(), T
     };
     let copied = tokio::time::timeout(limits::TRANSFER_DEADLINE, copying).await;
     copied.unwrap_or(Err(TransferError::Deadline))?;
-    Ok(new.keep()?)
+    Ok(new.persist()?)
 }
 
 /// Returns the path of `file:///a` and `file://localhost/a`, given without the scheme.
 fn host_path(path: &str) -> Result<String, TransferError> {
     let path = path.strip_prefix("localhost").unwrap_or(path);
-    String::from_utf8(decoded(path)).map_err(|_invalid| TransferError::Scheme)
+    String::from_utf8(percent_decode(path)).map_err(|_invalid| TransferError::Scheme)
 }
 
 /// The destination of bytes until they are complete.
@@ -202,7 +206,7 @@ pub(crate) struct Sink {
 
 impl Sink {
     /// Checks that a total of `bytes` is within the bound.
-    fn may_take(&self, bytes: u64) -> Result<(), SinkError> {
+    fn check_size(&self, bytes: u64) -> Result<(), SinkError> {
         if bytes > self.max {
             return Err(SinkError::Bytes { max: self.max });
         }
@@ -210,7 +214,7 @@ impl Sink {
     }
 
     async fn write(&mut self, bytes: &[u8]) -> Result<(), SinkError> {
-        self.may_take(self.bytes.saturating_add(bytes.len() as u64))?;
+        self.check_size(self.bytes.saturating_add(bytes.len() as u64))?;
         self.bytes += bytes.len() as u64;
         if let Some(sum) = &mut self.sum {
             sum.update(bytes);
@@ -254,7 +258,7 @@ impl UploadFile {
         dir: &Path,
         max: u64,
     ) -> Result<Self, ReadError> {
-        let file = paths::nameless_file(dir).map_err(SinkError::Io)?;
+        let file = paths::create_unnamed_file(dir).map_err(SinkError::Io)?;
         let mut sink = Sink {
             file: file.into(),
             sum: None,
@@ -294,7 +298,7 @@ impl UploadFile {
 }
 
 /// Formats a number of bytes as in Diego's log lines: `12.3M`.
-pub(crate) fn size(bytes: u64) -> String {
+pub(crate) fn format_size(bytes: u64) -> String {
     const UNITS: [(u64, &str); 6] = [
         (1 << 60, "E"),
         (1 << 50, "P"),
@@ -313,17 +317,17 @@ pub(crate) fn size(bytes: u64) -> String {
 }
 
 /// Returns the last part of a URL's path, if it is a valid file name.
-fn last_part(url: &str) -> Option<Name> {
+fn file_name_of_url(url: &str) -> Option<Name> {
     let path = url.split(['?', '#']).next()?;
     let (_, path) = path.split_once("://")?;
     let (_, last) = path.rsplit_once('/')?;
-    let last = decoded(last);
+    let last = percent_decode(last);
     let name = Name::read(&last).filter(|name| !name.is_empty())?;
     (!last.contains(&b'/')).then_some(name)
 }
 
 /// Decodes the percent escapes of a part of a URL.
-fn decoded(text: &str) -> Vec<u8> {
+fn percent_decode(text: &str) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((first, more)) = rest.split_first() {

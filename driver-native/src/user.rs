@@ -117,7 +117,7 @@ impl Identity {
     /// A group that the job names must be `allowed` or the user's own. The user's own group must be `allowed` if it is
     /// root's group. It must also be `allowed` if the uid has no database entry and a group of the host has that
     /// number. For example, uid 42 would be in Debian's `shadow`.
-    pub(crate) fn alone(
+    pub(crate) fn with_one_group(
         user: &str,
         group: Option<&str>,
         allowed: &AllowedGroups,
@@ -276,12 +276,12 @@ mod tests {
     #[test]
     fn contained_user_has_one_group() {
         let any = &AllowedGroups::Any;
-        let root = Identity::alone("root", None, any).unwrap();
-        let other = Identity::alone("root", Some("4242"), any).unwrap();
+        let root = Identity::with_one_group("root", None, any).unwrap();
+        let other = Identity::with_one_group("root", Some("4242"), any).unwrap();
 
         assert_eq!((root.gid, root.groups.len()), (0, 0));
         assert_eq!((other.uid, other.gid), (0, 4_242));
-        assert!(Identity::alone("root", Some("no-such-group"), any).is_err());
+        assert!(Identity::with_one_group("root", Some("no-such-group"), any).is_err());
     }
 
     fn listed(groups: &[&str]) -> AllowedGroups {
@@ -293,14 +293,14 @@ mod tests {
         let none = &listed(&[]);
 
         for group in ["disk", "shadow", "adm", "root", "0", "6", "3999999999"] {
-            let error = Identity::alone("nobody", Some(group), none).unwrap_err();
+            let error = Identity::with_one_group("nobody", Some(group), none).unwrap_err();
             assert!(
                 matches!(error, UserError::GroupNotAllowed { .. }),
                 "{error}"
             );
         }
         for group in ["disk", "6"] {
-            let identity = Identity::alone("nobody", Some("disk"), &listed(&[group]));
+            let identity = Identity::with_one_group("nobody", Some("disk"), &listed(&[group]));
             assert_eq!(identity.unwrap().gid, 6);
         }
     }
@@ -308,10 +308,11 @@ mod tests {
     #[test]
     fn own_group_of_a_user_needs_no_list() {
         let none = &listed(&[]);
-        let nobody = Identity::alone("nobody", None, none).unwrap();
+        let nobody = Identity::with_one_group("nobody", None, none).unwrap();
 
-        let named = Identity::alone("nobody", Some(&nobody.gid.to_string()), none).unwrap();
-        let unknown = Identity::alone("3999999999", None, none).unwrap();
+        let named =
+            Identity::with_one_group("nobody", Some(&nobody.gid.to_string()), none).unwrap();
+        let unknown = Identity::with_one_group("3999999999", None, none).unwrap();
 
         assert_eq!(named, nobody);
         assert_eq!(unknown.gid, 3_999_999_999);
@@ -330,7 +331,7 @@ mod tests {
             return;
         };
 
-        let error = Identity::alone(&number, None, &listed(&[])).unwrap_err();
+        let error = Identity::with_one_group(&number, None, &listed(&[])).unwrap_err();
 
         assert!(
             matches!(error, UserError::UsersGroupNotAllowed { .. }),
@@ -350,9 +351,12 @@ mod tests {
             let any = &AllowedGroups::Any;
             assert!(Identity::of(number, None).is_err(), "{number}");
             assert!(Identity::of("root", Some(number)).is_err(), "{number}");
-            assert!(Identity::alone(number, None, any).is_err(), "{number}");
             assert!(
-                Identity::alone("root", Some(number), any).is_err(),
+                Identity::with_one_group(number, None, any).is_err(),
+                "{number}"
+            );
+            assert!(
+                Identity::with_one_group("root", Some(number), any).is_err(),
                 "{number}"
             );
         }

@@ -15,21 +15,22 @@ use tokio::time::Instant;
 /// reported.
 #[derive(Debug, Default)]
 pub(crate) struct HostWatchdog {
-    since: watch::Sender<Option<Instant>>,
+    disconnected_at: watch::Sender<Option<Instant>>,
 }
 
 impl HostWatchdog {
     /// Records that a host is connected, or that none is connected any more.
     pub(crate) fn host_present(&self, present: bool) {
-        self.since.send_replace((!present).then(Instant::now));
+        self.disconnected_at
+            .send_replace((!present).then(Instant::now));
     }
 
     /// Returns when no host was connected for `max`. Never returns if the watchdog is dropped before.
-    pub(crate) fn lasts(&self, max: Duration) -> impl Future<Output = ()> + Send + use<> {
-        let mut since = self.since.subscribe();
+    pub(crate) fn wait_expired(&self, max: Duration) -> impl Future<Output = ()> + Send + use<> {
+        let mut disconnected_at = self.disconnected_at.subscribe();
         async move {
             loop {
-                let began = *since.borrow_and_update();
+                let began = *disconnected_at.borrow_and_update();
                 let over = async {
                     match began.and_then(|began| began.checked_add(max)) {
                         Some(at) => tokio::time::sleep_until(at).await,
@@ -38,7 +39,7 @@ impl HostWatchdog {
                 };
                 tokio::select! {
                     biased;
-                    changed = since.changed() => if changed.is_err() {
+                    changed = disconnected_at.changed() => if changed.is_err() {
                         pending::<()>().await;
                     },
                     () = over => return,
@@ -49,7 +50,7 @@ impl HostWatchdog {
 }
 
 /// Returns the reason for stopping a task that may run for `max` without an agent.
-pub(crate) fn reason(max: Duration) -> String {
+pub(crate) fn stop_reason(max: Duration) -> String {
     if max.subsec_nanos() == 0 {
         format!("stopped: no agent for {} s", max.as_secs())
     } else {
@@ -73,13 +74,13 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn watchdog_counts_from_last_disconnect() {
-        let absence = HostWatchdog::default();
-        let mut waiting = tokio::spawn(absence.lasts(MAX));
-        absence.host_present(true);
+        let watchdog = HostWatchdog::default();
+        let mut waiting = tokio::spawn(watchdog.wait_expired(MAX));
+        watchdog.host_present(true);
         tokio::time::advance(MAX * 10).await;
         assert!(!is_over(&mut waiting).await, "a host is there");
 
-        absence.host_present(false);
+        watchdog.host_present(false);
         tokio::time::advance(NEARLY).await;
         assert!(!is_over(&mut waiting).await);
 
@@ -89,15 +90,15 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn host_reconnect_resets_watchdog_timer() {
-        let absence = HostWatchdog::default();
-        absence.host_present(false);
-        let mut waiting = tokio::spawn(absence.lasts(MAX));
+        let watchdog = HostWatchdog::default();
+        watchdog.host_present(false);
+        let mut waiting = tokio::spawn(watchdog.wait_expired(MAX));
 
         for _ in 0..3 {
             tokio::time::advance(NEARLY).await;
             assert!(!is_over(&mut waiting).await);
-            absence.host_present(true);
-            absence.host_present(false);
+            watchdog.host_present(true);
+            watchdog.host_present(false);
         }
 
         tokio::time::advance(MAX).await;
@@ -107,11 +108,11 @@ mod tests {
     /// A task that was given back to a driver after some time without a host.
     #[tokio::test(start_paused = true)]
     async fn later_task_shares_elapsed_watchdog_time() {
-        let absence = HostWatchdog::default();
-        absence.host_present(false);
+        let watchdog = HostWatchdog::default();
+        watchdog.host_present(false);
         tokio::time::advance(MAX).await;
 
-        let mut waiting = tokio::spawn(absence.lasts(MAX));
+        let mut waiting = tokio::spawn(watchdog.wait_expired(MAX));
 
         assert!(is_over(&mut waiting).await);
     }
@@ -119,14 +120,14 @@ mod tests {
     /// Covers a driver inside its host process, and a dropped driver.
     #[tokio::test(start_paused = true)]
     async fn watchdog_never_expires_in_host_or_after_drop() {
-        let absence = HostWatchdog::default();
-        let mut waiting = tokio::spawn(absence.lasts(MAX));
-        let mut longest = tokio::spawn(absence.lasts(Duration::MAX));
+        let watchdog = HostWatchdog::default();
+        let mut waiting = tokio::spawn(watchdog.wait_expired(MAX));
+        let mut longest = tokio::spawn(watchdog.wait_expired(Duration::MAX));
         tokio::time::advance(MAX * 10).await;
         assert!(!is_over(&mut waiting).await);
 
-        absence.host_present(false);
-        drop(absence);
+        watchdog.host_present(false);
+        drop(watchdog);
         tokio::time::advance(MAX * 10).await;
 
         assert!(!is_over(&mut waiting).await);
@@ -135,8 +136,8 @@ mod tests {
 
     #[test]
     fn reasons_contain_the_duration() {
-        assert_eq!(reason(MAX), "stopped: no agent for 30 s");
+        assert_eq!(stop_reason(MAX), "stopped: no agent for 30 s");
         let short = Duration::from_millis(1_500);
-        assert_eq!(reason(short), "stopped: no agent for 1500 ms");
+        assert_eq!(stop_reason(short), "stopped: no agent for 1500 ms");
     }
 }

@@ -20,11 +20,11 @@ use crate::error::{DriverError, RecoverTaskError, StartTaskError, TaskError};
 use crate::task::{ExitResult, TaskConfig, TaskHandle, TaskState};
 use crate::task_driver::TaskDriver;
 
-mod crowd;
+mod many_tasks;
 mod node;
 mod session;
 
-pub use self::crowd::{fifty_tasks_run_at_once, two_hundred_tasks_live_at_once};
+pub use self::many_tasks::{fifty_tasks_run_at_once, two_hundred_tasks_live_at_once};
 pub use self::node::{
     events_are_of_their_own_task, network_is_made_once, settings_may_come_more_than_once,
 };

@@ -25,7 +25,7 @@ pub const DRIVER_STATE_BYTES_MAX: usize = 1 << 20;
 pub const STREAMS_MAX: u32 = 65_536;
 
 /// Tasks whose end was requested and that wait to be written to the driver. Further requests wait for room.
-pub(crate) const ENDS_ASKED_MAX: usize = 64;
+pub(crate) const ENDS_REQUESTS_MAX: usize = 64;
 
 /// The time that a call without work on a task may take before it fails.
 pub const CALL_DEADLINE: Duration = Duration::from_secs(30);
@@ -74,10 +74,10 @@ pub const HANDSHAKE_BYTES_MAX: u64 = 4 << 10;
 
 /// The pause between two checks for a plugin's handshake line. A plugin starts within 10 milliseconds, and few plugins
 /// are started.
-pub const HANDSHAKE_LOOK_INTERVAL: Duration = Duration::from_millis(5);
+pub const HANDSHAKE_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Bytes of the end of a plugin's output that an error quotes.
-pub const LAST_WORDS_BYTES_MAX: u64 = 1 << 10;
+pub const LOG_TAIL_BYTES_MAX: u64 = 1 << 10;
 
 /// Bytes of one line of a plugin's log. A longer one is logged in parts.
 pub const LOG_LINE_BYTES_MAX: usize = 16 << 10;
@@ -91,8 +91,8 @@ pub const LOG_FILE_BYTES_MAX: u64 = 10 << 20;
 /// Bytes of a plugin's log from the time without a host that the next host forwards. Older bytes are left out, and
 /// their number is logged. An ordinary driver writes this in hours; more would push the agent's own lines out of its
 /// log.
-pub const LOG_BEHIND_BYTES_MAX: u64 = 1 << 20;
+pub const LOG_BACKLOG_BYTES_MAX: u64 = 1 << 20;
 
 /// The pause between two checks of a plugin's log. People read the log; half of this doubles the wake-ups of an idle
 /// node.
-pub const LOG_LOOK_INTERVAL: Duration = Duration::from_millis(500);
+pub const LOG_POLL_INTERVAL: Duration = Duration::from_millis(500);

@@ -159,9 +159,9 @@ impl MockTask {
 #[derive(Clone, Debug, Default)]
 pub struct MockHost {
     processes: Arc<Mutex<HashMap<u64, Arc<Process>>>>,
-    stubborn: Arc<AtomicBool>,
+    refuses_destroys: Arc<AtomicBool>,
     /// Drivers do not answer `DestroyTask` while this is `true`.
-    silent: Arc<watch::Sender<bool>>,
+    holds_destroys: Arc<watch::Sender<bool>>,
 }
 
 impl MockHost {
@@ -188,14 +188,15 @@ impl MockHost {
         self.lock().len()
     }
 
-    /// Makes drivers of this host refuse to destroy tasks while `stubborn` is set.
-    pub fn refuse_destroys(&self, stubborn: bool) {
-        self.stubborn.store(stubborn, Ordering::Relaxed);
+    /// Makes drivers of this host refuse to destroy tasks while `refuses_destroys` is set.
+    pub fn refuse_destroys(&self, refuses_destroys: bool) {
+        self.refuses_destroys
+            .store(refuses_destroys, Ordering::Relaxed);
     }
 
-    /// Makes drivers of this host delay their answer to `DestroyTask` until `silent` is cleared.
-    pub fn hold_destroys(&self, silent: bool) {
-        self.silent.send_replace(silent);
+    /// Makes drivers of this host delay their answer to `DestroyTask` until `holds_destroys` is cleared.
+    pub fn hold_destroys(&self, holds_destroys: bool) {
+        self.holds_destroys.send_replace(holds_destroys);
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<u64, Arc<Process>>> {
@@ -357,15 +358,15 @@ impl MockDriver {
     /// Leaves `CreateNetwork` without an answer while `hang` is set.
     pub fn hang_create_network(&self, hang: bool) {
         if hang {
-            self.faults.hang(CREATE_NETWORK);
+            self.faults.hang_calls(CREATE_NETWORK);
         } else {
-            self.faults.answer(CREATE_NETWORK);
+            self.faults.answer_calls(CREATE_NETWORK);
         }
     }
 
     /// Returns the number of calls that wait for an answer.
     pub fn hung_calls(&self) -> usize {
-        self.faults.waiting()
+        self.faults.hung_calls()
     }
 
     /// Answers `WaitTask` with an error while `fail` is set.
@@ -591,7 +592,7 @@ impl MockDriver {
 
     fn destroy(&self, task_id: &str, force: bool) -> Result<(), TaskError> {
         let managed = self.find(task_id)?;
-        if self.host.stubborn.load(Ordering::Relaxed) {
+        if self.host.refuses_destroys.load(Ordering::Relaxed) {
             return Err(TaskError::Driver(DriverError::Failed {
                 message: "the host is stubborn".to_owned(),
                 retry: Retry::Later,
@@ -701,14 +702,14 @@ impl TaskDriver for MockDriver {
     }
 
     fn config_schema(&self) -> BoxFuture<'_, Result<Option<Spec>, DriverError>> {
-        let words = Spec::optional("description", "string");
-        async { Ok(Some(Spec::object([("description", words)]))) }.boxed()
+        let description = Spec::optional("description", "string");
+        async { Ok(Some(Spec::object([("description", description)]))) }.boxed()
     }
 
     /// `description` becomes the health description of the fingerprint; without it, the default applies.
     fn set_config(&self, config: Value) -> BoxFuture<'_, Result<(), DriverError>> {
-        let words = config.get("description").and_then(Value::as_str);
-        self.set_health(Health::Healthy, words.unwrap_or("healthy"));
+        let description = config.get("description").and_then(Value::as_str);
+        self.set_health(Health::Healthy, description.unwrap_or("healthy"));
         async { Ok(()) }.boxed()
     }
 
@@ -804,9 +805,9 @@ impl TaskDriver for MockDriver {
         force: bool,
     ) -> BoxFuture<'a, Result<(), TaskError>> {
         async move {
-            let mut silent = self.host.silent.subscribe();
+            let mut held = self.host.holds_destroys.subscribe();
             // The host holds the sender.
-            drop(silent.wait_for(|silent| !silent).await);
+            drop(held.wait_for(|held| !held).await);
             self.destroy(task_id, force)
         }
         .boxed()
@@ -910,7 +911,7 @@ impl TaskDriver for MockDriver {
         hostname: &'a str,
     ) -> BoxFuture<'a, Result<CreatedNetwork, DriverError>> {
         async move {
-            self.faults.pass(CREATE_NETWORK).await;
+            self.faults.wait_until_answered(CREATE_NETWORK).await;
             self.make_network(alloc_id, hostname)
         }
         .boxed()

@@ -38,15 +38,15 @@ const DEFAULT_USER: &str = "vcap";
 
 /// Carries out the leaves of a task's tree as processes next to its first process.
 pub(crate) struct NativeActionExecutor {
-    pub(super) work: Arc<ActionContext>,
-    spawns: Arc<Semaphore>,
+    pub(super) context: Arc<ActionContext>,
+    spawn_permits: Arc<Semaphore>,
     stdout: Option<Sender>,
     stderr: Option<Sender>,
     /// The actions of an earlier driver that the tree has not reached again.
     earlier: Mutex<EarlierActions>,
     /// The tree has not reached an action yet that this driver must start itself. Until then, the earlier driver has
     /// written all lines.
-    replays: AtomicBool,
+    is_replaying: AtomicBool,
 }
 
 /// The data of a start, which may outlive its caller.
@@ -54,7 +54,7 @@ pub(super) struct ActionContext {
     pub(super) config: TaskConfig,
     pub(super) native: NativeConfig,
     pub(super) node: Arc<Node>,
-    life: Arc<TaskProcess>,
+    task_process: Arc<TaskProcess>,
     pub(super) tree: Arc<RunningTree>,
     pub(super) progress: ProgressFile,
 }
@@ -65,11 +65,11 @@ impl NativeActionExecutor {
         task: &NativeTask,
         (config, native): (&TaskConfig, &NativeConfig),
         tree: Arc<RunningTree>,
-        spawns: &Arc<Semaphore>,
+        spawn_permits: &Arc<Semaphore>,
         (progress, earlier): (ProgressFile, EarlierActions),
     ) -> Self {
         Self {
-            replays: AtomicBool::new(!earlier.is_empty()),
+            is_replaying: AtomicBool::new(!earlier.is_empty()),
             earlier: Mutex::new(earlier),
             stdout: output_sender(paths::open_output(
                 "stdout of the task",
@@ -79,15 +79,15 @@ impl NativeActionExecutor {
                 "stderr of the task",
                 &config.stderr_path,
             )),
-            work: Arc::new(ActionContext {
+            context: Arc::new(ActionContext {
                 config: config.clone(),
                 native: native.clone(),
                 node: Arc::clone(&task.node),
-                life: Arc::clone(&task.life),
+                task_process: Arc::clone(&task.task_process),
                 tree,
                 progress,
             }),
-            spawns: Arc::clone(spawns),
+            spawn_permits: Arc::clone(spawn_permits),
         }
     }
 
@@ -97,57 +97,62 @@ impl NativeActionExecutor {
         step: &ActionStep,
         stop: &CancellationToken,
     ) -> Result<(), Failure> {
-        let at = step.at.as_str();
-        match self.replay(at) {
+        let action_path = step.action_path.as_str();
+        match self.take_earlier(action_path) {
             Some(EarlierAction::Ended(0)) => return Ok(()),
             Some(EarlierAction::Ended(code)) => return Err(self.exited(step, code)),
-            Some(EarlierAction::Runs(process)) => {
+            Some(EarlierAction::Running(process)) => {
                 return self.follow(run, step, stop, &process).await;
             }
-            Some(EarlierAction::Lost | EarlierAction::Until(_)) => return Err(lost_action(at)),
+            Some(EarlierAction::Lost | EarlierAction::Until(_)) => {
+                return Err(lost_action(action_path));
+            }
             None => {}
         }
-        let entered = match self.start(run, step, stop).await {
-            Ok(Some(entered)) => entered,
-            Ok(None) if stop.is_cancelled() => return Err(Failure::cancelled(at)),
-            Ok(None) => return Err(Failure::plain(at, KILLED)),
+        let running = match self.start(run, step, stop).await {
+            Ok(Some(running)) => running,
+            Ok(None) if stop.is_cancelled() => return Err(Failure::cancelled(action_path)),
+            Ok(None) => return Err(Failure::plain(action_path, KILLED)),
             Err(reason) => {
                 self.write_progress(run, &format!("failed-creating-process: {reason}"))
                     .await;
-                return Err(Failure::plain(at, reason));
+                return Err(Failure::plain(action_path, reason));
             }
         };
-        let lost = |error: io::Error| Failure::plain(at, format!("follow {}: {error}", run.path));
+        let lost =
+            |error: io::Error| Failure::plain(action_path, format!("follow {}: {error}", run.path));
         tokio::select! {
             biased;
-            ended = entered.wait() => {
+            ended = running.wait() => {
                 let ended = ended.map_err(lost)?;
-                self.work.record(at, ActionProgress::Ended(exit_code(&ended)));
-                match self.ended(run, entered, ended, "").await {
+                self.context.record(action_path, ActionProgress::Ended(exit_code(&ended)));
+                match self.reap_and_report(run, running, ended, "").await {
                     0 => Ok(()),
                     code => Err(self.exited(step, code)),
                 }
             }
-            () = stop.cancelled() => self.end(run, entered, at).await.map_err(lost)?,
+            () = stop.cancelled() => {
+                self.stop_process(run, running, action_path).await.map_err(lost)?
+            }
         }
     }
 
     /// Returns the action at this place, if an earlier driver started it.
-    fn replay(&self, at: &str) -> Option<EarlierAction> {
+    fn take_earlier(&self, action_path: &str) -> Option<EarlierAction> {
         let mut earlier = self.lock_earlier();
-        let action = earlier.take(at);
+        let action = earlier.take(action_path);
         if action.is_none() || earlier.is_empty() {
-            self.replays.store(false, Ordering::Relaxed);
+            self.is_replaying.store(false, Ordering::Relaxed);
         }
         action
     }
 
     /// Returns the success or failure of a transfer that an earlier driver carried out; `None` if there was none.
-    fn replay_transfer(&self, at: &str) -> Option<Result<(), Failure>> {
-        Some(match self.replay(at)? {
+    fn take_earlier_transfer(&self, action_path: &str) -> Option<Result<(), Failure>> {
+        Some(match self.take_earlier(action_path)? {
             EarlierAction::Ended(_) => Ok(()),
-            EarlierAction::Runs(_) | EarlierAction::Lost | EarlierAction::Until(_) => {
-                Err(lost_action(at))
+            EarlierAction::Running(_) | EarlierAction::Lost | EarlierAction::Until(_) => {
+                Err(lost_action(action_path))
             }
         })
     }
@@ -157,7 +162,12 @@ impl NativeActionExecutor {
     }
 
     fn exited(&self, step: &ActionStep, code: i32) -> Failure {
-        Failure::exited(&step.at, &step.source, code, self.work.out_of_memory())
+        Failure::exited(
+            &step.action_path,
+            &step.source,
+            code,
+            self.context.out_of_memory(),
+        )
     }
 
     /// Follows an action of an earlier driver to its end.
@@ -168,12 +178,12 @@ impl NativeActionExecutor {
         stop: &CancellationToken,
         earlier: &EarlierProcess,
     ) -> Result<(), Failure> {
-        let at = step.at.as_str();
+        let action_path = step.action_path.as_str();
         let lost = |error: io::Error| {
-            let text = format!("the driver was started again while {at} ran: {error}");
-            Failure::plain(at, text)
+            let text = format!("the driver was started again while {action_path} ran: {error}");
+            Failure::plain(action_path, text)
         };
-        let _running = self.work.tree.follow(&earlier.0);
+        let _running = self.context.tree.register_adopted(&earlier.0);
         let waiting = earlier.wait();
         tokio::pin!(waiting);
         let ended = tokio::select! {
@@ -183,14 +193,14 @@ impl NativeActionExecutor {
                 earlier.0.signal(Signal::TERM).map_err(lost)?;
                 let Ok(ended) = tokio::time::timeout(GRACE, &mut waiting).await else {
                     earlier.0.kill_group().map_err(lost)?;
-                    return Err(Failure::overstayed(at));
+                    return Err(Failure::stop_timed_out(action_path));
                 };
                 ended.map_err(lost)?;
-                return Err(Failure::cancelled(at));
+                return Err(Failure::cancelled(action_path));
             }
         };
-        self.work
-            .record(at, ActionProgress::Ended(exit_code(&ended)));
+        self.context
+            .record(action_path, ActionProgress::Ended(exit_code(&ended)));
         match self.report_exit(run, &ended, "").await {
             0 => Ok(()),
             code => Err(self.exited(step, code)),
@@ -206,28 +216,28 @@ impl NativeActionExecutor {
         stop: &CancellationToken,
     ) -> Result<Option<ActionProcess>, String> {
         let (run, step) = (run.clone(), step.clone());
-        self.begun(stop, move |work| work.start_run(&run, &step))
+        self.start_process(stop, move |context| context.start_run(&run, &step))
             .await
     }
 
     /// Starts a process on a thread that may block.
-    pub(super) async fn begun(
+    pub(super) async fn start_process(
         &self,
         stop: &CancellationToken,
         begin: impl FnOnce(&ActionContext) -> Result<Option<ActionProcess>, StartProcessError>
         + Send
         + 'static,
     ) -> Result<Option<ActionProcess>, String> {
-        let permit = stop.run_until_cancelled(self.spawns.acquire()).await;
+        let permit = stop.run_until_cancelled(self.spawn_permits.acquire()).await;
         if permit.is_none() {
             return Ok(None);
         }
-        let work = Arc::clone(&self.work);
+        let context = Arc::clone(&self.context);
         // The start continues when the caller goes away. The started process is then killed.
-        let starting = tokio::task::spawn_blocking(move || work.start(begin));
+        let starting = tokio::task::spawn_blocking(move || context.start(begin));
         // A program that already runs is asked to end like any other, and most programs are loaded within a
         // millisecond.
-        let patience = async {
+        let stop_deadline = async {
             stop.cancelled().await;
             tokio::time::sleep(limits::ACTION_EXIT_DEADLINE).await;
         };
@@ -237,53 +247,53 @@ impl NativeActionExecutor {
                 Ok(started) => started.map_err(|error| chain(&error)),
                 Err(_panic) => Err("the driver failed".to_owned()),
             },
-            () = patience => Ok(None),
+            () = stop_deadline => Ok(None),
         }
     }
 
     /// Asks the process to end, and kills it when it does not end in time.
-    async fn end(
+    async fn stop_process(
         &self,
         run: &Run,
-        mut entered: ActionProcess,
-        at: &str,
+        mut running: ActionProcess,
+        action_path: &str,
     ) -> io::Result<Result<(), Failure>> {
-        entered.process.signal(Signal::TERM)?;
-        if let Ok(ended) = tokio::time::timeout(GRACE, entered.wait()).await {
-            entered.clear().await;
-            self.ended(run, entered, ended?, "").await;
-            return Ok(Err(Failure::cancelled(at)));
+        running.process.signal(Signal::TERM)?;
+        if let Ok(ended) = tokio::time::timeout(GRACE, running.wait()).await {
+            running.kill_descendants().await;
+            self.reap_and_report(run, running, ended?, "").await;
+            return Ok(Err(Failure::cancelled(action_path)));
         }
-        entered.kill()?;
-        let killed = tokio::time::timeout(limits::ACTION_EXIT_DEADLINE, entered.wait()).await;
+        running.kill()?;
+        let killed = tokio::time::timeout(limits::ACTION_EXIT_DEADLINE, running.wait()).await;
         let Ok(ended) = killed else {
-            return Ok(Err(Failure::plain(at, "process did not exit")));
+            return Ok(Err(Failure::plain(action_path, "process did not exit")));
         };
-        entered.clear().await;
+        running.kill_descendants().await;
         let late = format!(
             " (exceeded {} graceful shutdown interval)",
             go_duration(GRACE)
         );
-        self.ended(run, entered, ended?, &late).await;
-        Ok(Err(Failure::overstayed(at)))
+        self.reap_and_report(run, running, ended?, &late).await;
+        Ok(Err(Failure::stop_timed_out(action_path)))
     }
 
     /// Reaps the process and reports its exit code.
-    async fn ended(
+    async fn reap_and_report(
         &self,
         run: &Run,
-        entered: ActionProcess,
+        running: ActionProcess,
         result: ExitResult,
         more: &str,
     ) -> i32 {
-        entered.done();
+        running.reap();
         self.report_exit(run, &result, more).await
     }
 
     /// Writes the exit code to the log. The code of a process that a signal killed is that of a shell.
     async fn report_exit(&self, run: &Run, result: &ExitResult, more: &str) -> i32 {
         let code = exit_code(result);
-        let memory = if code != 0 && self.work.out_of_memory() {
+        let memory = if code != 0 && self.context.out_of_memory() {
             OUT_OF_MEMORY
         } else {
             ""
@@ -317,9 +327,9 @@ impl ActionExecutor for NativeActionExecutor {
         stop: CancellationToken,
     ) -> BoxFuture<'a, Result<(), Failure>> {
         async move {
-            match self.replay_transfer(&step.at) {
+            match self.take_earlier_transfer(&step.action_path) {
                 Some(ended) => ended,
-                None => self.carry_in(download, &step, &stop).await,
+                None => self.run_download(download, &step, &stop).await,
             }
         }
         .boxed()
@@ -332,21 +342,22 @@ impl ActionExecutor for NativeActionExecutor {
         stop: CancellationToken,
     ) -> BoxFuture<'a, Result<(), Failure>> {
         async move {
-            match self.replay_transfer(&step.at) {
+            match self.take_earlier_transfer(&step.action_path) {
                 Some(ended) => ended,
-                None => self.carry_out(upload, &step, &stop).await,
+                None => self.run_upload(upload, &step, &stop).await,
             }
         }
         .boxed()
     }
 
-    fn time_left(&self, at: &str, bound: Duration) -> Duration {
-        if let Some(left) = self.lock_earlier().take_time_left(at) {
+    fn time_left(&self, action_path: &str, bound: Duration) -> Duration {
+        if let Some(left) = self.lock_earlier().take_time_left(action_path) {
             return left.min(bound);
         }
         let bound_ms = saturating::millis(bound);
         let until = boot_milliseconds().saturating_add(bound_ms);
-        self.work.record(at, ActionProgress::Until(until));
+        self.context
+            .record(action_path, ActionProgress::Until(until));
         bound
     }
 
@@ -358,7 +369,7 @@ impl ActionExecutor for NativeActionExecutor {
             Output::Stderr => self.stderr.as_ref(),
         };
         // An earlier driver has written the line.
-        let to = to.filter(|_| !self.replays.load(Ordering::Relaxed));
+        let to = to.filter(|_| !self.is_replaying.load(Ordering::Relaxed));
         async move {
             let Some(to) = to else { return };
             let line = format!("{line}\n");
@@ -392,14 +403,15 @@ fn output_sender(output: Result<OwnedFd, paths::PathError>) -> Option<Sender> {
 
 impl ActionContext {
     /// Records the progress of a started action. Without the record, the next driver treats the action as failed.
-    pub(super) fn record(&self, at: &str, progress: ActionProgress) {
-        if let Err(error) = self.progress.write(at, progress) {
-            warn!(task = self.config.id, at, %error, "the progress of an action is not recorded");
+    pub(super) fn record(&self, action_path: &str, progress: ActionProgress) {
+        if let Err(error) = self.progress.write(action_path, progress) {
+            warn!(task = self.config.id, at = action_path, %error,
+                "the progress of an action is not recorded");
         }
     }
 
     pub(super) fn out_of_memory(&self) -> bool {
-        let cgroup = self.life.cgroup.as_ref();
+        let cgroup = self.task_process.cgroup.as_ref();
         cgroup.is_some_and(|cgroup| cgroup.oom_kills() > 0)
     }
 
@@ -419,7 +431,7 @@ impl ActionContext {
 
     /// Returns whether the first process has ended, so that no process may be started next to it.
     fn is_over(&self) -> bool {
-        self.tree.is_gone() || !matches!(self.life.process.ended(), Ok(None))
+        self.tree.has_first_ended() || !matches!(self.task_process.process.ended(), Ok(None))
     }
 
     fn start_run(
@@ -427,9 +439,11 @@ impl ActionContext {
         run: &Run,
         step: &ActionStep,
     ) -> Result<Option<ActionProcess>, StartProcessError> {
-        let begun = self.progress.write(&step.at, ActionProgress::Begun);
+        let begun = self
+            .progress
+            .write(&step.action_path, ActionProgress::Begun);
         begun.map_err(StartProcessError::Record)?;
-        let (config, native) = self.configured(run);
+        let (config, native) = self.action_config(run);
         let streams = if run.suppress_log_output {
             Streams {
                 stdin: paths::open_null()?,
@@ -439,11 +453,13 @@ impl ActionContext {
         } else {
             Streams::of_task(&config)?
         };
-        let cgroup = self.life.cgroup.as_ref();
+        let cgroup = self.task_process.cgroup.as_ref();
         let action_cgroup = cgroup.filter(|_| step.has_own_cgroup);
         let action_cgroup =
             action_cgroup.map(|cgroup| ActionCgroup::make(cgroup, &self.tree.action_cgroup_name()));
-        let action_cgroup = action_cgroup.transpose().map_err(StartProcessError::Look)?;
+        let action_cgroup = action_cgroup
+            .transpose()
+            .map_err(StartProcessError::Inspect)?;
         let launch = ProcessConfig {
             config: &config,
             native: &native,
@@ -451,22 +467,22 @@ impl ActionContext {
             cgroup: action_cgroup.as_ref().map(ActionCgroup::cgroup).or(cgroup),
             command: &run.path,
             args: &run.args,
-            own: None,
+            driver_program: None,
             streams: &streams,
             terminal: None,
         };
         let process = self.start_in_task(&launch)?;
-        if let Err(error) = self.progress.write_process(&step.at, &process) {
+        if let Err(error) = self.progress.write_process(&step.action_path, &process) {
             warn!(task = self.config.id, %error, "the process of an action is not recorded");
         }
-        Ok(self.tree.enter(process, action_cgroup))
+        Ok(self.tree.register(process, action_cgroup))
     }
 
     /// Starts the porter as `user`, to carry the file or directory `path` of the task.
     pub(super) fn start_transfer_helper(
         &self,
         user: &str,
-        way: transfer_helper::Direction,
+        direction: transfer_helper::Direction,
         path: &str,
         streams: &Streams,
     ) -> Result<Option<ActionProcess>, StartProcessError> {
@@ -476,26 +492,26 @@ impl ActionContext {
             config: &config,
             native: &native,
             node: &self.node,
-            cgroup: self.life.cgroup.as_ref(),
+            cgroup: self.task_process.cgroup.as_ref(),
             command: &transfer_helper::NAME.to_string_lossy(),
-            args: &[way.as_str().to_owned(), path.to_owned()],
-            own: Some(self.node.porter()?),
+            args: &[direction.as_str().to_owned(), path.to_owned()],
+            driver_program: Some(self.node.porter_program()?),
             streams,
             terminal: None,
         })?;
-        Ok(self.tree.enter(process, None))
+        Ok(self.tree.register(process, None))
     }
 
     fn start_in_task(&self, launch: &ProcessConfig<'_>) -> Result<Process, StartProcessError> {
-        let spawned = start_in_task(launch, &self.life.process, ProcessKind::Action)?;
+        let spawned = start_in_task(launch, &self.task_process.process, ProcessKind::Action)?;
         Process::started(&spawned).map_err(|error| {
-            spawned.abandon();
-            StartProcessError::Look(error)
+            spawned.kill_and_reap();
+            StartProcessError::Inspect(error)
         })
     }
 
     /// Returns the task's configuration with the action's own settings.
-    fn configured(&self, run: &Run) -> (TaskConfig, NativeConfig) {
+    fn action_config(&self, run: &Run) -> (TaskConfig, NativeConfig) {
         let (mut config, mut native) = (self.config.clone(), self.native.clone());
         for (name, value) in account_env(&run.user, &native) {
             config.env.entry(name.to_owned()).or_insert(value);
@@ -545,7 +561,7 @@ fn exit_code(result: &ExitResult) -> i32 {
 }
 
 /// Creates the failure of an action whose end no driver saw.
-pub(super) fn lost_action(at: &str) -> Failure {
-    let text = format!("the driver was started again while {at} ran");
-    Failure::plain(at, text)
+pub(super) fn lost_action(action_path: &str) -> Failure {
+    let text = format!("the driver was started again while {action_path} ran");
+    Failure::plain(action_path, text)
 }

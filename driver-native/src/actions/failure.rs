@@ -9,7 +9,7 @@ pub(crate) enum FailureKind {
     /// The text appears alone or among the failures of a composite. A timeout does not repeat it.
     Plain,
     /// The action was stopped and ended late. Among other failures its text is omitted.
-    Overstayed,
+    StopTimedOut,
     /// The action was stopped. Among other failures its text is omitted.
     Cancelled,
 }
@@ -20,54 +20,54 @@ pub(crate) struct Failure {
     pub(crate) kind: FailureKind,
     pub(crate) text: String,
     /// The action's place in the tree, such as `serial[1].timeout.run`.
-    pub(crate) at: String,
+    pub(crate) action_path: String,
     /// The exit code, if a process determined the failure.
     pub(crate) code: Option<i32>,
 }
 
 impl Failure {
-    pub(crate) fn shown(at: &str, text: impl Into<String>) -> Self {
-        Self::new(FailureKind::Shown, at, text)
+    pub(crate) fn shown(action_path: &str, text: impl Into<String>) -> Self {
+        Self::new(FailureKind::Shown, action_path, text)
     }
 
-    pub(crate) fn plain(at: &str, text: impl Into<String>) -> Self {
-        Self::new(FailureKind::Plain, at, text)
+    pub(crate) fn plain(action_path: &str, text: impl Into<String>) -> Self {
+        Self::new(FailureKind::Plain, action_path, text)
     }
 
-    pub(crate) fn cancelled(at: &str) -> Self {
-        Self::new(FailureKind::Cancelled, at, "cancelled")
+    pub(crate) fn cancelled(action_path: &str) -> Self {
+        Self::new(FailureKind::Cancelled, action_path, "cancelled")
     }
 
-    pub(crate) fn overstayed(at: &str) -> Self {
+    pub(crate) fn stop_timed_out(action_path: &str) -> Self {
         Self::new(
-            FailureKind::Overstayed,
-            at,
+            FailureKind::StopTimedOut,
+            action_path,
             "exceeded graceful shutdown interval",
         )
     }
 
     /// Creates the failure of a process that ended with `code`. The text names the process by `source`.
-    pub(crate) fn exited(at: &str, source: &str, code: i32, out_of_memory: bool) -> Self {
+    pub(crate) fn exited(action_path: &str, source: &str, code: i32, out_of_memory: bool) -> Self {
         let memory = if out_of_memory { OUT_OF_MEMORY } else { "" };
         let text = format!("{source}: Exited with status {code}{memory}");
         Self {
             code: Some(code),
-            ..Self::shown(at, text)
+            ..Self::shown(action_path, text)
         }
     }
 
-    fn new(kind: FailureKind, at: &str, text: impl Into<String>) -> Self {
+    fn new(kind: FailureKind, action_path: &str, text: impl Into<String>) -> Self {
         Self {
             kind,
             text: text.into(),
-            at: at.to_owned(),
+            action_path: action_path.to_owned(),
             code: None,
         }
     }
 
     /// Joins the failures of one composite action: the texts of the informative failures, and the place of the most
     /// important one. Returns `None` for an empty list.
-    pub(crate) fn all(failures: Vec<Self>) -> Option<Self> {
+    pub(crate) fn join(failures: Vec<Self>) -> Option<Self> {
         let is_informative = |failure: &&Self| failure.kind <= FailureKind::Plain;
         let texts: Vec<&str> = failures
             .iter()

@@ -105,19 +105,19 @@ impl ProgressFile {
         Some((Self { file, lines }, found))
     }
 
-    /// Records the progress of the action at the place `at`.
-    pub(super) fn write(&self, at: &str, progress: ActionProgress) -> io::Result<()> {
-        let (Some(file), Some(line)) = (&self.file, self.lines.get(at)) else {
+    /// Records the progress of the action at the place `action_path`.
+    pub(super) fn write(&self, action_path: &str, progress: ActionProgress) -> io::Result<()> {
+        let (Some(file), Some(line)) = (&self.file, self.lines.get(action_path)) else {
             return Ok(());
         };
         let line_at = line * LINE_BYTES as u64;
         file.write_all_at(progress.to_line().as_bytes(), line_at)
     }
 
-    /// Records the process of the action at the place `at`.
-    pub(super) fn write_process(&self, at: &str, process: &Process) -> io::Result<()> {
+    /// Records the process of the action at the place `action_path`.
+    pub(super) fn write_process(&self, action_path: &str, process: &Process) -> io::Result<()> {
         self.write(
-            at,
+            action_path,
             ActionProgress::Process(process.pid, process.start_ticks),
         )
     }
@@ -129,9 +129,9 @@ fn parse(lines: &BTreeMap<String, u64>, text: &str) -> Option<Progress> {
         return None;
     }
     let written: Vec<&str> = text.lines().collect();
-    let found = lines.iter().filter_map(|(at, line)| {
+    let found = lines.iter().filter_map(|(action_path, line)| {
         let line = written.get(usize::try_from(*line).ok()?)?;
-        Some((at.clone(), ActionProgress::parse(line)?))
+        Some((action_path.clone(), ActionProgress::parse(line)?))
     });
     Some(found.collect())
 }
@@ -140,24 +140,24 @@ fn parse(lines: &BTreeMap<String, u64>, text: &str) -> Option<Progress> {
 fn lines_of(tree: &Action) -> BTreeMap<String, u64> {
     let mut lines = BTreeMap::new();
     let mut left = vec![(tree, tree.as_str().to_owned())];
-    while let Some((action, at)) = left.pop() {
+    while let Some((action, action_path)) = left.pop() {
         let children = action.children().iter().enumerate();
         left.extend(children.map(|(index, child)| {
             let word = child.as_str();
             let below = match action {
                 Action::Parallel(_) | Action::Serial(_) | Action::Codependent(_) => {
-                    format!("{at}[{index}].{word}")
+                    format!("{action_path}[{index}].{word}")
                 }
                 Action::Download(_)
                 | Action::Upload(_)
                 | Action::Run(_)
                 | Action::Timeout(_)
                 | Action::EmitProgress(_)
-                | Action::Try(_) => format!("{at}.{word}"),
+                | Action::Try(_) => format!("{action_path}.{word}"),
             };
             (child, below)
         }));
-        lines.insert(at, 0);
+        lines.insert(action_path, 0);
     }
     for (line, number) in lines.values_mut().zip(0..) {
         *line = number;
@@ -168,7 +168,7 @@ fn lines_of(tree: &Action) -> BTreeMap<String, u64> {
 /// Returns the time since the machine's boot in milliseconds, including suspended time. Returns 0 without /proc; then
 /// a timeout starts again with the next driver.
 pub(super) fn boot_milliseconds() -> u64 {
-    let uptime = paths::read_of_node("/proc/uptime", limits::KERNEL_FILE_BYTES_MAX);
+    let uptime = paths::read_host_file("/proc/uptime", limits::KERNEL_FILE_BYTES_MAX);
     uptime.ok().as_deref().and_then(parse_uptime).unwrap_or(0)
 }
 
@@ -233,14 +233,14 @@ mod tests {
             ),
             ("serial[1].parallel[1].try.run", ActionProgress::Begun),
         ];
-        for (at, progress) in written {
-            file.write(at, ActionProgress::Begun).unwrap();
-            file.write(at, progress).unwrap();
+        for (action_path, progress) in written {
+            file.write(action_path, ActionProgress::Begun).unwrap();
+            file.write(action_path, progress).unwrap();
         }
 
         let (_, found) = ProgressFile::open(&config, &tree()).unwrap();
 
-        let written = written.map(|(at, progress)| (at.to_owned(), progress));
+        let written = written.map(|(action_path, progress)| (action_path.to_owned(), progress));
         assert_eq!(found, Progress::from(written));
     }
 

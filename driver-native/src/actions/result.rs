@@ -41,7 +41,7 @@ pub(crate) fn read(
     native: &NativeConfig,
     bytes_max: usize,
 ) -> Result<ResultText, ReadResultError> {
-    let (dir, rest) = place(config, native).ok_or(ReadResultError::Elsewhere)?;
+    let (dir, rest) = locate(config, native).ok_or(ReadResultError::Elsewhere)?;
     if rest.as_os_str().is_empty() {
         return Err(ReadResultError::Directory);
     }
@@ -49,11 +49,11 @@ pub(crate) fn read(
     paths::open_beneath(&dir, &rest)?
         .take(bytes_max as u64 + 1)
         .read_to_end(&mut bytes)?;
-    Ok(cut(&bytes, bytes_max))
+    Ok(truncate_text(&bytes, bytes_max))
 }
 
 /// Returns the host's directory that contains the file, and the path below that directory.
-fn place(config: &TaskConfig, native: &NativeConfig) -> Option<(PathBuf, PathBuf)> {
+fn locate(config: &TaskConfig, native: &NativeConfig) -> Option<(PathBuf, PathBuf)> {
     let named = Path::new(&native.result_file);
     let task_dir = task_dir(config);
     if native.isolation == IsolationLevel::Raw {
@@ -74,14 +74,18 @@ fn place(config: &TaskConfig, native: &NativeConfig) -> Option<(PathBuf, PathBuf
     let dir = match first.to_str()? {
         name @ ("local" | "tmp" | "secrets") => task_dir?.join(name),
         "alloc" if !config.alloc_dir.as_os_str().is_empty() => config.alloc_dir.join("alloc"),
-        _ => return elsewhere(&path, &task_dir?, native),
+        _ => return locate_in_root(&path, &task_dir?, native),
     };
     Some((dir, parts.as_path().to_owned()))
 }
 
 /// Returns the same for a file in a directory for Diego's clients, or anywhere in a root of the task's own. The task's
 /// writes to such a root are in the upper layer.
-fn elsewhere(path: &Path, task_dir: &Path, native: &NativeConfig) -> Option<(PathBuf, PathBuf)> {
+fn locate_in_root(
+    path: &Path,
+    task_dir: &Path,
+    native: &NativeConfig,
+) -> Option<(PathBuf, PathBuf)> {
     if native.root.is_some() {
         let rest = path.strip_prefix("/").ok()?;
         return Some((task_dir.join(UPPER_LAYER), rest.to_owned()));
@@ -98,7 +102,7 @@ fn elsewhere(path: &Path, task_dir: &Path, native: &NativeConfig) -> Option<(Pat
 }
 
 /// Cuts the text to at most `bytes_max` bytes of whole characters.
-fn cut(bytes: &[u8], bytes_max: usize) -> ResultText {
+fn truncate_text(bytes: &[u8], bytes_max: usize) -> ResultText {
     let mut truncated = bytes.len() > bytes_max;
     let mut kept = &bytes[..bytes.len().min(bytes_max)];
     if truncated
@@ -132,7 +136,7 @@ mod tests {
             (format!("{long}yz"), RESULT_BYTES_MAX, true),
         ];
         for (text, kept, truncated) in cases {
-            let found = cut(text.as_bytes(), RESULT_BYTES_MAX);
+            let found = truncate_text(text.as_bytes(), RESULT_BYTES_MAX);
             assert_eq!((found.text.len(), found.truncated), (kept, truncated));
             assert!(text.starts_with(&found.text));
         }
@@ -141,19 +145,22 @@ mod tests {
     #[test]
     fn operator_bounds_the_result() {
         let text = "x".repeat(60_000);
-        let found = cut(text.as_bytes(), 50 << 10);
+        let found = truncate_text(text.as_bytes(), 50 << 10);
 
         assert_eq!((found.text.len(), found.truncated), (50 << 10, true));
-        assert!(!cut(&text.as_bytes()[..50 << 10], 50 << 10).truncated);
+        assert!(!truncate_text(&text.as_bytes()[..50 << 10], 50 << 10).truncated);
     }
 
     #[test]
     fn invalid_utf8_does_not_lengthen_result() {
-        let found = cut(&[0xff; RESULT_BYTES_MAX], RESULT_BYTES_MAX);
+        let found = truncate_text(&[0xff; RESULT_BYTES_MAX], RESULT_BYTES_MAX);
 
         assert!(found.text.len() <= RESULT_BYTES_MAX && found.truncated);
         assert!(found.text.chars().all(|c| c == char::REPLACEMENT_CHARACTER));
-        assert_eq!(cut(b"a\xffb", RESULT_BYTES_MAX).text, "a\u{fffd}b");
+        assert_eq!(
+            truncate_text(b"a\xffb", RESULT_BYTES_MAX).text,
+            "a\u{fffd}b"
+        );
     }
 
     #[test]
@@ -168,7 +175,7 @@ mod tests {
                 result_file: file.to_owned(),
                 ..NativeConfig::default()
             };
-            place(&config, &native)
+            locate(&config, &native)
                 .map(|(dir, rest)| format!("{} {}", dir.display(), rest.display()))
         };
 
@@ -192,7 +199,7 @@ mod tests {
             let mut native = NativeConfig::read(&serde_json::json!({"actions": run})).unwrap();
             native.result_file = file.to_owned();
             native.root = root.map(str::to_owned);
-            place(&config, &native)
+            locate(&config, &native)
                 .map(|(dir, rest)| format!("{} {}", dir.display(), rest.display()))
         };
 

@@ -22,7 +22,7 @@ use crate::spawn::watch as watch_pidfd;
 pub(super) enum EarlierAction {
     /// The action ended with this exit code.
     Ended(i32),
-    Runs(EarlierProcess),
+    Running(EarlierProcess),
     /// The exit status of the action is unknown, and possibly whether it had a process.
     Lost,
     /// A timeout that expires at this time since the machine's boot, in milliseconds.
@@ -37,17 +37,17 @@ impl EarlierActions {
     /// Finds the processes that still run. The kernel reports an exit only to processes that opened the pidfd before
     /// the exit.
     pub(super) fn find(progress: Progress) -> Self {
-        let actions = progress.into_iter().map(|(at, progress)| {
+        let actions = progress.into_iter().map(|(action_path, progress)| {
             let action = match progress {
                 ActionProgress::Ended(code) => EarlierAction::Ended(code),
                 ActionProgress::Process(pid, start_ticks) => Process::find(pid, start_ticks)
                     .map_or(EarlierAction::Lost, |process| {
-                        EarlierAction::Runs(EarlierProcess(process))
+                        EarlierAction::Running(EarlierProcess(process))
                     }),
                 ActionProgress::Begun => EarlierAction::Lost,
                 ActionProgress::Until(end) => EarlierAction::Until(end),
             };
-            (at, action)
+            (action_path, action)
         });
         Self(actions.collect())
     }
@@ -56,25 +56,25 @@ impl EarlierActions {
         self.0.is_empty()
     }
 
-    /// Takes the action at the place `at`. Returns `None` if no earlier driver started it.
-    pub(super) fn take(&mut self, at: &str) -> Option<EarlierAction> {
-        self.0.remove(at)
+    /// Takes the action at the place `action_path`. Returns `None` if no earlier driver started it.
+    pub(super) fn take(&mut self, action_path: &str) -> Option<EarlierAction> {
+        self.0.remove(action_path)
     }
 
-    /// Takes the remaining time of the timeout at the place `at` that an earlier driver started.
-    pub(super) fn take_time_left(&mut self, at: &str) -> Option<Duration> {
-        match self.0.remove(at)? {
+    /// Takes the remaining time of the timeout at the place `action_path` that an earlier driver started.
+    pub(super) fn take_time_left(&mut self, action_path: &str) -> Option<Duration> {
+        match self.0.remove(action_path)? {
             EarlierAction::Until(end) => {
                 let left = end.saturating_sub(boot_milliseconds());
                 Some(Duration::from_millis(left))
             }
-            EarlierAction::Ended(_) | EarlierAction::Runs(_) | EarlierAction::Lost => None,
+            EarlierAction::Ended(_) | EarlierAction::Running(_) | EarlierAction::Lost => None,
         }
     }
 }
 
 /// Returns the first action that was started and has not ended, if the tree cannot continue.
-pub(super) fn obstacle(earlier: &Progress) -> Option<&str> {
+pub(super) fn find_lost_action(earlier: &Progress) -> Option<&str> {
     if has_exit_info() {
         return None;
     }
@@ -84,7 +84,7 @@ pub(super) fn obstacle(earlier: &Progress) -> Option<&str> {
             ActionProgress::Begun | ActionProgress::Process(..)
         )
     });
-    open.next().map(|(at, _)| at.as_str())
+    open.next().map(|(action_path, _)| action_path.as_str())
 }
 
 /// A process of an action that another driver started.
@@ -98,7 +98,7 @@ impl EarlierProcess {
         while !self.0.is_over()? {
             pidfd.readable().await?.clear_ready();
         }
-        match self.0.exit_of_other().await {
+        match self.0.wait_exit_info().await {
             Some(ProcessEnd::Exited(code)) => Ok(ExitResult::exited(code)),
             Some(ProcessEnd::Signaled(signal)) => Ok(ExitResult::signaled(signal)),
             Some(ProcessEnd::Unknown) | None => Err(io::Error::other("its exit is not known")),

@@ -25,81 +25,92 @@ use crate::{limits, paths};
 
 impl NativeActionExecutor {
     /// Downloads the file that `download` names and unpacks it in the task.
-    pub(super) async fn carry_in(
+    pub(super) async fn run_download(
         &self,
         download: &Download,
         step: &ActionStep,
         stop: &CancellationToken,
     ) -> Result<(), Failure> {
-        let at = step.at.as_str();
+        let action_path = step.action_path.as_str();
         let what = &download.artifact;
-        let words = |doing: &str, what_then: &str| {
+        let failure_text = |doing: &str, what_then: &str| {
             let space = if what.is_empty() { "" } else { " " };
             format!("{doing}{space}{what} {what_then}")
         };
-        let transfers = &self.work.node.transfers;
-        let _turn = self.unless_over(transfers.acquire(), at, stop).await?;
-        self.record_begun(at)?;
+        let permits = &self.context.node.transfer_permits;
+        let _permit = self
+            .run_until_stopped(permits.acquire(), action_path, stop)
+            .await?;
+        self.record_begun(action_path)?;
         self.log_artifact(what, &format!("Downloading {what}..."))
             .await;
-        let policy = self.work.node.policy();
+        let policy = self.context.node.policy();
         let dir = self.dir();
         let fetching = transfer::fetch(download, &policy, &dir, self.bytes_max());
-        let fetched = match self.unless_over(fetching, at, stop).await? {
+        let fetched = match self.run_until_stopped(fetching, action_path, stop).await? {
             Ok(fetched) => fetched,
             Err(error) => {
                 // Diego's text comes first, because its clients compare the beginning.
-                let text = words("Downloading", &format!("failed: {}", chain(&error)));
+                let text = failure_text("Downloading", &format!("failed: {}", chain(&error)));
                 self.write_line(Output::Stderr, &text).await;
-                return Err(Failure::shown(at, text));
+                return Err(Failure::shown(action_path, text));
             }
         };
-        let size = transfer::size(fetched.bytes);
+        let size = transfer::format_size(fetched.bytes);
         self.log_artifact(what, &format!("Downloaded {what} ({size})"))
             .await;
         let unpacking = self.unpack(download, fetched, stop);
-        let unpacked = self.unless_over(unpacking, at, stop).await?;
+        let unpacked = self.run_until_stopped(unpacking, action_path, stop).await?;
         if let Err(reason) = unpacked {
-            let text = words("Copying", &format!("into the container failed: {reason}"));
+            let text = failure_text("Copying", &format!("into the container failed: {reason}"));
             self.write_line(Output::Stderr, &text).await;
-            return Err(Failure::shown(at, text));
+            return Err(Failure::shown(action_path, text));
         }
-        self.work.record(at, ActionProgress::Ended(0));
+        self.context.record(action_path, ActionProgress::Ended(0));
         Ok(())
     }
 
     /// Records the start of a transfer. Without the record, the transfer would start twice after the driver's death.
-    fn record_begun(&self, at: &str) -> Result<(), Failure> {
-        let begun = self.work.progress.write(at, ActionProgress::Begun);
-        begun
-            .map_err(|error| Failure::plain(at, format!("record the start of the action: {error}")))
+    fn record_begun(&self, action_path: &str) -> Result<(), Failure> {
+        let begun = self
+            .context
+            .progress
+            .write(action_path, ActionProgress::Begun);
+        begun.map_err(|error| {
+            Failure::plain(
+                action_path,
+                format!("record the start of the action: {error}"),
+            )
+        })
     }
 
     /// Reads a file of the task through a porter and uploads it.
-    pub(super) async fn carry_out(
+    pub(super) async fn run_upload(
         &self,
         upload: &Upload,
         step: &ActionStep,
         stop: &CancellationToken,
     ) -> Result<(), Failure> {
-        let at = step.at.as_str();
+        let action_path = step.action_path.as_str();
         let what = &upload.artifact;
-        let transfers = &self.work.node.transfers;
-        let _turn = self.unless_over(transfers.acquire(), at, stop).await?;
-        self.record_begun(at)?;
+        let permits = &self.context.node.transfer_permits;
+        let _permit = self
+            .run_until_stopped(permits.acquire(), action_path, stop)
+            .await?;
+        self.record_begun(action_path)?;
         self.log_artifact(what, &format!("Uploading {what}..."))
             .await;
-        let policy = self.work.node.policy();
+        let policy = self.context.node.policy();
         let sending = async {
             let outgoing = self.collect(upload, stop).await?;
             let sent = transfer::send(&upload.to, &outgoing, &policy).await;
             sent.map_err(|error| chain(&error))?;
             Ok::<_, String>(outgoing.bytes)
         };
-        match self.unless_over(sending, at, stop).await? {
+        match self.run_until_stopped(sending, action_path, stop).await? {
             Ok(bytes) => {
-                let size = transfer::size(bytes);
-                self.work.record(at, ActionProgress::Ended(0));
+                let size = transfer::format_size(bytes);
+                self.context.record(action_path, ActionProgress::Ended(0));
                 self.log_artifact(what, &format!("Uploaded {what} ({size})"))
                     .await;
                 Ok(())
@@ -108,22 +119,24 @@ impl NativeActionExecutor {
                 let space = if what.is_empty() { "" } else { " " };
                 let text = format!("Uploading{space}{what} failed: {reason}");
                 self.write_line(Output::Stderr, &text).await;
-                Err(Failure::shown(at, text))
+                Err(Failure::shown(action_path, text))
             }
         }
     }
 
     /// Runs `work` to its end and returns its result, unless the action is stopped or the task ends first.
-    async fn unless_over<T>(
+    async fn run_until_stopped<T>(
         &self,
         work: impl Future<Output = T>,
-        at: &str,
+        action_path: &str,
         stop: &CancellationToken,
     ) -> Result<T, Failure> {
         tokio::select! {
             biased;
-            () = stop.cancelled() => Err(Failure::cancelled(at)),
-            () = self.work.tree.gone.cancelled() => Err(Failure::plain(at, KILLED)),
+            () = stop.cancelled() => Err(Failure::cancelled(action_path)),
+            () = self.context.tree.first_ended.cancelled() => {
+                Err(Failure::plain(action_path, KILLED))
+            }
             done = work => Ok(done),
         }
     }
@@ -137,12 +150,12 @@ impl NativeActionExecutor {
 
     /// Returns the directory for files in transfer.
     fn dir(&self) -> PathBuf {
-        task_dir(&self.work.config).unwrap_or_else(std::env::temp_dir)
+        task_dir(&self.context.config).unwrap_or_else(std::env::temp_dir)
     }
 
     /// Returns the bytes of the task's disk that one transfer may use.
     fn disk_bytes(&self) -> u64 {
-        let disk = self.work.native.disk_mb;
+        let disk = self.context.native.disk_mb;
         disk.map_or(u64::MAX, |mb| mb.saturating_mul(1 << 20))
     }
 
@@ -160,7 +173,7 @@ impl NativeActionExecutor {
         let (from_driver, to_porter) = transfer::pipe().map_err(text)?;
         let stdout = paths::open_null().map_err(text)?;
         let mut porter = self
-            .porter(
+            .start_porter(
                 &download.user,
                 Direction::In,
                 &download.to,
@@ -184,7 +197,7 @@ impl NativeActionExecutor {
             let packed = packing
                 .await
                 .map_err(|_panic| "the driver failed".to_owned())?;
-            let carried = porter.end(self).await;
+            let carried = porter.wait(self).await;
             match packed {
                 // The porter has the reason why it accepted no more bytes.
                 Err(UnpackError::Hand(error)) => Err(carried.err().unwrap_or_else(|| text(error))),
@@ -204,7 +217,7 @@ impl NativeActionExecutor {
         let (from_porter, to_driver) = transfer::pipe().map_err(text)?;
         let stdin = paths::open_null().map_err(text)?;
         let mut porter = self
-            .porter(
+            .start_porter(
                 &upload.user,
                 Direction::Out,
                 &upload.from,
@@ -216,17 +229,17 @@ impl NativeActionExecutor {
         let work = async {
             let read = UploadFile::read(from_porter, &self.dir(), self.bytes_max()).await;
             let outgoing = read.map_err(|error| chain(&error))?;
-            porter.end(self).await?;
+            porter.wait(self).await?;
             Ok(outgoing)
         };
         within_time(work).await
     }
 
     /// Starts a porter with these files as its input and output.
-    async fn porter(
+    async fn start_porter(
         &self,
         user: &str,
-        way: Direction,
+        direction: Direction,
         path: &str,
         (stdin, stdout): (OwnedFd, OwnedFd),
         stop: &CancellationToken,
@@ -234,17 +247,17 @@ impl NativeActionExecutor {
         let (report, stderr) = transfer::pipe().map_err(text)?;
         rustix::io::ioctl_fionbio(&report, true).map_err(text)?;
         let (user, path) = (user.to_owned(), path.to_owned());
-        let begun = self.begun(stop, move |work| {
+        let begun = self.start_process(stop, move |context| {
             let streams = Streams {
                 stdin,
                 stdout,
                 stderr,
             };
-            work.start_transfer_helper(&user, way, &path, &streams)
+            context.start_transfer_helper(&user, direction, &path, &streams)
         });
-        let entered = begun.await?.ok_or_else(|| KILLED.to_owned())?;
+        let running = begun.await?.ok_or_else(|| KILLED.to_owned())?;
         Ok(TransferHelper {
-            entered: Some(entered),
+            process: Some(running),
             report,
         })
     }
@@ -252,24 +265,24 @@ impl NativeActionExecutor {
 
 /// A running porter. Dropping this value kills it.
 struct TransferHelper {
-    entered: Option<ActionProcess>,
+    process: Option<ActionProcess>,
     report: OwnedFd,
 }
 
 impl TransferHelper {
     /// Waits for the porter's end. The error is a message for a human reader.
-    async fn end(&mut self, executor: &NativeActionExecutor) -> Result<(), String> {
-        let Some(entered) = self.entered.take() else {
+    async fn wait(&mut self, executor: &NativeActionExecutor) -> Result<(), String> {
+        let Some(running) = self.process.take() else {
             return Err("the driver failed".to_owned());
         };
-        let result = entered.wait().await.map_err(text)?;
-        entered.done();
+        let result = running.wait().await.map_err(text)?;
+        running.reap();
         if result.signal == 0 && result.exit_code == 0 {
             return Ok(());
         }
         let reason = transfer_helper::report(&self.read_report());
         let reason = reason.unwrap_or_else(|| "what writes and reads for it was killed".to_owned());
-        let memory = if executor.work.out_of_memory() {
+        let memory = if executor.context.out_of_memory() {
             OUT_OF_MEMORY
         } else {
             ""

@@ -26,11 +26,11 @@ pub(crate) enum Output {
 #[derive(Clone, Debug)]
 pub(crate) struct ActionStep {
     /// The place of the action, such as `serial[1].timeout.run`.
-    pub(crate) at: String,
+    pub(crate) action_path: String,
     /// The name on the action's lines and failures.
     pub(crate) source: String,
     /// Another part of the tree continues when this action fails.
-    is_survived: bool,
+    ignores_failure: bool,
     /// The action may be stopped while another part of the tree continues, and then none of its processes may be left.
     /// Processes of other actions are killed when the tree ends.
     pub(crate) has_own_cgroup: bool,
@@ -63,27 +63,27 @@ pub(crate) trait ActionExecutor: Send + Sync {
     ) -> BoxFuture<'a, Result<(), Failure>>;
 
     /// Returns the remaining time of the timeout at this place: `bound`, less the time under an earlier driver.
-    fn time_left(&self, at: &str, bound: Duration) -> Duration;
+    fn time_left(&self, action_path: &str, bound: Duration) -> Duration;
 
     /// Writes a line to the task's log.
     fn write_line<'a>(&'a self, output: Output, line: &'a str) -> BoxFuture<'a, ()>;
 }
 
 /// Carries out a whole tree.
-pub(crate) async fn carry_out(
+pub(crate) async fn execute(
     executor: &dyn ActionExecutor,
     tree: &Action,
     log_source: &str,
     stop: &CancellationToken,
 ) -> Result<(), Failure> {
     let root = ActionStep {
-        at: tree.as_str().to_owned(),
+        action_path: tree.as_str().to_owned(),
         source: if log_source.is_empty() {
             DEFAULT_SOURCE.to_owned()
         } else {
             log_source.to_owned()
         },
-        is_survived: false,
+        ignores_failure: false,
         has_own_cgroup: false,
     };
     step(executor, tree, root, stop.clone()).await
@@ -98,36 +98,36 @@ fn step<'a>(
     parent: ActionStep,
     stop: CancellationToken,
 ) -> BoxFuture<'a, Result<(), Failure>> {
-    let named = source_of(action);
-    let mut here = parent;
+    let named = log_source(action);
+    let mut current = parent;
     if !named.is_empty() {
-        named.clone_into(&mut here.source);
+        named.clone_into(&mut current.source);
     }
     async move {
         if stop.is_cancelled() {
-            return Err(Failure::cancelled(&here.at));
+            return Err(Failure::cancelled(&current.action_path));
         }
         match action {
-            Action::Download(download) => executor.download(download, here, stop).await,
-            Action::Upload(upload) => executor.upload(upload, here, stop).await,
-            Action::Run(run) => executor.run(run, here, stop).await,
-            Action::Timeout(bounded) => timeout(executor, bounded, &here, &stop).await,
-            Action::EmitProgress(watched) => emit_progress(executor, watched, &here, stop).await,
+            Action::Download(download) => executor.download(download, current, stop).await,
+            Action::Upload(upload) => executor.upload(upload, current, stop).await,
+            Action::Run(run) => executor.run(run, current, stop).await,
+            Action::Timeout(bounded) => timeout(executor, bounded, &current, &stop).await,
+            Action::EmitProgress(watched) => emit_progress(executor, watched, &current, stop).await,
             Action::Try(tried) => {
-                let child = here.child(&tried.action).survived();
+                let child = current.child(&tried.action).ignore_failure();
                 let ended = step(executor, &tried.action, child, stop.clone()).await;
                 // The action ended because of the stop, not because of a failure.
                 if stop.is_cancelled() { ended } else { Ok(()) }
             }
-            Action::Parallel(all) => parallel(executor, all, &here, &stop).await,
-            Action::Serial(all) => serial(executor, all, &here, &stop).await,
-            Action::Codependent(all) => codependent(executor, all, &here, &stop).await,
+            Action::Parallel(all) => parallel(executor, all, &current, &stop).await,
+            Action::Serial(all) => serial(executor, all, &current, &stop).await,
+            Action::Codependent(all) => codependent(executor, all, &current, &stop).await,
         }
     }
     .boxed()
 }
 
-fn source_of(action: &Action) -> &str {
+fn log_source(action: &Action) -> &str {
     match action {
         Action::Download(it) => &it.log_source,
         Action::Upload(it) => &it.log_source,
@@ -142,30 +142,30 @@ fn source_of(action: &Action) -> &str {
 impl ActionStep {
     fn child(&self, action: &Action) -> Self {
         Self {
-            at: format!("{}.{}", self.at, action.as_str()),
+            action_path: format!("{}.{}", self.action_path, action.as_str()),
             ..self.clone()
         }
     }
 
     fn nth(&self, index: usize, action: &Action) -> Self {
         Self {
-            at: format!("{}[{index}].{}", self.at, action.as_str()),
+            action_path: format!("{}[{index}].{}", self.action_path, action.as_str()),
             ..self.clone()
         }
     }
 
     /// Marks an action whose failure does not fail the tree.
-    fn survived(self) -> Self {
+    fn ignore_failure(self) -> Self {
         Self {
-            is_survived: true,
+            ignores_failure: true,
             ..self
         }
     }
 
     /// Marks an action that its parent may stop.
-    fn stoppable(self) -> Self {
+    fn allow_stop(self) -> Self {
         Self {
-            has_own_cgroup: self.has_own_cgroup || self.is_survived,
+            has_own_cgroup: self.has_own_cgroup || self.ignores_failure,
             ..self
         }
     }
@@ -176,7 +176,7 @@ impl ActionStep {
 async fn timeout(
     executor: &dyn ActionExecutor,
     bounded: &Timeout,
-    here: &ActionStep,
+    current: &ActionStep,
     stop: &CancellationToken,
 ) -> Result<(), Failure> {
     let bound = bounded.bound();
@@ -184,10 +184,10 @@ async fn timeout(
     let mut inner = step(
         executor,
         &bounded.action,
-        here.child(&bounded.action).stoppable(),
+        current.child(&bounded.action).allow_stop(),
         inner_stop.clone(),
     );
-    let left = executor.time_left(&here.at, bound);
+    let left = executor.time_left(&current.action_path, bound);
     if let Ok(ended) = tokio::time::timeout(left, &mut inner).await {
         return ended;
     }
@@ -196,14 +196,14 @@ async fn timeout(
     let ended = tokio::time::timeout(GRACE + limits::ACTION_EXIT_DEADLINE, inner).await;
     match ended {
         Ok(ended) if stopped_before => ended,
-        Err(_elapsed) if stopped_before => Err(Failure::cancelled(&here.at)),
+        Err(_elapsed) if stopped_before => Err(Failure::cancelled(&current.action_path)),
         Ok(Err(failure)) if failure.kind == FailureKind::Shown => {
             let text = format!("exceeded {} timeout; {}", go_duration(bound), failure.text);
-            Err(Failure::shown(&here.at, text))
+            Err(Failure::shown(&current.action_path, text))
         }
         Ok(_) | Err(_) => {
             let text = format!("exceeded {} timeout", go_duration(bound));
-            Err(Failure::shown(&here.at, text))
+            Err(Failure::shown(&current.action_path, text))
         }
     }
 }
@@ -211,7 +211,7 @@ async fn timeout(
 async fn emit_progress(
     executor: &dyn ActionExecutor,
     watched: &EmitProgress,
-    here: &ActionStep,
+    current: &ActionStep,
     stop: CancellationToken,
 ) -> Result<(), Failure> {
     if !watched.start_message.is_empty() {
@@ -219,7 +219,13 @@ async fn emit_progress(
             .write_line(Output::Stdout, &watched.start_message)
             .await;
     }
-    let ended = step(executor, &watched.action, here.child(&watched.action), stop).await;
+    let ended = step(
+        executor,
+        &watched.action,
+        current.child(&watched.action),
+        stop,
+    )
+    .await;
     let prefix = &watched.failure_message_prefix;
     match &ended {
         Ok(()) if !watched.success_message.is_empty() => {
@@ -230,7 +236,7 @@ async fn emit_progress(
         Err(failure) if !prefix.is_empty() => {
             let line = match failure.kind {
                 FailureKind::Shown => format!("{prefix}: {}", failure.text),
-                FailureKind::Plain | FailureKind::Overstayed | FailureKind::Cancelled => {
+                FailureKind::Plain | FailureKind::StopTimedOut | FailureKind::Cancelled => {
                     prefix.clone()
                 }
             };
@@ -245,27 +251,27 @@ async fn emit_progress(
 async fn parallel(
     executor: &dyn ActionExecutor,
     all: &Actions,
-    here: &ActionStep,
+    current: &ActionStep,
     stop: &CancellationToken,
 ) -> Result<(), Failure> {
     let children = all.actions.iter().enumerate();
     let children = children.map(|(index, action)| {
-        let here = here.nth(index, action).survived();
-        step(executor, action, here, stop.clone())
+        let current = current.nth(index, action).ignore_failure();
+        step(executor, action, current, stop.clone())
     });
     let failures = join_all(children).await.into_iter().filter_map(Result::err);
-    Failure::all(failures.collect()).map_or(Ok(()), Err)
+    Failure::join(failures.collect()).map_or(Ok(()), Err)
 }
 
 /// Runs the actions one after another, up to the first failure.
 async fn serial(
     executor: &dyn ActionExecutor,
     all: &Actions,
-    here: &ActionStep,
+    current: &ActionStep,
     stop: &CancellationToken,
 ) -> Result<(), Failure> {
     for (index, action) in all.actions.iter().enumerate() {
-        step(executor, action, here.nth(index, action), stop.clone()).await?;
+        step(executor, action, current.nth(index, action), stop.clone()).await?;
     }
     Ok(())
 }
@@ -274,7 +280,7 @@ async fn serial(
 async fn codependent(
     executor: &dyn ActionExecutor,
     all: &Actions,
-    here: &ActionStep,
+    current: &ActionStep,
     stop: &CancellationToken,
 ) -> Result<(), Failure> {
     let stop_all = stop.child_token();
@@ -283,22 +289,22 @@ async fn codependent(
         .iter()
         .enumerate()
         .map(|(index, action)| {
-            let here = here.nth(index, action).stoppable().survived();
-            let at = here.at.clone();
-            step(executor, action, here, stop_all.clone()).map(move |ended| (at, ended))
+            let current = current.nth(index, action).allow_stop().ignore_failure();
+            let action_path = current.action_path.clone();
+            step(executor, action, current, stop_all.clone()).map(move |ended| (action_path, ended))
         })
         .collect();
     let mut failures = Vec::new();
-    while let Some((at, ended)) = children.next().await {
+    while let Some((action_path, ended)) = children.next().await {
         match ended {
             Err(failure) => failures.push(failure),
             Ok(()) if stop_all.is_cancelled() => {}
-            Ok(()) => failures.push(Failure::shown(&at, "Codependent step exited")),
+            Ok(()) => failures.push(Failure::shown(&action_path, "Codependent step exited")),
         }
         stop_all.cancel();
     }
     // All actions ended successfully after the stop, so no failure is left to report.
-    Err(Failure::all(failures).unwrap_or_else(|| Failure::cancelled(&here.at)))
+    Err(Failure::join(failures).unwrap_or_else(|| Failure::cancelled(&current.action_path)))
 }
 
 #[cfg(test)]

@@ -37,15 +37,15 @@ pub(crate) struct NamedGroup {
 
 /// Checks the group that the host names for `config`, and limits it. Does nothing if the host gives a placement, or
 /// names no group.
-pub(crate) fn take(config: &TaskConfig, pids_max: Option<u64>) -> NamedGroup {
+pub(crate) fn prepare(config: &TaskConfig, pids_max: Option<u64>) -> NamedGroup {
     let path = Path::new(&config.resources.linux.cpuset_cgroup);
     if config.cgroup.is_some() || path.as_os_str().is_empty() {
         return NamedGroup::default();
     }
-    match usable(path) {
+    match open_unused(path) {
         Ok(cgroup) => NamedGroup {
             dir: Some(path.to_owned()),
-            notes: limit(&cgroup, &config.resources, pids_max),
+            notes: set_limits(&cgroup, &config.resources, pids_max),
         },
         Err(reason) => NamedGroup {
             dir: None,
@@ -58,7 +58,7 @@ pub(crate) fn take(config: &TaskConfig, pids_max: Option<u64>) -> NamedGroup {
 }
 
 /// Returns the group, if a task can be put into it and it contains no other process.
-fn usable(path: &Path) -> Result<TaskCgroup, String> {
+fn open_unused(path: &Path) -> Result<TaskCgroup, String> {
     if !is_plain_absolute(path) {
         return Err("it is not an absolute path without `.` and `..`".to_owned());
     }
@@ -99,12 +99,19 @@ fn usable(path: &Path) -> Result<TaskCgroup, String> {
 }
 
 /// Sets the limits of the task's resources. Returns a note for each limit that failed.
-fn limit(cgroup: &TaskCgroup, resources: &TaskResources, pids_max: Option<u64>) -> Vec<String> {
+fn set_limits(
+    cgroup: &TaskCgroup,
+    resources: &TaskResources,
+    pids_max: Option<u64>,
+) -> Vec<String> {
     let mut notes = Vec::new();
     let mut set = |what: &str, name: &str, value: &str| {
         let done = write(cgroup, name, value);
         if let Err(error) = &done {
-            notes.push(format!("{what} is not set: {}", explained(name, error)));
+            notes.push(format!(
+                "{what} is not set: {}",
+                describe_error(name, error)
+            ));
         }
         done.is_ok()
     };
@@ -123,7 +130,10 @@ fn limit(cgroup: &TaskCgroup, resources: &TaskResources, pids_max: Option<u64>) 
     }
     let mut set = |what: &str, name: &str, value: &str| {
         if let Err(error) = write(cgroup, name, value) {
-            notes.push(format!("{what} is not set: {}", explained(name, &error)));
+            notes.push(format!(
+                "{what} is not set: {}",
+                describe_error(name, &error)
+            ));
         }
     };
     if let Some(weight) = cpu_weight(resources) {
@@ -149,7 +159,7 @@ fn write(cgroup: &TaskCgroup, name: &str, value: &str) -> io::Result<()> {
         .write_all(value.as_bytes())
 }
 
-fn explained(name: &str, error: &io::Error) -> String {
+fn describe_error(name: &str, error: &io::Error) -> String {
     if error.kind() == io::ErrorKind::NotFound {
         let controller = name.split('.').next().unwrap_or(name);
         return format!(
@@ -249,7 +259,7 @@ mod tests {
             let mut config = TaskConfig::default();
             config.resources.linux.cpuset_cgroup = path.to_owned();
 
-            let named = take(&config, None);
+            let named = prepare(&config, None);
 
             assert_eq!(named.dir, None, "{path}");
             assert!(named.notes[0].contains(path), "{named:?}");
@@ -259,7 +269,7 @@ mod tests {
 
     #[test]
     fn missing_cgroup_name_gives_no_notes() {
-        let named = take(&TaskConfig::default(), None);
+        let named = prepare(&TaskConfig::default(), None);
 
         assert!(named.dir.is_none() && named.notes.is_empty(), "{named:?}");
     }

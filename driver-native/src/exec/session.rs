@@ -20,7 +20,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::terminal::{self, Terminal};
-use super::{cannot_prepare, launch, pipe};
+use super::{launch, pipe, prepare_error};
 use crate::command::Streams;
 use crate::kill_on_drop::KillOnDrop;
 use crate::limits;
@@ -51,18 +51,18 @@ enum SessionFds {
 pub(crate) fn open(task: &NativeTask, request: &ExecRequest) -> Result<Session, TaskError> {
     let (mut config, native) = task.definition()?;
     if request.tty {
-        let (front, streams) = terminal::make(task)?;
+        let (master, streams) = terminal::open_terminal(task)?;
         set_terminal(&mut config);
         let definition = (&config, &native);
         let process = launch(task, definition, &request.command, &streams, true)?;
         return Ok(Session {
             process,
-            ends: SessionFds::Terminal(front),
+            ends: SessionFds::Terminal(master),
         });
     }
-    let (stdin_end, stdin) = pipe().map_err(cannot_prepare)?;
-    let (stdout, stdout_end) = pipe().map_err(cannot_prepare)?;
-    let (stderr, stderr_end) = pipe().map_err(cannot_prepare)?;
+    let (stdin_end, stdin) = pipe().map_err(prepare_error)?;
+    let (stdout, stdout_end) = pipe().map_err(prepare_error)?;
+    let (stderr, stderr_end) = pipe().map_err(prepare_error)?;
     let streams = Streams {
         stdin: stdin_end,
         stdout: stdout_end,
@@ -89,7 +89,7 @@ fn set_terminal(config: &mut TaskConfig) {
 
 impl Session {
     /// Carries the session until its end. Must be called within a runtime.
-    pub(crate) fn carry(
+    pub(crate) fn forward(
         self,
         task: Arc<NativeTask>,
         input: ExecInputStream,
@@ -97,15 +97,15 @@ impl Session {
         let Self { process, ends } = self;
         let command = KillOnDrop::new(process);
         let (outputs, stream) = mpsc::channel(limits::SESSION_OUTPUTS_MAX);
-        let streams = SessionStreams::new(ends).map_err(cannot_prepare)?;
-        tokio::spawn(carry(task, command, streams, input, outputs));
+        let streams = SessionStreams::new(ends).map_err(prepare_error)?;
+        tokio::spawn(forward_streams(task, command, streams, input, outputs));
         Ok(ReceiverStream::new(stream).boxed())
     }
 }
 
 type Outputs = mpsc::Sender<Result<ExecOutput, TaskError>>;
 
-async fn carry(
+async fn forward_streams(
     task: Arc<NativeTask>,
     command: KillOnDrop,
     streams: SessionStreams,
@@ -114,44 +114,47 @@ async fn carry(
 ) {
     let ended = watch::Sender::new(false);
     let result = {
-        let SessionStreams { mut feed, drains } = streams;
-        let feeding = feed.take_all(input);
-        let passing = async {
+        let SessionStreams {
+            mut input_sink,
+            output_sources,
+        } = streams;
+        let writing = input_sink.write_inputs(input);
+        let forwarding = async {
             futures::future::join_all(
-                drains
+                output_sources
                     .into_iter()
-                    .map(|drain| drain.pass_all(&outputs, ended.subscribe())),
+                    .map(|source| source.forward_output(&outputs, ended.subscribe())),
             )
             .await
         };
         let following = async {
-            let result = follow(&command, &task.life).await;
+            let result = follow(&command, &task.task_process).await;
             ended.send_replace(true);
             result
         };
-        tokio::pin!(feeding);
-        let both = async { tokio::join!(following, passing).0 };
+        tokio::pin!(writing);
+        let both = async { tokio::join!(following, forwarding).0 };
         tokio::select! {
             // No client reads any more. Dropping the values here kills the command and hangs up the terminal.
             () = outputs.closed() => return,
             result = both => result,
-            never = async { feeding.as_mut().await; pending().await } => never,
+            never = async { writing.as_mut().await; pending().await } => never,
         }
     };
     let last = match result {
         Ok(result) => Ok(ExecOutput::Exited(result)),
-        Err(error) => Err(cannot_prepare(error)),
+        Err(error) => Err(prepare_error(error)),
     };
-    command.done();
+    command.reap();
     // A client that went away does not need the end.
     drop(outputs.send(last).await);
 }
 
 /// Waits for the command's end; kills the command when the task ends before it.
-async fn follow(command: &KillOnDrop, life: &TaskProcess) -> io::Result<ExitResult> {
+async fn follow(command: &KillOnDrop, task_process: &TaskProcess) -> io::Result<ExitResult> {
     tokio::select! {
         result = command.wait() => result,
-        _end = life.ended() => {
+        _end = task_process.wait_end() => {
             command.kill()?;
             command.wait().await
         }
@@ -161,8 +164,8 @@ async fn follow(command: &KillOnDrop, life: &TaskProcess) -> io::Result<ExitResu
 /// The driver's ends of a session's streams, registered with the runtime.
 #[derive(Debug)]
 struct SessionStreams {
-    feed: InputSink,
-    drains: Vec<OutputSource>,
+    input_sink: InputSink,
+    output_sources: Vec<OutputSource>,
 }
 
 impl SessionStreams {
@@ -173,20 +176,20 @@ impl SessionStreams {
                 stdout,
                 stderr,
             } => Self {
-                feed: InputSink::Pipe(Some(Sender::from_owned_fd(stdin)?)),
-                drains: vec![
+                input_sink: InputSink::Pipe(Some(Sender::from_owned_fd(stdin)?)),
+                output_sources: vec![
                     OutputSource::Stdout(Receiver::from_owned_fd(stdout)?),
                     OutputSource::Stderr(Receiver::from_owned_fd(stderr)?),
                 ],
             },
-            SessionFds::Terminal(front) => {
-                let front = Arc::new(Terminal::new(front)?);
+            SessionFds::Terminal(master) => {
+                let master = Arc::new(Terminal::new(master)?);
                 Self {
-                    feed: InputSink::Terminal {
-                        front: Arc::clone(&front),
+                    input_sink: InputSink::Terminal {
+                        master: Arc::clone(&master),
                         in_line: false,
                     },
-                    drains: vec![OutputSource::Terminal(front)],
+                    output_sources: vec![OutputSource::Terminal(master)],
                 }
             }
         })
@@ -199,7 +202,7 @@ enum InputSink {
     /// The pipe; `None` after the end of the input.
     Pipe(Option<Sender>),
     Terminal {
-        front: Arc<Terminal>,
+        master: Arc<Terminal>,
         /// The last written byte did not end a line.
         in_line: bool,
     },
@@ -208,9 +211,9 @@ enum InputSink {
 impl InputSink {
     /// Writes input until it ends. Input that the command no longer reads is discarded, so that the client is not
     /// blocked.
-    async fn take_all(&mut self, mut input: ExecInputStream) {
+    async fn write_inputs(&mut self, mut input: ExecInputStream) {
         while let Some(input) = input.next().await {
-            if let Err(error) = self.take(input).await {
+            if let Err(error) = self.write_input(input).await {
                 tracing::debug!(%error, "the command of a session takes no input");
                 if let Self::Pipe(pipe) = self {
                     *pipe = None;
@@ -219,7 +222,7 @@ impl InputSink {
         }
     }
 
-    async fn take(&mut self, input: ExecInput) -> io::Result<()> {
+    async fn write_input(&mut self, input: ExecInput) -> io::Result<()> {
         match (self, input) {
             (Self::Pipe(Some(pipe)), ExecInput::Stdin(bytes)) => pipe.write_all(&bytes).await,
             (Self::Pipe(pipe), ExecInput::StdinClosed) => {
@@ -230,16 +233,16 @@ impl InputSink {
             (Self::Pipe(_), ExecInput::Resize(_)) | (Self::Pipe(None), ExecInput::Stdin(_)) => {
                 Ok(())
             }
-            (Self::Terminal { front, in_line }, ExecInput::Stdin(bytes)) => {
+            (Self::Terminal { master, in_line }, ExecInput::Stdin(bytes)) => {
                 if let Some(last) = bytes.last() {
                     *in_line = !matches!(last, b'\n' | b'\r');
                 }
-                front.write_all(&bytes).await
+                master.write_all(&bytes).await
             }
-            (Self::Terminal { front, in_line }, ExecInput::StdinClosed) => {
-                front.end_input(*in_line).await
+            (Self::Terminal { master, in_line }, ExecInput::StdinClosed) => {
+                master.end_input(*in_line).await
             }
-            (Self::Terminal { front, .. }, ExecInput::Resize(size)) => front.resize(size),
+            (Self::Terminal { master, .. }, ExecInput::Resize(size)) => master.resize(size),
         }
     }
 }
@@ -256,20 +259,20 @@ impl OutputSource {
     async fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Stdout(pipe) | Self::Stderr(pipe) => pipe.read(buffer).await,
-            Self::Terminal(front) => front.read(buffer).await,
+            Self::Terminal(master) => master.read(buffer).await,
         }
     }
 
     /// Forwards output until none can come any more. After the command's `end`, a process that it left running may
     /// hold the stream open. Then only the output that is already in the stream is forwarded.
-    async fn pass_all(mut self, outputs: &Outputs, mut end: watch::Receiver<bool>) {
+    async fn forward_output(mut self, outputs: &Outputs, mut end: watch::Receiver<bool>) {
         let mut buffer = vec![0; limits::EXEC_READ_BYTES];
         let mut tail = limits::EXEC_TAIL_BYTES_MAX;
         while tail > 0 {
             let read = tokio::select! {
                 biased;
                 read = self.read(&mut buffer) => read,
-                () = quiet_after(&mut end) => return,
+                () = wait_drain_deadline(&mut end) => return,
             };
             let bytes = match read {
                 Ok(0) | Err(_) => return,
@@ -290,7 +293,7 @@ impl OutputSource {
 }
 
 /// Returns some time after the end of the command.
-async fn quiet_after(end: &mut watch::Receiver<bool>) {
+async fn wait_drain_deadline(end: &mut watch::Receiver<bool>) {
     // The sender exists as long as the session.
     drop(end.wait_for(|ended| *ended).await);
     tokio::time::sleep(limits::EXEC_DRAIN_DEADLINE).await;

@@ -10,7 +10,7 @@ use rustix::pty::OpenptFlags;
 use rustix::termios::{LocalModes, SpecialCodeIndex, Winsize};
 use tokio::io::unix::AsyncFd;
 
-use super::cannot_prepare;
+use super::prepare_error;
 use crate::command::Streams;
 use crate::config::IsolationLevel;
 use crate::paths;
@@ -23,40 +23,40 @@ pub(super) struct Terminal(AsyncFd<Arc<OwnedFd>>);
 
 /// Creates a terminal for a command of `task`, in the task's own `/dev/pts`. The returned streams are the command's
 /// side.
-pub(super) fn make(task: &NativeTask) -> Result<(OwnedFd, Streams), TaskError> {
-    let refused = |error: rustix::io::Errno| cannot_prepare(error.into());
+pub(super) fn open_terminal(task: &NativeTask) -> Result<(OwnedFd, Streams), TaskError> {
+    let refused = |error: rustix::io::Errno| prepare_error(error.into());
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
-    let front = match task.level {
+    let master = match task.level {
         IsolationLevel::Raw => {
-            let front = rustix::pty::openpt(flags).map_err(refused)?;
-            rustix::io::ioctl_fionbio(&front, true).map_err(refused)?;
-            front
+            let master = rustix::pty::openpt(flags).map_err(refused)?;
+            rustix::io::ioctl_fionbio(&master, true).map_err(refused)?;
+            master
         }
         IsolationLevel::Contained | IsolationLevel::Strict => {
-            let process = &task.life.process;
-            let front = paths::open_multiplexer(process.pid)
+            let process = &task.task_process.process;
+            let master = paths::open_multiplexer(process.pid)
                 .map_err(|error| failed(muster_domain::error_chain::chain(&error)))?;
             // The pid was certainly the task's only while the process had not ended.
-            if process.is_over().map_err(cannot_prepare)? {
+            if process.is_over().map_err(prepare_error)? {
                 return Err(task.not_running());
             }
-            front
+            master
         }
     };
-    rustix::pty::unlockpt(&front).map_err(refused)?;
-    let back = || rustix::pty::ioctl_tiocgptpeer(&front, flags).map_err(refused);
+    rustix::pty::unlockpt(&master).map_err(refused)?;
+    let open_peer = || rustix::pty::ioctl_tiocgptpeer(&master, flags).map_err(refused);
     let streams = Streams {
-        stdin: back()?,
-        stdout: back()?,
-        stderr: back()?,
+        stdin: open_peer()?,
+        stdout: open_peer()?,
+        stderr: open_peer()?,
     };
-    Ok((front, streams))
+    Ok((master, streams))
 }
 
 impl Terminal {
     /// Registers the terminal. Must be called within a runtime.
-    pub(super) fn new(front: OwnedFd) -> io::Result<Self> {
-        Ok(Self(watch_both_ways(Arc::new(front))?))
+    pub(super) fn new(master: OwnedFd) -> io::Result<Self> {
+        Ok(Self(watch_both_ways(Arc::new(master))?))
     }
 
     /// Reads some bytes; 0 means the end: no process has the other side open.

@@ -112,7 +112,7 @@ impl Capabilities {
     }
 
     /// Returns the capabilities that no node can allow.
-    pub(crate) fn never() -> Self {
+    pub(crate) fn forbidden() -> Self {
         Self::of(&NEVER)
     }
 
@@ -127,7 +127,7 @@ impl Capabilities {
     ) -> Result<Self, UnknownCapability> {
         let mut set = Self::EMPTY;
         for name in names {
-            set = set.and(Self::named(name).ok_or_else(|| UnknownCapability {
+            set = set.union(Self::named(name).ok_or_else(|| UnknownCapability {
                 name: name.to_owned(),
             })?);
         }
@@ -155,15 +155,15 @@ impl Capabilities {
         Self(mask.unwrap_or_default())
     }
 
-    pub(crate) fn and(self, other: Self) -> Self {
+    pub(crate) fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    pub(crate) fn without(self, other: Self) -> Self {
+    pub(crate) fn difference(self, other: Self) -> Self {
         Self(self.0 & !other.0)
     }
 
-    pub(crate) fn both(self, other: Self) -> Self {
+    pub(crate) fn intersection(self, other: Self) -> Self {
         Self(self.0 & other.0)
     }
 
@@ -192,7 +192,7 @@ impl Capabilities {
 
     fn of(names: &[&str]) -> Self {
         let masks = names.iter().filter_map(|name| Self::named(name));
-        masks.fold(Self::EMPTY, Self::and)
+        masks.fold(Self::EMPTY, Self::union)
     }
 }
 
@@ -222,8 +222,8 @@ mod tests {
     #[test]
     fn every_listed_name_is_known() {
         assert_eq!(Capabilities::default_of_root().mask().count_ones(), 13);
-        assert_eq!(Capabilities::never().mask().count_ones(), 13);
-        let both = Capabilities::default_of_root().both(Capabilities::never());
+        assert_eq!(Capabilities::forbidden().mask().count_ones(), 13);
+        let both = Capabilities::default_of_root().intersection(Capabilities::forbidden());
         assert!(both.is_empty());
     }
 

@@ -17,7 +17,7 @@ use rustix::fs::{CWD, Mode, OFlags};
 use tracing::debug;
 
 use crate::limits;
-use crate::spawn::held;
+use crate::spawn::move_to_high_fd;
 
 /// Mount namespaces of tasks, the oldest first.
 #[derive(Debug)]
@@ -30,12 +30,12 @@ pub(crate) struct MountNamespaceCache {
 #[derive(Debug, Default)]
 struct CacheState {
     state: Mutex<State>,
-    more: Condvar,
+    not_empty: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    kept: VecDeque<(Instant, OwnedFd)>,
+    namespaces: VecDeque<(Instant, OwnedFd)>,
     /// A thread that releases the namespaces is running.
     has_thread: bool,
 }
@@ -51,24 +51,28 @@ impl MountNamespaceCache {
     }
 
     /// Returns the directory through which a process opens its own namespace.
-    pub(crate) fn proc(&self) -> Option<Arc<OwnedFd>> {
+    pub(crate) fn proc_dir(&self) -> Option<Arc<OwnedFd>> {
         self.proc.clone()
     }
 
     /// Keeps the namespace of a task that has just started.
-    pub(crate) fn keep(&self, namespace: OwnedFd) {
+    pub(crate) fn insert(&self, namespace: OwnedFd) {
         let mut state = self.shared.lock();
-        if state.kept.len() >= limits::MOUNTS_KEPT_MAX || !self.shared.has_thread(&mut state) {
+        if state.namespaces.len() >= limits::MOUNTS_KEPT_MAX
+            || !self.shared.ensure_thread(&mut state)
+        {
             drop(state);
             // The task has just started, so closing the namespace unmounts nothing.
             drop(namespace);
             return;
         }
-        let was_empty = state.kept.is_empty();
-        state.kept.push_back((Instant::now(), held(namespace)));
+        let was_empty = state.namespaces.is_empty();
+        state
+            .namespaces
+            .push_back((Instant::now(), move_to_high_fd(namespace)));
         drop(state);
         if was_empty {
-            self.shared.more.notify_one();
+            self.shared.not_empty.notify_one();
         }
     }
 }
@@ -79,12 +83,12 @@ impl CacheState {
     }
 
     /// Starts the thread, unless it is running. Returns whether it is running.
-    fn has_thread(self: &Arc<Self>, state: &mut State) -> bool {
+    fn ensure_thread(self: &Arc<Self>, state: &mut State) -> bool {
         if !state.has_thread {
             let shared = Arc::clone(self);
             let begun = std::thread::Builder::new()
                 .name("task-mounts".to_owned())
-                .spawn(move || shared.work());
+                .spawn(move || shared.release_expired());
             if let Err(error) = &begun {
                 debug!(%error, "no mounts are kept");
             }
@@ -93,21 +97,27 @@ impl CacheState {
         state.has_thread
     }
 
-    /// Releases namespaces that were kept long enough, until none has been kept for [`limits::STARTER_IDLE`].
-    fn work(&self) {
+    /// Releases namespaces that were kept long enough, until none has been kept for [`limits::THREAD_IDLE_MAX`].
+    fn release_expired(&self) {
         loop {
             let state = self.lock();
-            let waited = self
-                .more
-                .wait_timeout_while(state, limits::STARTER_IDLE, |state| state.kept.is_empty());
+            let waited =
+                self.not_empty
+                    .wait_timeout_while(state, limits::THREAD_IDLE_MAX, |state| {
+                        state.namespaces.is_empty()
+                    });
             let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
-            if state.kept.is_empty() {
+            if state.namespaces.is_empty() {
                 state.has_thread = false;
                 return;
             }
             let is_old = |(since, _): &(Instant, OwnedFd)| since.elapsed() >= limits::MOUNTS_KEPT;
-            let old = state.kept.iter().take_while(|kept| is_old(kept)).count();
-            let old: Vec<_> = state.kept.drain(..old).collect();
+            let old = state
+                .namespaces
+                .iter()
+                .take_while(|kept| is_old(kept))
+                .count();
+            let old: Vec<_> = state.namespaces.drain(..old).collect();
             drop(state);
             // The files are closed one after the other, because each close waits.
             drop(old);
@@ -129,7 +139,7 @@ mod tests {
     }
 
     /// Waits until no code has the other end open.
-    fn wait_until_let_go(seen: &OwnedFd) {
+    fn wait_until_closed(seen: &OwnedFd) {
         assert_eq!(rustix::io::read(seen, &mut [0; 1]).unwrap(), 0);
     }
 
@@ -140,8 +150,8 @@ mod tests {
 
         for _ in 0..2 {
             let (namespace, seen) = kept();
-            mounts.keep(namespace);
-            wait_until_let_go(&seen);
+            mounts.insert(namespace);
+            wait_until_closed(&seen);
         }
 
         assert!(begun.elapsed() >= 2 * limits::MOUNTS_KEPT);
@@ -153,9 +163,9 @@ mod tests {
         let null = crate::paths::open_null().unwrap();
 
         for _ in 0..2 * limits::MOUNTS_KEPT_MAX {
-            mounts.keep(null.try_clone().unwrap());
+            mounts.insert(null.try_clone().unwrap());
 
-            assert!(mounts.shared.lock().kept.len() <= limits::MOUNTS_KEPT_MAX);
+            assert!(mounts.shared.lock().namespaces.len() <= limits::MOUNTS_KEPT_MAX);
         }
     }
 }

@@ -30,7 +30,7 @@ pub(crate) struct ProcessIo<'a> {
     /// The Landlock scope, which blocks access to foreign abstract sockets.
     pub(crate) scope: Option<BorrowedFd<'a>>,
     /// The program belongs to the driver.
-    pub(crate) is_own: bool,
+    pub(crate) is_driver_program: bool,
     /// Other files stay open until the program is loaded, because the program is in one of them.
     pub(crate) keeps_files: bool,
 }
@@ -60,14 +60,14 @@ pub(crate) fn write(
     }
     if process_io.terminal {
         let args = [0.into(), libc::TIOCSCTTY.into(), 0.into()];
-        let about = "take the terminal";
-        script.call(SpawnStep::Session, about, libc::SYS_ioctl, args);
+        let operation = "take the terminal";
+        script.call(SpawnStep::Session, operation, libc::SYS_ioctl, args);
     }
     for limit in &confinement.limits {
-        let about = format!("set the limit {}", limit.name);
+        let operation = format!("set the limit {}", limit.name);
         let bytes = script.bytes(limit.bytes());
         let args = [0.into(), limit.resource.into(), bytes, 0.into()];
-        script.call(SpawnStep::Limits, about, libc::SYS_prlimit64, args);
+        script.call(SpawnStep::Limits, operation, libc::SYS_prlimit64, args);
     }
     if contained {
         script.call(
@@ -79,16 +79,16 @@ pub(crate) fn write(
     }
     if let Some(namespace) = user_namespace {
         let args = [namespace.into(), libc::CLONE_NEWUSER.into()];
-        let about = "enter the task's user namespace";
-        script.call(SpawnStep::UserNamespace, about, libc::SYS_setns, args);
+        let operation = "enter the task's user namespace";
+        script.call(SpawnStep::UserNamespace, operation, libc::SYS_setns, args);
     }
     if contained {
         // A process that enters a user namespace has all capabilities in it.
         let inherited = match user_namespace {
             Some(_) => Capabilities::all(),
-            None => spawn_pool::bounding(),
+            None => spawn_pool::bounding_capabilities(),
         };
-        bound(script, confinement.capabilities, inherited);
+        drop_bounding_capabilities(script, confinement.capabilities, inherited);
     }
     if let Some(identity) = &confinement.identity {
         become_user(script, identity);
@@ -98,37 +98,37 @@ pub(crate) fn write(
             .identity
             .as_ref()
             .is_some_and(|user| user.uid == 0);
-        keep(script, confinement.capabilities, is_root);
+        set_capabilities(script, confinement.capabilities, is_root);
     }
     if confinement.no_new_privs {
         let args = [libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0].map(Into::into);
-        let about = "give up new privileges";
-        script.call(SpawnStep::NoNewPrivs, about, libc::SYS_prctl, args);
+        let operation = "give up new privileges";
+        script.call(SpawnStep::NoNewPrivs, operation, libc::SYS_prctl, args);
     }
     if let Some(scope) = process_io.scope {
         let args = [scope.into(), 0.into()];
-        let about = "keep to abstract sockets of its own (Landlock)";
+        let operation = "keep to abstract sockets of its own (Landlock)";
         let number = libc::SYS_landlock_restrict_self;
-        script.call(SpawnStep::Scope, about, number, args);
+        script.call(SpawnStep::Scope, operation, number, args);
     }
-    enter(script, process_io);
+    enter_work_dir(script, process_io);
     if contained {
-        let files = if process_io.is_own {
+        let files = if process_io.is_driver_program {
             CreatableFiles::Any
         } else {
             confinement.files
         };
         let program = script.bytes(seccomp::program(files));
         let args = [libc::SECCOMP_SET_MODE_FILTER.into(), 0.into(), program];
-        let about = "filter system calls";
-        script.call(SpawnStep::Seccomp, about, libc::SYS_seccomp, args);
+        let operation = "filter system calls";
+        script.call(SpawnStep::Seccomp, operation, libc::SYS_seccomp, args);
     }
 }
 
 /// Removes the capabilities that the task does not keep from the bounding set. Lets a user other than root keep the
 /// rest across the change of user.
-fn bound(script: &mut Script, kept: Capabilities, inherited: Capabilities) {
-    let dropped = inherited.without(kept);
+fn drop_bounding_capabilities(script: &mut Script, kept: Capabilities, inherited: Capabilities) {
+    let dropped = inherited.difference(kept);
     for (number, _) in dropped.numbers().filter(|(_, dropped)| *dropped) {
         let number = number.into();
         let args = [
@@ -146,12 +146,12 @@ fn bound(script: &mut Script, kept: Capabilities, inherited: Capabilities) {
                 libc::SYS_prctl,
                 args,
             )
-            .tolerating(IgnoreErrno::Ignorance);
+            .ignore_errno(IgnoreErrno::Unsupported);
     }
     if !kept.is_empty() {
         let args = [libc::PR_SET_KEEPCAPS, 1, 0, 0, 0].map(Into::into);
-        let about = "keep capabilities";
-        script.call(SpawnStep::Capabilities, about, libc::SYS_prctl, args);
+        let operation = "keep capabilities";
+        script.call(SpawnStep::Capabilities, operation, libc::SYS_prctl, args);
     }
 }
 
@@ -209,36 +209,36 @@ fn check_ids(script: &mut Script, identity: &Identity, groups: u32) {
             groups,
         ),
     ];
-    for (step, about, number, expected) in checks {
+    for (step, operation, number, expected) in checks {
         // Without a size, getgroups(2) returns the number of groups and writes nothing.
         script
-            .call(step, about, number, [0.into(), 0.into()])
-            .expecting(expected);
+            .call(step, operation, number, [0.into(), 0.into()])
+            .expect_result(expected);
     }
 }
 
 /// Sets the remaining capabilities. Root gets its set from the bounding set when the program is loaded; it has no
 /// inheritable capabilities for programs of another user. Other users get capabilities only through the ambient set,
 /// which contains those that the job named and is otherwise empty.
-fn keep(script: &mut Script, kept: Capabilities, is_root: bool) {
+fn set_capabilities(script: &mut Script, kept: Capabilities, is_root: bool) {
     let header: Vec<u8> = CAPABILITY_HEADER
         .iter()
         .flat_map(|word| word.to_ne_bytes())
         .collect();
-    let handed_on = if is_root { Capabilities::EMPTY } else { kept };
+    let inheritable = if is_root { Capabilities::EMPTY } else { kept };
     let halves = |set: Capabilities| [set.mask() & u64::from(u32::MAX), set.mask() >> 32];
     // Effective, permitted, inheritable, for the lower and the upper 32: a capability is ambient only
     // if it is inheritable.
     let data: Vec<u8> = halves(kept)
         .into_iter()
-        .zip(halves(handed_on))
-        .flat_map(|(kept, handed_on)| [kept, kept, handed_on])
+        .zip(halves(inheritable))
+        .flat_map(|(kept, inheritable)| [kept, kept, inheritable])
         .flat_map(|half| u32::try_from(half).unwrap_or_default().to_ne_bytes())
         .collect();
     let args = [script.bytes(header), script.bytes(data)];
-    let about = "set the capabilities";
-    script.call(SpawnStep::Capabilities, about, libc::SYS_capset, args);
-    for (number, _) in handed_on.numbers().filter(|(_, held)| *held) {
+    let operation = "set the capabilities";
+    script.call(SpawnStep::Capabilities, operation, libc::SYS_capset, args);
+    for (number, _) in inheritable.numbers().filter(|(_, held)| *held) {
         let args = [
             libc::PR_CAP_AMBIENT.into(),
             libc::PR_CAP_AMBIENT_RAISE.into(),
@@ -246,21 +246,26 @@ fn keep(script: &mut Script, kept: Capabilities, is_root: bool) {
             0.into(),
             0.into(),
         ];
-        let about = "set the ambient capabilities";
-        script.call(SpawnStep::Capabilities, about, libc::SYS_prctl, args);
+        let operation = "set the ambient capabilities";
+        script.call(SpawnStep::Capabilities, operation, libc::SYS_prctl, args);
     }
 }
 
-fn enter(script: &mut Script, process_io: &ProcessIo<'_>) {
+fn enter_work_dir(script: &mut Script, process_io: &ProcessIo<'_>) {
     match &process_io.work_dir {
         WorkDir::Open(dir) => {
-            let about = "enter the working directory";
-            script.call(SpawnStep::WorkDir, about, libc::SYS_fchdir, [(*dir).into()]);
+            let operation = "enter the working directory";
+            script.call(
+                SpawnStep::WorkDir,
+                operation,
+                libc::SYS_fchdir,
+                [(*dir).into()],
+            );
         }
         WorkDir::Path(path) => {
-            let about = format!("enter the working directory {}", path.to_string_lossy());
+            let operation = format!("enter the working directory {}", path.to_string_lossy());
             let path = script.text(path);
-            script.call(SpawnStep::WorkDir, about, libc::SYS_chdir, [path]);
+            script.call(SpawnStep::WorkDir, operation, libc::SYS_chdir, [path]);
         }
     }
     let flags = if process_io.keeps_files {

@@ -24,7 +24,7 @@ pub(crate) struct Range {
 impl IdRanges {
     /// Reserves a free range for the task called `name`; the same name gets the same range if possible. Returns `None`
     /// when all ranges are in use.
-    pub(crate) fn take(&self, name: &str) -> Option<Range> {
+    pub(crate) fn reserve(&self, name: &str) -> Option<Range> {
         let mut hasher = DefaultHasher::new();
         name.hash(&mut hasher);
         let count = u64::from(limits::ID_RANGES_MAX);
@@ -41,7 +41,7 @@ impl IdRanges {
     }
 
     /// Reserves the range that a recovered task already has.
-    pub(crate) fn retake(&self, ordinal: u32) -> Range {
+    pub(crate) fn reserve_ordinal(&self, ordinal: u32) -> Range {
         let mut taken = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         taken.insert(ordinal);
         Range {
@@ -80,13 +80,13 @@ mod tests {
     #[test]
     fn task_keeps_its_range_and_shares_none() {
         let ranges = IdRanges::default();
-        let first = ranges.take("alloc/web").unwrap();
+        let first = ranges.reserve("alloc/web").unwrap();
         let ordinal = first.ordinal();
 
-        let twin = ranges.take("alloc/web").unwrap();
+        let twin = ranges.reserve("alloc/web").unwrap();
         assert_ne!(twin.ordinal(), ordinal);
         drop(first);
-        assert_eq!(ranges.take("alloc/web").unwrap().ordinal(), ordinal);
+        assert_eq!(ranges.reserve("alloc/web").unwrap().ordinal(), ordinal);
     }
 
     #[test]

@@ -31,7 +31,7 @@ const OFFSET_ARG2: u32 = 32;
 const OFFSET_ARG3: u32 = 40;
 
 /// The newest call when this list was made (`file_setattr`, Linux 6.17).
-const NEWEST: c_long = 469;
+const NEWEST_SYSCALL: c_long = 469;
 /// All flags of clone(2) that create a namespace.
 const CLONE_NAMESPACES: u32 = 0x7E02_0000;
 /// Families that socket(2) refuses: packet, crypto, virtual machine sockets.
@@ -51,7 +51,7 @@ const REFUSED_REQUESTS: [u32; 2] = [0x4008_6602, 0x401C_5820];
 /// The mode bits of special files: set-user-id, set-group-id, and the bit that mknod(2) sets only for devices.
 const SPECIAL_MODES: u32 = 0o6000 | 0o020_000;
 /// The flags with which open(2) takes a mode: `O_CREAT` and `__O_TMPFILE`.
-const CREATING: u32 = 0o100 | 0o20_000_000;
+const CREATE_FLAGS: u32 = 0o100 | 0o20_000_000;
 
 /// The kinds of files that a task can create.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,18 +118,18 @@ fn verdict(number: c_long, files: CreatableFiles) -> SyscallVerdict {
             mode: OFFSET_ARG3,
         },
         (CreatableFiles::Plain, libc::SYS_openat2) => SyscallVerdict::Unknown,
-        (CreatableFiles::Plain | CreatableFiles::Any, _) => verdict_on_any(number),
+        (CreatableFiles::Plain | CreatableFiles::Any, _) => default_verdict(number),
     }
 }
 
-fn verdict_on_any(number: c_long) -> SyscallVerdict {
+fn default_verdict(number: c_long) -> SyscallVerdict {
     match number {
         libc::SYS_clone => SyscallVerdict::Clone,
         libc::SYS_clone3 => SyscallVerdict::Unknown,
         libc::SYS_ioctl => SyscallVerdict::Ioctl,
         libc::SYS_personality => SyscallVerdict::Personality,
         libc::SYS_socket => SyscallVerdict::Socket,
-        number if number > NEWEST => SyscallVerdict::Unknown,
+        number if number > NEWEST_SYSCALL => SyscallVerdict::Unknown,
         number if ALLOWED.contains(&number) => SyscallVerdict::Allow,
         _ => SyscallVerdict::Refuse,
     }
@@ -139,7 +139,7 @@ fn verdict_on_any(number: c_long) -> SyscallVerdict {
 /// program is so short that the kernel installs it in microseconds.
 fn compile(files: CreatableFiles) -> Vec<sock_filter> {
     let mut ranges: Vec<(u32, SyscallVerdict)> = Vec::new();
-    for number in 0..=NEWEST + 1 {
+    for number in 0..=NEWEST_SYSCALL + 1 {
         let verdict = verdict(number, files);
         if ranges.last().is_none_or(|(_, last)| *last != verdict) {
             ranges.push((u32::try_from(number).expect("numbers are small"), verdict));
@@ -200,7 +200,7 @@ fn leaf(verdict: SyscallVerdict) -> Vec<sock_filter> {
         ],
         SyscallVerdict::Open { flags, mode } => vec![
             load(flags),
-            jump(libc::BPF_JSET, CREATING, 0, 3),
+            jump(libc::BPF_JSET, CREATE_FLAGS, 0, 3),
             load(mode),
             jump(libc::BPF_JSET, SPECIAL_MODES, 0, 1),
             errno(libc::EPERM),

@@ -184,9 +184,9 @@ fn build_here(key: &TemplateKey) -> Result<Template, TemplateError> {
     let root = new_tmpfs("mode=755", MountAttrFlags::MOUNT_ATTR_NODEV)
         .map_err(errno("mount a tmpfs for", host))?;
     attach(root.as_fd(), CWD, Path::new(WORKSHOP))?;
-    make_points(root.as_fd(), key)?;
+    create_mount_points(root.as_fd(), key)?;
     for (path, entry) in &entries {
-        show(root.as_fd(), path, entry)?;
+        add_entry(root.as_fd(), path, entry)?;
     }
     make_devices(root.as_fd())?;
     make_sys(root.as_fd())?;
@@ -214,18 +214,18 @@ fn collect(
             continue;
         };
         // A dangling link is left out.
-        let Ok(meant) = fs::metadata(&path) else {
+        let Ok(metadata) = fs::metadata(&path) else {
             continue;
         };
-        let entry = if meant.is_dir() && found.is_symlink() {
+        let entry = if metadata.is_dir() && found.is_symlink() {
             let target = fs::read_link(&path).map_err(failed("read the link", &path))?;
             TemplateEntry::Link { target }
-        } else if meant.is_dir() {
+        } else if metadata.is_dir() {
             TemplateEntry::Dir {
                 mount: clone_tree(&path)?,
             }
-        } else if meant.is_file() && meant.len() <= limits::HOST_FILE_BYTES_MAX {
-            files.push((path.clone(), FileStamp::of(&meant)));
+        } else if metadata.is_file() && metadata.len() <= limits::HOST_FILE_BYTES_MAX {
+            files.push((path.clone(), FileStamp::of(&metadata)));
             TemplateEntry::File {
                 content: read_bounded(&path).map_err(failed("read", &path))?,
             }
@@ -321,13 +321,13 @@ fn make_file(root: BorrowedFd<'_>, path: &Path, content: &[u8]) -> Result<(), Te
 }
 
 /// Converts an absolute path of the root to one below the open directory.
-fn below(path: &Path) -> &Path {
+fn relative_to_root(path: &Path) -> &Path {
     path.strip_prefix("/").unwrap_or(path)
 }
 
 /// Creates the directories and files to mount on. Below directories that are bound from the host they must exist
 /// already.
-fn make_points(root: BorrowedFd<'_>, key: &TemplateKey) -> Result<(), TemplateError> {
+fn create_mount_points(root: BorrowedFd<'_>, key: &TemplateKey) -> Result<(), TemplateError> {
     for dir in DIRS {
         make_dirs(root, Path::new(dir))?;
     }
@@ -337,17 +337,21 @@ fn make_points(root: BorrowedFd<'_>, key: &TemplateKey) -> Result<(), TemplateEr
             continue;
         }
         if point.is_dir {
-            make_dirs(root, below(path))?;
+            make_dirs(root, relative_to_root(path))?;
         } else {
-            make_dirs(root, below(path.parent().unwrap_or(path)))?;
-            make_file(root, below(path), b"")?;
+            make_dirs(root, relative_to_root(path.parent().unwrap_or(path)))?;
+            make_file(root, relative_to_root(path), b"")?;
         }
     }
     Ok(())
 }
 
-fn show(root: BorrowedFd<'_>, path: &Path, entry: &TemplateEntry) -> Result<(), TemplateError> {
-    let place = below(path);
+fn add_entry(
+    root: BorrowedFd<'_>,
+    path: &Path,
+    entry: &TemplateEntry,
+) -> Result<(), TemplateError> {
+    let place = relative_to_root(path);
     if let Some(parent) = place.parent() {
         make_dirs(root, parent)?;
     }
@@ -414,7 +418,7 @@ fn make_sys(root: BorrowedFd<'_>) -> Result<(), TemplateError> {
     for masked in MASKED_SYS {
         let masked = Path::new(masked);
         let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-        let empty = rustix::mount::open_tree(root, below(Path::new(EMPTY_DIR)), flags)
+        let empty = rustix::mount::open_tree(root, relative_to_root(Path::new(EMPTY_DIR)), flags)
             .map_err(errno("bind", Path::new(EMPTY_DIR)))?;
         restrict_mount(empty.as_fd(), MountFlags::READ_ONLY, false)
             .map_err(failed("make read-only", masked))?;

@@ -53,7 +53,7 @@ fn default_user_is_nobody_without_capabilities() {
 
     let decided = decide(&task(""), json!({}), json!({})).unwrap();
 
-    let nobody = Identity::alone("nobody", None, &AllowedGroups::Any).unwrap();
+    let nobody = Identity::with_one_group("nobody", None, &AllowedGroups::Any).unwrap();
     assert_eq!(decided.identity, Some(nobody));
     assert!(decided.capabilities.is_empty());
     assert_eq!(decided.hostname, "web-1-01234567");
@@ -74,7 +74,7 @@ fn uid_zero_needs_the_nodes_word() {
 
     let allowed = decide(&task("root"), json!({}), json!({"allow_uid0": true})).unwrap();
 
-    let default = Capabilities::default_of_root().both(Capabilities::own());
+    let default = Capabilities::default_of_root().intersection(Capabilities::own());
     assert_eq!(allowed.capabilities, default);
 }
 

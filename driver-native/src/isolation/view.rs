@@ -50,9 +50,9 @@ const CGROUP: &str = "/sys/fs/cgroup";
 /// The place at which a root that the job names is attached before it becomes the root.
 const NEW_ROOT: &str = "/mnt";
 /// The slot for a mount point.
-const PLACE: u8 = 0;
+const MOUNT_POINT_SLOT: u8 = 0;
 /// The slot for the socket that brings up `lo`.
-const SOCKET: u8 = 1;
+const SOCKET_SLOT: u8 = 1;
 
 /// `SIOCSIFFLAGS` with `IFF_UP` for `lo`: `struct ifreq` of netdevice(7).
 const LOOPBACK_UP: [u8; 40] = {
@@ -100,7 +100,7 @@ pub(crate) struct TaskView {
     /// The root is read-only.
     pub(crate) readonly_root: bool,
     /// The task's directories, at paths that the template contains.
-    pub(crate) own: Vec<DetachedMount>,
+    pub(crate) task_dirs: Vec<DetachedMount>,
     /// The mounts that the job or the host requests, at any path.
     pub(crate) mounts: Vec<DetachedMount>,
     pub(crate) hostname: String,
@@ -113,7 +113,7 @@ pub(crate) struct TaskView {
 
 /// Returns a detached copy of the mount of `file`, without set-user-id programs and devices, with `flags`, and with
 /// the owners mapped to ids of `user_namespace`. A slave also has the mounts below its source.
-pub(crate) fn detached(
+pub(crate) fn clone_mount(
     file: BorrowedFd<'_>,
     name: &str,
     flags: MountFlags,
@@ -145,7 +145,7 @@ pub(crate) fn detached(
     Ok(mount)
 }
 
-/// The operation in the error of [`detached`] when the owners cannot be mapped.
+/// The operation in the error of [`clone_mount`] when the owners cannot be mapped.
 const MAP_OWNERS: &str = "map the owners of";
 
 /// Returns whether the file system does not support mapped owners.
@@ -185,18 +185,18 @@ pub(crate) fn overlay(
 
 /// Adds the calls that enter namespaces and create the view.
 pub(crate) fn write(script: &mut Script, view: TaskView, network: &TaskNetwork) {
-    enter(script, &view, network);
+    enter_namespaces(script, &view, network);
     let own_network = !matches!(network, TaskNetwork::Host);
     if own_network {
-        make_sys(script);
+        mount_sys(script);
     }
     if matches!(network, TaskNetwork::Empty) {
-        wake_loopback(script);
+        set_loopback_up(script);
     }
-    make_proc(script);
-    make_shared(script, &view);
+    mount_proc(script);
+    mount_private_filesystems(script, &view);
     let mut moved = vec!["/proc", "/sys", "/dev", "/run"];
-    for attachment in &view.own {
+    for attachment in &view.task_dirs {
         let target = text(script, &attachment.target);
         let args = [
             attachment.mount.as_fd().into(),
@@ -205,8 +205,8 @@ pub(crate) fn write(script: &mut Script, view: TaskView, network: &TaskNetwork) 
             target,
             libc::MOVE_MOUNT_F_EMPTY_PATH.into(),
         ];
-        let about = format!("mount {}", attachment.target);
-        script.call(SpawnStep::Mounts, about, libc::SYS_move_mount, args);
+        let operation = format!("mount {}", attachment.target);
+        script.call(SpawnStep::Mounts, operation, libc::SYS_move_mount, args);
         moved.push(&attachment.target);
     }
     let root = view.root.as_ref().map(|root| Arg::from(root.as_fd()));
@@ -225,23 +225,23 @@ pub(crate) fn write(script: &mut Script, view: TaskView, network: &TaskNetwork) 
             args,
         );
         for path in moved {
-            open_place(script, Some(root), path);
+            open_mount_point(script, Some(root), path);
             let from = [libc::AT_FDCWD.into(), text(script, path)];
             attach(script, from, libc::MOVE_MOUNT_T_EMPTY_PATH, path);
         }
     }
     for attachment in &view.mounts {
-        open_place(script, root, &attachment.target);
+        open_mount_point(script, root, &attachment.target);
         let from = [attachment.mount.as_fd().into(), text(script, "")];
         let flags = libc::MOVE_MOUNT_F_EMPTY_PATH | libc::MOVE_MOUNT_T_EMPTY_PATH;
         attach(script, from, flags, &attachment.target);
     }
     if let Some(root) = root {
-        pivot(script, root, view.readonly_root);
+        pivot_root(script, root, view.readonly_root);
     }
     set_hostname(script, &view.hostname);
     // The calls of the script refer to these descriptors by number.
-    for attachment in view.own.into_iter().chain(view.mounts) {
+    for attachment in view.task_dirs.into_iter().chain(view.mounts) {
         script.file(attachment.mount);
     }
     if let Some(root) = view.root {
@@ -258,23 +258,23 @@ fn text(script: &mut Script, text: &str) -> Arg {
     script.text(&CString::new(text).unwrap_or_default())
 }
 
-fn enter(script: &mut Script, view: &TaskView, network: &TaskNetwork) {
+fn enter_namespaces(script: &mut Script, view: &TaskView, network: &TaskNetwork) {
     let template = &view.template;
     if let TaskNetwork::Joined(namespace) = network {
         let args = [namespace.as_fd().into(), libc::CLONE_NEWNET.into()];
-        let about = "enter the group's network namespace";
-        script.call(SpawnStep::Namespaces, about, libc::SYS_setns, args);
+        let operation = "enter the group's network namespace";
+        script.call(SpawnStep::Namespaces, operation, libc::SYS_setns, args);
     }
     // The clone cannot create this namespace: a cgroup namespace begins at the cgroup of the process that creates it.
     let args = [libc::CLONE_NEWCGROUP.into()];
-    let about = "make a cgroup namespace";
-    script.call(SpawnStep::Namespaces, about, libc::SYS_unshare, args);
+    let operation = "make a cgroup namespace";
+    script.call(SpawnStep::Namespaces, operation, libc::SYS_unshare, args);
     let args = [template.namespace.as_fd().into(), libc::CLONE_NEWNS.into()];
-    let about = "enter the namespace of the template";
-    script.call(SpawnStep::Namespaces, about, libc::SYS_setns, args);
+    let operation = "enter the namespace of the template";
+    script.call(SpawnStep::Namespaces, operation, libc::SYS_setns, args);
     let args = [libc::CLONE_NEWNS.into()];
-    let about = "copy the mounts of the template";
-    script.call(SpawnStep::Namespaces, about, libc::SYS_unshare, args);
+    let operation = "copy the mounts of the template";
+    script.call(SpawnStep::Namespaces, operation, libc::SYS_unshare, args);
     if let Some(proc) = &view.proc {
         let flags = libc::O_RDONLY | libc::O_CLOEXEC;
         let args = [
@@ -282,11 +282,11 @@ fn enter(script: &mut Script, view: &TaskView, network: &TaskNetwork) {
             text(script, "self/ns/mnt"),
             flags.into(),
         ];
-        let about = "leave the driver the namespace of its mounts";
+        let operation = "leave the driver the namespace of its mounts";
         script
-            .call(SpawnStep::Namespaces, about, libc::SYS_openat, args)
-            .tolerating(IgnoreErrno::Anything)
-            .left_to_parent();
+            .call(SpawnStep::Namespaces, operation, libc::SYS_openat, args)
+            .ignore_errno(IgnoreErrno::Anything)
+            .open_in_parent();
     }
 }
 
@@ -294,7 +294,7 @@ fn mount(
     script: &mut Script,
     [source, target, kind, data]: [&str; 4],
     flags: u64,
-    tolerated: IgnoreErrno,
+    ignored_errno: IgnoreErrno,
 ) {
     let optional = |script: &mut Script, value: &str| {
         if value.is_empty() {
@@ -310,17 +310,17 @@ fn mount(
         flags.into(),
         optional(script, data),
     ];
-    let about = format!("mount {kind} {source} at {target}");
+    let operation = format!("mount {kind} {source} at {target}");
     script
-        .call(SpawnStep::Mounts, about, libc::SYS_mount, args)
-        .tolerating(tolerated);
+        .call(SpawnStep::Mounts, operation, libc::SYS_mount, args)
+        .ignore_errno(ignored_errno);
 }
 
 const NO_SET_USER: u64 = libc::MS_NOSUID;
 const NO_PROGRAMS: u64 = libc::MS_NOEXEC;
 const PLAIN_FILES: u64 = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
 
-fn make_proc(script: &mut Script) {
+fn mount_proc(script: &mut Script) {
     let none = IgnoreErrno::Nothing;
     mount(script, ["proc", "/proc", "proc", ""], PLAIN_FILES, none);
     // A bind mount that is made while the whole `/proc` is read-only stays read-only after the whole becomes writable.
@@ -336,7 +336,7 @@ fn make_proc(script: &mut Script) {
             script,
             [path, path, "", ""],
             libc::MS_BIND,
-            IgnoreErrno::Absence,
+            IgnoreErrno::NotFound,
         );
     }
     mount(script, ["", "/proc", "", ""], remount, none);
@@ -345,7 +345,7 @@ fn make_proc(script: &mut Script) {
             script,
             ["/dev/null", path, "", ""],
             libc::MS_BIND,
-            IgnoreErrno::Absence,
+            IgnoreErrno::NotFound,
         );
     }
     for path in MASKED_DIRS {
@@ -353,13 +353,13 @@ fn make_proc(script: &mut Script) {
             script,
             [EMPTY_DIR, path, "", ""],
             libc::MS_BIND,
-            IgnoreErrno::Absence,
+            IgnoreErrno::NotFound,
         );
     }
 }
 
 /// Mounts a `/sys` of the task's network namespace.
-fn make_sys(script: &mut Script) {
+fn mount_sys(script: &mut Script) {
     let flags = PLAIN_FILES | libc::MS_RDONLY;
     mount(
         script,
@@ -372,13 +372,13 @@ fn make_sys(script: &mut Script) {
             script,
             [EMPTY_DIR, path, "", ""],
             libc::MS_BIND,
-            IgnoreErrno::Absence,
+            IgnoreErrno::NotFound,
         );
     }
 }
 
 /// Mounts the in-memory file systems, which each task has for itself.
-fn make_shared(script: &mut Script, view: &TaskView) {
+fn mount_private_filesystems(script: &mut Script, view: &TaskView) {
     let none = IgnoreErrno::Nothing;
     let pts = "newinstance,ptmxmode=0666,mode=0620,gid=5";
     let flags = NO_SET_USER | NO_PROGRAMS;
@@ -405,7 +405,7 @@ fn make_shared(script: &mut Script, view: &TaskView) {
 }
 
 /// Opens a mount point, beneath `root` if the job names a root, without following any link.
-fn open_place(script: &mut Script, root: Option<Arg>, path: &str) {
+fn open_mount_point(script: &mut Script, root: Option<Arg>, path: &str) {
     let flags = OFlags::PATH | OFlags::NOFOLLOW;
     let (dir, path, open) = match root {
         Some(root) => {
@@ -424,20 +424,26 @@ fn open_place(script: &mut Script, root: Option<Arg>, path: &str) {
     let size = open.how.len() as u64;
     let how = script.bytes(open.how.to_vec());
     let args = [dir, text(script, &path), how, size.into()];
-    let about = format!("open the place to mount on {path}");
+    let operation = format!("open the place to mount on {path}");
     script
-        .call(SpawnStep::Mounts, about, OpenCall::NUMBER, args)
-        .kept_in(PLACE);
+        .call(SpawnStep::Mounts, operation, OpenCall::NUMBER, args)
+        .store_result_in(MOUNT_POINT_SLOT);
 }
 
 fn attach(script: &mut Script, [dir, path]: [Arg; 2], flags: u32, target: &str) {
-    let args = [dir, path, Arg::Slot(PLACE), text(script, ""), flags.into()];
-    let about = format!("mount {target}");
-    script.call(SpawnStep::Mounts, about, libc::SYS_move_mount, args);
+    let args = [
+        dir,
+        path,
+        Arg::Slot(MOUNT_POINT_SLOT),
+        text(script, ""),
+        flags.into(),
+    ];
+    let operation = format!("mount {target}");
+    script.call(SpawnStep::Mounts, operation, libc::SYS_move_mount, args);
 }
 
 /// Makes `root` the root directory, and detaches the old root.
-fn pivot(script: &mut Script, root: Arg, read_only: bool) {
+fn pivot_root(script: &mut Script, root: Arg, read_only: bool) {
     script.call(
         SpawnStep::Mounts,
         "enter the task's root",
@@ -445,11 +451,16 @@ fn pivot(script: &mut Script, root: Arg, read_only: bool) {
         [root],
     );
     let here = text(script, ".");
-    let about = "pivot_root into the task's root";
-    script.call(SpawnStep::Mounts, about, libc::SYS_pivot_root, [here, here]);
+    let operation = "pivot_root into the task's root";
+    script.call(
+        SpawnStep::Mounts,
+        operation,
+        libc::SYS_pivot_root,
+        [here, here],
+    );
     let args = [here, libc::MNT_DETACH.into()];
-    let about = "unmount the root before";
-    script.call(SpawnStep::Mounts, about, libc::SYS_umount2, args);
+    let operation = "unmount the root before";
+    script.call(SpawnStep::Mounts, operation, libc::SYS_umount2, args);
     if read_only {
         let remount = libc::MS_REMOUNT | libc::MS_BIND | libc::MS_RDONLY;
         let flags = remount | libc::MS_NOSUID | libc::MS_NODEV;
@@ -467,24 +478,29 @@ fn pivot(script: &mut Script, root: Arg, read_only: bool) {
 fn set_hostname(script: &mut Script, name: &str) {
     let length = name.len() as u64;
     let args = [text(script, name), length.into()];
-    let about = "set the host name";
-    script.call(SpawnStep::Namespaces, about, libc::SYS_sethostname, args);
+    let operation = "set the host name";
+    script.call(
+        SpawnStep::Namespaces,
+        operation,
+        libc::SYS_sethostname,
+        args,
+    );
 }
 
-fn wake_loopback(script: &mut Script) {
+fn set_loopback_up(script: &mut Script) {
     let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
     let args = [libc::AF_INET.into(), kind.into(), 0.into()];
     script
         .call(SpawnStep::Network, "open a socket", libc::SYS_socket, args)
-        .kept_in(SOCKET);
+        .store_result_in(SOCKET_SLOT);
     let request = script.bytes(LOOPBACK_UP.to_vec());
-    let args = [Arg::Slot(SOCKET), libc::SIOCSIFFLAGS.into(), request];
-    let about = "wake the loopback device";
-    script.call(SpawnStep::Network, about, libc::SYS_ioctl, args);
+    let args = [Arg::Slot(SOCKET_SLOT), libc::SIOCSIFFLAGS.into(), request];
+    let operation = "wake the loopback device";
+    script.call(SpawnStep::Network, operation, libc::SYS_ioctl, args);
     script.call(
         SpawnStep::Network,
         "close a socket",
         libc::SYS_close,
-        [Arg::Slot(SOCKET)],
+        [Arg::Slot(SOCKET_SLOT)],
     );
 }

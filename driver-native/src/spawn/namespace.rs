@@ -25,7 +25,7 @@ pub(crate) fn user_namespace(first: u32, count: u32) -> io::Result<OwnedFd> {
     let child = clone_idle(&mut stack)?;
     let made = map_and_open(child.pid, first, count);
     // This kills the process and waits for it, so that its stack is free.
-    child.abandon();
+    child.kill_and_reap();
     drop(stack);
     made
 }
@@ -80,7 +80,7 @@ fn clone_idle(stack: &mut [MaybeUninit<StackUnit>]) -> io::Result<SpawnedProcess
             // SAFETY: clone3 succeeded with CLONE_PIDFD, so the kernel stored a descriptor here that no other code
             // owns.
             pidfd: Arc::new(unsafe { OwnedFd::from_raw_fd(pidfd) }),
-            left: None,
+            parent_file: None,
         }),
         _ => Err(io::Error::from_raw_os_error(
             i32::try_from(-result).unwrap_or(0),

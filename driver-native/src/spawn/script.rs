@@ -43,9 +43,9 @@ pub(crate) enum SpawnStep {
 pub(crate) enum IgnoreErrno {
     Nothing,
     /// The object of the call is missing.
-    Absence,
+    NotFound,
     /// The kernel does not support the request.
-    Ignorance,
+    Unsupported,
     Anything,
 }
 
@@ -57,8 +57,8 @@ pub(crate) struct Call {
     /// The slot of each argument that is taken from one.
     slots: [u8; 6],
     /// The slot that keeps the result.
-    kept_in: u8,
-    tolerated: IgnoreErrno,
+    result_slot: u8,
+    ignored_errno: IgnoreErrno,
     /// The only valid result, if there is one.
     expected: Option<c_long>,
 }
@@ -76,8 +76,8 @@ impl Call {
     }
 
     /// Stores the result in its slot. Runs in the child: it must not panic.
-    pub(super) fn keep(&self, result: c_long, slots: &mut [u64; SLOTS]) {
-        if let Some(slot) = slots.get_mut(usize::from(self.kept_in)) {
+    pub(super) fn store_result(&self, result: c_long, slots: &mut [u64; SLOTS]) {
+        if let Some(slot) = slots.get_mut(usize::from(self.result_slot)) {
             *slot = result.cast_unsigned();
         }
     }
@@ -88,11 +88,11 @@ impl Call {
     }
 
     /// Returns whether the script continues after this error. Runs in the child: it must not panic.
-    pub(super) fn tolerates(&self, errno: c_int) -> bool {
-        match self.tolerated {
+    pub(super) fn ignores_errno(&self, errno: c_int) -> bool {
+        match self.ignored_errno {
             IgnoreErrno::Nothing => false,
-            IgnoreErrno::Absence => errno == libc::ENOENT || errno == libc::ENOTDIR,
-            IgnoreErrno::Ignorance => errno == libc::EINVAL,
+            IgnoreErrno::NotFound => errno == libc::ENOENT || errno == libc::ENOTDIR,
+            IgnoreErrno::Unsupported => errno == libc::EINVAL,
             IgnoreErrno::Anything => true,
         }
     }
@@ -153,11 +153,11 @@ pub(crate) struct Script {
 }
 
 impl Script {
-    /// Adds a call. `about` completes the phrase "failed to".
+    /// Adds a call. `operation` completes the phrase "failed to".
     pub(crate) fn call<const N: usize>(
         &mut self,
         step: SpawnStep,
-        about: impl Into<Cow<'static, str>>,
+        operation: impl Into<Cow<'static, str>>,
         number: c_long,
         args: [Arg; N],
     ) -> &mut Self {
@@ -166,8 +166,8 @@ impl Script {
             number,
             args: [0; 6],
             slots: [NO_SLOT; 6],
-            kept_in: NO_SLOT,
-            tolerated: IgnoreErrno::Nothing,
+            result_slot: NO_SLOT,
+            ignored_errno: IgnoreErrno::Nothing,
             expected: None,
         };
         for (place, arg) in args.into_iter().enumerate() {
@@ -181,28 +181,28 @@ impl Script {
             }
         }
         self.calls.push(call);
-        self.steps.push((step, about.into()));
+        self.steps.push((step, operation.into()));
         self
     }
 
     /// Keeps the result of the newest call in `slot`.
-    pub(crate) fn kept_in(&mut self, slot: u8) -> &mut Self {
+    pub(crate) fn store_result_in(&mut self, slot: u8) -> &mut Self {
         assert!(usize::from(slot) < SLOTS);
         if let Some(call) = self.calls.last_mut() {
-            call.kept_in = slot;
+            call.result_slot = slot;
         }
         self
     }
 
     /// Marks that the newest call opens a file in the parent's file table. The file then belongs to the parent, see
-    /// [`super::SpawnedProcess::left`]. The calls before it also use that table, and open nothing.
-    pub(crate) fn left_to_parent(&mut self) -> &mut Self {
+    /// [`super::SpawnedProcess::parent_file`]. The calls before it also use that table, and open nothing.
+    pub(crate) fn open_in_parent(&mut self) -> &mut Self {
         self.shared_calls = self.calls.len();
         self
     }
 
     /// Moves the newest call before all others.
-    pub(crate) fn last_to_front(&mut self) {
+    pub(crate) fn move_last_call_first(&mut self) {
         self.calls.rotate_right(1);
         self.steps.rotate_right(1);
         if self.shared_calls > 0 {
@@ -211,15 +211,15 @@ impl Script {
     }
 
     /// Sets the errors of the newest call that do not end the script.
-    pub(crate) fn tolerating(&mut self, tolerated: IgnoreErrno) -> &mut Self {
+    pub(crate) fn ignore_errno(&mut self, ignored_errno: IgnoreErrno) -> &mut Self {
         if let Some(call) = self.calls.last_mut() {
-            call.tolerated = tolerated;
+            call.ignored_errno = ignored_errno;
         }
         self
     }
 
     /// Sets the expected result of the newest call. Any other result ends the script with `EPERM`.
-    pub(crate) fn expecting(&mut self, result: u32) -> &mut Self {
+    pub(crate) fn expect_result(&mut self, result: u32) -> &mut Self {
         if let Some(call) = self.calls.last_mut() {
             call.expected = Some(result.into());
         }
@@ -287,11 +287,11 @@ mod tests {
         let mut script = Script::default();
         script
             .call(SpawnStep::Network, "make", 1, [7_u32.into()])
-            .kept_in(2);
+            .store_result_in(2);
         script.call(SpawnStep::Network, "use", 2, [5_u32.into(), Arg::Slot(2)]);
         let mut slots = [0; SLOTS];
 
-        script.calls()[0].keep(42, &mut slots);
+        script.calls()[0].store_result(42, &mut slots);
 
         assert_eq!(script.calls()[1].args(&slots), [5, 42, 0, 0, 0, 0]);
         assert_eq!(script.describe(2).0, SpawnStep::Exec);

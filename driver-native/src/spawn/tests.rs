@@ -81,15 +81,15 @@ impl Request {
             let args = [dir.as_fd().into(), path, flags.into()];
             script
                 .call(SpawnStep::Namespaces, "leave", libc::SYS_openat, args)
-                .tolerating(IgnoreErrno::Anything)
-                .left_to_parent();
+                .ignore_errno(IgnoreErrno::Anything)
+                .open_in_parent();
         }
         let process_io = ProcessIo {
             streams: [null.as_fd(), self.stdout.as_fd(), null.as_fd()],
             terminal: false,
             work_dir: WorkDir::Open(self.work_dir.as_fd()),
             scope: None,
-            is_own: false,
+            is_driver_program: false,
             keeps_files: false,
         };
         privileges::write(&mut script, &self.confinement, None, &process_io);
@@ -124,8 +124,8 @@ fn run(argv: &[&str], change: impl FnOnce(&mut Request)) -> Result<Outcome, Spaw
 
 #[test]
 fn task_fds_use_high_numbers_and_survive_spawn() {
-    let file = held(crate::paths::open_null().unwrap());
-    assert!(file.as_raw_fd() >= limits::HELD_FILES_FROM, "{file:?}");
+    let file = move_to_high_fd(crate::paths::open_null().unwrap());
+    assert!(file.as_raw_fd() >= limits::HIGH_FD_MIN, "{file:?}");
 
     let outcome = run(&["/bin/true"], |_| {}).unwrap();
 
@@ -167,7 +167,7 @@ fn child_passes_fd_to_parent_and_keeps_none() {
 
     let child = request.spawn(&["/bin/sleep", "600"]).unwrap();
 
-    let left = child.left.as_ref().unwrap();
+    let left = child.parent_file.as_ref().unwrap();
     let name = format!("/proc/self/fd/{}", left.as_raw_fd());
     let own = format!("/proc/{}/ns/mnt", child.pid);
     assert_eq!(
@@ -178,7 +178,7 @@ fn child_passes_fd_to_parent_and_keeps_none() {
     assert_eq!(flags, rustix::io::FdFlags::CLOEXEC);
     let open = std::fs::read_dir(format!("/proc/{}/fd", child.pid)).unwrap();
     assert_eq!(open.count(), 3);
-    child.abandon();
+    child.kill_and_reap();
 }
 
 #[test]
@@ -189,8 +189,8 @@ fn unopenable_fd_is_not_passed_to_parent() {
 
     let child = request.spawn(&["/bin/sleep", "600"]).unwrap();
 
-    assert!(child.left.is_none());
-    child.abandon();
+    assert!(child.parent_file.is_none());
+    child.kill_and_reap();
 }
 
 #[test]
@@ -349,7 +349,7 @@ fn abandoned_process_is_gone_at_once() {
     let null = crate::paths::open_null().unwrap();
     let child = Request::new(null).spawn(&["/bin/sleep", "600"]).unwrap();
 
-    child.abandon();
+    child.kill_and_reap();
 
     assert!(!Path::new(&format!("/proc/{}", child.pid)).exists());
 }

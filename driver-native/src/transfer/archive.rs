@@ -71,7 +71,7 @@ pub(crate) fn unpack(
         stop,
         chunk: vec![0; limits::TRANSFER_CHUNK_BYTES],
     };
-    match form(&mut archive).map_err(broken)? {
+    match detect_format(&mut archive).map_err(read_error)? {
         ArchiveFormat::Zip => zip::unpack(archive, &mut unpacking)?,
         ArchiveFormat::Tar => tar::unpack(BufReader::new(archive), &mut unpacking)?,
         ArchiveFormat::TarGz => {
@@ -98,13 +98,13 @@ enum ArchiveFormat {
 }
 
 /// Detects the format from the beginning of a file, and seeks back to the beginning.
-fn form(file: &mut File) -> io::Result<ArchiveFormat> {
-    let head = beginning(&mut *file)?;
+fn detect_format(file: &mut File) -> io::Result<ArchiveFormat> {
+    let head = read_head(&mut *file)?;
     file.rewind()?;
     Ok(match head.as_slice() {
         [b'P', b'K', 3, 4, ..] | [b'P', b'K', 5, 6, ..] => ArchiveFormat::Zip,
         [0x1f, 0x8b, 8, ..] => {
-            let unpacked = beginning(MultiGzDecoder::new(&mut *file))?;
+            let unpacked = read_head(MultiGzDecoder::new(&mut *file))?;
             file.rewind()?;
             if tar::is_header(&unpacked) {
                 ArchiveFormat::TarGz
@@ -118,7 +118,7 @@ fn form(file: &mut File) -> io::Result<ArchiveFormat> {
 }
 
 /// Returns as many bytes as a tar header has, or all bytes if there are fewer.
-fn beginning(from: impl Read) -> io::Result<Vec<u8>> {
+fn read_head(from: impl Read) -> io::Result<Vec<u8>> {
     let mut head = Vec::new();
     from.take(tar::BLOCK_BYTES as u64).read_to_end(&mut head)?;
     Ok(head)
@@ -135,7 +135,7 @@ struct ArchiveUnpacker<'a, W> {
 
 impl<W: Write> ArchiveUnpacker<'_, W> {
     /// Counts an entry. Every entry counts, whatever the archive claims about it.
-    fn enter(&mut self) -> Result<(), UnpackError> {
+    fn count_entry(&mut self) -> Result<(), UnpackError> {
         if self.stop.is_cancelled() {
             return Err(UnpackError::Stopped);
         }
@@ -145,7 +145,7 @@ impl<W: Write> ArchiveUnpacker<'_, W> {
         Ok(())
     }
 
-    fn spend(&mut self, bytes: u64) -> Result<(), UnpackError> {
+    fn count_bytes(&mut self, bytes: u64) -> Result<(), UnpackError> {
         let max = self.bounds.bytes;
         let left = self.left.bytes.checked_sub(bytes);
         self.left.bytes = left.ok_or(UnpackError::Bytes { max })?;
@@ -168,7 +168,7 @@ impl<W: Write> ArchiveUnpacker<'_, W> {
         size: u64,
         mut from: impl Read,
     ) -> Result<(), UnpackError> {
-        self.spend(size)?;
+        self.count_bytes(size)?;
         self.packer
             .file(name, mode, size)
             .map_err(UnpackError::Hand)?;
@@ -187,7 +187,7 @@ impl<W: Write> ArchiveUnpacker<'_, W> {
                 }
                 Ok(read) => read,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => return Err(broken(error)),
+                Err(error) => return Err(read_error(error)),
             };
             left -= read as u64;
             self.packer
@@ -198,7 +198,7 @@ impl<W: Write> ArchiveUnpacker<'_, W> {
     }
 
     /// Reads and discards all bytes, and returns their number.
-    fn pass(&mut self, mut from: impl Read) -> Result<u64, UnpackError> {
+    fn discard(&mut self, mut from: impl Read) -> Result<u64, UnpackError> {
         let mut passed = 0;
         loop {
             if self.stop.is_cancelled() {
@@ -208,7 +208,7 @@ impl<W: Write> ArchiveUnpacker<'_, W> {
                 Ok(0) => return Ok(passed),
                 Ok(read) => passed += read as u64,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(broken(error)),
+                Err(error) => return Err(read_error(error)),
             }
         }
     }
@@ -216,7 +216,7 @@ impl<W: Write> ArchiveUnpacker<'_, W> {
     /// Reads the bytes after an archive, where the checksum of the compressed stream is.
     fn finish(&mut self, from: impl Read) -> Result<(), UnpackError> {
         let max = limits::TAR_TRAILER_BYTES_MAX;
-        if self.pass(from.take(max + 1))? > max {
+        if self.discard(from.take(max + 1))? > max {
             let text = format!("more than {max} bytes follow its end");
             return Err(UnpackError::Content(text));
         }
@@ -225,7 +225,7 @@ impl<W: Write> ArchiveUnpacker<'_, W> {
 
     fn symbolic(&mut self, name: &Name, target: &[u8]) -> Result<(), UnpackError> {
         if name.is_empty() || !name.may_link_to(target) {
-            return Err(link(name, target));
+            return Err(link_error(name, target));
         }
         self.packer
             .symbolic(name, target)
@@ -235,34 +235,38 @@ impl<W: Write> ArchiveUnpacker<'_, W> {
     /// Sends another name for an earlier file.
     fn hard(&mut self, name: &Name, target: &[u8]) -> Result<(), UnpackError> {
         let to = Name::read(target).filter(|to| !to.is_empty() && to != name);
-        let to = to.ok_or_else(|| link(name, target))?;
+        let to = to.ok_or_else(|| link_error(name, target))?;
         self.packer.hard(name, &to).map_err(UnpackError::Hand)
     }
 }
 
 /// Returns the name of an entry that is not a directory.
-fn named(bytes: &[u8]) -> Result<Name, UnpackError> {
-    let name = placed(bytes)?;
+fn file_name(bytes: &[u8]) -> Result<Name, UnpackError> {
+    let name = entry_name(bytes)?;
     if name.is_empty() {
-        return Err(UnpackError::Name { name: shown(bytes) });
+        return Err(UnpackError::Name {
+            name: display_name(bytes),
+        });
     }
     Ok(name)
 }
 
 /// Returns the name of an entry, which may be the directory itself.
-fn placed(bytes: &[u8]) -> Result<Name, UnpackError> {
-    Name::read(bytes).ok_or_else(|| UnpackError::Name { name: shown(bytes) })
+fn entry_name(bytes: &[u8]) -> Result<Name, UnpackError> {
+    Name::read(bytes).ok_or_else(|| UnpackError::Name {
+        name: display_name(bytes),
+    })
 }
 
-fn link(name: &Name, target: &[u8]) -> UnpackError {
+fn link_error(name: &Name, target: &[u8]) -> UnpackError {
     UnpackError::Link {
         name: name.to_string(),
-        target: shown(target),
+        target: display_name(target),
     }
 }
 
 /// Converts an error of a decompressor or a checksum test.
-fn broken(error: io::Error) -> UnpackError {
+fn read_error(error: io::Error) -> UnpackError {
     match error.kind() {
         io::ErrorKind::UnexpectedEof => UnpackError::Content("it is cut off".to_owned()),
         io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput | io::ErrorKind::Other => {
@@ -273,7 +277,7 @@ fn broken(error: io::Error) -> UnpackError {
 }
 
 /// Formats any bytes as a name for messages, with a limited length.
-fn shown(bytes: &[u8]) -> String {
+fn display_name(bytes: &[u8]) -> String {
     const SHOWN_BYTES_MAX: usize = 200;
     String::from_utf8_lossy(&bytes[..bytes.len().min(SHOWN_BYTES_MAX)]).into_owned()
 }

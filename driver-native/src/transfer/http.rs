@@ -71,7 +71,7 @@ pub(crate) enum HttpError {
 
 impl HttpError {
     /// Returns whether another attempt may succeed.
-    pub(crate) fn passes(&self) -> bool {
+    pub(crate) fn is_transient(&self) -> bool {
         match self {
             Self::Connect(error) => matches!(
                 error,
@@ -110,9 +110,9 @@ impl Client {
         for _ in 0..=limits::REDIRECTS_MAX {
             let request = url.request(Method::GET).body(Empty::<Bytes>::new());
             let request = request.map_err(|_invalid| HttpError::Url(NO_URL))?;
-            let answering = self.answer(&url, request);
-            let answered = tokio::time::timeout(limits::TRANSFER_IDLE_DEADLINE, answering).await;
-            let (response, _connection) = answered.map_err(|_elapsed| url.silent())??;
+            let sending = self.send_request(&url, request);
+            let answered = tokio::time::timeout(limits::TRANSFER_IDLE_DEADLINE, sending).await;
+            let (response, _connection) = answered.map_err(|_elapsed| url.idle_timeout())??;
             let status = response.status();
             if let Some(next) = url.redirect(&response)? {
                 url = next;
@@ -143,7 +143,7 @@ impl Client {
             )
             .body(StreamBody::new(chunks.map_ok(Frame::data)));
         let request = request.map_err(|_invalid| HttpError::Url(NO_URL))?;
-        let (response, _connection) = self.answer(&url, request).await?;
+        let (response, _connection) = self.send_request(&url, request).await?;
         let status = response.status();
         if status.is_success() {
             return Ok(());
@@ -153,7 +153,7 @@ impl Client {
     }
 
     /// Sends a request on a separate connection, which lasts as long as the second value.
-    async fn answer<B>(
+    async fn send_request<B>(
         &self,
         url: &Url,
         request: Request<B>,
@@ -164,7 +164,7 @@ impl Client {
     {
         let connecting = self.connect(url);
         let connected = tokio::time::timeout(limits::TRANSFER_CONNECT_DEADLINE, connecting).await;
-        let wire = connected.map_err(|_elapsed| HttpError::Silent {
+        let stream = connected.map_err(|_elapsed| HttpError::Silent {
             host: url.host.clone(),
             after: limits::TRANSFER_CONNECT_DEADLINE,
         })??;
@@ -172,28 +172,29 @@ impl Client {
             host: url.host.clone(),
             source,
         };
-        let (mut sender, connection) =
-            http1::handshake(TokioIo::new(wire)).await.map_err(failed)?;
-        let speaking = tokio::spawn(async move {
+        let (mut sender, connection) = http1::handshake(TokioIo::new(stream))
+            .await
+            .map_err(failed)?;
+        let connection_task = tokio::spawn(async move {
             // The caller that waits for the answer gets the connection's errors.
             let _ended = connection.await;
         });
-        let speaking = AbortOnDropHandle::new(speaking);
+        let connection_task = AbortOnDropHandle::new(connection_task);
         let response = sender.send_request(request).await.map_err(failed)?;
-        Ok((response, speaking))
+        Ok((response, connection_task))
     }
 
     async fn connect(&self, url: &Url) -> Result<Box<dyn HttpStream>, HttpError> {
         let stream = address::connect(&url.host, url.port, self.allow_local).await?;
-        if !url.secure {
+        if !url.is_https {
             return Ok(Box::new(stream));
         }
         let failed = |source| HttpError::Tls {
             host: url.host.clone(),
             source,
         };
-        let bare = url.host.trim_start_matches('[').trim_end_matches(']');
-        let name = ServerName::try_from(bare.to_owned())
+        let unbracketed = url.host.trim_start_matches('[').trim_end_matches(']');
+        let name = ServerName::try_from(unbracketed.to_owned())
             .map_err(|_invalid| HttpError::Url("its host is neither a name nor an address"))?;
         let ca_file = self.ca_file.clone();
         let config = tokio::task::spawn_blocking(move || tls(ca_file.as_deref()));
@@ -235,7 +236,7 @@ const NO_URL: &str = "it is not an http or https URL";
 /// The target of a request. Its text may contain secrets, so errors name only the host.
 #[derive(Debug)]
 struct Url {
-    secure: bool,
+    is_https: bool,
     host: String,
     port: u16,
     /// The host and port as in the URL.
@@ -250,7 +251,7 @@ impl Url {
             return Err(HttpError::Url("it is too long"));
         }
         let uri: Uri = text.parse().map_err(|_invalid| HttpError::Url(NO_URL))?;
-        let secure = match uri.scheme() {
+        let is_https = match uri.scheme() {
             Some(scheme) if *scheme == Scheme::HTTPS => true,
             Some(scheme) if *scheme == Scheme::HTTP => false,
             Some(_) | None => return Err(HttpError::Url(NO_URL)),
@@ -267,7 +268,7 @@ impl Url {
         let invalid = |_invalid| HttpError::Url(NO_URL);
         let authorization = match user {
             Some(user) => {
-                let encoded = STANDARD.encode(super::decoded(user));
+                let encoded = STANDARD.encode(super::percent_decode(user));
                 let mut value =
                     HeaderValue::from_str(&format!("Basic {encoded}")).map_err(invalid)?;
                 value.set_sensitive(true);
@@ -276,11 +277,11 @@ impl Url {
             None => None,
         };
         Ok(Self {
-            secure,
+            is_https,
             host,
             port: authority
                 .port_u16()
-                .unwrap_or(if secure { 443 } else { 80 }),
+                .unwrap_or(if is_https { 443 } else { 80 }),
             authority: HeaderValue::from_str(place).map_err(invalid)?,
             path: uri
                 .path_and_query()
@@ -315,16 +316,16 @@ impl Url {
         let to = response.headers().get(header::LOCATION);
         let to = to.and_then(|to| to.to_str().ok());
         let to = to.ok_or(HttpError::Url("it leads nowhere"))?;
-        let next = Self::read(&self.joined(to))?;
-        if self.secure && !next.secure {
+        let next = Self::read(&self.resolve(to))?;
+        if self.is_https && !next.is_https {
             return Err(HttpError::Url("it leads from https to http"));
         }
         Ok(Some(next))
     }
 
     /// Resolves `to` relative to this URL.
-    fn joined(&self, to: &str) -> String {
-        let scheme = if self.secure { "https" } else { "http" };
+    fn resolve(&self, to: &str) -> String {
+        let scheme = if self.is_https { "https" } else { "http" };
         let place = String::from_utf8_lossy(self.authority.as_bytes()).into_owned();
         if to.contains("://") {
             to.to_owned()
@@ -338,7 +339,7 @@ impl Url {
         }
     }
 
-    fn silent(&self) -> HttpError {
+    fn idle_timeout(&self) -> HttpError {
         HttpError::Silent {
             host: self.host.clone(),
             after: limits::TRANSFER_IDLE_DEADLINE,
@@ -347,11 +348,11 @@ impl Url {
 
     async fn read_body(&self, mut body: Incoming, sink: &mut Sink) -> Result<(), HttpError> {
         if let Some(announced) = body.size_hint().exact() {
-            sink.may_take(announced)?;
+            sink.check_size(announced)?;
         }
         loop {
             let frame = tokio::time::timeout(limits::TRANSFER_IDLE_DEADLINE, body.frame()).await;
-            let frame = match frame.map_err(|_elapsed| self.silent())? {
+            let frame = match frame.map_err(|_elapsed| self.idle_timeout())? {
                 None => return Ok(sink.finish().await?),
                 Some(frame) => frame.map_err(|source| HttpError::Http {
                     host: self.host.clone(),

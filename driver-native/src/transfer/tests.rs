@@ -13,13 +13,13 @@ fn sizes_read_as_diego_prints_them() {
         (1 << 30, "1G"),
     ];
     for (bytes, text) in table {
-        assert_eq!(size(bytes), text);
+        assert_eq!(format_size(bytes), text);
     }
 }
 
 #[test]
 fn file_name_is_last_url_segment() {
-    let name = |url: &str| last_part(url).map(|name| name.to_string());
+    let name = |url: &str| file_name_of_url(url).map(|name| name.to_string());
     assert_eq!(name("http://h/a/b.txt?x=/y#z"), Some("b.txt".to_owned()));
     assert_eq!(name("file:///a/b%20c"), Some("b c".to_owned()));
     for url in [
@@ -36,6 +36,6 @@ fn file_name_is_last_url_segment() {
 
 #[test]
 fn invalid_percent_escapes_are_kept_literally() {
-    assert_eq!(decoded("a%2Fb%zz%4"), b"a/b%zz%4");
-    assert_eq!(decoded("%c3%a4"), "ä".as_bytes());
+    assert_eq!(percent_decode("a%2Fb%zz%4"), b"a/b%zz%4");
+    assert_eq!(percent_decode("%c3%a4"), "ä".as_bytes());
 }

@@ -83,11 +83,11 @@ impl Session {
             if self.ended {
                 return None;
             }
-            self.step().await;
+            self.advance().await;
         }
     }
 
-    async fn step(&mut self) {
+    async fn advance(&mut self) {
         let command = self.request.command.clone();
         let word = |at: usize| command.get(at).map_or("", String::as_str);
         match word(0) {
@@ -99,7 +99,7 @@ impl Session {
                     }
                     input = self.input.next() => input,
                 };
-                self.take(word(0), input).await;
+                self.handle_input(word(0), input).await;
             }
             "complain" => {
                 let text = word(1).to_owned().into_bytes();
@@ -121,7 +121,7 @@ impl Session {
         }
     }
 
-    async fn take(&mut self, name: &str, input: Option<ExecInput>) {
+    async fn handle_input(&mut self, name: &str, input: Option<ExecInput>) {
         let done = ExecOutput::Exited(ExitResult::exited(0));
         match input {
             Some(ExecInput::Resize(size)) => self.size = size,

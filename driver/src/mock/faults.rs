@@ -21,25 +21,25 @@ pub(super) struct Faults {
 }
 
 impl Faults {
-    pub(super) fn hang(&self, call: &'static str) {
+    pub(super) fn hang_calls(&self, call: &'static str) {
         self.hung.send_modify(|hung| {
             hung.insert(call);
         });
     }
 
-    pub(super) fn answer(&self, call: &'static str) {
+    pub(super) fn answer_calls(&self, call: &'static str) {
         self.hung.send_modify(|hung| {
             hung.remove(call);
         });
     }
 
     /// Returns the number of calls that wait for an answer.
-    pub(super) fn waiting(&self) -> usize {
+    pub(super) fn hung_calls(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
     }
 
     /// Waits until calls of this name are answered.
-    pub(super) async fn pass(&self, call: &str) {
+    pub(super) async fn wait_until_answered(&self, call: &str) {
         let mut hung = self.hung.subscribe();
         if !hung.borrow().contains(call) {
             return;

@@ -108,7 +108,7 @@ impl Client {
     pub fn redirect(&self, socket: &Path) {
         let mut path = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
         socket.clone_into(&mut path);
-        self.ends.forget();
+        self.ends.clear_unsupported();
     }
 
     /// Forwards the driver's output other than its log, and keeps the stream of the broker open as hosts do. Returns
@@ -122,7 +122,7 @@ impl Client {
             let mut stream = answer.into_inner();
             let mut lines = Lines::new(&self.name);
             while let Ok(Some(message)) = stream.message().await {
-                lines.take(&message.data);
+                lines.append(&message.data);
             }
         };
         let brokered = async {
@@ -199,7 +199,7 @@ impl Client {
     }
 
     /// Awaits `call` for at most `deadline`.
-    async fn timed<T>(
+    async fn call_with_deadline<T>(
         &self,
         name: &'static str,
         deadline: Duration,
@@ -224,9 +224,9 @@ impl Client {
         deadline: Duration,
         call: impl Future<Output = Result<Response<T>, Status>>,
     ) -> Result<T, DriverError> {
-        self.timed(name, deadline, call)
+        self.call_with_deadline(name, deadline, call)
             .await?
-            .map_err(|status| self.placed(to_driver_error(name, &status)))
+            .map_err(|status| self.add_driver_name(to_driver_error(name, &status)))
     }
 
     async fn task_call<T>(
@@ -236,28 +236,30 @@ impl Client {
         deadline: Duration,
         call: impl Future<Output = Result<Response<T>, Status>>,
     ) -> Result<T, TaskError> {
-        let answer = self.timed(name, deadline, call).await?;
-        answer.map_err(|status| self.placed_task(to_task_error(name, task_id, "", &status)))
+        let answer = self.call_with_deadline(name, deadline, call).await?;
+        answer.map_err(|status| {
+            self.add_driver_name_to_task_error(to_task_error(name, task_id, "", &status))
+        })
     }
 
     /// Adds the driver's name to an error about an unreachable driver.
-    fn placed(&self, error: DriverError) -> DriverError {
+    fn add_driver_name(&self, error: DriverError) -> DriverError {
         match error {
             DriverError::Unavailable { reason } => DriverError::Unavailable {
-                reason: self.place(&reason),
+                reason: self.with_driver_name(&reason),
             },
             other => other,
         }
     }
 
-    fn placed_task(&self, error: TaskError) -> TaskError {
+    fn add_driver_name_to_task_error(&self, error: TaskError) -> TaskError {
         match error {
-            TaskError::Driver(error) => TaskError::Driver(self.placed(error)),
+            TaskError::Driver(error) => TaskError::Driver(self.add_driver_name(error)),
             other => other,
         }
     }
 
-    fn place(&self, reason: &dyn Display) -> String {
+    fn with_driver_name(&self, reason: &dyn Display) -> String {
         format!("{} at {}: {reason}", self.name, self.socket().display())
     }
 
@@ -310,7 +312,7 @@ impl Client {
         };
         let mut driver = self.driver();
         let answer = self
-            .timed(
+            .call_with_deadline(
                 "RecoverTask",
                 limits::START_DEADLINE,
                 driver.recover_task(request),
@@ -319,7 +321,7 @@ impl Client {
         match answer {
             Ok(drivers::RecoverTaskResponse {}) => Ok(()),
             Err(status) => Err(match to_recover_error(&task_id, &status) {
-                RecoverTaskError::Driver(error) => self.placed(error).into(),
+                RecoverTaskError::Driver(error) => self.add_driver_name(error).into(),
                 other => other,
             }),
         }
@@ -330,11 +332,11 @@ impl Client {
         match self.ends.wait(&self.channel, task_id).await {
             Some(answer) => Ok(convert::wait_from_proto(answer)),
             // The future is on the heap, because most waits never need it.
-            None => self.wait_alone(task_id).boxed().await,
+            None => self.call_wait_task(task_id).boxed().await,
         }
     }
 
-    async fn wait_alone(&self, task_id: &str) -> Result<ExitResult, TaskError> {
+    async fn call_wait_task(&self, task_id: &str) -> Result<ExitResult, TaskError> {
         let request = drivers::WaitTaskRequest {
             task_id: task_id.to_owned(),
         };
@@ -342,7 +344,9 @@ impl Client {
             .driver()
             .wait_task(request)
             .await
-            .map_err(|status| self.placed_task(to_task_error("WaitTask", task_id, "", &status)))?
+            .map_err(|status| {
+                self.add_driver_name_to_task_error(to_task_error("WaitTask", task_id, "", &status))
+            })?
             .into_inner();
         Ok(convert::wait_from_proto(answer))
     }
@@ -397,8 +401,13 @@ impl Client {
         let messages = Requests(messages.boxed());
         let mut driver = self.driver();
         let call = async move { driver.exec_task_streaming(Request::new(messages)).await };
-        let output = opened(call.boxed()).await.map_err(|status| {
-            self.placed_task(to_task_error("ExecTaskStreaming", &task_id, "", &status))
+        let output = open_stream(call.boxed()).await.map_err(|status| {
+            self.add_driver_name_to_task_error(to_task_error(
+                "ExecTaskStreaming",
+                &task_id,
+                "",
+                &status,
+            ))
         })?;
         let output = output.map(move |message| match message {
             Ok(message) => exec_output_from_proto(message),
@@ -425,7 +434,7 @@ type Messages<T> = BoxStream<'static, Result<T, Status>>;
 
 /// Waits for the answer to a streaming call. Servers in Go send their headers with the first message only, which may
 /// never come. A refusal comes immediately, so after a grace period the stream counts as open.
-async fn opened<T: Send + 'static>(
+async fn open_stream<T: Send + 'static>(
     mut call: BoxFuture<'static, Result<Response<Streaming<T>>, Status>>,
 ) -> Result<Messages<T>, Status> {
     match tokio::time::timeout(limits::STREAM_GRACE, &mut call).await {
@@ -592,9 +601,9 @@ impl TaskDriver for Client {
         async {
             let mut driver = self.driver();
             let call = async move { driver.fingerprint(drivers::FingerprintRequest {}).await };
-            let stream = opened(call.boxed())
+            let stream = open_stream(call.boxed())
                 .await
-                .map_err(|status| self.placed(to_driver_error("Fingerprint", &status)))?;
+                .map_err(|status| self.add_driver_name(to_driver_error("Fingerprint", &status)))?;
             Ok(stream
                 .scan((), |(), message| future::ready(message.ok()))
                 .map(convert::fingerprint_from_proto)
@@ -630,10 +639,12 @@ impl TaskDriver for Client {
             let mut driver = self.driver();
             let deadline = timeout.saturating_add(limits::DEADLINE_MARGIN);
             let answer = self
-                .timed("StopTask", deadline, driver.stop_task(request))
+                .call_with_deadline("StopTask", deadline, driver.stop_task(request))
                 .await?;
             answer.map_err(|status| {
-                self.placed_task(to_task_error("StopTask", task_id, signal, &status))
+                self.add_driver_name_to_task_error(to_task_error(
+                    "StopTask", task_id, signal, &status,
+                ))
             })?;
             Ok(())
         }
@@ -697,8 +708,8 @@ impl TaskDriver for Client {
             };
             let mut driver = self.driver();
             let call = async move { driver.task_stats(request).await };
-            let stream = opened(call.boxed()).await.map_err(|status| {
-                self.placed_task(to_task_error("TaskStats", task_id, "", &status))
+            let stream = open_stream(call.boxed()).await.map_err(|status| {
+                self.add_driver_name_to_task_error(to_task_error("TaskStats", task_id, "", &status))
             })?;
             Ok(stream
                 .scan((), |(), message| future::ready(usage(message)))
@@ -711,9 +722,9 @@ impl TaskDriver for Client {
         async {
             let mut driver = self.driver();
             let call = async move { driver.task_events(drivers::TaskEventsRequest {}).await };
-            let stream = opened(call.boxed())
+            let stream = open_stream(call.boxed())
                 .await
-                .map_err(|status| self.placed(to_driver_error("TaskEvents", &status)))?;
+                .map_err(|status| self.add_driver_name(to_driver_error("TaskEvents", &status)))?;
             Ok(stream
                 .scan((), |(), message| future::ready(message.ok()))
                 .map(convert::event_from_proto)
@@ -734,8 +745,9 @@ impl TaskDriver for Client {
                 .await?;
             let mut handles = Vec::new();
             while let Some(message) = stream.next().await {
-                let message =
-                    message.map_err(|status| self.placed(to_driver_error("ListTasks", &status)))?;
+                let message = message.map_err(|status| {
+                    self.add_driver_name(to_driver_error("ListTasks", &status))
+                })?;
                 let handle = message
                     .handle
                     .ok_or_else(|| protocol("a listed task has no handle"))?;
@@ -773,14 +785,19 @@ impl TaskDriver for Client {
             };
             let mut driver = self.driver();
             let answer = self
-                .timed(
+                .call_with_deadline(
                     "SignalTask",
                     limits::CALL_DEADLINE,
                     driver.signal_task(request),
                 )
                 .await?;
             answer.map_err(|status| {
-                self.placed_task(to_task_error("SignalTask", task_id, signal, &status))
+                self.add_driver_name_to_task_error(to_task_error(
+                    "SignalTask",
+                    task_id,
+                    signal,
+                    &status,
+                ))
             })?;
             Ok(())
         }

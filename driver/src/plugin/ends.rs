@@ -34,7 +34,7 @@ pub(super) struct TaskEndWaiters {
 struct State {
     stream: Option<EndsSubscription>,
     /// The driver does not implement the call.
-    is_unknown: bool,
+    is_unsupported: bool,
     waiting: HashMap<String, Vec<Waiter>>,
 }
 
@@ -44,7 +44,7 @@ type Waiter = oneshot::Sender<Option<WaitTaskResponse>>;
 /// A stream that is open or is being opened.
 #[derive(Debug)]
 struct EndsSubscription {
-    asked: mpsc::Sender<EndsRequest>,
+    request_sender: mpsc::Sender<EndsRequest>,
     reader: AbortHandle,
 }
 
@@ -60,19 +60,19 @@ impl TaskEndWaiters {
     /// Returns the result of `WaitTask`. `None` means that the caller must call `WaitTask` itself: the stream has no
     /// result for this task, or there is no stream.
     pub(super) async fn wait(&self, channel: &Channel, task_id: &str) -> Option<WaitTaskResponse> {
-        let (asked, answer) = self.register(channel, task_id)?;
+        let (request_sender, answer) = self.register(channel, task_id)?;
         let request = EndsRequest {
             task_id: task_id.to_owned(),
         };
         // Both steps fail when the stream has ended. Then `WaitTask` returns the result.
-        asked.send(request).await.ok()?;
-        drop(asked);
+        request_sender.send(request).await.ok()?;
+        drop(request_sender);
         answer.await.ok()?
     }
 
     /// Forgets that the driver lacks the call, because another driver may answer from now on.
-    pub(super) fn forget(&self) {
-        lock(&self.shared).is_unknown = false;
+    pub(super) fn clear_unsupported(&self) {
+        lock(&self.shared).is_unsupported = false;
     }
 
     fn register(
@@ -84,7 +84,7 @@ impl TaskEndWaiters {
         oneshot::Receiver<Option<WaitTaskResponse>>,
     )> {
         let mut state = lock(&self.shared);
-        if state.is_unknown {
+        if state.is_unsupported {
             return None;
         }
         let (sender, answer) = oneshot::channel();
@@ -93,12 +93,15 @@ impl TaskEndWaiters {
         waiting.retain(|waiter| !waiter.is_closed());
         waiting.push(sender);
         let open = state.stream.get_or_insert_with(|| {
-            let (asked, requests) = mpsc::channel(limits::ENDS_ASKED_MAX);
+            let (request_sender, requests) = mpsc::channel(limits::ENDS_REQUESTS_MAX);
             let (channel, shared) = (channel.clone(), Arc::clone(&self.shared));
             let reader = tokio::spawn(read(channel, requests, shared)).abort_handle();
-            EndsSubscription { asked, reader }
+            EndsSubscription {
+                request_sender,
+                reader,
+            }
         });
-        Some((open.asked.clone(), answer))
+        Some((open.request_sender.clone(), answer))
     }
 }
 
@@ -131,7 +134,7 @@ async fn read(channel: Channel, requests: mpsc::Receiver<EndsRequest>, shared: A
     };
     debug!(%over, "ends of tasks are waited for one by one");
     let mut state = lock(&shared);
-    state.is_unknown |= over.code() == Code::Unimplemented;
+    state.is_unsupported |= over.code() == Code::Unimplemented;
     state.stream = None;
     state.waiting.clear();
 }
@@ -208,8 +211,8 @@ mod tests {
             ..TaskConfig::default()
         };
         driver.start_task(config).await.unwrap();
-        let asked = [Ok(request("runs")), Ok(request("unknown"))];
-        let mut ends = serve(Arc::clone(&driver), futures::stream::iter(asked));
+        let requests = [Ok(request("runs")), Ok(request("unknown"))];
+        let mut ends = serve(Arc::clone(&driver), futures::stream::iter(requests));
 
         assert_eq!(next(&mut ends).await.as_deref(), Some("unknown"));
         let stopped = driver.stop_task("runs", Duration::ZERO, "SIGKILL").await;

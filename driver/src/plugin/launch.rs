@@ -19,7 +19,7 @@ use super::handshake::{
     COOKIE_KEY, COOKIE_VALUE, HandshakeError, PLUGIN_VERSION, SOCKET_DIR_KEY, VERSIONS_KEY, parse,
 };
 use crate::limits::{
-    HANDSHAKE_BYTES_MAX, HANDSHAKE_LOOK_INTERVAL, LAST_WORDS_BYTES_MAX, SOCKET_NAME_BYTES,
+    HANDSHAKE_BYTES_MAX, HANDSHAKE_POLL_INTERVAL, LOG_TAIL_BYTES_MAX, SOCKET_NAME_BYTES,
     SOCKET_PATH_BYTES_MAX,
 };
 
@@ -57,12 +57,12 @@ pub enum LaunchError {
         source: io::Error,
     },
     /// The plugin ended before it printed its handshake line.
-    #[error("start plugin {}: it ended at once ({status}) and said: {}", program.display(), or_nothing(words))]
+    #[error("start plugin {}: it ended at once ({status}) and said: {}", program.display(), or_placeholder(output))]
     Ended {
         program: PathBuf,
         status: ExitStatus,
         /// The end of the plugin's output.
-        words: String,
+        output: String,
     },
     /// The plugin did not print its handshake line in time.
     #[error("start plugin {}: it did not say where it listens within {after:?}; its log is {}", program.display(), log.display())]
@@ -82,10 +82,10 @@ pub enum LaunchError {
     },
 }
 
-fn or_nothing(words: &str) -> &str {
-    match words {
+fn or_placeholder(output: &str) -> &str {
+    match output {
         "" => "nothing",
-        words => words,
+        output => output,
     }
 }
 
@@ -163,14 +163,14 @@ impl PluginCommand {
                 });
             }
             if let Ok(Some(status)) = child.try_wait() {
-                let mut words = tail(&self.log());
-                if words.is_empty() {
-                    words = tail(&self.output());
+                let mut output = read_log_tail(&self.log());
+                if output.is_empty() {
+                    output = read_log_tail(&self.output());
                 }
                 return Err(LaunchError::Ended {
                     program: self.program.clone(),
                     status,
-                    words,
+                    output,
                 });
             }
             if Instant::now() >= until {
@@ -180,7 +180,7 @@ impl PluginCommand {
                     log: self.log(),
                 });
             }
-            tokio::time::sleep(HANDSHAKE_LOOK_INTERVAL).await;
+            tokio::time::sleep(HANDSHAKE_POLL_INTERVAL).await;
         }
     }
 }
@@ -200,18 +200,18 @@ fn first_line(path: &Path) -> Option<String> {
 }
 
 /// Returns the end of a file as one line.
-fn tail(path: &Path) -> String {
+fn read_log_tail(path: &Path) -> String {
     let read = || -> io::Result<Vec<u8>> {
         let mut file = File::open(path)?;
         let length = file.metadata()?.len();
-        file.seek(SeekFrom::Start(length.saturating_sub(LAST_WORDS_BYTES_MAX)))?;
-        let mut words = Vec::new();
-        file.take(LAST_WORDS_BYTES_MAX).read_to_end(&mut words)?;
-        Ok(words)
+        file.seek(SeekFrom::Start(length.saturating_sub(LOG_TAIL_BYTES_MAX)))?;
+        let mut output = Vec::new();
+        file.take(LOG_TAIL_BYTES_MAX).read_to_end(&mut output)?;
+        Ok(output)
     };
-    let words = read().unwrap_or_default();
-    let words = String::from_utf8_lossy(&words);
-    words.split_whitespace().collect::<Vec<_>>().join(" ")
+    let output = read().unwrap_or_default();
+    let output = String::from_utf8_lossy(&output);
+    output.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// A file in a plugin directory that the agent does not use.

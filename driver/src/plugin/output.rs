@@ -12,7 +12,8 @@ use serde_json::{Map, Value};
 use tracing::{debug, error, info, trace, warn};
 
 use crate::limits::{
-    LOG_BEHIND_BYTES_MAX, LOG_FILE_BYTES_MAX, LOG_LINE_BYTES_MAX, LOG_LOOK_INTERVAL, LOG_READ_BYTES,
+    LOG_BACKLOG_BYTES_MAX, LOG_FILE_BYTES_MAX, LOG_LINE_BYTES_MAX, LOG_POLL_INTERVAL,
+    LOG_READ_BYTES,
 };
 
 /// The level of a line.
@@ -115,7 +116,7 @@ impl Lines {
     }
 
     /// Appends the next bytes. A line beyond the bound is logged in parts.
-    pub(crate) fn take(&mut self, bytes: &[u8]) {
+    pub(crate) fn append(&mut self, bytes: &[u8]) {
         for byte in bytes {
             if *byte == b'\n' || self.partial.len() >= LOG_LINE_BYTES_MAX {
                 self.flush();
@@ -146,20 +147,23 @@ pub struct FollowLog {
     path: PathBuf,
     offset: u64,
     /// The position that is stored in the note file.
-    noted: Option<u64>,
+    stored_position: Option<u64>,
     lines: Lines,
 }
 
 impl FollowLog {
     /// Follows `path` from the stored position. Without a stored position, the follower starts at the end of the file.
-    /// If more than [`LOG_BEHIND_BYTES_MAX`] is unread, only the last part of that size is forwarded. A follower that
+    /// If more than [`LOG_BACKLOG_BYTES_MAX`] is unread, only the last part of that size is forwarded. A follower that
     /// is created before the plugin starts misses none of its lines.
     pub fn new(path: &Path) -> Self {
         let length = std::fs::metadata(path).map_or(0, |meta| meta.len());
-        let noted = read_to(path);
+        let stored_position = read_stored_position(path);
         // A file that is shorter than the stored position was emptied.
-        let known = noted.map_or(length, |noted| if noted > length { 0 } else { noted });
-        let offset = known.max(length.saturating_sub(LOG_BEHIND_BYTES_MAX));
+        let known = stored_position.map_or(
+            length,
+            |position| if position > length { 0 } else { position },
+        );
+        let offset = known.max(length.saturating_sub(LOG_BACKLOG_BYTES_MAX));
         if offset > known {
             warn!(path = %path.display(), bytes = offset - known,
                 "a plugin logged more while no agent ran than fits: the rest is left out");
@@ -167,7 +171,7 @@ impl FollowLog {
         Self {
             path: path.to_owned(),
             offset,
-            noted,
+            stored_position,
             lines: Lines::new(""),
         }
     }
@@ -177,7 +181,7 @@ impl FollowLog {
     pub async fn run(mut self, driver: &str) {
         loop {
             self.forward_lines(driver);
-            tokio::time::sleep(LOG_LOOK_INTERVAL).await;
+            tokio::time::sleep(LOG_POLL_INTERVAL).await;
         }
     }
 
@@ -185,7 +189,7 @@ impl FollowLog {
     pub fn forward_lines(&mut self, driver: &str) {
         driver.clone_into(&mut self.lines.driver);
         // A file that cannot be read now may be readable later.
-        if let Err(error) = self.read_new_lines().and_then(|()| self.note()) {
+        if let Err(error) = self.read_new_lines().and_then(|()| self.store_position()) {
             debug!(path = %self.path.display(), %error, "the log of a plugin cannot be read");
         }
     }
@@ -211,7 +215,7 @@ impl FollowLog {
             if count == 0 {
                 break;
             }
-            self.lines.take(&part[..count]);
+            self.lines.append(&part[..count]);
             self.offset += count as u64;
         }
         if self.offset > LOG_FILE_BYTES_MAX {
@@ -226,37 +230,37 @@ impl FollowLog {
     }
 
     /// Stores the position up to which lines were forwarded.
-    fn note(&mut self) -> io::Result<()> {
+    fn store_position(&mut self) -> io::Result<()> {
         let partial = self.lines.partial.len() as u64;
         // An emptied file begins with the rest of a partial line.
         let forwarded = self.offset.saturating_sub(partial);
-        if self.noted != Some(forwarded) {
+        if self.stored_position != Some(forwarded) {
             let mut note = OpenOptions::new()
                 .mode(0o600)
                 .write(true)
                 .create(true)
                 .truncate(true)
-                .open(note_of(&self.path))?;
+                .open(position_file(&self.path))?;
             note.write_all(forwarded.to_string().as_bytes())?;
-            self.noted = Some(forwarded);
+            self.stored_position = Some(forwarded);
         }
         Ok(())
     }
 }
 
 /// Returns the path of the note file, which stores the read position of the log at `path`.
-fn note_of(path: &Path) -> PathBuf {
+fn position_file(path: &Path) -> PathBuf {
     let mut note = path.as_os_str().to_owned();
     note.push(".read");
     note.into()
 }
 
 /// Returns the stored read position of the log at `path`; `None` if there is none.
-fn read_to(path: &Path) -> Option<u64> {
+fn read_stored_position(path: &Path) -> Option<u64> {
     /// More digits than any file length has.
     const DIGITS_MAX: u64 = 32;
     let mut text = String::new();
-    let note = File::open(note_of(path)).ok()?;
+    let note = File::open(position_file(path)).ok()?;
     note.take(DIGITS_MAX).read_to_string(&mut text).ok()?;
     text.trim().parse().ok()
 }
@@ -332,14 +336,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.log");
         FollowLog::new(&path).forward_lines("x");
-        let written = LOG_BEHIND_BYTES_MAX + 100;
+        let written = LOG_BACKLOG_BYTES_MAX + 100;
         let file = File::create(&path).unwrap();
         file.set_len(written).unwrap();
 
         let behind = FollowLog::new(&path).offset;
-        std::fs::write(note_of(&path), "no number").unwrap();
+        std::fs::write(position_file(&path), "no number").unwrap();
         let unknown = FollowLog::new(&path).offset;
-        std::fs::write(note_of(&path), (written + 1).to_string()).unwrap();
+        std::fs::write(position_file(&path), (written + 1).to_string()).unwrap();
         file.set_len(7).unwrap();
         let emptied = FollowLog::new(&path).offset;
 

@@ -31,7 +31,7 @@ impl HostConnections {
     }
 
     /// Counts a connection until the returned stream is dropped.
-    pub(super) fn enter(self: &Arc<Self>, stream: UnixStream) -> HostStream {
+    pub(super) fn add_connection(self: &Arc<Self>, stream: UnixStream) -> HostStream {
         let mut connected = self
             .connected
             .lock()
@@ -42,11 +42,11 @@ impl HostConnections {
         }
         HostStream {
             stream,
-            presence: Arc::clone(self),
+            connections: Arc::clone(self),
         }
     }
 
-    fn leave(&self) {
+    fn remove_connection(&self) {
         let mut connected = self
             .connected
             .lock()
@@ -62,12 +62,12 @@ impl HostConnections {
 #[derive(Debug)]
 pub(super) struct HostStream {
     stream: UnixStream,
-    presence: Arc<HostConnections>,
+    connections: Arc<HostConnections>,
 }
 
 impl Drop for HostStream {
     fn drop(&mut self) {
-        self.presence.leave();
+        self.connections.remove_connection();
     }
 }
 

@@ -53,10 +53,10 @@ pub async fn serve(
     listener: UnixListener,
     shutdown: CancellationToken,
 ) -> Result<(), ServeError> {
-    let presence = HostConnections::new(Arc::clone(&driver));
+    let connections = HostConnections::new(Arc::clone(&driver));
     let connections = UnixListenerStream::new(listener).map(move |connection| {
         let connection = connection?;
-        Ok::<_, std::io::Error>(presence.enter(connection))
+        Ok::<_, std::io::Error>(connections.add_connection(connection))
     });
     let served = DriverService { driver, shutdown };
     let ended = served.shutdown.clone();

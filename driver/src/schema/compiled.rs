@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value};
 
-use super::expression::{literal, type_of};
+use super::expression::{literal, parse_type};
 use super::kind::{Type, describe};
 use super::path::Path;
 use super::{ConfigFault, SchemaError, Spec};
@@ -91,7 +91,7 @@ impl Schema {
                 return Err(vec![path.fault(message)]);
             }
         };
-        let value = self.root.body(body, &path, &mut faults);
+        let value = self.root.decode_body(body, &path, &mut faults);
         if faults.is_empty() {
             Ok(value)
         } else {
@@ -125,7 +125,7 @@ fn compile(spec: &Spec, path: &Path<'_>, depth: usize) -> Result<Node, SchemaErr
             required,
         } => Node::Attr {
             name: name.clone(),
-            kind: type_of(type_expr).map_err(failed)?,
+            kind: parse_type(type_expr).map_err(failed)?,
             required: *required,
         },
         Spec::Block {
@@ -143,7 +143,7 @@ fn compile(spec: &Spec, path: &Path<'_>, depth: usize) -> Result<Node, SchemaErr
             required,
         } => Node::BlockAttrs {
             name: name.clone(),
-            kind: type_of(type_expr).map_err(failed)?,
+            kind: parse_type(type_expr).map_err(failed)?,
             required: *required,
         },
         Spec::BlockList {
@@ -189,14 +189,14 @@ fn compile_all(items: &[Spec], path: &Path<'_>, depth: usize) -> Result<Vec<Node
 
 impl Node {
     /// Decodes a whole body. An entry that the schema does not name is a fault.
-    fn body(
+    fn decode_body(
         &self,
         body: &Map<String, Value>,
         path: &Path<'_>,
         faults: &mut Vec<ConfigFault>,
     ) -> Value {
         let mut known = BTreeSet::new();
-        self.names(&mut known);
+        self.collect_names(&mut known);
         for name in body.keys().filter(|name| !known.contains(name.as_str())) {
             let known: Vec<&str> = known.iter().copied().collect();
             faults.push(
@@ -208,10 +208,10 @@ impl Node {
     }
 
     /// Collects the names that this node reads from its body.
-    fn names<'a>(&'a self, names: &mut BTreeSet<&'a str>) {
+    fn collect_names<'a>(&'a self, names: &mut BTreeSet<&'a str>) {
         match self {
-            Self::Object(fields) => fields.values().for_each(|node| node.names(names)),
-            Self::Array(items) => items.iter().for_each(|node| node.names(names)),
+            Self::Object(fields) => fields.values().for_each(|node| node.collect_names(names)),
+            Self::Array(items) => items.iter().for_each(|node| node.collect_names(names)),
             Self::Attr { name, .. }
             | Self::Block { name, .. }
             | Self::BlockAttrs { name, .. }
@@ -220,8 +220,8 @@ impl Node {
                 names.insert(name);
             }
             Self::Default(primary, default) => {
-                primary.names(names);
-                default.names(names);
+                primary.collect_names(names);
+                default.collect_names(names);
             }
             Self::Literal(_) => {}
         }
@@ -249,28 +249,34 @@ impl Node {
                 kind,
                 required,
             } => match body.get(name) {
-                None | Some(Value::Null) => missing(*required, &path.field(name), kind, faults),
+                None | Some(Value::Null) => {
+                    missing_value(*required, &path.field(name), kind, faults)
+                }
                 Some(value) => kind.convert(value, &path.field(name), faults),
             },
             Self::Block {
                 name,
                 required,
                 nested,
-            } => one(body, name, *required, path, faults).map_or(Value::Null, |block| {
-                nested.body(block.body, &Path::Root(&block.field), faults)
-            }),
+            } => find_single_block(body, name, *required, path, faults)
+                .map_or(Value::Null, |block| {
+                    nested.decode_body(block.body, &Path::Root(&block.field), faults)
+                }),
             Self::BlockAttrs {
                 name,
                 kind,
                 required,
-            } => one(body, name, *required, path, faults).map_or(Value::Null, |block| {
-                let place = Path::Root(&block.field);
-                let entries = block.body.iter().map(|(name, value)| {
-                    let value = kind.convert(value, &place.field(name), faults);
-                    (name.clone(), value)
-                });
-                Value::Object(entries.collect())
-            }),
+            } => find_single_block(body, name, *required, path, faults).map_or(
+                Value::Null,
+                |block| {
+                    let place = Path::Root(&block.field);
+                    let entries = block.body.iter().map(|(name, value)| {
+                        let value = kind.convert(value, &place.field(name), faults);
+                        (name.clone(), value)
+                    });
+                    Value::Object(entries.collect())
+                },
+            ),
             Self::BlockList { .. } => self.read_list(body, path, faults),
             Self::BlockMap {
                 name,
@@ -301,7 +307,7 @@ impl Node {
         else {
             return Value::Null;
         };
-        let blocks = found(body, name, 0, path, faults);
+        let blocks = find_blocks(body, name, 0, path, faults);
         let count = blocks.len() as u64;
         if count < *min {
             let message = format!("at least {min} such blocks are needed, there are {count}");
@@ -313,7 +319,7 @@ impl Node {
         }
         let mut items: Vec<Value> = Vec::new();
         for block in blocks {
-            let item = nested.body(block.body, &Path::Root(&block.field), faults);
+            let item = nested.decode_body(block.body, &Path::Root(&block.field), faults);
             if !(*set && items.contains(&item)) {
                 items.push(item);
             }
@@ -331,9 +337,9 @@ fn read_map(
     faults: &mut Vec<ConfigFault>,
 ) -> Value {
     let mut answer = Map::new();
-    for block in found(body, name, labels, path, faults) {
-        let value = nested.body(block.body, &Path::Root(&block.field), faults);
-        if !insert(&mut answer, &block.labels, value) {
+    for block in find_blocks(body, name, labels, path, faults) {
+        let value = nested.decode_body(block.body, &Path::Root(&block.field), faults);
+        if !insert_below_labels(&mut answer, &block.labels, value) {
             let place = Path::Root(&block.field);
             faults.push(place.fault("there is another block with the same labels".to_owned()));
         }
@@ -342,7 +348,7 @@ fn read_map(
 }
 
 /// Inserts `value` below `labels`; returns `false` if a value existed there.
-fn insert(map: &mut Map<String, Value>, labels: &[&str], value: Value) -> bool {
+fn insert_below_labels(map: &mut Map<String, Value>, labels: &[&str], value: Value) -> bool {
     match labels {
         [] => false,
         [last] => map.insert((*last).to_owned(), value).is_none(),
@@ -352,12 +358,17 @@ fn insert(map: &mut Map<String, Value>, labels: &[&str], value: Value) -> bool {
                 .or_insert_with(|| Value::Object(Map::new()));
             inner
                 .as_object_mut()
-                .is_some_and(|inner| insert(inner, rest, value))
+                .is_some_and(|inner| insert_below_labels(inner, rest, value))
         }
     }
 }
 
-fn missing(required: bool, path: &Path<'_>, kind: &Type, faults: &mut Vec<ConfigFault>) -> Value {
+fn missing_value(
+    required: bool,
+    path: &Path<'_>,
+    kind: &Type,
+    faults: &mut Vec<ConfigFault>,
+) -> Value {
     if required {
         faults.push(path.fault(format!("is missing; it must be {kind}")));
     }
@@ -365,14 +376,14 @@ fn missing(required: bool, path: &Path<'_>, kind: &Type, faults: &mut Vec<Config
 }
 
 /// Returns the only block with a name.
-fn one<'a>(
+fn find_single_block<'a>(
     body: &'a Map<String, Value>,
     name: &str,
     required: bool,
     path: &Path<'_>,
     faults: &mut Vec<ConfigFault>,
 ) -> Option<NestedBlock<'a>> {
-    let mut blocks = found(body, name, 0, path, faults);
+    let mut blocks = find_blocks(body, name, 0, path, faults);
     if blocks.len() > 1 {
         let message = format!("only one such block is allowed, there are {}", blocks.len());
         faults.push(path.field(name).fault(message));
@@ -387,7 +398,7 @@ fn one<'a>(
 }
 
 /// Returns the blocks with a name, each below `labels` labels.
-fn found<'a>(
+fn find_blocks<'a>(
     body: &'a Map<String, Value>,
     name: &str,
     labels: usize,
@@ -397,12 +408,12 @@ fn found<'a>(
     let mut blocks = Vec::new();
     if let Some(value) = body.get(name) {
         let field = path.field(name).to_string();
-        collect(value, labels, &mut Vec::new(), field, &mut blocks, faults);
+        collect_blocks(value, labels, &mut Vec::new(), field, &mut blocks, faults);
     }
     blocks
 }
 
-fn collect<'a>(
+fn collect_blocks<'a>(
     value: &'a Value,
     labels_left: usize,
     labels: &mut Vec<&'a str>,
@@ -418,7 +429,7 @@ fn collect<'a>(
                 if item.is_array() {
                     faults.push(Path::Root(&field).fault("must be a block, not a list".to_owned()));
                 } else {
-                    collect(item, labels_left, labels, field, blocks, faults);
+                    collect_blocks(item, labels_left, labels, field, blocks, faults);
                 }
             }
         }
@@ -426,7 +437,7 @@ fn collect<'a>(
             for (label, value) in entries {
                 labels.push(label);
                 let field = format!("{field}.{label}");
-                collect(value, labels_left - 1, labels, field, blocks, faults);
+                collect_blocks(value, labels_left - 1, labels, field, blocks, faults);
                 labels.pop();
             }
         }

@@ -8,14 +8,15 @@ use serde_json::{Map, Number, Value};
 use super::kind::Type;
 
 /// Parses `text`. The parser bounds nesting by itself.
-fn parsed(text: &str) -> Result<Expression, String> {
+fn parse_expression(text: &str) -> Result<Expression, String> {
     text.parse()
         .map_err(|error| format!("`{text}` is not an expression: {error}"))
 }
 
 /// Returns the type of a type expression such as `list(map(string))`.
-pub(super) fn type_of(text: &str) -> Result<Type, String> {
-    read_type(&parsed(text)?).map_err(|reason| format!("type expression `{text}`: {reason}"))
+pub(super) fn parse_type(text: &str) -> Result<Type, String> {
+    read_type(&parse_expression(text)?)
+        .map_err(|reason| format!("type expression `{text}`: {reason}"))
 }
 
 fn read_type(expression: &Expression) -> Result<Type, String> {
@@ -36,14 +37,14 @@ fn read_type(expression: &Expression) -> Result<Type, String> {
             let [argument] = arguments.as_slice() else {
                 return Err(format!("`{name}` takes one argument"));
             };
-            constructed(name, argument)
+            read_constructor(name, argument)
         }
         Expression::Parenthesis(inner) => read_type(inner.inner()),
         _ => Err("a type is a name, or a name with an argument in parentheses".to_owned()),
     }
 }
 
-fn constructed(name: &str, argument: &Expression) -> Result<Type, String> {
+fn read_constructor(name: &str, argument: &Expression) -> Result<Type, String> {
     let element = || read_type(argument).map(Box::new);
     match (name, argument) {
         ("list", _) => Ok(Type::List(element()?)),
@@ -57,7 +58,7 @@ fn constructed(name: &str, argument: &Expression) -> Result<Type, String> {
         ("object", Expression::Object(fields)) => {
             let mut types = BTreeMap::new();
             for (key, value) in fields {
-                types.insert(key_of(key)?, read_type(value.expr())?);
+                types.insert(read_key(key)?, read_type(value.expr())?);
             }
             Ok(Type::Object(types))
         }
@@ -68,7 +69,7 @@ fn constructed(name: &str, argument: &Expression) -> Result<Type, String> {
 
 /// Returns the value of an expression without variables and function calls.
 pub(super) fn literal(text: &str) -> Result<Value, String> {
-    read_literal(&parsed(text)?).map_err(|reason| format!("literal `{text}`: {reason}"))
+    read_literal(&parse_expression(text)?).map_err(|reason| format!("literal `{text}`: {reason}"))
 }
 
 fn read_literal(expression: &Expression) -> Result<Value, String> {
@@ -89,7 +90,7 @@ fn read_literal(expression: &Expression) -> Result<Value, String> {
         Expression::Object(fields) => {
             let mut map = Map::new();
             for (key, value) in fields {
-                map.insert(key_of(key)?, read_literal(value.expr())?);
+                map.insert(read_key(key)?, read_literal(value.expr())?);
             }
             Ok(Value::Object(map))
         }
@@ -98,7 +99,7 @@ fn read_literal(expression: &Expression) -> Result<Value, String> {
             let value = read_literal(&operation.expr)?;
             match (operation.operator.value(), &value) {
                 (UnaryOperator::Not, Value::Bool(yes)) => Ok(Value::Bool(!yes)),
-                (UnaryOperator::Neg, Value::Number(number)) => negated(number),
+                (UnaryOperator::Neg, Value::Number(number)) => negate(number),
                 (UnaryOperator::Not | UnaryOperator::Neg, _) => {
                     Err("the operator does not fit the value".to_owned())
                 }
@@ -108,7 +109,7 @@ fn read_literal(expression: &Expression) -> Result<Value, String> {
     }
 }
 
-fn negated(number: &Number) -> Result<Value, String> {
+fn negate(number: &Number) -> Result<Value, String> {
     if let Some(whole) = number.as_i64().and_then(i64::checked_neg) {
         return Ok(Value::from(whole));
     }
@@ -117,7 +118,7 @@ fn negated(number: &Number) -> Result<Value, String> {
         .ok_or_else(|| "the number is out of range".to_owned())
 }
 
-fn key_of(key: &ObjectKey) -> Result<String, String> {
+fn read_key(key: &ObjectKey) -> Result<String, String> {
     match key {
         ObjectKey::Ident(name) | ObjectKey::Expression(Expression::Variable(name)) => {
             Ok(name.value().to_string())

@@ -73,9 +73,9 @@ impl Type {
             (Self::List(element), Value::Array(items)) => {
                 Some(Value::Array(element.convert_all(items, path, faults)))
             }
-            (Self::Set(element), Value::Array(items)) => {
-                Some(Value::Array(once(element.convert_all(items, path, faults))))
-            }
+            (Self::Set(element), Value::Array(items)) => Some(Value::Array(deduplicate(
+                element.convert_all(items, path, faults),
+            ))),
             (Self::Map(element), Value::Object(entries)) => Some(Value::Object(
                 entries
                     .iter()
@@ -149,7 +149,7 @@ fn object(
     Value::Object(converted.collect())
 }
 
-fn once(items: Vec<Value>) -> Vec<Value> {
+fn deduplicate(items: Vec<Value>) -> Vec<Value> {
     let mut seen = BTreeSet::new();
     let mut kept: Vec<Value> = items
         .into_iter()

@@ -17,8 +17,8 @@ struct FakeExecutor {
 
 impl FakeExecutor {
     fn write(&self, what: &str) {
-        let at = self.began.elapsed().as_secs();
-        self.log.lock().unwrap().push(format!("{at} {what}"));
+        let seconds = self.began.elapsed().as_secs();
+        self.log.lock().unwrap().push(format!("{seconds} {what}"));
     }
 
     async fn act(
@@ -27,9 +27,12 @@ impl FakeExecutor {
         step: &ActionStep,
         stop: &CancellationToken,
     ) -> Result<(), Failure> {
-        let (at, words) = (step.at.as_str(), run.path.split(' ').collect::<Vec<_>>());
+        let (action_path, words) = (
+            step.action_path.as_str(),
+            run.path.split(' ').collect::<Vec<_>>(),
+        );
         let fenced = if step.has_own_cgroup { " fenced" } else { "" };
-        self.write(&format!("begin {at}{fenced}"));
+        self.write(&format!("begin {action_path}{fenced}"));
         if words == ["stuck"] {
             std::future::pending::<()>().await;
         }
@@ -38,26 +41,26 @@ impl FakeExecutor {
         if ended.await.is_ok() {
             if words == ["deaf"] {
                 tokio::time::sleep(GRACE).await;
-                return Err(Failure::overstayed(at));
+                return Err(Failure::stop_timed_out(action_path));
             }
-            return Err(Failure::cancelled(at));
+            return Err(Failure::cancelled(action_path));
         }
         match words[1..] {
             ["ok"] => Ok(()),
             ["fail", code] => Err(Failure::exited(
-                at,
+                action_path,
                 &step.source,
                 code.parse().unwrap(),
                 false,
             )),
-            ["missing"] => Err(Failure::plain(at, "no such program")),
+            ["missing"] => Err(Failure::plain(action_path, "no such program")),
             _ => panic!("{}", run.path),
         }
     }
 }
 
 impl ActionExecutor for FakeExecutor {
-    fn time_left(&self, _at: &str, bound: Duration) -> Duration {
+    fn time_left(&self, _action_path: &str, bound: Duration) -> Duration {
         bound
     }
 
@@ -137,19 +140,19 @@ async fn run_tree(tree: Value, stop_after: Option<u64>) -> TreeOutcome {
     let ended = tokio::select! {
         biased;
         () = stopping => unreachable!("it waits for ever"),
-        ended = carry_out(&actor, &tree, "", &stop) => ended,
+        ended = execute(&actor, &tree, "", &stop) => ended,
     };
-    let at = actor.began.elapsed().as_secs();
+    let seconds = actor.began.elapsed().as_secs();
     let end = match ended {
-        Ok(()) => format!("{at} ok"),
+        Ok(()) => format!("{seconds} ok"),
         Err(Failure {
             text,
-            at: place,
+            action_path: place,
             code,
             ..
         }) => {
             let code = code.map_or(String::new(), |code| format!(" code {code}"));
-            format!("{at} {place}{code}: {text}")
+            format!("{seconds} {place}{code}: {text}")
         }
     };
     TreeOutcome {
@@ -267,18 +270,18 @@ async fn progress_message_is_logged_when_set() {
     };
     let log = |outcome: TreeOutcome| outcome.log.join(", ");
 
-    let at = "begin emit_progress.run";
+    let begin = "begin emit_progress.run";
     let logged = log(run_tree(emit("1 ok", "no"), None).await);
-    assert_eq!(logged, format!("0 Stdout go, 0 {at}, 1 Stdout done"));
+    assert_eq!(logged, format!("0 Stdout go, 0 {begin}, 1 Stdout done"));
     let logged = log(run_tree(emit("1 fail 3", "no"), None).await);
     assert_eq!(
         logged,
-        format!("0 Stdout go, 0 {at}, 1 Stderr no: LOG: Exited with status 3")
+        format!("0 Stdout go, 0 {begin}, 1 Stderr no: LOG: Exited with status 3")
     );
     let logged = log(run_tree(emit("1 missing", "no"), None).await);
-    assert_eq!(logged, format!("0 Stdout go, 0 {at}, 1 Stderr no"));
+    assert_eq!(logged, format!("0 Stdout go, 0 {begin}, 1 Stderr no"));
     let logged = log(run_tree(emit("1 fail 3", ""), None).await);
-    assert_eq!(logged, format!("0 Stdout go, 0 {at}"));
+    assert_eq!(logged, format!("0 Stdout go, 0 {begin}"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -362,7 +365,7 @@ async fn early_stoppable_actions_get_own_cgroup() {
     let fenced = async |tree| {
         let log = run_tree(tree, None).await.log;
         let begun = log.iter().filter_map(|line| line.split_once("begin "));
-        let begun = begun.filter_map(|(_, at)| at.strip_suffix(" fenced"));
+        let begun = begun.filter_map(|(_, line)| line.strip_suffix(" fenced"));
         begun.map(str::to_owned).collect::<Vec<_>>()
     };
     let tried = |action: Value| json!({"try": {"action": action}});

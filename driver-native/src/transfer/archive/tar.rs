@@ -7,7 +7,7 @@ use std::io::{self, Read, Write};
 use ::tar::{EntryType, Header, PaxExtensions};
 use muster_domain::number;
 
-use super::{ArchiveUnpacker, UnpackError, broken, named, placed, shown};
+use super::{ArchiveUnpacker, UnpackError, display_name, entry_name, file_name, read_error};
 use crate::limits;
 
 /// The size of a header, and the unit that contents are padded to.
@@ -54,13 +54,13 @@ pub(super) fn unpack<W: Write>(
         if !read_block(&mut from, &mut block)? || is_end(&block) {
             return Ok(());
         }
-        to.enter()?;
+        to.count_entry()?;
         let header = Header::from_byte_slice(&block);
         if !has_sum(header) {
             let text = "the sum over a header is wrong".to_owned();
             return Err(UnpackError::Content(text));
         }
-        let size = header.entry_size().map_err(broken)?;
+        let size = header.entry_size().map_err(read_error)?;
         let mut content = Content {
             left: size,
             from: &mut from,
@@ -91,26 +91,26 @@ fn entry<W: Write, R: Read>(
         .name
         .unwrap_or_else(|| header.path_bytes().into_owned());
     let refused = |kind| UnpackError::Kind {
-        name: shown(&name),
+        name: display_name(&name),
         kind,
     };
     if pending.size.is_some_and(|size| size != content.left) {
         return Err(refused("of a size that its header does not have"));
     }
-    let mode = header.mode().map_err(broken)?;
+    let mode = header.mode().map_err(read_error)?;
     let link = || {
         let own = header.link_name_bytes().unwrap_or_default();
         pending.link.clone().unwrap_or_else(|| own.into_owned())
     };
     match kind {
-        EntryType::Directory => to.directory(&placed(&name)?, mode),
+        EntryType::Directory => to.directory(&entry_name(&name)?, mode),
         // Old programs write directories like this.
-        EntryType::Regular if name.ends_with(b"/") => to.directory(&placed(&name)?, mode),
+        EntryType::Regular if name.ends_with(b"/") => to.directory(&entry_name(&name)?, mode),
         EntryType::Regular | EntryType::Continuous => {
-            to.file(&named(&name)?, mode, content.left, content)
+            to.file(&file_name(&name)?, mode, content.left, content)
         }
-        EntryType::Symlink => to.symbolic(&named(&name)?, &link()),
-        EntryType::Link => to.hard(&named(&name)?, &link()),
+        EntryType::Symlink => to.symbolic(&file_name(&name)?, &link()),
+        EntryType::Link => to.hard(&file_name(&name)?, &link()),
         EntryType::Char | EntryType::Block => Err(refused("a device")),
         EntryType::Fifo => Err(refused("a FIFO")),
         EntryType::GNUSparse => Err(refused("a sparse file")),
@@ -122,7 +122,7 @@ impl PendingHeaders {
     /// Parses POSIX attributes.
     fn read(&mut self, bytes: &[u8]) -> Result<(), UnpackError> {
         for attribute in PaxExtensions::new(bytes) {
-            let attribute = attribute.map_err(broken)?;
+            let attribute = attribute.map_err(read_error)?;
             let value = attribute.value_bytes();
             match attribute.key_bytes() {
                 b"path" => self.name = Some(value.to_vec()),
@@ -137,7 +137,7 @@ impl PendingHeaders {
                 }
                 key if key.starts_with(b"GNU.sparse.") => {
                     return Err(UnpackError::Kind {
-                        name: shown(self.name.as_deref().unwrap_or_default()),
+                        name: display_name(self.name.as_deref().unwrap_or_default()),
                         kind: "a sparse file",
                     });
                 }
@@ -164,7 +164,7 @@ impl<R: Read> Content<'_, R> {
         }
         let expected = self.left;
         let mut bytes = Vec::new();
-        self.read_to_end(&mut bytes).map_err(broken)?;
+        self.read_to_end(&mut bytes).map_err(read_error)?;
         if bytes.len() as u64 != expected {
             return Err(UnpackError::Content("it is cut off".to_owned()));
         }
@@ -177,11 +177,11 @@ impl<R: Read> Content<'_, R> {
         size: u64,
         to: &mut ArchiveUnpacker<'_, W>,
     ) -> Result<(), UnpackError> {
-        to.spend(self.left)?;
+        to.count_bytes(self.left)?;
         let padding = (BLOCK_BYTES as u64 - size % BLOCK_BYTES as u64) % BLOCK_BYTES as u64;
         let expected = self.left + padding;
         self.left = expected;
-        if to.pass(self)? != expected {
+        if to.discard(self)? != expected {
             return Err(UnpackError::Content("it is cut off".to_owned()));
         }
         Ok(())
@@ -207,7 +207,7 @@ fn read_block(from: &mut impl Read, block: &mut [u8]) -> Result<bool, UnpackErro
             Ok(0) => return Err(UnpackError::Content("it is cut off".to_owned())),
             Ok(read) => done += read,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(broken(error)),
+            Err(error) => return Err(read_error(error)),
         }
     }
     Ok(true)

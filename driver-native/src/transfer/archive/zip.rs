@@ -6,7 +6,9 @@ use std::io::{Read, Write};
 use flate2::read::DeflateDecoder;
 use rawzip::{CompressionMethod, ErrorKind, RECOMMENDED_BUFFER_SIZE, ZipArchive};
 
-use super::{ArchiveUnpacker, UnpackError, broken, link, named, placed, shown};
+use super::{
+    ArchiveUnpacker, UnpackError, display_name, entry_name, file_name, link_error, read_error,
+};
 use crate::transfer_helper::Name;
 
 const KIND_BITS: u32 = 0o170_000;
@@ -21,14 +23,14 @@ pub(super) fn unpack<W: Write>(
     to: &mut ArchiveUnpacker<'_, W>,
 ) -> Result<(), UnpackError> {
     let mut buffer = vec![0; RECOMMENDED_BUFFER_SIZE];
-    let archive = ZipArchive::from_file(archive, &mut buffer).map_err(wrong)?;
+    let archive = ZipArchive::from_file(archive, &mut buffer).map_err(zip_error)?;
     let mut entries = archive.entries(&mut buffer);
-    while let Some(entry) = entries.next_entry().map_err(wrong)? {
-        to.enter()?;
+    while let Some(entry) = entries.next_entry().map_err(zip_error)? {
+        to.count_entry()?;
         let path = entry.file_path();
         let name: &[u8] = path.as_ref();
         let refused = |kind| UnpackError::Kind {
-            name: shown(name),
+            name: display_name(name),
             kind,
         };
         if entry.flags().is_encrypted() {
@@ -36,13 +38,13 @@ pub(super) fn unpack<W: Write>(
         }
         let mode = entry.mode().value();
         match mode & KIND_BITS {
-            _ if entry.is_dir() => to.directory(&placed(name)?, mode)?,
-            DIRECTORY => to.directory(&placed(name)?, mode)?,
+            _ if entry.is_dir() => to.directory(&entry_name(name)?, mode)?,
+            DIRECTORY => to.directory(&entry_name(name)?, mode)?,
             0 | REGULAR | SYMBOLIC => {
-                let found = archive.get_entry(entry.wayfinder()).map_err(wrong)?;
+                let found = archive.get_entry(entry.wayfinder()).map_err(zip_error)?;
                 let size = entry.uncompressed_size_hint();
                 let is_link = mode & KIND_BITS == SYMBOLIC;
-                let name = named(name)?;
+                let name = file_name(name)?;
                 let file = ZipEntry {
                     name: &name,
                     mode,
@@ -84,16 +86,16 @@ impl ZipEntry<'_> {
             let mut target = Vec::new();
             from.take(TARGET_BYTES_MAX)
                 .read_to_end(&mut target)
-                .map_err(broken)?;
+                .map_err(read_error)?;
             if target.len() as u64 != self.size {
-                return Err(link(self.name, &target));
+                return Err(link_error(self.name, &target));
             }
             return to.symbolic(self.name, &target);
         }
         to.file(self.name, self.mode, self.size, &mut from)?;
         // The checksum is verified with the last byte; an empty file has none.
         let mut more = [0];
-        match from.read(&mut more).map_err(broken)? {
+        match from.read(&mut more).map_err(read_error)? {
             0 => Ok(()),
             _ => Err(UnpackError::Content(format!(
                 "{:?} is longer than it says",
@@ -103,9 +105,9 @@ impl ZipEntry<'_> {
     }
 }
 
-fn wrong(error: rawzip::Error) -> UnpackError {
+fn zip_error(error: rawzip::Error) -> UnpackError {
     match error.into_kind() {
-        ErrorKind::IO(error) => broken(error),
+        ErrorKind::IO(error) => read_error(error),
         kind => UnpackError::Content(kind.to_string()),
     }
 }
