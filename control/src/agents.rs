@@ -46,7 +46,7 @@ pub(crate) async fn run(control: Control, stop: CancellationToken) {
     tokio::join!(
         beats::gather(&control, &nodes.shared.service, &stop),
         reports::write(&control, nodes.reports(), &stop),
-        nodes.pace().give(&stop),
+        nodes.push_limiter().issue_turns(&stop),
     );
 }
 

@@ -191,14 +191,14 @@ impl Table {
 
 /// Every route, with and without the revisions that existing clients use.
 fn table() -> Table {
-    let nouns: [fn(Table) -> Table; 5] = [
+    let route_groups: [fn(Table) -> Table; 5] = [
         task::routes,
         event::routes,
         cell::routes,
         domain::routes,
         lrp::routes,
     ];
-    let mut table = nouns
+    let mut table = route_groups
         .into_iter()
         .fold(Table::default(), |table, noun| noun(table))
         .on("/v1/ping", ping);

@@ -36,7 +36,7 @@ pub(crate) struct StateHashReport {
 pub(crate) struct StateHashComparison {
     pub(crate) index: LogIndex,
     /// The answers, by the servers' names.
-    pub(crate) testimonies: Vec<StateHashReport>,
+    pub(crate) reports: Vec<StateHashReport>,
 }
 
 impl StateHashComparison {
@@ -45,14 +45,14 @@ impl StateHashComparison {
         let asked = members
             .into_iter()
             .map(|member| request_state_hash(control, index, member));
-        let mut testimonies = join_all(asked).await;
-        testimonies.sort_by(|left, right| left.server.node.name.cmp(&right.server.node.name));
-        Self { index, testimonies }
+        let mut reports = join_all(asked).await;
+        reports.sort_by(|left, right| left.server.node.name.cmp(&right.server.node.name));
+        Self { index, reports }
     }
 
     /// The hash of more than half of the voters.
-    pub(crate) fn right(&self) -> Option<StateHash> {
-        let voters = self.testimonies.iter().filter(|one| one.voter);
+    pub(crate) fn majority_hash(&self) -> Option<StateHash> {
+        let voters = self.reports.iter().filter(|one| one.voter);
         let count = voters.clone().count();
         let hashes = voters.filter_map(|one| one.hash.as_ref().ok());
         hashes
@@ -63,10 +63,7 @@ impl StateHashComparison {
 
     /// Tables in which any two servers differ.
     pub(crate) fn differing(&self) -> Vec<&'static str> {
-        let mut hashes = self
-            .testimonies
-            .iter()
-            .filter_map(|one| one.hash.as_ref().ok());
+        let mut hashes = self.reports.iter().filter_map(|one| one.hash.as_ref().ok());
         let Some(first) = hashes.next() else {
             return Vec::new();
         };
@@ -119,13 +116,17 @@ pub(crate) async fn state_hash(control: &Control, index: LogIndex) -> Option<Sta
     }
 }
 
-/// Handles the leader's report that most servers have the state `right` at `index`. If this server has another
-/// state, it stops permanently. Returns the tables that differ.
-pub(crate) fn face(control: &Control, index: LogIndex, right: &StateHash) -> Vec<&'static str> {
+/// Handles the leader's report that most servers have the state `majority` at `index`. If this server has
+/// another state, it stops permanently. Returns the tables that differ.
+pub(crate) fn stop_if_diverged(
+    control: &Control,
+    index: LogIndex,
+    majority: &StateHash,
+) -> Vec<&'static str> {
     let Some(ours) = control.published().hash_at(index) else {
         return Vec::new();
     };
-    let tables = ours.differing(right);
+    let tables = ours.differing(majority);
     if tables.is_empty() {
         return tables;
     }

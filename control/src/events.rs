@@ -498,7 +498,7 @@ impl EventRing {
     }
 
     /// Drops all batches: a snapshot moved the state to `index`, and the changes in between are unknown.
-    pub(crate) fn jump(&self, index: LogIndex) {
+    pub(crate) fn reset(&self, index: LogIndex) {
         let mut ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
         let batches = std::mem::take(&mut ring.batches);
         ring.events = 0;
@@ -719,7 +719,7 @@ mod tests {
         let ring = EventRing::default();
         ring.push(vec![registered(&mut state, 10, "web")]);
 
-        ring.jump(LogIndex(50));
+        ring.reset(LogIndex(50));
 
         assert!(ring.from(LogIndex(50), 9).is_err());
         assert!(ring.from(LogIndex(51), 9).unwrap().is_empty());

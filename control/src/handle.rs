@@ -367,7 +367,7 @@ impl Control {
             Err(WriteError::Stopped { reason }) => return Err(ReadError::Stopped { reason }),
             Err(_) => return Err(ReadError::NoLeader { waited }),
         };
-        if !raft.applied(index, deadline).await {
+        if !raft.wait_applied(index, deadline).await {
             return Err(ReadError::Behind { index, waited });
         }
         Ok(self.read_state())
@@ -471,13 +471,13 @@ impl Control {
             tracing::error!(
                 "this server was removed from its cluster: stop it. Started again with --join it joins again"
             );
-            self.shared.raft.stand_back();
+            self.shared.raft.disable_elections();
         }
     }
 
     /// Records another server's introduction and answers with this one's.
-    pub(crate) fn meet(&self, hello: &Hello) -> PeerReply {
-        self.shared.peers.meet(&hello.me);
+    pub(crate) fn exchange_hello(&self, hello: &Hello) -> PeerReply {
+        self.shared.peers.update_peer(&hello.me);
         PeerReply::Hello(self.hello())
     }
 
@@ -721,7 +721,7 @@ impl Control {
     /// the disk has room.
     #[must_use]
     pub fn disk_full(&self) -> Option<String> {
-        let full = self.shared.raft.room().err()?;
+        let full = self.shared.raft.check_disk().err()?;
         Some(full.to_string())
     }
 
@@ -758,10 +758,10 @@ impl Control {
     /// Lists the problems that keep this server from its work.
     pub(crate) fn troubles(&self) -> Troubles {
         let mut troubles = Vec::new();
-        if let Err(error) = self.raft().room() {
+        if let Err(error) = self.raft().check_disk() {
             troubles.push(error.to_string());
         }
-        if let Some(upto) = self.raft().owed() {
+        if let Some(upto) = self.raft().last_missing_index() {
             troubles.push(format!(
                 "its log lost entries that it had acknowledged, up to {upto}, and has not got them again"
             ));

@@ -60,7 +60,7 @@ use status::ApiError;
 
 /// Every route, as `wire::api::routes` lists them.
 fn table() -> Table {
-    let nouns: [fn(Table) -> Table; 12] = [
+    let route_groups: [fn(Table) -> Table; 12] = [
         job::routes,
         eval::routes,
         alloc::routes,
@@ -74,7 +74,7 @@ fn table() -> Table {
         operator::routes,
         raft::routes,
     ];
-    nouns
+    route_groups
         .into_iter()
         .fold(Table::default(), |table, noun| noun(table))
 }

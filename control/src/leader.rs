@@ -245,7 +245,7 @@ impl Duties {
         self.one_offs.advance(now);
         self.comparing.advance();
         self.scheduling.advance(now);
-        let others = effects_wait || self.scheduling.is_at_work();
+        let others = effects_wait || self.scheduling.is_placing();
         self.garbage.advance(others, now);
     }
 

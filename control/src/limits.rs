@@ -38,7 +38,7 @@ pub const OUTDATED_NICENESS: i32 = 10;
 /// How long the next slice of a collection waits for other work. It is longer than a placement takes. After
 /// that the slice runs before other work, so a collection ends under any load; each slice takes little more than
 /// this time. Half would interrupt placements. Double would delay collections where there is always work.
-pub const GC_GIVES_WAY: Duration = Duration::from_millis(2);
+pub const GC_SLICE_WAIT_MAX: Duration = Duration::from_millis(2);
 /// Batches of effects in the queue to the leader's duties. If the queue is full, the batch is dropped and the
 /// duties scan the state instead.
 pub const EFFECT_BATCHES_MAX: usize = 1024;
@@ -153,12 +153,12 @@ pub const AUTOPILOT_INTERVAL: Duration = Duration::from_millis(500);
 /// so the new vote never delays a commit.
 pub const PROMOTE_LAG_MAX: u64 = 256;
 /// How often a server without a cluster looks for one.
-pub const SEEK_PAUSE: Duration = Duration::from_millis(250);
+pub const JOIN_PAUSE: Duration = Duration::from_millis(250);
 /// Pause between two such looks when nothing is expected to change soon.
-pub const SEEK_PAUSE_LONG: Duration = Duration::from_secs(2);
+pub const JOIN_PAUSE_LONG: Duration = Duration::from_secs(2);
 /// Time without a leader after which a member asks other servers whether it still is a member. Elections are over
 /// by then.
-pub const SEEK_PATIENCE: Duration = Duration::from_secs(5);
+pub const MEMBERSHIP_CHECK_AFTER: Duration = Duration::from_secs(5);
 /// How long a server may take to send its introduction.
 pub const HELLO_WAIT: Duration = Duration::from_secs(1);
 /// Bytes of a snapshot in transfer that either end holds in memory.
@@ -272,7 +272,7 @@ pub const BEATS_WAIT: Duration = Duration::from_secs(2);
 /// long.
 pub const UNSERVED_MIN: Duration = Duration::from_secs(2);
 /// How long an agent that was sent away should wait before it reconnects.
-pub const AWAY: Duration = Duration::from_secs(1);
+pub const TRY_ELSEWHERE_PAUSE: Duration = Duration::from_secs(1);
 /// How long an agent may take to read the reason for the end of its session.
 pub const FAREWELL_WAIT: Duration = Duration::from_secs(2);
 /// How long a server may take to apply the index that an agent has already seen.

@@ -54,8 +54,8 @@ pub(crate) async fn desire(
     key: Option<WriteKey>,
     task: NewOneOff,
 ) -> Answer<DesiredOneOff> {
-    let lane = &control.one_offs().desires;
-    lane.put(control, key, task).await
+    let queue = &control.one_offs().desires;
+    queue.put(control, key, task).await
 }
 
 /// Changes one task, of any generation if `generation` is `None`. Applies it once under `key`, if there is one.
@@ -71,8 +71,8 @@ pub(crate) async fn change(
         generation,
         step,
     };
-    let lane = &control.one_offs().changes;
-    lane.put(control, key, change).await
+    let queue = &control.one_offs().changes;
+    queue.put(control, key, change).await
 }
 
 /// A client's claim on the result of a task.
@@ -86,7 +86,7 @@ pub(crate) fn claim(control: &Control) -> OneOffStep {
 /// Marks `domain` fresh for `ttl`, or for ever if that is zero. Applies it once under `key`, if there is one. In
 /// Diego a fresh domain allows the removal of LRPs that are not desired. A fresh domain has no effect on tasks,
 /// and so none here.
-pub(crate) async fn freshen(
+pub(crate) async fn upsert_domain(
     control: &Control,
     key: Option<WriteKey>,
     domain: String,

@@ -14,9 +14,9 @@
 mod admin;
 pub(crate) mod autopilot;
 pub(crate) mod bootstrap;
+mod connection;
 pub(crate) mod health;
 pub(crate) mod join;
-mod lane;
 pub mod message;
 pub(crate) mod serve;
 
@@ -32,7 +32,7 @@ use muster_wire::frame;
 use muster_wire::rpc::ALPN_RAFT;
 use quinn::{Connection, ConnectionError, Endpoint};
 
-use self::lane::{PeerConnection, PeerTarget};
+use self::connection::{PeerConnection, PeerTarget};
 use self::message::{PeerInfo, PeerReply, PeerRequest, ServerNode, StreamHeader};
 use crate::limits;
 
@@ -78,7 +78,7 @@ pub enum PeerError {
 impl PeerError {
     /// Whether the request was certainly not carried out.
     #[must_use]
-    pub fn undone(&self) -> bool {
+    pub fn is_not_executed(&self) -> bool {
         !matches!(self, Self::Lost { .. } | Self::Timeout { .. })
     }
 }
@@ -90,7 +90,7 @@ pub(crate) enum PeerChannel {
     Control,
     Snapshot,
     /// Streams forwarded for clients, such as log output.
-    Passage,
+    Forwarded,
 }
 
 const PEER_CHANNELS: usize = 3;
@@ -104,7 +104,7 @@ struct PeerEntry {
     member: Option<ServerNode>,
     /// Time of Raft's last contact: a message of the server as leader, or its answer as follower.
     last_contact_at: Option<Instant>,
-    lanes: [Arc<PeerConnection>; PEER_CHANNELS],
+    connections: [Arc<PeerConnection>; PEER_CHANNELS],
 }
 
 /// The other servers. Clones share everything.
@@ -118,9 +118,9 @@ struct PeersState {
     me: PeerInfo,
     cluster: String,
     dialer: Arc<Dialer>,
-    book: Mutex<HashMap<u64, PeerEntry>>,
+    entries: Mutex<HashMap<u64, PeerEntry>>,
     /// Connections to addresses whose server is not yet known.
-    strangers: Mutex<HashMap<String, Arc<PeerConnection>>>,
+    by_address: Mutex<HashMap<String, Arc<PeerConnection>>>,
 }
 
 /// Opens connections.
@@ -155,8 +155,8 @@ impl Peers {
                     endpoint,
                     config: Mutex::new(config),
                 }),
-                book: Mutex::default(),
-                strangers: Mutex::default(),
+                entries: Mutex::default(),
+                by_address: Mutex::default(),
             }),
         })
     }
@@ -193,7 +193,7 @@ impl Peers {
     #[must_use]
     pub fn servers(&self) -> Vec<PeerInfo> {
         let mut servers: Vec<PeerInfo> = self
-            .book()
+            .entries()
             .iter()
             .map(|(server_id, entry)| PeerInfo {
                 server_id: *server_id,
@@ -217,14 +217,16 @@ impl Peers {
         if server_id == self.shared.me.server_id {
             return Some(self.shared.me.node.clone());
         }
-        self.book().get(&server_id).map(|entry| entry.node.clone())
+        self.entries()
+            .get(&server_id)
+            .map(|entry| entry.node.clone())
     }
 
     /// Time since Raft's last contact with `server_id`: entries or a heartbeat of a leader, or an answer of a
     /// follower.
     #[must_use]
     pub fn last_contact(&self, server_id: u64) -> Option<Duration> {
-        self.book()
+        self.entries()
             .get(&server_id)
             .and_then(|entry| entry.last_contact_at)
             .map(|at| at.elapsed())
@@ -232,8 +234,8 @@ impl Peers {
 
     /// Time since Raft's last contact with any server.
     pub(crate) fn last_contact_of_any(&self) -> Option<Duration> {
-        let book = self.book();
-        let newest = book
+        let entries = self.entries();
+        let newest = entries
             .values()
             .filter_map(|entry| entry.last_contact_at)
             .max();
@@ -242,28 +244,28 @@ impl Peers {
 
     /// Records a contact of Raft with `server_id`.
     pub(crate) fn note_contact(&self, server_id: u64) {
-        if let Some(entry) = self.book().get_mut(&server_id) {
+        if let Some(entry) = self.entries().get_mut(&server_id) {
             entry.last_contact_at = Some(Instant::now());
         }
     }
 
     /// Records a server's introduction.
-    pub(crate) fn meet(&self, known: &PeerInfo) {
+    pub(crate) fn update_peer(&self, known: &PeerInfo) {
         if known.server_id == self.shared.me.server_id {
             return;
         }
-        let mut book = self.book();
-        if let Some(entry) = book.get_mut(&known.server_id) {
-            self.shared.readdress(entry, &known.node);
+        let mut entries = self.entries();
+        if let Some(entry) = entries.get_mut(&known.server_id) {
+            self.shared.update_address(entry, &known.node);
         } else {
-            book.insert(known.server_id, self.shared.entry(known.node.clone()));
+            entries.insert(known.server_id, self.shared.entry(known.node.clone()));
         }
     }
 
     /// Records a server unless it is already known.
-    pub(crate) fn introduce(&self, known: &PeerInfo) {
+    pub(crate) fn add_if_unknown(&self, known: &PeerInfo) {
         if known.server_id != self.shared.me.server_id {
-            self.book()
+            self.entries()
                 .entry(known.server_id)
                 .or_insert_with(|| self.shared.entry(known.node.clone()));
         }
@@ -272,20 +274,20 @@ impl Peers {
     /// Records the members. Keeps addresses that a member has announced since the membership last changed. Forgets
     /// servers that are not members any more.
     pub(crate) fn set_members(&self, members: &[PeerInfo]) {
-        let mut book = self.book();
-        book.retain(|server_id, entry| {
+        let mut entries = self.entries();
+        entries.retain(|server_id, entry| {
             entry.member.is_none() || members.iter().any(|known| known.server_id == *server_id)
         });
         for known in members {
             if known.server_id == self.shared.me.server_id {
                 continue;
             }
-            let entry = book
+            let entry = entries
                 .entry(known.server_id)
                 .or_insert_with(|| self.shared.entry(known.node.clone()));
             if entry.member.as_ref() != Some(&known.node) {
                 if entry.member.is_some() {
-                    self.shared.readdress(entry, &known.node);
+                    self.shared.update_address(entry, &known.node);
                 }
                 entry.member = Some(known.node.clone());
             }
@@ -313,8 +315,8 @@ impl Peers {
         request: PeerRequest,
         waited: Duration,
     ) -> Result<PeerReply, PeerError> {
-        let lane = self.lane(server_id, PeerChannel::Control)?;
-        self.send_request(&lane, server_id, request, waited).await
+        let peer = self.connection_to(server_id, PeerChannel::Control)?;
+        self.send_request(&peer, server_id, request, waited).await
     }
 
     /// Sends a request to the server that answers at `addr`, a host and a port.
@@ -324,13 +326,13 @@ impl Peers {
         request: PeerRequest,
         waited: Duration,
     ) -> Result<PeerReply, PeerError> {
-        let lane = {
-            let mut strangers = self
+        let peer = {
+            let mut by_address = self
                 .shared
-                .strangers
+                .by_address
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner);
-            Arc::clone(strangers.entry(addr.to_owned()).or_insert_with(|| {
+            Arc::clone(by_address.entry(addr.to_owned()).or_insert_with(|| {
                 let target = PeerTarget {
                     shown: format!("the server at {addr}"),
                     addr: addr.to_owned(),
@@ -343,7 +345,7 @@ impl Peers {
                 ))
             }))
         };
-        self.send_request(&lane, message::ANYBODY, request, waited)
+        self.send_request(&peer, message::ANYBODY, request, waited)
             .await
     }
 
@@ -356,36 +358,40 @@ impl Peers {
     pub(crate) async fn open(
         &self,
         server_id: u64,
-        way: PeerChannel,
+        channel: PeerChannel,
         request: PeerRequest,
     ) -> Result<(FrameSender, FrameReceiver), PeerError> {
-        let lane = self.lane(server_id, way)?;
+        let peer = self.connection_to(server_id, channel)?;
         let waited = limits::PEER_CALL_WAIT;
-        let opening = self.open_on(&lane, server_id, request);
+        let opening = self.open_on(&peer, server_id, request);
         match tokio::time::timeout(waited, opening).await {
             Ok(opened) => opened.map(|(_, sender, receiver)| (sender, receiver)),
-            Err(_) => Err(lane.unreachable(format!("no stream within {waited:?}"))),
+            Err(_) => Err(peer.unreachable_error(format!("no stream within {waited:?}"))),
         }
     }
 
-    fn lane(&self, server_id: u64, way: PeerChannel) -> Result<Arc<PeerConnection>, PeerError> {
-        self.book()
+    fn connection_to(
+        &self,
+        server_id: u64,
+        channel: PeerChannel,
+    ) -> Result<Arc<PeerConnection>, PeerError> {
+        self.entries()
             .get(&server_id)
-            .map(|entry| Arc::clone(&entry.lanes[way as usize]))
+            .map(|entry| Arc::clone(&entry.connections[channel as usize]))
             .ok_or(PeerError::Unknown { server_id })
     }
 
     async fn open_on(
         &self,
-        lane: &PeerConnection,
+        peer: &PeerConnection,
         to: u64,
         request: PeerRequest,
     ) -> Result<(Connection, FrameSender, FrameReceiver), PeerError> {
-        let connection = lane.connection().await?;
+        let connection = peer.connection().await?;
         let (send, receive) = connection
             .open_bi()
             .await
-            .map_err(|error| lane.unreachable(explain(&error)))?;
+            .map_err(|error| peer.unreachable_error(explain(&error)))?;
         let mut sender = FrameSender::speaking(frame::SERVER, send);
         let receiver = FrameReceiver::speaking(frame::SERVER, receive);
         let opening = StreamHeader {
@@ -398,49 +404,49 @@ impl Peers {
             Err(SendFrameError::Encode(error)) => Err(PeerError::Refused {
                 reason: error.to_string(),
             }),
-            Err(SendFrameError::Write(error)) => Err(lane.lost(error.to_string())),
+            Err(SendFrameError::Write(error)) => Err(peer.lost_error(error.to_string())),
         }
     }
 
     async fn send_request(
         &self,
-        lane: &PeerConnection,
+        peer: &PeerConnection,
         to: u64,
         request: PeerRequest,
         waited: Duration,
     ) -> Result<PeerReply, PeerError> {
         let asking = async {
-            let (connection, mut sender, mut receiver) = self.open_on(lane, to, request).await?;
+            let (connection, mut sender, mut receiver) = self.open_on(peer, to, request).await?;
             sender.finish();
             match receiver.recv::<PeerReply>().await {
                 Ok(Some(PeerReply::Refused { reason })) => Err(PeerError::Refused { reason }),
                 Ok(Some(reply)) => Ok(reply),
-                Ok(None) => Err(lane.lost("it ended the stream".to_owned())),
+                Ok(None) => Err(peer.lost_error("it ended the stream".to_owned())),
                 Err(error) => Err(match connection.close_reason() {
                     Some(ConnectionError::ApplicationClosed(close)) => PeerError::Refused {
                         reason: String::from_utf8_lossy(&close.reason).into_owned(),
                     },
-                    Some(reason) => lane.lost(explain(&reason)),
-                    None => lane.lost(explain_frame(&error)),
+                    Some(reason) => peer.lost_error(explain(&reason)),
+                    None => peer.lost_error(explain_frame(&error)),
                 }),
             }
         };
         match tokio::time::timeout(waited, asking).await {
             Ok(answered) => answered,
             Err(_) => {
-                lane.check();
+                peer.check();
                 Err(PeerError::Timeout {
-                    server: lane.target().shown.clone(),
+                    server: peer.target().shown.clone(),
                     waited,
                 })
             }
         }
     }
 
-    fn book(&self) -> MutexGuard<'_, HashMap<u64, PeerEntry>> {
-        // Each change is one insertion, removal or assignment, so a panic elsewhere leaves the book whole.
+    fn entries(&self) -> MutexGuard<'_, HashMap<u64, PeerEntry>> {
+        // Each change is one insertion, removal or assignment, so a panic elsewhere leaves the map whole.
         self.shared
-            .book
+            .entries
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
@@ -449,21 +455,21 @@ impl Peers {
 impl PeersState {
     fn entry(&self, node: ServerNode) -> PeerEntry {
         PeerEntry {
-            lanes: self.lanes(&node),
+            connections: self.new_connections(&node),
             node,
             member: None,
             last_contact_at: None,
         }
     }
 
-    fn lanes(&self, node: &ServerNode) -> [Arc<PeerConnection>; PEER_CHANNELS] {
-        std::array::from_fn(|way| {
+    fn new_connections(&self, node: &ServerNode) -> [Arc<PeerConnection>; PEER_CHANNELS] {
+        std::array::from_fn(|channel| {
             let target = PeerTarget {
                 shown: format!("server {} at {}", node.name, node.quic_addr),
                 addr: node.quic_addr.clone(),
                 dns_name: server_dns_name(&node.name, &self.cluster),
             };
-            let is_reported = way == PeerChannel::Control as usize;
+            let is_reported = channel == PeerChannel::Control as usize;
             Arc::new(PeerConnection::new(
                 target,
                 Arc::clone(&self.dialer),
@@ -472,7 +478,7 @@ impl PeersState {
         })
     }
 
-    fn readdress(&self, entry: &mut PeerEntry, node: &ServerNode) {
+    fn update_address(&self, entry: &mut PeerEntry, node: &ServerNode) {
         if entry.node == *node {
             return;
         }
@@ -483,10 +489,10 @@ impl PeersState {
                 to = node.quic_addr,
                 "a server has moved"
             );
-            for lane in &entry.lanes {
-                lane.abandon();
+            for peer in &entry.connections {
+                peer.abandon();
             }
-            entry.lanes = self.lanes(node);
+            entry.connections = self.new_connections(node);
         }
         entry.node = node.clone();
     }

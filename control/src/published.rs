@@ -149,7 +149,7 @@ impl Published {
 
     /// Replaces the kept hash of the table of nodes at `index`, as damaged memory would.
     #[cfg(test)]
-    pub(crate) fn falsify(&self, index: LogIndex) {
+    pub(crate) fn corrupt_hash(&self, index: LogIndex) {
         let mut hashes = self.hashes.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, hash)) = hashes.0.iter_mut().rev().find(|(kept, _)| *kept <= index) {
             hash.nodes ^= 1;
@@ -201,7 +201,7 @@ impl Published {
             .unwrap_or_else(PoisonError::into_inner)
             .extend(hashes);
         let batches = self.events.push(batches);
-        let state = self.show(state, index);
+        let state = self.replace_state(state, index);
         if !effects.is_empty() && self.effects.try_send(effects).is_err() {
             self.effects_lost.store(true, Ordering::Release);
         }
@@ -215,13 +215,13 @@ impl Published {
     /// Publishes `state` from a snapshot, which contains all entries up to `index`. The effects of the single
     /// entries are unknown. Returns the whole previous state.
     #[must_use = "freeing it can wait"]
-    pub(crate) fn jump(&self, state: State, index: LogIndex) -> Retired {
+    pub(crate) fn publish_snapshot(&self, state: State, index: LogIndex) -> Retired {
         self.hashes
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .jump(index, state.hash());
-        self.events.jump(index);
-        let old = self.show(state, index);
+            .reset(index, state.hash());
+        self.events.reset(index);
+        let old = self.replace_state(state, index);
         // The effects are lost, so their receiver must scan the state.
         self.effects_lost.store(true, Ordering::Release);
         Retired {
@@ -232,7 +232,7 @@ impl Published {
     }
 
     /// Returns the previous state, so that the caller frees it outside the lock.
-    fn show(&self, state: State, index: LogIndex) -> State {
+    fn replace_state(&self, state: State, index: LogIndex) -> State {
         let old = {
             let mut shown = self.state.write().unwrap_or_else(PoisonError::into_inner);
             std::mem::replace(&mut *shown, state)
@@ -259,7 +259,7 @@ impl Hashes {
         self.0.extend(hashes);
     }
 
-    fn jump(&mut self, index: LogIndex, hash: StateHash) {
+    fn reset(&mut self, index: LogIndex, hash: StateHash) {
         *self = Self::of(index, hash);
     }
 
@@ -342,7 +342,7 @@ mod tests {
         };
         drop(published.publish(State::default(), LogIndex(2), entries));
 
-        drop(published.jump(State::default(), LogIndex(9)));
+        drop(published.publish_snapshot(State::default(), LogIndex(9)));
 
         assert_eq!(published.hash_at(LogIndex(2)), None);
         assert_eq!(

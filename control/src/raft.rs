@@ -257,12 +257,12 @@ impl Raft {
         .await
         .map_err(raft_error)?;
         let (leadership, failed, watcher) = watch_raft(&raft, &peers, &published);
-        if let Some(lost) = lost_end.owed() {
+        if let Some(lost) = lost_end.last_missing_index() {
             if raft.voter_ids().eq([server_id]) {
                 let dir = config.data_dir.log();
                 return Err(StartRaftError::LostEntries { dir, lost });
             }
-            lost_end.stand_back(raft.clone());
+            lost_end.disable_elections_until_complete(raft.clone());
         }
         let raft = Self {
             server_id,
@@ -284,13 +284,13 @@ impl Raft {
             raft,
             _watcher: watcher,
         };
-        raft.lead_alone(peers.me(), config.alone).await?;
+        raft.lead_as_only_voter(peers.me(), config.alone).await?;
         Ok(raft)
     }
 
     /// Forms a cluster of one server at the first start, if `alone`. Starts an election at once if this server is
     /// the only voter.
-    async fn lead_alone(&self, me: &PeerInfo, alone: bool) -> Result<(), StartRaftError> {
+    async fn lead_as_only_voter(&self, me: &PeerInfo, alone: bool) -> Result<(), StartRaftError> {
         if self.raft.is_initialized().await.map_err(raft_error)? {
             if self.raft.voter_ids().ne([self.server_id]) {
                 return Ok(());
@@ -374,9 +374,9 @@ impl Raft {
             };
             let outcome = match leader {
                 Some(leader) if leader == self.server_id => {
-                    self.write_here(&logged, deadline).await
+                    self.write_locally(&logged, deadline).await
                 }
-                Some(leader) => self.write_there(leader, &logged, deadline).await,
+                Some(leader) => self.forward_write(leader, &logged, deadline).await,
                 None => Err(WriteError::NotLeader { leader: None }),
             };
             match outcome {
@@ -388,10 +388,10 @@ impl Raft {
                     if Instant::now() >= election || (full && alone) {
                         return Err(error);
                     }
-                    pause(&mut leadership, election).await;
+                    wait_for_leadership_change(&mut leadership, election).await;
                 }
                 Err(WriteError::Unknown { .. }) if repeatable && Instant::now() < deadline => {
-                    pause(&mut leadership, deadline).await;
+                    wait_for_leadership_change(&mut leadership, deadline).await;
                 }
                 outcome => return outcome,
             }
@@ -399,9 +399,9 @@ impl Raft {
     }
 
     /// Fails if the log cannot grow. In that case no change may be acknowledged.
-    pub(crate) fn room(&self) -> Result<(), WriteError> {
+    pub(crate) fn check_disk(&self) -> Result<(), WriteError> {
         match &*self.disk.borrow() {
-            DiskHealth::Room => Ok(()),
+            DiskHealth::Writable => Ok(()),
             DiskHealth::Full { dir, reason } => Err(WriteError::DiskFull {
                 dir: dir.clone(),
                 reason: reason.clone(),
@@ -410,12 +410,12 @@ impl Raft {
     }
 
     /// Writes to this server's log, as its leader.
-    async fn write_here(
+    async fn write_locally(
         &self,
         logged: &EncodedCommand,
         deadline: Instant,
     ) -> Result<(LogIndex, Response), WriteError> {
-        self.room()?;
+        self.check_disk()?;
         let writing = self.raft.client_write(logged.clone());
         let Ok(written) = tokio::time::timeout_at(deadline, writing).await else {
             return Err(WriteError::Unknown {
@@ -447,7 +447,7 @@ impl Raft {
     }
 
     /// Sends `logged` to `leader` and waits until its entry is applied here.
-    async fn write_there(
+    async fn forward_write(
         &self,
         leader: u64,
         logged: &EncodedCommand,
@@ -460,13 +460,13 @@ impl Raft {
         let proposing = self.forwarder.propose(leader, logged.clone());
         let answered = tokio::select! {
             answered = tokio::time::timeout_at(deadline, proposing) => answered,
-            () = self.succeeded(leader) => Ok(Outcome::Unknown {
+            () = self.wait_for_new_leader(leader) => Ok(Outcome::Unknown {
                 reason: "another server leads now, and the former leader has not answered".to_owned(),
             }),
         };
         match answered {
             Ok(Outcome::Applied { index, response }) => {
-                if self.applied(index, deadline).await {
+                if self.wait_applied(index, deadline).await {
                     return Ok((index, response));
                 }
                 Err(unknown(
@@ -482,7 +482,7 @@ impl Raft {
     }
 
     /// Resolves [`limits::FORMER_LEADER_WAIT`] after another server than `leader` leads.
-    async fn succeeded(&self, leader: u64) {
+    async fn wait_for_new_leader(&self, leader: u64) {
         let mut leadership = self.leadership.clone();
         let another = leadership.wait_for(|now| {
             now.leader
@@ -497,7 +497,7 @@ impl Raft {
     }
 
     /// Waits until the entry at `index` is applied here. Returns false if it is not applied by `deadline`.
-    pub(crate) async fn applied(&self, index: LogIndex, deadline: Instant) -> bool {
+    pub(crate) async fn wait_applied(&self, index: LogIndex, deadline: Instant) -> bool {
         let mut applied = self.published.applied();
         let reached = applied.wait_for(|now| *now >= index);
         matches!(tokio::time::timeout_at(deadline, reached).await, Ok(Ok(_)))
@@ -608,13 +608,13 @@ impl Raft {
     }
 
     /// Ends this server's elections, because it was removed.
-    pub(crate) fn stand_back(&self) {
+    pub(crate) fn disable_elections(&self) {
         self.raft.runtime_config().elect(false);
     }
 
     /// The last index of the entries that this server had acknowledged and lacks.
-    pub(crate) fn owed(&self) -> Option<u64> {
-        self.lost_end.owed()
+    pub(crate) fn last_missing_index(&self) -> Option<u64> {
+        self.lost_end.last_missing_index()
     }
 
     /// Whether the log has room to grow.
@@ -709,7 +709,10 @@ fn open_storage(
 }
 
 /// Waits until leadership changes, at most [`limits::LEADER_RETRY_PAUSE`] and not beyond `deadline`.
-pub(crate) async fn pause(leadership: &mut watch::Receiver<Leadership>, deadline: Instant) {
+pub(crate) async fn wait_for_leadership_change(
+    leadership: &mut watch::Receiver<Leadership>,
+    deadline: Instant,
+) {
     let until = deadline.min(Instant::now() + limits::LEADER_RETRY_PAUSE);
     // An error means that Raft has stopped; the next attempt reports that.
     drop(tokio::time::timeout_at(until, leadership.changed()).await);

@@ -13,12 +13,12 @@ use crate::snapshot::{ReadSnapshotError, RestoreSnapshotError, SavedSnapshot};
 pub(crate) enum RestoreError {
     /// This server leads and the restore failed.
     #[error(transparent)]
-    Here(#[from] RestoreSnapshotError),
+    Local(#[from] RestoreSnapshotError),
     #[error("no server leads, so nothing is restored: try again when one does")]
     NoLeader,
     /// The leader refused the restore.
     #[error("the leader has not restored it: {reason}")]
-    There { reason: String },
+    Leader { reason: String },
     /// The connection to the leader was lost.
     #[error(
         "the leader was lost, and may have restored it or not: {reason}; look at the cluster before trying again"
@@ -34,26 +34,26 @@ pub(crate) async fn restore(
     match control.leader() {
         None => Err(RestoreError::NoLeader),
         Some(leader) if leader.is_self => Ok(control.restore_snapshot(saved).await?),
-        Some(leader) => hand_over(control, leader.server_id, saved).await,
+        Some(leader) => send_to_leader(control, leader.server_id, saved).await,
     }
 }
 
-async fn hand_over(
+async fn send_to_leader(
     control: &Control,
     leader: u64,
     saved: SavedSnapshot,
 ) -> Result<LogIndex, RestoreError> {
-    let there = |error: &dyn std::error::Error| RestoreError::There {
+    let refused = |error: &dyn std::error::Error| RestoreError::Leader {
         reason: crate::chain(error),
     };
-    let mut reader = saved.reader().map_err(|error| there(&error))?;
+    let mut reader = saved.reader().map_err(|error| refused(&error))?;
     let opened = control
         .peers()
-        .open(leader, PeerChannel::Passage, PeerRequest::Restore)
+        .open(leader, PeerChannel::Forwarded, PeerRequest::Restore)
         .await;
-    let (mut sender, mut receiver) = opened.map_err(|error| there(&error))?;
+    let (mut sender, mut receiver) = opened.map_err(|error| refused(&error))?;
     while let Some(chunk) =
-        tokio::task::block_in_place(|| reader.next_chunk()).map_err(|error| there(&error))?
+        tokio::task::block_in_place(|| reader.next_chunk()).map_err(|error| refused(&error))?
     {
         // If the stream breaks off, the leader's reason may have arrived already.
         if sender.send(&chunk.to_vec()).await.is_err() {
@@ -63,7 +63,7 @@ async fn hand_over(
     sender.finish();
     match receiver.recv::<PeerReply>().await {
         Ok(Some(PeerReply::Restored(index))) => Ok(index),
-        Ok(Some(PeerReply::Refused { reason })) => Err(RestoreError::There { reason }),
+        Ok(Some(PeerReply::Refused { reason })) => Err(RestoreError::Leader { reason }),
         Ok(Some(other)) => Err(RestoreError::Lost {
             reason: format!("it answered {other:?}"),
         }),
@@ -77,7 +77,11 @@ async fn hand_over(
 }
 
 /// Receives a snapshot from another server and restores it, as the leader.
-pub(crate) async fn take(control: &Control, mut sender: FrameSender, receiver: FrameReceiver) {
+pub(crate) async fn serve_restore(
+    control: &Control,
+    mut sender: FrameSender,
+    receiver: FrameReceiver,
+) {
     let reply = match receive(control, receiver).await {
         Ok(index) => PeerReply::Restored(index),
         Err(error) => PeerReply::Refused {

@@ -143,7 +143,7 @@ impl ServerConfig {
     }
 
     /// Whether this server should be one of several.
-    fn with_others(&self) -> bool {
+    fn is_one_of_several(&self) -> bool {
         self.bootstrap_expect != 1 || !self.join.is_empty()
     }
 
@@ -169,7 +169,7 @@ impl ServerConfig {
     fn advertised(&self, bound: SocketAddr) -> Result<SocketAddr, StartServerError> {
         match self.advertise {
             Some(ip) => Ok(SocketAddr::new(ip, bound.port())),
-            None if bound.ip().is_unspecified() && self.with_others() => {
+            None if bound.ip().is_unspecified() && self.is_one_of_several() => {
                 Err(StartServerError::Advertise { bound })
             }
             None => Ok(bound),
@@ -387,7 +387,7 @@ impl Server {
         };
         let (beats, beat_inbox) = mpsc::channel(limits::BEATS_MAX);
         let (duties, requests) = mpsc::channel(limits::DUTY_REQUESTS_MAX);
-        let (one_offs, gathered) = batch::channel();
+        let (one_offs, receivers) = batch::channel();
         let nodes = Nodes::new(peers.clone());
         let control = Control::new(ControlParts {
             raft,
@@ -420,11 +420,11 @@ impl Server {
                 listen::serve(quic, control.clone(), on_sessions, stop)
             }),
             ServerTask::start("one-off requests", |stop| {
-                batch::write(control.clone(), gathered, stop)
+                batch::write(control.clone(), receivers, stop)
             }),
             ServerTask::start("http", |stop| serve_http(api, control.clone(), stop)),
         ];
-        parts.extend(with_others(&control, config.join, config.dead_server_after));
+        parts.extend(peer_tasks(&control, config.join, config.dead_server_after));
         let bbs = bbs.map(|bbs| ServerTask::start("bbs", |stop| bbs.serve(control.clone(), stop)));
         parts.extend(bbs);
         let server = Self {
@@ -476,7 +476,7 @@ impl Server {
     /// Hands leadership over, if this server leads, and stops in the reverse order of the start.
     pub async fn shutdown(mut self) {
         self.data_dir.remove(ADDRESS_FILE);
-        self.hand_over().await;
+        self.transfer_leadership().await;
         while let Some(part) = self.parts.pop() {
             part.stop().await;
         }
@@ -486,7 +486,7 @@ impl Server {
     }
 
     /// Transfers leadership, so that the other servers need no election after a silence.
-    async fn hand_over(&self) {
+    async fn transfer_leadership(&self) {
         let raft = self.control.raft();
         if !self.control.leads() || raft.successor().is_none() {
             return;
@@ -517,7 +517,7 @@ impl Server {
 }
 
 /// The parts that work with the other servers.
-fn with_others(control: &Control, join: Vec<String>, dead_after: Duration) -> [ServerTask; 2] {
+fn peer_tasks(control: &Control, join: Vec<String>, dead_after: Duration) -> [ServerTask; 2] {
     let search = JoinConfig { join };
     let servers = ServersConfig { dead_after };
     [
@@ -572,7 +572,7 @@ fn identity(
     }
     let dir = match &config.tls_dir {
         Some(dir) => dir.clone(),
-        None if config.with_others() => return Err(StartServerError::NeedsTls),
+        None if config.is_one_of_several() => return Err(StartServerError::NeedsTls),
         None => {
             tls::ensure_cluster(&data_dir.tls(), &config.cluster, &config.name)?;
             data_dir.tls()

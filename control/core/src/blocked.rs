@@ -74,7 +74,7 @@ const FIRST: TurnKey = (Reverse(u8::MAX), 0, LogIndex(0), EvalId([0; 16]));
 
 impl BlockedEvals {
     /// Begins anew: the queue has no record of room that came free up to `applied`.
-    pub fn lead(&mut self, applied: LogIndex) {
+    pub fn reset(&mut self, applied: LogIndex) {
         *self = Self {
             forgotten: applied,
             ..Self::default()
@@ -130,7 +130,7 @@ impl BlockedEvals {
 
     /// Releases and returns the evaluations to which offers go on, because the evaluations before them have been looked
     /// at.
-    pub fn go_on(&mut self, state: &State) -> Vec<Arc<Evaluation>> {
+    pub fn continue_offers(&mut self, state: &State) -> Vec<Arc<Evaluation>> {
         let due = std::mem::take(&mut self.due);
         let woken = due.into_iter().map(|node_id| self.offer(state, node_id));
         woken.collect::<Vec<_>>().concat()

@@ -116,7 +116,7 @@ impl Broker {
         let last_token = self.last_token;
         *self = Self::new(self.config);
         self.last_token = last_token;
-        self.blocked.lead(state.applied());
+        self.blocked.reset(state.applied());
         let open: Vec<Arc<Evaluation>> = state.evals().pending().map(Arc::clone).collect();
         for eval in open {
             match eval.status {
@@ -234,7 +234,7 @@ impl Broker {
         for (eval_id, seen) in &settled.waiting {
             self.block(state, *eval_id, *seen, now);
         }
-        self.go_on(state, now);
+        self.continue_offers(state, now);
     }
 
     /// Makes an evaluation wait for room. `seen` is the snapshot in which there was none. If room came free since, the
@@ -260,7 +260,7 @@ impl Broker {
         for eval in self.blocked.handle_capacity(state, node_id, index) {
             self.enqueue(&eval, now);
         }
-        self.go_on(state, now);
+        self.continue_offers(state, now);
     }
 
     /// Handles that more is allowed since the entry at `index` than before: queues all waiting evaluations.
@@ -276,12 +276,12 @@ impl Broker {
         let served = eval.is_some_and(|eval| eval.status == EvalStatus::Complete);
         self.blocked.end(eval_id, served);
         self.drop_entry(eval_id);
-        self.go_on(state, now);
+        self.continue_offers(state, now);
     }
 
     /// Offers room to the next evaluations if the evaluations woken for it did not take it.
-    fn go_on(&mut self, state: &State, now: Timestamp) {
-        for eval in self.blocked.go_on(state) {
+    fn continue_offers(&mut self, state: &State, now: Timestamp) {
+        for eval in self.blocked.continue_offers(state) {
             self.enqueue(&eval, now);
         }
     }
@@ -380,7 +380,7 @@ impl Broker {
             0 | 1 => self.config.nack_delay,
             later => self.config.nack_delay_later.saturating_mul(later - 1),
         };
-        self.leave(&eval_id);
+        self.remove_from_queues(&eval_id);
         self.delay(eval_id, now.plus(pause));
     }
 
@@ -398,14 +398,14 @@ impl Broker {
     fn drop_entry(&mut self, eval_id: &EvalId) {
         self.blocked.release(eval_id);
         if self.entries.contains_key(eval_id) {
-            self.leave(eval_id);
+            self.remove_from_queues(eval_id);
             self.entries.remove(eval_id);
         }
     }
 
     /// Takes an entry out of every queue. If it was the active entry of its job, the newest queued entry follows and
     /// the others are cancelled.
-    fn leave(&mut self, eval_id: &EvalId) {
+    fn remove_from_queues(&mut self, eval_id: &EvalId) {
         let Some(entry) = self.entries.get(eval_id) else {
             return;
         };

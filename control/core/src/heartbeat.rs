@@ -60,12 +60,12 @@ impl PauseDetector {
         Self { looked_at: now }
     }
 
-    /// Handles a look of the leader; to be called several times in [`limits::INATTENTION_MAX`]. Returns whether the
+    /// Handles a look of the leader; to be called several times in [`limits::LEADER_PAUSE_MAX`]. Returns whether the
     /// last look is longer ago than that: then every node gets a whole period.
     pub fn handle_look(&mut self, now: Timestamp) -> bool {
         let pause = now.since(self.looked_at);
         self.looked_at = now;
-        pause > limits::INATTENTION_MAX
+        pause > limits::LEADER_PAUSE_MAX
     }
 }
 

@@ -88,7 +88,7 @@ pub const CALLBACKS_PER_PLACE_MAX: usize = 16;
 pub const DOMAINS_MAX: usize = 1024;
 /// Longest time for which a place found for a task counts as taken while the task is not in the state. The caller that
 /// asked for the place waits that long for the log.
-pub const PLACED_AHEAD: Duration = Duration::from_secs(10);
+pub const PREPLACEMENT_MAX: Duration = Duration::from_secs(10);
 /// Nodes declared down by one look at the heartbeats. A partition can cut off all of them at once.
 pub const EXPIRED_MAX: usize = 512;
 /// Earlier replacements that an allocation remembers if its policy has no limit. The delay functions and people look at
@@ -110,7 +110,7 @@ pub const LAUNCHES_PER_SECOND_MAX: u64 = 60;
 /// Longest time a leader may go without looking at its heartbeats. After a longer pause it gives every node a whole
 /// period. The leader looks twice a second. A smaller bound would take a busy machine's hiccups for a stop. With a
 /// larger bound, a stop of that length would count as silence of the nodes, which the grace would have to cover.
-pub const INATTENTION_MAX: Duration = Duration::from_secs(2);
+pub const LEADER_PAUSE_MAX: Duration = Duration::from_secs(2);
 /// Changes of one-off tasks in one entry. Each change removes or writes a handful of rows. The bound is an eighth of
 /// the objects that a collection removes in one entry; a tenth of the bound would make ten times the entries.
 pub const ONE_OFF_CHANGES_MAX: usize = 256;

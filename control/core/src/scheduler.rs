@@ -56,7 +56,7 @@ pub struct Scheduler {
     kinds: NodeShapes,
     ahead: InFlightPlans,
     /// The number of jobs that were evaluated before they were in the state.
-    newcomers: u64,
+    unrecorded_job_count: u64,
 }
 
 impl Scheduler {
@@ -78,7 +78,7 @@ impl Scheduler {
             return outcome;
         }
         // The plans in flight may not be committed: a lack of room is reported only for the state without them.
-        let others = std::mem::replace(&mut self.ahead, InFlightPlans::nothing(state));
+        let others = std::mem::replace(&mut self.ahead, InFlightPlans::without_plans(state));
         let outcome = self.evaluate(state, eval, now);
         let alone = std::mem::replace(&mut self.ahead, others);
         self.ahead.replace(state, &eval.id, now, alone);

@@ -373,8 +373,8 @@ impl State {
             nodes.push(self.node_meant(row.node()));
             self.nodes.take(row.node(), row.ask(), row.held());
         }
-        let moved = self.allocs.insert_siblings(first, rows, &nodes);
-        self.moved(&moved);
+        let affected = self.allocs.insert_siblings(first, rows, &nodes);
+        self.update_affected_rows(&affected);
     }
 
     /// Inserts an allocation on a node that may be gone.
@@ -382,8 +382,8 @@ impl State {
         if !row.is_terminal() {
             self.nodes.take(row.node(), row.ask(), row.held());
         }
-        let moved = self.allocs.insert(key, row, node_id);
-        self.moved(&moved);
+        let affected = self.allocs.insert(key, row, node_id);
+        self.update_affected_rows(&affected);
     }
 
     /// Writes an evaluation.
@@ -399,11 +399,11 @@ impl State {
     }
 
     /// Updates whether evaluations may be freed, and whether deployments are in use.
-    fn moved(&mut self, moved: &AffectedRows) {
+    fn update_affected_rows(&mut self, affected: &AffectedRows) {
         let AffectedRows {
             eval_id,
             deployments,
-        } = moved;
+        } = affected;
         if let Some(eval_id) = eval_id {
             let may_free = self.allocs.may_free(eval_id);
             self.evals.set_may_free(eval_id, may_free);
@@ -419,8 +419,12 @@ impl State {
         let Some(updated) = self.allocs.update(key, change) else {
             return false;
         };
-        let UpdateEffect { view, took, moved } = updated;
-        let (before, after) = (took, (!view.is_terminal()).then(|| view.ask()));
+        let UpdateEffect {
+            view,
+            ask_before,
+            affected,
+        } = updated;
+        let (before, after) = (ask_before, (!view.is_terminal()).then(|| view.ask()));
         if before != after {
             if let Some(ask) = before {
                 self.nodes.give_back(view.node(), ask, view.holding());
@@ -429,7 +433,7 @@ impl State {
                 self.nodes.take(view.node(), ask, view.holding());
             }
         }
-        self.moved(&moved);
+        self.update_affected_rows(&affected);
         before.is_some_and(|took| after.is_none_or(|takes| took.exceeds(takes).is_some()))
     }
 

@@ -233,16 +233,16 @@ impl Host {
     }
 
     /// Handles an update of the desired state from the control plane.
-    fn handle_news(&mut self, news: DesiredUpdate, env: &mut Env) {
+    fn handle_desired_update(&mut self, desired_update: DesiredUpdate, env: &mut Env) {
         let (host, life) = (self.at, self.life);
         let Some(agent) = &mut self.agent else {
             return;
         };
-        env.trace.note(env.now, news.index.0);
-        if env.has(Bug::OlderDesired) {
+        env.trace.note(env.now, desired_update.index.0);
+        if env.has_bug(Bug::OlderDesired) {
             agent.desired = with_reset_indexes(&agent.desired);
         }
-        let merged = agent.desired.apply(news.clone());
+        let merged = agent.desired.apply(desired_update.clone());
         agent.whole |= merged.whole;
         if merged.whole && !agent.swept {
             agent.swept = true;
@@ -255,31 +255,31 @@ impl Host {
             env.at(env.now.plus(delay), Event::Host { host, what });
         }
         if merged.ask_again {
-            agent.link.begin_again(env);
+            agent.link.restart_session(env);
         }
         for change in merged.changes {
             self.change(change, env);
         }
-        self.repeat_history(news, env);
+        self.repeat_history(desired_update, env);
     }
 
     /// Repeats an old message at random: a repeated message changes nothing.
-    fn repeat_history(&mut self, news: DesiredUpdate, env: &mut Env) {
+    fn repeat_history(&mut self, desired_update: DesiredUpdate, env: &mut Env) {
         let Some(agent) = &mut self.agent else {
             return;
         };
         // The end of a set counts only for the session in which it was sent.
         agent.history.push_back(DesiredUpdate {
             complete: None,
-            ..news
+            ..desired_update
         });
         if agent.history.len() > limits::HISTORY_MAX {
             agent.history.pop_front();
         }
-        if !env.dice.chance(10) || env.has(Bug::OlderDesired) || !agent.whole {
+        if !env.rng.chance(10) || env.has_bug(Bug::OlderDesired) || !agent.whole {
             return;
         }
-        let at = env.dice.below(agent.history.len());
+        let at = env.rng.below(agent.history.len());
         let again = agent.history[at].clone();
         let index = again.index;
         let merged = agent.desired.apply(again);
@@ -346,7 +346,7 @@ impl Host {
         match runner.core.handle_update(&desired, env.now) {
             Ok(()) => {
                 if runner.desired.deployment != desired.deployment {
-                    agent.outbox.ask_anew(alloc_id);
+                    agent.outbox.force_report(alloc_id);
                 }
                 runner.desired = desired.clone();
                 self.store_desired(&desired, env);
@@ -368,7 +368,7 @@ impl Host {
         if let Some(agent) = &mut self.agent
             && agent.flush_at.is_none()
         {
-            agent.flush_at = Some(env.now.plus(env.dice.micros(500, 200_000)));
+            agent.flush_at = Some(env.now.plus(env.rng.micros(500, 200_000)));
         }
     }
 

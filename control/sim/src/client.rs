@@ -20,7 +20,7 @@ struct Request {
     ask: Ask,
     /// The least index that a read must see, or after which a collection must begin. It was acknowledged or committed
     /// when the request began.
-    floor: u64,
+    min_index: u64,
     tries: u32,
     until: Timestamp,
 }
@@ -66,18 +66,18 @@ impl Client {
                 env.after(100, 1_000, Event::Client(client));
             }
             Some(_) => self.send(env),
-            None if env.calm => {}
+            None if env.is_calm => {}
             None => {
                 self.next += 1;
-                let ask = self.choose(nodes, &mut env.dice);
-                let floor = match ask {
+                let ask = self.choose(nodes, &mut env.rng);
+                let min_index = match ask {
                     Ask::Collect => env.oracle.committed_index(),
                     Ask::Write { .. } | Ask::ReadLinearizable => env.oracle.acknowledged(),
                 };
                 self.request = Some(Request {
                     number: self.next,
                     ask,
-                    floor,
+                    min_index,
                     tries: 0,
                     until: env.now,
                 });
@@ -92,7 +92,7 @@ impl Client {
         };
         request.tries += 1;
         request.until = env.now.plus(limits::CLIENT_WAIT);
-        let server = env.dice.below(env.oracle.servers());
+        let server = env.rng.below(env.oracle.servers());
         let message = Message::Ask {
             request: request.number,
             ask: request.ask.clone(),
@@ -109,7 +109,7 @@ impl Client {
         };
         match (&request.ask, answer) {
             (_, Answer::Unavailable) => {
-                request.until = env.now.plus(env.dice.millis(50, 500));
+                request.until = env.now.plus(env.rng.millis(50, 500));
                 env.at(request.until, Event::Client(client));
             }
             (Ask::Write { key, .. }, Answer::Written { index, response }) => {
@@ -118,13 +118,13 @@ impl Client {
                 env.after(10, 4_000, Event::Client(client));
             }
             (Ask::ReadLinearizable, Answer::Read { index, deployments }) => {
-                env.oracle.read(request.floor, index);
+                env.oracle.read(request.min_index, index);
                 self.deployments = deployments;
                 self.request = None;
                 env.after(5, 400, Event::Client(client));
             }
             (Ask::Collect, Answer::Collected) => {
-                env.oracle.collected_by_force(request.floor);
+                env.oracle.collected_by_force(request.min_index);
                 self.request = None;
                 env.after(10, 4_000, Event::Client(client));
             }
@@ -134,25 +134,25 @@ impl Client {
         }
     }
 
-    fn choose(&self, nodes: &[NodeId], dice: &mut SimRng) -> Ask {
-        if dice.chance(60) {
+    fn choose(&self, nodes: &[NodeId], rng: &mut SimRng) -> Ask {
+        if rng.chance(60) {
             return Ask::ReadLinearizable;
         }
-        let deployment = dice.pick(&self.deployments).copied();
-        let wish = match dice.below(34) {
-            0..=9 => ClientRequest::Register(Box::new(job(dice))),
+        let deployment = rng.pick(&self.deployments).copied();
+        let wish = match rng.below(34) {
+            0..=9 => ClientRequest::Register(Box::new(job(rng))),
             10..=12 => ClientRequest::Deregister {
-                key: some_job(dice),
-                purge: dice.chance(25),
+                key: some_job(rng),
+                purge: rng.chance(25),
             },
-            13..=15 => ClientRequest::Evaluate(some_job(dice)),
-            20..=22 => ClientRequest::Desire(Box::new(task(dice))),
-            23..=25 => ClientRequest::Task(step(dice)),
+            13..=15 => ClientRequest::Evaluate(some_job(rng)),
+            20..=22 => ClientRequest::Desire(Box::new(task(rng))),
+            23..=25 => ClientRequest::Task(step(rng)),
             26..=27 => return Ask::Collect,
-            28..=33 if let Some(id) = deployment => ClientRequest::Deployment(id, change(dice)),
+            28..=33 if let Some(id) = deployment => ClientRequest::Deployment(id, change(rng)),
             _ => ClientRequest::SetEligibility {
-                node_id: dice.pick(nodes).copied().unwrap_or(NodeId([0; 16])),
-                eligibility: if dice.chance(75) {
+                node_id: rng.pick(nodes).copied().unwrap_or(NodeId([0; 16])),
+                eligibility: if rng.chance(75) {
                     Eligibility::Eligible
                 } else {
                     Eligibility::Ineligible
@@ -165,28 +165,28 @@ impl Client {
     }
 }
 
-fn guid(dice: &mut SimRng) -> String {
-    format!("task-{}", dice.below(4))
+fn guid(rng: &mut SimRng) -> String {
+    format!("task-{}", rng.below(4))
 }
 
-fn task(dice: &mut SimRng) -> NewOneOff {
+fn task(rng: &mut SimRng) -> NewOneOff {
     let mut definition = fixture::definition();
-    definition.start_timeout_ms = u64::from(dice.between(5, 60)) * 1_000;
-    definition.retention_ms = u64::from(dice.between(5, 30)) * 1_000;
-    if dice.chance(40) {
-        definition.completion_callback_url = format!("http://endpoint-{}/", dice.below(2));
+    definition.start_timeout_ms = u64::from(rng.between(5, 60)) * 1_000;
+    definition.retention_ms = u64::from(rng.between(5, 30)) * 1_000;
+    if rng.chance(40) {
+        definition.completion_callback_url = format!("http://endpoint-{}/", rng.below(2));
     }
-    definition.memory_mb = i32::try_from(dice.between(1, 8) * 64).unwrap_or(64);
+    definition.memory_mb = i32::try_from(rng.between(1, 8) * 64).unwrap_or(64);
     NewOneOff {
-        guid: guid(dice),
+        guid: guid(rng),
         domain: "apps".to_owned(),
         definition,
     }
 }
 
 /// Returns a change of a deployment. A promotion is refused unless the deployment waits for it.
-fn change(dice: &mut SimRng) -> DeploymentChange {
-    match dice.below(10) {
+fn change(rng: &mut SimRng) -> DeploymentChange {
+    match rng.below(10) {
         0 => DeploymentChange::Fail,
         1 => DeploymentChange::Pause,
         2..=3 => DeploymentChange::Resume,
@@ -194,85 +194,81 @@ fn change(dice: &mut SimRng) -> DeploymentChange {
     }
 }
 
-fn step(dice: &mut SimRng) -> OneOffChange {
-    let step = match dice.below(4) {
+fn step(rng: &mut SimRng) -> OneOffChange {
+    let step = match rng.below(4) {
         0 => OneOffStep::Cancel,
         // The claim ends either immediately or not before the end of the storm.
         1 => OneOffStep::Claim {
-            until: Timestamp(u64::from(dice.between(0, 1)) * (u64::MAX >> 1)),
+            until: Timestamp(u64::from(rng.between(0, 1)) * (u64::MAX >> 1)),
             for_callback: false,
         },
         2 => OneOffStep::Resolve,
         _ => OneOffStep::Delete { claim: None },
     };
     OneOffChange {
-        guid: guid(dice),
+        guid: guid(rng),
         generation: None,
         step,
     }
 }
 
 /// Returns the name and the type of a job. The name contains the type, so that a job keeps its type.
-fn name(dice: &mut SimRng) -> (String, JobType) {
-    if dice.chance(35) {
-        (format!("batch-{}", dice.below(3)), JobType::Batch)
+fn name(rng: &mut SimRng) -> (String, JobType) {
+    if rng.chance(35) {
+        (format!("batch-{}", rng.below(3)), JobType::Batch)
     } else {
-        (format!("web-{}", dice.below(5)), JobType::Service)
+        (format!("web-{}", rng.below(5)), JobType::Service)
     }
 }
 
-fn some_job(dice: &mut SimRng) -> JobKey {
-    let (name, kind) = name(dice);
+fn some_job(rng: &mut SimRng) -> JobKey {
+    let (name, kind) = name(rng);
     fixture::job(&name).job_type(kind).build().key()
 }
 
-fn job(dice: &mut SimRng) -> JobSpec {
-    let (name, kind) = name(dice);
+fn job(rng: &mut SimRng) -> JobSpec {
+    let (name, kind) = name(rng);
     let mut job = fixture::job(&name)
         .job_type(kind)
-        .count(dice.between(0, 6))
-        .cpu_mhz(dice.between(1, 8) * 100)
-        .memory_mb(dice.between(1, 8) * 64);
-    if dice.chance(20) {
+        .count(rng.between(0, 6))
+        .cpu_mhz(rng.between(1, 8) * 100)
+        .memory_mb(rng.between(1, 8) * 64);
+    if rng.chance(20) {
         job = job.dynamic_port("http");
     }
-    if dice.chance(10) {
+    if rng.chance(10) {
         job = job.port("fixed", 8_080);
     }
-    if dice.chance(20) {
+    if rng.chance(20) {
         job = job.constraint("${attr.zone}", "=", "a");
     }
     let mut spec = job.build();
-    spec.priority = u8::try_from(dice.between(1, 100)).unwrap_or(50);
+    spec.priority = u8::try_from(rng.between(1, 100)).unwrap_or(50);
     for group in &mut spec.groups {
-        group.restart.attempts = dice.between(0, 2);
-        group.restart.delay = dice.millis(500, 8_000);
-        if kind == JobType::Service && dice.chance(60) {
-            group.update = Some(update(dice));
+        group.restart.attempts = rng.between(0, 2);
+        group.restart.delay = rng.millis(500, 8_000);
+        if kind == JobType::Service && rng.chance(60) {
+            group.update = Some(update(rng));
         }
     }
     spec
 }
 
 /// Returns a rolling update. It is so fast that a deployment can end before the job's next version.
-fn update(dice: &mut SimRng) -> UpdateStrategy {
-    let healthy_deadline = dice.millis(4_000, 12_000);
-    let canary = if dice.chance(40) {
-        dice.between(1, 2)
-    } else {
-        0
-    };
+fn update(rng: &mut SimRng) -> UpdateStrategy {
+    let healthy_deadline = rng.millis(4_000, 12_000);
+    let canary = if rng.chance(40) { rng.between(1, 2) } else { 0 };
     UpdateStrategy {
-        max_parallel: dice.between(1, 3),
-        min_healthy_time: dice.millis(100, 3_000),
+        max_parallel: rng.between(1, 3),
+        min_healthy_time: rng.millis(100, 3_000),
         healthy_deadline,
-        progress_deadline: if dice.chance(30) {
+        progress_deadline: if rng.chance(30) {
             Duration::ZERO
         } else {
-            healthy_deadline + dice.millis(1_000, 15_000)
+            healthy_deadline + rng.millis(1_000, 15_000)
         },
-        auto_revert: dice.chance(60),
-        auto_promote: canary > 0 && dice.chance(30),
+        auto_revert: rng.chance(60),
+        auto_promote: canary > 0 && rng.chance(30),
         canary,
         ..UpdateStrategy::default()
     }

@@ -122,8 +122,8 @@ impl Disk {
     }
 
     /// Crashes the disk. A random part of the writes that were not synced is lost.
-    pub fn crash(&mut self, dice: &mut SimRng) {
-        let kept = dice.below(self.pending.len() + 1);
+    pub fn crash(&mut self, rng: &mut SimRng) {
+        let kept = rng.below(self.pending.len() + 1);
         for op in self.pending.drain(..).take(kept) {
             self.durable.apply(&op);
         }

@@ -82,11 +82,11 @@ struct Callbacks {
     writing: bool,
 }
 
-/// The duties of a server during one period of leadership, called a reign.
+/// The duties of a server during one period of leadership.
 #[derive(Debug)]
 pub struct Duties {
-    /// The identity of this reign.
-    pub reign: (u64, u64),
+    /// The identity of this period of leadership.
+    pub leadership: (u64, u64),
     broker: Broker,
     heartbeats: Heartbeats,
     collector: Collector,
@@ -110,9 +110,9 @@ pub struct Duties {
 impl Duties {
     /// Begins the duties from the state.
     #[must_use]
-    pub fn begin(state: &State, reign: (u64, u64), env: &Env) -> Self {
+    pub fn begin(state: &State, leadership: (u64, u64), env: &Env) -> Self {
         let mut duties = Self {
-            reign,
+            leadership,
             broker: Broker::new(BrokerConfig::default()),
             heartbeats: Heartbeats::new(HeartbeatConfig::default()),
             collector: Collector::new(limits::gc_config(), env.now),
@@ -132,7 +132,7 @@ impl Duties {
             looked_at: env.now,
         };
         duties.broker.lead(state, env.now);
-        let since = if env.has(Bug::ForgottenGrace) {
+        let since = if env.has_bug(Bug::ForgottenGrace) {
             // Each node counts as last heard of 14 seconds ago.
             Timestamp(env.now.0 - 14_000_000_000)
         } else {
@@ -144,7 +144,7 @@ impl Duties {
 
     /// Begins again from the state, because effects were lost.
     pub fn restart(&mut self, state: &State, now: Timestamp) {
-        self.reign.1 += 1;
+        self.leadership.1 += 1;
         self.waiting.clear();
         // The next interval finds the same garbage. A caller that waits for a collection asks again.
         self.garbage.clear();
@@ -226,9 +226,9 @@ impl Duties {
         if until <= at.plus(2 * limits::CALLBACK_WAIT) {
             return;
         }
-        let ends = env.now.plus(env.dice.millis(1, 10_000));
+        let ends = env.now.plus(env.rng.millis(1, 10_000));
         env.oracle.calls(&row.guid, row.create_index, env.now, ends);
-        let step = match env.dice.below(4) {
+        let step = match env.rng.below(4) {
             0 => OneOffStep::CallbackFailed {
                 claim,
                 next_at: None,
@@ -293,7 +293,7 @@ impl Duties {
         }
     }
 
-    /// Handles the answer to a proposal of this reign. `at` is the wall clock.
+    /// Handles the answer to a proposal of this period of leadership. `at` is the wall clock.
     pub fn settle(
         &mut self,
         purpose: ProposalReason,
@@ -328,7 +328,7 @@ impl Duties {
             ProposalReason::Garbage(command) => {
                 self.collecting = false;
                 let next = Collector::next_slice(&command, response, at);
-                if let Some(next) = next.filter(|_| !env.has(Bug::HalfCollection)) {
+                if let Some(next) = next.filter(|_| !env.has_bug(Bug::HalfCollection)) {
                     self.garbage.push_front(GcStep::Propose(next));
                 }
             }
@@ -490,7 +490,11 @@ impl Duties {
             self.heartbeats.lead(state, now);
         }
         self.broker.handle_timeout(now);
-        let ages_at = if env.has(Bug::OtherClock) { now } else { at };
+        let ages_at = if env.has_bug(Bug::OtherClock) {
+            now
+        } else {
+            at
+        };
         let due = self.collector.handle_timeout(now, ages_at);
         env.oracle.due_by_age(&due, at);
         self.garbage.extend(due.into_iter().map(GcStep::Propose));

@@ -39,7 +39,7 @@ pub enum Event {
     /// A leader's worker has finished.
     WorkerDone {
         server: usize,
-        reign: (u64, u64),
+        leadership: (u64, u64),
         /// The delivery that the worker held.
         delivery: Delivery,
         /// The outcome that the worker produced.
@@ -57,17 +57,17 @@ pub enum Event {
     AgentStarts(usize),
     /// A client sends its next request, or repeats one.
     Client(usize),
-    Weather,
+    Fault,
 }
 
 /// The shared state of all parts of the world.
 #[derive(Debug)]
 pub struct Env {
     /// The random number generator of the run.
-    pub dice: SimRng,
+    pub rng: SimRng,
     pub now: Timestamp,
     /// Whether faults and user requests have stopped.
-    pub calm: bool,
+    pub is_calm: bool,
     /// The deliberate bug that is switched on.
     pub bug: Option<Bug>,
     pub network: Network,
@@ -91,11 +91,11 @@ struct Stream {
 impl Env {
     /// Creates an empty world at `now`.
     #[must_use]
-    pub fn new(dice: SimRng, now: Timestamp, bug: Option<Bug>, servers: usize) -> Self {
+    pub fn new(rng: SimRng, now: Timestamp, bug: Option<Bug>, servers: usize) -> Self {
         Self {
-            dice,
+            rng,
             now,
-            calm: false,
+            is_calm: false,
             bug,
             network: Network::default(),
             oracle: Oracle::new(servers),
@@ -108,13 +108,13 @@ impl Env {
 
     /// Whether `bug` is switched on.
     #[must_use]
-    pub fn has(&self, bug: Bug) -> bool {
+    pub fn has_bug(&self, bug: Bug) -> bool {
         self.bug == Some(bug)
     }
 
     /// Returns true in `percent` of cases during the storm, and false after it.
-    pub fn trouble(&mut self, percent: u32) -> bool {
-        self.dice.chance(percent) && !self.calm
+    pub fn fault_chance(&mut self, percent: u32) -> bool {
+        self.rng.chance(percent) && !self.is_calm
     }
 
     /// Schedules `event` at `at`.
@@ -125,7 +125,7 @@ impl Env {
 
     /// Schedules `event` between `low_ms` and `high_ms` milliseconds from now.
     pub fn after(&mut self, low_ms: u64, high_ms: u64, event: Event) {
-        let at = self.now.plus(self.dice.millis(low_ms, high_ms));
+        let at = self.now.plus(self.rng.millis(low_ms, high_ms));
         self.at(at, event);
     }
 
@@ -145,12 +145,12 @@ impl Env {
     pub fn send(&mut self, from: Endpoint, to: Endpoint, message: Message) {
         let on_stream = matches!(from, Endpoint::Host(_)) || matches!(to, Endpoint::Host(_));
         if on_stream {
-            let delay = self.network.stream(&mut self.dice);
+            let delay = self.network.stream(&mut self.rng);
             self.send_on_stream(from, to, message, delay);
             return;
         }
         let delays = if self.network.is_open(from, to) {
-            self.network.datagram(&mut self.dice)
+            self.network.datagram(&mut self.rng)
         } else {
             Vec::new()
         };
@@ -194,7 +194,7 @@ impl Env {
         if let Some(at) = next_at {
             self.at(at, Event::Stream { from, to });
         }
-        if self.dice.chance(self.network.doubled) {
+        if self.rng.chance(self.network.duplicated) {
             let message = Box::new(message.clone());
             let late_ms = self.network.late_ms;
             self.after(0, late_ms, Event::Deliver { from, to, message });

@@ -28,7 +28,7 @@ pub struct Process {
     /// The exit of the process, if it has ended.
     pub ended: Option<Exit>,
     /// Whether the process ignores the request to end.
-    pub stubborn: bool,
+    pub ignores_signal: bool,
     /// The life of the agent that watches the process, and the time at which that agent receives the start.
     pub watched: Option<(u64, Timestamp)>,
 }
@@ -71,7 +71,7 @@ pub struct Host {
     /// Allocations with a begun task that are not destroyed. Their directories survive a reboot and a lost store.
     pub dirs: BTreeSet<AllocId>,
     /// Allocations whose end was reported. None of their tasks may start again.
-    pub over: BTreeSet<AllocId>,
+    pub ended_allocs: BTreeSet<AllocId>,
     /// The end of the node's lease. The servers must not consider the node down before it.
     pub lease_until: Timestamp,
     /// The agent, if it runs.
@@ -93,7 +93,7 @@ impl Host {
             store: Store::default(),
             store_lost: false,
             dirs: BTreeSet::new(),
-            over: BTreeSet::new(),
+            ended_allocs: BTreeSet::new(),
             lease_until: Timestamp(0),
             agent: None,
         }
@@ -151,7 +151,7 @@ impl Host {
         if let Some((life, answered_at)) = process.watched
             && life == self.life
         {
-            let at = env.now.max(answered_at).plus(env.dice.micros(100, 50_000));
+            let at = env.now.max(answered_at).plus(env.rng.micros(100, 50_000));
             let input = muster_agent_core::task::TaskInput::Exited {
                 exit,
                 detail: String::new(),

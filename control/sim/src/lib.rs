@@ -99,7 +99,7 @@ impl SimConfig {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InterruptedCollections {
     /// Collections whose leader lost its leadership.
-    pub unseated: u64,
+    pub lost_leadership: u64,
     /// Collections whose leader died while other servers existed.
     pub died: u64,
     /// Collections whose leader died as the only server.
@@ -146,7 +146,7 @@ pub struct Report {
     pub called: u64,
     pub terms: usize,
     /// Writes acknowledged to users.
-    pub promises: usize,
+    pub acknowledged_writes: usize,
     pub reads: u64,
     pub events: u64,
     /// Virtual time from the end of the storm until the world was at rest.

@@ -43,7 +43,7 @@ pub const LEADER_STALL: Duration = Duration::from_secs(2);
 /// Longest interval between two runs of the duties.
 pub const DUTY_INTERVAL: Duration = Duration::from_millis(500);
 /// Interval at which a server sends gathered heartbeats to the leader.
-pub const BEATS_INTERVAL: Duration = Duration::from_secs(1);
+pub const HEARTBEAT_FORWARD_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a server waits for an answer from the leader before it asks again or gives up.
 pub const FORWARD_WAIT: Duration = Duration::from_secs(2);
 /// How long a request waits for a leader.

@@ -53,7 +53,7 @@ struct RunTotals {
     placed_at_once: u64,
     called: u64,
     terms: usize,
-    promises: usize,
+    acknowledged_writes: usize,
     reads: u64,
     events: u64,
     longest_calm: std::time::Duration,
@@ -67,7 +67,7 @@ impl RunTotals {
         self.collected += report.collected;
         self.forced += report.forced;
         self.slices += report.slices;
-        self.cut_short.unseated += report.cut_short.unseated;
+        self.cut_short.lost_leadership += report.cut_short.lost_leadership;
         self.cut_short.died += report.cut_short.died;
         self.cut_short.died_alone += report.cut_short.died_alone;
         self.rollouts.begun += report.rollouts.begun;
@@ -80,7 +80,7 @@ impl RunTotals {
         self.placed_at_once += report.placed_at_once;
         self.called += report.called;
         self.terms += report.terms;
-        self.promises += report.promises;
+        self.acknowledged_writes += report.acknowledged_writes;
         self.reads += report.reads;
         self.events += report.events;
         self.longest_calm = self.longest_calm.max(report.calm);
@@ -180,10 +180,10 @@ fn main() -> ExitCode {
         sum.collected,
         sum.forced,
         sum.slices,
-        sum.cut_short.unseated,
+        sum.cut_short.lost_leadership,
         sum.cut_short.died + sum.cut_short.died_alone,
         sum.cut_short.died_alone,
-        sum.promises,
+        sum.acknowledged_writes,
         sum.reads,
         sum.longest_calm.as_secs()
     );

@@ -13,7 +13,7 @@ pub struct Network {
     /// Percent of messages that are lost.
     pub loss: u32,
     /// Percent of messages that arrive twice.
-    pub doubled: u32,
+    pub duplicated: u32,
     /// Percent of messages that later messages overtake.
     pub late: u32,
     /// Longest usual delay of a message, in milliseconds.
@@ -27,7 +27,7 @@ impl Default for Network {
         Self {
             cut: BTreeSet::new(),
             loss: 0,
-            doubled: 0,
+            duplicated: 0,
             late: 0,
             usual_ms: 4,
             late_ms: 200,
@@ -37,12 +37,12 @@ impl Default for Network {
 
 impl Network {
     /// Draws new fault rates from the seed. Cut links stay cut.
-    pub fn change_weather(&mut self, dice: &mut SimRng) {
-        self.loss = [0, 0, 1, 5, 20][dice.below(5)];
-        self.doubled = [0, 2, 10, 30][dice.below(4)];
-        self.late = [0, 2, 10, 30][dice.below(4)];
-        self.usual_ms = [2, 4, 20, 80][dice.below(4)];
-        self.late_ms = [50, 200, 1_500, 8_000][dice.below(4)];
+    pub fn change_fault_rates(&mut self, rng: &mut SimRng) {
+        self.loss = [0, 0, 1, 5, 20][rng.below(5)];
+        self.duplicated = [0, 2, 10, 30][rng.below(4)];
+        self.late = [0, 2, 10, 30][rng.below(4)];
+        self.usual_ms = [2, 4, 20, 80][rng.below(4)];
+        self.late_ms = [50, 200, 1_500, 8_000][rng.below(4)];
     }
 
     /// Removes all faults and restores all cut links.
@@ -67,36 +67,36 @@ impl Network {
     }
 
     /// Returns the delay of each copy of a datagram. The list is empty if the datagram is lost.
-    pub fn datagram(&self, dice: &mut SimRng) -> Vec<Duration> {
-        if dice.chance(self.loss) {
+    pub fn datagram(&self, rng: &mut SimRng) -> Vec<Duration> {
+        if rng.chance(self.loss) {
             return Vec::new();
         }
-        self.copies(dice)
+        self.copies(rng)
     }
 
     /// Returns the delay of a message on a stream. A lost message is sent again, so it only arrives later.
-    pub fn stream(&self, dice: &mut SimRng) -> Duration {
-        let again = if dice.chance(self.loss) {
-            dice.millis(200, 800)
+    pub fn stream(&self, rng: &mut SimRng) -> Duration {
+        let again = if rng.chance(self.loss) {
+            rng.millis(200, 800)
         } else {
             Duration::ZERO
         };
-        self.delay(dice) + again
+        self.delay(rng) + again
     }
 
-    fn copies(&self, dice: &mut SimRng) -> Vec<Duration> {
-        let mut copies = vec![self.delay(dice)];
-        if dice.chance(self.doubled) {
-            copies.push(self.delay(dice) + dice.millis(0, self.late_ms));
+    fn copies(&self, rng: &mut SimRng) -> Vec<Duration> {
+        let mut copies = vec![self.delay(rng)];
+        if rng.chance(self.duplicated) {
+            copies.push(self.delay(rng) + rng.millis(0, self.late_ms));
         }
         copies
     }
 
-    fn delay(&self, dice: &mut SimRng) -> Duration {
-        if dice.chance(self.late) {
-            dice.micros(100, self.late_ms * 1_000)
+    fn delay(&self, rng: &mut SimRng) -> Duration {
+        if rng.chance(self.late) {
+            rng.micros(100, self.late_ms * 1_000)
         } else {
-            dice.micros(100, self.usual_ms * 1_000)
+            rng.micros(100, self.usual_ms * 1_000)
         }
     }
 }

@@ -55,7 +55,7 @@ pub struct Oracle {
     /// Entries committed since the last check. The disks of a quorum must hold them.
     pub unverified: Vec<Position>,
     /// Nodes declared down since the last check. Their leases must be over.
-    pub downs: Vec<NodeId>,
+    pub nodes_down: Vec<NodeId>,
     /// The newest entry that was acknowledged to any client.
     acknowledged: u64,
     writes: BTreeMap<WriteKey, Response>,
@@ -91,7 +91,7 @@ impl Oracle {
             ledger: Vec::new(),
             leaders: BTreeMap::new(),
             unverified: Vec::new(),
-            downs: Vec::new(),
+            nodes_down: Vec::new(),
             acknowledged: 0,
             writes: BTreeMap::new(),
             promised: BTreeMap::new(),
@@ -140,7 +140,7 @@ impl Oracle {
 
     /// Returns the number of writes that were acknowledged to clients.
     #[must_use]
-    pub fn promises(&self) -> usize {
+    pub fn acknowledged_writes(&self) -> usize {
         self.promised.len()
     }
 
@@ -270,12 +270,12 @@ impl Oracle {
         self.promised.insert(key.clone(), index.0);
     }
 
-    /// Checks a linearizable read that saw `index`. `floor` was acknowledged before the read began.
-    pub fn read(&mut self, floor: u64, index: u64) {
+    /// Checks a linearizable read that saw `index`. `min_index` was acknowledged before the read began.
+    pub fn read(&mut self, min_index: u64, index: u64) {
         self.reads += 1;
-        if index < floor {
+        if index < min_index {
             self.fault(&format!(
-                "a linearizable read saw {index}, although {floor} was acknowledged before it began"
+                "a linearizable read saw {index}, although {min_index} was acknowledged before it began"
             ));
         }
     }
@@ -346,7 +346,7 @@ impl Oracle {
                 }),
                 _,
             ) if *status == NodeStatus::Down && !applied.changed.is_empty() => {
-                self.downs.push(*node_id);
+                self.nodes_down.push(*node_id);
             }
             (Command::Job(JobCommand::Register { spec, .. }), _) => {
                 let placed = applied.changed.iter();
@@ -372,7 +372,7 @@ impl Oracle {
                 self.placed += placed.sum::<u64>();
             }
             (_, response @ Response::Collected { .. }) => {
-                self.sliced(command, response, machine.state.applied().0);
+                self.record_slice(command, response, machine.state.applied().0);
             }
             _ => {}
         }

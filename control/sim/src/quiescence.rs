@@ -18,42 +18,42 @@ use crate::oracle::RequestedJob;
 use crate::world::World;
 
 /// Returns a description of each part that is not at rest in its expected state.
-pub(crate) fn unrest(world: &World) -> Vec<String> {
-    let mut unrest = Vec::new();
-    servers_agree(world, &mut unrest);
+pub(crate) fn unfinished(world: &World) -> Vec<String> {
+    let mut unfinished = Vec::new();
+    servers_agree(world, &mut unfinished);
     for client in world.clients.iter().filter(|client| client.waits()) {
-        unrest.push(format!("a client waits for an answer: {client:?}"));
+        unfinished.push(format!("a client waits for an answer: {client:?}"));
     }
     let Some(leader) = world.servers.iter().find(|server| server.raft.leads()) else {
-        unrest.push("nobody leads".to_owned());
-        return unrest;
+        unfinished.push("nobody leads".to_owned());
+        return unfinished;
     };
     let state = &leader.machine().state;
     for (key, wanted) in &world.env.oracle.jobs {
-        job_is_served(state, key, *wanted, &mut unrest);
+        job_is_served(state, key, *wanted, &mut unfinished);
     }
-    evals_have_ended(state, &mut unrest);
-    deployments_have_ended(state, &mut unrest);
+    evals_have_ended(state, &mut unfinished);
+    deployments_have_ended(state, &mut unfinished);
     for host in &world.hosts {
-        agent_agrees(state, host, &mut unrest);
+        agent_agrees(state, host, &mut unfinished);
     }
-    unrest
+    unfinished
 }
 
 /// Checks that the leader has begun its duties and has no work left, and that all servers have applied all entries.
-fn servers_agree(world: &World, unrest: &mut Vec<String>) {
+fn servers_agree(world: &World, unfinished: &mut Vec<String>) {
     let leaders = world.servers.iter().filter(|server| server.raft.leads());
     for leader in leaders {
         match leader.duties() {
-            None => unrest.push("the leader has not begun its duties".to_owned()),
-            Some(duties) if duties.has_work() => unrest.push("the leader has work".to_owned()),
+            None => unfinished.push("the leader has not begun its duties".to_owned()),
+            Some(duties) if duties.has_work() => unfinished.push("the leader has work".to_owned()),
             Some(_) => {}
         }
     }
     for (at, server) in world.servers.iter().enumerate() {
         let (applied, committed) = (server.applied(), world.env.oracle.committed_index());
         if applied != committed {
-            unrest.push(format!("server {at} applied {applied} of {committed}"));
+            unfinished.push(format!("server {at} applied {applied} of {committed}"));
         }
     }
 }
@@ -70,11 +70,11 @@ fn deployment_of<'a>(state: &'a State, job: &Job) -> Option<&'a Deployment> {
 ///
 /// A deployment that waits for an operator adds canaries, and leaves missing instances missing. A failed deployment
 /// leaves missing instances missing too.
-fn job_is_served(state: &State, key: &JobKey, wanted: RequestedJob, unrest: &mut Vec<String>) {
+fn job_is_served(state: &State, key: &JobKey, wanted: RequestedJob, unfinished: &mut Vec<String>) {
     let live = state.allocs().live_of_job(key);
     let Some(job) = state.jobs().get(key) else {
         if live > 0 {
-            unrest.push(format!("job {key} is gone and has {live} instances"));
+            unfinished.push(format!("job {key} is gone and has {live} instances"));
         }
         return;
     };
@@ -108,7 +108,7 @@ fn job_is_served(state: &State, key: &JobKey, wanted: RequestedJob, unrest: &mut
             .filter(|alloc| alloc.next().is_none())
             .map(brief::alloc)
             .collect();
-        unrest.push(format!(
+        unfinished.push(format!(
             "job {key} has {live} of {least} instances, {queued} wait: {}",
             rows.join("; ")
         ));
@@ -116,27 +116,27 @@ fn job_is_served(state: &State, key: &JobKey, wanted: RequestedJob, unrest: &mut
 }
 
 /// Checks that only blocked evaluations are open, and that no node could help them.
-fn evals_have_ended(state: &State, unrest: &mut Vec<String>) {
+fn evals_have_ended(state: &State, unfinished: &mut Vec<String>) {
     for eval in state.evals().pending() {
         let name = format!("evaluation {} of {}", eval.id.short(), eval.job);
         if eval.status != EvalStatus::Blocked {
-            unrest.push(format!("{name} is {}", eval.status.as_str()));
+            unfinished.push(format!("{name} is {}", eval.status.as_str()));
             continue;
         }
         let plan = scheduler::schedule(state, eval, eval.modify_time).plan;
         if !plan.is_empty() {
-            unrest.push(format!("{name} waits although there is room: {plan:?}"));
+            unfinished.push(format!("{name} waits although there is room: {plan:?}"));
         }
     }
 }
 
 /// Checks that each active deployment waits for an operator or for missing capacity, and that no deployment outlives
 /// its job.
-fn deployments_have_ended(state: &State, unrest: &mut Vec<String>) {
+fn deployments_have_ended(state: &State, unfinished: &mut Vec<String>) {
     for row in state.deployments().iter() {
         if state.jobs().get(&row.job).is_none() {
             let status = row.status.as_str();
-            unrest.push(format!(
+            unfinished.push(format!(
                 "deployment {} is {status}, and its job {} is gone",
                 row.id, row.job
             ));
@@ -146,23 +146,23 @@ fn deployments_have_ended(state: &State, unrest: &mut Vec<String>) {
         let name = format!("deployment {} of {}", row.id, row.job);
         match waits::of_deployment(state, row) {
             Ok(waits) if waits.iter().all(BlockingEvent::is_open_ended) => {}
-            Ok(waits) => unrest.push(format!("{name} waits: {waits:?}: {row:?}")),
-            Err(why) => unrest.push(format!("{name} is stuck: {why}: {row:?}")),
+            Ok(waits) => unfinished.push(format!("{name} waits: {waits:?}: {row:?}")),
+            Err(why) => unfinished.push(format!("{name} is stuck: {why}: {row:?}")),
         }
     }
 }
 
 /// Checks that an agent runs exactly what the servers want, and that nothing else runs on its machine.
-fn agent_agrees(state: &State, host: &Host, unrest: &mut Vec<String>) {
+fn agent_agrees(state: &State, host: &Host, unfinished: &mut Vec<String>) {
     let name = format!("host {}", host.at);
     let status = state.nodes().get(&host.spec.id).map(|node| node.status);
     if status != Some(NodeStatus::Ready) {
-        unrest.push(format!("{name} is well but {status:?}"));
+        unfinished.push(format!("{name} is well but {status:?}"));
     }
     match &host.agent {
         Some(agent) if agent.is_reported() => {}
-        Some(_) => unrest.push(format!("{name} has something to report, or nobody to")),
-        None => unrest.push(format!("{name} has no agent")),
+        Some(_) => unfinished.push(format!("{name} has something to report, or nobody to")),
+        None => unfinished.push(format!("{name} has no agent")),
     }
     let wanted: BTreeSet<AllocId> = state
         .allocs_on(&host.spec.id)
@@ -173,13 +173,13 @@ fn agent_agrees(state: &State, host: &Host, unrest: &mut Vec<String>) {
         if !alloc.is_terminal() && alloc.client_status() != ClientStatus::Running {
             let (id, status) = (alloc.id().short(), alloc.client_status().as_str());
             let is = host.describe(alloc.id());
-            unrest.push(format!("{name}: {id} is said to be {status}: {is}"));
+            unfinished.push(format!("{name}: {id} is said to be {status}: {is}"));
         }
     }
     let running: BTreeSet<AllocId> = host.running().map(|(alloc_id, _)| *alloc_id).collect();
     for alloc_id in wanted.symmetric_difference(&running) {
         let (wants, runs) = (wanted.contains(alloc_id), running.contains(alloc_id));
-        unrest.push(format!(
+        unfinished.push(format!(
             "{name}: {} is wanted {wants}, runs {runs}: {}",
             alloc_id.short(),
             host.describe(*alloc_id)

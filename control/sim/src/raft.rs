@@ -185,7 +185,7 @@ impl Raft {
             Role::Follower | Role::Asking(_) | Role::Candidate(_)
                 if self.election_at <= env.now =>
             {
-                self.ask_around(env);
+                self.start_pre_vote(env);
             }
             Role::Leader(_) | Role::Follower | Role::Asking(_) | Role::Candidate(_) => {}
         }
@@ -246,9 +246,9 @@ impl Raft {
         }
         self.disk.syncing = true;
         let takes = if self.disk.slow {
-            env.dice.micros(100_000, 800_000)
+            env.rng.micros(100_000, 800_000)
         } else {
-            env.dice.micros(100, 3_000)
+            env.rng.micros(100, 3_000)
         };
         let event = Event::Synced {
             server: self.me,

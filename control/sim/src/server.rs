@@ -96,10 +96,10 @@ impl Server {
             sessions: BTreeMap::new(),
             opened: BTreeMap::new(),
             gathered: BTreeMap::new(),
-            gather_at: env.now.plus(limits::BEATS_INTERVAL),
+            gather_at: env.now.plus(limits::HEARTBEAT_FORWARD_INTERVAL),
         };
         server.raft.installed = server.raft.image().snapshot.clone();
-        server.take_snapshot_in(env);
+        server.install_snapshot(env);
         server
     }
 
@@ -107,7 +107,7 @@ impl Server {
     pub fn crash(&mut self, env: &mut Env) {
         self.up = false;
         self.end_duties(env);
-        self.raft.disk.crash(&mut env.dice);
+        self.raft.disk.crash(&mut env.rng);
     }
 
     /// Restarts the server from its disk.
@@ -159,7 +159,7 @@ impl Server {
             }
             (_, Message::CollectDone { request }) => self.handle_collected(request, env),
             (Endpoint::Server(from), Message::Beats(beats)) => {
-                self.count_beats(from, beats, env);
+                self.count_heartbeats(from, beats, env);
             }
             (_, Message::BeatsCounted(beats)) => self.acknowledge_heartbeats(&beats, env),
             (Endpoint::Host(host), Message::FromAgent { session, message }) => {
@@ -183,11 +183,15 @@ impl Server {
     /// Handles the outcome of a worker.
     pub fn handle_worker_done(
         &mut self,
-        reign: (u64, u64),
+        leadership: (u64, u64),
         delivery: Delivery,
         outcome: Option<Box<ScheduleOutcome>>,
     ) {
-        if let Some(duties) = self.duties.as_mut().filter(|duties| duties.reign == reign) {
+        if let Some(duties) = self
+            .duties
+            .as_mut()
+            .filter(|duties| duties.leadership == leadership)
+        {
             duties.take_outcome(delivery, outcome.map(|outcome| *outcome));
         }
     }
@@ -199,16 +203,16 @@ impl Server {
         if let Some(duties) = &mut self.duties
             && duties.poll_timeout() <= env.now
         {
-            let reign = duties.reign;
+            let leadership = duties.leadership;
             for command in duties.handle_timeout(&self.machine.state, at, env) {
                 if let Command::Node(NodeCommand::SetStatus { node_id, .. }) = &command.command {
                     let purpose = ProposalReason::Down(*node_id);
-                    self.propose_duty(reign, command, purpose, env);
+                    self.propose_duty(leadership, command, purpose, env);
                 }
             }
         }
         if self.gather_at <= env.now {
-            self.gather_at = env.now.plus(limits::BEATS_INTERVAL);
+            self.gather_at = env.now.plus(limits::HEARTBEAT_FORWARD_INTERVAL);
             self.forward_heartbeats(env);
         }
     }
@@ -233,8 +237,8 @@ impl Server {
     }
 
     /// Advances all operations that can continue after an event.
-    pub fn pump(&mut self, env: &mut Env) {
-        self.take_snapshot_in(env);
+    pub fn advance(&mut self, env: &mut Env) {
+        self.install_snapshot(env);
         self.apply_committed(env);
         self.begin_or_end_duties(env);
         self.run_duties(env);
@@ -255,7 +259,7 @@ impl Server {
     }
 
     /// Restores the state from a snapshot that came from the disk or the leader.
-    fn take_snapshot_in(&mut self, env: &mut Env) {
+    fn install_snapshot(&mut self, env: &mut Env) {
         let Some(snapshot) = self.raft.installed.take() else {
             return;
         };
@@ -266,17 +270,17 @@ impl Server {
         self.applied = snapshot.at.index;
         env.oracle.restored(self.at, snapshot.at, &self.machine);
         for session in self.sessions.values_mut() {
-            session.wake();
+            session.mark_allocs_changed();
         }
     }
 
     /// Schedules the application of committed entries. It happens a little after the commit.
     fn note_committed(&mut self, env: &mut Env) {
         if self.raft.commit() > self.applied && self.apply_at.is_none() {
-            let lag = if env.trouble(5) {
-                env.dice.micros(1_000, 600_000)
+            let lag = if env.fault_chance(5) {
+                env.rng.micros(1_000, 600_000)
             } else {
-                env.dice.micros(10, 1_500)
+                env.rng.micros(10, 1_500)
             };
             self.apply_at = Some(env.now.plus(lag));
         }
@@ -320,7 +324,8 @@ impl Server {
             .applied(self.at, entry, Some(&applied), &self.machine)
         {
             if let Some(before) = before {
-                env.oracle.forgotten(command, &before, &self.machine.state);
+                env.oracle
+                    .check_collected(command, &before, &self.machine.state);
             }
             env.trace_line(format_args!(
                 "{}: {} -> {}",
@@ -343,7 +348,7 @@ impl Server {
             if let Effect::NodeChanged(node_id) | Effect::NodeForgot(node_id) = effect {
                 let of_node = |session: &&mut Session| session.node_id() == *node_id;
                 if let Some(session) = self.sessions.values_mut().find(of_node) {
-                    session.wake();
+                    session.mark_allocs_changed();
                 }
             }
         }
@@ -352,14 +357,14 @@ impl Server {
         let Some(duties) = &mut self.duties else {
             return;
         };
-        if !env.trouble(2) {
+        if !env.fault_chance(2) {
             for effect in applied.effects.iter().filter(|_| is_ours) {
                 if let Effect::CallbackClaimed(alloc_id) = effect {
                     duties.handle_claimed(&self.machine.state, alloc_id, at, env);
                 }
             }
             duties.handle_effects(&self.machine.state, &applied.effects, env.now);
-        } else if !env.has(Bug::LostEffect) {
+        } else if !env.has_bug(Bug::LostEffect) {
             duties.restart(&self.machine.state, env.now);
         }
     }
@@ -377,9 +382,13 @@ impl Server {
                 let (me, to) = (Endpoint::Server(self.at), Endpoint::Server(server));
                 env.send(me, to, Message::Forwarded { request, result });
             }
-            Origin::Duty(reign, purpose) => {
+            Origin::Duty(leadership, purpose) => {
                 let at = self.wall(env.now);
-                if let Some(duties) = self.duties.as_mut().filter(|duties| duties.reign == reign) {
+                if let Some(duties) = self
+                    .duties
+                    .as_mut()
+                    .filter(|duties| duties.leadership == leadership)
+                {
                     duties.settle(purpose, &applied.response, &self.machine.state, at, env);
                 }
             }
@@ -392,14 +401,14 @@ impl Server {
         let ready = self
             .raft
             .first_of_term()
-            .filter(|first| self.applied >= *first || env.has(Bug::DoublePlacement));
+            .filter(|first| self.applied >= *first || env.has_bug(Bug::DoublePlacement));
         match ready {
             None => self.end_duties(env),
             Some(_) if self.duties.is_some() => {}
             Some(first) => {
-                let reign = (first, self.next_number() << 16);
+                let leadership = (first, self.next_number() << 16);
                 env.trace_line(format_args!("server {} begins its duties", self.at));
-                self.duties = Some(Duties::begin(&self.machine.state, reign, env));
+                self.duties = Some(Duties::begin(&self.machine.state, leadership, env));
             }
         }
     }
@@ -427,23 +436,23 @@ impl Server {
         while !self.raft.disk.full
             && let Some((delivery, outcome)) = duties.next_work(state, env.now, at)
         {
-            if env.trouble(2) {
+            if env.fault_chance(2) {
                 duties.lose_worker();
                 continue;
             }
             let event = Event::WorkerDone {
                 server: self.at,
-                reign: duties.reign,
+                leadership: duties.leadership,
                 delivery,
                 outcome: outcome.map(Box::new),
             };
             env.after(0, 40, event);
         }
-        let reign = duties.reign;
+        let leadership = duties.leadership;
         while let Some(duties) = &mut self.duties
             && let Some((command, purpose)) = duties.next_proposal(&self.machine.state, env.now, at)
         {
-            if !self.propose_duty(reign, command, purpose, env) {
+            if !self.propose_duty(leadership, command, purpose, env) {
                 break;
             }
         }
@@ -455,7 +464,7 @@ impl Server {
     /// once, because the refused command gets no answer if the disk has room again before that.
     fn propose_duty(
         &mut self,
-        reign: (u64, u64),
+        leadership: (u64, u64),
         entry: fsm::Entry,
         purpose: ProposalReason,
         env: &mut Env,
@@ -463,10 +472,10 @@ impl Server {
         let collects = matches!(purpose, ProposalReason::Garbage(_));
         match self.raft.propose(entry, env) {
             Some(at) => {
-                if collects && env.trouble(limits::CRASH_IN_COLLECTION_PERCENT) {
+                if collects && env.fault_chance(limits::CRASH_IN_COLLECTION_PERCENT) {
                     env.after(0, 30, Event::ServerCrashes(self.at));
                 }
-                let origin = Origin::Duty(reign, purpose);
+                let origin = Origin::Duty(leadership, purpose);
                 self.proposals.insert(at.index, (at.term, origin));
                 true
             }

@@ -54,7 +54,7 @@ fn the_first_seeds_come_to_rest() {
         failed += report.rollouts.failed;
         reverted += report.rollouts.reverted;
         promoted += report.rollouts.promoted;
-        cut_short += report.cut_short.unseated + report.cut_short.died;
+        cut_short += report.cut_short.lost_leadership + report.cut_short.died;
     }
 
     assert!(placed > 1_000, "only {placed} instances were placed");
@@ -107,7 +107,7 @@ fn one_three_and_five_servers_come_to_rest() {
 
         let report = well(config, &format!("{servers} servers"));
 
-        assert!(report.promises > 0 && report.reads > 0);
+        assert!(report.acknowledged_writes > 0 && report.reads > 0);
     }
 }
 

@@ -28,7 +28,7 @@ pub(crate) struct World {
     server_at: Vec<Timestamp>,
     host_at: Vec<Option<Timestamp>>,
     /// The number of steps since virtual time last advanced.
-    steps_here: u32,
+    steps_at_now: u32,
 }
 
 /// The part of the world that acts next.
@@ -41,11 +41,9 @@ enum NextActor {
 
 impl World {
     pub(crate) fn new(config: &SimConfig) -> Self {
-        let mut dice = SimRng::new(config.seed);
-        let hosts = (0..dice.below(4) + 2)
-            .map(|at| host(at, &mut dice))
-            .collect();
-        let mut env = Env::new(dice, limits::EPOCH, config.bug, config.servers);
+        let mut rng = SimRng::new(config.seed);
+        let hosts = (0..rng.below(4) + 2).map(|at| host(at, &mut rng)).collect();
+        let mut env = Env::new(rng, limits::EPOCH, config.bug, config.servers);
         env.trace.has_rows = config.has_rows;
         let servers = (0..config.servers)
             .map(|at| Server::start(at, config.servers, 1, Disk::default(), &mut env))
@@ -58,7 +56,7 @@ impl World {
             nodes: Vec::new(),
             server_at: vec![limits::EPOCH; config.servers],
             host_at: Vec::new(),
-            steps_here: 0,
+            steps_at_now: 0,
         };
         world.nodes = world.hosts.iter().map(|host| host.spec.id).collect();
         world.host_at = vec![None; world.hosts.len()];
@@ -68,7 +66,7 @@ impl World {
         for at in 0..world.clients.len() {
             world.env.after(0, 4_000, Event::Client(at));
         }
-        world.env.after(4_000, 10_000, Event::Weather);
+        world.env.after(4_000, 10_000, Event::Fault);
         world
     }
 
@@ -78,8 +76,8 @@ impl World {
         self.run_until(storm_ends);
         let mut rested_at = None;
         if !self.has_fault() {
-            self.calm();
-            rested_at = self.come_to_rest(storm_ends.plus(config.calm));
+            self.end_faults();
+            rested_at = self.run_until_quiescent(storm_ends.plus(config.calm));
         }
         let calm = rested_at.map_or(config.calm, |at: Timestamp| at.since(storm_ends));
         Report {
@@ -94,7 +92,7 @@ impl World {
             placed_at_once: self.env.oracle.placed_at_once,
             called: self.env.oracle.called,
             terms: self.env.oracle.terms(),
-            promises: self.env.oracle.promises(),
+            acknowledged_writes: self.env.oracle.acknowledged_writes(),
             reads: self.env.oracle.reads,
             events: self.env.trace.events(),
             calm,
@@ -108,14 +106,14 @@ impl World {
     }
 
     /// Runs until the world is at rest twice in a row. Each part that is not at rest by `end` is a fault.
-    fn come_to_rest(&mut self, end: Timestamp) -> Option<Timestamp> {
+    fn run_until_quiescent(&mut self, end: Timestamp) -> Option<Timestamp> {
         let mut rested_at = None;
         while self.env.now < end && !self.has_fault() {
             let at = self.env.now.plus(limits::REST_INTERVAL);
             self.run_until(at);
-            let unrest = quiescence::unrest(self);
-            if !unrest.is_empty() {
-                let (count, first) = (unrest.len(), &unrest[0]);
+            let unfinished = quiescence::unfinished(self);
+            if !unfinished.is_empty() {
+                let (count, first) = (unfinished.len(), &unfinished[0]);
                 let first = first.split(':').next().unwrap_or_default();
                 self.env
                     .trace_line(format_args!("{count} not at rest: {first}"));
@@ -127,7 +125,7 @@ impl World {
             }
         }
         if !self.has_fault() {
-            self.env.oracle.faults = quiescence::unrest(self);
+            self.env.oracle.faults = quiescence::unfinished(self);
             if self.env.oracle.faults.is_empty() {
                 self.env.oracle.fault("it comes to rest, but not for long");
             }
@@ -141,12 +139,12 @@ impl World {
             if at > end {
                 break;
             }
-            self.steps_here = if at > self.env.now {
+            self.steps_at_now = if at > self.env.now {
                 0
             } else {
-                self.steps_here + 1
+                self.steps_at_now + 1
             };
-            if self.steps_here > limits::STEPS_AT_ONCE_MAX {
+            if self.steps_at_now > limits::STEPS_AT_ONCE_MAX {
                 let who = format!("time stands still: {next:?}");
                 self.env.oracle.fault(&who);
             }
@@ -160,7 +158,7 @@ impl World {
                 NextActor::Server(at) => {
                     self.env.trace.note(self.env.now, at as u64);
                     self.servers[at].handle_timeout(&mut self.env);
-                    self.pump_server(at);
+                    self.advance_server(at);
                 }
                 NextActor::Host(at) => {
                     self.env.trace.note(self.env.now, 100 + at as u64);
@@ -194,8 +192,8 @@ impl World {
         first
     }
 
-    fn pump_server(&mut self, at: usize) {
-        self.servers[at].pump(&mut self.env);
+    fn advance_server(&mut self, at: usize) {
+        self.servers[at].advance(&mut self.env);
         self.server_at[at] = self.servers[at].poll_timeout();
     }
 
@@ -212,19 +210,19 @@ impl World {
                 let one = &mut self.servers[server];
                 if one.life == life && one.up {
                     one.handle_synced(upto, &mut self.env);
-                    self.pump_server(server);
+                    self.advance_server(server);
                 }
             }
             Event::WorkerDone {
                 server,
-                reign,
+                leadership,
                 delivery,
                 outcome,
             } => {
                 let one = &mut self.servers[server];
                 if one.up {
-                    one.handle_worker_done(reign, delivery, outcome);
-                    self.pump_server(server);
+                    one.handle_worker_done(leadership, delivery, outcome);
+                    self.advance_server(server);
                 }
             }
             Event::Host { host, what } => {
@@ -240,7 +238,7 @@ impl World {
             Event::ServerStarts(at) => self.start_server(at),
             Event::AgentStarts(at) => self.start_agent(at),
             Event::Client(at) => self.clients[at].act(&self.nodes, &mut self.env),
-            Event::Weather => self.weather(),
+            Event::Fault => self.inject_fault(),
         }
     }
 
@@ -259,7 +257,7 @@ impl World {
             Endpoint::Server(at) if self.servers[at].up => {
                 self.env.trace.note(self.env.now, 400 + at as u64);
                 self.servers[at].handle_message(from, message, &mut self.env);
-                self.pump_server(at);
+                self.advance_server(at);
             }
             Endpoint::Server(_) => self.refuse(from, to, &message),
             Endpoint::Host(at) => {
@@ -278,7 +276,7 @@ impl World {
     /// Answers a message to a server that is down: its machine may reset the connection.
     fn refuse(&mut self, from: Endpoint, to: Endpoint, message: &Message) {
         if let (Endpoint::Host(_), Message::FromAgent { session, .. }) = (from, message)
-            && self.env.dice.chance(50)
+            && self.env.rng.chance(50)
         {
             let session = *session;
             self.env.send(to, from, Message::Reset { session });
@@ -302,7 +300,7 @@ impl World {
                 ));
             }
         }
-        for node_id in std::mem::take(&mut self.env.oracle.downs) {
+        for node_id in std::mem::take(&mut self.env.oracle.nodes_down) {
             let host = self.hosts.iter().find(|host| host.spec.id == node_id);
             let leased = host.is_some_and(|host| host.lease_until > self.env.now);
             if leased {
@@ -333,11 +331,11 @@ impl World {
     }
 }
 
-fn host(at: usize, dice: &mut SimRng) -> Host {
-    let zone = if dice.chance(50) { "a" } else { "b" };
+fn host(at: usize, rng: &mut SimRng) -> Host {
+    let zone = if rng.chance(50) { "a" } else { "b" };
     let spec = fixture::node(&format!("node-{at}"))
-        .cpu_mhz(u64::from(dice.between(1, 4)) * 1_000)
-        .memory_mb(u64::from(dice.between(1, 4)) * 1_024)
+        .cpu_mhz(u64::from(rng.between(1, 4)) * 1_000)
+        .memory_mb(u64::from(rng.between(1, 4)) * 1_024)
         .attribute("zone", zone)
         .build();
     Host::new(at, spec)

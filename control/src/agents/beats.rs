@@ -27,7 +27,7 @@ pub(super) async fn gather(
     let ttl = control.server_info().heartbeat_ttl;
     let mut ticks = tokio::time::interval((ttl / 10).min(limits::BEATS_INTERVAL));
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let patience = ttl.mul_f64(0.3).max(limits::UNSERVED_MIN);
+    let count_wait_max = ttl.mul_f64(0.3).max(limits::UNSERVED_MIN);
     let mut leadership = control.leadership();
     let mut counted_at = Instant::now();
     let mut before = BTreeMap::new();
@@ -38,10 +38,10 @@ pub(super) async fn gather(
             // A new leader counts the nodes at once.
             Ok(()) = leadership.changed() => {}
         }
-        let connected = control.nodes().numbers();
+        let connected = control.nodes().session_numbers();
         let left = missing(&before, &connected);
         before = connected;
-        let beats = control.nodes().uncounted();
+        let beats = control.nodes().uncounted_heartbeats();
         let nodes = beats.iter().map(|beat| beat.node_id).collect();
         let sent = send(control, nodes, left);
         let Some(answer) = stop.run_until_cancelled(sent).await else {
@@ -58,7 +58,7 @@ pub(super) async fn gather(
         let alone = control.peers().servers().is_empty();
         let unserved = answer
             .err()
-            .filter(|_| !alone && counted_at.elapsed() > patience);
+            .filter(|_| !alone && counted_at.elapsed() > count_wait_max);
         publish_service(control, service, unserved);
     }
 }
@@ -107,7 +107,7 @@ fn answer_all(nodes: &Nodes, beats: &[PendingHeartbeat], lease: &Lease) {
         };
         // An agent with a full outbox gets the next acknowledgement.
         if beat.outbox.try_send(ack).is_ok() {
-            nodes.counted(beat.node_id, beat.number);
+            nodes.record_counted(beat.node_id, beat.number);
         }
     }
 }

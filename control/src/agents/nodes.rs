@@ -25,7 +25,7 @@ use crate::peers::Peers;
 struct ConnectedNode {
     connection: Connection,
     wake: Arc<Wake>,
-    pulse: Arc<HeartbeatState>,
+    heartbeats: Arc<HeartbeatState>,
     outbox: mpsc::Sender<ToAgent>,
     /// Distinguishes this session from a later one of the same node.
     number: u64,
@@ -66,7 +66,7 @@ pub struct Nodes {
 pub(super) struct AgentsState {
     table: Mutex<Table>,
     reports: Reports,
-    pace: PushLimiter,
+    push_limiter: PushLimiter,
     pub(super) service: watch::Sender<ServiceInfo>,
     /// Semaphore for forwarded data of allocations, [`limits::DISKS_PASSED_MAX`].
     pub(super) disks: Semaphore,
@@ -88,7 +88,7 @@ impl Nodes {
             shared: Arc::new(AgentsState {
                 table: Mutex::default(),
                 reports: Reports::default(),
-                pace: PushLimiter::of(cores),
+                push_limiter: PushLimiter::of(cores),
                 service: watch::Sender::default(),
                 disks: Semaphore::new(limits::DISKS_PASSED_MAX),
                 peers,
@@ -110,7 +110,7 @@ impl Nodes {
 
     /// Wakes the sessions of `node_ids` to check for changes.
     pub(crate) fn wake(&self, node_ids: impl IntoIterator<Item = NodeId>) {
-        let before = || self.shared.pace.note();
+        let before = || self.shared.push_limiter.note_change();
         self.notify(node_ids, |wake| &wake.desired, before);
     }
 
@@ -157,8 +157,8 @@ impl Nodes {
     }
 
     /// The limiter of the sessions' messages.
-    pub(super) fn pace(&self) -> &PushLimiter {
-        &self.shared.pace
+    pub(super) fn push_limiter(&self) -> &PushLimiter {
+        &self.shared.push_limiter
     }
 
     /// The queued reports.
@@ -172,7 +172,7 @@ impl Nodes {
     }
 
     /// The sessions' numbers by node.
-    pub(super) fn numbers(&self) -> BTreeMap<NodeId, u64> {
+    pub(super) fn session_numbers(&self) -> BTreeMap<NodeId, u64> {
         self.lock()
             .sessions
             .iter()
@@ -181,13 +181,13 @@ impl Nodes {
     }
 
     /// Nodes with heartbeats since the leader last counted them.
-    pub(super) fn uncounted(&self) -> Vec<PendingHeartbeat> {
+    pub(super) fn uncounted_heartbeats(&self) -> Vec<PendingHeartbeat> {
         self.lock()
             .sessions
             .iter()
             .filter_map(|(node_id, session)| {
-                let number = session.pulse.received.load(Ordering::Acquire);
-                let counted = session.pulse.counted.load(Ordering::Acquire);
+                let number = session.heartbeats.received.load(Ordering::Acquire);
+                let counted = session.heartbeats.counted.load(Ordering::Acquire);
                 (number > counted).then(|| PendingHeartbeat {
                     node_id: *node_id,
                     number,
@@ -198,12 +198,15 @@ impl Nodes {
     }
 
     /// Records that the leader has counted heartbeats of `node_id` up to `number`.
-    pub(super) fn counted(&self, node_id: NodeId, number: u64) {
+    pub(super) fn record_counted(&self, node_id: NodeId, number: u64) {
         if let Some(session) = self.lock().sessions.get(&node_id) {
             // A later session of the node begins at 1 again, so the number of an earlier session must not set it
             // ahead.
-            if number <= session.pulse.received.load(Ordering::Acquire) {
-                session.pulse.counted.fetch_max(number, Ordering::AcqRel);
+            if number <= session.heartbeats.received.load(Ordering::Acquire) {
+                session
+                    .heartbeats
+                    .counted
+                    .fetch_max(number, Ordering::AcqRel);
             }
         }
     }
@@ -214,7 +217,7 @@ impl Nodes {
         let session = table.sessions.get(&node_id)?;
         Some((
             session.connection.clone(),
-            session.pulse.since_last_contact(),
+            session.heartbeats.since_last_contact(),
         ))
     }
 
@@ -227,21 +230,21 @@ impl Nodes {
     }
 
     /// Enters the session of `node_id` on `connection` and closes an older one.
-    pub(super) fn enter(
+    pub(super) fn add_session(
         &self,
         node_id: NodeId,
         connection: &Connection,
         outbox: &mpsc::Sender<ToAgent>,
     ) -> SessionEntry {
         let wake = Arc::new(Wake::default());
-        let pulse = Arc::new(HeartbeatState::begin());
+        let heartbeats = Arc::new(HeartbeatState::begin());
         let mut table = self.lock();
         table.last_number += 1;
         let number = table.last_number;
         let connected = ConnectedNode {
             connection: connection.clone(),
             wake: Arc::clone(&wake),
-            pulse: Arc::clone(&pulse),
+            heartbeats: Arc::clone(&heartbeats),
             outbox: outbox.clone(),
             number,
         };
@@ -258,7 +261,7 @@ impl Nodes {
             node_id,
             number,
             wake,
-            pulse,
+            heartbeats,
         }
     }
 }
@@ -289,15 +292,15 @@ pub(super) struct SessionEntry {
     node_id: NodeId,
     number: u64,
     pub(super) wake: Arc<Wake>,
-    pulse: Arc<HeartbeatState>,
+    heartbeats: Arc<HeartbeatState>,
 }
 
 impl SessionEntry {
     /// Records the agent's heartbeat `number`.
-    pub(super) fn beat(&self, number: u64) {
-        self.pulse.received.fetch_max(number, Ordering::AcqRel);
+    pub(super) fn record_heartbeat(&self, number: u64) {
+        self.heartbeats.received.fetch_max(number, Ordering::AcqRel);
         *self
-            .pulse
+            .heartbeats
             .last_contact_at
             .lock()
             .unwrap_or_else(PoisonError::into_inner) = Instant::now();

@@ -22,10 +22,10 @@ pub(super) struct PushLimiter {
     cores: u32,
     /// Turns that may be taken at once.
     turns: Semaphore,
-    taken: Notify,
+    turn_taken: Notify,
     begun: Instant,
     /// Time of the last new change, in milliseconds since `begun`.
-    news: AtomicU64,
+    last_change_millis: AtomicU64,
 }
 
 impl PushLimiter {
@@ -34,29 +34,33 @@ impl PushLimiter {
         let cores = saturating::to_u32(cores);
         Self {
             cores,
-            turns: Semaphore::new(at(limits::DESIRED_PER_CORE, cores, limits::DESIRED_BURST)),
-            taken: Notify::new(),
+            turns: Semaphore::new(turns_within(
+                limits::DESIRED_PER_CORE,
+                cores,
+                limits::DESIRED_BURST,
+            )),
+            turn_taken: Notify::new(),
             begun: Instant::now(),
-            news: AtomicU64::new(0),
+            last_change_millis: AtomicU64::new(0),
         }
     }
 
     /// Records that new changes arrived.
-    pub(super) fn note(&self) {
+    pub(super) fn note_change(&self) {
         let millis = saturating::millis(self.begun.elapsed());
-        self.news.store(millis, Ordering::Relaxed);
+        self.last_change_millis.store(millis, Ordering::Relaxed);
     }
 
     /// Waits for this session's turn, in the order of the calls.
-    pub(super) async fn turn(&self) {
+    pub(super) async fn wait_for_turn(&self) {
         if let Ok(turn) = self.turns.acquire().await {
             turn.forget();
         }
-        self.taken.notify_one();
+        self.turn_taken.notify_one();
     }
 
     /// Hands out turns until `stop`.
-    pub(super) async fn give(&self, stop: &CancellationToken) {
+    pub(super) async fn issue_turns(&self, stop: &CancellationToken) {
         let mut given = Instant::now();
         while stop.run_until_cancelled(self.wait()).await.is_some() {
             let now = Instant::now();
@@ -68,13 +72,13 @@ impl PushLimiter {
     /// Waits one tick, in which turns accumulate. While all turns are available, first waits until one is taken.
     async fn wait(&self) {
         if self.is_full() {
-            self.taken.notified().await;
+            self.turn_taken.notified().await;
         }
         tokio::time::sleep(limits::DESIRED_TICK).await;
     }
 
     fn burst(&self) -> usize {
-        at(limits::DESIRED_PER_CORE, self.cores, limits::DESIRED_BURST)
+        turns_within(limits::DESIRED_PER_CORE, self.cores, limits::DESIRED_BURST)
     }
 
     fn is_full(&self) -> bool {
@@ -82,20 +86,21 @@ impl PushLimiter {
     }
 
     fn refill(&self, now: Instant, elapsed: Duration) {
-        let news = self.begun + Duration::from_millis(self.news.load(Ordering::Relaxed));
-        let rate = if now.saturating_duration_since(news) < limits::DESIRED_QUIET {
+        let last_change =
+            self.begun + Duration::from_millis(self.last_change_millis.load(Ordering::Relaxed));
+        let rate = if now.saturating_duration_since(last_change) < limits::DESIRED_QUIET {
             limits::DESIRED_PER_CORE_MEANWHILE
         } else {
             limits::DESIRED_PER_CORE
         };
         let room = self.burst().saturating_sub(self.turns.available_permits());
         self.turns
-            .add_permits(at(rate, self.cores, elapsed).min(room));
+            .add_permits(turns_within(rate, self.cores, elapsed).min(room));
     }
 }
 
 /// The number of turns in `time` at `rate` a second and core; at least one.
-fn at(rate: u32, cores: u32, time: Duration) -> usize {
+fn turns_within(rate: u32, cores: u32, time: Duration) -> usize {
     let turns = u128::from(rate) * u128::from(cores) * time.as_micros() / 1_000_000;
     saturating::to_usize(turns).max(1)
 }
@@ -107,57 +112,60 @@ mod tests {
     use super::*;
 
     /// The number of turns without waiting.
-    fn at_once(pace: &PushLimiter) -> usize {
-        std::iter::from_fn(|| pace.turn().now_or_never()).count()
+    fn turns_without_waiting(limiter: &PushLimiter) -> usize {
+        std::iter::from_fn(|| limiter.wait_for_turn().now_or_never()).count()
     }
 
     #[test]
     fn push_limiter_burst_does_not_accumulate() {
-        let pace = PushLimiter::of(4);
-        let burst = pace.burst();
-        assert_eq!(at_once(&pace), burst);
+        let limiter = PushLimiter::of(4);
+        let burst = limiter.burst();
+        assert_eq!(turns_without_waiting(&limiter), burst);
 
-        let later = pace.begun + Duration::from_hours(1);
-        pace.refill(later, Duration::from_hours(1));
-        pace.refill(later, Duration::from_hours(1));
+        let later = limiter.begun + Duration::from_hours(1);
+        limiter.refill(later, Duration::from_hours(1));
+        limiter.refill(later, Duration::from_hours(1));
 
-        assert_eq!(at_once(&pace), burst);
+        assert_eq!(turns_without_waiting(&limiter), burst);
     }
 
     #[test]
     fn recent_changes_reduce_the_turn_rate() {
-        let pace = PushLimiter::of(2);
-        at_once(&pace);
+        let limiter = PushLimiter::of(2);
+        turns_without_waiting(&limiter);
         let tick = limits::DESIRED_TICK;
-        let later = pace.begun + Duration::from_secs(1);
+        let later = limiter.begun + Duration::from_secs(1);
 
-        pace.refill(later, tick);
-        let quiet = at_once(&pace);
-        pace.news.store(1_000, Ordering::Relaxed);
-        pace.refill(later, tick);
-        let meanwhile = at_once(&pace);
+        limiter.refill(later, tick);
+        let quiet = turns_without_waiting(&limiter);
+        limiter.last_change_millis.store(1_000, Ordering::Relaxed);
+        limiter.refill(later, tick);
+        let meanwhile = turns_without_waiting(&limiter);
 
-        assert_eq!(quiet, at(limits::DESIRED_PER_CORE, 2, tick));
-        assert_eq!(meanwhile, at(limits::DESIRED_PER_CORE_MEANWHILE, 2, tick));
+        assert_eq!(quiet, turns_within(limits::DESIRED_PER_CORE, 2, tick));
+        assert_eq!(
+            meanwhile,
+            turns_within(limits::DESIRED_PER_CORE_MEANWHILE, 2, tick)
+        );
         assert!(meanwhile < quiet);
     }
 
     #[tokio::test(start_paused = true)]
     async fn waiting_sessions_get_turns_in_order() {
-        let pace = PushLimiter::of(1);
-        at_once(&pace);
+        let limiter = PushLimiter::of(1);
+        turns_without_waiting(&limiter);
         let stop = CancellationToken::new();
         let begun = Instant::now();
         let mut ended = Vec::new();
         let waiting = async {
             for number in 0..100 {
-                pace.turn().await;
+                limiter.wait_for_turn().await;
                 ended.push(number);
             }
             stop.cancel();
         };
 
-        tokio::join!(waiting, pace.give(&stop));
+        tokio::join!(waiting, limiter.issue_turns(&stop));
 
         assert!(ended.is_sorted());
         assert!(

@@ -73,8 +73,8 @@ pub(super) struct QueuedReport {
 #[derive(Debug, Default)]
 pub(super) struct Reports {
     pending: Mutex<BTreeMap<NodeId, SessionQueue>>,
-    news: Notify,
-    taken: Notify,
+    report_queued: Notify,
+    reports_taken: Notify,
 }
 
 /// The reports of one session in an entry.
@@ -100,7 +100,7 @@ impl Reports {
     ) {
         let now = Instant::now();
         loop {
-            let taken = self.taken.notified();
+            let taken = self.reports_taken.notified();
             if self.has_room(node_id, outbox) {
                 break;
             }
@@ -112,7 +112,7 @@ impl Reports {
             let mut pending = self.lock();
             let is_due = reports.is_empty() || reports.iter().any(|queued| !queued.can_wait);
             wakes = is_due || pending.is_empty();
-            let entry = of_session(&mut pending, node_id, outbox);
+            let entry = session_queue(&mut pending, node_id, outbox);
             entry.sequence = entry.sequence.max(sequence);
             for QueuedReport { report, can_wait } in reports {
                 let alloc_id = report.alloc_id;
@@ -128,7 +128,7 @@ impl Reports {
             }
         }
         if wakes {
-            self.news.notify_one();
+            self.report_queued.notify_one();
         }
     }
 
@@ -142,7 +142,7 @@ impl Reports {
     ) {
         {
             let mut pending = self.lock();
-            let entry = of_session(&mut pending, node_id, outbox);
+            let entry = session_queue(&mut pending, node_id, outbox);
             entry.sequence = entry.sequence.max(sequence);
             entry.collected = Some(match entry.collected.take() {
                 Some(earlier) => PendingCollection {
@@ -156,7 +156,7 @@ impl Reports {
                 },
             });
         }
-        self.news.notify_one();
+        self.report_queued.notify_one();
     }
 
     fn has_room(&self, node_id: NodeId, outbox: &mpsc::Sender<ToAgent>) -> bool {
@@ -178,7 +178,7 @@ impl Reports {
             .collect();
         // When one collection is due, all others are written with it.
         let mut collected = pending.values().filter_map(|of| of.collected.as_ref());
-        let collections_go = collected.any(|collected| collected.at <= now);
+        let are_collections_due = collected.any(|collected| collected.at <= now);
         let (mut count, mut bytes) = (0, 0);
         let mut parts = Vec::new();
         for node_id in order {
@@ -202,7 +202,7 @@ impl Reports {
             if is_full && fitting.is_empty() {
                 break;
             }
-            let collected = waiting.collected.take_if(|_| collections_go);
+            let collected = waiting.collected.take_if(|_| are_collections_due);
             let has_more = !waiting.reports.is_empty() || waiting.collected.is_some();
             if fitting.is_empty() && collected.is_none() && has_more {
                 continue;
@@ -229,7 +229,7 @@ impl Reports {
             }
         }
         drop(pending);
-        self.taken.notify_waiters();
+        self.reports_taken.notify_waiters();
         parts
     }
 
@@ -253,7 +253,7 @@ impl Reports {
 
 /// Returns the pending reports of a session. Drops those of an earlier session of the node: the agent repeats all
 /// unacknowledged reports in this session.
-fn of_session<'a>(
+fn session_queue<'a>(
     pending: &'a mut BTreeMap<NodeId, SessionQueue>,
     node_id: NodeId,
     outbox: &mpsc::Sender<ToAgent>,
@@ -273,7 +273,7 @@ fn of_session<'a>(
 
 /// Keeps those of `reports` that can change `state`. An ended allocation does not change any more, and a starting
 /// agent reports thousands of ended allocations again.
-pub(super) fn news(state: &State, reports: Vec<AllocReport>) -> Vec<QueuedReport> {
+pub(super) fn relevant_reports(state: &State, reports: Vec<AllocReport>) -> Vec<QueuedReport> {
     let queued = reports.into_iter().filter_map(|report| {
         let known = state.allocs().get(&report.alloc_id);
         let is_over = known.is_some_and(|alloc| alloc.client_status().is_terminal());
@@ -307,8 +307,8 @@ pub(super) async fn write(control: &Control, reports: &Reports, stop: &Cancellat
         let work = async {
             if parts.is_empty() {
                 tokio::select! {
-                    () = reports.news.notified() => {}
-                    () = until(next) => {}
+                    () = reports.report_queued.notified() => {}
+                    () = sleep_until_due(next) => {}
                 }
             } else {
                 commit(control, parts).await;
@@ -320,7 +320,7 @@ pub(super) async fn write(control: &Control, reports: &Reports, stop: &Cancellat
     }
 }
 
-async fn until(at: Option<Instant>) {
+async fn sleep_until_due(at: Option<Instant>) {
     match at {
         Some(at) => tokio::time::sleep_until(at).await,
         None => std::future::pending().await,
@@ -330,10 +330,10 @@ async fn until(at: Option<Instant>) {
 /// Proposes `parts` until they are committed, and acknowledges them. A report may be written twice without harm. A
 /// collection that is reported twice is recognised by its start time.
 async fn commit(control: &Control, mut parts: Vec<SessionReports>) {
-    let Some(mut unknown) = propose(control, &mut parts, reported).await else {
+    let Some(mut unknown) = propose(control, &mut parts, reports_command).await else {
         return;
     };
-    let Some(more) = propose(control, &mut parts, collected).await else {
+    let Some(more) = propose(control, &mut parts, collections_command).await else {
         return;
     };
     unknown.extend(more);
@@ -341,7 +341,7 @@ async fn commit(control: &Control, mut parts: Vec<SessionReports>) {
 }
 
 /// The command that writes the allocations in `parts`; `None` if there are none.
-fn reported(parts: &[SessionReports], at: Timestamp) -> Option<Entry> {
+fn reports_command(parts: &[SessionReports], at: Timestamp) -> Option<Entry> {
     let parts = parts.iter().filter(|part| !part.reports.is_empty());
     let reports: Vec<_> = parts
         .map(|part| (part.node_id, part.reports.clone()))
@@ -350,7 +350,7 @@ fn reported(parts: &[SessionReports], at: Timestamp) -> Option<Entry> {
 }
 
 /// The command that writes the collections in `parts`; `None` if there are none.
-fn collected(parts: &[SessionReports], at: Timestamp) -> Option<Entry> {
+fn collections_command(parts: &[SessionReports], at: Timestamp) -> Option<Entry> {
     let parts = parts.iter();
     let collections: Vec<_> = parts
         .filter_map(|part| Some((part.node_id, part.collected.clone()?)))

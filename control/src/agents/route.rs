@@ -20,7 +20,7 @@ use super::nodes::Nodes;
 use super::request::{self, NodeRequestError};
 use crate::handle::{Control, ProposeError};
 use crate::limits;
-use crate::peers::PeerChannel::Passage;
+use crate::peers::PeerChannel::Forwarded;
 use crate::peers::Peers;
 use crate::peers::message::{PeerReply, PeerRequest};
 
@@ -91,7 +91,7 @@ pub(super) async fn open_stream(
         NodeRoute::Direct(connection) => request::open(node_id, &connection, &request).await,
         NodeRoute::Through(server_id) => {
             let request = PeerRequest::AskNode { node_id, request };
-            let opened = peers.open(server_id, Passage, request).await;
+            let opened = peers.open(server_id, Forwarded, request).await;
             opened.map_err(|source| NodeRequestError::Server { node_id, source })
         }
     }
@@ -196,7 +196,7 @@ async fn pass(
     request: NodeRequest,
 ) -> Result<mpsc::Receiver<NodeReply>, NodeRequestError> {
     let request = PeerRequest::AskNode { node_id, request };
-    let opened = peers.open(server_id, Passage, request).await;
+    let opened = peers.open(server_id, Forwarded, request).await;
     let (mut sender, receiver) =
         opened.map_err(|source| NodeRequestError::Server { node_id, source })?;
     sender.finish();

@@ -100,7 +100,7 @@ impl SessionError {
 fn elsewhere(reason: String) -> ToAgent {
     ToAgent::TryElsewhere {
         reason,
-        after: limits::AWAY,
+        after: limits::TRY_ELSEWHERE_PAUSE,
     }
 }
 
@@ -129,16 +129,16 @@ pub(super) async fn run(
         }
     };
     let (outbox, outgoing) = mpsc::channel(limits::SESSION_OUTBOX_MAX);
-    let entered = control.nodes().enter(node.id, connection, &outbox);
+    let entry = control.nodes().add_session(node.id, connection, &outbox);
     tracing::info!(node_id = %node.id, peer = %connection.remote_address(), "an agent joined");
     let node_id = node.id;
     let session = Session {
         node_id,
-        entered: &entered,
+        entry: &entry,
         control,
         outbox,
         wanted: Mutex::new(node),
-        wants: Notify::new(),
+        registration_needed: Notify::new(),
         service: control.nodes().service(),
         peer: connection.remote_address().ip(),
     };
@@ -256,7 +256,7 @@ async fn register(spec: &NodeSpec, control: &Control) -> Result<(), SessionError
         .at(control.now());
         refuse_rejection(control.propose(command).await?.1)?;
         let is_named_before = known.is_some_and(|known| known.spec.name == spec.name);
-        if !is_named_before && let Some(other) = namesake(&control.state(), spec) {
+        if !is_named_before && let Some(other) = find_node_with_same_name(&control.state(), spec) {
             tracing::warn!(
                 node_id = %spec.id, %other, name = spec.name,
                 "two nodes have the same name: give each agent another --name"
@@ -276,7 +276,7 @@ async fn register(spec: &NodeSpec, control: &Control) -> Result<(), SessionError
 
 /// Returns another node with the name of `spec` that is not down. A node that is down may be an earlier
 /// installation of the same machine.
-fn namesake(state: &State, spec: &NodeSpec) -> Option<NodeId> {
+fn find_node_with_same_name(state: &State, spec: &NodeSpec) -> Option<NodeId> {
     let others = state.nodes().named(&spec.name).into_iter();
     let mut others =
         others.filter(|node| node.spec.id != spec.id && node.status != NodeStatus::Down);
@@ -339,13 +339,13 @@ async fn send_all(sender: &mut FrameSender, mut outgoing: mpsc::Receiver<ToAgent
 /// A registered agent.
 struct Session<'a> {
     node_id: NodeId,
-    entered: &'a SessionEntry,
+    entry: &'a SessionEntry,
     control: &'a Control,
     outbox: mpsc::Sender<ToAgent>,
     /// The registration that the agent wants for the node.
     wanted: Mutex<NodeSpec>,
     /// Signals that the node may be not registered as `wanted`, or not ready.
-    wants: Notify,
+    registration_needed: Notify,
     service: watch::Receiver<ServiceInfo>,
     peer: IpAddr,
 }
@@ -364,8 +364,8 @@ impl Session<'_> {
     /// loopback addresses.
     fn servers(&self) -> Vec<SocketAddr> {
         let servers = self.service.borrow().servers.clone();
-        let here = self.peer.is_loopback();
-        let useful = |addr: &SocketAddr| here || !addr.ip().is_loopback();
+        let is_same_machine = self.peer.is_loopback();
+        let useful = |addr: &SocketAddr| is_same_machine || !addr.ip().is_loopback();
         servers.into_iter().filter(useful).collect()
     }
 
@@ -374,9 +374,10 @@ impl Session<'_> {
     fn apis(&self) -> ToAgent {
         let me = &self.control.peers().me().node.quic_addr;
         let own: Option<SocketAddr> = me.parse().ok();
-        let here = self.peer.is_loopback() || own.is_some_and(|own| own.ip() == self.peer);
+        let is_same_machine =
+            self.peer.is_loopback() || own.is_some_and(|own| own.ip() == self.peer);
         let apis = self.service.borrow().apis.clone();
-        let reachable = |addr: &SocketAddr| here || !addr.ip().is_loopback();
+        let reachable = |addr: &SocketAddr| is_same_machine || !addr.ip().is_loopback();
         ToAgent::Apis {
             addrs: apis.into_iter().filter(reachable).collect(),
         }
@@ -404,15 +405,15 @@ impl Session<'_> {
                 }
                 FromAgent::Register { node, known, .. } => {
                     *self.wanted.lock().unwrap_or_else(PoisonError::into_inner) = *node;
-                    self.wants.notify_one();
+                    self.registration_needed.notify_one();
                     if known == LogIndex(0) {
-                        self.entered.wake.start_over();
+                        self.entry.wake.start_over();
                     }
                 }
                 FromAgent::Heartbeat { number } => {
-                    self.entered.beat(number);
+                    self.entry.record_heartbeat(number);
                     if !is_ready(self.node_id, self.control) {
-                        self.wants.notify_one();
+                        self.registration_needed.notify_one();
                     }
                 }
                 FromAgent::Report { reports, .. } if reports.len() > REPORT_BATCH_MAX => {
@@ -424,14 +425,14 @@ impl Session<'_> {
                     });
                 }
                 FromAgent::Collected { sequence, report } => {
-                    let gathered = self.control.nodes().reports();
-                    gathered.put_collected(self.node_id, sequence, *report, &self.outbox);
+                    let pending = self.control.nodes().reports();
+                    pending.put_collected(self.node_id, sequence, *report, &self.outbox);
                 }
                 FromAgent::Report { sequence, reports } => {
-                    let news = reports::news(&self.control.state(), reports);
-                    let gathered = self.control.nodes().reports();
-                    gathered
-                        .put(self.node_id, sequence, news, &self.outbox)
+                    let queued = reports::relevant_reports(&self.control.state(), reports);
+                    let pending = self.control.nodes().reports();
+                    pending
+                        .put(self.node_id, sequence, queued, &self.outbox)
                         .await;
                 }
             }
@@ -442,7 +443,7 @@ impl Session<'_> {
     /// Keeps the node ready and registered with its agent's newest specification.
     async fn stay_registered(&self) -> SessionError {
         loop {
-            self.wants.notified().await;
+            self.registration_needed.notified().await;
             let spec = self
                 .wanted
                 .lock()
@@ -458,7 +459,7 @@ impl Session<'_> {
                     // The next heartbeat requests the registration again. `follow_service` ends the session if
                     // this server is cut off.
                     tracing::debug!(node_id = %self.node_id, %error, "the registration waits");
-                    self.wants.notify_one();
+                    self.registration_needed.notify_one();
                     tokio::time::sleep(limits::REPORT_RETRY_PAUSE).await;
                 }
                 Err(error) => return error,
@@ -468,13 +469,13 @@ impl Session<'_> {
 
     /// Sends the node each change of its desired allocations. The node already has all changes up to `known`.
     async fn push(&self, known: LogIndex) -> SessionError {
-        let wake: &Wake = &self.entered.wake;
+        let wake: &Wake = &self.entry.wake;
         if let Err(error) = self.catch_up_with(known).await {
             return error;
         }
         let mut sent = SentDesired::up_to(self.node_id, known);
         let mut sent_policy_index = LogIndex(0);
-        let pace = self.control.nodes().pace();
+        let limiter = self.control.nodes().push_limiter();
         loop {
             if wake.take_start_over() {
                 if let Err(error) = self.catch_up_with(LogIndex(0)).await {
@@ -482,16 +483,16 @@ impl Session<'_> {
                 }
                 sent = SentDesired::up_to(self.node_id, LogIndex(0));
             }
-            pace.turn().await;
+            limiter.wait_for_turn().await;
             // The state that is read next contains the changes behind these wake-ups.
             let _woken = wake.desired.notified().now_or_never();
             let _woken = wake.forgotten.notified().now_or_never();
-            for message in self.news(&mut sent_policy_index, &mut sent) {
+            for message in self.pending_messages(&mut sent_policy_index, &mut sent) {
                 if let Err(error) = self.send(message).await {
                     return error;
                 }
             }
-            if let Err(error) = self.wait_for_news(wake).await {
+            if let Err(error) = self.wait_for_changes(wake).await {
                 return error;
             }
         }
@@ -499,20 +500,24 @@ impl Session<'_> {
 
     /// Returns messages with the changes of the newest state that the node has not received. The policy comes
     /// first, because it applies to the allocations.
-    fn news(&self, sent_policy_index: &mut LogIndex, sent: &mut SentDesired) -> Vec<ToAgent> {
+    fn pending_messages(
+        &self,
+        sent_policy_index: &mut LogIndex,
+        sent: &mut SentDesired,
+    ) -> Vec<ToAgent> {
         let state = self.control.state();
         let policy = cluster_policy(&state, sent_policy_index).into_iter();
         policy.chain(sent.catch_up(&state)).collect()
     }
 
     /// Waits until the node's desired allocations may have changed.
-    async fn wait_for_news(&self, wake: &Wake) -> Result<(), SessionError> {
+    async fn wait_for_changes(&self, wake: &Wake) -> Result<(), SessionError> {
         // A wake-up may have been lost together with its effect.
         let mut latest = Instant::now() + limits::SESSION_RESCAN;
         loop {
-            match wake.woken(&mut latest).await {
-                WakeReason::Look => return Ok(()),
-                WakeReason::Collect => self.send(ToAgent::CollectGarbage).await?,
+            match wake.next_reason(&mut latest).await {
+                WakeReason::CheckDesired => return Ok(()),
+                WakeReason::CollectGarbage => self.send(ToAgent::CollectGarbage).await?,
             }
         }
     }
@@ -573,7 +578,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn namesake_is_another_node_that_is_up() {
+    fn node_with_same_name_must_be_up() {
         let mut state = State::default();
         let mut apply = |index, command: NodeCommand| {
             fsm::apply(&mut state, LogIndex(index), command.at(Timestamp(index)));
@@ -593,10 +598,10 @@ mod tests {
         let both = apply(3, set(first.id, NodeStatus::Ready));
         let down = apply(4, set(first.id, NodeStatus::Down));
 
-        assert_eq!(namesake(&alone, &second), None);
-        assert_eq!(namesake(&both, &second), Some(first.id));
-        assert_eq!(namesake(&down, &second), None);
-        assert_eq!(namesake(&both, &node("n2").build()), None);
+        assert_eq!(find_node_with_same_name(&alone, &second), None);
+        assert_eq!(find_node_with_same_name(&both, &second), Some(first.id));
+        assert_eq!(find_node_with_same_name(&down, &second), None);
+        assert_eq!(find_node_with_same_name(&both, &node("n2").build()), None);
     }
 
     /// Two agents retry in turn, from two addresses.

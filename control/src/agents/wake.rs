@@ -24,9 +24,9 @@ pub(super) struct Wake {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WakeReason {
     /// The session checks the node's desired allocations for changes.
-    Look,
+    CheckDesired,
     /// The node should destroy its garbage.
-    Collect,
+    CollectGarbage,
 }
 
 impl Wake {
@@ -43,15 +43,15 @@ impl Wake {
     ///
     /// A check costs in proportion to the node's allocations. So forgotten allocations bring it forward only a
     /// little, and slices of a collection share one message.
-    pub(super) async fn woken(&self, latest: &mut Instant) -> WakeReason {
+    pub(super) async fn next_reason(&self, latest: &mut Instant) -> WakeReason {
         loop {
             tokio::select! {
-                () = self.desired.notified() => return WakeReason::Look,
+                () = self.desired.notified() => return WakeReason::CheckDesired,
                 () = self.forgotten.notified() => {
                     *latest = (*latest).min(Instant::now() + limits::FORGOTTEN_WAIT);
                 }
-                () = self.garbage.notified() => return WakeReason::Collect,
-                () = tokio::time::sleep_until(*latest) => return WakeReason::Look,
+                () = self.garbage.notified() => return WakeReason::CollectGarbage,
+                () = tokio::time::sleep_until(*latest) => return WakeReason::CheckDesired,
             }
         }
     }
@@ -65,7 +65,9 @@ mod tests {
 
     async fn first(wake: &Wake) -> (WakeReason, Duration) {
         let begun = Instant::now();
-        let woken = wake.woken(&mut (begun + limits::SESSION_RESCAN)).await;
+        let woken = wake
+            .next_reason(&mut (begun + limits::SESSION_RESCAN))
+            .await;
         (woken, begun.elapsed())
     }
 
@@ -78,11 +80,11 @@ mod tests {
 
         assert_eq!(
             first(&wake).await,
-            (WakeReason::Look, limits::FORGOTTEN_WAIT)
+            (WakeReason::CheckDesired, limits::FORGOTTEN_WAIT)
         );
         assert_eq!(
             first(&wake).await,
-            (WakeReason::Look, limits::SESSION_RESCAN)
+            (WakeReason::CheckDesired, limits::SESSION_RESCAN)
         );
     }
 
@@ -92,7 +94,10 @@ mod tests {
         wake.forgotten.notify_one();
         wake.desired.notify_one();
 
-        assert_eq!(first(&wake).await, (WakeReason::Look, Duration::ZERO));
+        assert_eq!(
+            first(&wake).await,
+            (WakeReason::CheckDesired, Duration::ZERO)
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -101,6 +106,9 @@ mod tests {
         wake.forgotten.notify_one();
         wake.garbage.notify_one();
 
-        assert_eq!(first(&wake).await, (WakeReason::Collect, Duration::ZERO));
+        assert_eq!(
+            first(&wake).await,
+            (WakeReason::CollectGarbage, Duration::ZERO)
+        );
     }
 }

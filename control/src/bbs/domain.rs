@@ -34,7 +34,7 @@ async fn upsert(
         return Err(Error::invalid(&[fault]));
     }
     let ttl = Duration::from_secs(u64::from(ttl));
-    let (_, outcome) = one_off::freshen(&context.control, None, domain, ttl).await?;
+    let (_, outcome) = one_off::upsert_domain(&context.control, None, domain, ttl).await?;
     outcome?;
     Ok(UpsertDomainResponse::default())
 }

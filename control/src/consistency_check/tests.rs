@@ -20,7 +20,7 @@ fn hash(nodes: u64) -> StateHash {
 
 /// Creates voters with these states; 0 is a voter without an answer.
 fn comparison(states: &[u64]) -> StateHashComparison {
-    let testimonies = states
+    let reports = states
         .iter()
         .zip(1..)
         .map(|(state, server_id)| StateHashReport {
@@ -36,33 +36,33 @@ fn comparison(states: &[u64]) -> StateHashComparison {
         });
     StateHashComparison {
         index: LogIndex(7),
-        testimonies: testimonies.collect(),
+        reports: reports.collect(),
     }
 }
 
 #[test]
 fn hash_of_most_voters_is_right() {
-    assert_eq!(comparison(&[1, 1, 2]).right(), Some(hash(1)));
-    assert_eq!(comparison(&[2, 1, 1]).right(), Some(hash(1)));
-    assert_eq!(comparison(&[1]).right(), Some(hash(1)));
-    assert_eq!(comparison(&[1, 1, 0]).right(), Some(hash(1)));
+    assert_eq!(comparison(&[1, 1, 2]).majority_hash(), Some(hash(1)));
+    assert_eq!(comparison(&[2, 1, 1]).majority_hash(), Some(hash(1)));
+    assert_eq!(comparison(&[1]).majority_hash(), Some(hash(1)));
+    assert_eq!(comparison(&[1, 1, 0]).majority_hash(), Some(hash(1)));
 }
 
 /// Half of the voters is no majority, and a voter without an answer counts against it.
 #[test]
 fn no_hash_is_right_without_a_majority() {
-    assert_eq!(comparison(&[1, 2]).right(), None);
-    assert_eq!(comparison(&[1, 0, 0]).right(), None);
-    assert_eq!(comparison(&[1, 2, 3]).right(), None);
-    assert_eq!(comparison(&[]).right(), None);
+    assert_eq!(comparison(&[1, 2]).majority_hash(), None);
+    assert_eq!(comparison(&[1, 0, 0]).majority_hash(), None);
+    assert_eq!(comparison(&[1, 2, 3]).majority_hash(), None);
+    assert_eq!(comparison(&[]).majority_hash(), None);
 }
 
 #[test]
 fn a_learner_does_not_vote_on_state() {
     let mut comparison = comparison(&[1, 2, 2]);
-    comparison.testimonies[1].voter = false;
+    comparison.reports[1].voter = false;
 
-    assert_eq!(comparison.right(), None);
+    assert_eq!(comparison.majority_hash(), None);
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn a_directory_that_differed_is_refused() {
 }
 
 /// The time limit for each step on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+const STEP_TIMEOUT: Duration = Duration::from_secs(30);
 
 fn config(dir: &Path, name: &str, join: &[String]) -> ServerConfig {
     let free = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
@@ -104,8 +104,8 @@ async fn until(what: &str, wanted: impl Fn() -> bool) {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    let looked = tokio::time::timeout(PATIENCE, looking).await;
-    assert!(looked.is_ok(), "{what}: not within {PATIENCE:?}");
+    let looked = tokio::time::timeout(STEP_TIMEOUT, looking).await;
+    assert!(looked.is_ok(), "{what}: not within {STEP_TIMEOUT:?}");
 }
 
 /// Starts three voters.
@@ -172,11 +172,11 @@ async fn a_server_whose_state_differs_stops_for_good() {
     let index = write(&servers, "1").await;
     let leader = leading(&servers);
     let wrong = (leader + 1) % 3;
-    servers[wrong].control().published().falsify(index);
+    servers[wrong].control().published().corrupt_hash(index);
 
     leader::consistency_check::compare(servers[leader].control().clone(), index).await;
 
-    let reason = tokio::time::timeout(PATIENCE, servers[wrong].failed())
+    let reason = tokio::time::timeout(STEP_TIMEOUT, servers[wrong].failed())
         .await
         .unwrap();
     assert!(reason.contains("in table nodes"), "{reason}");
@@ -199,11 +199,11 @@ async fn a_leader_whose_state_differs_stops_itself() {
     let mut servers = three(dir.path()).await;
     let index = write(&servers, "3").await;
     let leader = leading(&servers);
-    servers[leader].control().published().falsify(index);
+    servers[leader].control().published().corrupt_hash(index);
 
     leader::consistency_check::compare(servers[leader].control().clone(), index).await;
 
-    let failed = tokio::time::timeout(PATIENCE, servers[leader].failed()).await;
+    let failed = tokio::time::timeout(STEP_TIMEOUT, servers[leader].failed()).await;
     assert!(failed.unwrap().contains("differs"));
     servers.remove(leader).shutdown().await;
     write(&servers, "4").await;

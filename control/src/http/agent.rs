@@ -20,7 +20,7 @@ const DATACENTER: &str = "dc1";
 
 pub(super) fn routes(table: Table) -> Table {
     table
-        .on("/v1/agent/self", get(itself))
+        .on("/v1/agent/self", get(read_self))
         .on("/v1/agent/members", get(members))
         .on("/v1/agent/servers", get(servers))
         .on("/v1/agent/health", get(health))
@@ -30,7 +30,7 @@ pub(super) fn routes(table: Table) -> Table {
 }
 
 /// The servers that this one knows; only itself while it belongs to no cluster.
-fn known(http: &Http) -> Vec<PeerInfo> {
+fn known_servers(http: &Http) -> Vec<PeerInfo> {
     let info = http.control.server_info();
     let me = PeerInfo {
         server_id: info.server_id,
@@ -96,24 +96,24 @@ fn member(http: &Http, server: &PeerInfo) -> Member {
 }
 
 /// The record of this server.
-fn myself(http: &Http) -> Member {
+fn self_member(http: &Http) -> Member {
     let me = http.control.server_info().server_id;
-    let servers = known(http);
+    let servers = known_servers(http);
     let mine = servers.iter().find(|known| known.server_id == me);
     mine.map(|known| member(http, known)).unwrap_or_default()
 }
 
 /// The servers' QUIC addresses.
 fn addresses(http: &Http) -> Vec<String> {
-    let servers = known(http).into_iter();
+    let servers = known_servers(http).into_iter();
     servers.map(|known| known.node.quic_addr).collect()
 }
 
-fn leads(http: &Http) -> bool {
+fn is_leader(http: &Http) -> bool {
     http.control.leader().is_some_and(|leader| leader.is_self)
 }
 
-async fn itself(Shared(http): Shared<Http>, query: Query) -> Result<Response, ApiError> {
+async fn read_self(Shared(http): Shared<Http>, query: Query) -> Result<Response, ApiError> {
     let info = http.control.server_info();
     let config = json!({
         "Region": region::name(),
@@ -134,7 +134,7 @@ async fn itself(Shared(http): Shared<Http>, query: Query) -> Result<Response, Ap
     });
     query.json(&SelfResponse {
         config,
-        member: myself(&http),
+        member: self_member(&http),
         stats: stats(&http),
     })
 }
@@ -149,7 +149,7 @@ fn stats(http: &Http) -> BTreeMap<String, BTreeMap<String, String>> {
     };
     let state = http.control.state();
     let leader = http.control.leader();
-    let leads = leads(http);
+    let leads = is_leader(http);
     let role = if leads { "Leader" } else { "Follower" };
     BTreeMap::from([
         (
@@ -204,7 +204,7 @@ async fn members(Shared(http): Shared<Http>, query: Query) -> Result<Response, A
         server_name: http.control.server_info().name.clone(),
         server_region: region::name().to_owned(),
         server_dc: DATACENTER.to_owned(),
-        members: known(&http)
+        members: known_servers(&http)
             .iter()
             .map(|known| member(&http, known))
             .collect(),

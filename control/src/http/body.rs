@@ -70,7 +70,7 @@ impl<S: Send + Sync> FromRequestParts<S> for RawBody {
 async fn gather(parts: &Parts, mut body: Body) -> Result<Bytes, ApiError> {
     let limit = HTTP_BODY_BYTES_MAX;
     // A client that asks before it sends gets the refusal at once, and its body is not read.
-    if announced(parts) > limit && parts.headers.contains_key(header::EXPECT) {
+    if content_length(parts) > limit && parts.headers.contains_key(header::EXPECT) {
         return Err(ApiError::TooLarge { limit });
     }
     let mut bytes = BytesMut::new();
@@ -99,7 +99,7 @@ async fn gather(parts: &Parts, mut body: Body) -> Result<Bytes, ApiError> {
 }
 
 /// The request's `Content-Length`; 0 if there is none.
-fn announced(parts: &Parts) -> usize {
+fn content_length(parts: &Parts) -> usize {
     let value = parts.headers.get(header::CONTENT_LENGTH);
     value
         .and_then(|value| value.to_str().ok())

@@ -121,15 +121,15 @@ async fn deep_check(control: &Control) -> DeepCheck {
 }
 
 fn shape(comparison: &StateHashComparison, behind: &BTreeMap<u64, u64>) -> StateCheck {
-    let right = comparison.right();
+    let majority = comparison.majority_hash();
     let differing = comparison.differing();
     let server = |one: &StateHashReport| {
         let (hash, error) = match &one.hash {
             Ok(hash) => (Some(hash), String::new()),
             Err(error) => (None, error.clone()),
         };
-        let differs = match (hash, &right) {
-            (Some(hash), Some(right)) => hash.differing(right),
+        let differs = match (hash, &majority) {
+            (Some(hash), Some(majority)) => hash.differing(majority),
             (_, _) => Vec::new(),
         };
         StateCheckServer {
@@ -143,12 +143,12 @@ fn shape(comparison: &StateHashComparison, behind: &BTreeMap<u64, u64>) -> State
             error,
         }
     };
-    let has_all_hashes = comparison.testimonies.iter().all(|one| one.hash.is_ok());
+    let has_all_hashes = comparison.reports.iter().all(|one| one.hash.is_ok());
     StateCheck {
         index: comparison.index.0,
         agree: differing.is_empty() && has_all_hashes,
         differing: differing.into_iter().map(str::to_owned).collect(),
-        servers: comparison.testimonies.iter().map(server).collect(),
+        servers: comparison.reports.iter().map(server).collect(),
         ..StateCheck::default()
     }
 }

@@ -114,11 +114,11 @@ async fn request_node(
     node_id: NodeId,
     request: NodeRequest,
 ) -> Result<NodeReply, ApiError> {
-    let patience = AnswerTimeouts {
+    let timeouts = AnswerTimeouts {
         silence: limits::NODE_REPLY_WAIT,
-        whole: limits::NODE_REPLY_WAIT,
+        total: limits::NODE_REPLY_WAIT,
     };
-    ask_within(http, node_id, request, patience).await
+    ask_within(http, node_id, request, timeouts).await
 }
 
 /// The time limits for a node's answer.
@@ -127,7 +127,7 @@ pub(super) struct AnswerTimeouts {
     /// Longest time without a heartbeat of the node.
     pub(super) silence: Duration,
     /// Longest time in all.
-    pub(super) whole: Duration,
+    pub(super) total: Duration,
 }
 
 /// Sends a request like `request_node`, with other time limits.
@@ -135,15 +135,15 @@ pub(super) async fn ask_within(
     http: &Http,
     node_id: NodeId,
     request: NodeRequest,
-    patience: AnswerTimeouts,
+    timeouts: AnswerTimeouts,
 ) -> Result<NodeReply, ApiError> {
-    let AnswerTimeouts { silence, whole } = patience;
+    let AnswerTimeouts { silence, total } = timeouts;
     let mut replies = http.control.nodes().request(node_id, request).await?;
     let reply = describe_failure(&mut replies, silence);
-    match tokio::time::timeout(whole, reply).await {
+    match tokio::time::timeout(total, reply).await {
         Ok(reply) => reply,
-        Err(_) if whole > silence => Err(ApiError::NodeBusy { node_id }),
-        Err(_) => Err(ApiError::NodeSilent { waited: whole }),
+        Err(_) if total > silence => Err(ApiError::NodeBusy { node_id }),
+        Err(_) => Err(ApiError::NodeSilent { waited: total }),
     }
 }
 

@@ -142,7 +142,7 @@ impl Reader {
             match ring.from(self.next, limits::EVENT_ENTRIES_READ_MAX) {
                 Err(gap) => {
                     self.ended = true;
-                    return written(&goodbye(self.asked, self.next, gap)).map(Some);
+                    return json_line(&end_error(self.asked, self.next, gap)).map(Some);
                 }
                 Ok(batches) if batches.is_empty() => {
                     self.next = self.next.max(LogIndex(applied.0 + 1));
@@ -176,14 +176,14 @@ impl Reader {
                 index: self.next.0.saturating_sub(1),
                 events: Vec::new(),
             };
-            return written(&none).map(Some);
+            return json_line(&none).map(Some);
         }
         Ok(Some(Bytes::from_static(HEARTBEAT.as_bytes())))
     }
 }
 
 /// The error that ends a stream. Its reader asked for events from `asked` on and next needs those from `next` on.
-fn goodbye(asked: LogIndex, next: LogIndex, gap: Gap) -> StreamError {
+fn end_error(asked: LogIndex, next: LogIndex, gap: Gap) -> StreamError {
     let Gap { oldest } = gap;
     let (code, why) = if next == asked {
         (StreamErrorCode::Gap, "are gone")
@@ -224,7 +224,7 @@ async fn events(batch: Arc<Batch>, filter: Arc<Filter>) -> Result<Option<Bytes>,
         if events.is_empty() {
             return Ok(None);
         }
-        written(&Events { index, events }).map(Some)
+        json_line(&Events { index, events }).map(Some)
     };
     if inline {
         make()
@@ -235,7 +235,7 @@ async fn events(batch: Arc<Batch>, filter: Arc<Filter>) -> Result<Option<Bytes>,
     }
 }
 
-fn written(value: &impl Serialize) -> Result<Bytes, ApiError> {
+fn json_line(value: &impl Serialize) -> Result<Bytes, ApiError> {
     let mut line =
         serde_json::to_vec(value).map_err(|error| ApiError::Internal(error.to_string()))?;
     line.push(b'\n');
@@ -253,8 +253,8 @@ mod tests {
             oldest: LogIndex(100),
         };
 
-        let late = goodbye(LogIndex(7), LogIndex(7), gap).error;
-        let slow = goodbye(LogIndex(7), LogIndex(42), gap).error;
+        let late = end_error(LogIndex(7), LogIndex(7), gap).error;
+        let slow = end_error(LogIndex(7), LogIndex(42), gap).error;
 
         assert_eq!(late.code, StreamErrorCode::Gap);
         assert_eq!((late.index, late.oldest_index), (7, 100));

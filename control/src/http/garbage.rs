@@ -43,7 +43,7 @@ pub(super) async fn collect(
     };
     // The state must be as new as the leader's, so that it contains the collection.
     let state = query.state(&http).await?.state;
-    let (nodes, down) = by_reach(&state);
+    let (nodes, down) = split_by_status(&state);
     let at = http.control.now();
     let surveyed =
         tokio::task::spawn_blocking(move || GcSurvey::of(&state, &GcCutoffs::NONE, at)).await;
@@ -86,7 +86,7 @@ pub(super) async fn forget_below(http: &Http, key: JobKey, at: Timestamp, freed:
 }
 
 /// Returns the nodes that are not down, and the report's rows for the nodes that are down.
-fn by_reach(state: &State) -> (Vec<(NodeId, String)>, Vec<GcNode>) {
+fn split_by_status(state: &State) -> (Vec<(NodeId, String)>, Vec<GcNode>) {
     let nodes = state.nodes().iter();
     let (down, up): (Vec<_>, Vec<_>) = nodes.partition(|node| node.status == NodeStatus::Down);
     let up = up.into_iter();
@@ -108,11 +108,11 @@ async fn collect_node(
     until: Instant,
 ) -> GcNode {
     let request = NodeRequest::CollectGarbage { dry_run };
-    let patience = AnswerTimeouts {
+    let timeouts = AnswerTimeouts {
         silence: limits::COLLECT_WAIT,
-        whole: until.saturating_duration_since(Instant::now()),
+        total: until.saturating_duration_since(Instant::now()),
     };
-    let answer = client::ask_within(http, node_id, request, patience).await;
+    let answer = client::ask_within(http, node_id, request, timeouts).await;
     let node = GcNode {
         node_id: node_id.to_string(),
         name,

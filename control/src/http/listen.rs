@@ -66,13 +66,13 @@ pub(super) struct Connection {
     registration: Arc<Registration>,
     /// This machine's address of the connection.
     local: Option<IpAddr>,
-    patience: WriteTimeoutHandle,
+    write_timeout: WriteTimeoutHandle,
 }
 
 impl Connection {
     /// Lifts the time limit for the client's reads from now on.
     pub(super) fn lift_write_timeout(&self) {
-        self.patience.lift();
+        self.write_timeout.lift();
     }
 
     /// This machine's address of the connection.
@@ -132,11 +132,11 @@ pub(crate) async fn accept(
             () = shutdown.cancelled() => break,
         };
         match accepted {
-            Ok((stream, _)) if unusable(&stream) => {}
+            Ok((stream, _)) if is_unusable(&stream) => {}
             Ok((stream, peer)) => match connections.register(peer.ip()) {
                 Some(registration) => {
                     let tls = options.tls.as_ref().map(|tls| Arc::clone(&tls.borrow()));
-                    tasks.spawn(welcome(
+                    tasks.spawn(serve_client(
                         stream,
                         tls,
                         router.clone(),
@@ -167,7 +167,7 @@ pub(crate) async fn accept(
 }
 
 /// Whether the connection was lost at once. Also sets `TCP_NODELAY`, so that answers are sent as they are written.
-fn unusable(stream: &TcpStream) -> bool {
+fn is_unusable(stream: &TcpStream) -> bool {
     let set = stream.set_nodelay(true);
     if let Err(error) = &set {
         tracing::debug!(%error, "an http connection was lost at once");
@@ -181,7 +181,7 @@ fn refuse(stream: &TcpStream) {
     tracing::debug!(?written, "an http connection is refused: too many");
 }
 
-async fn welcome(
+async fn serve_client(
     stream: TcpStream,
     tls: Option<Arc<rustls::ServerConfig>>,
     router: Router,
@@ -193,10 +193,13 @@ async fn welcome(
     let close = registration.close_token().clone();
     let served = async {
         match tls {
-            None => converse(stream, router, shutdown, registration, local).await,
+            None => serve_http1(stream, router, shutdown, registration, local).await,
             Some(tls) => {
-                if let Some(Some(stream)) = shutdown.run_until_cancelled(greet(stream, tls)).await {
-                    converse(stream, router, shutdown, registration, local).await;
+                if let Some(Some(stream)) = shutdown
+                    .run_until_cancelled(tls_handshake(stream, tls))
+                    .await
+                {
+                    serve_http1(stream, router, shutdown, registration, local).await;
                 }
             }
         }
@@ -213,12 +216,12 @@ async fn welcome(
 }
 
 /// Carries out the handshake. Returns `None` if it fails or takes too long.
-async fn greet(
+async fn tls_handshake(
     stream: TcpStream,
     tls: Arc<rustls::ServerConfig>,
 ) -> Option<Box<TlsStream<TcpStream>>> {
-    let greeted = TlsAcceptor::from(tls).accept(stream);
-    match tokio::time::timeout(limits::TLS_HANDSHAKE_WAIT, greeted).await {
+    let handshake = TlsAcceptor::from(tls).accept(stream);
+    match tokio::time::timeout(limits::TLS_HANDSHAKE_WAIT, handshake).await {
         Ok(Ok(stream)) => Some(Box::new(stream)),
         Ok(Err(error)) => {
             tracing::debug!(%error, "a client is not let in");
@@ -231,19 +234,19 @@ async fn greet(
     }
 }
 
-async fn converse(
+async fn serve_http1(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     router: Router,
     shutdown: CancellationToken,
     registration: Registration,
     local: Option<IpAddr>,
 ) {
-    let (stream, patience) = WriteTimeout::new(stream);
+    let (stream, write_timeout) = WriteTimeout::new(stream);
     let close = registration.close_token().clone();
     let connection = Connection {
         registration: Arc::new(registration),
         local,
-        patience,
+        write_timeout,
     };
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -259,11 +262,11 @@ async fn converse(
         ended = connection.as_mut() => ended,
         () = shutdown.cancelled() => {
             connection.as_mut().graceful_shutdown();
-            ended_in_time(connection, limits::HTTP_SHUTDOWN_WAIT).await
+            finish_within(connection, limits::HTTP_SHUTDOWN_WAIT).await
         }
         () = close.cancelled() => {
             connection.as_mut().graceful_shutdown();
-            ended_in_time(connection, limits::HTTP_CLOSE_WAIT).await
+            finish_within(connection, limits::HTTP_CLOSE_WAIT).await
         }
     };
     if let Err(error) = ended {
@@ -271,7 +274,7 @@ async fn converse(
     }
 }
 
-async fn ended_in_time(
+async fn finish_within(
     connection: impl Future<Output = hyper::Result<()>>,
     wait: Duration,
 ) -> hyper::Result<()> {
@@ -418,14 +421,14 @@ mod tests {
         options.answer_bytes_max = 2 * BYTES;
         tokio::spawn(accept(listener, options, router, CancellationToken::new()));
         let request = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
-        let mut deaf = Vec::new();
+        let mut silent_clients = Vec::new();
         for _ in 0..2 {
             let mut stream = TcpStream::connect(address).await.unwrap();
             stream.write_all(request).await.unwrap();
             let mut first = [0; 16];
             stream.read_exact(&mut first).await.unwrap();
             assert!(first.starts_with(b"HTTP/1.1 200 OK"));
-            deaf.push(stream);
+            silent_clients.push(stream);
         }
 
         let mut reader = TcpStream::connect(address).await.unwrap();

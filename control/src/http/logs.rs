@@ -182,7 +182,7 @@ struct Source {
 
 impl Source {
     /// The next reply; a heartbeat if none comes in time; `None` at the end.
-    async fn next(&mut self, patience: Duration) -> Option<NodeReply> {
+    async fn next(&mut self, idle_after: Duration) -> Option<NodeReply> {
         match self.first.take() {
             Some(FirstReply::Reply(reply)) => return Some(reply),
             Some(FirstReply::Silence) => return Some(NodeReply::Idle),
@@ -191,7 +191,7 @@ impl Source {
         }
         tokio::select! {
             reply = self.replies.recv() => reply,
-            () = tokio::time::sleep(patience) => Some(NodeReply::Idle),
+            () = tokio::time::sleep(idle_after) => Some(NodeReply::Idle),
             () = self.shutdown.cancelled() => None,
         }
     }
@@ -238,7 +238,7 @@ fn plain_bytes(reply: NodeReply) -> Result<Option<Bytes>, ApiError> {
         | NodeReply::ExecTaken { .. }
         | NodeReply::ExecExited(_)
         | NodeReply::Signaled { .. }
-        | NodeReply::Collected { .. } => Err(misled()),
+        | NodeReply::Collected { .. } => Err(unexpected_reply()),
     }
 }
 
@@ -294,7 +294,7 @@ fn frame_bytes(reply: NodeReply) -> Result<Option<Bytes>, ApiError> {
         | NodeReply::ExecExited(_)
         | NodeReply::Signaled { .. }
         | NodeReply::Collected { .. } => {
-            return Err(misled());
+            return Err(unexpected_reply());
         }
     };
     let bytes =
@@ -312,7 +312,7 @@ fn missing(bytes: u64, dropped: bool) -> String {
     }
 }
 
-fn misled() -> ApiError {
+fn unexpected_reply() -> ApiError {
     ApiError::Internal("the node answered with statistics where a log was asked for".to_owned())
 }
 

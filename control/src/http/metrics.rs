@@ -56,7 +56,7 @@ pub(super) async fn read(Shared(http): Shared<Http>, query: Query) -> Result<Res
     samples.push(Sample::one(
         "muster_log_disk_full",
         "Whether the disk of the Raft log is full.",
-        f64::from(u8::from(http.control.raft().room().is_err())),
+        f64::from(u8::from(http.control.raft().check_disk().is_err())),
     ));
     for member in http
         .control

@@ -35,8 +35,8 @@ pub(super) fn routes(table: Table) -> Table {
         .on(
             snapshot::PATH,
             get(snapshot::save)
-                .put(snapshot::take_in)
-                .post(snapshot::take_in),
+                .put(snapshot::restore_upload)
+                .post(snapshot::restore_upload),
         )
         .on(
             "/v1/operator/network/policy",

@@ -84,7 +84,7 @@ fn chunks(
 }
 
 /// Replaces the cluster's state by the one in the request's body.
-pub(super) async fn take_in(
+pub(super) async fn restore_upload(
     Shared(http): Shared<Http>,
     Extension(connection): Extension<Connection>,
     query: Query,

@@ -230,17 +230,17 @@ impl ApiError {
                 ChangeServersError::Stopped { .. } => StatusCode::INTERNAL_SERVER_ERROR,
             },
             Self::Restore(error) => match error {
-                RestoreError::NoLeader | RestoreError::Here(RestoreSnapshotError::Write { .. }) => {
+                RestoreError::NoLeader
+                | RestoreError::Local(RestoreSnapshotError::Write { .. }) => {
                     StatusCode::SERVICE_UNAVAILABLE
                 }
-                RestoreError::Here(RestoreSnapshotError::TooLarge { .. }) => {
+                RestoreError::Local(RestoreSnapshotError::TooLarge { .. }) => {
                     StatusCode::PAYLOAD_TOO_LARGE
                 }
-                RestoreError::Here(RestoreSnapshotError::Void) => StatusCode::CONFLICT,
+                RestoreError::Local(RestoreSnapshotError::Void) => StatusCode::CONFLICT,
                 RestoreError::Lost { .. } => StatusCode::GATEWAY_TIMEOUT,
-                RestoreError::Here(RestoreSnapshotError::Read(_)) | RestoreError::There { .. } => {
-                    StatusCode::INTERNAL_SERVER_ERROR
-                }
+                RestoreError::Local(RestoreSnapshotError::Read(_))
+                | RestoreError::Leader { .. } => StatusCode::INTERNAL_SERVER_ERROR,
             },
             Self::Node(_) => StatusCode::SERVICE_UNAVAILABLE,
             Self::NodeSilent { .. } | Self::NodeBusy { .. } => StatusCode::GATEWAY_TIMEOUT,

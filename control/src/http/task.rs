@@ -147,7 +147,7 @@ async fn upsert_domain(
         return Err(invalid(&[fault]));
     }
     let ttl = Duration::from_secs(u64::from(ttl));
-    let answer = crate::one_off::freshen(&http.control, query.key(), domain, ttl).await?;
+    let answer = crate::one_off::upsert_domain(&http.control, query.key(), domain, ttl).await?;
     let (index, outcome) = answer;
     outcome?;
     query.json(&TaskResponse { index: index.0 })

@@ -19,7 +19,7 @@ use crate::limits;
 #[derive(Debug)]
 pub(super) struct WriteTimeout<T> {
     io: T,
-    patience: WriteTimeoutHandle,
+    handle: WriteTimeoutHandle,
     /// The timer of a waiting write.
     deadline: Option<Pin<Box<Sleep>>>,
 }
@@ -27,25 +27,25 @@ pub(super) struct WriteTimeout<T> {
 /// The handle that lifts the time limit of a connection.
 #[derive(Clone, Debug, Default)]
 pub(super) struct WriteTimeoutHandle {
-    endless: Arc<AtomicBool>,
+    is_lifted: Arc<AtomicBool>,
 }
 
 impl WriteTimeoutHandle {
     /// Lifts the limit from now on.
     pub(super) fn lift(&self) {
-        self.endless.store(true, Ordering::Relaxed);
+        self.is_lifted.store(true, Ordering::Relaxed);
     }
 }
 
 impl<T> WriteTimeout<T> {
     pub(super) fn new(io: T) -> (Self, WriteTimeoutHandle) {
-        let patience = WriteTimeoutHandle::default();
-        let patient = Self {
+        let handle = WriteTimeoutHandle::default();
+        let timed = Self {
             io,
-            patience: patience.clone(),
+            handle: handle.clone(),
             deadline: None,
         };
-        (patient, patience)
+        (timed, handle)
     }
 
     fn bounded<R>(
@@ -53,7 +53,7 @@ impl<T> WriteTimeout<T> {
         context: &mut Context<'_>,
         written: Poll<io::Result<R>>,
     ) -> Poll<io::Result<R>> {
-        if written.is_ready() || self.patience.endless.load(Ordering::Relaxed) {
+        if written.is_ready() || self.handle.is_lifted.load(Ordering::Relaxed) {
             self.deadline = None;
             return written;
         }
@@ -125,9 +125,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_reader_that_stops_breaks_the_connection() {
         let (ours, _theirs) = tokio::io::duplex(16);
-        let (mut patient, _patience) = WriteTimeout::new(ours);
+        let (mut timed, _handle) = WriteTimeout::new(ours);
 
-        let error = patient.write_all(&[0; 64]).await.unwrap_err();
+        let error = timed.write_all(&[0; 64]).await.unwrap_err();
 
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }
@@ -135,15 +135,15 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_session_may_stand_still() {
         let (ours, mut theirs) = tokio::io::duplex(16);
-        let (mut patient, patience) = WriteTimeout::new(ours);
-        patience.lift();
+        let (mut timed, handle) = WriteTimeout::new(ours);
+        handle.lift();
         let reading = tokio::spawn(async move {
             tokio::time::sleep(limits::HTTP_WRITE_WAIT * 2).await;
             let mut all = [0; 64];
             theirs.read_exact(&mut all).await.unwrap();
         });
 
-        patient.write_all(&[0; 64]).await.unwrap();
+        timed.write_all(&[0; 64]).await.unwrap();
 
         reading.await.unwrap();
     }
@@ -151,7 +151,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_slow_reader_that_goes_on_is_served() {
         let (ours, mut theirs) = tokio::io::duplex(16);
-        let (mut patient, _patience) = WriteTimeout::new(ours);
+        let (mut timed, _handle) = WriteTimeout::new(ours);
         let reading = tokio::spawn(async move {
             let mut all = Vec::new();
             let mut buffer = [0; 16];
@@ -163,7 +163,7 @@ mod tests {
             all.len()
         });
 
-        patient.write_all(&[0; 64]).await.unwrap();
+        timed.write_all(&[0; 64]).await.unwrap();
 
         assert_eq!(reading.await.unwrap(), 64);
     }

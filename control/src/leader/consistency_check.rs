@@ -55,7 +55,7 @@ pub(crate) async fn compare(control: Control, index: LogIndex) {
         tracing::debug!(index = index.0, "all servers have the same state");
         return;
     }
-    let Some(right) = comparison.right() else {
+    let Some(right) = comparison.majority_hash() else {
         tracing::error!(
             index = index.0,
             ?tables,
@@ -64,7 +64,7 @@ pub(crate) async fn compare(control: Control, index: LogIndex) {
         return;
     };
     let me = control.server_info().server_id;
-    for one in comparison.testimonies {
+    for one in comparison.reports {
         let server_id = one.server.server_id;
         if one.hash.as_ref().is_ok_and(|hash| *hash == right) || one.hash.is_err() {
             continue;
@@ -76,7 +76,7 @@ pub(crate) async fn compare(control: Control, index: LogIndex) {
             "the state of a server is wrong"
         );
         if server_id == me {
-            consistency_check::face(&control, index, &right);
+            consistency_check::stop_if_diverged(&control, index, &right);
             continue;
         }
         let request = PeerRequest::StateDiffers { index, right };

@@ -43,7 +43,7 @@ impl GcThrottle {
     fn may_proceed(&mut self, others: bool, now: Timestamp) -> bool {
         let given_until = self
             .given_until
-            .get_or_insert_with(|| now.plus(limits::GC_GIVES_WAY));
+            .get_or_insert_with(|| now.plus(limits::GC_SLICE_WAIT_MAX));
         let is_free = !others || now >= *given_until;
         if is_free {
             self.given_until = None;
@@ -238,19 +238,19 @@ mod tests {
     #[test]
     fn gc_slice_yields_for_limited_time() {
         let begin = Timestamp(1_000_000_000);
-        let almost = begin.plus(limits::GC_GIVES_WAY.saturating_sub(Duration::from_nanos(1)));
-        let over = begin.plus(limits::GC_GIVES_WAY);
-        let mut way = GcThrottle::default();
-        assert!(way.may_proceed(false, begin));
+        let almost = begin.plus(limits::GC_SLICE_WAIT_MAX.saturating_sub(Duration::from_nanos(1)));
+        let over = begin.plus(limits::GC_SLICE_WAIT_MAX);
+        let mut throttle = GcThrottle::default();
+        assert!(throttle.may_proceed(false, begin));
 
-        assert!(!way.may_proceed(true, begin));
-        assert_eq!(way.given_until, Some(over));
-        assert!(!way.may_proceed(true, almost));
-        assert!(way.may_proceed(true, over));
+        assert!(!throttle.may_proceed(true, begin));
+        assert_eq!(throttle.given_until, Some(over));
+        assert!(!throttle.may_proceed(true, almost));
+        assert!(throttle.may_proceed(true, over));
 
         // The next slice waits anew, and is proposed as soon as no other work is under way.
-        assert!(!way.may_proceed(true, over));
-        assert!(way.may_proceed(false, over));
-        assert_eq!(way.given_until, None);
+        assert!(!throttle.may_proceed(true, over));
+        assert!(throttle.may_proceed(false, over));
+        assert_eq!(throttle.given_until, None);
     }
 }

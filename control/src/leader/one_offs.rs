@@ -31,8 +31,8 @@ pub(super) struct OneOffDuty {
     /// The client for callbacks. `None`: this server makes no callbacks.
     caller: Option<CallbackClient>,
     /// The earliest time of the next check, on the monotonic clock. `None`: the next change triggers it.
-    look_at: Option<Timestamp>,
-    looked_at: Timestamp,
+    next_check_at: Option<Timestamp>,
+    last_check_at: Timestamp,
     /// The pauses after changes that were not written.
     failures: Backoff,
     /// The changes due by time; at most one.
@@ -45,7 +45,7 @@ pub(super) struct OneOffDuty {
     /// Places of the callbacks claimed or under way, by the task's guid.
     under_way: BTreeMap<String, String>,
     /// The place that was served last. The next round begins after it.
-    served: String,
+    last_place: String,
     /// Outcomes that are not written yet.
     outcomes: Vec<OneOffChange>,
     /// Whether all waiting tasks must be checked. Another leader's evaluations were blocked, or a failure was not
@@ -91,15 +91,15 @@ impl OneOffDuty {
         Self {
             control,
             caller,
-            look_at: Some(now),
-            looked_at: Timestamp(0),
+            next_check_at: Some(now),
+            last_check_at: Timestamp(0),
             failures: Backoff::new(limits::LEADER_RETRY_PAUSE, limits::DUTY_RETRY_PAUSE_MAX),
             converging: JoinSet::new(),
             claiming: JoinSet::new(),
             claimed: VecDeque::new(),
             calls: JoinSet::new(),
             under_way: BTreeMap::new(),
-            served: String::new(),
+            last_place: String::new(),
             outcomes: Vec::new(),
             unplaceable_is_due: true,
             writing: JoinSet::new(),
@@ -108,15 +108,15 @@ impl OneOffDuty {
 
     /// Schedules a check soon, but not for each of many changes.
     pub(super) fn wake(&mut self) {
-        self.look_no_later_than(self.looked_at.plus(limits::ONE_OFFS_INTERVAL));
+        self.schedule_check(self.last_check_at.plus(limits::ONE_OFFS_INTERVAL));
     }
 
-    fn look_no_later_than(&mut self, at: Timestamp) {
-        self.look_at = Some(self.look_at.map_or(at, |earlier| earlier.min(at)));
+    fn schedule_check(&mut self, at: Timestamp) {
+        self.next_check_at = Some(self.next_check_at.map_or(at, |earlier| earlier.min(at)));
     }
 
     pub(super) fn poll_timeout(&self) -> Option<(Timestamp, &'static str)> {
-        Some((self.look_at?, "one-off tasks"))
+        Some((self.next_check_at?, "one-off tasks"))
     }
 
     /// Fails the task of a blocked evaluation if no node could ever hold the task.
@@ -145,9 +145,9 @@ impl OneOffDuty {
         let Some(caller) = self.caller.clone().filter(|_| !self.claimed.is_empty()) else {
             return;
         };
-        let latest = self.latest();
+        let min_expiry = self.min_claim_expiry();
         for row in std::mem::take(&mut self.claimed) {
-            let is_over = row.until.is_none_or(|until| until <= latest);
+            let is_over = row.until.is_none_or(|until| until <= min_expiry);
             let Some(claim) = row.claim().filter(|_| !is_over) else {
                 continue;
             };
@@ -156,7 +156,7 @@ impl OneOffDuty {
             }
             let place = place_of(&row.definition.completion_callback_url);
             if self.under_way.len() >= limits::CALLBACKS_MAX
-                || self.busy_at(&place) >= limits::CALLBACKS_PER_PLACE_MAX
+                || self.calls_to(&place) >= limits::CALLBACKS_PER_PLACE_MAX
             {
                 self.claimed.push_back(row);
                 continue;
@@ -166,7 +166,7 @@ impl OneOffDuty {
         }
     }
 
-    fn busy_at(&self, place: &str) -> usize {
+    fn calls_to(&self, place: &str) -> usize {
         self.under_way.values().filter(|it| *it == place).count()
     }
 
@@ -182,13 +182,13 @@ impl OneOffDuty {
     pub(super) fn advance(&mut self, now: Timestamp) {
         self.write();
         self.call_claimed();
-        if self.look_at.is_none_or(|at| at > now) {
+        if self.next_check_at.is_none_or(|at| at > now) {
             return;
         }
-        self.looked_at = now;
-        self.look_at = None;
+        self.last_check_at = now;
+        self.next_check_at = None;
         let state = self.control.state();
-        self.agree_on_times(&state);
+        self.write_time_limits(&state);
         if state.one_offs().is_empty() {
             return;
         }
@@ -199,7 +199,7 @@ impl OneOffDuty {
             if let Some(next) = due.next {
                 // The wall clock may be set during this pause, so the pause is bounded.
                 let pause = next.since(wall).min(limits::PERIODIC_LOOK_INTERVAL);
-                self.look_no_later_than(now.plus(pause.max(limits::ONE_OFFS_INTERVAL)));
+                self.schedule_check(now.plus(pause.max(limits::ONE_OFFS_INTERVAL)));
             }
             for command in due.commands {
                 let control = self.control.clone();
@@ -225,7 +225,7 @@ impl OneOffDuty {
     }
 
     /// Writes this leader's time limits if they differ from those in the log. Every server uses those in the log.
-    fn agree_on_times(&mut self, state: &State) {
+    fn write_time_limits(&mut self, state: &State) {
         let times = self.control.tasks_config().times();
         if state.one_offs().times() == times || !self.converging.is_empty() {
             return;
@@ -243,13 +243,13 @@ impl OneOffDuty {
     fn pick(&mut self, state: &State, now: Timestamp, wall: Timestamp) -> Vec<Arc<OneOff>> {
         let mut picked = Vec::new();
         let mut next: Option<Timestamp> = None;
-        let served = self.served.clone();
-        for place in state.one_offs().callback_places(&served) {
+        let last_place = self.last_place.clone();
+        for place in state.one_offs().callback_places(&last_place) {
             // The end of a call triggers the next check.
             if self.under_way.len() >= limits::CALLBACKS_MAX {
                 break;
             }
-            let mut left = limits::CALLBACKS_PER_PLACE_MAX.saturating_sub(self.busy_at(place));
+            let mut left = limits::CALLBACKS_PER_PLACE_MAX.saturating_sub(self.calls_to(place));
             for (at, row) in state.one_offs().callbacks(place) {
                 if at > wall {
                     next = Some(next.map_or(at, |next| next.min(at)));
@@ -263,13 +263,13 @@ impl OneOffDuty {
                 }
                 self.under_way.insert(row.guid.clone(), place.to_owned());
                 picked.push(Arc::clone(row));
-                place.clone_into(&mut self.served);
+                place.clone_into(&mut self.last_place);
                 left -= 1;
             }
         }
         if let Some(next) = next {
             let pause = next.since(wall).min(limits::PERIODIC_LOOK_INTERVAL);
-            self.look_no_later_than(now.plus(pause.max(limits::ONE_OFFS_INTERVAL)));
+            self.schedule_check(now.plus(pause.max(limits::ONE_OFFS_INTERVAL)));
         }
         picked
     }
@@ -297,9 +297,9 @@ impl OneOffDuty {
         });
     }
 
-    fn claimed(&mut self, claims: CallbackClaims, proposed: ProposeResult) {
+    fn handle_claims_written(&mut self, claims: CallbackClaims, proposed: ProposeResult) {
         let CallbackClaims { rows, until } = claims;
-        let is_in_time = until > self.latest();
+        let is_in_time = until > self.min_claim_expiry();
         let (claim, outcomes) = match proposed {
             Ok((claim, Response::OneOffsChanged { outcomes })) => (claim, outcomes),
             Ok((claim, other)) => {
@@ -328,7 +328,7 @@ impl OneOffDuty {
         }
     }
 
-    fn called(&mut self, call: &CallbackCall, delivery: Delivery) {
+    fn handle_call_ended(&mut self, call: &CallbackCall, delivery: Delivery) {
         let CallbackCall { row, claim } = call;
         let claim = *claim;
         let step = match delivery {
@@ -364,7 +364,7 @@ impl OneOffDuty {
 
     /// Returns the least expiry of a claim whose call may begin now. It allows for the call's time limit, and for
     /// as much difference between servers' clocks.
-    fn latest(&self) -> Timestamp {
+    fn min_claim_expiry(&self) -> Timestamp {
         let wait = self.control.tasks_config().callback_wait;
         self.control.now().plus(2 * wait)
     }
@@ -392,16 +392,16 @@ impl OneOffDuty {
                 match done {
                     Ok(Err(error)) => self.failed(&error),
                     Ok(Ok(_)) => self.written(),
-                    Err(error) => self.broken(&error),
+                    Err(error) => self.handle_panic(&error),
                 }
             }
             Some(done) = self.claiming.join_next() => match done {
-                Ok((claims, proposed)) => self.claimed(claims, proposed),
-                Err(error) => self.broken(&error),
+                Ok((claims, proposed)) => self.handle_claims_written(claims, proposed),
+                Err(error) => self.handle_panic(&error),
             },
             Some(done) = self.calls.join_next() => match done {
-                Ok((call, delivery)) => self.called(&call, delivery),
-                Err(error) => self.broken(&error),
+                Ok((call, delivery)) => self.handle_call_ended(&call, delivery),
+                Err(error) => self.handle_panic(&error),
             },
             Some(done) = self.writing.join_next() => match done {
                 Ok((guids, proposed)) => {
@@ -417,7 +417,7 @@ impl OneOffDuty {
                         Ok(_) => self.written(),
                     }
                 }
-                Err(error) => self.broken(&error),
+                Err(error) => self.handle_panic(&error),
             },
             else => std::future::pending().await,
         }
@@ -432,11 +432,11 @@ impl OneOffDuty {
     fn failed(&mut self, error: &ProposeError) {
         tracing::warn!(%error, "one-off tasks are looked at again");
         let later = self.control.monotonic().plus(self.failures.next_pause());
-        self.look_no_later_than(later);
+        self.schedule_check(later);
     }
 
     /// Handles the panic of one of this duty's tasks: its work under way is unknown.
-    fn broken(&mut self, error: &tokio::task::JoinError) {
+    fn handle_panic(&mut self, error: &tokio::task::JoinError) {
         tracing::error!(%error, "a callback's task failed");
         if self.calls.is_empty() && self.claiming.is_empty() {
             self.under_way.clear();

@@ -93,11 +93,11 @@ impl SchedulingPipeline {
         self.commit.detach_all();
         let state = self.control.state();
         self.broker.lead(&state, now);
-        self.set_aside(&state);
+        self.fail_suspects(&state);
     }
 
     /// Gives up evaluations during which processes ended repeatedly, and logs each.
-    fn set_aside(&mut self, state: &State) {
+    fn fail_suspects(&mut self, state: &State) {
         for (eval_id, ends) in &self.suspects {
             let eval = state.evals().get(eval_id);
             let Some(eval) = eval.filter(|eval| !eval.status.is_terminal()) else {
@@ -174,8 +174,8 @@ impl SchedulingPipeline {
             Some(done) = self.worker.join_next(), if !self.worker.is_empty() => match done {
                 Ok((scheduler, planned)) => {
                     self.scheduler = Some(scheduler);
-                    self.rest();
-                    self.take(planned);
+                    self.clear_run();
+                    self.queue_outcomes(planned);
                 }
                 Err(error) => {
                     tracing::error!(%error, "the scheduler failed: its evaluations are tried again");
@@ -209,7 +209,7 @@ impl SchedulingPipeline {
     }
 
     /// Whether any placement is under way or about to start.
-    pub(super) fn is_at_work(&self) -> bool {
+    pub(super) fn is_placing(&self) -> bool {
         self.broker.ready() > 0 || self.scheduler.is_none() || !self.commit.is_empty()
     }
 
@@ -218,7 +218,7 @@ impl SchedulingPipeline {
     }
 
     /// Clears the record of the worker's run, which has ended well.
-    fn rest(&mut self) {
+    fn clear_run(&mut self) {
         for delivery in self.run.drain(..) {
             self.suspects.remove(&delivery.eval_id);
         }
@@ -293,7 +293,7 @@ impl SchedulingPipeline {
         });
     }
 
-    fn take(&mut self, planned: Vec<DeliveryOutcome>) {
+    fn queue_outcomes(&mut self, planned: Vec<DeliveryOutcome>) {
         for (delivery, outcome) in planned {
             match outcome {
                 Some(outcome) => self.planned.push_back((delivery, outcome)),

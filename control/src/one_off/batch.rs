@@ -119,11 +119,11 @@ pub(crate) fn channel() -> (RequestQueues, QueueReceivers) {
         desires: BatchQueue(desires),
         changes: BatchQueue(changes),
     };
-    let gathered = QueueReceivers {
+    let receivers = QueueReceivers {
         desires: desires_out,
         changes: changes_out,
     };
-    (requests, gathered)
+    (requests, receivers)
 }
 
 /// The queue for requests of one kind.
@@ -183,8 +183,8 @@ impl<T: Request> BatchQueue<T> {
 }
 
 /// Writes queued requests until `stop`.
-pub(crate) async fn write(control: Control, gathered: QueueReceivers, stop: CancellationToken) {
-    let QueueReceivers { desires, changes } = gathered;
+pub(crate) async fn write(control: Control, receivers: QueueReceivers, stop: CancellationToken) {
+    let QueueReceivers { desires, changes } = receivers;
     let both = async { tokio::join!(drain(&control, desires), drain(&control, changes)) };
     // Answers to requests under way are dropped here, and their callers see the closed channel.
     stop.run_until_cancelled(both).await;

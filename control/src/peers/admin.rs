@@ -27,7 +27,7 @@ impl Control {
     ///
     /// [`ChangeServersError::NotLeader`] if no server leads.
     pub async fn list_peers(&self) -> Result<Vec<MemberRecord>, ChangeServersError> {
-        match self.at_leader(&PeerRequest::Members).await? {
+        match self.call_leader(&PeerRequest::Members).await? {
             PeerReply::Members(members) => Ok(members),
             other => Err(unexpected(&other)),
         }
@@ -90,7 +90,7 @@ impl Control {
         }
     }
 
-    /// Founds a cluster of this server and all met servers that belong to none. Returns its servers.
+    /// Founds a cluster of this server and all known servers that belong to none. Returns its servers.
     ///
     /// # Errors
     ///
@@ -100,14 +100,14 @@ impl Control {
     }
 
     async fn done(&self, request: PeerRequest) -> Result<(), ChangeServersError> {
-        match self.at_leader(&request).await? {
+        match self.call_leader(&request).await? {
             PeerReply::Done => Ok(()),
             other => Err(unexpected(&other)),
         }
     }
 
     /// Sends `request` to the leader; waits a limited time for a leader.
-    pub(crate) async fn at_leader(
+    pub(crate) async fn call_leader(
         &self,
         request: &PeerRequest,
     ) -> Result<PeerReply, ChangeServersError> {
@@ -118,7 +118,7 @@ impl Control {
             let leader = leadership.borrow_and_update().leader.clone();
             let reply = match leader {
                 None => PeerReply::NotLeader,
-                Some(leader) if leader.is_self => match self.lead(request).await {
+                Some(leader) if leader.is_self => match self.handle_as_leader(request).await {
                     Err(ChangeServersError::NotLeader { .. }) => PeerReply::NotLeader,
                     answered => return answered,
                 },
@@ -131,14 +131,14 @@ impl Control {
                         Err(super::PeerError::Refused { reason }) => {
                             return Err(ChangeServersError::Refused { reason });
                         }
-                        Err(error) if error.undone() => PeerReply::NotLeader,
+                        Err(error) if error.is_not_executed() => PeerReply::NotLeader,
                         Err(_) => return Err(ChangeServersError::Timeout { waited }),
                     }
                 }
             };
             match reply {
                 PeerReply::NotLeader if Instant::now() < deadline => {
-                    crate::raft::pause(&mut leadership, deadline).await;
+                    crate::raft::wait_for_leadership_change(&mut leadership, deadline).await;
                 }
                 PeerReply::NotLeader => {
                     return Err(ChangeServersError::NotLeader {
@@ -151,8 +151,8 @@ impl Control {
     }
 
     /// Answers another server's request for the leader.
-    pub(crate) async fn lead_for(&self, request: &PeerRequest) -> PeerReply {
-        match self.lead(request).await {
+    pub(crate) async fn serve_as_leader(&self, request: &PeerRequest) -> PeerReply {
+        match self.handle_as_leader(request).await {
             Ok(reply) => reply,
             Err(ChangeServersError::NotLeader { .. }) => PeerReply::NotLeader,
             Err(error) => PeerReply::Refused {
@@ -162,7 +162,10 @@ impl Control {
     }
 
     /// Carries out a request that only the leader may carry out.
-    async fn lead(&self, request: &PeerRequest) -> Result<PeerReply, ChangeServersError> {
+    async fn handle_as_leader(
+        &self,
+        request: &PeerRequest,
+    ) -> Result<PeerReply, ChangeServersError> {
         let raft = self.raft();
         if !self.leads() {
             return Err(ChangeServersError::NotLeader {
@@ -171,12 +174,12 @@ impl Control {
         }
         match request {
             PeerRequest::Members => return Ok(PeerReply::Members(raft.members())),
-            PeerRequest::Join(hello) => self.take_in(hello).await?,
+            PeerRequest::Join(hello) => self.add_or_update_member(hello).await?,
             PeerRequest::Add { quic_addr } => {
-                let hello = self.greet(quic_addr).await?;
-                self.take_in(&hello).await?;
+                let hello = self.request_hello(quic_addr).await?;
+                self.add_or_update_member(&hello).await?;
             }
-            PeerRequest::Remove { server_id } => self.put_out(*server_id).await?,
+            PeerRequest::Remove { server_id } => self.remove_member(*server_id).await?,
             PeerRequest::Transfer { to } => drop(raft.transfer(*to).await?),
             _ => {
                 return Err(ChangeServersError::refused(
@@ -193,7 +196,7 @@ impl Control {
     }
 
     /// Asks the server at `quic_addr` for its introduction.
-    async fn greet(&self, quic_addr: &str) -> Result<Hello, ChangeServersError> {
+    async fn request_hello(&self, quic_addr: &str) -> Result<Hello, ChangeServersError> {
         let request = PeerRequest::Hello(self.hello());
         let waited = limits::PEER_CALL_WAIT;
         match self.peers().call_address(quic_addr, request, waited).await {
@@ -206,9 +209,9 @@ impl Control {
     }
 
     /// Makes a server a member, or records its newer address.
-    async fn take_in(&self, hello: &Hello) -> Result<(), ChangeServersError> {
+    async fn add_or_update_member(&self, hello: &Hello) -> Result<(), ChangeServersError> {
         let members = self.raft().members();
-        if let Some(reason) = objection(hello, &members) {
+        if let Some(reason) = join_refusal(hello, &members) {
             return Err(ChangeServersError::Refused { reason });
         }
         let known = members
@@ -224,12 +227,12 @@ impl Control {
             known = known.is_some(),
             "a server joins"
         );
-        self.peers().meet(&hello.me);
+        self.peers().update_peer(&hello.me);
         self.raft().add_learner(hello.me.clone()).await
     }
 
     /// Removes a member.
-    async fn put_out(&self, server_id: u64) -> Result<(), ChangeServersError> {
+    async fn remove_member(&self, server_id: u64) -> Result<(), ChangeServersError> {
         let members = self.raft().members();
         let Some(member) = members.iter().find(|member| member.server_id == server_id) else {
             return Err(ChangeServersError::refused(format!(
@@ -268,7 +271,7 @@ impl Control {
 const REMOVED_WAIT: Duration = Duration::from_secs(1);
 
 /// The reason why a server cannot be a member of the cluster of `members`.
-fn objection(hello: &Hello, members: &[MemberRecord]) -> Option<String> {
+fn join_refusal(hello: &Hello, members: &[MemberRecord]) -> Option<String> {
     let name = &hello.me.node.name;
     let of_name = members.iter().find(|member| member.node.name == *name);
     if let Some(former) = of_name.filter(|member| member.server_id != hello.me.server_id) {
@@ -349,28 +352,28 @@ mod tests {
     fn wiped_server_is_rejected_with_recovery_hint() {
         let members = [member(1, "one"), member(2, "two")];
 
-        let reason = objection(&hello(9, "two", &[]), &members).unwrap();
+        let reason = join_refusal(&hello(9, "two", &[]), &members).unwrap();
 
         assert!(
             reason.contains("muster operator raft remove two"),
             "{reason}"
         );
-        assert_eq!(objection(&hello(9, "three", &[]), &members), None);
-        assert_eq!(objection(&hello(2, "two", &[1, 2]), &members), None);
+        assert_eq!(join_refusal(&hello(9, "three", &[]), &members), None);
+        assert_eq!(join_refusal(&hello(2, "two", &[1, 2]), &members), None);
     }
 
     #[test]
     fn a_server_of_another_cluster_is_refused() {
         let members = [member(1, "one"), member(2, "two")];
 
-        assert!(objection(&hello(9, "three", &[9]), &members).is_some());
+        assert!(join_refusal(&hello(9, "three", &[9]), &members).is_some());
         // A removed server returns with its old data.
-        assert_eq!(objection(&hello(9, "three", &[1, 2, 9]), &members), None);
+        assert_eq!(join_refusal(&hello(9, "three", &[1, 2, 9]), &members), None);
     }
 
     #[test]
     fn a_renamed_server_is_refused() {
-        let reason = objection(&hello(1, "new", &[1]), &[member(1, "old")]).unwrap();
+        let reason = join_refusal(&hello(1, "new", &[1]), &[member(1, "old")]).unwrap();
 
         assert!(reason.contains("--name old"), "{reason}");
     }

@@ -56,7 +56,7 @@ pub(crate) async fn run(control: Control, config: ServersConfig, shutdown: Cance
         }
         let health = disk.borrow_and_update().clone();
         if let DiskHealth::Full { dir, reason } = health {
-            hand_over(&control, &dir, &reason).await;
+            transfer_leadership(&control, &dir, &reason).await;
             continue;
         }
         let members = control.raft().members();
@@ -75,7 +75,7 @@ pub(crate) async fn run(control: Control, config: ServersConfig, shutdown: Cance
 }
 
 /// Transfers leadership if the leader's disk is full, to a server that can write.
-async fn hand_over(control: &Control, dir: &Path, reason: &str) {
+async fn transfer_leadership(control: &Control, dir: &Path, reason: &str) {
     if control.raft().successor().is_none() {
         return;
     }

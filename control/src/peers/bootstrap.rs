@@ -27,7 +27,7 @@ pub(crate) struct Bootstrap {
     data_dir: Arc<DataDir>,
     promised: Mutex<Option<BootstrapProposal>>,
     /// A lock that allows one founding at a time.
-    turn: tokio::sync::Mutex<()>,
+    founding_lock: tokio::sync::Mutex<()>,
 }
 
 impl Bootstrap {
@@ -43,7 +43,7 @@ impl Bootstrap {
         Self {
             data_dir,
             promised: Mutex::new(promised),
-            turn: tokio::sync::Mutex::new(()),
+            founding_lock: tokio::sync::Mutex::new(()),
         }
     }
 
@@ -58,11 +58,11 @@ impl Bootstrap {
         control: &Control,
         founding: &BootstrapProposal,
     ) -> Result<(), ChangeServersError> {
-        let _turn = self.turn.lock().await;
-        self.promise_in_turn(control, founding).await
+        let _guard = self.founding_lock.lock().await;
+        self.promise_locked(control, founding).await
     }
 
-    async fn promise_in_turn(
+    async fn promise_locked(
         &self,
         control: &Control,
         founding: &BootstrapProposal,
@@ -75,7 +75,7 @@ impl Bootstrap {
         }
         if let Some(former) = self.promised()
             && former.founder != founding.founder
-            && self.still_meant(control, &former).await
+            && self.may_still_found(control, &former).await
         {
             return Err(ChangeServersError::refused(format!(
                 "{} has promised to found a cluster with other servers; if those are gone for good, empty its data directory",
@@ -86,7 +86,7 @@ impl Bootstrap {
     }
 
     /// Whether the founder of `former` may still found its cluster.
-    async fn still_meant(&self, control: &Control, former: &BootstrapProposal) -> bool {
+    async fn may_still_found(&self, control: &Control, former: &BootstrapProposal) -> bool {
         let Some(founder) = former
             .servers
             .iter()
@@ -129,20 +129,20 @@ impl Bootstrap {
         control: &Control,
         servers: Vec<PeerInfo>,
     ) -> Result<(), ChangeServersError> {
-        let _turn = self.turn.lock().await;
+        let _guard = self.founding_lock.lock().await;
         let me = control.peers().me().server_id;
         let founding = BootstrapProposal {
             founder: me,
             servers,
         };
-        self.promise_in_turn(control, &founding).await?;
+        self.promise_locked(control, &founding).await?;
         let others = || {
             let others = founding.servers.iter();
             others.filter(|known| known.server_id != me)
         };
         for known in others() {
             let request = PeerRequest::Promise(founding.clone());
-            control.peers().introduce(known);
+            control.peers().add_if_unknown(known);
             let waited = limits::PEER_CALL_WAIT + limits::PEER_CALL_WAIT;
             match control
                 .peers()
@@ -174,7 +174,7 @@ impl Bootstrap {
         Ok(())
     }
 
-    /// Founds a cluster of this server and all met servers that belong to none.
+    /// Founds a cluster of this server and all known servers that belong to none.
     pub(crate) async fn found_now(
         &self,
         control: &Control,
@@ -233,8 +233,8 @@ impl Bootstrap {
 
 /// Returns the servers that `me` should found a cluster with, if it is their founder. They are the `expect` servers
 /// with the lowest numbers among those that expect as many. `None` if `me` is not the founder, or some are missing.
-pub(super) fn company(me: &Hello, met: &[Hello]) -> Option<Vec<PeerInfo>> {
-    let mut servers: Vec<PeerInfo> = met
+pub(super) fn founding_servers(me: &Hello, hellos: &[Hello]) -> Option<Vec<PeerInfo>> {
+    let mut servers: Vec<PeerInfo> = hellos
         .iter()
         .filter(|other| !other.founded && other.expect == me.expect)
         .map(|other| other.me.clone())

@@ -21,7 +21,7 @@ pub(crate) struct JoinConfig {
 
 /// Runs until `shutdown`.
 pub(crate) async fn run(control: Control, search: JoinConfig, shutdown: CancellationToken) {
-    let mut seeker = Joiner {
+    let mut joiner = Joiner {
         control,
         search,
         logged: HashMap::new(),
@@ -31,7 +31,7 @@ pub(crate) async fn run(control: Control, search: JoinConfig, shutdown: Cancella
     loop {
         let pause = tokio::select! {
             () = shutdown.cancelled() => return,
-            pause = seeker.step() => pause,
+            pause = joiner.step() => pause,
         };
         tokio::select! {
             () = shutdown.cancelled() => return,
@@ -56,10 +56,10 @@ impl Joiner {
     /// Takes the next step of the search. Returns the pause before the following step.
     async fn step(&mut self) -> Duration {
         if self.control.removed() {
-            return limits::SEEK_PAUSE_LONG;
+            return limits::JOIN_PAUSE_LONG;
         }
         if self.control.raft().founded() {
-            self.stay().await
+            self.maintain_membership().await
         } else {
             self.try_join().await
         }
@@ -67,16 +67,16 @@ impl Joiner {
 
     /// Asks all known servers, then founds a cluster or joins one.
     async fn try_join(&mut self) -> Duration {
-        let met = self.exchange_hellos().await;
-        if let Some((addr, _)) = met.iter().find(|(_, hello)| hello.founded) {
+        let hellos = self.exchange_hellos().await;
+        if let Some((addr, _)) = hellos.iter().find(|(_, hello)| hello.founded) {
             let addr = addr.clone();
             return self.join(&addr).await;
         }
         let me = self.control.hello();
         if me.expect < 2 {
-            return limits::SEEK_PAUSE;
+            return limits::JOIN_PAUSE;
         }
-        for (addr, hello) in &met {
+        for (addr, hello) in &hellos {
             if hello.expect != me.expect && hello.expect != 0 {
                 self.log_once(
                     addr,
@@ -87,22 +87,22 @@ impl Joiner {
                 );
             }
         }
-        let hellos: Vec<Hello> = met.into_iter().map(|(_, hello)| hello).collect();
-        let Some(servers) = bootstrap::company(&me, &hellos) else {
-            return limits::SEEK_PAUSE;
+        let hellos: Vec<Hello> = hellos.into_iter().map(|(_, hello)| hello).collect();
+        let Some(servers) = bootstrap::founding_servers(&me, &hellos) else {
+            return limits::JOIN_PAUSE;
         };
         match self.control.founder().found(&self.control, servers).await {
-            Ok(()) => limits::SEEK_PAUSE,
+            Ok(()) => limits::JOIN_PAUSE,
             Err(error) => {
                 self.log_once("", &format!("the cluster is not founded yet: {error}"));
                 // A random pause keeps this server out of step with other servers that try the same.
-                limits::SEEK_PAUSE + limits::SEEK_PAUSE.mul_f64(rand::random())
+                limits::JOIN_PAUSE + limits::JOIN_PAUSE.mul_f64(rand::random())
             }
         }
     }
 
     /// Maintains the membership of a server that belongs to a cluster.
-    async fn stay(&mut self) -> Duration {
+    async fn maintain_membership(&mut self) -> Duration {
         let me = self.control.hello();
         let my_id = me.me.server_id;
         let member = me.members.contains(&my_id);
@@ -115,43 +115,43 @@ impl Joiner {
                 .into_iter()
                 .find(|known| known.server_id == my_id);
             if recorded.is_some_and(|recorded| recorded.node == me.me.node) {
-                return limits::SEEK_PAUSE_LONG;
+                return limits::JOIN_PAUSE_LONG;
             }
             // The server has another address than the membership.
-            return match self.control.at_leader(&PeerRequest::Join(me)).await {
-                Ok(_) => limits::SEEK_PAUSE,
+            return match self.control.call_leader(&PeerRequest::Join(me)).await {
+                Ok(_) => limits::JOIN_PAUSE,
                 Err(error) => {
                     self.log_once(
                         "",
                         &format!("the others do not know yet where this server is: {error}"),
                     );
-                    limits::SEEK_PAUSE
+                    limits::JOIN_PAUSE
                 }
             };
         }
         if !member && self.joined {
             self.control.set_removed();
-            return limits::SEEK_PAUSE_LONG;
+            return limits::JOIN_PAUSE_LONG;
         }
         // No server leads, or this server was away. The others may have moved, or may have removed it as lost.
-        let patient = self.led_at.elapsed() < limits::SEEK_PATIENCE;
-        let met = self.exchange_hellos().await;
-        let without_me = met.iter().find(|(_, hello)| {
+        let had_leader_recently = self.led_at.elapsed() < limits::MEMBERSHIP_CHECK_AFTER;
+        let hellos = self.exchange_hellos().await;
+        let without_me = hellos.iter().find(|(_, hello)| {
             hello.founded && hello.leader.is_some() && !hello.members.contains(&my_id)
         });
         match without_me {
-            Some((addr, _)) if !member || !patient => {
+            Some((addr, _)) if !member || !had_leader_recently => {
                 let addr = addr.clone();
                 self.join(&addr).await
             }
-            _ => limits::SEEK_PAUSE,
+            _ => limits::JOIN_PAUSE,
         }
     }
 
     /// Exchanges introductions with all known servers. Returns those that answered.
     async fn exchange_hellos(&mut self) -> Vec<(String, Hello)> {
         let control = self.control.clone();
-        let mine = &control.peers().me().node.quic_addr;
+        let own_addr = &control.peers().me().node.quic_addr;
         let mut addrs = self.search.join.clone();
         addrs.extend(
             control
@@ -162,7 +162,7 @@ impl Joiner {
         );
         addrs.sort_unstable();
         addrs.dedup();
-        addrs.retain(|addr| addr != mine);
+        addrs.retain(|addr| addr != own_addr);
         let hello = control.hello();
         let asked = addrs.into_iter().map(|addr| {
             let (control, request) = (control.clone(), PeerRequest::Hello(hello.clone()));
@@ -172,17 +172,17 @@ impl Joiner {
                 (addr, reply)
             }
         });
-        let mut met = Vec::new();
+        let mut hellos = Vec::new();
         for (addr, reply) in futures::future::join_all(asked).await {
             match reply {
                 Ok(PeerReply::Hello(hello))
                     if hello.me.server_id != control.peers().me().server_id =>
                 {
-                    control.peers().meet(&hello.me);
+                    control.peers().update_peer(&hello.me);
                     for other in &hello.others {
-                        control.peers().introduce(other);
+                        control.peers().add_if_unknown(other);
                     }
-                    met.push((addr, hello));
+                    hellos.push((addr, hello));
                 }
                 // The answer comes from this server itself, at another of its addresses.
                 Ok(_) => {}
@@ -192,7 +192,7 @@ impl Joiner {
                 Err(error) => tracing::debug!(%error, addr, "no hello"),
             }
         }
-        met
+        hellos
     }
 
     /// Asks the cluster of the server at `addr` to add this server.
@@ -209,15 +209,15 @@ impl Joiner {
                 tracing::info!(via = addr, "joined the cluster");
                 self.logged.clear();
                 self.led_at = Instant::now();
-                limits::SEEK_PAUSE
+                limits::JOIN_PAUSE
             }
-            Ok(_) => limits::SEEK_PAUSE,
+            Ok(_) => limits::JOIN_PAUSE,
             Err(error) => {
                 self.log_once(
                     addr,
                     &format!("the cluster does not take this server: {error}"),
                 );
-                limits::SEEK_PAUSE_LONG
+                limits::JOIN_PAUSE_LONG
             }
         }
     }

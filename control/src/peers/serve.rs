@@ -114,7 +114,7 @@ async fn answer(
         PeerRequest::AskNode { node_id, request } => {
             agents::answer_for_server(control, node_id, request, sender, receiver).await;
         }
-        PeerRequest::Restore => restore::take(control, sender, receiver).await,
+        PeerRequest::Restore => restore::serve_restore(control, sender, receiver).await,
         request => reply(sender, respond(from, to, request, control).await).await,
     }
     Ok(())
@@ -138,7 +138,7 @@ async fn respond(from: u64, to: u64, request: PeerRequest, control: &Control) ->
             }
             raft.answer(kind, &body).await
         }
-        PeerRequest::Hello(hello) => control.meet(&hello),
+        PeerRequest::Hello(hello) => control.exchange_hello(&hello),
         PeerRequest::ReadIndex { linearizable } => match raft.read_index_here(linearizable).await {
             Some(index) => PeerReply::ReadIndex(index),
             None => PeerReply::NotLeader,
@@ -163,12 +163,12 @@ async fn respond(from: u64, to: u64, request: PeerRequest, control: &Control) ->
         }
         PeerRequest::Troubles => PeerReply::Troubles(control.troubles()),
         PeerRequest::StateDiffers { index, right } => {
-            consistency_check::face(control, index, &right);
+            consistency_check::stop_if_diverged(control, index, &right);
             PeerReply::Done
         }
         // A joining server has no record of the leader, so its request is forwarded. Among members a request is
         // never forwarded.
-        PeerRequest::Join(_) if to == ANYBODY => match control.at_leader(&request).await {
+        PeerRequest::Join(_) if to == ANYBODY => match control.call_leader(&request).await {
             Ok(reply) => reply,
             Err(error) => PeerReply::Refused {
                 reason: error.to_string(),
@@ -178,7 +178,7 @@ async fn respond(from: u64, to: u64, request: PeerRequest, control: &Control) ->
         | PeerRequest::Members
         | PeerRequest::Add { .. }
         | PeerRequest::Remove { .. }
-        | PeerRequest::Transfer { .. } => control.lead_for(&request).await,
+        | PeerRequest::Transfer { .. } => control.serve_as_leader(&request).await,
         PeerRequest::Promise(founding) => done(control.founder().promise(control, &founding).await),
         PeerRequest::Found(founding) => done(control.founder().begin(control, &founding).await),
         PeerRequest::Removed { server_id } => {

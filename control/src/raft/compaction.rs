@@ -2,8 +2,9 @@
 //!
 //! A snapshot costs in proportion to the state, and saves in proportion to the growth of the log. So one is taken
 //! when the log has grown by [`LOG_BYTES`] and by the size of the last snapshot, or by [`LOG_ENTRIES`]. One is
-//! also taken when an entry was written and the last snapshot is [`AGE`] old. Two snapshots are at least [`REST`]
-//! apart. The log is kept back to the oldest kept snapshot, so that it continues each of them.
+//! also taken when an entry was written and the last snapshot is [`SNAPSHOT_AGE_MAX`] old. Two snapshots are at
+//! least [`SNAPSHOT_PAUSE`] apart. The log is kept back to the oldest kept snapshot, so that it continues each of
+//! them.
 
 use std::time::Duration;
 
@@ -23,11 +24,11 @@ const LOG_BYTES: u64 = 64 << 20;
 const LOG_ENTRIES: u64 = 1 << 20;
 /// Age at which a snapshot with later entries is replaced. It serves servers that are copied or inspected while
 /// they are down.
-const AGE: Duration = Duration::from_hours(1);
+const SNAPSHOT_AGE_MAX: Duration = Duration::from_hours(1);
 /// Pause between two snapshots, unless the log has grown eight times as much.
-const REST: Duration = Duration::from_secs(30);
+const SNAPSHOT_PAUSE: Duration = Duration::from_secs(30);
 /// How often the rules are checked.
-const LOOK: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a full disk waits for the snapshot that frees space.
 const ROOM_WAIT: Duration = Duration::from_mins(1);
 /// Pause between two attempts to free space.
@@ -43,7 +44,7 @@ pub(super) fn spawn(raft: Raft, log: LogWatch, snapshots: SnapshotStore) -> Abor
         snapshots,
         asked: None,
         made_room: None,
-        stands_back: false,
+        elections_disabled: false,
     };
     AbortOnDropHandle::new(tokio::spawn(compaction.run()))
 }
@@ -57,7 +58,7 @@ struct Compaction {
     /// Time of the last attempt to free space.
     made_room: Option<Instant>,
     /// Whether this server starts no election because its disk is full.
-    stands_back: bool,
+    elections_disabled: bool,
 }
 
 /// Growth since the last snapshot.
@@ -76,7 +77,8 @@ impl LogGrowth {
         let enough = LOG_BYTES.max(self.snapshot_bytes);
         let grown = self.log_bytes >= enough || self.entries >= LOG_ENTRIES;
         let much = self.log_bytes >= 8 * enough;
-        self.entries > 0 && (much || (grown && self.since >= REST) || self.since >= AGE)
+        self.entries > 0
+            && (much || (grown && self.since >= SNAPSHOT_PAUSE) || self.since >= SNAPSHOT_AGE_MAX)
     }
 }
 
@@ -85,11 +87,11 @@ impl Compaction {
         let started = Instant::now();
         let mut disk = self.log.disk();
         loop {
-            if let Ok(Err(_closed)) = tokio::time::timeout(LOOK, disk.changed()).await {
+            if let Ok(Err(_closed)) = tokio::time::timeout(CHECK_INTERVAL, disk.changed()).await {
                 return;
             }
             let full = matches!(*disk.borrow_and_update(), DiskHealth::Full { .. });
-            self.stand_back(full);
+            self.update_elections(full);
             if full {
                 self.make_room().await;
                 continue;
@@ -103,11 +105,11 @@ impl Compaction {
     }
 
     /// While its disk is full, a server that is not alone starts no elections.
-    fn stand_back(&mut self, full: bool) {
+    fn update_elections(&mut self, full: bool) {
         let others = self.raft.voter_ids().count() > 1;
-        if self.stands_back != (full && others) {
-            self.stands_back = full && others;
-            self.raft.runtime_config().elect(!self.stands_back);
+        if self.elections_disabled != (full && others) {
+            self.elections_disabled = full && others;
+            self.raft.runtime_config().elect(!self.elections_disabled);
         }
     }
 
@@ -192,7 +194,7 @@ impl Compaction {
     async fn drop_superfluous(&self) {
         let snapshots = self.snapshots.clone();
         let kept = tokio::task::spawn_blocking(move || {
-            snapshots.keep_one()?;
+            snapshots.keep_newest()?;
             snapshots.indexes()
         })
         .await;
@@ -222,13 +224,13 @@ mod tests {
     fn growth_asks_for_snapshots_and_load_does_not() {
         let minute = Duration::from_mins(1);
 
-        assert!(!growth(0, 0, 2 * AGE).asks_for_snapshot());
+        assert!(!growth(0, 0, 2 * SNAPSHOT_AGE_MAX).asks_for_snapshot());
         assert!(!growth(1_000, 16 * 1024, minute).asks_for_snapshot());
-        assert!(growth(1_000, 1, AGE).asks_for_snapshot());
+        assert!(growth(1_000, 1, SNAPSHOT_AGE_MAX).asks_for_snapshot());
         assert!(growth(LOG_BYTES, 1, minute).asks_for_snapshot());
         assert!(growth(1_000, LOG_ENTRIES, minute).asks_for_snapshot());
-        assert!(!growth(2 * LOG_BYTES, LOG_ENTRIES, REST / 2).asks_for_snapshot());
-        assert!(growth(8 * LOG_BYTES, 1, REST / 2).asks_for_snapshot());
+        assert!(!growth(2 * LOG_BYTES, LOG_ENTRIES, SNAPSHOT_PAUSE / 2).asks_for_snapshot());
+        assert!(growth(8 * LOG_BYTES, 1, SNAPSHOT_PAUSE / 2).asks_for_snapshot());
         let large = LogGrowth {
             snapshot_bytes: 4 * LOG_BYTES,
             ..growth(2 * LOG_BYTES, 1, minute)

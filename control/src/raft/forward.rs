@@ -230,7 +230,7 @@ impl Raft {
                 break;
             };
             let (numbers, bodies): (Vec<u64>, Vec<EncodedCommand>) = proposals.into_iter().unzip();
-            if self.room().is_err() {
+            if self.check_disk().is_err() {
                 // This server transfers leadership: the sender must find the next leader.
                 for number in numbers {
                     drop(outcomes.send((number, Outcome::NotLeader)).await);

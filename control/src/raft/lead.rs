@@ -21,7 +21,7 @@ impl Raft {
         term: u64,
         entry: &Entry,
     ) -> Result<(LogIndex, Response), WriteError> {
-        self.room()?;
+        self.check_disk()?;
         let logged = EncodedCommand {
             format: entry.command.version(),
             body: Arc::from(codec::encode(entry)?),

@@ -89,7 +89,7 @@ pub enum OpenLogError {
 /// Whether the log has room to grow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum DiskHealth {
-    Room,
+    Writable,
     /// The disk has no space: this server may acknowledge no new change.
     Full {
         /// The directory that cannot grow.
@@ -233,7 +233,7 @@ impl LogStore {
             // A vote that was granted stays granted: another vote in its term would be a second one.
             let (sender, _) = oneshot::channel();
             store
-                .ask_for(Record::Vote(vote), Completion::Other(sender))
+                .enqueue(Record::Vote(vote), Completion::Other(sender))
                 .map_err(io_error)?;
         }
         Ok(store)
@@ -281,14 +281,14 @@ impl LogStore {
     /// Writes one record and waits until it is on disk.
     async fn write_durably(&self, record: Record) -> io::Result<()> {
         let (sender, receiver) = oneshot::channel();
-        self.ask_for(record, Completion::Other(sender))?;
+        self.enqueue(record, Completion::Other(sender))?;
         receiver
             .await
             .unwrap_or_else(|_| Err(io::Error::other("the log's writer has ended")))
     }
 
     /// Queues one record for the writer.
-    fn ask_for(&self, record: Record, done: Completion) -> io::Result<()> {
+    fn enqueue(&self, record: Record, done: Completion) -> io::Result<()> {
         self.change_and_enqueue(|inner| {
             let mut bytes = Vec::new();
             record::push(&mut bytes, &record)?;
@@ -385,13 +385,13 @@ impl LogWatch {
     /// Releases the reserve for an operation that frees space. Until [`Self::take_back_reserve`] the log allocates
     /// no space.
     pub(crate) fn release_reserve(&self) -> io::Result<()> {
-        self.shared.lock().reserve_lent = true;
+        self.shared.lock().is_reserve_released = true;
         self.dir.give_up_reserve()
     }
 
     /// Allows the log to allocate space again; it allocates the reserve first.
     pub(crate) fn take_back_reserve(&self) {
-        self.shared.lock().reserve_lent = false;
+        self.shared.lock().is_reserve_released = false;
         self.shared.wake();
     }
 }

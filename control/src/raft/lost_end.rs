@@ -23,7 +23,7 @@ impl LostEnd {
     }
 
     /// The index of the last entry that is still missing.
-    pub(super) fn owed(&self) -> Option<u64> {
+    pub(super) fn last_missing_index(&self) -> Option<u64> {
         self.missing().map(|lost| lost.index)
     }
 
@@ -32,7 +32,7 @@ impl LostEnd {
     }
 
     /// The reason why a candidate whose log ends with `last` gets no vote.
-    pub(super) fn objection(&self, last: Option<LogId>) -> Option<String> {
+    pub(super) fn vote_refusal(&self, last: Option<LogId>) -> Option<String> {
         let lost = self.missing().filter(|lost| Some(*lost) > last)?;
         Some(format!(
             "this server lost entries that it had acknowledged, up to {}: it votes for servers that have them",
@@ -41,7 +41,10 @@ impl LostEnd {
     }
 
     /// Keeps `raft` from starting elections until the log has the end again.
-    pub(super) fn stand_back(&self, raft: openraft::Raft<TypeConfig, Machine>) {
+    pub(super) fn disable_elections_until_complete(
+        &self,
+        raft: openraft::Raft<TypeConfig, Machine>,
+    ) {
         let Some(lost) = self.missing() else { return };
         tracing::error!(
             upto = lost.index,

@@ -97,7 +97,9 @@ impl Machine {
         self.membership = meta.last_membership.clone();
         self.restoring.clone_from(restoring);
         self.collections.forget();
-        let outdated = self.published.jump(self.state.clone(), self.index());
+        let outdated = self
+            .published
+            .publish_snapshot(self.state.clone(), self.index());
         self.outdated.take(outdated);
     }
 
@@ -163,7 +165,7 @@ impl Machine {
                         self.state = contents.state;
                         self.state.restored_at(index);
                         self.collections.forget();
-                        let outdated = self.published.jump(self.state.clone(), index);
+                        let outdated = self.published.publish_snapshot(self.state.clone(), index);
                         self.outdated.take(outdated);
                         self.restored.set(attempt);
                     }

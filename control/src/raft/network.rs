@@ -42,7 +42,7 @@ pub(crate) struct Network(pub(crate) Peers);
 pub(crate) struct Follower {
     peers: Peers,
     server_id: u64,
-    pace: StreamBackoff,
+    backoff: StreamBackoff,
 }
 
 /// An answer that cannot be read.
@@ -97,14 +97,14 @@ impl RaftNetworkFactory<TypeConfig> for Network {
     type Network = Follower;
 
     async fn new_client(&mut self, server_id: u64, node: &ServerNode) -> Follower {
-        self.0.introduce(&PeerInfo {
+        self.0.add_if_unknown(&PeerInfo {
             server_id,
             node: node.clone(),
         });
         Follower {
             peers: self.0.clone(),
             server_id,
-            pace: StreamBackoff::new(),
+            backoff: StreamBackoff::new(),
         }
     }
 }
@@ -137,7 +137,7 @@ impl RaftNetworkV2<TypeConfig> for Follower {
         S: Stream<Item = AppendEntriesRequest<TypeConfig>> + OptionalSend + Unpin + 'static,
     {
         Box::pin(async move {
-            self.pace.turn().await;
+            self.backoff.wait_for_turn().await;
             let (sender, receiver) = self
                 .peers
                 .open(
@@ -223,7 +223,7 @@ fn answers(
         match receiver.recv::<StreamAppendResult<TypeConfig>>().await {
             Ok(Some(answer)) => {
                 follower.peers.note_contact(follower.server_id);
-                follower.pace.answered(&answer);
+                follower.backoff.answered(&answer);
                 Some((Ok(answer), Some((follower, receiver, sending))))
             }
             Ok(None) => None,
@@ -242,21 +242,21 @@ impl Raft {
                 Err(error) => Err(error.to_string()),
             },
             RaftCall::Vote => match codec::decode::<VoteRequest<TypeConfig>>(body) {
-                Ok(request) => match self.lost_end.objection(request.last_log_id) {
+                Ok(request) => match self.lost_end.vote_refusal(request.last_log_id) {
                     Some(reason) => Err(reason),
                     None => encoded(self.raft.vote(request).await),
                 },
                 Err(error) => Err(error.to_string()),
             },
             RaftCall::PreVote => match codec::decode::<VoteRequest<TypeConfig>>(body) {
-                Ok(request) => match self.lost_end.objection(request.last_log_id) {
+                Ok(request) => match self.lost_end.vote_refusal(request.last_log_id) {
                     Some(reason) => Err(reason),
                     None => encoded(self.raft.pre_vote(request).await),
                 },
                 Err(error) => Err(error.to_string()),
             },
             RaftCall::Transfer => match codec::decode(body) {
-                Ok(request) => match self.lost_end.objection(None) {
+                Ok(request) => match self.lost_end.vote_refusal(None) {
                     Some(reason) => Err(reason),
                     None => encoded(self.raft.handle_transfer_leader(request).await),
                 },

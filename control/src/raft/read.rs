@@ -58,7 +58,7 @@ impl Reads {
         leadership: &watch::Receiver<Leadership>,
     ) -> Self {
         let begin = |linearizable| {
-            let asker = ReadRequest {
+            let read_request = ReadRequest {
                 raft: raft.clone(),
                 peers: peers.clone(),
                 leadership: leadership.clone(),
@@ -67,7 +67,7 @@ impl Reads {
             let (sender, waiting) = mpsc::channel(limits::READS_MAX);
             (
                 sender,
-                AbortOnDropHandle::new(tokio::spawn(asker.run(waiting))),
+                AbortOnDropHandle::new(tokio::spawn(read_request.run(waiting))),
             )
         };
         let ((leader, one), (linearizable, other)) = (begin(false), begin(true));
@@ -181,7 +181,7 @@ impl Raft {
                     });
                 }
                 Ok(Ok(Err(NoIndex::NotLeader))) if Instant::now() < deadline => {
-                    super::pause(&mut leadership, deadline).await;
+                    super::wait_for_leadership_change(&mut leadership, deadline).await;
                 }
                 Ok(Ok(Err(NoIndex::NotLeader))) | Err(_) => {
                     return Err(super::WriteError::NotLeader {

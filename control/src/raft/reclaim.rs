@@ -86,14 +86,14 @@ mod tests {
         let published = Arc::new(Published::new().0);
         // No thread receives from this queue.
         let (sender, receiver) = sync_channel(limits::OUTDATED_STATES_MAX);
-        let dropper = StateReclaimer {
+        let reclaimer = StateReclaimer {
             queue: Some(sender),
             published: Arc::clone(&published),
         };
 
         for _ in 0..limits::OUTDATED_STATES_MAX + 3 {
-            dropper.take(outdated(&published, limits::OUTDATED_ROWS_MIN));
-            dropper.take(outdated(&published, limits::OUTDATED_ROWS_MIN - 1));
+            reclaimer.take(outdated(&published, limits::OUTDATED_ROWS_MIN));
+            reclaimer.take(outdated(&published, limits::OUTDATED_ROWS_MIN - 1));
         }
 
         assert_eq!(published.freed_by_applier(), 3);
@@ -104,17 +104,17 @@ mod tests {
     fn reclaimer_thread_drains_queue_and_exits() {
         let published = Arc::new(Published::new().0);
         let (sender, receiver) = sync_channel(limits::OUTDATED_STATES_MAX);
-        let dropper = StateReclaimer {
+        let reclaimer = StateReclaimer {
             queue: Some(sender),
             published: Arc::clone(&published),
         };
-        dropper.take(published.jump(State::default(), LogIndex(2)));
+        reclaimer.take(published.publish_snapshot(State::default(), LogIndex(2)));
         let thread = thread::spawn(move || {
             free(&receiver);
             receiver.try_iter().count()
         });
 
-        drop(dropper);
+        drop(reclaimer);
 
         assert_eq!(thread.join().unwrap(), 0);
         assert_eq!(published.freed_by_applier(), 0);

@@ -72,8 +72,8 @@ impl Raft {
             return Err(RestoreSnapshotError::TooLarge { bytes });
         }
         let attempt = rand::random();
-        self.lengthen(saved.index()).await?;
-        self.take_step(&RestoreStep::Begin { attempt, bytes })
+        self.append_empty_entries(saved.index()).await?;
+        self.write_step(&RestoreStep::Begin { attempt, bytes })
             .await?;
         let mut offset = 0;
         while let Some(chunk) = tokio::task::block_in_place(|| reader.next_chunk())? {
@@ -84,10 +84,10 @@ impl Raft {
                 offset,
                 bytes,
             };
-            self.take_step(&step).await?;
+            self.write_step(&step).await?;
             offset += length;
         }
-        let index = self.take_step(&RestoreStep::Commit { attempt }).await?;
+        let index = self.write_step(&RestoreStep::Commit { attempt }).await?;
         if self.restored.get() != attempt {
             return Err(RestoreSnapshotError::Void);
         }
@@ -100,7 +100,7 @@ impl Raft {
     }
 
     /// Extends the log to `index`.
-    async fn lengthen(&self, index: u64) -> Result<(), RestoreSnapshotError> {
+    async fn append_empty_entries(&self, index: u64) -> Result<(), RestoreSnapshotError> {
         let empty = logged(&RestoreStep::Empty)?;
         loop {
             let missing = index.saturating_sub(self.last_log_index().0);
@@ -109,17 +109,17 @@ impl Raft {
             }
             let count = usize::try_from(missing.min(EMPTY_ENTRIES)).unwrap_or_default();
             let entries = std::iter::repeat_n(empty.clone(), count);
-            let written = (self.raft.client_write_many(entries).await).map_err(given_up)?;
-            let written: Vec<_> = written.try_collect().await.map_err(given_up)?;
+            let written = (self.raft.client_write_many(entries).await).map_err(write_error)?;
+            let written: Vec<_> = written.try_collect().await.map_err(write_error)?;
             for one in written {
-                one.map_err(given_up)?;
+                one.map_err(write_error)?;
             }
         }
     }
 
-    async fn take_step(&self, step: &RestoreStep) -> Result<u64, RestoreSnapshotError> {
+    async fn write_step(&self, step: &RestoreStep) -> Result<u64, RestoreSnapshotError> {
         let written = self.raft.client_write(logged(step)?).await;
-        Ok(written.map_err(given_up)?.log_id.index)
+        Ok(written.map_err(write_error)?.log_id.index)
     }
 }
 
@@ -130,7 +130,7 @@ fn logged(step: &RestoreStep) -> io::Result<EncodedCommand> {
     })
 }
 
-fn given_up(error: impl std::fmt::Display) -> RestoreSnapshotError {
+fn write_error(error: impl std::fmt::Display) -> RestoreSnapshotError {
     RestoreSnapshotError::Write {
         reason: error.to_string(),
     }

@@ -241,7 +241,7 @@ impl SnapshotStore {
     }
 
     /// Removes all snapshots but the newest, to free space.
-    pub(crate) fn keep_one(&self) -> io::Result<()> {
+    pub(crate) fn keep_newest(&self) -> io::Result<()> {
         self.prune(1)
     }
 
@@ -255,7 +255,7 @@ impl SnapshotStore {
             drop(fs::remove_file(&temporary));
             return Err(error);
         }
-        self.take_over(&temporary, &path, &contents.meta)
+        self.rename_into_place(&temporary, &path, &contents.meta)
     }
 
     fn write_whole(temporary: &Path, contents: &Contents) -> io::Result<()> {
@@ -289,7 +289,7 @@ impl SnapshotStore {
         }
         File::open(&received.path)?.sync_all()?;
         failpoint::hit("snapshot.adopt", &path)?;
-        self.take_over(&received.path, &path, meta)
+        self.rename_into_place(&received.path, &path, meta)
     }
 
     /// Reads `file`. Blocks on the disk.
@@ -353,7 +353,7 @@ impl SnapshotStore {
         self.dir.join(format!("{index:020}-{term:010}{SUFFIX}"))
     }
 
-    fn take_over(
+    fn rename_into_place(
         &self,
         temporary: &Path,
         path: &Path,

@@ -232,17 +232,17 @@ fn capacity_unblocks_only_as_many_as_fit() {
     let first = ids(blocked.handle_capacity(state, node_id, state.applied()));
     assert_eq!(first, all[..2]);
     blocked.release(&first[0]);
-    assert_eq!(ids(blocked.go_on(state)), []);
+    assert_eq!(ids(blocked.continue_offers(state)), []);
     // Neither evaluation took any of the room.
     blocked.release(&first[1]);
-    let second = ids(blocked.go_on(state));
+    let second = ids(blocked.continue_offers(state));
     assert_eq!(second, all[2..4]);
     for eval_id in &second {
         blocked.release(eval_id);
     }
-    assert_eq!(ids(blocked.go_on(state)), all[4..]);
+    assert_eq!(ids(blocked.continue_offers(state)), all[4..]);
     blocked.release(&all[4]);
-    assert_eq!(ids(blocked.go_on(state)), []);
+    assert_eq!(ids(blocked.continue_offers(state)), []);
     assert!(blocked.is_empty());
 }
 

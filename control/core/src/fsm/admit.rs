@@ -184,7 +184,7 @@ fn take_run(
     }
     if fits == 0 {
         for alloc in victims {
-            room.take_again(alloc);
+            room.undo_give_back(alloc);
         }
     }
     fits
@@ -207,7 +207,7 @@ fn keep_running(
             && state
                 .allocs()
                 .get(&stop.alloc_id)
-                .is_some_and(|alloc| !alloc.is_terminal() && room.take_again(alloc));
+                .is_some_and(|alloc| !alloc.is_terminal() && room.undo_give_back(alloc));
         if kept {
             kept_running.push(stop.alloc_id);
         }

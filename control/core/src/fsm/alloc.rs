@@ -64,7 +64,7 @@ fn migrate(
         }
         let (key, transition) = (alloc.key(), alloc.transition());
         jobs.insert(Arc::clone(alloc.job_key()));
-        change.note(key, |row| {
+        change.update_silently(key, |row| {
             row.set_transition(Transition {
                 migrate: true,
                 ..transition

@@ -46,7 +46,7 @@ pub(super) struct Change<'a> {
     /// The same nodes by number: nodes where instances were placed.
     placed: BTreeSet<NodeNumber>,
     /// Nodes of which allocations were removed; a node may appear more than once.
-    forgot: Vec<NodeId>,
+    nodes_with_removed_allocs: Vec<NodeId>,
     /// The ends of one-off tasks that their nodes reported in this command, by the allocation's key.
     ends: BTreeMap<u64, WorkEnd>,
     /// One-off tasks in states that they leave again in this command.
@@ -85,7 +85,7 @@ impl<'a> Change<'a> {
             touched: BTreeSet::new(),
             freed: BTreeSet::new(),
             changed: Vec::new(),
-            forgot: Vec::new(),
+            nodes_with_removed_allocs: Vec::new(),
             placed: BTreeSet::new(),
             ends: BTreeMap::new(),
             passed: Vec::new(),
@@ -99,12 +99,12 @@ impl<'a> Change<'a> {
     }
 
     /// Records that a row was written or removed. Allocations have functions of their own.
-    pub(super) fn wrote(&mut self, row: ChangedRow) {
+    pub(super) fn record_write(&mut self, row: ChangedRow) {
         self.written.rows.insert(row);
     }
 
     /// Records that a node has more room than before, or takes work again.
-    pub(super) fn freed(&mut self, node_id: NodeId) {
+    pub(super) fn record_freed_room(&mut self, node_id: NodeId) {
         self.freed.insert(node_id);
     }
 
@@ -212,7 +212,7 @@ impl<'a> Change<'a> {
     }
 
     /// Changes an allocation as its agent reported.
-    pub(super) fn report(&mut self, key: u64, report: &AllocReport, tasks: Tasks) {
+    pub(super) fn update_from_report(&mut self, key: u64, report: &AllocReport, tasks: Tasks) {
         let (index, at) = (self.index, self.at);
         if let Some(end) = &report.end {
             self.ends.insert(key, (**end).clone());
@@ -226,7 +226,7 @@ impl<'a> Change<'a> {
     }
 
     /// Changes an allocation as the control plane decided. Its agent must receive the change.
-    pub(super) fn decide(&mut self, key: u64, change: impl FnOnce(&mut Row)) {
+    pub(super) fn update_for_agent(&mut self, key: u64, change: impl FnOnce(&mut Row)) {
         let (index, at) = (self.index, self.at);
         let node_id = self.update(key, |row| {
             change(row);
@@ -236,7 +236,7 @@ impl<'a> Change<'a> {
     }
 
     /// Changes an allocation in a way that its agent need not receive and that does not count as an event in its life.
-    pub(super) fn note(&mut self, key: u64, change: impl FnOnce(&mut Row)) {
+    pub(super) fn update_silently(&mut self, key: u64, change: impl FnOnce(&mut Row)) {
         let index = self.index;
         self.written.allocs.insert(key);
         self.state.update_alloc(key, |row| {
@@ -250,7 +250,7 @@ impl<'a> Change<'a> {
         let Some(key) = self.state.allocs.key_of(previous) else {
             return;
         };
-        self.note(key, |row| row.set_next(next));
+        self.update_silently(key, |row| row.set_next(next));
     }
 
     /// Changes an allocation, and returns its node.
@@ -270,7 +270,7 @@ impl<'a> Change<'a> {
 
     /// Writes a node.
     pub(super) fn put_node(&mut self, node: Node) {
-        self.wrote(ChangedRow::Node(node.spec.id));
+        self.record_write(ChangedRow::Node(node.spec.id));
         if node.drain.is_some() {
             self.effect(Effect::DutiesDue);
         }
@@ -279,13 +279,13 @@ impl<'a> Change<'a> {
 
     /// Removes a node.
     pub(super) fn remove_node(&mut self, node_id: &NodeId) {
-        self.wrote(ChangedRow::Node(*node_id));
+        self.record_write(ChangedRow::Node(*node_id));
         self.state.remove_node(node_id, self.index);
     }
 
     /// Writes a job.
     pub(super) fn put_job(&mut self, row: JobRow) {
-        self.wrote(ChangedRow::Job(Arc::new(row.job.key())));
+        self.record_write(ChangedRow::Job(Arc::new(row.job.key())));
         if row.job.current.spec.periodic.is_some() {
             self.effect(Effect::DutiesDue);
         }
@@ -294,13 +294,13 @@ impl<'a> Change<'a> {
 
     /// Removes a job.
     pub(super) fn remove_job(&mut self, key: &JobKey) {
-        self.wrote(ChangedRow::Job(Arc::new(key.clone())));
+        self.record_write(ChangedRow::Job(Arc::new(key.clone())));
         self.state.jobs.remove(key, self.index);
     }
 
     /// Asks for an allocation to be stopped. `client` is its client status from then on, if it has not ended.
     pub(super) fn stop(&mut self, key: u64, why: &str, client: Option<ClientStatus>) {
-        self.decide(key, |row| {
+        self.update_for_agent(key, |row| {
             row.set_desired(DesiredStatus::Stop, why);
             if let Some(status) = client.filter(|_| !row.has_ended()) {
                 row.set_client(status, why);
@@ -311,7 +311,7 @@ impl<'a> Change<'a> {
     /// Asks for an allocation to be stopped, because the allocation `by` takes its place.
     pub(super) fn evict(&mut self, key: u64, by: AllocId) {
         let why = format!("Preempted by alloc ID {by}");
-        self.decide(key, |row| {
+        self.update_for_agent(key, |row| {
             row.set_desired(DesiredStatus::Evict, &why);
             row.set_preempted_by(by);
         });
@@ -328,7 +328,7 @@ impl<'a> Change<'a> {
     pub(super) fn put_deployment(&mut self, mut deployment: Deployment) {
         deployment.modify_index = self.index;
         deployment.modify_time = self.at;
-        self.wrote(ChangedRow::Deployment(deployment.id));
+        self.record_write(ChangedRow::Deployment(deployment.id));
         self.effect(Effect::DutiesDue);
         self.state.put_deployment(deployment);
     }
@@ -336,7 +336,7 @@ impl<'a> Change<'a> {
     /// Removes a deployment.
     pub(super) fn remove_deployment(&mut self, id: &DeploymentId) {
         if self.state.remove_deployment(id, self.index).is_some() {
-            self.wrote(ChangedRow::Deployment(*id));
+            self.record_write(ChangedRow::Deployment(*id));
         }
     }
 
@@ -353,7 +353,7 @@ impl<'a> Change<'a> {
             self.state.allocs.set_index(self.index);
         }
         self.written.forgotten.extend(keys);
-        self.forgot.extend(node_ids);
+        self.nodes_with_removed_allocs.extend(node_ids);
         for job in jobs {
             self.touch_shared(job);
         }
@@ -364,13 +364,13 @@ impl<'a> Change<'a> {
     pub(super) fn put_one_off(&mut self, mut row: OneOff) {
         row.modify_index = self.index;
         row.updated_at = self.at;
-        self.wrote(ChangedRow::OneOff(Arc::from(row.guid.as_str())));
+        self.record_write(ChangedRow::OneOff(Arc::from(row.guid.as_str())));
         self.effect(Effect::DutiesDue);
         self.state.one_offs.put(row);
     }
 
     /// Shows a one-off task in the state that it has before this command changes it once more.
-    pub(super) fn pass_one_off(&mut self, mut row: OneOff) {
+    pub(super) fn record_passed_state(&mut self, mut row: OneOff) {
         row.modify_index = self.index;
         row.updated_at = self.at;
         self.passed.push(Arc::new(row));
@@ -380,13 +380,13 @@ impl<'a> Change<'a> {
     pub(super) fn remove_one_off(&mut self, guid: &str) {
         if let Some(row) = self.state.one_offs.remove(guid, self.index) {
             self.removed.push(row);
-            self.wrote(ChangedRow::OneOff(Arc::from(guid)));
+            self.record_write(ChangedRow::OneOff(Arc::from(guid)));
         }
     }
 
     pub(super) fn remove_eval(&mut self, eval_id: &EvalId) {
         if let Some(old) = self.state.remove_eval(eval_id, self.index) {
-            self.wrote(ChangedRow::Eval(*eval_id));
+            self.record_write(ChangedRow::Eval(*eval_id));
             self.touch(&old.job);
             self.effects.push(Effect::ForgetEval(old.id));
         }
@@ -408,7 +408,7 @@ impl<'a> Change<'a> {
 
     /// Adds an evaluation of a job. A template of other jobs needs no evaluation, unless instances run from a time when
     /// it was not a template: those are stopped.
-    pub(super) fn look_at(&mut self, job: &Job, trigger: Trigger) -> Option<EvalId> {
+    pub(super) fn add_job_eval(&mut self, job: &Job, trigger: Trigger) -> Option<EvalId> {
         let has_instances = || {
             let mut allocs = self.state.allocs.of_job(&job.key());
             allocs.any(|alloc| !alloc.is_terminal())
@@ -434,7 +434,7 @@ impl<'a> Change<'a> {
                 Effect::ForgetEval(eval_id)
             }
         });
-        self.wrote(ChangedRow::Eval(eval_id));
+        self.record_write(ChangedRow::Eval(eval_id));
         self.state.put_eval(eval);
         eval_id
     }
@@ -472,11 +472,14 @@ impl<'a> Change<'a> {
         changed.dedup();
         self.effects
             .extend(changed.into_iter().map(Effect::NodeChanged));
-        let mut forgot = self.forgot;
-        forgot.sort_unstable();
-        forgot.dedup();
-        self.effects
-            .extend(forgot.into_iter().map(Effect::NodeForgot));
+        let mut nodes_with_removed_allocs = self.nodes_with_removed_allocs;
+        nodes_with_removed_allocs.sort_unstable();
+        nodes_with_removed_allocs.dedup();
+        self.effects.extend(
+            nodes_with_removed_allocs
+                .into_iter()
+                .map(Effect::NodeForgot),
+        );
         ApplyResult {
             response: Response::Done,
             effects: self.effects,

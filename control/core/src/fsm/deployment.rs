@@ -146,7 +146,7 @@ pub(super) fn update(change: &mut Change<'_>, update: &DeploymentUpdate) {
     if update.status == DeploymentStatus::Successful {
         version::mark_stable(change, &old.job, old.job_version, true);
         if has_failed_since(change.state, &old) {
-            look_at(change, &old);
+            add_deployment_eval(change, &old);
         }
     }
 }
@@ -280,19 +280,21 @@ pub(super) fn decide_health_of_ended(change: &mut Change<'_>, key: u64) {
         return;
     }
     match (alloc.healthy(), scheduler::replaced_at(alloc)) {
-        (Some(true), Some(_)) => change.decide(key, |row| {
+        (Some(true), Some(_)) => change.update_for_agent(key, |row| {
             let mut transition = row.transition();
             transition.reschedule = true;
             row.set_transition(transition);
         }),
-        (Some(true), None) | (None, _) => change.decide(key, |row| row.set_healthy(Some(false))),
+        (Some(true), None) | (None, _) => {
+            change.update_for_agent(key, |row| row.set_healthy(Some(false)));
+        }
         (Some(false), _) => {}
     }
 }
 
 /// Applies changes of health to the deployments.
-pub(super) fn apply_health_updates(change: &mut Change<'_>, HealthUpdates(news): HealthUpdates) {
-    for (id, update) in news {
+pub(super) fn apply_health_updates(change: &mut Change<'_>, HealthUpdates(updates): HealthUpdates) {
+    for (id, update) in updates {
         let Some(old) = change.state.deployments.get(&id) else {
             continue;
         };
@@ -311,12 +313,12 @@ pub(super) fn apply_health_updates(change: &mut Change<'_>, HealthUpdates(news):
         let is_active = deployment.status.is_active();
         change.put_deployment(deployment);
         if is_active {
-            move_on(change, id, &update);
+            handle_health_change(change, id, &update);
         }
     }
 }
 
-fn move_on(change: &mut Change<'_>, id: DeploymentId, update: &HealthUpdate) {
+fn handle_health_change(change: &mut Change<'_>, id: DeploymentId, update: &HealthUpdate) {
     let Some(deployment) = change.state.deployments.get(&id).map(Arc::clone) else {
         return;
     };
@@ -342,14 +344,14 @@ fn move_on(change: &mut Change<'_>, id: DeploymentId, update: &HealthUpdate) {
         return;
     }
     for (key, _) in &update.unhealthy {
-        change.decide(*key, |row| {
+        change.update_for_agent(*key, |row| {
             let mut transition = row.transition();
             transition.reschedule = true;
             row.set_transition(transition);
         });
     }
     promote_if_ready(change, &deployment);
-    look_at(change, &deployment);
+    add_deployment_eval(change, &deployment);
 }
 
 /// Promotes the canaries of a running deployment without an operator, if all of them are healthy and the job asks for
@@ -371,7 +373,7 @@ fn promote_if_ready(change: &mut Change<'_>, deployment: &Deployment) {
     }
 }
 
-fn look_at(change: &mut Change<'_>, deployment: &Deployment) -> Option<EvalId> {
+fn add_deployment_eval(change: &mut Change<'_>, deployment: &Deployment) -> Option<EvalId> {
     let job = change.state.jobs.get(&deployment.job).map(Arc::clone)?;
     let mut eval = change.new_eval(&job, Trigger::DeploymentWatcher);
     eval.deployment = Some(deployment.id);
@@ -408,23 +410,23 @@ fn promote(
             .at(key)
             .is_some_and(|alloc| !alloc.is_terminal());
         if is_live {
-            change.decide(key, |row| row.set_canary(false));
+            change.update_for_agent(key, |row| row.set_canary(false));
         }
     }
 }
 
-/// Gives a deployment up. If one of the groups that are `to_blame` has `auto_revert`, the job goes back to its last
+/// Gives a deployment up. If a group for which `has_failed` holds has `auto_revert`, the job goes back to its last
 /// stable version. A job that was stopped meanwhile does not go back, because that would run it again.
 fn fail(
     change: &mut Change<'_>,
     deployment: &Deployment,
     why: &str,
-    to_blame: impl Fn(&DeploymentGroup) -> bool,
+    has_failed: impl Fn(&DeploymentGroup) -> bool,
 ) -> Response {
     let reverts = deployment
         .groups
         .iter()
-        .any(|group| group.auto_revert && to_blame(group));
+        .any(|group| group.auto_revert && has_failed(group));
     let row = change.state.jobs.row(&deployment.job).map(Arc::clone);
     let target = row
         .as_deref()
@@ -456,10 +458,10 @@ fn fail(
     });
     let reverted_to = back_to.as_ref().map(|version| version.version);
     if let (Some(version), Some(row)) = (back_to, &row) {
-        version::go_back(change, row, &version);
+        version::revert_to_version(change, row, &version);
     }
     Response::DeploymentChanged {
-        eval_id: look_at(change, deployment),
+        eval_id: add_deployment_eval(change, deployment),
         reverted_to,
     }
 }
@@ -547,7 +549,7 @@ fn carry_out(
             return set_health(change, &deployment, &healthy, &unhealthy);
         }
     }
-    let eval_id = look_at(change, &deployment);
+    let eval_id = add_deployment_eval(change, &deployment);
     Ok(Response::DeploymentChanged {
         eval_id,
         reverted_to: None,
@@ -607,7 +609,7 @@ fn set_health(
     healthy: &[AllocId],
     unhealthy: &[AllocId],
 ) -> Result<Response, Rejection> {
-    let mut news = HealthUpdates::default();
+    let mut health_updates = HealthUpdates::default();
     let wanted = healthy.iter().map(|id| (id, true));
     let wanted = wanted.chain(unhealthy.iter().map(|id| (id, false)));
     let mut keys = Vec::new();
@@ -624,12 +626,12 @@ fn set_health(
         }
     }
     for (key, before, is_healthy) in keys {
-        change.decide(key, |row| row.set_healthy(Some(is_healthy)));
+        change.update_for_agent(key, |row| row.set_healthy(Some(is_healthy)));
         if let Some(alloc) = change.state.allocs.at(key) {
-            news.record_health(before, alloc);
+            health_updates.record_health(before, alloc);
         }
     }
-    apply_health_updates(change, news);
+    apply_health_updates(change, health_updates);
     let now = change.state.deployments.get(&deployment.id);
     let eval = now.and_then(|now| {
         let evals = change.state.evals.open_of_job(&now.job);

@@ -514,7 +514,7 @@ fn collect_job(
             index,
         } => ((eval_id, alloc), index),
     };
-    match look_below(snapshot, row, before, from, index, change.at, slice) {
+    match check_below_job(snapshot, row, before, from, index, change.at, slice) {
         JobSweep::Stays(why) => {
             slice.keep(why);
             None
@@ -553,7 +553,7 @@ enum JobSweep {
 /// Checks whether everything below a job may be removed, from an evaluation and its allocation on. The objects before
 /// that position may still be removed if the job is as it was at `index`: no instance can be placed without a change of
 /// the job.
-fn look_below(
+fn check_below_job(
     state: &State,
     row: &JobRow,
     before: Timestamp,
@@ -702,7 +702,7 @@ fn collect_deployments(
     };
     let snapshot = change.state.clone();
     let places = snapshot.deployments.due_from(from);
-    let cut = walk(places, before, slice, |id, slice| {
+    let cut = visit_ended(places, before, slice, |id, slice| {
         let row = snapshot.deployments.get(&id);
         match row.map(|row| rule::deployment(&snapshot, row, before)) {
             Some(Ok(())) => slice.remove_deployment(change, &id),
@@ -726,7 +726,7 @@ fn collect_nodes(
     };
     let snapshot = change.state.clone();
     let places = snapshot.nodes.down_from(from);
-    let cut = walk(places, before, slice, |node_id, slice| {
+    let cut = visit_ended(places, before, slice, |node_id, slice| {
         let node = snapshot.nodes.get(&node_id);
         match node.map(|node| rule::node(&snapshot, node, before)) {
             Some(Ok(())) => {
@@ -771,7 +771,7 @@ fn collect_one_offs(
 }
 
 /// Looks, in the order of their ends, at objects that ended before. Returns the object at which the slice was full.
-fn walk<Id>(
+fn visit_ended<Id>(
     places: impl Iterator<Item = (Timestamp, Id)>,
     before: Timestamp,
     slice: &mut SliceProgress,

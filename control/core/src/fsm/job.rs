@@ -24,7 +24,9 @@ use super::{garbage, launch};
 use crate::limits;
 use crate::state::{AllocView, JobRow, State};
 use check::{admissible, check_instances, known};
-use version::{first_version, go_back, keep_some, kept_stable, mark_stable, next_version};
+use version::{
+    first_version, kept_stable, mark_stable, next_version, retain_versions, revert_to_version,
+};
 
 /// A change of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -268,7 +270,7 @@ fn record(
     };
     let job = Arc::clone(&row.job);
     change.put_job(row);
-    let eval_id = change.look_at(&job, Trigger::JobRegister);
+    let eval_id = change.add_job_eval(&job, Trigger::JobRegister);
     Ok(Response::JobRegistered {
         eval_id,
         version: job.current.version,
@@ -376,7 +378,7 @@ fn tag(
     }
     job.modify_index = change.index;
     let mut older = row.older.clone();
-    keep_some(&job, &mut older);
+    retain_versions(&job, &mut older);
     job.stable = kept_stable(&job, &older);
     change.put_job(JobRow {
         job: Arc::new(job),
@@ -421,9 +423,9 @@ fn revert(
         return Err(no_version(&row, key, version));
     };
     check_instances(change.state, &target.spec)?;
-    let job = go_back(change, &row, &target);
+    let job = revert_to_version(change, &row, &target);
     Ok(Response::JobRegistered {
-        eval_id: change.look_at(&job, Trigger::JobRegister),
+        eval_id: change.add_job_eval(&job, Trigger::JobRegister),
         version: job.current.version,
         job_modify_index: job.current.job_modify_index,
     })
@@ -491,7 +493,7 @@ pub(super) fn scale(
         job
     };
     Ok(Response::JobRegistered {
-        eval_id: change.look_at(&job, Trigger::JobScale),
+        eval_id: change.add_job_eval(&job, Trigger::JobScale),
         version: job.current.version,
         job_modify_index: job.current.job_modify_index,
     })
@@ -596,7 +598,7 @@ fn deregister(change: &mut Change<'_>, key: JobKey) -> Result<Response, Rejectio
             ..(*row).clone()
         });
     }
-    let eval_id = change.look_at(&row.job, Trigger::JobDeregister);
+    let eval_id = change.add_job_eval(&row.job, Trigger::JobDeregister);
     Ok(Response::JobDeregistered { eval_id })
 }
 
@@ -619,7 +621,7 @@ fn forget(change: &mut Change<'_>, key: JobKey) -> Result<(Option<EvalId>, u32),
     let deployments = garbage::purge(change, &row);
     eval_update::cancel_waiting(change, &key);
     Ok((
-        change.look_at(&row.job, Trigger::JobDeregister),
+        change.add_job_eval(&row.job, Trigger::JobDeregister),
         deployments,
     ))
 }
@@ -649,7 +651,7 @@ fn evaluate(
             .map(AllocView::key)
             .collect();
         for key in failed {
-            change.note(key, |row| {
+            change.update_silently(key, |row| {
                 row.set_transition(Transition {
                     force_reschedule: true,
                     ..row.transition()

@@ -270,7 +270,7 @@ fn launch(change: &mut Change<'_>, spec: JobSpec) -> Response {
     let row = version::first_version(change, spec);
     let job = Arc::clone(&row.job);
     change.put_job(row);
-    let eval_id = change.look_at(&job, trigger);
+    let eval_id = change.add_job_eval(&job, trigger);
     Response::JobLaunched { job_id, eval_id }
 }
 

@@ -233,7 +233,7 @@ fn add_event(
 /// Handles that the node takes work again, or other work than before. Waiting evaluations are woken. Jobs that have an
 /// instance on every node are evaluated.
 fn takes_more_work(change: &mut Change<'_>, node_id: NodeId) {
-    change.freed(node_id);
+    change.record_freed_room(node_id);
     let jobs: Vec<_> = change.state.jobs.on_every_node().map(Arc::clone).collect();
     for job in jobs {
         let mut eval = change.new_eval(&job, Trigger::NodeUpdate);
@@ -253,7 +253,7 @@ fn set_status(
         return Err(Rejection::Node(NodeRejection::Unknown(node_id)));
     };
     let status = match status {
-        NodeStatus::Down if may_come_back(change, &node_id) => NodeStatus::Disconnected,
+        NodeStatus::Down if may_reconnect(change, &node_id) => NodeStatus::Disconnected,
         NodeStatus::Down
         | NodeStatus::Disconnected
         | NodeStatus::Ready
@@ -289,13 +289,13 @@ fn set_status(
                 takes_more_work(change, node_id);
             }
             if old.status == NodeStatus::Disconnected || old.status == NodeStatus::Down {
-                look_at_jobs(change, node_id, Trigger::Reconnect);
+                add_job_evals(change, node_id, Trigger::Reconnect);
             }
         }
         NodeStatus::Down | NodeStatus::Disconnected => {
             change.effect(Effect::NodeGone(node_id));
             give_up_stopping(change, node_id);
-            look_at_jobs(change, node_id, Trigger::NodeUpdate);
+            add_job_evals(change, node_id, Trigger::NodeUpdate);
         }
         NodeStatus::Initializing => {}
     }
@@ -303,7 +303,7 @@ fn set_status(
 }
 
 /// Returns whether an allocation on the node may be out of reach for a time without being lost.
-fn may_come_back(change: &Change<'_>, node_id: &NodeId) -> bool {
+fn may_reconnect(change: &Change<'_>, node_id: &NodeId) -> bool {
     change.state.allocs_on(node_id).any(|alloc| {
         let is_over = if alloc.job_key().is_one_off() {
             alloc.client_status().is_terminal()
@@ -328,12 +328,12 @@ fn give_up_stopping(change: &mut Change<'_>, node_id: NodeId) {
         let is_one_off = |alloc: AllocView<'_>| alloc.job_key().is_one_off();
         let at = change.at;
         if change.state.allocs.at(key).is_some_and(is_one_off) {
-            change.decide(key, |row| {
+            change.update_for_agent(key, |row| {
                 row.set_client(ClientStatus::Unknown, "its node is out of reach");
                 row.set_unreachable(Some(at));
             });
         } else {
-            change.decide(key, |row| {
+            change.update_for_agent(key, |row| {
                 row.set_client(ClientStatus::Lost, "its node is down");
             });
         }
@@ -341,7 +341,7 @@ fn give_up_stopping(change: &mut Change<'_>, node_id: NodeId) {
 }
 
 /// Adds an evaluation of each job that has a live allocation on the node.
-fn look_at_jobs(change: &mut Change<'_>, node_id: NodeId, trigger: Trigger) {
+fn add_job_evals(change: &mut Change<'_>, node_id: NodeId, trigger: Trigger) {
     let jobs: BTreeSet<Arc<JobKey>> = change
         .state
         .allocs_on(&node_id)
@@ -350,7 +350,7 @@ fn look_at_jobs(change: &mut Change<'_>, node_id: NodeId, trigger: Trigger) {
         .collect();
     for key in jobs {
         let Some(job) = change.state.jobs.get(&key).map(Arc::clone) else {
-            lose_orphans(change, node_id, &key);
+            mark_orphans_lost(change, node_id, &key);
             continue;
         };
         let mut eval = change.new_eval(&job, trigger);
@@ -360,7 +360,7 @@ fn look_at_jobs(change: &mut Change<'_>, node_id: NodeId, trigger: Trigger) {
 }
 
 /// Marks as lost the allocations that a removed job has on a gone node. Such a job is evaluated no more.
-fn lose_orphans(change: &mut Change<'_>, node_id: NodeId, job: &JobKey) {
+fn mark_orphans_lost(change: &mut Change<'_>, node_id: NodeId, job: &JobKey) {
     let orphans: Vec<u64> = change
         .state
         .allocs_on(&node_id)

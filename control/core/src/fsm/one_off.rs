@@ -8,7 +8,7 @@
 //! An entry costs a write to the disks of a quorum. Steps without a decision between them therefore share one entry. A
 //! task is desired with its place if the leader found one ([`OneOffPlacement`]). The end of a task claims its callback,
 //! and a claim may delete the task at once. Followers of tasks still receive the states in between
-//! ([`Change::pass_one_off`]).
+//! ([`Change::record_passed_state`]).
 
 mod no_room;
 
@@ -30,7 +30,7 @@ use serde::{Deserialize, Serialize};
 use super::change::Change;
 use super::effect::Effect;
 use super::job::version;
-use super::one_off_alloc::the_alloc;
+use super::one_off_alloc::alloc_of_one_off;
 use super::rejection::{JobRejection, OneOffRefusal, Rejection};
 use super::response::{DesiredOneOff, Response};
 use crate::limits;
@@ -340,7 +340,7 @@ fn place_new(
     eval.status = EvalStatus::Complete;
     eval.snapshot_index = place.seen;
     change.put_eval(eval);
-    change.pass_one_off(task.clone());
+    change.record_passed_state(task.clone());
     change.put_one_off(OneOff {
         state: OneOffState::Running,
         phase: Phase::Preparing,
@@ -377,7 +377,7 @@ fn carry_out(change: &mut Change<'_>, wanted: OneOffChange) -> Result<(), OneOff
     };
     match (step, row.state) {
         (OneOffStep::Cancel, OneOffState::Pending | OneOffState::Running) => {
-            end_early(change, &row, one_off::CANCELLED);
+            abort_task(change, &row, one_off::CANCELLED);
         }
         (OneOffStep::FailUnplaced, OneOffState::Pending) => fail_unplaced(change, &row),
         // The client repeats the step because the earlier answer was lost.
@@ -396,7 +396,7 @@ fn carry_out(change: &mut Change<'_>, wanted: OneOffChange) -> Result<(), OneOff
             change.put_one_off(claimed(&row, until, for_callback));
         }
         (OneOffStep::Resolve, OneOffState::Completed) => {
-            change.pass_one_off(claimed(&row, change.at, false));
+            change.record_passed_state(claimed(&row, change.at, false));
             forget(change, &row);
         }
         (
@@ -429,13 +429,14 @@ fn carry_out(change: &mut Change<'_>, wanted: OneOffChange) -> Result<(), OneOff
 }
 
 /// Ends a task before it ends by itself. A task without an allocation is over at once.
-fn end_early(change: &mut Change<'_>, row: &OneOff, why: &str) {
+fn abort_task(change: &mut Change<'_>, row: &OneOff, why: &str) {
     let key = row.job_key();
     stop_job(change, &key);
     if row.ending.is_some() {
         return;
     }
-    let alloc = the_alloc(change.state, &key).filter(|alloc| !alloc.client_status().is_terminal());
+    let alloc =
+        alloc_of_one_off(change.state, &key).filter(|alloc| !alloc.client_status().is_terminal());
     let Some(alloc) = alloc.map(AllocView::key) else {
         let end = WorkEnd::failure(why, change.at);
         complete(change, row.clone(), end);
@@ -455,7 +456,7 @@ fn fail_unplaced(change: &mut Change<'_>, row: &OneOff) {
         "" => one_off::NOT_STARTED,
         rejection => rejection,
     };
-    end_early(change, row, reason);
+    abort_task(change, row, reason);
 }
 
 /// Returns the completed task `row` with a claim on its result.
@@ -510,9 +511,11 @@ fn converge(change: &mut Change<'_>, row: &OneOff) {
         return;
     }
     match row.state {
-        OneOffState::Running if row.phase == Phase::Unreachable => give_up(change, row),
+        OneOffState::Running if row.phase == Phase::Unreachable => {
+            end_unreachable_task(change, row);
+        }
         OneOffState::Pending | OneOffState::Running => {
-            end_early(change, row, one_off::NOT_STARTED);
+            abort_task(change, row, one_off::NOT_STARTED);
         }
         OneOffState::Completed => forget(change, row),
         OneOffState::Resolving => change.put_one_off(OneOff {
@@ -526,9 +529,8 @@ fn converge(change: &mut Change<'_>, row: &OneOff) {
 
 /// Treats a task that was asked to end as ended, because its node is gone. If the node is back, its agent has a record
 /// of the end and will report it.
-/// and will report it.
-fn give_up(change: &mut Change<'_>, row: &OneOff) {
-    let Some(alloc) = the_alloc(change.state, &row.job_key()) else {
+fn end_unreachable_task(change: &mut Change<'_>, row: &OneOff) {
+    let Some(alloc) = alloc_of_one_off(change.state, &row.job_key()) else {
         return;
     };
     if !row.node_id.is_some_and(|id| is_gone(change.state, &id)) {
@@ -675,7 +677,7 @@ fn follow(change: &mut Change<'_>, key: &JobKey, end: Option<WorkEnd>) {
         OneOffState::Pending | OneOffState::Running => {}
         OneOffState::Completed | OneOffState::Resolving => return,
     }
-    let Some(alloc) = the_alloc(change.state, key) else {
+    let Some(alloc) = alloc_of_one_off(change.state, key) else {
         return;
     };
     let mut next = (*row).clone();
@@ -765,7 +767,7 @@ fn complete(change: &mut Change<'_>, row: OneOff, mut end: WorkEnd) {
         Some(alloc_id) => {
             let until = at.plus(change.state.one_offs.times().callback_claim);
             change.put_one_off(claimed(&completed, until, true));
-            change.pass_one_off(completed);
+            change.record_passed_state(completed);
             change.effect(Effect::CallbackClaimed(alloc_id));
         }
         None => change.put_one_off(completed),

@@ -95,10 +95,10 @@ fn carry_out(change: &mut Change<'_>, plan: &Plan) {
                 .follow_up
                 .and_then(|at| follow_ups.get(usize::from(at)).copied().flatten());
             let at = change.at;
-            remote::part(change, plan, key);
+            remote::release_remote_tasks(change, plan, key);
             change.stop(key, &stop.description, stop.client_status);
             if stop.client_status.is_some() || follow_up.is_some() {
-                change.decide(key, |row| {
+                change.update_for_agent(key, |row| {
                     if stop.client_status == Some(ClientStatus::Lost) {
                         row.set_unreachable(Some(at));
                     }
@@ -162,7 +162,7 @@ fn add_follow_ups(change: &mut Change<'_>, plan: &Plan) -> Vec<Option<EvalId>> {
                 continue;
             };
             if change.state.allocs.at(key).is_some() {
-                change.note(key, |row| row.set_follow_up(eval_id));
+                change.update_silently(key, |row| row.set_follow_up(eval_id));
             }
         }
     }
@@ -174,7 +174,7 @@ fn set_unreachable(change: &mut Change<'_>, plan: &Plan, alloc_id: &AllocId) {
     let alloc = alloc.filter(|alloc| !alloc.is_terminal());
     if let Some(alloc) = alloc {
         let (key, at) = (alloc.key(), unreachable_since(change, plan, alloc));
-        change.decide(key, |row| {
+        change.update_for_agent(key, |row| {
             row.set_client(ClientStatus::Unknown, "its node is out of reach");
             row.set_unreachable(Some(at));
         });
@@ -246,7 +246,7 @@ fn move_to_version(
     }
     let count = moved.len();
     for (key, cohort) in moved {
-        change.decide(key, |row| row.set_cohort(cohort));
+        change.update_for_agent(key, |row| row.set_cohort(cohort));
     }
     if let Some(id) = deployment {
         deployment::count_placed(change, id, name, count, Vec::new());

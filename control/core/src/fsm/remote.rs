@@ -108,13 +108,13 @@ pub(super) fn hand_over(change: &mut Change<'_>, previous: &AllocId, handles: &[
     };
     let kept = alloc.client_status() == ClientStatus::Unknown;
     let key = alloc.key();
-    change.decide(key, |row| row.hand_over(handles, kept));
+    change.update_for_agent(key, |row| row.hand_over(handles, kept));
 }
 
 /// Handles an allocation that the plan stops while another allocation, which the plan does not stop, manages the same
 /// tasks. One of the two had been out of reach. The agent of the stopped allocation leaves the tasks running; the other
 /// agent does so no longer.
-pub(super) fn part(change: &mut Change<'_>, plan: &Plan, key: u64) {
+pub(super) fn release_remote_tasks(change: &mut Change<'_>, plan: &Plan, key: u64) {
     let state = &*change.state;
     let Some(alloc) = state.allocs().at(key) else {
         return;
@@ -140,8 +140,8 @@ pub(super) fn part(change: &mut Change<'_>, plan: &Plan, key: u64) {
     let theirs = twin.remote().running();
     let shared = theirs.iter().filter(|handle| running.contains(handle));
     let (twin, shared) = (twin.key(), shared.cloned().collect::<Vec<_>>());
-    change.decide(twin, |row| row.take_back(&shared));
-    change.decide(key, |row| row.hand_over(&shared, false));
+    change.update_for_agent(twin, |row| row.take_back(&shared));
+    change.update_for_agent(key, |row| row.hand_over(&shared, false));
 }
 
 #[cfg(test)]

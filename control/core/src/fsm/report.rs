@@ -18,16 +18,24 @@ use crate::state::{AllocView, State};
 /// Records reports of nodes. It skips a report that has no news, or whose allocation is unknown, on another node or
 /// ended. So a repeated or late report changes nothing. A job gets one evaluation, however many nodes reported on it.
 pub(super) fn apply(change: &mut Change<'_>, reports: Vec<(NodeId, Vec<AllocReport>)>) -> Response {
-    let mut asks = RequestedEvals::new();
-    let mut news = deployment::HealthUpdates::default();
+    let mut requested_evals = RequestedEvals::new();
+    let mut health_updates = deployment::HealthUpdates::default();
     let mut unknown = Vec::new();
     for (node_id, reports) in reports {
-        if record_all(change, node_id, reports, &mut asks, &mut news).is_err() {
+        if record_all(
+            change,
+            node_id,
+            reports,
+            &mut requested_evals,
+            &mut health_updates,
+        )
+        .is_err()
+        {
             unknown.push(node_id);
         }
     }
-    deployment::apply_health_updates(change, news);
-    create_evals(change, asks);
+    deployment::apply_health_updates(change, health_updates);
+    create_evals(change, requested_evals);
     Response::NodesReported { unknown }
 }
 
@@ -64,8 +72,8 @@ fn record_all(
     change: &mut Change<'_>,
     node_id: NodeId,
     reports: Vec<AllocReport>,
-    asks: &mut RequestedEvals,
-    news: &mut deployment::HealthUpdates,
+    requested_evals: &mut RequestedEvals,
+    health_updates: &mut deployment::HealthUpdates,
 ) -> Result<(), Rejection> {
     if change.state.nodes.get(&node_id).is_none() {
         return Err(Rejection::Node(NodeRejection::Unknown(node_id)));
@@ -77,22 +85,24 @@ fn record_all(
         if alloc.node_id() != node_id || !may_follow(alloc, &report) {
             continue;
         }
-        if let Some(tasks) = alloc.news(&report) {
+        if let Some(tasks) = alloc.changed_task_states(&report) {
             let (key, was_live) = (alloc.key(), !alloc.is_terminal());
             let (healthy, was) = (alloc.healthy(), alloc.client_status());
-            change.report(key, &report, tasks);
+            change.update_from_report(key, &report, tasks);
             if was_live {
                 deployment::decide_health_of_ended(change, key);
             }
             if let Some(alloc) = change.state.allocs.at(key) {
-                news.record_health(healthy, alloc);
+                health_updates.record_health(healthy, alloc);
             }
             if was == ClientStatus::Unknown {
-                ask_because_it_came_back(change, key, asks, node_id);
+                request_reconnect_eval(change, key, requested_evals, node_id);
             }
             if let Some(reason) = ask_for_evaluation(change, key, was_live) {
                 let waits = reason.2 > Timestamp(0);
-                let reason = asks.entry(reason).or_insert(EvalReason::of(node_id));
+                let reason = requested_evals
+                    .entry(reason)
+                    .or_insert(EvalReason::of(node_id));
                 reason.waiting.extend(waits.then_some(key));
             }
         }
@@ -100,8 +110,8 @@ fn record_all(
     Ok(())
 }
 
-fn create_evals(change: &mut Change<'_>, asks: RequestedEvals) {
-    for ((key, trigger, wait_until), reason) in asks {
+fn create_evals(change: &mut Change<'_>, requested_evals: RequestedEvals) {
+    for ((key, trigger, wait_until), reason) in requested_evals {
         let EvalReason { node_id, waiting } = reason;
         let Some(job) = change.state.jobs.get(&key).map(Arc::clone) else {
             continue;
@@ -111,7 +121,7 @@ fn create_evals(change: &mut Change<'_>, asks: RequestedEvals) {
         eval.wait_until = wait_until;
         let eval_id = change.put_eval(eval);
         for key in waiting {
-            change.note(key, |row| row.set_follow_up(eval_id));
+            change.update_silently(key, |row| row.set_follow_up(eval_id));
         }
     }
 }
@@ -147,10 +157,10 @@ fn ask_for_evaluation(
 }
 
 /// Asks for an evaluation of the job of an allocation that was out of reach and is back: it may have a replacement.
-fn ask_because_it_came_back(
+fn request_reconnect_eval(
     change: &Change<'_>,
     key: u64,
-    asks: &mut RequestedEvals,
+    requested_evals: &mut RequestedEvals,
     node_id: NodeId,
 ) {
     if let Some(alloc) = change.state.allocs.at(key) {
@@ -159,6 +169,8 @@ fn ask_because_it_came_back(
             Trigger::Reconnect,
             Timestamp(0),
         );
-        asks.entry(reason).or_insert(EvalReason::of(node_id));
+        requested_evals
+            .entry(reason)
+            .or_insert(EvalReason::of(node_id));
     }
 }

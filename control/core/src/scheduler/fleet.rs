@@ -101,7 +101,7 @@ impl<'a> ProjectedNodes<'a> {
         Self::after(
             state,
             seed,
-            NodeOverlay::nothing(state),
+            NodeOverlay::without_plans(state),
             NodeShapes::default(),
         )
     }
@@ -216,7 +216,7 @@ impl<'a> ProjectedNodes<'a> {
     }
 
     /// Replaces the used amount of node `number` by the result of `change` for it.
-    fn use_of(&mut self, number: usize, change: impl FnOnce(Amount) -> Amount) {
+    fn update_used(&mut self, number: usize, change: impl FnOnce(Amount) -> Amount) {
         if let Some(column) = self.after.columns.get_mut(number) {
             column.used = change(column.used);
             self.changed.push(number);
@@ -224,7 +224,7 @@ impl<'a> ProjectedNodes<'a> {
     }
 
     /// Reserves memory for an expected number of instances.
-    pub(super) fn expect(&mut self, instances: usize) {
+    pub(super) fn reserve(&mut self, instances: usize) {
         let instances = instances.min(EXPECTED_MAX);
         self.placed.reserve(instances);
         self.changed.reserve(instances);
@@ -234,7 +234,7 @@ impl<'a> ProjectedNodes<'a> {
     pub(super) fn take(&mut self, number: usize, ask: Amount, holding: &Holding) {
         let mut amount = ask;
         amount.cpu_mhz = amount.cpu_mhz.saturating_add(holding.cores_mhz());
-        self.use_of(number, |used| used.plus(amount));
+        self.update_used(number, |used| used.plus(amount));
         self.placed.push((number, amount, holding.clone()));
         if !holding.is_empty() {
             self.held_mut(number).take(holding);
@@ -247,7 +247,7 @@ impl<'a> ProjectedNodes<'a> {
         if alloc.is_terminal() || !self.freed.insert(alloc.key()) {
             return None;
         }
-        self.use_of(number, |used| used.minus(alloc.ask()));
+        self.update_used(number, |used| used.minus(alloc.ask()));
         if !alloc.holding().is_empty() {
             self.held_mut(number).give_back(alloc.holding());
         }
@@ -255,9 +255,9 @@ impl<'a> ProjectedNodes<'a> {
     }
 
     /// Undoes [`Self::give_back`], which returned `number`.
-    pub(super) fn take_again(&mut self, number: usize, alloc: AllocView<'_>) {
+    pub(super) fn undo_give_back(&mut self, number: usize, alloc: AllocView<'_>) {
         self.freed.remove(&alloc.key());
-        self.use_of(number, |used| used.plus(alloc.ask()));
+        self.update_used(number, |used| used.plus(alloc.ask()));
         if !alloc.holding().is_empty() {
             self.held_mut(number).take(alloc.holding());
         }
@@ -270,7 +270,7 @@ impl<'a> ProjectedNodes<'a> {
         let Some(number) = number.filter(|_| !alloc.is_terminal()) else {
             return;
         };
-        self.use_of(number, |used| used.minus(took).plus(takes));
+        self.update_used(number, |used| used.minus(took).plus(takes));
         let more = takes.minus(took);
         if more != Amount::default() {
             self.placed.push((number, more, Holding::default()));

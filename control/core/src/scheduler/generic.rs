@@ -91,10 +91,10 @@ pub(super) fn schedule(
             work.place.clear();
             work.destructive.clear();
         }
-        take_stops(state, work, &is_forced, &mut plan);
+        add_stops(state, work, &is_forced, &mut plan);
         plan.unreachable.extend(&work.unreachable);
     }
-    let left = left_out(&work);
+    let left = deferred_groups(&work);
     if let Some(job) = job.filter(|job| job.wants_instances()) {
         let wants_room = |work: &GroupWork| !work.place.is_empty() || !work.destructive.is_empty();
         let seed = seed(&eval.id);
@@ -110,10 +110,12 @@ pub(super) fn schedule(
         }
     }
     if input.stopped && job.is_some() {
-        plan.stops.extend(input.groups.iter().flat_map(settled));
+        plan.stops
+            .extend(input.groups.iter().flat_map(stops_of_failed));
     }
     plan.stops.sort_by_key(|stop| stop.alloc_id.origin());
-    let is_partial = leave(left, &mut plan) || goes_over(state, job, &plan);
+    let is_partial =
+        account_for_deferred(left, &mut plan) || places_updatable_instance(state, job, &plan);
     let update = outcome(state, eval, &mut plan);
     ScheduleOutcome {
         plan,
@@ -124,14 +126,14 @@ pub(super) fn schedule(
 }
 
 /// Returns the groups with placements that are left to the next plan, and the number of these placements.
-fn left_out(work: &[(&str, GroupWork)]) -> Vec<(String, u32)> {
+fn deferred_groups(work: &[(&str, GroupWork)]) -> Vec<(String, u32)> {
     let left = work.iter().filter(|(_, work)| work.left > 0);
     left.map(|(name, work)| ((*name).to_owned(), work.left))
         .collect()
 }
 
 /// Marks the failed instances of a stopped job as stopped, so that they hold no place if the job runs again.
-fn settled(group: &GroupInput<'_>) -> Vec<PlannedStop> {
+fn stops_of_failed(group: &GroupInput<'_>) -> Vec<PlannedStop> {
     let failed = group.instances.iter().filter(|instance| {
         instance.client == ClientStatus::Failed && instance.desired == DesiredStatus::Run
     });
@@ -147,7 +149,7 @@ fn settled(group: &GroupInput<'_>) -> Vec<PlannedStop> {
 
 /// Accounts for the instances that a slice has left, by group. If some instances of the slice found no place, the left
 /// ones find none either and wait with them. Returns whether another slice is to come.
-fn leave(left: Vec<(String, u32)>, plan: &mut Plan) -> bool {
+fn account_for_deferred(left: Vec<(String, u32)>, plan: &mut Plan) -> bool {
     let mut is_partial = false;
     for (name, left) in left {
         match plan.failed.iter_mut().find(|failed| failed.group == name) {
@@ -162,7 +164,7 @@ fn leave(left: Vec<(String, u32)>, plan: &mut Plan) -> bool {
 ///
 /// The same evaluation then looks again and updates the instance. Nomad leaves the update to another evaluation, which
 /// may not come while canaries find no room.
-fn goes_over(state: &State, job: Option<&Job>, plan: &Plan) -> bool {
+fn places_updatable_instance(state: &State, job: Option<&Job>, plan: &Plan) -> bool {
     let Some(current) = job.map(|job| &job.current) else {
         return false;
     };
@@ -263,9 +265,9 @@ fn apply_all_deviations(
 ) {
     for (name, work) in names.iter().zip(&mut work.groups) {
         place_missing_canaries(state, job, key, name, work);
-        let left_out = apply_deviations_from_nomad(state, job, key, name, work);
-        work.leave_failed(left_out);
-        limit_deployment_total(plan, job, name, left_out);
+        let dropped = apply_deviations_from_nomad(state, job, key, name, work);
+        work.leave_failed(dropped);
+        limit_deployment_total(plan, job, name, dropped);
         dedupe_replacement_names(state, key, name, work);
     }
     work.end_deployment();
@@ -313,7 +315,7 @@ fn place_missing_canaries(
             previous: None,
             reschedule: false,
             lost: false,
-            beside: false,
+            keeps_previous: false,
             last_stable: false,
             version_min: 0,
         });
@@ -347,7 +349,7 @@ fn apply_deviations_from_nomad(
         .of_job(key)
         .filter(|alloc| alloc.group().name == name && !alloc.is_terminal() && !alloc.canary())
         .filter(|alloc| !stopped.contains(&alloc.id()))
-        .filter(|alloc| !is_away(*alloc) && !unreachable.contains(&alloc.id()))
+        .filter(|alloc| !is_unreachable(*alloc) && !unreachable.contains(&alloc.id()))
         .map(AllocView::name_index)
         .collect();
     let counts = |place: &&Placement| !place.reschedule && !place.canary;
@@ -382,13 +384,13 @@ fn apply_deviations_from_nomad(
                 previous: Some(alloc.id()),
                 reschedule: false,
                 lost: true,
-                beside: false,
+                keeps_previous: false,
                 last_stable,
                 version_min: alloc.job().version,
             });
         }
     }
-    let mut left_out: BTreeSet<AllocId> = BTreeSet::new();
+    let mut dropped: BTreeSet<AllocId> = BTreeSet::new();
     work.place.retain(|place| {
         // A canary is not one of the instances that are counted here.
         let takes_room = place.reschedule && !place.canary;
@@ -397,17 +399,17 @@ fn apply_deviations_from_nomad(
             room -= 1;
         }
         if !fits {
-            left_out.extend(place.previous);
+            dropped.extend(place.previous);
         }
         fits
     });
     // A failed instance without a replacement stays as it is.
     work.stop
-        .retain(|stop| stop.why != RESCHEDULED || !left_out.contains(&stop.alloc_id));
-    work.go_on_without(left_out.len());
+        .retain(|stop| stop.why != RESCHEDULED || !dropped.contains(&stop.alloc_id));
+    work.handle_dropped_placements(dropped.len());
     dedupe_names(state, key, name, work);
     link_to_lost(state, key, name, work);
-    left_out.len()
+    dropped.len()
 }
 
 /// Reduces the number of instances that a new deployment waits for by `number`, and to at most the wanted number. A
@@ -477,7 +479,7 @@ fn dedupe_names(state: &State, key: &JobKey, name: &str, work: &mut GroupWork) {
     let replaced: BTreeSet<AllocId> = work.place.iter().filter_map(|it| it.previous).collect();
     for alloc in staying {
         taken.insert(alloc.name_index());
-        if !is_away(alloc) && alloc.next().is_none() && !replaced.contains(&alloc.id()) {
+        if !is_unreachable(alloc) && alloc.next().is_none() && !replaced.contains(&alloc.id()) {
             unshared.insert(alloc.name_index());
         }
     }
@@ -554,7 +556,7 @@ fn migrates_at_any_cost(state: &State, alloc: AllocView<'_>, now: Timestamp) -> 
 }
 
 /// Adds to the plan the stops that do not wait for a replacement, and the evaluations to come.
-fn take_stops(
+fn add_stops(
     state: &State,
     work: &GroupWork,
     is_forced: &impl Fn(AllocView<'_>) -> bool,
@@ -740,7 +742,7 @@ impl<'s> Placer<'s> {
             plan.failed.push(FailedGroup {
                 group: group.name.clone(),
                 count: failed,
-                metrics: self.with_shortages(group, at_end.unwrap_or_default()),
+                metrics: self.with_common_shortages(group, at_end.unwrap_or_default()),
             });
         }
         if placed.in_place || !placed.placements.is_empty() {
@@ -750,7 +752,7 @@ impl<'s> Placer<'s> {
 
     /// Lists all resources that every feasible node lacks, if there are any. The list replaces the resource that ran
     /// out first on each node, because a client of a one-off task reads it.
-    fn with_shortages(
+    fn with_common_shortages(
         &self,
         group: &TaskGroup,
         mut metrics: Arc<PlacementMetrics>,
@@ -804,7 +806,7 @@ impl<'s> Placer<'s> {
     ) -> (Vec<PlacementRun>, u32, Metrics) {
         let spec = &version.spec;
         let wanted = places.len() + destructive.len();
-        self.fleet.expect(wanted);
+        self.fleet.reserve(wanted);
         let mut chooser = match self.scan(spec, group, group_at, wanted) {
             Some(scan) => NodeSelector::Scan(Box::new(scan)),
             None => NodeSelector::Ranking(Box::new(self.ranking(spec, group, group_at))),
@@ -896,10 +898,10 @@ impl NodeSelector<'_> {
         }
     }
 
-    fn stopped(&mut self, fleet: &ProjectedNodes<'_>, number: usize, is_stopped: bool) {
+    fn record_stop(&mut self, fleet: &ProjectedNodes<'_>, number: usize, is_stopped: bool) {
         match self {
-            Self::Scan(scan) => scan.stopped(number, is_stopped),
-            Self::Ranking(ranking) => ranking.stopped(fleet, number, is_stopped),
+            Self::Scan(scan) => scan.record_stop(number, is_stopped),
+            Self::Ranking(ranking) => ranking.record_stop(fleet, number, is_stopped),
         }
     }
 }
@@ -978,14 +980,14 @@ impl GroupPlacer<'_, '_, '_> {
         let name_index = name_index.unwrap_or(old.name_index());
         let number = self.placer.fleet.give_back(old);
         if let Some(number) = number {
-            self.chooser.stopped(&self.placer.fleet, number, true);
+            self.chooser.record_stop(&self.placer.fleet, number, true);
         }
         let is_placed = self.place_one(name_index, detail, avoid);
         if is_placed {
             plan.stops.push(stop);
         } else if let Some(number) = number {
-            self.placer.fleet.take_again(number, old);
-            self.chooser.stopped(&self.placer.fleet, number, false);
+            self.placer.fleet.undo_give_back(number, old);
+            self.chooser.record_stop(&self.placer.fleet, number, false);
         }
         is_placed
     }
@@ -1078,14 +1080,14 @@ impl GroupPlacer<'_, '_, '_> {
             has_extras || place.previous.is_some() || place.canary || self.older.is_some()
         };
         if !places.iter().any(is_special) {
-            self.place_fresh(&places);
+            self.place_interchangeable(&places);
             return;
         }
         let (special, fresh): (Vec<_>, Vec<_>) = places.into_iter().partition(is_special);
         for place in special {
             self.place_special(place, plan);
         }
-        self.place_fresh(&fresh);
+        self.place_interchangeable(&fresh);
     }
 
     fn place_special(&mut self, place: Placement, plan: &mut Plan) {
@@ -1118,7 +1120,7 @@ impl GroupPlacer<'_, '_, '_> {
         let is_stopped_already =
             |alloc: AllocView<'_>| self.placer.fleet.is_freed(alloc) || alloc.server_terminal();
         match previous.filter(|alloc| !is_stopped_already(*alloc) && !place.lost) {
-            Some(previous) if !is_away(previous) && !place.beside => {
+            Some(previous) if !is_unreachable(previous) && !place.keeps_previous => {
                 let description = if place.reschedule {
                     RESCHEDULED
                 } else {
@@ -1140,7 +1142,7 @@ impl GroupPlacer<'_, '_, '_> {
 
     /// Places interchangeable instances. The number of instances of each node is chosen one by one. Then names are
     /// assigned node by node, so that the instances of a node are one run.
-    fn place_fresh(&mut self, fresh: &[Placement]) {
+    fn place_interchangeable(&mut self, fresh: &[Placement]) {
         if let [alone] = fresh {
             self.place_one(alone.name_index, PlacementDetail::default(), &[]);
             return;
@@ -1190,7 +1192,7 @@ impl GroupPlacer<'_, '_, '_> {
 }
 
 /// Returns whether an allocation runs on, out of reach, in addition to its replacement.
-fn is_away(alloc: AllocView<'_>) -> bool {
+fn is_unreachable(alloc: AllocView<'_>) -> bool {
     alloc.unreachable_at().is_some() || alloc.client_status() == ClientStatus::Unknown
 }
 
@@ -1222,7 +1224,7 @@ pub(super) fn could_help(state: &State, eval: &Evaluation, node_id: &NodeId) -> 
     node.takes_work()
         && waiting.any(|(spec, group)| {
             let mut room = RemainingCapacity::new(state);
-            make_way(state, job, node_id, &mut room);
+            give_back_replaced(state, job, node_id, &mut room);
             let mut has_room = || {
                 room.take(number, state.applied(), group.ask(), None)
                     .is_ok()
@@ -1236,7 +1238,12 @@ pub(super) fn could_help(state: &State, eval: &Evaluation, node_id: &NodeId) -> 
 }
 
 /// Adds the room of instances that would make room for their own replacement.
-fn make_way(state: &State, job: &Job, node_id: &NodeId, room: &mut RemainingCapacity<'_>) {
+fn give_back_replaced(
+    state: &State,
+    job: &Job,
+    node_id: &NodeId,
+    room: &mut RemainingCapacity<'_>,
+) {
     let current = &job.current;
     let key = job.key();
     for alloc in state.allocs_on(node_id) {

@@ -40,7 +40,7 @@ pub(super) struct NodeOverlay {
 
 impl NodeOverlay {
     /// Returns the nodes after no plans.
-    pub(super) fn nothing(state: &State) -> Self {
+    pub(super) fn without_plans(state: &State) -> Self {
         Self {
             columns: state.nodes().shared_columns(),
             held: OrdMap::new(),
@@ -71,13 +71,13 @@ struct InFlightPlan {
     since: LogIndex,
     placed: Vec<PlacedInstance>,
     /// The job of the plan, if that state does not have it, and the time until which the job may come.
-    newcomer: Option<(JobKey, Timestamp)>,
+    unrecorded_job: Option<(JobKey, Timestamp)>,
 }
 
 impl InFlightPlan {
     /// Returns whether the plan may still be written after `state`.
-    fn may_come(&self, state: &State, eval_id: &EvalId, now: Timestamp) -> bool {
-        match &self.newcomer {
+    fn may_be_written(&self, state: &State, eval_id: &EvalId, now: Timestamp) -> bool {
+        match &self.unrecorded_job {
             Some((key, until)) => *until > now && state.jobs().get(key).is_none(),
             None => {
                 let eval = state.evals().get(eval_id);
@@ -89,11 +89,11 @@ impl InFlightPlan {
 
 impl InFlightPlans {
     /// Returns a value without plans in flight.
-    pub(super) fn nothing(state: &State) -> Self {
+    pub(super) fn without_plans(state: &State) -> Self {
         Self {
             plans: BTreeMap::new(),
             of: Some(state.applied()),
-            after: NodeOverlay::nothing(state),
+            after: NodeOverlay::without_plans(state),
             added: Vec::new(),
         }
     }
@@ -112,9 +112,9 @@ impl InFlightPlans {
         }
         self.added.clear();
         self.plans
-            .retain(|eval_id, plan| plan.may_come(state, eval_id, now));
+            .retain(|eval_id, plan| plan.may_be_written(state, eval_id, now));
         self.of = Some(state.applied());
-        self.after = NodeOverlay::nothing(state);
+        self.after = NodeOverlay::without_plans(state);
         for placed in self.plans.values().flat_map(|plan| &plan.placed) {
             self.after.take(state, placed);
         }
@@ -148,11 +148,11 @@ impl InFlightPlans {
             return;
         }
         let since = state.applied();
-        let newcomer = None;
+        let unrecorded_job = None;
         let under = InFlightPlan {
             since,
             placed,
-            newcomer,
+            unrecorded_job,
         };
         self.plans.insert(eval_id, under);
         self.added.push(eval_id);
@@ -160,14 +160,14 @@ impl InFlightPlans {
 
     /// Records that the plan for `eval_id`, which the state does not have, is for the job `key`, which may come until
     /// `until`.
-    pub(super) fn expect(&mut self, eval_id: &EvalId, key: JobKey, until: Timestamp) {
+    pub(super) fn expect_job(&mut self, eval_id: &EvalId, key: JobKey, until: Timestamp) {
         if let Some(plan) = self.plans.get_mut(eval_id) {
-            plan.newcomer = Some((key, until));
+            plan.unrecorded_job = Some((key, until));
         }
     }
 
     /// Removes the plan for `eval_id`, which will not be written.
-    pub(super) fn give_up(&mut self, eval_id: &EvalId) {
+    pub(super) fn remove(&mut self, eval_id: &EvalId) {
         if self.plans.remove(eval_id).is_some() {
             // The computed nodes may include the plan.
             self.of = None;

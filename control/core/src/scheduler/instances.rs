@@ -266,7 +266,7 @@ impl Instance {
                     delay: event.delay,
                 })
                 .collect(),
-            comeback: ReconnectFacts {
+            reconnect_facts: ReconnectFacts {
                 next: alloc.next(),
                 score: alloc.score(),
                 started_at: if has_next || alloc.previous().is_some() {

@@ -1,15 +1,16 @@
 //! Nodes by kind, kept from one evaluation to the next.
 //!
 //! A kind is all nodes of one size whose classes no group has told apart. Every group that has asked so far got the
-//! same verdict on all of them, and the same affinity ([`NodeShapes::agree`] guarantees that). So there are few kinds
-//! even if there are many classes, and the requirements of a group are judged once for each kind.
+//! same verdict on all of them, and the same affinity ([`NodeShapes::judge_new_classes`] guarantees that). So there are
+//! few kinds even if there are many classes, and the requirements of a group are judged once for each kind.
 //!
 //! Nomad's fit is `20 - (10^free cpu + 10^free memory)` with the free shares after the instance came. It splits into a
 //! power that depends on the node and a factor that depends on the kind: `10^(1 - (used + ask) / total)` is `10^(1 -
 //! used / total) * 10^(-ask / total)`. So looking at a node costs three comparisons, two products and a sum, on
 //! adjacent numbers. A change of a node costs two powers.
 //!
-//! The sums are of 32 bits: [`NEAR`] bounds their error. The chooser compares nearly equal sums again, exactly.
+//! The sums are of 32 bits: [`SUM_ERROR_MAX`] bounds their error. The chooser compares nearly equal sums again,
+//! exactly.
 //!
 //! All of it follows from the columns. A plan in progress writes to slots too; [`NodeShapes::restore`] takes that back.
 
@@ -31,14 +32,14 @@ use crate::limits;
 use crate::state::{Column, Columns, NodeClass, State};
 pub(super) use ask::{RequestFactors, ScaledRequest, fit, sum};
 use block::{BLOCK, Block, BlockBounds, BlockNode};
-pub(super) use block::{NEAR, ShortfallCounts};
+pub(super) use block::{SUM_ERROR_MAX, ShortfallCounts};
 
 /// A kind is sorted when one in this number of its nodes has changed, so that sorting costs little for each change.
-const SORTED_AFTER: usize = 4;
+const NODES_PER_SORTED_CHANGE: usize = 4;
 
 /// A kind is also sorted when looking at blocks with changed nodes has cost as much as sorting. A look at one block
 /// costs as much as sorting so many nodes.
-const SORTED_FOR_A_LOOK: usize = 8;
+const NODES_SORTED_PER_SCAN: usize = 8;
 
 /// All nodes of one size and one group of classes.
 ///
@@ -50,7 +51,7 @@ pub(super) struct NodeShape {
     pub(super) total: Amount,
     pub(super) blocks: Vec<Block>,
     /// The summaries of the nodes of each block, and the summary of all nodes.
-    pub(super) together: Vec<BlockBounds>,
+    pub(super) block_bounds: Vec<BlockBounds>,
     pub(super) whole: BlockBounds,
     /// Blocks that were written to since their summaries were computed; a block may appear more than once.
     stale: Vec<usize>,
@@ -61,7 +62,7 @@ pub(super) struct NodeShape {
     changes: usize,
     touched: usize,
     /// Number of looks at blocks that sorting would have spared since the last sort.
-    spared: usize,
+    avoidable_scans: usize,
 }
 
 impl NodeShape {
@@ -96,8 +97,8 @@ impl NodeShape {
         if let Some(short) = self.whole.short(ask) {
             return short;
         }
-        let blocks = self.blocks.iter().zip(&self.together);
-        let shorts = blocks.map(|(block, together)| match together.short(ask) {
+        let blocks = self.blocks.iter().zip(&self.block_bounds);
+        let shorts = blocks.map(|(block, bounds)| match bounds.short(ask) {
             Some(short) => short,
             None => block.short(ask),
         });
@@ -106,14 +107,14 @@ impl NodeShape {
         })
     }
 
-    /// Finds a node if all open nodes of a block have the same free amounts: see [`Block::all_alike`].
-    pub(super) fn all_alike(
+    /// Finds a node if all open nodes of a block have the same free amounts: see [`Block::uniform_node`].
+    pub(super) fn uniform_node(
         &self,
         block: usize,
         ask: ScaledRequest,
         first: usize,
     ) -> Option<(f32, usize)> {
-        self.blocks[block].all_alike(&self.together[block], ask, first)
+        self.blocks[block].uniform_node(&self.block_bounds[block], ask, first)
     }
 
     /// Computes the stale summaries of blocks again.
@@ -122,17 +123,18 @@ impl NodeShape {
             return;
         }
         self.whole_is_stale = false;
-        self.together.resize(self.blocks.len(), BlockBounds::NOBODY);
+        self.block_bounds
+            .resize(self.blocks.len(), BlockBounds::EMPTY);
         self.stale.sort_unstable();
         self.stale.dedup();
         for at in self.stale.drain(..) {
             // A removed block has no nodes to summarise.
             if let Some(block) = self.blocks.get(at) {
-                self.together[at] = block.together();
+                self.block_bounds[at] = block.open_bounds();
             }
         }
-        let mut whole = BlockBounds::NOBODY;
-        self.together.iter().for_each(|block| whole.add(block));
+        let mut whole = BlockBounds::EMPTY;
+        self.block_bounds.iter().for_each(|block| whole.add(block));
         self.whole = whole;
     }
 
@@ -150,7 +152,7 @@ impl NodeShape {
         self.len -= 1;
         let last = self.blocks[self.len / BLOCK].row(self.len % BLOCK);
         self.blocks[slot / BLOCK].put(slot % BLOCK, last);
-        self.blocks[self.len / BLOCK].put(self.len % BLOCK, BlockNode::NOBODY);
+        self.blocks[self.len / BLOCK].put(self.len % BLOCK, BlockNode::VACANT);
         self.stale.extend([slot / BLOCK, self.len / BLOCK]);
         self.blocks.truncate(self.len.div_ceil(BLOCK));
     }
@@ -159,21 +161,21 @@ impl NodeShape {
         let (at, slot) = (slot / BLOCK, slot % BLOCK);
         let block = &mut self.blocks[at];
         let was_open = block.open >> slot & 1 == 1 && block.numbers[slot] == number;
-        let old = block.alone(slot);
+        let old = block.slot_bounds(slot);
         block.write(slot, number, column);
-        let new = block.alone(slot);
+        let new = block.slot_bounds(slot);
         // Most often one node got fuller; then the other nodes need no look.
         let is_open = block.open >> slot & 1 == 1;
-        match self.together.get_mut(at) {
-            Some(together) if was_open && is_open && self.stale.is_empty() => {
-                let before = *together;
-                if together.exchange(&old, &new) {
-                    self.whole_is_stale |= !self.whole.exchange(&before, together);
+        match self.block_bounds.get_mut(at) {
+            Some(bounds) if was_open && is_open && self.stale.is_empty() => {
+                let before = *bounds;
+                if bounds.exchange(&old, &new) {
+                    self.whole_is_stale |= !self.whole.exchange(&before, bounds);
                 } else {
-                    self.outdate(at);
+                    self.mark_stale(at);
                 }
             }
-            Some(_) | None => self.outdate(at),
+            Some(_) | None => self.mark_stale(at),
         }
     }
 
@@ -188,11 +190,11 @@ impl NodeShape {
 
     fn close(&mut self, slot: usize) {
         self.blocks[slot / BLOCK].close(slot % BLOCK);
-        self.outdate(slot / BLOCK);
+        self.mark_stale(slot / BLOCK);
     }
 
     /// Marks the summary of the nodes of a block as stale.
-    fn outdate(&mut self, block: usize) {
+    fn mark_stale(&mut self, block: usize) {
         // Writes to adjacent nodes often follow each other.
         if self.stale.last() != Some(&block) {
             self.stale.push(block);
@@ -202,12 +204,13 @@ impl NodeShape {
     /// Returns whether sorting is worth its cost, just before the next look at the kind.
     fn is_out_of_order(&mut self) -> bool {
         // At best, the changed nodes are adjacent.
-        self.spared += self.touched.saturating_sub(self.changes.div_ceil(BLOCK));
-        self.changes * SORTED_AFTER > self.len + BLOCK || self.spared * SORTED_FOR_A_LOOK > self.len
+        self.avoidable_scans += self.touched.saturating_sub(self.changes.div_ceil(BLOCK));
+        self.changes * NODES_PER_SORTED_CHANGE > self.len + BLOCK
+            || self.avoidable_scans * NODES_SORTED_PER_SCAN > self.len
     }
 
     fn sort(&mut self) {
-        (self.changes, self.touched, self.spared) = (0, 0, 0);
+        (self.changes, self.touched, self.avoidable_scans) = (0, 0, 0);
         let mut rows: Vec<BlockNode> = (0..self.len)
             .map(|slot| self.blocks[slot / BLOCK].row(slot % BLOCK))
             .collect();
@@ -240,7 +243,7 @@ struct ShapePosition {
 }
 
 /// The position of a node without a kind.
-const NOWHERE: ShapePosition = ShapePosition {
+const NO_POSITION: ShapePosition = ShapePosition {
     kind: u32::MAX,
     at: 0,
 };
@@ -360,7 +363,7 @@ impl NodeShapes {
     fn change(&mut self, number: usize, column: Option<&Column>) {
         let column = column.filter(|column| column.occupied);
         if self.positions.len() <= number {
-            self.positions.resize(number + 1, NOWHERE);
+            self.positions.resize(number + 1, NO_POSITION);
         }
         let group = column.map(|column| self.group_of(column.class, number));
         let position = self.positions[number];
@@ -373,11 +376,11 @@ impl NodeShapes {
             self.kinds[position.kind as usize].touch(position.at as usize);
             return;
         }
-        if position.kind != NOWHERE.kind {
+        if position.kind != NO_POSITION.kind {
             let kind = &mut self.kinds[position.kind as usize];
             kind.swap_remove(position.at as usize);
             self.record_location(position.kind as usize, position.at as usize);
-            self.positions[number] = NOWHERE;
+            self.positions[number] = NO_POSITION;
         }
         let Some((column, group)) = column.zip(group) else {
             return;
@@ -391,14 +394,14 @@ impl NodeShapes {
                 group,
                 total,
                 blocks: Vec::new(),
-                together: Vec::new(),
-                whole: BlockBounds::NOBODY,
+                block_bounds: Vec::new(),
+                whole: BlockBounds::EMPTY,
                 stale: Vec::new(),
                 whole_is_stale: false,
                 len: 0,
                 changes: 0,
                 touched: 0,
-                spared: 0,
+                avoidable_scans: 0,
             });
             kinds.len() - 1
         });
@@ -452,7 +455,7 @@ impl NodeShapes {
     /// Returns the position of node `number`.
     pub(super) fn slot(&self, number: usize) -> Option<BlockPosition> {
         let ShapePosition { kind, at } = *self.positions.get(number)?;
-        (kind != NOWHERE.kind).then_some(BlockPosition {
+        (kind != NO_POSITION.kind).then_some(BlockPosition {
             kind: kind as usize,
             block: at as usize / BLOCK,
         })
@@ -531,11 +534,11 @@ impl NodeShapes {
     }
 
     /// Judges new classes, and moves classes that `judged` tells apart to groups of their own.
-    pub(super) fn agree(
+    pub(super) fn judge_new_classes(
         &mut self,
         judged: &mut FeasibilityCache,
         state: &State,
-        likes: impl Fn(&NodeSpec) -> Option<f64>,
+        affinity: impl Fn(&NodeSpec) -> Option<f64>,
     ) {
         if judged.generation == self.generation && !judged.views.is_empty() {
             return;
@@ -555,7 +558,7 @@ impl NodeShapes {
             let view = ClassView {
                 class_at: judgement.at,
                 is_feasible: *verdict == Feasibility::Feasible,
-                affinity: likes(&node.spec),
+                affinity: affinity(&node.spec),
             };
             judged.by_class.insert(*class, view);
             true

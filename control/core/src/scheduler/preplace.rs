@@ -100,18 +100,18 @@ impl Scheduler {
         let update = update.filter(|update| !is_partial && is_whole(update) && plan.only_places());
         let places = update.and_then(|update| pick(plan, update));
         if places.is_some() {
-            let until = now.plus(limits::PLACED_AHEAD);
-            self.ahead.expect(&eval.id, job.key(), until);
+            let until = now.plus(limits::PREPLACEMENT_MAX);
+            self.ahead.expect_job(&eval.id, job.key(), until);
         } else {
-            self.ahead.give_up(&eval.id);
+            self.ahead.remove(&eval.id);
         }
         places
     }
 
     /// Returns an id that no entry will give to an evaluation. The choice among equal nodes depends on this id.
     fn next_placeholder_id(&mut self) -> EvalId {
-        self.newcomers += 1;
-        EvalId::at(LogIndex(u64::MAX - self.newcomers), 0)
+        self.unrecorded_job_count += 1;
+        EvalId::at(LogIndex(u64::MAX - self.unrecorded_job_count), 0)
     }
 }
 

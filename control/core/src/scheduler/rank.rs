@@ -66,7 +66,7 @@ use tournament::Tournament;
 use values::Values;
 
 /// The position of a node that is not a candidate.
-const NOWHERE: u32 = u32::MAX;
+const NO_POSITION: u32 = u32::MAX;
 
 /// A spread, and the value of each candidate for it.
 #[derive(Debug)]
@@ -107,9 +107,9 @@ pub(super) struct Ranking<'a> {
     /// The scores of each candidate by the rules; empty if the group uses none.
     by_rules: Vec<NodeScores>,
     /// The part of the score that each candidate shares with no other.
-    owns: Vec<OwnScore>,
+    own_scores: Vec<OwnScore>,
     best: CandidateTree,
-    /// Position among the candidates by number of the node; [`NOWHERE`] if it is not feasible.
+    /// Position among the candidates by number of the node; [`NO_POSITION`] if it is not feasible.
     positions: Vec<u32>,
     filtered: PlacementMetrics,
     evictions: Option<Evictions>,
@@ -126,12 +126,12 @@ impl<'a> Ranking<'a> {
         present: impl Iterator<Item = AllocView<'r>>,
         planned: impl Iterator<Item = (usize, bool)>,
     ) -> Self {
-        let mut census = FilterCounts::default();
-        let candidates = census.take(
+        let mut filter_counts = FilterCounts::default();
+        let candidates = filter_counts.take(
             fleet,
             FeasibilityCheck::new(GroupConstraints::of(job, group)),
         );
-        let mut positions = vec![NOWHERE; fleet.columns().len()];
+        let mut positions = vec![NO_POSITION; fleet.columns().len()];
         for (at, candidate) in (0..).zip(&candidates) {
             positions[candidate.number] = at;
         }
@@ -146,17 +146,17 @@ impl<'a> Ranking<'a> {
             spreads: Vec::new(),
             by_rules: scores_by_rules(fleet, (job, group), &candidates),
             candidates,
-            owns: Vec::new(),
+            own_scores: Vec::new(),
             best: CandidateTree::Alone {
                 scores: Vec::new(),
                 tree: Tournament::default(),
             },
             positions,
-            filtered: census.into_metrics(),
+            filtered: filter_counts.into_metrics(),
             evictions: None,
         };
-        ranking.look_at_instances(fleet, job, group, present, planned);
-        ranking.owns = (0..ranking.candidates.len())
+        ranking.count_instances(fleet, job, group, present, planned);
+        ranking.own_scores = (0..ranking.candidates.len())
             .map(|at| ranking.own(fleet, at, false))
             .collect();
         let candidates = &ranking.candidates;
@@ -166,7 +166,7 @@ impl<'a> Ranking<'a> {
     }
 
     /// Counts the existing instances of the job.
-    fn look_at_instances<'r>(
+    fn count_instances<'r>(
         &mut self,
         fleet: &ProjectedNodes<'_>,
         job: &JobSpec,
@@ -239,7 +239,7 @@ impl<'a> Ranking<'a> {
     /// Returns the tree of candidates. Of equal candidates, the first one from `first` on goes first.
     fn begin(&self, first: usize) -> CandidateTree {
         if self.spreads.is_empty() {
-            let scores: Vec<f64> = self.owns.iter().map(|own| own.score(0.0)).collect();
+            let scores: Vec<f64> = self.own_scores.iter().map(|own| own.score(0.0)).collect();
             let tree = Tournament::new(&scores, first);
             return CandidateTree::Alone { scores, tree };
         }
@@ -264,9 +264,9 @@ impl<'a> Ranking<'a> {
             group_of.push(number);
         }
         let (mut shared, mut boosts) = (Vec::new(), Vec::new());
-        share(&self.spreads, &values, &mut shared, &mut boosts);
+        compute_shared_scores(&self.spreads, &values, &mut shared, &mut boosts);
         CandidateTree::Shared {
-            groups: GroupedCandidates::new(&group_of, &self.owns, first),
+            groups: GroupedCandidates::new(&group_of, &self.own_scores, first),
             values,
             shared,
             boosts,
@@ -314,7 +314,7 @@ impl<'a> Ranking<'a> {
         let number = self.candidates[at].number;
         let HoldingOffer { holding, .. } = fleet.assign(number, &self.extras)?;
         fleet.take(number, self.ask, &holding);
-        self.comes(fleet, at);
+        self.record_placed(fleet, at);
         Ok(RankedNode {
             node: numbered(number),
             score: Score::new(score),
@@ -343,8 +343,8 @@ impl<'a> Ranking<'a> {
             if let Some(alloc) = fleet.state().allocs().get(&alloc_id) {
                 fleet.evict(alloc);
                 preempted.push(alloc_id);
-                if evict::is_spared(fleet, alloc) {
-                    evictions.sway();
+                if evict::has_reached_max_parallel(fleet, alloc) {
+                    evictions.mark_preferences_changed();
                 }
             }
         }
@@ -393,26 +393,31 @@ impl<'a> Ranking<'a> {
     }
 
     /// Records that an instance was planned for the candidate at `at`.
-    fn comes(&mut self, fleet: &ProjectedNodes<'_>, at: usize) {
+    fn record_placed(&mut self, fleet: &ProjectedNodes<'_>, at: usize) {
         for spread in &mut self.spreads {
             spread.uses.plan(spread.values.of[at], 1);
         }
-        self.changed(fleet, at, 1);
+        self.record_count_change(fleet, at, 1);
     }
 
     /// Records that the plan stops an instance of the group on node `number`, or takes that stop back.
-    pub(super) fn stopped(&mut self, fleet: &ProjectedNodes<'_>, number: usize, is_stopped: bool) {
+    pub(super) fn record_stop(
+        &mut self,
+        fleet: &ProjectedNodes<'_>,
+        number: usize,
+        is_stopped: bool,
+    ) {
         if let Some(at) = self.position(number) {
             let by = if is_stopped { 1 } else { -1 };
             for spread in &mut self.spreads {
                 spread.uses.stop(spread.values.of[at], by);
             }
-            self.changed(fleet, at, -by);
+            self.record_count_change(fleet, at, -by);
         }
     }
 
     /// Records that the number of instances on a candidate changed.
-    fn changed(&mut self, fleet: &ProjectedNodes<'_>, at: usize, by: i32) {
+    fn record_count_change(&mut self, fleet: &ProjectedNodes<'_>, at: usize, by: i32) {
         let candidate = &mut self.candidates[at];
         candidate.collisions = candidate.collisions.saturating_add_signed(by);
         candidate.of_job = candidate.of_job.saturating_add_signed(by);
@@ -426,7 +431,7 @@ impl<'a> Ranking<'a> {
         }
         others.push(at);
         if let Some(evictions) = &mut self.evictions {
-            evictions.outdate(&others);
+            evictions.mark_outdated(&others);
         }
         for other in others {
             let own = self.own(fleet, other, false);
@@ -439,19 +444,19 @@ impl<'a> Ranking<'a> {
             ..
         } = &mut self.best
         {
-            share(&self.spreads, values, shared, boosts);
+            compute_shared_scores(&self.spreads, values, shared, boosts);
         }
     }
 
     fn position(&self, number: usize) -> Option<usize> {
         self.positions
             .get(number)
-            .filter(|at| **at != NOWHERE)
+            .filter(|at| **at != NO_POSITION)
             .map(|at| *at as usize)
     }
 
     fn set(&mut self, at: usize, own: OwnScore) {
-        self.owns[at] = own;
+        self.own_scores[at] = own;
         match &mut self.best {
             CandidateTree::Alone { scores, tree } => {
                 scores[at] = own.score(0.0);
@@ -473,7 +478,7 @@ impl<'a> Ranking<'a> {
 
     /// Returns the current score of a candidate.
     fn score(&self, at: usize) -> f64 {
-        self.owns[at].score(self.shared(at))
+        self.own_scores[at].score(self.shared(at))
     }
 
     /// Returns the score that spreads give a candidate.
@@ -493,7 +498,7 @@ impl<'a> Ranking<'a> {
     }
 
     /// Returns the scores that spreads give each group.
-    fn shares(&self) -> &[f64] {
+    fn shared_scores(&self) -> &[f64] {
         match &self.best {
             CandidateTree::Alone { .. } => &[0.0],
             CandidateTree::Shared { shared, .. } => shared,
@@ -641,7 +646,7 @@ impl<'a> Ranking<'a> {
 }
 
 /// Computes the score that spreads give each group of candidates.
-fn share(
+fn compute_shared_scores(
     spreads: &[CandidateSpread],
     values: &[Vec<Option<u32>>],
     shared: &mut Vec<f64>,

@@ -36,7 +36,7 @@ pub(super) const NOT_NEEDED: &str = "alloc not needed due to job update";
 pub(super) const LOST: &str = "alloc is lost since its node is down";
 pub(super) const MIGRATING: &str = "alloc is being migrated";
 pub(super) const UPDATING: &str = "alloc is being updated due to job update";
-pub(super) const CAME_BACK: &str = "alloc not needed due to disconnected client reconnect";
+pub(super) const RECONNECTED: &str = "alloc not needed due to disconnected client reconnect";
 pub(super) const RESCHEDULED: &str = "alloc was rescheduled because it failed";
 
 /// A job and its allocations, deployment and groups.
@@ -92,7 +92,7 @@ pub(super) struct JobWork {
     /// The update of the existing deployment.
     pub(super) deployment_update: Option<(DeploymentStatus, &'static str)>,
     /// The existing deployment goes on, and is successful as soon as no group has actions left.
-    pub(super) goes_on: bool,
+    pub(super) deployment_continues: bool,
 }
 
 /// A deployment to begin.
@@ -114,7 +114,7 @@ pub(super) struct GroupWork {
     /// Number of further instances to place or replace, but not by this plan, because the plan is a slice.
     pub(super) left: u32,
     /// Number of instances placed beyond those that may be replaced at a time.
-    pub(super) overdrawn: u32,
+    pub(super) placed_over_limit: u32,
     pub(super) in_place: Vec<AllocId>,
     pub(super) stop: Vec<Stop>,
     /// Instances whose node is out of reach now.
@@ -160,7 +160,7 @@ pub(super) struct Placement {
     /// The previous allocation was lost.
     pub(super) lost: bool,
     /// The previous allocation is out of reach and is left as it is.
-    pub(super) beside: bool,
+    pub(super) keeps_previous: bool,
     /// The instance gets the last stable version instead of the current one: canaries wait.
     pub(super) last_stable: bool,
     /// The oldest version that the instance may have.
@@ -204,7 +204,7 @@ impl JobWork {
     /// Ends the existing deployment if every group is healthy and has no actions left.
     pub(super) fn end_deployment(&mut self) {
         let mut groups = self.groups.iter();
-        if self.goes_on && groups.all(|group| group.actions_left == Some(0)) {
+        if self.deployment_continues && groups.all(|group| group.actions_left == Some(0)) {
             self.deployment_update = Some((
                 DeploymentStatus::Successful,
                 "Deployment completed successfully",
@@ -220,9 +220,9 @@ impl GroupWork {
     }
 
     /// Handles that `number` planned placements are dropped: other instances may be replaced in their stead.
-    pub(super) fn go_on_without(&mut self, number: usize) {
-        let paid = number.min(self.overdrawn as usize);
-        self.overdrawn -= u32::try_from(paid).unwrap_or(self.overdrawn);
+    pub(super) fn handle_dropped_placements(&mut self, number: usize) {
+        let paid = number.min(self.placed_over_limit as usize);
+        self.placed_over_limit -= u32::try_from(paid).unwrap_or(self.placed_over_limit);
         let more = (number - paid).min(self.held_back.len());
         self.destructive.extend(self.held_back.drain(..more));
         let more = number::count(more);
@@ -258,7 +258,7 @@ pub(super) fn reconcile(input: &Input<'_>) -> JobWork {
         };
         work.groups.push(group_work);
     }
-    work.goes_on = deployments.current.is_some() && deployments.new.is_none();
+    work.deployment_continues = deployments.current.is_some() && deployments.new.is_none();
     work.end_deployment();
     work.new_deployment = deployments.new.map(|mut new| {
         let waiting = || new.groups.iter().filter(|group| group.desired_canaries > 0);

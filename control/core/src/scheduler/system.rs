@@ -311,7 +311,7 @@ fn place_group<'j>(
             }
             // The old instance runs on until there is room for its replacement.
             Err(_) => {
-                fleet.take_again(number, *alloc);
+                fleet.undo_give_back(number, *alloc);
                 failed += 1;
             }
         }

@@ -255,9 +255,9 @@ impl PreviousRow {
 pub(super) struct UpdateEffect<'a> {
     pub(super) view: AllocView<'a>,
     /// The amounts that the allocation took of its node before, if it was live.
-    pub(super) took: Option<Amount>,
+    pub(super) ask_before: Option<Amount>,
     /// The rows of other tables that may count differently.
-    pub(super) moved: AffectedRows,
+    pub(super) affected: AffectedRows,
 }
 
 /// The effects on other tables when rows were removed.
@@ -353,7 +353,7 @@ impl PartialEq for Allocs {
             theirs.is_some_and(|theirs| {
                 node.node_id == theirs.node_id
                     && node.live == theirs.live
-                    && self.left_of(node).eq(&other.left_of(theirs))
+                    && self.existing_keys(node).eq(&other.existing_keys(theirs))
             })
         };
         *cluster == theirs.cluster
@@ -588,9 +588,9 @@ impl Allocs {
             first: key,
             count: 1,
         };
-        let moved = self.count(one, &now);
+        let affected = self.count(one, &now);
         self.rows.insert(key, row);
-        moved
+        affected
     }
 
     /// Writes new rows with consecutive keys from `first` on. They are of one cohort and of one status, none is
@@ -617,9 +617,9 @@ impl Allocs {
         }
         // A command makes fewer than a million.
         let count = number::count(rows.len());
-        let moved = self.count(CountedRows::New { first, count }, &alike);
+        let affected = self.count(CountedRows::New { first, count }, &alike);
         self.rows.insert_all(first, rows);
-        moved
+        affected
     }
 
     fn put_on_node(&mut self, row: &Row, node_id: NodeId, key: u64) {
@@ -659,7 +659,7 @@ impl Allocs {
         let (number, modify_index) = (u64::from(row.node.0), row.modify_index);
         self.touch(modify_index);
         self.rehash(before.hash, after.hash);
-        let mut moved = AffectedRows::default();
+        let mut affected = AffectedRows::default();
         if before.is_terminal != after.is_terminal
             && let Some(node) = self.indexes.by_node.get_mut(number)
         {
@@ -667,15 +667,15 @@ impl Allocs {
             node.live -= u32::from(after.is_terminal);
         }
         if !before.counts_like(&after) {
-            let away = self.uncount(&before);
-            let here = self.count(CountedRows::Changed, &after);
-            moved.eval_id = away.eval_id.or(here.eval_id);
-            moved.deployments = [away.deployments[0], here.deployments[0]];
+            let uncounted = self.uncount(&before);
+            let counted = self.count(CountedRows::Changed, &after);
+            affected.eval_id = uncounted.eval_id.or(counted.eval_id);
+            affected.deployments = [uncounted.deployments[0], counted.deployments[0]];
         }
         Some(UpdateEffect {
             view: self.at(key)?,
-            took: (!before.is_terminal).then_some(before.ask),
-            moved,
+            ask_before: (!before.is_terminal).then_some(before.ask),
+            affected,
         })
     }
 
@@ -807,7 +807,7 @@ impl Allocs {
             if looked_up > node.keys.len() && looked_up > limits::STALE_KEYS_MAX {
                 break;
             }
-            let left = self.left_of(node);
+            let left = self.existing_keys(node);
             if let (Some(left), Some(node)) = (left, self.indexes.by_node.get_mut(number)) {
                 node.keys = Arc::new(left);
                 node.gone = 0;
@@ -816,7 +816,7 @@ impl Allocs {
     }
 
     /// Returns the keys of a node that have a row; `None` if their number is not the expected one.
-    fn left_of(&self, node: &NodeAllocs) -> Option<Vec<u64>> {
+    fn existing_keys(&self, node: &NodeAllocs) -> Option<Vec<u64>> {
         let count = node.keys.len().checked_sub(node.gone as usize)?;
         let mut left = Vec::with_capacity(count);
         let keys = node.keys.iter().copied();
@@ -826,14 +826,14 @@ impl Allocs {
 
     /// Counts rows for their evaluation, their job and their deployment. `row` is what each of them counts as.
     fn count(&mut self, counted: CountedRows, row: &PreviousRow) -> AffectedRows {
-        let mut moved = AffectedRows::default();
+        let mut affected = AffectedRows::default();
         let eval_id = row.cohort.eval_id;
         let count = counted.count();
         let is_new = matches!(counted, CountedRows::New { .. });
         if is_new || row.is_terminal {
             let eval = self.indexes.by_eval.entry(eval_id).or_default();
             let is_first = eval.keys.is_empty() || (row.is_terminal && eval.terminal == 0);
-            moved.eval_id = is_first.then_some(eval_id);
+            affected.eval_id = is_first.then_some(eval_id);
             eval.terminal += if row.is_terminal { count } else { 0 };
             if let CountedRows::New { first, count } = counted {
                 eval.keys.insert(first, count);
@@ -851,31 +851,31 @@ impl Allocs {
             let live = self.indexes.of_deployment.entry(id).or_default();
             let is_first = *live == 0;
             *live += count;
-            moved.deployments[0] = is_first.then_some(id);
+            affected.deployments[0] = is_first.then_some(id);
         }
-        moved
+        affected
     }
 
     fn uncount(&mut self, row: &PreviousRow) -> AffectedRows {
-        let mut moved = AffectedRows::default();
+        let mut affected = AffectedRows::default();
         let eval_id = row.cohort.eval_id;
         if row.is_terminal
             && let Some(eval) = self.indexes.by_eval.get_mut(&eval_id)
         {
             eval.terminal -= 1;
-            moved.eval_id = (eval.terminal == 0).then_some(eval_id);
+            affected.eval_id = (eval.terminal == 0).then_some(eval_id);
         }
         if let Some(id) = row.cohort.deployment.filter(|_| !row.is_terminal)
             && self.end_deployed(&id, 1)
         {
-            moved.deployments[0] = Some(id);
+            affected.deployments[0] = Some(id);
         }
         if let Some(job) = self.indexes.by_job.get_mut(&row.cohort.key) {
             let job = Arc::make_mut(job);
             job.live -= u32::from(!row.is_terminal);
             job.summary.uncount(&row.cohort.group().name, row.status, 1);
         }
-        moved
+        affected
     }
 
     /// Subtracts live allocations from a deployment. Returns whether they were the last.

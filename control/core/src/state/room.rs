@@ -76,7 +76,7 @@ impl<'a> RemainingCapacity<'a> {
     }
 
     /// Undoes [`Self::give_back`], if the room is still free. Returns whether it was.
-    pub(crate) fn take_again(&mut self, alloc: AllocView<'_>) -> bool {
+    pub(crate) fn undo_give_back(&mut self, alloc: AllocView<'_>) -> bool {
         let fits = self
             .node(alloc.node())
             .is_some_and(|node| node.take(alloc.ask(), Some(alloc.holding())).is_ok());

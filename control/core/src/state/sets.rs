@@ -5,7 +5,7 @@ use std::borrow::Borrow;
 use imbl::{OrdMap, OrdSet};
 
 /// Removes `item` from the set called `name`, and removes the set with its last item.
-pub(super) fn take_out<K, Q, T, R>(sets: &mut OrdMap<K, OrdSet<T>>, name: &Q, item: &R)
+pub(super) fn remove_from_set<K, Q, T, R>(sets: &mut OrdMap<K, OrdSet<T>>, name: &Q, item: &R)
 where
     K: Ord + Clone + Borrow<Q>,
     Q: Ord + ?Sized,

@@ -16,7 +16,7 @@ use muster_domain::id::LogIndex;
 
 use super::digest::Digest;
 use super::prefix::{self, PrefixId};
-use super::sets::take_out;
+use super::sets::remove_from_set;
 
 /// Rows `S`, with indexes `I` over them.
 #[derive(Clone, Debug, Default)]
@@ -118,7 +118,7 @@ impl<'a, R> RowChange<'a, R> {
             return;
         }
         if let Some((name, entry)) = old {
-            take_out(sets, &name, &entry);
+            remove_from_set(sets, &name, &entry);
         }
         if let Some((name, entry)) = new {
             sets.entry(name).or_default().insert(entry);

@@ -53,8 +53,8 @@ pub(super) struct Link {
 impl Link {
     /// Schedules the first connection attempt, to a server that the seed selects.
     pub(super) fn begin(env: &mut Env) -> Self {
-        let server = env.dice.below(env.oracle.servers());
-        let at = env.now.plus(env.dice.millis(0, 1_000));
+        let server = env.rng.below(env.oracle.servers());
+        let at = env.now.plus(env.rng.millis(0, 1_000));
         Self {
             server,
             pause_ms: limits::RECONNECT_PAUSE_MIN_MS,
@@ -75,8 +75,8 @@ impl Link {
     }
 
     /// Ends the session. The next session asks the next server for the complete desired state.
-    pub(super) fn begin_again(&mut self, env: &mut Env) {
-        let pause = env.dice.millis(self.pause_ms / 2, self.pause_ms);
+    pub(super) fn restart_session(&mut self, env: &mut Env) {
+        let pause = env.rng.millis(self.pause_ms / 2, self.pause_ms);
         self.pause_ms = (self.pause_ms * 2).min(limits::RECONNECT_PAUSE_MAX_MS);
         self.server += 1;
         self.stage = Stage::Idle {
@@ -125,8 +125,8 @@ impl Host {
         let now = env.now;
         match &mut agent.link.stage {
             Stage::Idle { at } if *at <= now => self.open(env),
-            Stage::Opening { until, .. } if *until <= now => agent.link.begin_again(env),
-            Stage::Live(live) if live.until <= now => agent.link.begin_again(env),
+            Stage::Opening { until, .. } if *until <= now => agent.link.restart_session(env),
+            Stage::Live(live) if live.until <= now => agent.link.restart_session(env),
             Stage::Live(live) => {
                 let session = live.session;
                 let beats = live.beat_at <= now;
@@ -193,7 +193,7 @@ impl Host {
             }
             Message::Reset { session } if current == Some(session) => {
                 if let Some(agent) = &mut self.agent {
-                    agent.link.begin_again(env);
+                    agent.link.restart_session(env);
                 }
             }
             Message::ToAgent { .. } | Message::Reset { .. } => {}
@@ -211,8 +211,8 @@ impl Host {
                 if let Some(agent) = &mut self.agent {
                     agent.outbox.ack(sequence);
                 }
-                self.note_over();
-                if env.dice.chance(5) {
+                self.record_ended_allocs();
+                if env.rng.chance(5) {
                     self.destroy_all_over(env);
                 }
             }
@@ -225,18 +225,18 @@ impl Host {
                 // The simulated tasks use no data of remote allocations.
                 remote: _,
             } => {
-                let news = DesiredUpdate {
+                let desired_update = DesiredUpdate {
                     index,
                     allocs,
                     unchanged,
                     gone,
                     complete,
                 };
-                self.handle_news(news, env);
+                self.handle_desired_update(desired_update, env);
             }
             ToAgent::Refused { .. } | ToAgent::TryElsewhere { .. } => {
                 if let Some(agent) = &mut self.agent {
-                    agent.link.begin_again(env);
+                    agent.link.restart_session(env);
                 }
             }
             ToAgent::CollectGarbage

@@ -13,7 +13,7 @@ struct ReportEntry {
     sent: Option<(u64, u64)>,
     acked: u64,
     /// Whether the next report must be sent even if it equals the previous one.
-    asked_anew: bool,
+    must_send: bool,
 }
 
 /// The newest report of each allocation.
@@ -21,12 +21,12 @@ struct ReportEntry {
 pub(super) struct Outbox(BTreeMap<AllocId, ReportEntry>);
 
 impl Outbox {
-    /// Stores a report. A report equal to the previous one is dropped unless [`Self::ask_anew`] was called.
+    /// Stores a report. A report equal to the previous one is dropped unless [`Self::force_report`] was called.
     pub(super) fn put(&mut self, report: AllocReport) {
         match self.0.get_mut(&report.alloc_id) {
-            Some(entry) if entry.report == report && !entry.asked_anew => {}
+            Some(entry) if entry.report == report && !entry.must_send => {}
             Some(entry) => {
-                entry.asked_anew = false;
+                entry.must_send = false;
                 entry.report = report;
                 entry.number += 1;
             }
@@ -35,7 +35,7 @@ impl Outbox {
                     number: 1,
                     sent: None,
                     acked: 0,
-                    asked_anew: false,
+                    must_send: false,
                     report,
                 };
                 self.0.insert(entry.report.alloc_id, entry);
@@ -45,9 +45,9 @@ impl Outbox {
 
     /// Makes the next report count as new, because the allocation belongs to another deployment now. That deployment
     /// needs the report even if it is unchanged.
-    pub(super) fn ask_anew(&mut self, alloc_id: AllocId) {
+    pub(super) fn force_report(&mut self, alloc_id: AllocId) {
         if let Some(entry) = self.0.get_mut(&alloc_id) {
-            entry.asked_anew = true;
+            entry.must_send = true;
         }
     }
 

@@ -66,7 +66,7 @@ impl Host {
         match effect {
             Effect::Persist => self.persist(alloc_id, env),
             Effect::PrepareAlloc => {
-                let failed = env.trouble(2);
+                let failed = env.fault_chance(2);
                 let what = HostEvent::Prepared {
                     life,
                     alloc_id,
@@ -139,7 +139,7 @@ impl Host {
     /// Makes the driver ask a process to end.
     fn signal(&mut self, task: TaskKey, env: &mut Env) {
         let (host, life) = (self.at, self.life);
-        if env.trouble(5) {
+        if env.fault_chance(5) {
             let reason = "the driver is busy".to_owned();
             let input = TaskInput::StopFailed { reason };
             let what = HostEvent::Answered { life, task, input };
@@ -149,7 +149,7 @@ impl Host {
         let Some(process) = self.processes.get(&task) else {
             return;
         };
-        if process.ended.is_none() && !process.stubborn {
+        if process.ended.is_none() && !process.ignores_signal {
             let what = HostEvent::Ends {
                 boot: self.boot,
                 task,
@@ -176,21 +176,21 @@ impl Host {
             return;
         }
         let host = self.at;
-        if env.trouble(8) {
+        if env.fault_chance(8) {
             let reason = "the driver cannot start it".to_owned();
-            let retryable = env.dice.chance(70);
+            let retryable = env.rng.chance(70);
             let input = TaskInput::StartFailed { reason, retryable };
             let what = HostEvent::Answered { life, task, input };
             env.after(1, 100, Event::Host { host, what });
             return;
         }
-        let answered_at = env.now.plus(env.dice.micros(500, 300_000));
+        let answered_at = env.now.plus(env.rng.micros(500, 300_000));
         self.check_start(task, env);
         let process = Process {
             attempt,
             noted: attempt,
             ended: None,
-            stubborn: env.trouble(5),
+            ignores_signal: env.fault_chance(5),
             watched: Some((life, answered_at)),
         };
         self.processes.insert(task, process);
@@ -206,7 +206,7 @@ impl Host {
         let input = TaskInput::Started { note };
         let what = HostEvent::Answered { life, task, input };
         env.at(answered_at, Event::Host { host, what });
-        if let Some((at, exit)) = self.fate(task.0, env) {
+        if let Some((at, exit)) = self.choose_exit(task.0, env) {
             let boot = self.boot;
             let what = HostEvent::Ends {
                 boot,
@@ -219,14 +219,14 @@ impl Host {
     }
 
     /// Returns the time and the exit with which a newly started process ends by itself.
-    fn fate(&self, alloc_id: AllocId, env: &mut Env) -> Option<(Timestamp, Exit)> {
+    fn choose_exit(&self, alloc_id: AllocId, env: &mut Env) -> Option<(Timestamp, Exit)> {
         let runner = self.agent.as_ref()?.runners.get(&alloc_id)?;
         let is_batch = match runner.desired.job.spec.job_type {
             JobType::Batch | JobType::SysBatch => true,
             JobType::Service | JobType::System => false,
         };
-        let fails = env.trouble(20);
-        let at = env.now.plus(env.dice.millis(50, 40_000));
+        let fails = env.fault_chance(20);
+        let at = env.now.plus(env.rng.millis(50, 40_000));
         let code = i32::from(fails);
         let exit = Exit {
             code,
@@ -251,7 +251,7 @@ impl Host {
         if let Some(job) = job.filter(|job| job.spec.is_one_off()) {
             env.oracle.one_off_starts(job.spec.key(), job.create_index);
         }
-        if self.over.contains(&alloc_id) {
+        if self.ended_allocs.contains(&alloc_id) {
             env.oracle.fault(&format!(
                 "host {}: {alloc_id} starts again after its end was committed",
                 self.at
@@ -268,7 +268,7 @@ impl Host {
             return;
         };
         let adopted = runner.adopted;
-        let answered_at = env.now.plus(env.dice.micros(500, 100_000));
+        let answered_at = env.now.plus(env.rng.micros(500, 100_000));
         let recorded = self.store.started.get(&task).copied();
         let recorded = recorded.filter(|start| start.attempt == attempt);
         let ended = recorded.and_then(|start| start.ended);
@@ -341,13 +341,13 @@ impl Host {
     }
 
     /// Records the allocations whose end is committed. They must not start again.
-    pub(super) fn note_over(&mut self) {
+    pub(super) fn record_ended_allocs(&mut self) {
         let Some(agent) = &self.agent else {
             return;
         };
         for (alloc_id, runner) in &agent.runners {
             if runner.core.is_terminal() && agent.outbox.is_reported(*alloc_id) {
-                self.over.insert(*alloc_id);
+                self.ended_allocs.insert(*alloc_id);
             }
         }
     }

@@ -42,7 +42,7 @@ pub struct Collections {
 
 impl Oracle {
     /// Records a slice that entry `index` applied.
-    pub(super) fn sliced(&mut self, command: &Command, response: &Response, index: u64) {
+    pub(super) fn record_slice(&mut self, command: &Command, response: &Response, index: u64) {
         let (
             Command::Gc(GcCommand::Collect {
                 rule,
@@ -80,17 +80,17 @@ impl Oracle {
         }
     }
 
-    /// Checks a forced collection that was reported as over. `floor` was committed at the time of the request.
-    pub fn collected_by_force(&mut self, floor: u64) {
+    /// Checks a forced collection that was reported as over. `min_index` was committed at the time of the request.
+    pub fn collected_by_force(&mut self, min_index: u64) {
         self.collections.forced += 1;
         for command in Collector::forced(Timestamp(0)) {
             let Command::Gc(GcCommand::Collect { rule, .. }) = command.command else {
                 continue;
             };
             let swept = self.collections.swept.get(&rule).copied();
-            if swept.is_none_or(|begun| begun <= floor) {
+            if swept.is_none_or(|begun| begun <= min_index) {
                 self.fault(&format!(
-                    "a collection that was asked for after {floor} is over, and {rule:?} were last \
+                    "a collection that was asked for after {min_index} is over, and {rule:?} were last \
                      collected to their end from {swept:?} on"
                 ));
             }
@@ -102,7 +102,7 @@ impl Oracle {
         let is_alone = self.servers == 1;
         let cut_short = &mut self.collections.cut_short;
         match (died, is_alone) {
-            (false, _) => cut_short.unseated += 1,
+            (false, _) => cut_short.lost_leadership += 1,
             (true, false) => cut_short.died += 1,
             (true, true) => cut_short.died_alone += 1,
         }
@@ -127,12 +127,12 @@ impl Oracle {
     }
 
     /// Checks the objects that `entry` collected between the states `before` and `after`.
-    pub fn forgotten(&mut self, entry: &Entry, before: &State, after: &State) {
-        self.forgotten_young(entry, before, after);
-        self.forgotten_live(before, after);
+    pub fn check_collected(&mut self, entry: &Entry, before: &State, after: &State) {
+        self.check_collected_by_age(entry, before, after);
+        self.check_collected_unused(before, after);
     }
 
-    fn forgotten_young(&mut self, entry: &Entry, before: &State, after: &State) {
+    fn check_collected_by_age(&mut self, entry: &Entry, before: &State, after: &State) {
         let Command::Gc(GcCommand::Collect {
             rule,
             before: cutoff,
@@ -166,7 +166,7 @@ impl Oracle {
         }
     }
 
-    fn forgotten_live(&mut self, before: &State, after: &State) {
+    fn check_collected_unused(&mut self, before: &State, after: &State) {
         let mut live: Vec<String> = Vec::new();
         let allocs = before.allocs().iter();
         for alloc in allocs.filter(|alloc| after.allocs().get(&alloc.id()).is_none()) {

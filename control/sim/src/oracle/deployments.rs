@@ -112,7 +112,7 @@ impl Oracle {
             DeploymentStatus::Successful => {
                 counts.successful += 1;
                 let versions = self.deployments.versions.get_mut(&row.job);
-                if let Some(versions) = versions.filter(|_| is_of_todays_job(state, row)) {
+                if let Some(versions) = versions.filter(|_| is_of_current_job(state, row)) {
                     versions.stable.insert(row.job_version);
                 }
             }
@@ -144,7 +144,7 @@ impl Oracle {
             }
             match target {
                 Some((_, spec)) if *spec == job.current.spec => {}
-                _ => faults.push(went_astray(key, versions, job)),
+                _ => faults.push(describe_wrong_revert(key, versions, job)),
             }
             self.deployments.rollouts.reverted += 1;
             wanted.count = job.current.spec.groups[0].count;
@@ -157,7 +157,7 @@ impl Oracle {
 }
 
 /// Whether `row` belongs to the current job, and not to a collected job of the same name.
-fn is_of_todays_job(state: &State, row: &Deployment) -> bool {
+fn is_of_current_job(state: &State, row: &Deployment) -> bool {
     let job = state.jobs().get(&row.job);
     job.is_some_and(|job| job.current.create_index == row.job_create_index)
 }
@@ -167,7 +167,7 @@ fn reverts(spec: &JobSpec) -> bool {
     groups.any(|group| group.update.is_some_and(|update| update.auto_revert))
 }
 
-fn went_astray(key: &JobKey, versions: &Versions, job: &Job) -> String {
+fn describe_wrong_revert(key: &JobKey, versions: &Versions, job: &Job) -> String {
     let (known, stable) = (versions.current, &versions.stable);
     let version = job.current.version;
     format!(

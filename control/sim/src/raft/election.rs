@@ -16,7 +16,7 @@ impl Raft {
     /// Sets the election timeout to a random value.
     pub(super) fn expect_leader(&mut self, env: &mut Env) {
         let wait = env
-            .dice
+            .rng
             .millis(limits::ELECTION_MIN_MS, limits::ELECTION_MAX_MS);
         self.election_at = env.now.plus(wait);
     }
@@ -34,7 +34,7 @@ impl Raft {
     }
 
     /// Begins a pre-vote: asks the other servers whether they would vote for this server.
-    pub(super) fn ask_around(&mut self, env: &mut Env) {
+    pub(super) fn start_pre_vote(&mut self, env: &mut Env) {
         self.expect_leader(env);
         self.leader = None;
         if self.disk.full {
@@ -95,7 +95,7 @@ impl Raft {
 
     fn vote_for(&mut self, whom: usize, term: u64, env: &mut Env) {
         let voted = Some(whom);
-        if env.has(Bug::VoteForgotten) && whom != self.me {
+        if env.has_bug(Bug::VoteForgotten) && whom != self.me {
             return;
         }
         self.write(Op::Vote { term, voted }, env);

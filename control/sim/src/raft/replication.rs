@@ -121,7 +121,7 @@ impl Raft {
             round,
             matched: LogMatch::UpTo(matched),
         };
-        if env.has(Bug::AckBeforeSync) {
+        if env.has_bug(Bug::AckBeforeSync) {
             self.send(from, done, env);
             return;
         }
@@ -219,7 +219,7 @@ impl Raft {
         let mut on_disk: Vec<u64> = self.others().map(|other| leading.matched[other]).collect();
         on_disk.push(own);
         on_disk.sort_unstable();
-        let index = if env.has(Bug::CommitWithoutQuorum) {
+        let index = if env.has_bug(Bug::CommitWithoutQuorum) {
             own
         } else {
             on_disk[self.servers - self.quorum()]

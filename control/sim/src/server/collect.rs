@@ -30,7 +30,7 @@ impl ForwardedRequest {
 
 impl Server {
     /// Handles a client's request to collect all finished objects.
-    pub(super) fn handle_wish_to_collect(&mut self, client: usize, request: u64, env: &mut Env) {
+    pub(super) fn handle_collect_request(&mut self, client: usize, request: u64, env: &mut Env) {
         if self.duties.is_some() {
             self.force(Waiter::Client { client, request }, env);
             return;

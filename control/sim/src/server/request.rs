@@ -143,7 +143,7 @@ impl Server {
                 self.ask(WriteOrigin::Client { client, request }, command, env);
             }
             Ask::ReadLinearizable => self.read(Reader::Client { client, request }, env),
-            Ask::Collect => self.handle_wish_to_collect(client, request, env),
+            Ask::Collect => self.handle_collect_request(client, request, env),
         }
     }
 
@@ -373,7 +373,7 @@ impl Server {
             }
             if let ReadStage::Confirming { index, round } = read.stage {
                 let confirmed = self.raft.confirmed_round();
-                let own_word = env.has(Bug::StaleRead) && confirmed.is_some();
+                let own_word = env.has_bug(Bug::StaleRead) && confirmed.is_some();
                 if own_word || confirmed.is_some_and(|confirmed| confirmed >= round) {
                     read.stage = ReadStage::Applying { index };
                 } else if confirmed.is_none() {

@@ -117,7 +117,7 @@ impl Session {
     }
 
     /// Notes that the node's allocations may have changed.
-    pub(super) fn wake(&mut self) {
+    pub(super) fn mark_allocs_changed(&mut self) {
         self.awake = true;
     }
 
@@ -161,7 +161,7 @@ impl Server {
                 if (newest.session, newest.number) < (number, beat) {
                     *newest = gathered;
                 }
-                if env.has(Bug::UncountedHeartbeat) {
+                if env.has_bug(Bug::UncountedHeartbeat) {
                     self.acknowledge_heartbeats(&[gathered], env);
                 }
                 self.make_ready(host, env);
@@ -295,7 +295,7 @@ impl Server {
         };
         if fresh {
             session.fresh = true;
-            session.wake();
+            session.mark_allocs_changed();
         } else {
             self.reset(host, number, env);
         }
@@ -410,7 +410,7 @@ impl Server {
         let beats: Vec<ForwardedHeartbeat> =
             std::mem::take(&mut self.gathered).into_values().collect();
         if leader == self.at {
-            self.count_beats(leader, beats, env);
+            self.count_heartbeats(leader, beats, env);
         } else {
             let (me, to) = (Endpoint::Server(self.at), Endpoint::Server(leader));
             env.send(me, to, Message::Beats(beats));
@@ -419,7 +419,7 @@ impl Server {
 
     /// Counts heartbeats that came through `server`, if this server leads. They are acknowledged after a quorum has
     /// confirmed the leadership, because a deposed leader must grant no lease.
-    pub(super) fn count_beats(
+    pub(super) fn count_heartbeats(
         &mut self,
         server: usize,
         mut beats: Vec<ForwardedHeartbeat>,

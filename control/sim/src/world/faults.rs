@@ -6,34 +6,34 @@ use crate::message::Endpoint;
 
 impl World {
     /// Injects a random fault or repairs one.
-    pub(super) fn weather(&mut self) {
-        if self.env.calm {
+    pub(super) fn inject_fault(&mut self) {
+        if self.env.is_calm {
             return;
         }
         self.heal_some();
-        match self.env.dice.below(20) {
+        match self.env.rng.below(20) {
             0..=3 => self.crash_server(),
             4..=5 => self.pause_server(),
             6..=8 => self.partition_servers(),
             9..=10 => self.cut_agent_off(),
-            11..=12 => self.change_weather(),
+            11..=12 => self.change_fault_rates(),
             13..=14 => self.change_disk(),
             15 => self.change_clock(),
             16..=17 => self.crash_agent(),
             18 => self.reboot_machine(),
             _ => self.heal_all(),
         }
-        self.env.after(300, 7_000, Event::Weather);
+        self.env.after(300, 7_000, Event::Fault);
     }
 
     /// Repairs some faults, so that no fault lasts for ever.
     fn heal_some(&mut self) {
-        if self.env.dice.chance(35) {
+        if self.env.rng.chance(35) {
             self.env.trace_line(format_args!("the network is joined"));
             self.env.network.join();
         }
         for at in 0..self.servers.len() {
-            if self.env.dice.chance(40) {
+            if self.env.rng.chance(40) {
                 self.heal_disk(at);
             }
         }
@@ -49,15 +49,15 @@ impl World {
     }
 
     /// Ends all faults.
-    pub(super) fn calm(&mut self) {
+    pub(super) fn end_faults(&mut self) {
         self.env.trace_line(format_args!("calm"));
-        self.env.calm = true;
+        self.env.is_calm = true;
         self.heal_all();
         for at in 0..self.servers.len() {
             if !self.servers[at].up {
                 self.start_server(at);
             }
-            self.pump_server(at);
+            self.advance_server(at);
         }
         for at in 0..self.hosts.len() {
             self.start_agent(at);
@@ -81,15 +81,15 @@ impl World {
             .iter()
             .position(|server| server.up && server.raft.leads());
         match leader {
-            Some(leader) if self.env.dice.chance(40) => leader,
-            Some(_) | None => self.env.dice.below(self.servers.len()),
+            Some(leader) if self.env.rng.chance(40) => leader,
+            Some(_) | None => self.env.rng.below(self.servers.len()),
         }
     }
 
     fn crash_server(&mut self) {
         let at = self.random_server();
         // Sometimes all servers crash together, as when a rack loses its power.
-        let all = self.env.dice.chance(5);
+        let all = self.env.rng.chance(5);
         for at in if all {
             0..self.servers.len()
         } else {
@@ -111,13 +111,13 @@ impl World {
         if !self.servers[at].up {
             self.env.trace_line(format_args!("server {at} starts"));
             self.servers[at].restart(&mut self.env);
-            self.pump_server(at);
+            self.advance_server(at);
         }
     }
 
     fn pause_server(&mut self) {
         let at = self.random_server();
-        let pause = self.env.dice.millis(500, 12_000);
+        let pause = self.env.rng.millis(500, 12_000);
         let server = &mut self.servers[at];
         if server.paused_until > self.env.now {
             // Waiting messages are scheduled for the end of the pause. If the pause grew, later messages would
@@ -135,8 +135,8 @@ impl World {
             return;
         }
         let one = self.random_server();
-        let kind = self.env.dice.below(5);
-        let side: Vec<bool> = (0..servers).map(|_| self.env.dice.chance(50)).collect();
+        let kind = self.env.rng.below(5);
+        let side: Vec<bool> = (0..servers).map(|_| self.env.rng.chance(50)).collect();
         let name = ["isolated", "mute", "deaf", "a bridge", "on one side"][kind];
         self.env.trace_line(format_args!("server {one} is {name}"));
         for from in 0..servers {
@@ -158,11 +158,11 @@ impl World {
     }
 
     fn cut_agent_off(&mut self) {
-        let host = self.env.dice.below(self.hosts.len());
-        let (out, back) = [(true, true), (true, false), (false, true)][self.env.dice.below(3)];
-        let all = self.env.dice.chance(50);
+        let host = self.env.rng.below(self.hosts.len());
+        let (out, back) = [(true, true), (true, false), (false, true)][self.env.rng.below(3)];
+        let all = self.env.rng.chance(50);
         for server in 0..self.servers.len() {
-            if all || self.env.dice.chance(50) {
+            if all || self.env.rng.chance(50) {
                 let (host, server) = (Endpoint::Host(host), Endpoint::Server(server));
                 self.env.trace_line(format_args!(
                     "{host:?} and {server:?}: out {out}, back {back}"
@@ -177,13 +177,13 @@ impl World {
         }
     }
 
-    fn change_weather(&mut self) {
+    fn change_fault_rates(&mut self) {
         let env = &mut self.env;
-        env.network.change_weather(&mut env.dice);
+        env.network.change_fault_rates(&mut env.rng);
         let network = &env.network;
         let line = format!(
-            "weather: {} % lost, {} % doubled, {} % late by {} ms",
-            network.loss, network.doubled, network.late, network.late_ms
+            "fault rates: {} % lost, {} % doubled, {} % late by {} ms",
+            network.loss, network.duplicated, network.late, network.late_ms
         );
         env.trace_line(format_args!("{line}"));
     }
@@ -191,7 +191,7 @@ impl World {
     fn change_disk(&mut self) {
         let at = self.random_server();
         let disk = &mut self.servers[at].raft.disk;
-        if self.env.dice.chance(50) {
+        if self.env.rng.chance(50) {
             disk.full = true;
             self.env
                 .trace_line(format_args!("the disk of server {at} is full"));
@@ -204,20 +204,20 @@ impl World {
 
     fn change_clock(&mut self) {
         let at = self.random_server();
-        let off = i64::from(self.env.dice.between(0, 8_000)) - 4_000;
+        let off = i64::from(self.env.rng.between(0, 8_000)) - 4_000;
         self.env
             .trace_line(format_args!("the clock of server {at} is off by {off} ms"));
         self.servers[at].clock_off_ms = off;
     }
 
     fn crash_agent(&mut self) {
-        let at = self.env.dice.below(self.hosts.len());
+        let at = self.env.rng.below(self.hosts.len());
         if self.hosts[at].agent.is_none() {
             return;
         }
         self.hosts[at].kill_agent();
         self.host_at[at] = None;
-        let lost = self.env.dice.chance(10);
+        let lost = self.env.rng.chance(10);
         if lost {
             self.hosts[at].lose_store();
         }
@@ -227,7 +227,7 @@ impl World {
     }
 
     fn reboot_machine(&mut self) {
-        let at = self.env.dice.below(self.hosts.len());
+        let at = self.env.rng.below(self.hosts.len());
         self.env.trace_line(format_args!("machine {at} restarts"));
         self.hosts[at].reboot();
         self.host_at[at] = None;

@@ -190,12 +190,12 @@ fn reports_of_ended_allocs_are_left_out() {
     };
     let unknown = report(7, "unknown");
 
-    let news = news(
+    let queued = relevant_reports(
         &cluster.state,
         vec![about(ended.id, "ended"), about(runs.id, "runs"), unknown],
     );
 
-    let words: Vec<&str> = news
+    let words: Vec<&str> = queued
         .iter()
         .map(|queued| queued.report.client_description.as_str())
         .collect();
@@ -283,7 +283,7 @@ fn only_progress_of_one_off_tasks_can_wait() {
             client_status,
             ..report(0, "")
         };
-        news(&cluster.state, vec![report])[0].can_wait
+        relevant_reports(&cluster.state, vec![report])[0].can_wait
     };
     assert!(can_wait(&cluster, task, ClientStatus::Pending));
     assert!(can_wait(&cluster, task, ClientStatus::Running));

@@ -134,7 +134,7 @@ fn from_timeout(it: TimeoutAction, faults: &mut Vec<Fault>) -> Timeout {
         timeout_ms,
     } = it;
     Timeout {
-        action: below(action, faults),
+        action: nested_action(action, faults),
         timeout_ms,
         log_source,
     }
@@ -149,7 +149,7 @@ fn from_emit_progress(it: EmitProgressAction, faults: &mut Vec<Fault>) -> EmitPr
         log_source,
     } = it;
     EmitProgress {
-        action: below(action, faults),
+        action: nested_action(action, faults),
         start_message,
         success_message,
         failure_message_prefix,
@@ -160,7 +160,7 @@ fn from_emit_progress(it: EmitProgressAction, faults: &mut Vec<Fault>) -> EmitPr
 fn from_try(it: TryAction, faults: &mut Vec<Fault>) -> Try {
     let TryAction { action, log_source } = it;
     Try {
-        action: below(action, faults),
+        action: nested_action(action, faults),
         log_source,
     }
 }
@@ -179,7 +179,7 @@ fn from_list(it: ActionList, faults: &mut Vec<Fault>) -> Actions {
     }
 }
 
-fn below(found: Option<Box<proto::Action>>, faults: &mut Vec<Fault>) -> Box<Action> {
+fn nested_action(found: Option<Box<proto::Action>>, faults: &mut Vec<Fault>) -> Box<Action> {
     Box::new(action(found.map(|it| *it), "action", faults))
 }
 

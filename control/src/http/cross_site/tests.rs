@@ -2,11 +2,11 @@ use axum::body::Body;
 
 use super::*;
 
-const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+const LISTEN_IP: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 fn policy(allowed: &[&str]) -> SitePolicy {
     let allowed: Vec<AllowedHost> = allowed.iter().map(|host| host.parse().unwrap()).collect();
-    SitePolicy::api(HERE, None, &allowed)
+    SitePolicy::api(LISTEN_IP, None, &allowed)
 }
 
 /// Returns the decision about a `PUT` with `headers`.
@@ -15,7 +15,7 @@ fn judge(policy: &SitePolicy, headers: &[(&str, &str)]) -> Result<(), CrossSiteE
     for (name, value) in headers {
         request = request.header(*name, *value);
     }
-    policy.judge(&request.body(Body::empty()).unwrap(), Some(HERE))
+    policy.judge(&request.body(Body::empty()).unwrap(), Some(LISTEN_IP))
 }
 
 fn passes(policy: &SitePolicy, headers: &[(&str, &str)]) -> bool {
@@ -82,7 +82,7 @@ fn a_target_with_a_foreign_host_is_refused() {
         .body(Body::empty())
         .unwrap();
 
-    assert!(policy(&[]).judge(&request, Some(HERE)).is_err());
+    assert!(policy(&[]).judge(&request, Some(LISTEN_IP)).is_err());
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn the_unspecified_address_passes_where_it_is_bound() {
 #[test]
 fn an_advertised_address_passes() {
     let advertised = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 7));
-    let policy = SitePolicy::api(HERE, Some(advertised), &[]);
+    let policy = SitePolicy::api(LISTEN_IP, Some(advertised), &[]);
 
     assert!(passes(&policy, &[("host", "192.0.2.7:4646")]));
 }

@@ -41,7 +41,7 @@ where
     if let Some(options) = known.get_mut("EvalOptions") {
         *options = serde_json::to_value(EvalOptions::default()).unwrap_or_default();
     }
-    spell(&mut value, &known);
+    normalize_field_names(&mut value, &known);
     if let Some(named) = value.get("JobID").and_then(Value::as_str)
         && !named.is_empty()
         && named != key.job_id
@@ -63,7 +63,7 @@ fn unsupported_field(field: &str) -> ApiError {
 }
 
 /// Spells the fields of `given` as in `known`. Nomad's servers ignore the case of letters.
-fn spell(given: &mut Value, known: &Value) {
+fn normalize_field_names(given: &mut Value, known: &Value) {
     let (Some(fields), Some(known)) = (given.as_object_mut(), known.as_object()) else {
         return;
     };
@@ -72,7 +72,7 @@ fn spell(given: &mut Value, known: &Value) {
     for (field, mut value) in std::mem::take(fields) {
         let name = names.iter().find(|name| name.eq_ignore_ascii_case(&field));
         if let Some(inner) = name.and_then(|name| known.get(*name)) {
-            spell(&mut value, inner);
+            normalize_field_names(&mut value, inner);
         }
         fields.insert(name.map_or(field, |name| (*name).to_owned()), value);
     }

@@ -17,7 +17,7 @@ use crate::server::{Server, ServerConfig};
 const CHILD_DIR: &str = "MUSTER_TEST_SCHEDULING_DIR";
 const FAILPOINT: &str = "scheduling.run";
 /// The time limit for each step on a busy machine.
-const PATIENCE: Duration = Duration::from_mins(1);
+const STEP_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Kills the process in the middle of a run, if the process is a child for this test.
 pub(super) fn pass_failpoint(run: &[Delivery]) {
@@ -59,7 +59,7 @@ async fn ended(control: &Control, name: &str) -> Evaluation {
             applied.changed().await.unwrap();
         }
     };
-    tokio::time::timeout(PATIENCE, looking).await.unwrap()
+    tokio::time::timeout(STEP_TIMEOUT, looking).await.unwrap()
 }
 
 /// This is not a test: it is the process that [`an_evaluation_that_kills_twice_is_set_aside`] lets die.
@@ -79,7 +79,7 @@ async fn process_that_dies_scheduling() {
     {
         register(control, "killer").await;
     }
-    tokio::time::sleep(PATIENCE).await;
+    tokio::time::sleep(STEP_TIMEOUT).await;
 }
 
 /// The servers that died are real processes. Another process then sets the evaluation aside.

@@ -26,9 +26,9 @@ const SMALL: LogSizes = LogSizes {
 const ENOSPC: i32 = 28;
 const EIO: i32 = 5;
 /// The time limit for an event that must happen.
-const SOON: Duration = Duration::from_secs(20);
+const STEP_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long a test waits for an event that must not happen.
-const A_MOMENT: Duration = Duration::from_millis(100);
+const SHORT_WAIT: Duration = Duration::from_millis(100);
 
 fn open(dir: &Path) -> Result<LogStore, OpenLogError> {
     LogStore::open_sized(dir, SMALL, Arc::new(()))
@@ -391,7 +391,10 @@ async fn a_failing_disk_ends_the_log() {
 async fn health(log: &LogStore, full: bool) {
     let mut disk = log.disk();
     let reached = disk.wait_for(|health| matches!(health, DiskHealth::Full { .. }) == full);
-    tokio::time::timeout(SOON, reached).await.unwrap().unwrap();
+    tokio::time::timeout(STEP_TIMEOUT, reached)
+        .await
+        .unwrap()
+        .unwrap();
 }
 
 /// A full disk is reported while there is still space for requests under way. After that, writes wait in order and
@@ -403,7 +406,7 @@ async fn full_disk_blocks_writes_until_space_frees() {
     let armed = Armed::new("log.spare", dir.path(), ENOSPC);
     // The second file exists already; a third one cannot be created.
     let mut index = 0;
-    while *log.disk().borrow() == DiskHealth::Room {
+    while *log.disk().borrow() == DiskHealth::Writable {
         log.blocking_append([entry(index)]).await.unwrap();
         index += 1;
     }
@@ -416,20 +419,23 @@ async fn full_disk_blocks_writes_until_space_frees() {
         held.blocking_append([filler]).await.unwrap();
     });
     assert!(
-        tokio::time::timeout(A_MOMENT, &mut held).await.is_err(),
+        tokio::time::timeout(SHORT_WAIT, &mut held).await.is_err(),
         "it was acknowledged"
     );
     let vote = Vote::new(4, 4);
     let mut voter = log.clone();
     let mut voting = tokio::spawn(async move { voter.save_vote(&vote).await });
     assert!(
-        tokio::time::timeout(A_MOMENT, &mut voting).await.is_err(),
+        tokio::time::timeout(SHORT_WAIT, &mut voting).await.is_err(),
         "the vote overtook the entry"
     );
     drop(armed);
 
-    tokio::time::timeout(SOON, held).await.unwrap().unwrap();
-    tokio::time::timeout(SOON, voting)
+    tokio::time::timeout(STEP_TIMEOUT, held)
+        .await
+        .unwrap()
+        .unwrap();
+    tokio::time::timeout(STEP_TIMEOUT, voting)
         .await
         .unwrap()
         .unwrap()
@@ -454,7 +460,7 @@ async fn a_write_without_room_is_tried_again() {
 
     drop(armed);
 
-    tokio::time::timeout(SOON, held)
+    tokio::time::timeout(STEP_TIMEOUT, held)
         .await
         .unwrap()
         .unwrap()
@@ -473,7 +479,7 @@ async fn the_reserve_is_given_up_and_taken_back() {
     assert_eq!(fs::metadata(&reserve).unwrap().len(), SMALL.reserve_bytes);
     let armed = Armed::new("log.spare", dir.path(), ENOSPC);
     let mut index = 0;
-    while *log.disk().borrow() == DiskHealth::Room {
+    while *log.disk().borrow() == DiskHealth::Writable {
         log.blocking_append([entry(index)]).await.unwrap();
         index += 1;
     }

@@ -69,7 +69,7 @@ pub(super) struct WriterQueue {
     closing: bool,
     failed: Option<(io::ErrorKind, String)>,
     /// Whether the reserve has been released. Meanwhile the writer must take no other space.
-    pub(super) reserve_lent: bool,
+    pub(super) is_reserve_released: bool,
 }
 
 impl WriterState {
@@ -82,11 +82,11 @@ impl WriterState {
                 hint: None,
                 closing: false,
                 failed: None,
-                reserve_lent: false,
+                is_reserve_released: false,
             }),
             wake: Condvar::new(),
             shorter: Notify::new(),
-            health: watch::Sender::new(DiskHealth::Room),
+            health: watch::Sender::new(DiskHealth::Writable),
         }
     }
 
@@ -345,7 +345,7 @@ impl Writer {
         {
             return;
         }
-        if self.shared.lock().reserve_lent {
+        if self.shared.lock().is_reserve_released {
             return;
         }
         self.spare = None;
@@ -364,8 +364,9 @@ impl Writer {
         if self.spare.is_none() {
             return;
         }
-        let was_full = (self.shared.health)
-            .send_if_modified(|health| mem::replace(health, DiskHealth::Room) != DiskHealth::Room);
+        let was_full = (self.shared.health).send_if_modified(|health| {
+            mem::replace(health, DiskHealth::Writable) != DiskHealth::Writable
+        });
         if was_full {
             tracing::info!(dir = %self.dir.path().display(), "there is room on the disk again: changes are taken");
         }
@@ -379,7 +380,7 @@ impl Writer {
             reason: error.to_string(),
         };
         let first = self.shared.health.send_if_modified(|health| {
-            let first = *health == DiskHealth::Room;
+            let first = *health == DiskHealth::Writable;
             *health = full;
             first
         });

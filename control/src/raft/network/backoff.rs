@@ -19,7 +19,7 @@ pub(super) struct StreamBackoff(Arc<Mutex<State>>);
 #[derive(Debug)]
 struct State {
     /// Consecutive streams without progress.
-    fruitless: u32,
+    unanswered: u32,
     backoff: Backoff,
     /// Time at which the next stream may begin, if it must wait.
     next_at: Option<Instant>,
@@ -30,7 +30,7 @@ struct State {
 impl StreamBackoff {
     pub(super) fn new() -> Self {
         Self(Arc::new(Mutex::new(State {
-            fruitless: 0,
+            unanswered: 0,
             backoff: Backoff::new(limits::APPEND_PAUSE_MIN, limits::APPEND_PAUSE_MAX),
             next_at: None,
             refused: None,
@@ -39,13 +39,14 @@ impl StreamBackoff {
 
     /// Waits until a stream may begin. A caller that gives up waiting, such as a heartbeat, has not begun a
     /// stream.
-    pub(super) async fn turn(&self) {
+    pub(super) async fn wait_for_turn(&self) {
         while let Err(wait) = self.begin(Instant::now()) {
             tokio::time::sleep(wait).await;
         }
     }
 
-    /// Begins a stream, or returns the wait before it. The stream counts as fruitless until the follower answers.
+    /// Begins a stream, or returns the wait before it. The stream counts as unanswered until the follower
+    /// answers.
     fn begin(&self, now: Instant) -> Result<(), Duration> {
         let mut state = self.state();
         if let Some(next_at) = state.next_at
@@ -53,8 +54,8 @@ impl StreamBackoff {
         {
             return Err(next_at - now);
         }
-        state.fruitless = state.fruitless.saturating_add(1);
-        state.next_at = if state.fruitless < limits::APPEND_RETRIES_AT_ONCE {
+        state.unanswered = state.unanswered.saturating_add(1);
+        state.next_at = if state.unanswered < limits::APPEND_RETRIES_AT_ONCE {
             None
         } else {
             Some(now + state.backoff.next_pause())
@@ -70,7 +71,7 @@ impl StreamBackoff {
             Err(StreamAppendError::Conflict(at)) => state.refused = Some(*at),
             Ok(_) | Err(StreamAppendError::HigherVote(_)) => state.refused = None,
         }
-        state.fruitless = 0;
+        state.unanswered = 0;
         state.next_at = None;
         state.backoff.reset();
     }
@@ -88,15 +89,18 @@ mod tests {
     use super::*;
 
     /// The time for twenty streams, each with `answer` after it.
-    fn twenty(pace: &StreamBackoff, answer: Option<&StreamAppendResult<TypeConfig>>) -> Duration {
+    fn twenty(
+        backoff: &StreamBackoff,
+        answer: Option<&StreamAppendResult<TypeConfig>>,
+    ) -> Duration {
         let begin = Instant::now();
         let mut now = begin;
         for _ in 0..20 {
-            while let Err(wait) = pace.begin(now) {
+            while let Err(wait) = backoff.begin(now) {
                 now += wait;
             }
             if let Some(answer) = answer {
-                pace.answered(answer);
+                backoff.answered(answer);
             }
         }
         now - begin
@@ -117,19 +121,19 @@ mod tests {
 
     #[test]
     fn answers_end_the_pauses() {
-        let pace = StreamBackoff::new();
-        twenty(&pace, None);
-        pace.answered(&Ok(None));
-        assert_eq!(twenty(&pace, Some(&Ok(None))), Duration::ZERO);
+        let backoff = StreamBackoff::new();
+        twenty(&backoff, None);
+        backoff.answered(&Ok(None));
+        assert_eq!(twenty(&backoff, Some(&Ok(None))), Duration::ZERO);
     }
 
     #[test]
     fn repeated_conflict_at_same_index_backs_off() {
-        let pace = StreamBackoff::new();
-        let took = twenty(&pace, Some(&refused(7)));
+        let backoff = StreamBackoff::new();
+        let took = twenty(&backoff, Some(&refused(7)));
         assert!(took > Duration::from_secs(4), "{took:?}");
         // The search for the last common entry is progress.
-        pace.answered(&refused(6));
-        assert_eq!(pace.begin(Instant::now()), Ok(()));
+        backoff.answered(&refused(6));
+        assert_eq!(backoff.begin(Instant::now()), Ok(()));
     }
 }

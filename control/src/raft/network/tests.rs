@@ -31,7 +31,7 @@ const RECORDED: &str = include_str!("../../../testdata/old-server.v1.txt");
 /// The last entry of the recorded log.
 const LAST: LogIndex = LogIndex(7);
 /// The time limit for each step on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+const STEP_TIMEOUT: Duration = Duration::from_secs(30);
 /// The protocol of a later version.
 const LATER: Protocol = Protocol {
     version: SERVER_VERSION + 1,
@@ -39,9 +39,9 @@ const LATER: Protocol = Protocol {
 };
 
 async fn soon<T>(what: &str, work: impl Future<Output = T>) -> T {
-    match tokio::time::timeout(PATIENCE, work).await {
+    match tokio::time::timeout(STEP_TIMEOUT, work).await {
         Ok(value) => value,
-        Err(error) => panic!("{what}: not within {PATIENCE:?}: {error}"),
+        Err(error) => panic!("{what}: not within {STEP_TIMEOUT:?}: {error}"),
     }
 }
 
@@ -298,7 +298,7 @@ async fn answer_of_a_later_link_is_refused() {
     });
 
     let peers = server.control().peers();
-    let answer = peers.call_address(&addr, PeerRequest::Members, PATIENCE);
+    let answer = peers.call_address(&addr, PeerRequest::Members, STEP_TIMEOUT);
     let refused = soon("an answer", answer).await.unwrap_err().to_string();
 
     let expected = format!(

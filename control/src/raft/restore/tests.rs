@@ -113,7 +113,7 @@ async fn a_snapshot_in_the_middle_holds_the_chunks() {
     let attempt = 7;
     let step = |step: RestoreStep| {
         let raft = &raft;
-        async move { raft.take_step(&step).await.unwrap() }
+        async move { raft.write_step(&step).await.unwrap() }
     };
     let length = bytes.len() as u64;
     step(RestoreStep::Begin {
@@ -135,14 +135,14 @@ async fn a_snapshot_in_the_middle_holds_the_chunks() {
 
     let (raft, _) = start_again(&dir).await;
     let (offset, bytes) = (first.len() as u64, Arc::from(second));
-    raft.take_step(&RestoreStep::Chunk {
+    raft.write_step(&RestoreStep::Chunk {
         attempt,
         offset,
         bytes,
     })
     .await
     .unwrap();
-    raft.take_step(&RestoreStep::Commit { attempt })
+    raft.write_step(&RestoreStep::Commit { attempt })
         .await
         .unwrap();
 
@@ -165,31 +165,31 @@ async fn an_incomplete_restore_changes_nothing() {
         bytes: Arc::from(&bytes[..]),
     };
 
-    raft.take_step(&RestoreStep::Begin {
+    raft.write_step(&RestoreStep::Begin {
         attempt: 1,
         bytes: length,
     })
     .await
     .unwrap();
-    raft.take_step(&chunk(2, 0)).await.unwrap();
-    raft.take_step(&chunk(1, 5)).await.unwrap();
-    raft.take_step(&RestoreStep::Commit { attempt: 1 })
+    raft.write_step(&chunk(2, 0)).await.unwrap();
+    raft.write_step(&chunk(1, 5)).await.unwrap();
+    raft.write_step(&RestoreStep::Commit { attempt: 1 })
         .await
         .unwrap();
-    raft.take_step(&RestoreStep::Begin {
+    raft.write_step(&RestoreStep::Begin {
         attempt: 3,
         bytes: length,
     })
     .await
     .unwrap();
-    raft.take_step(&chunk(3, 0)).await.unwrap();
-    raft.take_step(&RestoreStep::Begin {
+    raft.write_step(&chunk(3, 0)).await.unwrap();
+    raft.write_step(&RestoreStep::Begin {
         attempt: 4,
         bytes: length,
     })
     .await
     .unwrap();
-    raft.take_step(&RestoreStep::Commit { attempt: 3 })
+    raft.write_step(&RestoreStep::Commit { attempt: 3 })
         .await
         .unwrap();
 

@@ -204,7 +204,7 @@ pub(super) fn replaceable_until(
     alloc: AllocView<'_>,
     job: &Job,
 ) -> Option<Timestamp> {
-    const EVER: Option<Timestamp> = Some(Timestamp(u64::MAX));
+    const UNBOUNDED: Option<Timestamp> = Some(Timestamp(u64::MAX));
     if job.stop || job.status == JobStatus::Dead || alloc.desired() == DesiredStatus::Stop {
         return None;
     }
@@ -212,7 +212,7 @@ pub(super) fn replaceable_until(
         .follow_up()
         .and_then(|eval_id| state.evals.get(&eval_id));
     if follow_up.is_some_and(|eval| !eval.status.is_terminal()) && alloc.next().is_none() {
-        return EVER;
+        return UNBOUNDED;
     }
     if alloc.client_status() != ClientStatus::Failed {
         return None;
@@ -227,7 +227,7 @@ pub(super) fn replaceable_until(
     // The attempts count again when the last of them is an interval ago.
     match alloc.reschedules().last() {
         Some(last) if !policy.unlimited => Some(last.at.plus(policy.interval)),
-        Some(_) | None => EVER,
+        Some(_) | None => UNBOUNDED,
     }
 }
 

@@ -22,7 +22,7 @@ pub(super) fn next_version(change: &Change<'_>, row: &JobRow, spec: JobSpec) -> 
     let current = &row.job.current;
     let mut older = vec![Arc::clone(current)];
     older.extend(row.older.iter().map(Arc::clone));
-    keep_some(&row.job, &mut older);
+    retain_versions(&row.job, &mut older);
     let version = JobVersion {
         spec,
         version: current.version + 1,
@@ -49,7 +49,7 @@ pub(super) fn next_version(change: &Change<'_>, row: &JobRow, spec: JobSpec) -> 
 
 /// Keeps the older versions that stay beside a new version: all tagged versions, and as many others as there is room
 /// for.
-pub(super) fn keep_some(job: &Job, older: &mut Vec<Arc<JobVersion>>) {
+pub(super) fn retain_versions(job: &Job, older: &mut Vec<Arc<JobVersion>>) {
     let mut nameless = 0;
     older.retain(|version| {
         let has_name = job.tag_of(version.version).is_some();
@@ -68,7 +68,7 @@ pub(super) fn kept_stable(job: &Job, older: &[Arc<JobVersion>]) -> Vec<u64> {
 }
 
 /// Makes the specification of the older version `version` a new version.
-pub(in crate::fsm) fn go_back(
+pub(in crate::fsm) fn revert_to_version(
     change: &mut Change<'_>,
     row: &JobRow,
     version: &JobVersion,

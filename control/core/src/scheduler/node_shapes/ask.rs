@@ -88,7 +88,7 @@ fn factor(known: &mut FactorCache, ask: u64, total: u64, algorithm: Algorithm) -
 
 #[expect(
     clippy::cast_possible_truncation,
-    reason = "the error is what `NEAR` bounds"
+    reason = "the error is what `SUM_ERROR_MAX` bounds"
 )]
 pub(super) fn narrow(value: f64) -> f32 {
     value as f32

@@ -11,7 +11,7 @@ pub(in crate::scheduler) const BLOCK: usize = 64;
 
 /// Two sums that differ by more than this are in the right order. Each sum is off by at most 5e-6: its four factors,
 /// its two products and the sum itself are rounded to 24 bits, and none is above 20.
-pub(in crate::scheduler) const NEAR: f32 = 2e-5;
+pub(in crate::scheduler) const SUM_ERROR_MAX: f32 = 2e-5;
 
 /// Number of values that one instruction of every x86-64 processor takes.
 const LANES: usize = 4;
@@ -48,7 +48,7 @@ pub(in crate::scheduler) struct BlockBounds {
 }
 
 impl BlockBounds {
-    pub(super) const NOBODY: Self = Self {
+    pub(super) const EMPTY: Self = Self {
         open: 0,
         least_free: [i32::MAX; 3],
         most_free: [i32::MIN; 3],
@@ -161,11 +161,11 @@ impl Block {
     }
 
     /// Returns the sum of each open node and the number of the first, if all have the same free amounts and these
-    /// suffice. `together` summarises the open nodes. The first node is the first one from `first` on; lower numbers
+    /// suffice. `bounds` summarises the open nodes. The first node is the first one from `first` on; lower numbers
     /// come last.
-    pub(super) fn all_alike(
+    pub(super) fn uniform_node(
         &self,
-        together: &BlockBounds,
+        bounds: &BlockBounds,
         ask: ScaledRequest,
         first: usize,
     ) -> Option<(f32, usize)> {
@@ -175,9 +175,9 @@ impl Block {
             least_number,
             most_number,
             ..
-        } = *together;
+        } = *bounds;
         let alike = least_cpu == most_cpu && least_memory == most_memory;
-        if !alike || most_cpu.max(most_memory) == i32::MAX || !together.fits_all(ask) {
+        if !alike || most_cpu.max(most_memory) == i32::MAX || !bounds.fits_all(ask) {
             return None;
         }
         let any = self.open.trailing_zeros() as usize;
@@ -265,18 +265,18 @@ impl Block {
     }
 
     /// Returns the summary of the open nodes.
-    pub(super) fn together(&self) -> BlockBounds {
-        let mut together = BlockBounds::NOBODY;
+    pub(super) fn open_bounds(&self) -> BlockBounds {
+        let mut bounds = BlockBounds::EMPTY;
         for slot in 0..BLOCK {
             if self.open >> slot & 1 == 1 {
-                together.add(&self.alone(slot));
+                bounds.add(&self.slot_bounds(slot));
             }
         }
-        together
+        bounds
     }
 
     /// Returns the summary of one open node.
-    pub(super) fn alone(&self, slot: usize) -> BlockBounds {
+    pub(super) fn slot_bounds(&self, slot: usize) -> BlockBounds {
         let free = [self.cpu[slot], self.memory[slot], self.disk[slot]];
         BlockBounds {
             open: 1,
@@ -354,7 +354,7 @@ pub(super) struct BlockNode {
 }
 
 impl BlockNode {
-    pub(super) const NOBODY: Self = Self {
+    pub(super) const VACANT: Self = Self {
         number: u32::MAX,
         free: [-1; 3],
         powers: [0.0; 2],

@@ -22,13 +22,13 @@ fn columns() -> Columns {
 fn check(kinds: &NodeShapes, columns: &Columns) {
     let mut seen = 0;
     for kind in kinds.all() {
-        let mut whole = BlockBounds::NOBODY;
-        for (block, together) in kind.blocks.iter().zip(&kind.together) {
-            assert_eq!(*together, block.together());
-            whole.add(together);
+        let mut whole = BlockBounds::EMPTY;
+        for (block, bounds) in kind.blocks.iter().zip(&kind.block_bounds) {
+            assert_eq!(*bounds, block.open_bounds());
+            whole.add(bounds);
         }
         assert_eq!(kind.whole, whole);
-        assert_eq!(kind.together.len(), kind.blocks.len());
+        assert_eq!(kind.block_bounds.len(), kind.blocks.len());
         seen += kind.len;
     }
     assert_eq!(seen, columns.len());

@@ -7,8 +7,8 @@
 //! component that is higher the less is lost.
 //!
 //! The victims are computed only for candidates that are about to be chosen. The other candidates cannot be better than
-//! [`at_most`]. The choice is dropped when the plan changed the candidate. It is also dropped when the plan evicts so
-//! many allocations of a group elsewhere that another allocation may be evicted instead.
+//! [`own_upper_bound`]. The choice is dropped when the plan changed the candidate. It is also dropped when the plan
+//! evicts so many allocations of a group elsewhere that another allocation may be evicted instead.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,14 +30,14 @@ use crate::state::{AllocView, NodeHoldings};
 #[derive(Debug)]
 pub(super) struct Evictions {
     best: GroupedCandidates,
-    /// Whether the victims of a candidate were computed; the bound of other candidates is [`at_most`].
-    is_worked_out: Vec<bool>,
+    /// Whether the victims of a candidate were computed; the bound of other candidates is [`own_upper_bound`].
+    is_computed: Vec<bool>,
     /// Candidates that changed since the last computation.
     outdated: Vec<usize>,
     /// Candidates with computed victims, of which others are chosen if the plan evicts enough elsewhere.
-    swaying: Vec<usize>,
+    plan_dependent: Vec<usize>,
     /// Whether the plan evicts that many elsewhere.
-    is_swayed: bool,
+    has_new_preferences: bool,
 }
 
 /// A bound above the rounding error of a sum of components; there are a handful, hardly above 1.
@@ -49,7 +49,7 @@ struct EvictionChoice<'a> {
     own: OwnScore,
     victims: Vec<AllocView<'a>>,
     /// Whether other allocations are chosen if the plan evicts enough elsewhere.
-    sways: bool,
+    depends_on_plan: bool,
 }
 
 impl EvictionChoice<'_> {
@@ -65,24 +65,24 @@ impl Evictions {
             .partition_point(|it| it.number < fleet.first());
         let all = 0..ranking.candidates.len();
         let group_of: Vec<u32> = all.clone().map(|at| ranking.group_of(at)).collect();
-        let owns: Vec<OwnScore> = all.map(|at| at_most(ranking, fleet, at)).collect();
+        let own_scores: Vec<OwnScore> = all.map(|at| own_upper_bound(ranking, fleet, at)).collect();
         Self {
-            best: GroupedCandidates::new(&group_of, &owns, first),
-            is_worked_out: vec![false; owns.len()],
+            best: GroupedCandidates::new(&group_of, &own_scores, first),
+            is_computed: vec![false; own_scores.len()],
             outdated: Vec::new(),
-            swaying: Vec::new(),
-            is_swayed: false,
+            plan_dependent: Vec::new(),
+            has_new_preferences: false,
         }
     }
 
     /// Marks candidates as changed.
-    pub(super) fn outdate(&mut self, candidates: &[usize]) {
+    pub(super) fn mark_outdated(&mut self, candidates: &[usize]) {
         self.outdated.extend(candidates);
     }
 
     /// Records that so many allocations of a group are evicted that other allocations are preferred now.
-    pub(super) fn sway(&mut self) {
-        self.is_swayed = true;
+    pub(super) fn mark_preferences_changed(&mut self) {
+        self.has_new_preferences = true;
     }
 
     /// Returns the best candidate, its score and its victims.
@@ -93,24 +93,24 @@ impl Evictions {
         job: &JobKey,
         priority: u8,
     ) -> Option<(usize, f64, Vec<AllocId>)> {
-        let mut forgotten = std::mem::take(&mut self.outdated);
-        if std::mem::take(&mut self.is_swayed) {
-            forgotten.append(&mut self.swaying);
+        let mut recompute = std::mem::take(&mut self.outdated);
+        if std::mem::take(&mut self.has_new_preferences) {
+            recompute.append(&mut self.plan_dependent);
         }
-        for at in forgotten {
-            self.is_worked_out[at] = false;
-            self.best.update(at, at_most(ranking, fleet, at));
+        for at in recompute {
+            self.is_computed[at] = false;
+            self.best.update(at, own_upper_bound(ranking, fleet, at));
         }
         // Each round computes one candidate, or is the last.
-        for _ in 0..=self.is_worked_out.len() {
-            let (at, score) = self.best.winner(ranking.shares())?;
+        for _ in 0..=self.is_computed.len() {
+            let (at, score) = self.best.winner(ranking.shared_scores())?;
             let choice = choice(ranking, fleet, at, job, priority);
-            if let Some(choice) = choice.as_ref().filter(|_| self.is_worked_out[at]) {
+            if let Some(choice) = choice.as_ref().filter(|_| self.is_computed[at]) {
                 return Some((at, score, choice.ids()));
             }
-            self.is_worked_out[at] = true;
-            if choice.as_ref().is_some_and(|choice| choice.sways) {
-                self.swaying.push(at);
+            self.is_computed[at] = true;
+            if choice.as_ref().is_some_and(|choice| choice.depends_on_plan) {
+                self.plan_dependent.push(at);
             }
             self.best
                 .update(at, choice.map_or(FULL, |choice| choice.own));
@@ -121,7 +121,7 @@ impl Evictions {
 
 /// Returns the upper bound of the own part of a candidate's score, for any victims. The bound assumes that the node
 /// uses no more than now and by the instance, nor more than its total, and that nothing is lost.
-fn at_most(ranking: &Ranking<'_>, fleet: &ProjectedNodes<'_>, at: usize) -> OwnScore {
+fn own_upper_bound(ranking: &Ranking<'_>, fleet: &ProjectedNodes<'_>, at: usize) -> OwnScore {
     let number = ranking.candidates[at].number;
     let column = fleet.column(number);
     if ranking.is_allowed(at).is_err() || has_capacity(column.total).is_err() {
@@ -159,9 +159,9 @@ fn choice<'a>(
     let column = fleet.column(number);
     ranking.is_allowed(at).ok()?;
     has_capacity(column.total).ok()?;
-    let crowd = PreemptionCandidate::new(ranking, fleet, number, job, priority);
-    let sways = crowd.sways();
-    let victims = crowd.victims()?;
+    let candidate = PreemptionCandidate::new(ranking, fleet, number, job, priority);
+    let depends_on_plan = candidate.depends_on_plan();
+    let victims = candidate.victims()?;
     let freed = victims
         .iter()
         .fold(Amount::default(), |sum, alloc| sum.plus(alloc.ask()));
@@ -170,7 +170,7 @@ fn choice<'a>(
     Some(EvictionChoice {
         own: own_of(ranking, terms, &victims),
         victims,
-        sways,
+        depends_on_plan,
     })
 }
 
@@ -250,7 +250,7 @@ fn max_parallel(alloc: AllocView<'_>) -> u32 {
 }
 
 /// Returns whether so many allocations of the group of `alloc` are evicted that other allocations are preferred.
-pub(super) fn is_spared(fleet: &ProjectedNodes<'_>, alloc: AllocView<'_>) -> bool {
+pub(super) fn has_reached_max_parallel(fleet: &ProjectedNodes<'_>, alloc: AllocView<'_>) -> bool {
     let max = max_parallel(alloc);
     max > 0 && fleet.evicted_of(alloc) >= max
 }
@@ -267,7 +267,7 @@ struct PreemptionCandidate<'r, 'a> {
     priority: u8,
     /// The allocations that may be evicted. If ports, cores or devices are requested, the least important come first,
     /// and among those the youngest.
-    may_go: Vec<AllocView<'a>>,
+    evictable: Vec<AllocView<'a>>,
 }
 
 impl<'r, 'a> PreemptionCandidate<'r, 'a> {
@@ -278,13 +278,14 @@ impl<'r, 'a> PreemptionCandidate<'r, 'a> {
         job: &JobKey,
         priority: u8,
     ) -> Self {
-        let may_go = |alloc: &AllocView<'_>| {
+        let evictable = |alloc: &AllocView<'_>| {
             **alloc.job_key() != *job && may_evict(priority, priority_of(alloc))
         };
-        let mut may_go: Vec<AllocView<'a>> = fleet.running_on(number).filter(may_go).collect();
+        let mut evictable: Vec<AllocView<'a>> =
+            fleet.running_on(number).filter(evictable).collect();
         // If only amounts are requested, `preempt` looks at all of them anyway.
         if !ranking.extras.is_empty() {
-            may_go.sort_by_cached_key(|alloc| {
+            evictable.sort_by_cached_key(|alloc| {
                 let age = std::cmp::Reverse(alloc.create_index());
                 (priority_of(alloc), age, alloc.id())
             });
@@ -300,7 +301,7 @@ impl<'r, 'a> PreemptionCandidate<'r, 'a> {
             },
             ask: ranking.ask_on(fleet, number),
             priority,
-            may_go,
+            evictable,
         }
     }
 
@@ -317,14 +318,14 @@ impl<'r, 'a> PreemptionCandidate<'r, 'a> {
 
     /// Returns whether the choice of victims depends on the plan's evictions elsewhere. It does if there is more than
     /// one group to choose from, and one of them has a `max_parallel`.
-    fn sways(&self) -> bool {
-        let Some(first) = self.may_go.first() else {
+    fn depends_on_plan(&self) -> bool {
+        let Some(first) = self.evictable.first() else {
             return false;
         };
         let is_other = |alloc: &AllocView<'_>| {
             alloc.job_key() != first.job_key() || alloc.group().name != first.group().name
         };
-        self.may_go.iter().any(is_other) && self.may_go.iter().any(|it| max_parallel(*it) > 0)
+        self.evictable.iter().any(is_other) && self.evictable.iter().any(|it| max_parallel(*it) > 0)
     }
 
     /// Returns whether the requested ports, cores and devices are free without an eviction.
@@ -332,7 +333,7 @@ impl<'r, 'a> PreemptionCandidate<'r, 'a> {
         self.extras.is_empty() || self.fleet.assign(self.number, self.extras).is_ok()
     }
 
-    fn can_have(&self, spec: &NodeSpec, held: &NodeHoldings) -> bool {
+    fn can_assign(&self, spec: &NodeSpec, held: &NodeHoldings) -> bool {
         fleet::assign(spec, held, self.extras, self.fleet.seed()).is_ok()
     }
 
@@ -350,12 +351,12 @@ impl<'r, 'a> PreemptionCandidate<'r, 'a> {
         attempts.find_map(|any_port| {
             let mut held = self.fleet.held(self.number).clone();
             let mut gone = Vec::new();
-            for alloc in &self.may_go {
-                if self.is_in_the_way(spec, *alloc, any_port) {
+            for alloc in &self.evictable {
+                if self.holds_requested(spec, *alloc, any_port) {
                     held.give_back(alloc.holding());
                     gone.push(*alloc);
-                    if self.can_have(spec, &held) {
-                        let enough = |held: &NodeHoldings, _| self.can_have(spec, held);
+                    if self.can_assign(spec, &held) {
+                        let enough = |held: &NodeHoldings, _| self.can_assign(spec, held);
                         return Some(self.drop_unneeded_victims(gone, enough));
                     }
                 }
@@ -364,7 +365,7 @@ impl<'r, 'a> PreemptionCandidate<'r, 'a> {
         })
     }
 
-    fn is_in_the_way(&self, spec: &NodeSpec, alloc: AllocView<'_>, any_port: bool) -> bool {
+    fn holds_requested(&self, spec: &NodeSpec, alloc: AllocView<'_>, any_port: bool) -> bool {
         let Holding {
             ports,
             cores,
@@ -400,7 +401,8 @@ impl<'r, 'a> PreemptionCandidate<'r, 'a> {
             let mut of_alloc = alloc.holding().ports.iter();
             of_alloc.any(|port| ports.contains(&port.value))
         };
-        let mut gone: Vec<AllocView<'a>> = self.may_go.iter().filter(has_port).copied().collect();
+        let mut gone: Vec<AllocView<'a>> =
+            self.evictable.iter().filter(has_port).copied().collect();
         for alloc in &gone {
             held.give_back(alloc.holding());
         }
@@ -422,7 +424,7 @@ impl<'r, 'a> PreemptionCandidate<'r, 'a> {
             }
             gone.extend(option);
         }
-        self.can_have(spec, &held).then_some(gone)
+        self.can_assign(spec, &held).then_some(gone)
     }
 
     /// Returns the allocations to evict so that `wanted` instances of `device` are free, the least important first.
@@ -446,7 +448,7 @@ impl<'r, 'a> PreemptionCandidate<'r, 'a> {
         };
         let mut free = healthy().filter(|one| is_free(&one.id)).count();
         let mut option = Vec::new();
-        for alloc in &self.may_go {
+        for alloc in &self.evictable {
             if free >= wanted {
                 break;
             }
@@ -484,14 +486,15 @@ impl<'r, 'a> PreemptionCandidate<'r, 'a> {
             return (!victims.is_empty()).then_some(victims);
         }
         let spec = self.fleet.spec(self.number)?;
-        let enough =
-            |held: &NodeHoldings, room: NodeUsage| room.fits(self.ask) && self.can_have(spec, held);
+        let enough = |held: &NodeHoldings, room: NodeUsage| {
+            room.fits(self.ask) && self.can_assign(spec, held)
+        };
         Some(self.drop_unneeded_victims(victims, enough))
     }
 
     fn choose(&self, room: NodeUsage, gone: &[AllocView<'_>]) -> Option<Vec<AllocView<'a>>> {
         let is_here = |alloc: &&AllocView<'_>| gone.iter().all(|other| other.key() != alloc.key());
-        let rest: Vec<AllocView<'a>> = self.may_go.iter().filter(is_here).copied().collect();
+        let rest: Vec<AllocView<'a>> = self.evictable.iter().filter(is_here).copied().collect();
         let candidate = |alloc: &AllocView<'_>| Candidate {
             id: alloc.id(),
             priority: priority_of(alloc),

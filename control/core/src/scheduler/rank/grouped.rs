@@ -64,12 +64,12 @@ pub(super) struct GroupedCandidates {
 }
 
 impl GroupedCandidates {
-    /// Groups the candidates. `group_of` is the group of each candidate, numbered from 0; `owns` its own part. Of equal
-    /// candidates, the first one from `first` on goes first.
-    pub(super) fn new(group_of: &[u32], owns: &[OwnScore], first: usize) -> Self {
+    /// Groups the candidates. `group_of` is the group of each candidate, numbered from 0; `own_scores` its own part. Of
+    /// equal candidates, the first one from `first` on goes first.
+    pub(super) fn new(group_of: &[u32], own_scores: &[OwnScore], first: usize) -> Self {
         // A candidate beyond the levels would never be chosen.
         assert!(
-            owns.iter().all(|own| own.components <= LEVELS),
+            own_scores.iter().all(|own| own.components <= LEVELS),
             "a scoring rule was added without raising LEVELS"
         );
         let count = group_of.iter().max().map_or(0, |last| *last as usize + 1);
@@ -85,7 +85,7 @@ impl GroupedCandidates {
         for (group_at, group) in groups.iter_mut().enumerate() {
             for (number, slot) in group.levels.iter_mut().enumerate() {
                 let sum_of = |at: &u32| {
-                    let own = owns[*at as usize];
+                    let own = own_scores[*at as usize];
                     if own.components == number + 1 {
                         own.sum
                     } else {

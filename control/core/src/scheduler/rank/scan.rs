@@ -22,21 +22,21 @@ use super::filter_counts::FilterCounts;
 use super::own_score::OwnScore;
 use super::rule::NodeScorer as _;
 use super::rules;
-use super::score_terms::{FULL, NamedScores, ScoreTerms, has_capacity, named, together};
+use super::score_terms::{FULL, NamedScores, ScoreTerms, has_capacity, named, sum_components};
 use crate::limits;
 use crate::scheduler::feasible::FeasibilityCounts;
 use crate::scheduler::fleet::{ExclusiveRequests, HoldingOffer, ProjectedNodes};
 use crate::scheduler::node_shapes::{
-    self, ClassView, FeasibilityCache, GroupRequirements, NEAR, NodeShape, RequestFactors,
+    self, ClassView, FeasibilityCache, GroupRequirements, NodeShape, RequestFactors, SUM_ERROR_MAX,
     ScaledRequest, ShortfallCounts,
 };
 use crate::state::{AllocView, numbered};
 
 /// One instance per this number of nodes: with more instances, a ranking is faster than a scan. A scan looks at kinds
 /// and a few blocks for each instance. A ranking looks at every node once and then at one path in a tree.
-const RANKED_FROM: usize = 32;
+const NODES_PER_SCANNED_INSTANCE: usize = 32;
 /// With fewer nodes than this, both cost almost nothing.
-const WORTH_A_RANKING: usize = 256;
+const RANKING_NODES_MIN: usize = 256;
 
 /// The result of looking for a place.
 #[derive(Debug)]
@@ -101,7 +101,7 @@ impl FeasibleShape {
     /// Starts to look at the blocks one by one.
     fn open(&mut self, kind: &NodeShape, algorithm: Algorithm) {
         if self.least.is_empty() {
-            let bounds = kind.together.iter();
+            let bounds = kind.block_bounds.iter();
             let bounds = bounds.map(|block| (block.bound(self.ask, algorithm), BlockBound::Bound));
             self.least = bounds.collect();
         }
@@ -129,7 +129,7 @@ impl FeasibleShape {
     fn compute_least(&mut self, kind: &NodeShape, at: usize, first: usize) {
         let (_, known) = self.least[at];
         if known == BlockBound::Bound {
-            let alike = kind.all_alike(at, self.ask, first).map(|(sum, _)| sum);
+            let alike = kind.uniform_node(at, self.ask, first).map(|(sum, _)| sum);
             let sum = alike.unwrap_or_else(|| kind.blocks[at].least(self.ask));
             self.least[at] = (sum, BlockBound::Least);
         }
@@ -169,7 +169,7 @@ pub(in crate::scheduler) struct Scan<'a> {
     usable: Vec<FeasibleShape>,
     /// Position in `usable` by kind.
     usable_of: Vec<Option<usize>>,
-    aside: BTreeMap<usize, SpecialCase>,
+    special_cases: BTreeMap<usize, SpecialCase>,
     order: BTreeSet<Rank>,
     first: usize,
     /// Number of changes of the fleet that are included.
@@ -193,7 +193,9 @@ impl<'a> Scan<'a> {
         present: impl Iterator<Item = AllocView<'r>>,
         planned: impl Iterator<Item = (usize, bool)>,
     ) -> Option<Self> {
-        if wanted.saturating_mul(RANKED_FROM) > fleet.columns().len().max(WORTH_A_RANKING) {
+        if wanted.saturating_mul(NODES_PER_SCANNED_INSTANCE)
+            > fleet.columns().len().max(RANKING_NODES_MIN)
+        {
             return None;
         }
         let extras = ExclusiveRequests::of(group);
@@ -220,7 +222,7 @@ impl<'a> Scan<'a> {
             hosts: HostRule::of(job, group),
             usable: Vec::new(),
             usable_of: Vec::new(),
-            aside: BTreeMap::new(),
+            special_cases: BTreeMap::new(),
             order: BTreeSet::new(),
             first: fleet.first(),
             seen: fleet.changed().len(),
@@ -229,21 +231,21 @@ impl<'a> Scan<'a> {
             metrics: PlacementMetrics::default(),
         };
         fleet.follow();
-        let mut census = FilterCounts::default();
-        scan.choose_kinds(fleet, (wants, judged), &affinities, &mut census)?;
-        scan.metrics = census.into_metrics();
+        let mut filter_counts = FilterCounts::default();
+        scan.choose_kinds(fleet, (wants, judged), &affinities, &mut filter_counts)?;
+        scan.metrics = filter_counts.into_metrics();
         let present = present.filter_map(|alloc| {
             let of_group = alloc.group().name == group.name;
             fleet.number_of(alloc).map(|number| (number, of_group))
         });
         let instances: Vec<(usize, bool)> = present.chain(planned).collect();
         for (number, of_group) in instances {
-            scan.change(fleet, number, |aside| {
-                aside.of_job += 1;
-                aside.collisions += u32::from(of_group);
+            scan.change(fleet, number, |special| {
+                special.of_job += 1;
+                special.collisions += u32::from(of_group);
             });
         }
-        let short = scan.look_at_all(fleet);
+        let short = scan.summarise_kinds(fleet);
         let full = scan.usable.iter();
         let full: u32 = full.map(|it| fleet.kinds().all()[it.kind].full()).sum();
         let [cpu, memory, disk] = short;
@@ -251,18 +253,18 @@ impl<'a> Scan<'a> {
         scan.exhausted(["cpu", "memory", "disk", "allocations"], short);
         scan.count_special_cases(fleet);
         scan.metrics.dimension_exhausted.sort_unstable();
-        scan.metrics.scores = scan.best_few(fleet);
+        scan.metrics.scores = scan.top_nodes(fleet);
         Some(scan)
     }
 
     /// Counts special cases that cannot be used.
     fn count_special_cases(&mut self, fleet: &ProjectedNodes<'_>) {
         let mut apart = 0;
-        for (number, aside) in self.aside.clone() {
+        for (number, special) in self.special_cases.clone() {
             if !fleet.column(number).takes_work {
                 continue;
             }
-            match self.fits(fleet, number, aside) {
+            match self.fits(fleet, number, special) {
                 Ok(()) => {}
                 Err(distinct::HOSTS) => apart += 1,
                 Err(dimension) => self.exhausted([dimension], [1]),
@@ -281,12 +283,12 @@ impl<'a> Scan<'a> {
         fleet: &mut ProjectedNodes<'_>,
         (wants, mut judged): (GroupRequirements, FeasibilityCache),
         affinities: &Affinities<'_>,
-        census: &mut FilterCounts,
+        filter_counts: &mut FilterCounts,
     ) -> Option<()> {
         let state = fleet.state();
         fleet
             .kinds_mut()
-            .agree(&mut judged, state, |spec| affinities.score(spec));
+            .judge_new_classes(&mut judged, state, |spec| affinities.score(spec));
         let mut is_too_large = false;
         let mut factors = RequestFactors::new(self.ask, self.algorithm);
         let mut counts = FeasibilityCounts::default();
@@ -332,12 +334,12 @@ impl<'a> Scan<'a> {
                 is_sum: false,
             });
         }
-        census.count_all(judged.verdicts(), &counts);
+        filter_counts.count_all(judged.verdicts(), &counts);
         fleet.kinds_mut().keep(wants, judged);
         (!is_too_large).then_some(())
     }
 
-    fn look_at_all(&mut self, fleet: &ProjectedNodes<'_>) -> ShortfallCounts {
+    fn summarise_kinds(&mut self, fleet: &ProjectedNodes<'_>) -> ShortfallCounts {
         let mut short = [0; 3];
         for usable in &mut self.usable {
             let kind = &fleet.kinds().all()[usable.kind];
@@ -376,21 +378,21 @@ impl<'a> Scan<'a> {
         fleet: &mut ProjectedNodes<'_>,
         avoid: &[NodeId],
     ) -> ScanOutcome {
-        self.take_in(fleet);
+        self.apply_changes(fleet);
         let avoided: BTreeSet<usize> = avoid
             .iter()
             .filter_map(|node_id| fleet.number(node_id))
             .collect();
         for number in &avoided {
-            self.change(fleet, *number, |aside| aside.avoided = true);
+            self.change(fleet, *number, |special| special.avoided = true);
         }
         let found = self.find(fleet);
         if avoided.is_empty() {
             return found;
         }
-        self.take_in(fleet);
+        self.apply_changes(fleet);
         for number in &avoided {
-            self.change(fleet, *number, |aside| aside.avoided = false);
+            self.change(fleet, *number, |special| special.avoided = false);
         }
         found
     }
@@ -422,17 +424,17 @@ impl<'a> Scan<'a> {
     }
 
     /// Records that the plan stops an instance of the group on node `number`, or takes that stop back.
-    pub(in crate::scheduler) fn stopped(&mut self, number: usize, is_stopped: bool) {
+    pub(in crate::scheduler) fn record_stop(&mut self, number: usize, is_stopped: bool) {
         self.moved.push((number, if is_stopped { -1 } else { 1 }));
     }
 
     /// Includes the changes since the last instance was placed.
-    fn take_in(&mut self, fleet: &mut ProjectedNodes<'_>) {
+    fn apply_changes(&mut self, fleet: &mut ProjectedNodes<'_>) {
         let moved = std::mem::take(&mut self.moved);
         for (number, by) in &moved {
-            self.change(fleet, *number, |aside| {
-                aside.collisions = aside.collisions.saturating_add_signed(*by);
-                aside.of_job = aside.of_job.saturating_add_signed(*by);
+            self.change(fleet, *number, |special| {
+                special.collisions = special.collisions.saturating_add_signed(*by);
+                special.of_job = special.of_job.saturating_add_signed(*by);
             });
         }
         while let Some(number) = fleet.changed().get(self.seen).copied() {
@@ -456,31 +458,32 @@ impl<'a> Scan<'a> {
         let Some(usable) = self.usable_of.get(slot.kind).copied().flatten() else {
             return;
         };
-        let mut aside = match self.aside.remove(&number) {
-            Some(aside) => {
-                self.order.remove(&self.rank(number, aside.own.score(0.0)));
-                aside
+        let mut special = match self.special_cases.remove(&number) {
+            Some(special) => {
+                self.order
+                    .remove(&self.rank(number, special.own.score(0.0)));
+                special
             }
             None => SpecialCase::PLAIN,
         };
-        what(&mut aside);
-        let is_plain = aside.of_job == 0 && aside.collisions == 0 && !aside.avoided;
+        what(&mut special);
+        let is_plain = special.of_job == 0 && special.collisions == 0 && !special.avoided;
         let takes_work = fleet.column(number).takes_work;
         if takes_work && is_plain && fleet.assign(number, &self.extras).is_ok() {
             fleet.write_kind(number);
         } else {
             let affinity = self.usable[usable].affinity;
-            aside.own = self.own(fleet, number, affinity, aside);
-            if takes_work && aside.own.sum > f64::NEG_INFINITY {
-                self.order.insert(self.rank(number, aside.own.score(0.0)));
+            special.own = self.own(fleet, number, affinity, special);
+            if takes_work && special.own.sum > f64::NEG_INFINITY {
+                self.order.insert(self.rank(number, special.own.score(0.0)));
             }
-            self.aside.insert(number, aside);
+            self.special_cases.insert(number, special);
             fleet.kinds_mut().close(number);
         }
         let usable = &mut self.usable[usable];
         let kind = &fleet.kinds().all()[slot.kind];
         if let Some(least) = usable.least.get_mut(slot.block) {
-            let bound = kind.together[slot.block].bound(usable.ask, self.algorithm);
+            let bound = kind.block_bounds[slot.block].bound(usable.ask, self.algorithm);
             *least = (bound, BlockBound::Bound);
         }
         if let Some(best) = usable.best.get_mut(slot.block) {
@@ -495,12 +498,12 @@ impl<'a> Scan<'a> {
         fleet: &ProjectedNodes<'_>,
         number: usize,
         affinity: Option<f64>,
-        aside: SpecialCase,
+        special: SpecialCase,
     ) -> OwnScore {
-        if self.fits(fleet, number, aside).is_err() {
+        if self.fits(fleet, number, special).is_err() {
             return FULL;
         }
-        self.terms(fleet, number, affinity, aside)
+        self.terms(fleet, number, affinity, special)
             .own(self.algorithm, self.count)
     }
 
@@ -509,14 +512,14 @@ impl<'a> Scan<'a> {
         fleet: &ProjectedNodes<'_>,
         number: usize,
         affinity: Option<f64>,
-        aside: SpecialCase,
+        special: SpecialCase,
     ) -> ScoreTerms {
         let column = fleet.column(number);
         ScoreTerms {
             total: column.total,
             used: column.used.plus(self.ask),
-            collisions: aside.collisions,
-            avoided: aside.avoided,
+            collisions: special.collisions,
+            avoided: special.avoided,
             by_rules: rules::of_affinity(affinity),
             device_score: None,
         }
@@ -526,9 +529,9 @@ impl<'a> Scan<'a> {
         &self,
         fleet: &ProjectedNodes<'_>,
         number: usize,
-        aside: SpecialCase,
+        special: SpecialCase,
     ) -> Result<(), &'static str> {
-        if !self.hosts.allow(aside.collisions, aside.of_job) {
+        if !self.hosts.allow(special.collisions, special.of_job) {
             return Err(distinct::HOSTS);
         }
         let column = fleet.column(number);
@@ -555,26 +558,26 @@ impl<'a> Scan<'a> {
         (number < self.first, number)
     }
 
-    fn about(&self, usable: &FeasibleShape, sum: f32) -> f64 {
-        about(usable, sum, self.algorithm)
+    fn approximate_score(&self, usable: &FeasibleShape, sum: f32) -> f64 {
+        approximate_score(usable, sum, self.algorithm)
     }
 
     fn best(&mut self, fleet: &ProjectedNodes<'_>) -> Option<(usize, f64)> {
         let mut best = self.order.first().map(|(_, (_, number))| {
-            let score = self.aside[number].own.score(0.0);
+            let score = self.special_cases[number].own.score(0.0);
             self.best_of(*number, score)
         });
-        let aside = best.map_or(f64::NEG_INFINITY, |best| best.score);
+        let special_score = best.map_or(f64::NEG_INFINITY, |best| best.score);
         // The scores of two kinds are off by as much as those of two nodes.
-        let near = f64::from(NEAR) / 18.0;
+        let near = f64::from(SUM_ERROR_MAX) / 18.0;
         // The kind with the best bound is looked at first; most other kinds need no look then.
         let highest = loop {
-            let (mut highest, mut promise) = (aside, None);
+            let (mut highest, mut promise) = (special_score, None);
             for (at, usable) in self.usable.iter().enumerate() {
                 if !usable.low.is_finite() {
                     continue;
                 }
-                let score = self.about(usable, usable.low);
+                let score = self.approximate_score(usable, usable.low);
                 if usable.is_sum {
                     highest = highest.max(score);
                 } else if promise.is_none_or(|(other, _)| score > other) {
@@ -590,25 +593,26 @@ impl<'a> Scan<'a> {
         };
         for at in 0..self.usable.len() {
             let usable = &self.usable[at];
-            if !usable.low.is_finite() || self.about(usable, usable.low) < highest - near {
+            if !usable.low.is_finite()
+                || self.approximate_score(usable, usable.low) < highest - near
+            {
                 continue;
             }
             let known = usable.top;
-            let found = known.or_else(|| self.work_out_kind(fleet, at));
+            let found = known.or_else(|| self.compute_kind_best(fleet, at));
             best = better(best, found);
         }
         best.map(|best| (best.number, best.score))
     }
 
     /// Returns the kinds with the best score that they may have, best first.
-    fn promising(&self) -> Vec<(f64, usize)> {
+    fn kinds_by_bound(&self) -> Vec<(f64, usize)> {
         let kinds = self.usable.iter().enumerate();
         let kinds = kinds.filter(|(_, usable)| usable.low.is_finite());
-        let mut promising: Vec<(f64, usize)> = Vec::with_capacity(self.usable.len());
-        promising.extend(kinds.map(|(at, usable)| (self.about(usable, usable.low), at)));
-        promising
-            .sort_unstable_by(|one, other| other.0.total_cmp(&one.0).then(one.1.cmp(&other.1)));
-        promising
+        let mut sorted: Vec<(f64, usize)> = Vec::with_capacity(self.usable.len());
+        sorted.extend(kinds.map(|(at, usable)| (self.approximate_score(usable, usable.low), at)));
+        sorted.sort_unstable_by(|one, other| other.0.total_cmp(&one.0).then(one.1.cmp(&other.1)));
+        sorted
     }
 
     fn best_of(&self, number: usize, score: f64) -> BestNode {
@@ -620,11 +624,11 @@ impl<'a> Scan<'a> {
     }
 
     /// Computes the best node of a kind exactly.
-    fn work_out_kind(&mut self, fleet: &ProjectedNodes<'_>, at: usize) -> Option<BestNode> {
+    fn compute_kind_best(&mut self, fleet: &ProjectedNodes<'_>, at: usize) -> Option<BestNode> {
         let usable = &mut self.usable[at];
         let kind = &fleet.kinds().all()[usable.kind];
         usable.find_least(kind, self.algorithm, self.first);
-        let bound = usable.low + NEAR;
+        let bound = usable.low + SUM_ERROR_MAX;
         let mut best = None;
         for block_at in 0..kind.blocks.len() {
             let usable = &mut self.usable[at];
@@ -636,7 +640,7 @@ impl<'a> Scan<'a> {
                 continue;
             }
             let known = usable.best.get(block_at).copied().flatten();
-            let found = known.or_else(|| self.work_out(fleet, at, block_at));
+            let found = known.or_else(|| self.compute_block_best(fleet, at, block_at));
             best = better(best, found);
         }
         self.usable[at].top = best;
@@ -644,7 +648,7 @@ impl<'a> Scan<'a> {
     }
 
     /// Computes the best node of a block exactly.
-    fn work_out(
+    fn compute_block_best(
         &mut self,
         fleet: &ProjectedNodes<'_>,
         at: usize,
@@ -653,13 +657,13 @@ impl<'a> Scan<'a> {
         let usable = &self.usable[at];
         let kind = &fleet.kinds().all()[usable.kind];
         let block = &kind.blocks[block_at];
-        let bound = usable.least[block_at].0 + NEAR;
+        let bound = usable.least[block_at].0 + SUM_ERROR_MAX;
         let exact = |number| {
             let terms = self.terms(fleet, number, usable.affinity, SpecialCase::PLAIN);
             terms.own(self.algorithm, self.count).score(0.0)
         };
         let mut best: Option<BestNode> = None;
-        if let Some((_, number)) = kind.all_alike(block_at, usable.ask, self.first) {
+        if let Some((_, number)) = kind.uniform_node(block_at, usable.ask, self.first) {
             best = Some(self.best_of(number, exact(number)));
         } else {
             let mut last: Option<((i32, i32), f64)> = None;
@@ -683,14 +687,14 @@ impl<'a> Scan<'a> {
     }
 
     /// The best nodes with their scores, best first.
-    fn best_few(&mut self, fleet: &ProjectedNodes<'_>) -> Vec<NodeScore> {
+    fn top_nodes(&mut self, fleet: &ProjectedNodes<'_>) -> Vec<NodeScore> {
         let mut top = TopScores::empty();
-        for (number, aside) in &self.aside {
-            if aside.own.sum > f64::NEG_INFINITY && fleet.column(*number).takes_work {
-                top.offer(aside.own.score(0.0), *number);
+        for (number, special) in &self.special_cases {
+            if special.own.sum > f64::NEG_INFINITY && fleet.column(*number).takes_work {
+                top.offer(special.own.score(0.0), *number);
             }
         }
-        for (promise, usable_at) in self.promising() {
+        for (promise, usable_at) in self.kinds_by_bound() {
             if !top.takes(promise, 0) {
                 break;
             }
@@ -699,7 +703,7 @@ impl<'a> Scan<'a> {
             usable.open(kind, self.algorithm);
             // The bounds of its blocks are tighter than the bound of all of them together.
             usable.low = usable.lowest();
-            let promise = about(usable, usable.low, self.algorithm);
+            let promise = approximate_score(usable, usable.low, self.algorithm);
             if !usable.low.is_finite() || !top.takes(promise, kind.whole.least_number()) {
                 continue;
             }
@@ -724,17 +728,17 @@ impl<'a> Scan<'a> {
             let Some(usable) = usable.map(|at| &self.usable[at]) else {
                 continue;
             };
-            let aside = self
-                .aside
+            let special = self
+                .special_cases
                 .get(&number)
                 .copied()
                 .unwrap_or(SpecialCase::PLAIN);
-            let terms = self.terms(fleet, number, usable.affinity, aside);
+            let terms = self.terms(fleet, number, usable.affinity, special);
             let (_, score, components) = match last.take_if(|(other, ..)| *other == terms) {
                 Some(known) => last.insert(known),
                 None => {
                     let components = terms.components(self.algorithm, self.count);
-                    let score = together(components).score(0.0);
+                    let score = sum_components(components).score(0.0);
                     last.insert((terms, score, named(components, 0.0)))
                 }
             };
@@ -761,9 +765,9 @@ impl<'a> Scan<'a> {
     ) {
         let usable = &mut self.usable[usable_at];
         let kind = &fleet.kinds().all()[usable.kind];
-        let least_number = kind.together[at].least_number();
+        let least_number = kind.block_bounds[at].least_number();
         let takes = |(sum, _): (f32, BlockBound), usable: &FeasibleShape, top: &TopScores| {
-            let score = about(usable, sum, self.algorithm);
+            let score = approximate_score(usable, sum, self.algorithm);
             sum.is_finite() && top.takes(score, least_number)
         };
         // No node of the block is better, and no equally good node has a lower number.
@@ -787,7 +791,7 @@ impl<'a> Scan<'a> {
             if refused.is_some_and(|(other, at)| sum >= other && number >= at) {
                 continue;
             }
-            let score = about(usable, sum, self.algorithm);
+            let score = approximate_score(usable, sum, self.algorithm);
             if top.takes(score, number) {
                 top.offer(score, number);
                 most = sum_upper_bound(usable, top, self.algorithm);
@@ -799,7 +803,7 @@ impl<'a> Scan<'a> {
 }
 
 /// Returns the approximate score of a sum.
-fn about(usable: &FeasibleShape, sum: f32, algorithm: Algorithm) -> f64 {
+fn approximate_score(usable: &FeasibleShape, sum: f32, algorithm: Algorithm) -> f64 {
     let fit = node_shapes::fit(sum, algorithm);
     match usable.affinity {
         Some(affinity) => f64::midpoint(fit, affinity),
@@ -815,7 +819,7 @@ fn sum_upper_bound(usable: &FeasibleShape, top: &TopScores, algorithm: Algorithm
     let fit = usable
         .affinity
         .map_or(*score, |affinity| 2.0 * score - affinity);
-    node_shapes::sum(fit, algorithm) + NEAR
+    node_shapes::sum(fit, algorithm) + SUM_ERROR_MAX
 }
 
 fn better(one: Option<BestNode>, other: Option<BestNode>) -> Option<BestNode> {

@@ -53,7 +53,7 @@ impl ScoreTerms {
     }
 
     pub(super) fn own(self, algorithm: Algorithm, count: u32) -> OwnScore {
-        together(self.components(algorithm, count))
+        sum_components(self.components(algorithm, count))
     }
 }
 
@@ -63,7 +63,7 @@ pub(super) const FULL: OwnScore = OwnScore {
     components: 1,
 };
 
-pub(super) fn together(components: Components) -> OwnScore {
+pub(super) fn sum_components(components: Components) -> OwnScore {
     OwnScore::of(components.into_iter().flatten().map(|(_, score)| score))
 }
 

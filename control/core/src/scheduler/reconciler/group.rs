@@ -12,8 +12,8 @@ use muster_domain::saturating;
 use super::names::NameIndex;
 use super::reschedule::{self, BATCH_WINDOW, WINDOW};
 use super::{
-    ById, CAME_BACK, Deployments, FollowUp, GroupInput, GroupSpec, GroupWork, Input, Instance,
-    LOST, MIGRATING, NOT_NEEDED, NewDeployment, Placement, RESCHEDULED, Stop, Taint,
+    ById, Deployments, FollowUp, GroupInput, GroupSpec, GroupWork, Input, Instance, LOST,
+    MIGRATING, NOT_NEEDED, NewDeployment, Placement, RECONNECTED, RESCHEDULED, Stop, Taint,
 };
 use crate::scheduler::update::Change;
 
@@ -24,19 +24,23 @@ struct InstancesByTaint<'a> {
     migrate: ById<'a>,
     lost: ById<'a>,
     /// Instances that are out of reach and may come back.
-    away: ById<'a>,
+    disconnected: ById<'a>,
 }
 
-/// Sorts instances by fault. `is_away` returns whether an instance on a node that is out of reach may still come back.
-fn by_taint<'a>(instances: &ById<'a>, is_away: impl Fn(&Instance) -> bool) -> InstancesByTaint<'a> {
+/// Sorts instances by fault. `may_reconnect` returns whether an instance on a node that is out of reach may still come
+/// back.
+fn by_taint<'a>(
+    instances: &ById<'a>,
+    may_reconnect: impl Fn(&Instance) -> bool,
+) -> InstancesByTaint<'a> {
     let mut tainted = InstancesByTaint::default();
     for (id, instance) in instances {
         let is_out =
             instance.taint == Taint::OutOfReach || instance.client == ClientStatus::Unknown;
         let set = if instance.is_terminal() {
             &mut tainted.untainted
-        } else if is_out && is_away(instance) {
-            &mut tainted.away
+        } else if is_out && may_reconnect(instance) {
+            &mut tainted.disconnected
         } else if instance.transition.migrate && !is_out {
             &mut tainted.migrate
         } else if instance.taint == Taint::Down || is_out {
@@ -70,7 +74,7 @@ fn stop_each(instances: &ById<'_>, work: &mut GroupWork) {
         untainted,
         migrate,
         lost,
-        away: _,
+        disconnected: _,
     } = by_taint(instances, |_| false);
     let well = untainted.keys().chain(migrate.keys());
     work.stop.extend(well.map(|id| stop(*id, NOT_NEEDED)));
@@ -192,15 +196,15 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
             mut untainted,
             mut migrate,
             lost,
-            away,
-        } = by_taint(&all, |instance| self.is_away(instance));
-        self.mark_unreachable(&away);
+            disconnected,
+        } = by_taint(&all, |instance| self.may_reconnect(instance));
+        self.mark_unreachable(&disconnected);
         self.choose_after_reconnect(&mut untainted);
         let (mut untainted, now, later) = self.rescheduleable(untainted);
         let lost_later = self.delay_lost(&lost);
         self.delay_reschedules(&later);
 
-        let taken = [&untainted, &migrate, &now, &lost, &away]
+        let taken = [&untainted, &migrate, &now, &lost, &disconnected]
             .into_iter()
             .flat_map(BTreeMap::values);
         let mut names = NameIndex::new(self.spec.count, taken.map(|instance| instance.name_index));
@@ -220,7 +224,7 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
         }
         // All instances of the older version are gone, for example with their node. The deployment goes on with its
         // canaries.
-        let is_empty = [&untainted, &migrate, &now, &lost, &away]
+        let is_empty = [&untainted, &migrate, &now, &lost, &disconnected]
             .iter()
             .all(|part| part.is_empty())
             && later.is_empty();
@@ -229,7 +233,7 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
         let limit = self.limit(&untainted, &destructive, &migrate);
         let (place, left) = if lost_later.is_empty() {
             let (place, left) =
-                self.placements(&mut names, &untainted, &migrate, &now, &lost, &away);
+                self.placements(&mut names, &untainted, &migrate, &now, &lost, &disconnected);
             if !self.has_deployment {
                 self.state.desired_total += count(place.len()) + left;
             }
@@ -249,7 +253,7 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
     }
 
     /// Returns whether an instance whose node is out of reach may still come back.
-    fn is_away(&self, instance: &Instance) -> bool {
+    fn may_reconnect(&self, instance: &Instance) -> bool {
         let now = self.input.now;
         let since = instance.lost_at.unwrap_or(now);
         let disconnect = self.spec.disconnect;
@@ -258,10 +262,10 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
 
     /// Marks instances whose node went out of reach. An evaluation is added for the time when the first of them counts
     /// as lost. A newer version of the job may have changed that time.
-    fn mark_unreachable(&mut self, away: &ById<'a>) {
+    fn mark_unreachable(&mut self, disconnected: &ById<'a>) {
         let now = self.input.now;
         if let Some(lost_after) = self.spec.disconnect.and_then(|it| it.lost_after) {
-            let times = away.values().map(|it| it.lost_at.unwrap_or(now));
+            let times = disconnected.values().map(|it| it.lost_at.unwrap_or(now));
             let first = times.min().map(|since| since.plus(lost_after));
             let is_late = |at: &Timestamp| self.input.next_look.is_none_or(|next| next > *at);
             let timeouts = first.filter(is_late).map(|wait_until| FollowUp {
@@ -271,7 +275,7 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
             });
             self.work.follow_ups.extend(timeouts);
         }
-        let new = away
+        let new = disconnected
             .values()
             .filter(|instance| instance.client != ClientStatus::Unknown);
         self.work.unreachable.extend(new.map(|it| it.id));
@@ -297,7 +301,7 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
             } else {
                 original
             };
-            self.work.stop.push(stop(loser.id, CAME_BACK));
+            self.work.stop.push(stop(loser.id, RECONNECTED));
             self.work.counts.stop += 1;
             untainted.remove(&loser.id);
         }
@@ -358,7 +362,7 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
             untainted,
             migrate,
             lost,
-            away: _,
+            disconnected: _,
         } = by_taint(&canaries, |_| false);
         for id in migrate.keys() {
             self.work.stop.push(stop(*id, MIGRATING));
@@ -642,7 +646,7 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
         migrate: &ById<'a>,
         now: &ById<'a>,
         lost: &ById<'a>,
-        away: &ById<'a>,
+        disconnected: &ById<'a>,
     ) -> (Vec<Placement>, u32) {
         let waiting = self.waits_for_canaries();
         let after = |instance: &Instance| Placement {
@@ -660,7 +664,7 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
             })
             .collect();
         let is_replaced = self.spec.disconnect.is_none_or(|it| it.replace);
-        let waited_for = if is_replaced { 0 } else { away.len() };
+        let waited_for = if is_replaced { 0 } else { disconnected.len() };
         let existing = untainted.len() + migrate.len() + now.len() + waited_for;
         let mut missing = (self.spec.count as usize).saturating_sub(existing);
         // An instance that was replaced while it was out of reach is not replaced again when it counts as lost.
@@ -674,13 +678,13 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
                 ..after(instance)
             });
         }
-        let unreplaced = by_name(away)
+        let unreplaced = by_name(disconnected)
             .into_iter()
             .filter(|instance| is_replaced && !instance.has_next);
         for instance in unreplaced.take(missing) {
             missing -= 1;
             place.push(Placement {
-                beside: true,
+                keeps_previous: true,
                 ..after(instance)
             });
         }
@@ -705,7 +709,7 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
             && !self.deployments.has_failed
             && !self.waits_for_canaries();
         if !ready {
-            self.place_regardless(&place, now, lost);
+            self.replace_lost_and_failed(&place, now, lost);
             self.work.counts.ignore += count(destructive.len());
             return;
         }
@@ -729,13 +733,13 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
             .destructive
             .extend(destructive.by_ref().take(replaced_now as usize));
         self.work.held_back.extend(destructive);
-        self.work.overdrawn = placed.saturating_sub(limit);
+        self.work.placed_over_limit = placed.saturating_sub(limit);
         self.work.counts.destructive += count(self.work.destructive.len());
         self.work.counts.ignore += count(self.work.held_back.len());
     }
 
     /// Replaces instances that were lost or have failed although the deployment does not progress.
-    fn place_regardless(&mut self, place: &[Placement], now: &ById<'a>, lost: &ById<'a>) {
+    fn replace_lost_and_failed(&mut self, place: &[Placement], now: &ById<'a>, lost: &ById<'a>) {
         let allowed = place.len().min(lost.len());
         self.work.counts.place += count(allowed);
         self.work.place.extend(&place[..allowed]);
@@ -809,14 +813,14 @@ impl<'a, 'd, 'i> Reconciler<'a, 'd, 'i> {
 
 /// Returns the live instance that continues in the place of `original`, if there is one.
 fn live_successor<'a>(instances: &ById<'a>, original: &Instance) -> Option<&'a Instance> {
-    let mut next = original.comeback.next;
+    let mut next = original.reconnect_facts.next;
     // A chain has no more links than there are instances.
     for _ in 0..instances.len() {
         let instance = instances.get(&next?)?;
         if !instance.is_terminal() {
             return Some(instance);
         }
-        next = instance.comeback.next;
+        next = instance.reconnect_facts.next;
     }
     None
 }
@@ -829,7 +833,7 @@ fn keeps_original(
     if original.is_older && !replacement.is_older {
         return false;
     }
-    let (ours, theirs) = (original.comeback, replacement.comeback);
+    let (ours, theirs) = (original.reconnect_facts, replacement.reconnect_facts);
     match strategy {
         ReconcileStrategy::BestScore => ours.score >= theirs.score,
         ReconcileStrategy::LongestRunning => match (ours.started_at, theirs.started_at) {
@@ -862,7 +866,7 @@ fn fresh(name_index: u32) -> Placement {
         previous: None,
         reschedule: false,
         lost: false,
-        beside: false,
+        keeps_previous: false,
         last_stable: false,
         version_min: 0,
     }

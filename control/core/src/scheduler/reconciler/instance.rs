@@ -75,7 +75,7 @@ pub(in crate::scheduler) struct Instance {
     pub(in crate::scheduler) lost_at: Option<Timestamp>,
     pub(in crate::scheduler) events: Vec<RescheduleEvent>,
     /// The facts that count if it was out of reach.
-    pub(in crate::scheduler) comeback: ReconnectFacts,
+    pub(in crate::scheduler) reconnect_facts: ReconnectFacts,
 }
 
 impl Instance {

@@ -173,7 +173,7 @@ fn instance(case: &Value, alloc: &Value) -> Instance {
             && text(alloc, "client_status") != "running"
             && text(alloc, "client_status") != "pending",
         deployment: optional("deployment_id").map(|id| id.parse::<DeploymentId>().unwrap()),
-        comeback: ReconnectFacts::default(),
+        reconnect_facts: ReconnectFacts::default(),
         healthy: alloc["deployment_healthy"].as_bool(),
         canary: alloc["deployment_canary"].as_bool().unwrap(),
         has_next: optional("next_allocation").is_some(),

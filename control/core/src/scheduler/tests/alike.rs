@@ -161,7 +161,7 @@ proptest! {
         let present = || cluster.state.allocs().of_job(&key).filter(|alloc| !alloc.is_terminal());
         let seed = u64::from(nodes) * 7 + u64::from(cpu);
 
-        let nothing = InFlightPlans::nothing(&cluster.state);
+        let nothing = InFlightPlans::without_plans(&cluster.state);
         let mut by_kind = ProjectedNodes::with(&cluster.state, seed, &nothing, NodeShapes::default());
         let mut one_by_one = ProjectedNodes::new(&cluster.state, seed);
         let mut scan = Scan::new(&mut by_kind, &spec, group, 1, present(), std::iter::empty()).unwrap();
@@ -182,9 +182,9 @@ proptest! {
             // Sometimes one of the existing instances is stopped.
             if step % 4 == 2 && let Some(alloc) = present().nth(step as usize / 4) {
                 let number = by_kind.give_back(alloc).unwrap();
-                scan.stopped(number, true);
+                scan.record_stop(number, true);
                 one_by_one.give_back(alloc);
-                ranking.stopped(&one_by_one, number, true);
+                ranking.record_stop(&one_by_one, number, true);
             }
         }
 

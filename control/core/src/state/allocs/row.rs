@@ -161,7 +161,7 @@ pub(crate) struct ColdFields {
 }
 
 /// The value in place of a phrase's number if the text is in [`ColdFields`].
-const IN_EXTRA: u8 = u8::MAX;
+const TEXT_IN_COLD_FIELDS: u8 = u8::MAX;
 
 /// An allocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -298,8 +298,8 @@ impl Row {
     /// Sets the wanted status, and the reason for it.
     pub(crate) fn set_desired(&mut self, desired: DesiredStatus, why: &str) {
         self.marks.set_desired(desired);
-        self.desired_phrase = phrase::number(why).unwrap_or(IN_EXTRA);
-        let text = if self.desired_phrase == IN_EXTRA {
+        self.desired_phrase = phrase::number(why).unwrap_or(TEXT_IN_COLD_FIELDS);
+        let text = if self.desired_phrase == TEXT_IN_COLD_FIELDS {
             why
         } else {
             ""
@@ -312,8 +312,8 @@ impl Row {
     /// Sets its client status, and the reason for it.
     pub(crate) fn set_client(&mut self, status: ClientStatus, why: &str) {
         self.client_status = status;
-        self.client_phrase = phrase::number(why).unwrap_or(IN_EXTRA);
-        let text = if self.client_phrase == IN_EXTRA {
+        self.client_phrase = phrase::number(why).unwrap_or(TEXT_IN_COLD_FIELDS);
+        let text = if self.client_phrase == TEXT_IN_COLD_FIELDS {
             why
         } else {
             ""
@@ -323,7 +323,7 @@ impl Row {
         }
     }
 
-    /// Applies its agent's report. `tasks` are the report's, as [`Self::news`] packed them.
+    /// Applies its agent's report. `tasks` are the report's, as [`Self::changed_task_states`] packed them.
     pub(crate) fn set_reported(&mut self, report: &AllocReport, tasks: Tasks) {
         self.set_client(report.client_status, &report.client_description);
         self.tasks = tasks;
@@ -367,7 +367,7 @@ impl Row {
     }
 
     /// Returns the report's task states, packed for this row, if the report has any news.
-    pub(super) fn news(&self, report: &AllocReport) -> Option<Tasks> {
+    pub(super) fn changed_task_states(&self, report: &AllocReport) -> Option<Tasks> {
         let tasks = self.pack(&report.task_states);
         let is_known = self.client_status == report.client_status
             && self.client_description() == report.client_description

@@ -224,8 +224,8 @@ impl<'a> AllocView<'a> {
     }
 
     /// Returns the report's task states, packed for this allocation, if the report has any news.
-    pub(crate) fn news(self, report: &AllocReport) -> Option<Tasks> {
-        self.row.news(report)
+    pub(crate) fn changed_task_states(self, report: &AllocReport) -> Option<Tasks> {
+        self.row.changed_task_states(report)
     }
 
     /// Returns the allocation without its state, in a few bytes, to be kept longer than the state. `node_id` is its

@@ -15,7 +15,7 @@ use super::{Dialer, PeerError, explain};
 use crate::backoff::Backoff;
 use crate::limits;
 
-/// The server at the other end of a lane.
+/// The server at the other end of a connection.
 #[derive(Clone, Debug)]
 pub(super) struct PeerTarget {
     /// The server's name in messages.
@@ -32,8 +32,9 @@ pub(super) struct PeerConnection {
     target: PeerTarget,
     dialer: Arc<Dialer>,
     state: Arc<Mutex<State>>,
-    /// Whether the log says that the server cannot be reached; `None` if another lane to the server logs that.
-    lost: Option<Arc<AtomicBool>>,
+    /// Whether the log says that the server cannot be reached; `None` if another connection to the server logs
+    /// that.
+    logged_unreachable: Option<Arc<AtomicBool>>,
 }
 
 #[derive(Debug)]
@@ -66,8 +67,7 @@ struct LastReceived {
 }
 
 impl PeerConnection {
-    /// Creates a lane without an open connection. `is_reported`: the lane logs the loss and the return of the
-    /// server.
+    /// Creates a connection that is not open. `is_reported`: it logs the loss and the return of the server.
     pub(super) fn new(target: PeerTarget, dialer: Arc<Dialer>, is_reported: bool) -> Self {
         let state = State::Down {
             failures: Backoff::new(limits::PEER_PAUSE_MIN, limits::PEER_PAUSE_MAX),
@@ -77,7 +77,7 @@ impl PeerConnection {
             target,
             dialer,
             state: Arc::new(Mutex::new(state)),
-            lost: is_reported.then(Arc::default),
+            logged_unreachable: is_reported.then(Arc::default),
         }
     }
 
@@ -85,14 +85,14 @@ impl PeerConnection {
         &self.target
     }
 
-    pub(super) fn unreachable(&self, reason: String) -> PeerError {
+    pub(super) fn unreachable_error(&self, reason: String) -> PeerError {
         PeerError::Unreachable {
             server: self.target.shown.clone(),
             reason,
         }
     }
 
-    pub(super) fn lost(&self, reason: String) -> PeerError {
+    pub(super) fn lost_error(&self, reason: String) -> PeerError {
         PeerError::Lost {
             server: self.target.shown.clone(),
             reason,
@@ -115,12 +115,12 @@ impl PeerConnection {
                 State::Down {
                     pause: Some((until, reason)),
                     ..
-                } if Instant::now() < *until => return Err(self.unreachable(reason.clone())),
+                } if Instant::now() < *until => return Err(self.unreachable_error(reason.clone())),
                 State::Dialing { ended, .. } => ended.clone(),
                 state => {
-                    if let Some(reason) = turned_away(state) {
-                        log_lost(self.lost.as_deref(), &self.target, &reason);
-                        return Err(self.unreachable(reason));
+                    if let Some(reason) = take_close_reason(state) {
+                        log_lost(self.logged_unreachable.as_deref(), &self.target, &reason);
+                        return Err(self.unreachable_error(reason));
                     }
                     self.dial(state)
                 }
@@ -146,7 +146,7 @@ impl PeerConnection {
             Arc::clone(&self.dialer),
             Arc::clone(&self.state),
         );
-        let lost = self.lost.clone();
+        let logged_unreachable = self.logged_unreachable.clone();
         tokio::spawn(async move {
             let result =
                 match tokio::time::timeout(limits::PEER_DIAL_WAIT, dial(&target, &dialer)).await {
@@ -161,7 +161,7 @@ impl PeerConnection {
                     connection,
                 },
                 Err(reason) => {
-                    log_lost(lost.as_deref(), &target, &reason);
+                    log_lost(logged_unreachable.as_deref(), &target, &reason);
                     State::down(failures, reason)
                 }
             };
@@ -198,9 +198,9 @@ impl PeerConnection {
     /// Logs that the server can be reached again, if it could not be.
     fn log_reached(&self) {
         if self
-            .lost
+            .logged_unreachable
             .as_ref()
-            .is_some_and(|lost| lost.swap(false, Ordering::Relaxed))
+            .is_some_and(|logged_unreachable| logged_unreachable.swap(false, Ordering::Relaxed))
         {
             tracing::info!(peer = self.target.shown, "a server can be reached again");
         }
@@ -224,9 +224,9 @@ impl State {
 }
 
 /// Logs that the server cannot be reached: once, for any number of attempts.
-fn log_lost(lost: Option<&AtomicBool>, target: &PeerTarget, reason: &str) {
-    match lost {
-        Some(lost) if !lost.swap(true, Ordering::Relaxed) => {
+fn log_lost(logged_unreachable: Option<&AtomicBool>, target: &PeerTarget, reason: &str) {
+    match logged_unreachable {
+        Some(logged_unreachable) if !logged_unreachable.swap(true, Ordering::Relaxed) => {
             tracing::warn!(
                 peer = target.shown,
                 reason,
@@ -239,7 +239,7 @@ fn log_lost(lost: Option<&AtomicBool>, target: &PeerTarget, reason: &str) {
 
 /// Returns the reason why the other server closed a connection right after its opening. That is a failed attempt
 /// too: the server refuses this one, and would again.
-fn turned_away(state: &mut State) -> Option<String> {
+fn take_close_reason(state: &mut State) -> Option<String> {
     let State::Up {
         connection,
         failures,
