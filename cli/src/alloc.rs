@@ -150,7 +150,7 @@ fn list(client: &Client, json: bool) -> CliResult {
             alloc.desired_status.clone(),
             alloc.client_status.clone(),
             health(alloc.deployment_status.as_ref()),
-            output::ago(alloc.modify_time),
+            output::time_since(alloc.modify_time),
             output::clean(&reason(alloc)),
         ]);
     }
@@ -233,12 +233,12 @@ fn signal(client: &Client, json: bool, args: &SignalArgs) -> CliResult {
     if json {
         output::print_json(&answer)?;
     } else {
-        let whom = match &args.task {
+        let recipient = match &args.task {
             Some(task) => format!("{task} of {}", found.name),
             None => format!("every task of {} that runs", found.name),
         };
-        let (signal, whom) = (output::clean(&args.signal), output::clean(&whom));
-        output::print(&format!("{signal} was sent to {whom}.\n"))?;
+        let (signal, recipient) = (output::clean(&args.signal), output::clean(&recipient));
+        output::print(&format!("{signal} was sent to {recipient}.\n"))?;
     }
     Ok(Exit::Done)
 }

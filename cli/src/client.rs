@@ -123,7 +123,7 @@ impl Client {
 
     /// Another client of the same servers, for another thread.
     #[must_use]
-    pub fn twin(&self) -> Self {
+    pub fn clone_for_thread(&self) -> Self {
         Self {
             servers: self.servers.clone(),
             current: AtomicUsize::new(self.current.load(Ordering::Relaxed)),
@@ -132,7 +132,7 @@ impl Client {
     }
 
     /// Switches to the next server.
-    pub fn turn(&self) {
+    pub fn select_next_server(&self) {
         self.current.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -156,14 +156,17 @@ impl Client {
         index: u64,
         wait: Duration,
     ) -> Result<IndexedAnswer<T>, CliError> {
-        let mut asked = path.to_owned();
+        let mut indexed_path = path.to_owned();
         if index > 0 {
-            let joint = if path.contains('?') { '&' } else { '?' };
-            asked = format!("{asked}{joint}index={index}&wait={}ms", wait.as_millis());
+            let separator = if path.contains('?') { '&' } else { '?' };
+            indexed_path = format!(
+                "{indexed_path}{separator}index={index}&wait={}ms",
+                wait.as_millis()
+            );
         }
-        let response = self.until_answered(path, |server| {
+        let response = self.send_until_answered(path, |server| {
             self.http
-                .get(format!("{server}{asked}"))
+                .get(format!("{server}{indexed_path}"))
                 .config()
                 .timeout_recv_response(Some(ANSWER_TIMEOUT + wait))
                 .timeout_recv_body(Some(BODY_TIMEOUT))
@@ -183,7 +186,7 @@ impl Client {
     ///
     /// As [`Self::get`], but only for statuses without a readable body.
     pub fn get_any<T: DeserializeOwned>(&self, path: &str) -> Result<T, CliError> {
-        let response = self.until_answered(path, |server| {
+        let response = self.send_until_answered(path, |server| {
             self.http
                 .get(format!("{server}{path}"))
                 .config()
@@ -196,7 +199,8 @@ impl Client {
         let bytes = self.bytes(response)?;
         // A body that cannot be read as the answer is the reason why there is none.
         let answer = serde_json::from_slice(&bytes).ok();
-        answer.ok_or_else(|| refusal(path, status, String::from_utf8_lossy(&bytes).trim()))
+        answer
+            .ok_or_else(|| error_from_status(path, status, String::from_utf8_lossy(&bytes).trim()))
     }
 
     /// The answer to `PUT path` with `body`.
@@ -209,7 +213,7 @@ impl Client {
         path: &str,
         body: &impl Serialize,
     ) -> Result<T, CliError> {
-        self.put_within(path, body, Duration::ZERO)
+        self.put_with_timeout(path, body, Duration::ZERO)
     }
 
     /// The response to `PUT path` with `body`, which asks the server to wait for up to `wait`.
@@ -217,7 +221,7 @@ impl Client {
     /// # Errors
     ///
     /// As [`Self::get`].
-    pub fn put_within<T: DeserializeOwned>(
+    pub fn put_with_timeout<T: DeserializeOwned>(
         &self,
         path: &str,
         body: &impl Serialize,
@@ -230,7 +234,7 @@ impl Client {
             )
         })?;
         let key = key();
-        let response = self.until_answered(path, |server| {
+        let response = self.send_until_answered(path, |server| {
             self.http
                 .put(format!("{server}{path}"))
                 .header("idempotency-key", &key)
@@ -251,7 +255,7 @@ impl Client {
     /// As [`Self::get`].
     pub fn delete<T: DeserializeOwned>(&self, path: &str) -> Result<T, CliError> {
         let key = key();
-        let response = self.until_answered(path, |server| {
+        let response = self.send_until_answered(path, |server| {
             self.http
                 .delete(format!("{server}{path}"))
                 .header("idempotency-key", &key)
@@ -279,7 +283,7 @@ impl Client {
     ///
     /// As [`Self::get`].
     pub fn download(&self, path: &str) -> Result<(HeaderMap, impl Read + Send + use<>), CliError> {
-        let response = self.until_answered(path, |server| {
+        let response = self.send_until_answered(path, |server| {
             self.http
                 .get(format!("{server}{path}"))
                 .config()
@@ -293,7 +297,7 @@ impl Client {
         }
         let status = response.status().as_u16();
         let text = response.into_body().read_to_string().unwrap_or_default();
-        Err(refusal(path, status, text.trim()))
+        Err(error_from_status(path, status, text.trim()))
     }
 
     /// The response to `PUT path` with a body that is read from `file`. The request is sent only once. The user sees
@@ -323,7 +327,7 @@ impl Client {
     }
 
     /// Sends until a server answers, one server after the other, for [`RETRY_WAIT`].
-    fn until_answered(
+    fn send_until_answered(
         &self,
         path: &str,
         send: impl Fn(&str) -> Result<Response<ureq::Body>, ureq::Error>,
@@ -350,7 +354,7 @@ impl Client {
                 return Err(error);
             }
             std::thread::sleep(pause);
-            self.turn();
+            self.select_next_server();
         }
     }
 
@@ -374,7 +378,7 @@ impl Client {
                 };
                 let status = response.status().as_u16();
                 let text = response.into_body().read_to_string().unwrap_or_default();
-                let error = refusal(path, status, text.trim());
+                let error = error_from_status(path, status, text.trim());
                 Err(AttemptError::Lost(error, pause.min(RETRY_PAUSE_MAX)))
             }
             Ok(response) => Ok(response),
@@ -397,7 +401,7 @@ impl Client {
         let status = response.status();
         let bytes = self.bytes(response)?;
         if !status.is_success() {
-            return Err(refusal(
+            return Err(error_from_status(
                 path,
                 status.as_u16(),
                 String::from_utf8_lossy(&bytes).trim(),
@@ -471,7 +475,7 @@ fn key() -> String {
 }
 
 /// The error of an answer with such a status.
-pub(crate) fn refusal(path: &str, status: u16, text: &str) -> CliError {
+pub(crate) fn error_from_status(path: &str, status: u16, text: &str) -> CliError {
     let exit = match status {
         400 | 401 | 403 | 405 | 409 | 413 | 415 | 422 => Exit::Refused,
         404 => Exit::NotFound,

@@ -124,7 +124,7 @@ fn list(client: &Client, json: bool) -> CliResult {
             deployment.job_version.to_string(),
             deployment.status.clone(),
             format!("{healthy} of {wanted}"),
-            output::ago(deployment.modify_time),
+            output::time_since(deployment.modify_time),
             output::clean(&deployment.status_description),
         ]);
     }
@@ -144,7 +144,7 @@ fn status(client: &Client, json: bool, name: &str, args: &StatusArgs) -> CliResu
     let path = format!("/v1/deployment/allocations/{}", deployment.id);
     let allocs: Vec<AllocListStub> = client.get(&path)?;
     let exit = if args.monitor {
-        ended(&deployment)
+        exit_of_deployment(&deployment)
     } else {
         Exit::Done
     };
@@ -178,7 +178,7 @@ fn status(client: &Client, json: bool, name: &str, args: &StatusArgs) -> CliResu
 }
 
 /// The exit code of a command that followed `deployment` to its end.
-pub(crate) fn ended(deployment: &Deployment) -> Exit {
+pub(crate) fn exit_of_deployment(deployment: &Deployment) -> Exit {
     if deployment.status == "successful" {
         Exit::Done
     } else {

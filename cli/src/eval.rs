@@ -49,7 +49,7 @@ fn list(client: &Client, json: bool) -> CliResult {
             eval.triggered_by.clone(),
             eval.status.clone(),
             eval.queued_allocations.values().sum::<u32>().to_string(),
-            output::ago(eval.modify_time),
+            output::time_since(eval.modify_time),
             output::clean(&eval.status_description),
         ]);
     }
@@ -83,7 +83,7 @@ fn one(client: &Client, json: bool, name: &str) -> CliResult {
         }
     }
     if let Some(at) = eval.wait_until.filter(|_| eval.status == "pending") {
-        output::print(&format!("is looked at {}\n", output::ahead(at.0.0)))?;
+        output::print(&format!("is looked at {}\n", output::time_until(at.0.0)))?;
     }
     for (group, metric) in &eval.failed_tg_allocs {
         output::print(&format!(

@@ -104,15 +104,15 @@ pub fn run(client: &Client, json: bool, args: &EventsArgs) -> CliResult {
             )
             .help(format!("go on later with --index {next}")));
         }
-        client.turn();
+        client.select_next_server();
         std::thread::sleep(SEARCH_PAUSE);
     }
 }
 
 /// The last index that the server has applied.
 fn applied(client: &Client) -> Result<u64, CliError> {
-    let itself: Value = client.get("/v1/agent/self")?;
-    let index = itself["stats"]["raft"]["applied_index"].as_str();
+    let agent_self: Value = client.get("/v1/agent/self")?;
+    let index = agent_self["stats"]["raft"]["applied_index"].as_str();
     index.and_then(|text| text.parse().ok()).ok_or_else(|| {
         CliError::new(
             Exit::Failed,
@@ -142,7 +142,7 @@ fn follow(
         };
         match read {
             Line::Heartbeat {} => {}
-            Line::Error(error) => return Err(ended(error.error)),
+            Line::Error(error) => return Err(stream_error(error.error)),
             Line::Events(events) => {
                 if events.index < *next {
                     continue;
@@ -167,7 +167,7 @@ fn follow(
     }
 }
 
-fn ended(error: StreamErrorBody) -> CliError {
+fn stream_error(error: StreamErrorBody) -> CliError {
     CliError::new(Exit::Failed, error.message).help(format!(
         "look at the lists, then follow from --index {}",
         error.oldest_index
@@ -232,18 +232,18 @@ fn collection(event: &Event) -> (String, String) {
         let destroyed: u64 = round.destroyed.values().sum();
         let mut what = format!(
             "{} destroyed, {} freed",
-            output::counted(destroyed, "allocation"),
+            output::count_with_noun(destroyed, "allocation"),
             output::bytes(round.bytes)
         );
         let failures = round.refusals.saturating_add(round.delete_failures);
         if failures > 0 {
-            what.extend([", ", &output::counted(failures, "failure")]);
+            what.extend([", ", &output::count_with_noun(failures, "failure")]);
         }
         return (output::clean(&round.node_name), what);
     }
     let round: GcRound = serde_json::from_value(read(SERVERS)).unwrap_or_default();
     let objects: u64 = round.freed.values().sum();
-    let objects = output::counted(objects, "object");
+    let objects = output::count_with_noun(objects, "object");
     let what = format!("{objects}, {} freed", output::bytes(round.bytes));
     (output::clean(&event.key), what)
 }

@@ -202,7 +202,7 @@ fn stop(client: &Client, json: bool, args: &StopArgs) -> CliResult {
             output::print(&format!(
                 "{id} is being stopped (evaluation {}).\n{}",
                 answer.eval_id,
-                freed(&answer.freed)
+                format_deleted_counts(&answer.freed)
             ))?;
         }
         return Ok(Exit::Done);
@@ -216,15 +216,15 @@ fn stop(client: &Client, json: bool, args: &StopArgs) -> CliResult {
     } else {
         output::print(&format!(
             "{id} is stopped: {} ended.\n{}",
-            output::counted(stopped, "allocation"),
-            freed(&answer.freed)
+            output::count_with_noun(stopped, "allocation"),
+            format_deleted_counts(&answer.freed)
         ))?;
     }
     Ok(Exit::Done)
 }
 
 /// A line on the objects that a purge deleted; none without a purge.
-fn freed(counts: &BTreeMap<String, u64>) -> String {
+fn format_deleted_counts(counts: &BTreeMap<String, u64>) -> String {
     if counts.is_empty() {
         return String::new();
     }

@@ -139,7 +139,7 @@ pub(crate) fn print_one(
                 true
             }
         };
-        if enough(out.write_all(&text).and_then(|()| out.flush()))? || ended {
+        if is_output_closed(out.write_all(&text).and_then(|()| out.flush()))? || ended {
             return Ok(Exit::Done);
         }
     }
@@ -191,14 +191,14 @@ pub(crate) fn print_kept(
                 None if args.follow && sources[number].runs => {}
                 None => lines[number].finish(&mut text),
             }
-            if enough(out.write_all(&text).and_then(|()| out.flush()))? {
+            if is_output_closed(out.write_all(&text).and_then(|()| out.flush()))? {
                 return Ok(None);
             }
         }
         let feeds = merged.into_feeds().into_iter().zip(&mut lines);
         ends.extend(feeds.map(|(feed, lines)| {
             let (source, end) = feed.into_end();
-            let left = lines.leave();
+            let left = lines.discard_unfinished_line();
             (source, end.map(|end| end.saturating_sub(left)))
         }));
     }
@@ -206,7 +206,7 @@ pub(crate) fn print_kept(
 }
 
 /// Whether the reader of the output has closed it.
-fn enough(written: std::io::Result<()>) -> Result<bool, CliError> {
+fn is_output_closed(written: std::io::Result<()>) -> Result<bool, CliError> {
     match written {
         Ok(()) => Ok(false),
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(true),

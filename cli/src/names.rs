@@ -94,7 +94,7 @@ pub fn job(client: &Client, name: &str, purpose: Access) -> Result<String, CliEr
     if ids.iter().any(|id| id == name) {
         return Ok(name.to_owned());
     }
-    let id = one(
+    let id = choose_one(
         "job",
         name,
         ids.into_iter().map(|id| (id.clone(), id)).collect(),
@@ -114,7 +114,7 @@ pub fn alloc(client: &Client, name: &str, purpose: Access) -> Result<AllocListSt
         let path = format!("/v1/allocations?namespace=*&prefix={}", escape(name));
         let found: Vec<AllocListStub> = client.get(&path)?;
         if !found.is_empty() {
-            let alloc = one("allocation", name, labelled(found), "muster job status JOB")?;
+            let alloc = choose_one("allocation", name, labelled(found), "muster job status JOB")?;
             purpose.check("allocation", name, &alloc.id, is_exact_id(&alloc.id, name))?;
             return Ok(alloc);
         }
@@ -123,7 +123,7 @@ pub fn alloc(client: &Client, name: &str, purpose: Access) -> Result<AllocListSt
     let all: Vec<AllocListStub> = client.get("/v1/allocations?namespace=*")?;
     let mut matching: Vec<AllocListStub> = all
         .into_iter()
-        .filter(|alloc| is_called(alloc, name))
+        .filter(|alloc| has_name(alloc, name))
         .collect();
     // A live allocation is preferred over ended ones, and the newest over older ones.
     let live =
@@ -133,7 +133,7 @@ pub fn alloc(client: &Client, name: &str, purpose: Access) -> Result<AllocListSt
     } else if let Some(newest) = matching.iter().map(|alloc| alloc.create_index).max() {
         matching.retain(|alloc| alloc.create_index == newest);
     }
-    one(
+    choose_one(
         "allocation",
         name,
         labelled(matching),
@@ -167,7 +167,7 @@ pub fn deployment(client: &Client, name: &str, purpose: Access) -> Result<Deploy
             let label =
                 |row: &Deployment| format!("{}  {}  {}", short_id(&row.id), row.job_id, row.status);
             let choices = found.into_iter().map(|row| (label(&row), row)).collect();
-            let deployment = one("deployment", name, choices, "muster deployment list")?;
+            let deployment = choose_one("deployment", name, choices, "muster deployment list")?;
             let exact = is_exact_id(&deployment.id, name);
             purpose.check("deployment", name, &deployment.id, exact)?;
             return Ok(deployment);
@@ -219,7 +219,7 @@ fn labelled(allocs: Vec<AllocListStub>) -> Vec<(String, AllocListStub)> {
 }
 
 /// `web`, `web.api[0]`, `web/api`, `web/api.0`, `web/api[0]`.
-pub(crate) fn is_called(alloc: &AllocListStub, name: &str) -> bool {
+pub(crate) fn has_name(alloc: &AllocListStub, name: &str) -> bool {
     if alloc.name == name || alloc.job_id == name {
         return true;
     }
@@ -257,7 +257,7 @@ pub fn node(client: &Client, name: &str, purpose: Access) -> Result<NodeListStub
         .into_iter()
         .map(|node| (format!("{}  {}", short_id(&node.id), node.name), node))
         .collect();
-    let node = one("node", name, choices, "muster node status")?;
+    let node = choose_one("node", name, choices, "muster node status")?;
     let is_exact = exact(&node) || is_exact_id(&node.id, name);
     purpose.check("node", name, &node.name, is_exact)?;
     Ok(node)
@@ -274,10 +274,15 @@ pub fn eval(client: &Client, name: &str) -> Result<Evaluation, CliError> {
         .into_iter()
         .map(|eval| (format!("{}  {}", eval.id, eval.job_id), eval))
         .collect();
-    one("evaluation", name, choices, "muster eval status")
+    choose_one("evaluation", name, choices, "muster eval status")
 }
 
-fn one<T>(noun: &str, name: &str, choices: Vec<(String, T)>, list: &str) -> Result<T, CliError> {
+fn choose_one<T>(
+    noun: &str,
+    name: &str,
+    choices: Vec<(String, T)>,
+    list: &str,
+) -> Result<T, CliError> {
     let count = choices.len();
     let mut choices = choices;
     match count {
@@ -320,16 +325,16 @@ mod tests {
         let alloc = alloc("web.api[3]", "web", "api");
 
         for name in ["web", "web.api[3]", "web/api", "web/api.3", "web/api[3]"] {
-            assert!(is_called(&alloc, name), "{name}");
+            assert!(has_name(&alloc, name), "{name}");
         }
         for name in ["we", "web/api.4", "web/apis", "api"] {
-            assert!(!is_called(&alloc, name), "{name}");
+            assert!(!has_name(&alloc, name), "{name}");
         }
     }
 
     #[test]
     fn ambiguous_prefix_lists_the_choices() {
-        let error = one(
+        let error = choose_one(
             "job",
             "w",
             vec![("web".to_owned(), 1), ("wiki".to_owned(), 2)],

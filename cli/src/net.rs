@@ -219,7 +219,7 @@ fn line(alloc: &AllocListStub, verdict: &Verdict) -> String {
     };
     format!(
         "{} {}/{}{port} {action} {protocol} {way} {remote} {what} by {}\n",
-        output::ago(*time),
+        output::time_since(*time),
         output::short_id(&alloc.id),
         output::clean(task),
         output::clean(rule)
@@ -246,7 +246,7 @@ mod tests {
         let slow = gap(&alloc, &network(3, 9), 4).unwrap();
         assert!(slow.contains("3 verdicts are missing"), "{slow}");
         let anew = gap(&alloc, &network(0, 2), 4).unwrap();
-        assert!(anew.contains("the agent of its node began anew"), "{anew}");
+        assert!(anew.contains("the agent of its node restarted"), "{anew}");
     }
 
     #[test]

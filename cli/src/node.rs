@@ -182,7 +182,7 @@ fn one(client: &Client, json: bool, name: &str) -> CliResult {
         let mut table = output::table(&["TIME", "SUBSYSTEM", "EVENT"]);
         for event in node.events.iter().rev() {
             table.add_row([
-                output::ago(event.timestamp.0.0),
+                output::time_since(event.timestamp.0.0),
                 output::clean(&event.subsystem),
                 output::clean(&event.message),
             ]);
@@ -204,7 +204,7 @@ fn one(client: &Client, json: bool, name: &str) -> CliResult {
 fn draining(strategy: &DrainStrategy) -> String {
     let limit = match (strategy.deadline, strategy.force_deadline) {
         (..0, _) => "everything stops at once".to_owned(),
-        (_, Some(at)) => format!("what is left is stopped {}", output::ahead(at.0.0)),
+        (_, Some(at)) => format!("what is left is stopped {}", output::time_until(at.0.0)),
         (_, None) => "without a deadline".to_owned(),
     };
     let system = if strategy.ignore_system_jobs {
@@ -214,7 +214,7 @@ fn draining(strategy: &DrainStrategy) -> String {
     };
     format!(
         "draining since {} · {limit}{system}",
-        output::ago(strategy.started_at.0.0)
+        output::time_since(strategy.started_at.0.0)
     )
 }
 
@@ -226,7 +226,7 @@ fn show_allocs(allocs: &[AllocListStub]) -> Result<(), CliError> {
             output::clean(&alloc.name),
             alloc.desired_status.clone(),
             alloc.client_status.clone(),
-            output::ago(alloc.modify_time),
+            output::time_since(alloc.modify_time),
         ]);
     }
     if !allocs.is_empty() {

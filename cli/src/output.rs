@@ -88,7 +88,7 @@ pub fn clean(text: &str) -> String {
 ///
 /// If the count is negative or has more than 64 bits.
 #[must_use]
-pub fn counted(count: impl TryInto<u64, Error: Debug>, noun: &str) -> String {
+pub fn count_with_noun(count: impl TryInto<u64, Error: Debug>, noun: &str) -> String {
     let count: u64 = count.try_into().expect("a count fits in 64 bits");
     let plural = if count == 1 { "" } else { "s" };
     format!("{count} {noun}{plural}")
@@ -133,7 +133,7 @@ pub fn span(duration: Duration) -> String {
 
 /// The time since `at` (nanoseconds since the epoch).
 #[must_use]
-pub fn ago(at: u64) -> String {
+pub fn time_since(at: u64) -> String {
     let now = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .unwrap_or_default();
@@ -142,7 +142,7 @@ pub fn ago(at: u64) -> String {
 
 /// The time until `at` (nanoseconds since the epoch).
 #[must_use]
-pub fn ahead(at: u64) -> String {
+pub fn time_until(at: u64) -> String {
     let now = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .unwrap_or_default();

@@ -68,7 +68,7 @@ pub(crate) fn reasons(metric: &Metric) -> String {
     if parts.is_empty() {
         parts.push(format!(
             "{} looked at, {} filtered, {} full",
-            output::counted(metric.nodes_evaluated, "node"),
+            output::count_with_noun(metric.nodes_evaluated, "node"),
             metric.nodes_filtered,
             metric.nodes_exhausted
         ));

@@ -81,8 +81,8 @@ pub fn as_plugin() -> Option<CliResult> {
     let mut args = std::env::args_os();
     let program = args.next().unwrap_or_default();
     let name = Path::new(&program).file_name()?.to_str()?;
-    let hosted = muster_driver::plugin::started_by_host() && args.len() == 0;
-    if hosted {
+    let is_plugin_process = muster_driver::plugin::started_by_host() && args.len() == 0;
+    if is_plugin_process {
         let command = DriverCommand::Native {
             socket: None,
             task_open_files: None,
@@ -176,7 +176,7 @@ fn host_name(fallback: &str) -> String {
 }
 
 /// Converts the result of a finished future to the result of the command.
-fn ended(result: Result<(), CliError>) -> CliResult {
+fn to_cli_result(result: Result<(), CliError>) -> CliResult {
     result.map(|()| Exit::Done)
 }
 

@@ -38,7 +38,7 @@ pub fn run(client: &Client, json: bool, command: &SystemCommand) -> CliResult {
     if *wait || *dry_run {
         let flag = if *dry_run { "dry_run" } else { "wait" };
         let path = format!("/v1/system/gc?{flag}=true");
-        let report: GcReport = client.put_within(&path, &json!({}), GC_WAIT)?;
+        let report: GcReport = client.put_with_timeout(&path, &json!({}), GC_WAIT)?;
         if json {
             output::print_json(&report)?;
         } else {
@@ -92,7 +92,7 @@ fn shown(report: &GcReport) -> String {
             };
             format!(
                 "{} {freed}{space}, {}",
-                output::counted(node.freed, "allocation"),
+                output::count_with_noun(node.freed, "allocation"),
                 reasons(kept, &node.kept)
             )
         } else {

@@ -75,7 +75,7 @@ pub struct TopArgs {
 
 impl TopArgs {
     /// Whether a row is selected.
-    fn shows(&self, row: &Row) -> bool {
+    fn is_selected(&self, row: &Row) -> bool {
         let is = |asked: &Option<String>, value: &str| asked.as_ref().is_none_or(|it| it == value);
         is(&self.job, &row.job)
             && is(&self.group, &row.group)
@@ -163,7 +163,7 @@ pub fn run(client: &Client, json: bool, args: &TopArgs) -> CliResult {
         std::thread::sleep(interval);
         let now = collect(client)?;
         let mut rows = rows(client, &before, &now)?;
-        rows.retain(|row| args.shows(row));
+        rows.retain(|row| args.is_selected(row));
         if json {
             output::print_json(&rows)?;
         } else {
@@ -180,7 +180,7 @@ pub fn run(client: &Client, json: bool, args: &TopArgs) -> CliResult {
 fn collect(client: &Client) -> Result<Collection, CliError> {
     let mut nodes: Vec<NodeListStub> = client.get("/v1/nodes")?;
     nodes.retain(|node| node.status == "ready");
-    let answers = at_once(&nodes, |node| fetch_stats(client, node));
+    let answers = query_in_parallel(&nodes, |node| fetch_stats(client, node));
     let mut collection = Collection::default();
     for (node, answer) in nodes.iter().zip(answers) {
         collection.add(&node.name, answer)?;
@@ -196,7 +196,7 @@ fn fetch_stats(client: &Client, node: &NodeListStub) -> TimedAnswer {
 }
 
 /// The results of `look` for each of `items`, of at most [`NODES_AT_ONCE`] at a time.
-fn at_once<T: Sync, R: Send>(items: &[T], look: impl Fn(&T) -> R + Sync) -> Vec<R> {
+fn query_in_parallel<T: Sync, R: Send>(items: &[T], look: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let next = AtomicUsize::new(0);
     let work = || {
         let mut done = Vec::new();
@@ -313,13 +313,13 @@ const COLUMNS: [Column; 19] = {
     const EVERY: &[ColumnSet] = &[Common, Disk, Stalls, Network];
     [
         ("CPU % OF A CORE", EVERY, |it| {
-            tenths(it.amounts.cpu_percent)
+            format_tenths(it.amounts.cpu_percent)
         }),
         ("WAITING %", &[Common, Stalls], |it| {
-            tenths(it.amounts.wait_percent)
+            format_tenths(it.amounts.wait_percent)
         }),
         ("SWITCHES/S", &[Common, Stalls], |it| {
-            tenths(it.amounts.switches_per_s)
+            format_tenths(it.amounts.switches_per_s)
         }),
         ("MEMORY", EVERY, |it| bytes(it.amounts.memory_bytes)),
         ("OF LIMIT", &[Common], |it| of_limit(it)),
@@ -330,13 +330,13 @@ const COLUMNS: [Column; 19] = {
             bytes(it.amounts.net_tx_bytes_per_s)
         }),
         ("DENIED/S", &[Common, Network], |it| {
-            tenths(it.amounts.denied_per_s)
+            format_tenths(it.amounts.denied_per_s)
         }),
         ("CONNECTIONS/S", &[Network], |it| {
-            tenths(it.amounts.connections_per_s)
+            format_tenths(it.amounts.connections_per_s)
         }),
         ("RETRANSMITS/S", &[Network], |it| {
-            tenths(it.amounts.retransmits_per_s)
+            format_tenths(it.amounts.retransmits_per_s)
         }),
         ("READ/S", &[Disk], |it| {
             bytes(it.amounts.disk_read_bytes_per_s)
@@ -345,22 +345,26 @@ const COLUMNS: [Column; 19] = {
             bytes(it.amounts.disk_write_bytes_per_s)
         }),
         ("DISK OPS/S", &[Disk], |it| {
-            tenths(it.amounts.disk_operations_per_s)
+            format_tenths(it.amounts.disk_operations_per_s)
         }),
         ("THROTTLED %", &[Stalls], |it| {
-            tenths(it.amounts.throttled_percent)
+            format_tenths(it.amounts.throttled_percent)
         }),
         ("STALLED CPU %", &[Stalls], |it| {
-            tenths(it.amounts.stalled_cpu_percent)
+            format_tenths(it.amounts.stalled_cpu_percent)
         }),
         ("STALLED MEMORY %", &[Stalls], |it| {
-            tenths(it.amounts.stalled_memory_percent)
+            format_tenths(it.amounts.stalled_memory_percent)
         }),
         ("STALLED DISK %", &[Stalls, Disk], |it| {
-            tenths(it.amounts.stalled_io_percent)
+            format_tenths(it.amounts.stalled_io_percent)
         }),
-        ("PROCESSES", &[Common], |it| whole(it.amounts.processes)),
-        ("OOM KILLS", &[Common], |it| whole(it.amounts.oom_kills)),
+        ("PROCESSES", &[Common], |it| {
+            format_whole(it.amounts.processes)
+        }),
+        ("OOM KILLS", &[Common], |it| {
+            format_whole(it.amounts.oom_kills)
+        }),
     ]
 };
 
@@ -391,7 +395,7 @@ fn show(rows: &[Row], args: &TopArgs, now: &Collection) -> Result<(), CliError> 
     );
     output::print(&format!(
         "{} · eBPF events lost: {lost}\n",
-        output::counted(rows.len(), "task")
+        output::count_with_noun(rows.len(), "task")
     ))?;
     if !now.unreachable.is_empty() {
         output::print(&format!("no answer from: {}\n", now.unreachable.join(", ")))?;
@@ -419,11 +423,11 @@ fn cells(line: &TreeRow, view: ColumnSet) -> Vec<String> {
         .collect()
 }
 
-fn tenths(amount: Amount) -> String {
+fn format_tenths(amount: Amount) -> String {
     cell(amount, |value| format!("{value:.1}"))
 }
 
-fn whole(amount: Amount) -> String {
+fn format_whole(amount: Amount) -> String {
     cell(amount, |value| format!("{value:.0}"))
 }
 
@@ -462,7 +466,7 @@ mod tests {
         let items: Vec<usize> = (0..NODES_AT_ONCE * 3).collect();
         let (looking, more) = (Mutex::new((0, 0)), Condvar::new());
 
-        let results = at_once(&items, |item| {
+        let results = query_in_parallel(&items, |item| {
             let mut count = looking.lock().unwrap();
             count.0 += 1;
             count.1 = count.1.max(count.0);

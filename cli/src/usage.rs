@@ -124,7 +124,7 @@ fn histogram(value: Option<&Histogram>) -> String {
         0 => "0 times".to_owned(),
         times => format!(
             "{}, {} in all, half of them {}, 99 % {}",
-            output::counted(times, "time"),
+            output::count_with_noun(times, "time"),
             short(histogram.sum_nanos),
             below(0.5),
             below(0.99)

@@ -77,7 +77,7 @@ fn show(job_id: &str, why: &Why, all: bool) -> Result<(), CliError> {
     if shown < nodes {
         output::print(&format!(
             "not shown: {}; --all shows all.\n",
-            output::counted(nodes - shown, "node")
+            output::count_with_noun(nodes - shown, "node")
         ))?;
     }
     Ok(())

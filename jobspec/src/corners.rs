@@ -125,7 +125,7 @@ fn corners_are_stored_as_nomad_stores_them() {
 }
 
 /// Whether the block `block` has a field `name` in files, at any place below a job.
-fn knows(block: &str, name: &str) -> bool {
+fn has_field(block: &str, name: &str) -> bool {
     fn find<'b>(owner: &str, at: &'b Schema, wanted: &str) -> Option<&'b Schema> {
         if owner == wanted {
             return Some(at);
@@ -145,7 +145,7 @@ fn files_and_the_api_know_the_same_fields() {
     for (block, rows) in unsupported::BLOCKS {
         for row in rows.iter().filter(|row| !row.file.is_empty()) {
             let is_refused = matches!(row.answer, unsupported::FieldTreatment::Refused(_));
-            let is_known = knows(block, row.file);
+            let is_known = has_field(block, row.file);
             // A volume's are refused where both are read: by the API's reader.
             assert!(
                 is_refused != is_known || block == "volume",

@@ -297,13 +297,13 @@ impl Decoder<'_> {
         match shape {
             BlockShape::One => {
                 let value = self.object(inner, inner_schema);
-                self.once(inner, nested, value, object);
+                self.write_unique_block(inner, nested, value, object);
             }
             BlockShape::Free => {
                 let mut faults = Vec::new();
                 let (map, _places) = free::read_in(inner.name, inner, self.evaluator, &mut faults);
                 self.faults.append(&mut faults);
-                self.once(inner, nested, map, object);
+                self.write_unique_block(inner, nested, map, object);
             }
             BlockShape::Many | BlockShape::ManyByName => {
                 let mut value = self.object(inner, inner_schema);
@@ -331,7 +331,7 @@ impl Decoder<'_> {
                 push(object, list, Value::Object(port));
             }
             BlockShape::Conditions => self.condition(inner, nested, inner_schema, object),
-            BlockShape::Alone => self.alone(inner, nested, inner_schema, object),
+            BlockShape::Alone => self.wrap_task_in_group(inner, nested, inner_schema, object),
         }
     }
 
@@ -360,7 +360,7 @@ impl Decoder<'_> {
     }
 
     /// Writes a block that may appear once.
-    fn once(
+    fn write_unique_block(
         &mut self,
         inner: &ExpandedBlock<'_>,
         nested: &Field,
@@ -441,7 +441,7 @@ impl Decoder<'_> {
     }
 
     /// Wraps a task outside a group in a group with the same name. Nomad lists such groups first.
-    fn alone(
+    fn wrap_task_in_group(
         &mut self,
         inner: &ExpandedBlock<'_>,
         nested: &Field,

@@ -60,13 +60,13 @@ impl Evaluator {
     }
 
     /// An evaluator for the file at `path`, which is not read.
-    pub(crate) fn beside(path: &Path) -> Self {
+    pub(crate) fn for_file(path: &Path) -> Self {
         Self::new(path.parent().unwrap_or(Path::new("")))
     }
 
     /// The value of `expression`.
     pub(crate) fn eval(&self, expression: &Expression, scope: &Scope) -> Outcome {
-        let value = self.made(expression, scope)?;
+        let value = self.eval_uncounted(expression, scope)?;
         self.charge(value.weight(), || span(expression))?;
         Ok(value)
     }
@@ -94,7 +94,7 @@ impl Evaluator {
         }
     }
 
-    fn made(&self, expression: &Expression, scope: &Scope) -> Outcome {
+    fn eval_uncounted(&self, expression: &Expression, scope: &Scope) -> Outcome {
         match &expression.kind {
             ExprKind::Null => Ok(Value::NULL),
             ExprKind::Bool(yes) => Ok(Value::Bool(*yes)),
@@ -108,7 +108,7 @@ impl Evaluator {
             ExprKind::Object(entries) => self.object(entries, scope),
             ExprKind::Template(template) => self.template(template, scope).map(Value::text),
             ExprKind::Wrap(only) => self.wrapped(only, scope),
-            ExprKind::Paren(inner) => self.made(inner, scope),
+            ExprKind::Paren(inner) => self.eval_uncounted(inner, scope),
             ExprKind::Not(operand) => self.not(operand, scope),
             ExprKind::Negate(operand) => self.negated(operand, scope),
             ExprKind::Binary(first, rest) => self.binary(first, rest, scope),
@@ -181,8 +181,8 @@ impl Evaluator {
                 })?;
                 Some(common)
             }
-            (Ok(value), Err(_)) => self.agreed(&value.kind(), no, scope)?,
-            (Err(_), Ok(value)) => self.agreed(&value.kind(), yes, scope)?,
+            (Ok(value), Err(_)) => self.common_type(&value.kind(), no, scope)?,
+            (Err(_), Ok(value)) => self.common_type(&value.kind(), yes, scope)?,
             (Err(_), Err(_)) => None,
         };
         let (chosen, place) = if self.condition(condition, scope)? {
@@ -200,14 +200,14 @@ impl Evaluator {
 
     /// The common type of a result of the type `kind` and of `failed`, which has no value. The form of `failed` may
     /// show that there is no common type.
-    fn agreed(
+    fn common_type(
         &self,
         kind: &Type,
         failed: &Expression,
         scope: &Scope,
     ) -> Result<Option<Type>, JobFileFault> {
         let form = match &failed.kind {
-            ExprKind::Paren(inner) => return self.agreed(kind, inner, scope),
+            ExprKind::Paren(inner) => return self.common_type(kind, inner, scope),
             ExprKind::Template(_) => Type::Text,
             ExprKind::Not(_) => Type::Bool,
             ExprKind::Negate(_) => Type::Number,
@@ -240,7 +240,7 @@ impl Evaluator {
                     None => return Ok(None),
                 }
             }
-            ExprKind::For(each) => match self.failed_for(each, scope) {
+            ExprKind::For(each) => match self.type_of_failed_for(each, scope) {
                 Some(form) => form,
                 None => return Ok(None),
             },
@@ -256,7 +256,7 @@ impl Evaluator {
     }
 
     /// The type of a failed `for` expression, if only its values are faulty.
-    fn failed_for(&self, each: &ForExpr, scope: &Scope) -> Option<Type> {
+    fn type_of_failed_for(&self, each: &ForExpr, scope: &Scope) -> Option<Type> {
         let mut attributes = BTreeMap::new();
         let mut kinds = Vec::new();
         for (key, value) in self.elements(&each.names.list, scope).ok()? {
@@ -306,7 +306,7 @@ impl Evaluator {
         let elements = self.elements(&names.list, scope)?;
         if let Some(condition) = &each.condition
             && elements.is_empty()
-            && !mentions(condition, names)
+            && !uses_element_name(condition, names)
         {
             // A faulty condition is reported even without elements.
             self.condition(condition, scope)?;
@@ -457,7 +457,7 @@ fn each_scope(names: &ForPart, key: Value, value: Value, scope: &Scope) -> Scope
 }
 
 /// Whether `expression` uses a name of an element.
-fn mentions(expression: &Expression, names: &ForPart) -> bool {
+fn uses_element_name(expression: &Expression, names: &ForPart) -> bool {
     let mut found = false;
     expression.walk(&mut |inner| {
         if let ExprKind::Reference(root, _) = &inner.kind {

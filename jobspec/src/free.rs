@@ -102,10 +102,10 @@ impl Reader<'_> {
         let value = self.evaluator.eval(&attribute.value, scope);
         match value.and_then(|value| field::to_json(&value, &attribute.value)) {
             Ok(value) => {
-                self.inside(&field, &attribute.value);
+                self.record_places(&field, &attribute.value);
                 let value = match value {
                     Value::Object(entries) => {
-                        self.inside(&format!("{field}[0]"), &attribute.value);
+                        self.record_places(&format!("{field}[0]"), &attribute.value);
                         Value::Array(vec![Value::Object(entries)])
                     }
                     other => other,
@@ -117,13 +117,13 @@ impl Reader<'_> {
     }
 
     /// Records the places of the parts of an expression.
-    fn inside(&mut self, field: &str, expression: &Expression) {
+    fn record_places(&mut self, field: &str, expression: &Expression) {
         match &expression.kind {
             ExprKind::Tuple(items) => {
                 for (at, item) in items.iter().enumerate() {
                     let field = format!("{field}[{at}]");
                     self.places.put(field.clone(), item.span.clone());
-                    self.inside(&field, item);
+                    self.record_places(&field, item);
                 }
             }
             ExprKind::Object(entries) => {
@@ -133,7 +133,7 @@ impl Reader<'_> {
                     };
                     let field = format!("{field}.{name}");
                     self.places.put(field.clone(), key.span.clone());
-                    self.inside(&field, value);
+                    self.record_places(&field, value);
                 }
             }
             _ => {}

@@ -33,7 +33,7 @@ pub fn job_file(data: &[u8]) {
 fn check(name: &str, text: &str, job: &Value) {
     // The server decides whether the job is valid.
     drop(request::read(json!({ "Job": job }).to_string().as_bytes()));
-    let (file, evaluator) = (name.to_owned(), Evaluator::beside(Path::new(name)));
+    let (file, evaluator) = (name.to_owned(), Evaluator::for_file(Path::new(name)));
     let places = ConfigSpans::parse(file, text.to_owned(), &Inputs::default(), evaluator);
     drop(places.of("group", "task", "`config.a[1].b` is wrong"));
     // Two functions answer otherwise each time.

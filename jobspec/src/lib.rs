@@ -65,7 +65,7 @@ pub fn parse(name: &str, text: &str, inputs: &Inputs) -> Result<Value, ReadJobFi
         ParsedFile::Api(job) => return Ok(job),
         ParsedFile::Hcl(body) => body,
     };
-    let evaluator = Evaluator::beside(Path::new(name));
+    let evaluator = Evaluator::for_file(Path::new(name));
     match JobFile::open(&body, inputs, evaluator) {
         Ok(file) => file.decode().map_err(failed),
         Err(Failure::Here(faults)) => Err(failed(faults)),

@@ -58,7 +58,7 @@ pub(crate) fn read(
         }
         scope = scope.with_locals(found);
     }
-    faults.extend(circle(&left));
+    faults.extend(dependency_cycle_fault(&left));
     scope
 }
 
@@ -88,7 +88,7 @@ fn collect<'a>(
             let local = Local {
                 place,
                 expression: &attribute.value,
-                needs: needs(&attribute.value),
+                needs: referenced_locals(&attribute.value),
             };
             locals.insert(name, local);
         }
@@ -113,7 +113,7 @@ fn value(
 }
 
 /// A fault for locals that depend on each other, at the first of them.
-fn circle(left: &BTreeMap<String, Local<'_>>) -> Option<JobFileFault> {
+fn dependency_cycle_fault(left: &BTreeMap<String, Local<'_>>) -> Option<JobFileFault> {
     let mut way: Vec<&str> = vec![left.keys().next()?];
     loop {
         let here = &left[*way.last()?];
@@ -133,7 +133,7 @@ fn circle(left: &BTreeMap<String, Local<'_>>) -> Option<JobFileFault> {
 }
 
 /// The locals that an expression names.
-fn needs(expression: &Expression) -> BTreeSet<String> {
+fn referenced_locals(expression: &Expression) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     expression.walk(&mut |inner| {
         if let ExprKind::Reference(root, steps) = &inner.kind

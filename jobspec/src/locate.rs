@@ -35,7 +35,7 @@ impl ConfigSpans {
         } else {
             load(path).unwrap_or_default()
         };
-        Self::parse(file, text, inputs, Evaluator::beside(path))
+        Self::parse(file, text, inputs, Evaluator::for_file(path))
     }
 
     pub(crate) fn parse(file: String, text: String, inputs: &Inputs, evaluator: Evaluator) -> Self {

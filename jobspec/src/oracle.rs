@@ -251,18 +251,18 @@ fn write_text(text: &mut String, found: &str) {
 }
 
 /// The smallest case made of parts of `case` whose results still differ.
-fn shrunk(oracle: &mut Oracle, case: Case) -> Case {
+fn reduce_case(oracle: &mut Oracle, case: Case) -> Case {
     let mut best = case;
     loop {
-        let mut candidates = best.smaller();
+        let mut candidates = best.reduced_variants();
         candidates.truncate(2_000);
-        let texts: Vec<_> = candidates.iter().map(Case::question).collect();
+        let texts: Vec<_> = candidates.iter().map(Case::kind_and_text).collect();
         let answers = oracle.ask(&texts);
         let found = candidates
             .into_iter()
             .zip(answers)
             .find(|(candidate, theirs)| {
-                let (kind, text) = candidate.question();
+                let (kind, text) = candidate.kind_and_text();
                 !answer(kind, &text).agrees(theirs)
             });
         match found {
@@ -336,14 +336,14 @@ fn answers_are_those_of_hcl() {
     let mut found = std::collections::BTreeSet::new();
     while values < total && failed < DIFFERENCES_MAX {
         let cases: Vec<Case> = (0..BATCH).map(|_| generator.case()).collect();
-        let texts: Vec<_> = cases.iter().map(Case::question).collect();
+        let texts: Vec<_> = cases.iter().map(Case::kind_and_text).collect();
         let (different, skipped, refused) = differences(&mut oracle, &texts, false);
         skips += skipped;
         refusals += refused;
         values += cases.len();
         for (at, case) in cases.into_iter().enumerate() {
             if different.contains(&at) {
-                let (kind, text) = shrunk(&mut oracle, case).question();
+                let (kind, text) = reduce_case(&mut oracle, case).kind_and_text();
                 if !found.insert(text.clone()) {
                     continue;
                 }
@@ -373,7 +373,7 @@ fn answers_are_those_of_hcl() {
 fn damaged_cases_cause_no_panic() {
     let mut generator = Generator::new(SEED);
     for _ in 0..3_000 {
-        let (_, text) = generator.case().question();
+        let (_, text) = generator.case().kind_and_text();
         let text = generator.damaged(&text);
         drop(answer("expression", &text));
         drop(answer("body", &text));

@@ -108,7 +108,7 @@ fn verdict(row: &Value, dir: &Path) -> CaseResult {
         (Err(error), _) if is_by_design(&error) => CaseResult::RefusedByDesign,
         (Err(error), Some(_)) => CaseResult::Different(format!("refused: {error}")),
         (Err(_), None) if PLACELESS.iter().any(|name| row["name"] == *name) => CaseResult::Equal,
-        (Err(error), None) => misplaced(&error, row["error"].as_str().unwrap_or_default())
+        (Err(error), None) => position_mismatch(&error, row["error"].as_str().unwrap_or_default())
             .map_or(CaseResult::Equal, CaseResult::Different),
     }
 }
@@ -127,7 +127,7 @@ fn is_by_design(error: &ReadJobFileError) -> bool {
 }
 
 /// The mismatch, if our fault is at none of the lines that Nomad names.
-fn misplaced(error: &ReadJobFileError, theirs: &str) -> Option<String> {
+fn position_mismatch(error: &ReadJobFileError, theirs: &str) -> Option<String> {
     let lines = |text: &str, end: char| -> Vec<u32> {
         let places = text.split("job.hcl:").skip(1);
         let lines = places.filter_map(|place| place.split(end).next()?.parse().ok());

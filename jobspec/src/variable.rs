@@ -230,7 +230,7 @@ impl<'a> Variables<'a> {
             syntax::parse_body(&text).map_err(from_parser)
         };
         let body = body.map_err(|fault| source.failed(fault))?;
-        let evaluator = Evaluator::beside(path);
+        let evaluator = Evaluator::for_file(path);
         for structure in &body.items {
             let attribute = match structure {
                 Structure::Attribute(attribute) => attribute,

@@ -85,7 +85,7 @@ struct CertificateState {
     /// The paths of the files. `None`: the certificates never change.
     files: Option<Files>,
     /// The stamps of the files at the last check.
-    looked_at: Mutex<Vec<FileStamp>>,
+    stamps_at_last_check: Mutex<Vec<FileStamp>>,
     current: watch::Sender<Arc<Identity>>,
     asked: Notify,
 }
@@ -121,7 +121,7 @@ impl Certificates {
         Self {
             shared: Arc::new(CertificateState {
                 files,
-                looked_at: Mutex::new(stamps),
+                stamps_at_last_check: Mutex::new(stamps),
                 current: watch::Sender::new(Arc::new(identity)),
                 asked: Notify::new(),
             }),
@@ -143,7 +143,7 @@ impl Certificates {
     /// Requests a check of the files by [`Self::follow`], as SIGHUP does.
     pub fn ask(&self) {
         // Cleared stamps force a read of the files, even if the files seem unchanged.
-        self.looked_at().clear();
+        self.lock_stamps().clear();
         self.shared.asked.notify_one();
     }
 
@@ -158,11 +158,11 @@ impl Certificates {
         };
         let stamps = files.stamps();
         {
-            let mut looked_at = self.looked_at();
-            if *looked_at == stamps {
+            let mut stamps_at_last_check = self.lock_stamps();
+            if *stamps_at_last_check == stamps {
                 return Ok(false);
             }
-            *looked_at = stamps;
+            *stamps_at_last_check = stamps;
         }
         let identity = Identity::load(&files.dir, files.role)?;
         let current = self.current();
@@ -218,10 +218,10 @@ impl Certificates {
         }
     }
 
-    fn looked_at(&self) -> std::sync::MutexGuard<'_, Vec<FileStamp>> {
+    fn lock_stamps(&self) -> std::sync::MutexGuard<'_, Vec<FileStamp>> {
         // A poisoned lock is harmless, because the list of stamps is always consistent.
         self.shared
-            .looked_at
+            .stamps_at_last_check
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }

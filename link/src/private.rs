@@ -20,7 +20,7 @@ const GROUP_AND_OTHERS: u32 = 0o077;
 /// The sticky bit. In a directory that all users may write, such as `/tmp`, only the owner may delete an entry.
 const STICKY: u32 = 0o1000;
 /// The most entries that one check examines. A data directory may have very many.
-const LOOKED_AT_MAX: usize = 100_000;
+const CHECKED_ENTRIES_MAX: usize = 100_000;
 /// The most exposed entries that one check reports. A few are enough to show the fault.
 const EXPOSED_MAX: usize = 5;
 
@@ -145,7 +145,7 @@ pub struct ExposedFile {
 pub fn exposed(dir: &Path, skipped: &[&str]) -> io::Result<Vec<ExposedFile>> {
     let mut found = Vec::new();
     let mut open = vec![dir.to_owned()];
-    let mut looked_at = 0;
+    let mut checked = 0;
     let skipped = |name: &OsStr| skipped.iter().any(|skipped| name == *skipped);
     while let Some(path) = open.pop() {
         let meta = match fs::symlink_metadata(&path) {
@@ -154,8 +154,8 @@ pub fn exposed(dir: &Path, skipped: &[&str]) -> io::Result<Vec<ExposedFile>> {
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(error) => return Err(error),
         };
-        looked_at += 1;
-        if looked_at > LOOKED_AT_MAX || found.len() == EXPOSED_MAX {
+        checked += 1;
+        if checked > CHECKED_ENTRIES_MAX || found.len() == EXPOSED_MAX {
             break;
         }
         let mode = meta.permissions().mode() & 0o7777;

@@ -42,9 +42,9 @@ impl Window {
 
     /// Frees the room of `bytes` that the reader consumed. A number above the room in use frees all of it.
     pub fn give(&self, bytes: u64) {
-        let owed = (self.bytes as usize).saturating_sub(self.room.available_permits());
+        let in_use = (self.bytes as usize).saturating_sub(self.room.available_permits());
         self.room
-            .add_permits((self.clamped(bytes) as usize).min(owed));
+            .add_permits((self.clamped(bytes) as usize).min(in_use));
     }
 
     fn clamped(&self, bytes: u64) -> u32 {

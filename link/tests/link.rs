@@ -68,13 +68,13 @@ async fn a_stranger_is_refused() {
     let connecting = client
         .connect(addr, &Role::Server.dns_name("local"))
         .unwrap();
-    let got_in = async {
+    let connecting = async {
         let connection = connecting.await.ok()?;
         let (_send, receive) = connection.open_bi().await.ok()?;
         FrameReceiver::new(receive).recv::<FromAgent>().await.ok()
     };
 
-    let answer = tokio::time::timeout(Duration::from_secs(10), got_in)
+    let answer = tokio::time::timeout(Duration::from_secs(10), connecting)
         .await
         .unwrap();
     assert!(answer.is_none());

@@ -80,7 +80,7 @@ pub(crate) fn load() -> anyhow::Result<Vec<Budget>> {
 
 /// Compares `results` with `budgets`. Budgets of subjects outside `subjects` are left out, unless `subjects` is
 /// empty.
-pub(crate) fn judge(
+pub(crate) fn compare_with_budgets(
     budgets: &[Budget],
     results: &[(String, Metric)],
     subjects: &[String],
@@ -157,8 +157,8 @@ mod tests {
     fn metric(values: &[f64]) -> (String, Metric) {
         let mut tally = MetricSet::default();
         for value in values {
-            tally.ours("m", "x/s", *value);
-            tally.rival("m", "x/s", "rival", 10.0);
+            tally.add_muster_value("m", "x/s", *value);
+            tally.add_rival_value("m", "x/s", "rival", 10.0);
         }
         ("s".to_owned(), tally.finish().remove(0))
     }

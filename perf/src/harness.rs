@@ -97,12 +97,18 @@ pub(crate) struct MetricSet {
 
 impl MetricSet {
     /// Adds Muster's value of `name` in a round.
-    pub(crate) fn ours(&mut self, name: &str, unit: &'static str, value: f64) {
+    pub(crate) fn add_muster_value(&mut self, name: &str, unit: &'static str, value: f64) {
         self.metric(name, unit).ours.0.push(value);
     }
 
     /// Adds the value of `rival` for the same quantity in a round.
-    pub(crate) fn rival(&mut self, name: &str, unit: &'static str, rival: &str, value: f64) {
+    pub(crate) fn add_rival_value(
+        &mut self,
+        name: &str,
+        unit: &'static str,
+        rival: &str,
+        value: f64,
+    ) {
         let rivals = &mut self.metric(name, unit).rivals;
         match rivals.iter_mut().find(|known| known.name == rival) {
             Some(known) => known.theirs.0.push(value),
@@ -220,8 +226,8 @@ mod tests {
     fn the_ratio_is_taken_round_by_round() {
         let mut tally = MetricSet::default();
         for (ours, theirs) in [(10.0, 5.0), (1.0, 0.5), (40.0, 20.0)] {
-            tally.rival("m", "x/s", "rival", theirs);
-            tally.ours("m", "x/s", ours);
+            tally.add_rival_value("m", "x/s", "rival", theirs);
+            tally.add_muster_value("m", "x/s", ours);
         }
 
         let metric = tally.finish().remove(0);

@@ -108,7 +108,7 @@ fn main() -> anyhow::Result<ExitCode> {
             }
         }
     }
-    let verdicts = budget::judge(&budgets, &results, &args.subjects);
+    let verdicts = budget::compare_with_budgets(&budgets, &results, &args.subjects);
     println!();
     report::print_verdicts(&verdicts);
     if let Some(path) = &args.json {

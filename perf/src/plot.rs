@@ -204,11 +204,11 @@ mod tests {
         let mut tally = MetricSet::default();
         for (nodes, nanos) in [(10_000, 800.0), (100, 400.0)] {
             let name = format!("plan_cost_1x10000_on_{nodes}");
-            tally.ours(&name, "ns/placement", nanos);
-            tally.rival(&name, "ns/placement", "scan of all nodes a placement", 9e4);
-            tally.rival(&name, "ns/placement", "the same on 100 nodes", 400.0);
+            tally.add_muster_value(&name, "ns/placement", nanos);
+            tally.add_rival_value(&name, "ns/placement", "scan of all nodes a placement", 9e4);
+            tally.add_rival_value(&name, "ns/placement", "the same on 100 nodes", 400.0);
         }
-        tally.ours("plan_1x10000_on_100", "placements/s", 1e6);
+        tally.add_muster_value("plan_1x10000_on_100", "placements/s", 1e6);
         let results = tally.finish().into_iter();
         let results: Vec<_> = results.map(|metric| ("s".to_owned(), metric)).collect();
 

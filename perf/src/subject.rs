@@ -42,7 +42,7 @@ pub(crate) const ALL: &[(&str, Run)] = &[
     ("task_start", task_start::run),
     ("task_fleet", task_fleet::run),
     ("tasks", tasks::run),
-    ("tasks_real", tasks::real),
+    ("tasks_real", tasks::run_real),
     ("log_throughput", log_throughput::run),
     ("bpf_cost", bpf_cost::run),
     ("collection", collection::run),

@@ -122,7 +122,7 @@ fn run_job_files(paths: &[PathBuf], report: &mut Report) -> anyhow::Result<()> {
                 path.as_os_str(),
                 &mut |line| match parse_sum(line) {
                     Some(found) => sum = Some(found),
-                    None if is_of_harness(line) => {}
+                    None if is_harness_line(line) => {}
                     None => println!("  {line}"),
                 },
             );
@@ -148,7 +148,7 @@ fn parse_sum(line: &str) -> Option<(usize, usize)> {
 }
 
 /// Whether the test harness printed the line, and not the test.
-fn is_of_harness(line: &str) -> bool {
+fn is_harness_line(line: &str) -> bool {
     matches!(line, "" | "ok") || line.starts_with("running ") || line.starts_with("test ")
 }
 
@@ -195,7 +195,7 @@ impl Report {
                 let text = line.splitn(3, '\t').nth(2).unwrap_or_default();
                 println!("{kind}: {text}");
             }
-            _ if is_of_harness(line) => {}
+            _ if is_harness_line(line) => {}
             _ => println!("{line}"),
         }
     }

@@ -33,7 +33,7 @@ const FIRST: [SourceCheck; 2] = [
 ];
 
 /// Checks that run after the build. Clippy compiles the tests, so the lints are not a separate step.
-const BESIDE: [SourceCheck; 2] = [
+const AFTER_BUILD: [SourceCheck; 2] = [
     SourceCheck {
         name: "documents",
         command: "cargo xtask ci --no-test",
@@ -42,7 +42,7 @@ const BESIDE: [SourceCheck; 2] = [
     ADVISORIES,
 ];
 
-/// The checks in place of [`BESIDE`] when nothing is compiled for tests.
+/// The checks in place of [`AFTER_BUILD`] when nothing is compiled for tests.
 const WITHOUT_TESTS: [SourceCheck; 3] = [
     SourceCheck {
         name: "lints",
@@ -76,7 +76,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
         &test::Options::everything(options.long),
         true,
         &FIRST,
-        &BESIDE,
+        &AFTER_BUILD,
     )
 }
 

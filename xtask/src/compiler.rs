@@ -48,7 +48,7 @@ pub(crate) fn lint_and_record(cargo: &mut Command) -> anyhow::Result<()> {
     let records = records_folder();
     std::fs::create_dir_all(&records)
         .with_context(|| format!("cannot make {}", records.display()))?;
-    let program = shell::own_copy()?;
+    let program = shell::copy_own_program()?;
     cargo
         .env("RUSTC_WORKSPACE_WRAPPER", program)
         .env(RECORDS_VARIABLE, records);
@@ -60,7 +60,7 @@ fn records_folder() -> PathBuf {
 }
 
 /// Acts as the compiler if cargo started this program as one. Returns only if that is not the case, or on an error.
-pub(crate) fn become_compiler() -> Option<ExitCode> {
+pub(crate) fn run_as_compiler() -> Option<ExitCode> {
     let records = std::env::var_os(RECORDS_VARIABLE)?;
     // The first argument is the compiler, and the others are its arguments.
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -77,11 +77,11 @@ pub(crate) fn become_compiler() -> Option<ExitCode> {
 }
 
 fn record(records: &Path, words: &[String]) -> anyhow::Result<()> {
-    let Some(name) = documented(words) else {
+    let Some(name) = crate_name(words) else {
         return Ok(());
     };
     let variables = std::env::vars()
-        .filter(|(name, _)| is_of_crate(name))
+        .filter(|(name, _)| is_set_by_cargo(name))
         .collect();
     let call = Call {
         folder: std::env::current_dir().context("cannot read the current folder")?,
@@ -94,7 +94,7 @@ fn record(records: &Path, words: &[String]) -> anyhow::Result<()> {
 }
 
 /// Whether cargo sets the variable per crate, so that `env!` may read it.
-fn is_of_crate(name: &str) -> bool {
+fn is_set_by_cargo(name: &str) -> bool {
     [
         "CARGO_PKG_",
         "CARGO_MANIFEST_",
@@ -108,7 +108,7 @@ fn is_of_crate(name: &str) -> bool {
 
 /// Returns a name for the crate that these arguments compile, such as `muster_agent-lib`. Returns `None` for tests,
 /// build scripts and queries of cargo.
-fn documented(words: &[String]) -> Option<String> {
+fn crate_name(words: &[String]) -> Option<String> {
     let value = |option: &str| {
         let mut pairs = words.windows(2);
         pairs.find_map(|pair| (pair[0] == option).then(|| pair[1].clone()))
@@ -213,9 +213,9 @@ mod tests {
         let test = words("rustc --crate-name muster_x --crate-type bin --test src/lib.rs");
         let script = words("rustc --crate-name build_script_build --crate-type bin build.rs");
 
-        assert_eq!(documented(&library).as_deref(), Some("muster_x-lib"));
-        assert_eq!(documented(&test), None);
-        assert_eq!(documented(&script), None);
-        assert_eq!(documented(&words("rustc -vV")), None);
+        assert_eq!(crate_name(&library).as_deref(), Some("muster_x-lib"));
+        assert_eq!(crate_name(&test), None);
+        assert_eq!(crate_name(&script), None);
+        assert_eq!(crate_name(&words("rustc -vV")), None);
     }
 }

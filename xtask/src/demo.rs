@@ -37,7 +37,7 @@ pub(crate) struct Options {
 }
 
 /// The longest wait for any condition. It allows for a slow machine, not for a slow program.
-const PATIENCE: Duration = Duration::from_mins(1);
+const WAIT_MAX: Duration = Duration::from_mins(1);
 
 /// Runs the demo.
 ///
@@ -56,18 +56,18 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let mut checks = CheckCounts::default();
     println!("\nmuster demo · one server, one agent, this machine only (127.0.0.1)\n");
     let mut cluster = Cluster::start(&muster)?;
-    let outcome = show(&mut cluster, &mut checks);
+    let outcome = run_all_steps(&mut cluster, &mut checks);
     if options.keep && outcome.is_ok() {
-        cluster.keep();
-        return checks.verdict();
+        cluster.leave_running();
+        return checks.result();
     }
     let cleaned = clean_up(&mut cluster, &mut checks);
-    if outcome.is_err() || cleaned.is_err() || checks.failed() {
+    if outcome.is_err() || cleaned.is_err() || checks.has_failed() {
         cluster.print_logs();
     }
     outcome?;
     cleaned?;
-    checks.verdict()?;
+    checks.result()?;
     print_next_steps();
     Ok(())
 }
@@ -134,38 +134,38 @@ fn print_next_steps() {
     );
 }
 
-fn show(cluster: &mut Cluster, checks: &mut CheckCounts) -> anyhow::Result<()> {
-    doctor(cluster, checks)?;
-    place(cluster, checks)?;
-    serve(cluster, checks)?;
-    batch(cluster, checks)?;
-    usage(cluster, checks)?;
-    hungry(cluster, checks)?;
-    survive(cluster, checks)
+fn run_all_steps(cluster: &mut Cluster, checks: &mut CheckCounts) -> anyhow::Result<()> {
+    run_doctor(cluster, checks)?;
+    run_web_job(cluster, checks)?;
+    query_web_job(cluster, checks)?;
+    run_batch_job(cluster, checks)?;
+    show_task_stats(cluster, checks)?;
+    exceed_memory_limit(cluster, checks)?;
+    kill_and_restart_agent(cluster, checks)
 }
 
-fn doctor(cluster: &mut Cluster, checks: &mut CheckCounts) -> anyhow::Result<()> {
+fn run_doctor(cluster: &mut Cluster, checks: &mut CheckCounts) -> anyhow::Result<()> {
     let data = cluster.dir().join("agent").display().to_string();
-    cluster.muster(&["doctor", "--data-dir", &data])?;
+    cluster.run_muster(&["doctor", "--data-dir", &data])?;
     let ready = cluster.wait("the node to be ready", |cluster| {
         let nodes = cluster.get("/v1/nodes")?;
         let healthy = nodes[0]["Drivers"]["native"]["Healthy"] == true;
         Ok((nodes[0]["Status"] == "ready" && healthy).then(|| nodes[0].clone()))
     })?;
-    checks.holds(
+    checks.record(
         "the node is ready",
         ready["SchedulingEligibility"] == "eligible",
         &ready["Name"],
     );
     let node = cluster.get(&format!("/v1/node/{}", text(&ready, "ID")?))?;
-    cluster.learn_node(&node)?;
+    cluster.store_node(&node)?;
     Ok(())
 }
 
-fn place(cluster: &mut Cluster, checks: &mut CheckCounts) -> anyhow::Result<()> {
-    cluster.muster(&["job", "run", "examples/web.hcl"])?;
+fn run_web_job(cluster: &mut Cluster, checks: &mut CheckCounts) -> anyhow::Result<()> {
+    cluster.run_muster(&["job", "run", "examples/web.hcl"])?;
     let allocs = cluster.running("web")?;
-    checks.holds(
+    checks.record(
         "both instances of web run",
         allocs.len() == 2,
         &allocs.len(),
@@ -173,7 +173,7 @@ fn place(cluster: &mut Cluster, checks: &mut CheckCounts) -> anyhow::Result<()> 
     for alloc in &allocs {
         let whole = cluster.get(&format!("/v1/allocation/{}", text(alloc, "ID")?))?;
         let score = whole["Metrics"]["ScoreMetaData"][0]["NormScore"].as_f64();
-        checks.holds(
+        checks.record(
             &format!("{} has a node and a score", text(alloc, "Name")?),
             score.is_some_and(|score| (-1.0..=1.0).contains(&score)),
             &format!(
@@ -187,14 +187,14 @@ fn place(cluster: &mut Cluster, checks: &mut CheckCounts) -> anyhow::Result<()> 
 }
 
 /// Sends a request to each instance over TCP, as its users would.
-fn serve(cluster: &mut Cluster, checks: &mut CheckCounts) -> anyhow::Result<()> {
+fn query_web_job(cluster: &mut Cluster, checks: &mut CheckCounts) -> anyhow::Result<()> {
     for alloc in cluster.running("web")? {
         let name = text(&alloc, "Name")?;
         let port = port_of(cluster, &alloc)?;
         let answer = cluster.wait("the web server to answer", |_| {
             Ok(http::get(&format!("127.0.0.1:{port}"), "/").ok())
         })?;
-        checks.holds(
+        checks.record(
             &format!("{name} answers on port {port}"),
             answer.starts_with(&format!("hello from {name}")),
             &answer.trim(),
@@ -203,8 +203,8 @@ fn serve(cluster: &mut Cluster, checks: &mut CheckCounts) -> anyhow::Result<()> 
     Ok(())
 }
 
-fn batch(cluster: &mut Cluster, checks: &mut CheckCounts) -> anyhow::Result<()> {
-    cluster.muster(&["job", "run", "examples/batch.hcl"])?;
+fn run_batch_job(cluster: &mut Cluster, checks: &mut CheckCounts) -> anyhow::Result<()> {
+    cluster.run_muster(&["job", "run", "examples/batch.hcl"])?;
     cluster.wait("the batch job to complete", |cluster| {
         let allocs = cluster.get("/v1/job/count/allocations")?;
         Ok((allocs[0]["ClientStatus"] == "complete").then_some(()))
@@ -215,13 +215,13 @@ fn batch(cluster: &mut Cluster, checks: &mut CheckCounts) -> anyhow::Result<()> 
         "$ muster alloc logs count | tail -1\n{}",
         lines.lines().last().unwrap_or_default()
     );
-    checks.holds(
+    checks.record(
         "every line of the batch job is in its log, once and in order",
         lines.lines().eq(&expected),
         &format!("{} lines", lines.lines().count()),
     );
     let errors = cluster.capture(&["alloc", "logs", "--stderr", "count"])?;
-    checks.holds(
+    checks.record(
         "its standard error is kept apart",
         errors == "done\n",
         &errors.trim(),
@@ -230,7 +230,7 @@ fn batch(cluster: &mut Cluster, checks: &mut CheckCounts) -> anyhow::Result<()> 
 }
 
 /// Shows live resource usage, from eBPF if this machine supports it.
-fn usage(cluster: &Cluster, checks: &mut CheckCounts) -> anyhow::Result<()> {
+fn show_task_stats(cluster: &Cluster, checks: &mut CheckCounts) -> anyhow::Result<()> {
     if !cluster.has_ebpf() {
         checks.skipped(
             "live eBPF numbers",
@@ -238,7 +238,7 @@ fn usage(cluster: &Cluster, checks: &mut CheckCounts) -> anyhow::Result<()> {
         );
         return Ok(());
     }
-    cluster.muster(&["top", "web"])?;
+    cluster.run_muster(&["top", "web"])?;
     for alloc in cluster.running("web")? {
         let id = text(&alloc, "ID")?;
         let stats = cluster.get(&format!("/v1/client/allocation/{id}/stats?counters=true"))?;
@@ -250,7 +250,7 @@ fn usage(cluster: &Cluster, checks: &mut CheckCounts) -> anyhow::Result<()> {
             ("NetTxPackets", "packets sent"),
         ] {
             let value = counters[field].as_u64();
-            checks.holds(
+            checks.record(
                 &format!("{} has counted {what}", text(&alloc, "Name")?),
                 value.is_some_and(|value| value > 0),
                 &value.map_or_else(|| "absent".to_owned(), |value| value.to_string()),
@@ -261,7 +261,7 @@ fn usage(cluster: &Cluster, checks: &mut CheckCounts) -> anyhow::Result<()> {
 }
 
 /// Shows that the kernel kills a task above its memory limit, and that Muster reports the reason.
-fn hungry(cluster: &mut Cluster, checks: &mut CheckCounts) -> anyhow::Result<()> {
+fn exceed_memory_limit(cluster: &mut Cluster, checks: &mut CheckCounts) -> anyhow::Result<()> {
     if !cluster.limits_memory() {
         checks.skipped(
             "a memory-limit kill",
@@ -270,7 +270,7 @@ fn hungry(cluster: &mut Cluster, checks: &mut CheckCounts) -> anyhow::Result<()>
         return Ok(());
     }
     // The job is meant to fail.
-    cluster.muster_any(&["job", "run", "--detach", "examples/hungry.hcl"])?;
+    cluster.run_muster_any_status(&["job", "run", "--detach", "examples/hungry.hcl"])?;
     let event = cluster.wait("the hungry task to be killed", |cluster| {
         let allocs = cluster.get("/v1/job/hungry/allocations")?;
         let events = allocs[0]["TaskStates"]["hungry"]["Events"]
@@ -283,7 +283,7 @@ fn hungry(cluster: &mut Cluster, checks: &mut CheckCounts) -> anyhow::Result<()>
     })?;
     let message = text(&event, "DisplayMessage")?;
     println!("  hungry: {message}");
-    checks.holds(
+    checks.record(
         "the kill is reported as out of memory",
         event["Details"]["oom_killed"] == "true" && message.to_lowercase().contains("oom"),
         &message,
@@ -292,18 +292,18 @@ fn hungry(cluster: &mut Cluster, checks: &mut CheckCounts) -> anyhow::Result<()>
 }
 
 /// Shows that tasks survive `kill -9` of the agent and that the next agent finds them.
-fn survive(cluster: &mut Cluster, checks: &mut CheckCounts) -> anyhow::Result<()> {
+fn kill_and_restart_agent(cluster: &mut Cluster, checks: &mut CheckCounts) -> anyhow::Result<()> {
     let before = processes(cluster)?;
     println!("\n$ kill -9 {}   # the agent", cluster.agent_pid());
     cluster.kill_agent()?;
     for (name, (pid, start)) in &before {
-        checks.holds(
+        checks.record(
             &format!("{name} goes on without an agent"),
             cluster::start_ticks(*pid) == Some(*start),
             &format!("pid {pid}"),
         );
     }
-    serve(cluster, checks)?;
+    query_web_job(cluster, checks)?;
     let started = Instant::now();
     cluster.start_agent()?;
     let after = cluster.wait("the new agent to find its tasks", |cluster| {
@@ -316,14 +316,14 @@ fn survive(cluster: &mut Cluster, checks: &mut CheckCounts) -> anyhow::Result<()
         after.len(),
         started.elapsed().as_secs_f64()
     );
-    checks.holds(
+    checks.record(
         "the same processes, none restarted",
         before == after,
         &format!("{after:?}"),
     );
     for alloc in cluster.running("web")? {
         let restarts = alloc["TaskStates"]["server"]["Restarts"].as_u64();
-        checks.holds(
+        checks.record(
             &format!("{} was not restarted", text(&alloc, "Name")?),
             restarts == Some(0),
             &restarts.map_or_else(
@@ -332,12 +332,12 @@ fn survive(cluster: &mut Cluster, checks: &mut CheckCounts) -> anyhow::Result<()
             ),
         );
     }
-    serve(cluster, checks)?;
+    query_web_job(cluster, checks)?;
     let log = cluster.wait("the log to show a request from after the kill", |cluster| {
         let log = cluster.capture(&["alloc", "logs", "web/web.0"])?;
         Ok((log.matches("GET / HTTP/1.1 200").count() >= 3).then_some(log))
     })?;
-    checks.holds(
+    checks.record(
         "its log has every request, from before, during and after, once",
         log.matches("listening on").count() == 1 && log.matches("GET / HTTP/1.1 200").count() == 3,
         &format!("{} requests", log.matches("GET / HTTP/1.1 200").count()),
@@ -349,16 +349,16 @@ fn clean_up(cluster: &mut Cluster, checks: &mut CheckCounts) -> anyhow::Result<(
     println!();
     for job in ["web", "count", "hungry"] {
         if cluster.get(&format!("/v1/job/{job}")).is_ok() {
-            cluster.muster(&["job", "stop", job])?;
+            cluster.run_muster(&["job", "stop", job])?;
         }
     }
-    cluster.muster(&["system", "gc"])?;
+    cluster.run_muster(&["system", "gc"])?;
     cluster.stop()?;
     let left = leftovers::find(cluster.node_short(), cluster.dir())?;
     for thing in &left {
         println!("  left behind: {thing}");
     }
-    checks.holds(
+    checks.record(
         "no process, cgroup, FIFO, mount or pinned object is left",
         left.is_empty(),
         &format!("{} found", left.len()),

@@ -20,7 +20,7 @@ use anyhow::{Context, bail};
 use crate::shell;
 
 /// The version of the build steps. A change rebuilds the tools.
-const RECIPE: &str = "2\n";
+const BUILD_VERSION: &str = "2\n";
 /// The Debian suite of the source package. The constants below describe the package.
 const SUITE: &str = "trixie";
 const SOURCE: &str = "golang-github-opencontainers-runtime-tools";
@@ -62,12 +62,12 @@ pub(crate) fn folder() -> PathBuf {
 }
 
 /// Whether the tools are present in the version that this program expects.
-pub(crate) fn present() -> bool {
-    fs::read_to_string(folder().join("recipe")).is_ok_and(|recipe| recipe == RECIPE)
+pub(crate) fn is_built() -> bool {
+    fs::read_to_string(folder().join("recipe")).is_ok_and(|recipe| recipe == BUILD_VERSION)
 }
 
 /// Whether this machine can build the tools.
-pub(crate) fn can_be_made() -> bool {
+pub(crate) fn can_build() -> bool {
     let libraries = Path::new(GO_SOURCES).join("src/github.com");
     ["go", "procenv", "xz", "apt-get"]
         .iter()
@@ -84,7 +84,7 @@ pub(crate) fn can_be_made() -> bool {
 /// # Errors
 ///
 /// When a part cannot be fetched or built. No partial result is left then.
-pub(crate) fn make() -> anyhow::Result<()> {
+pub(crate) fn build_tools() -> anyhow::Result<()> {
     let folder = folder();
     let scratch = folder.with_extension("new");
     for path in [&folder, &scratch] {
@@ -93,7 +93,7 @@ pub(crate) fn make() -> anyhow::Result<()> {
                 .with_context(|| format!("cannot remove {}", path.display()))?;
         }
     }
-    let made = make_in(&scratch);
+    let made = build_tools_in(&scratch);
     if made.is_ok() {
         fs::rename(&scratch, &folder)
             .with_context(|| format!("cannot make {}", folder.display()))?;
@@ -104,7 +104,7 @@ pub(crate) fn make() -> anyhow::Result<()> {
     made
 }
 
-fn make_in(scratch: &Path) -> anyhow::Result<()> {
+fn build_tools_in(scratch: &Path) -> anyhow::Result<()> {
     let work = scratch.join("work");
     fs::create_dir_all(&work).with_context(|| format!("cannot make {}", work.display()))?;
     build_runtimetest(&work, &scratch.join("runtimetest")).context("cannot make runtimetest")?;
@@ -113,7 +113,7 @@ fn make_in(scratch: &Path) -> anyhow::Result<()> {
     unpack_nginx(&work, &scratch.join("nginx")).context("cannot unpack nginx")?;
     install_cepheus(scratch).context("cannot make Cepheus")?;
     fs::remove_dir_all(&work).with_context(|| format!("cannot remove {}", work.display()))?;
-    fs::write(scratch.join("recipe"), RECIPE).context("cannot write the recipe")
+    fs::write(scratch.join("recipe"), BUILD_VERSION).context("cannot write the recipe")
 }
 
 fn build_runtimetest(work: &Path, program: &Path) -> anyhow::Result<()> {

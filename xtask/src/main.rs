@@ -91,7 +91,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    if let Some(failure) = compiler::become_compiler() {
+    if let Some(failure) = compiler::run_as_compiler() {
         return failure;
     }
     let result = match Cli::parse().command {

@@ -92,7 +92,7 @@ struct Requirement {
     present: fn() -> bool,
 }
 
-const JUDGES: &str = "the judges of isolation";
+const AUDIT_TOOLS: &str = "the judges of isolation";
 const LINKER: &str = "bpf-linker";
 
 /// All requirements, in the order in which they are named. bpf-linker is last, because its build needs the packages.
@@ -101,13 +101,13 @@ const NEEDS: [Requirement; 16] = [
         name: "a C compiler",
         purpose: PackageUse::Compile,
         packages: &["gcc", "libc6-dev"],
-        present: || has("cc"),
+        present: || is_installed("cc"),
     },
     Requirement {
         name: "make",
         purpose: PackageUse::Allocator,
         packages: &["make"],
-        present: || has("make"),
+        present: || is_installed("make"),
     },
     Requirement {
         name: "a compiler for eBPF",
@@ -126,25 +126,25 @@ const NEEDS: [Requirement; 16] = [
         name: "ip",
         purpose: PackageUse::Tests,
         packages: &["iproute2"],
-        present: || has("ip"),
+        present: || is_installed("ip"),
     },
     Requirement {
         name: "strace",
         purpose: PackageUse::Tests,
         packages: &["strace"],
-        present: || has("strace"),
+        present: || is_installed("strace"),
     },
     Requirement {
         name: "nft",
         purpose: PackageUse::Tests,
         packages: &["nftables"],
-        present: || has("nft"),
+        present: || is_installed("nft"),
     },
     Requirement {
         name: "CNI plugins",
         purpose: PackageUse::Tests,
         packages: &["containernetworking-plugins", "iptables"],
-        present: || Path::new("/usr/lib/cni/bridge").exists() && has("iptables"),
+        present: || Path::new("/usr/lib/cni/bridge").exists() && is_installed("iptables"),
     },
     Requirement {
         name: "Go and the library of Nomad's plugins",
@@ -157,31 +157,31 @@ const NEEDS: [Requirement; 16] = [
             "protobuf-compiler",
             "libprotobuf-dev",
         ],
-        present: || has("go") && has("protoc") && go_libraries(),
+        present: || is_installed("go") && is_installed("protoc") && go_libraries(),
     },
     Requirement {
         name: "programs that isolated tasks have to run",
         purpose: PackageUse::Tests,
         packages: &["nodejs", "openjdk-17-jdk-headless"],
-        present: || has("node") && has("java"),
+        present: || is_installed("node") && is_installed("java"),
     },
     Requirement {
         name: "what the judges of isolation are made with",
         purpose: PackageUse::Tests,
         packages: &isolation_audits::PACKAGES,
-        present: || isolation_audits::present() || isolation_audits::can_be_made(),
+        present: || isolation_audits::is_built() || isolation_audits::can_build(),
     },
     Requirement {
-        name: JUDGES,
+        name: AUDIT_TOOLS,
         purpose: PackageUse::Tests,
         packages: &[],
-        present: isolation_audits::present,
+        present: isolation_audits::is_built,
     },
     Requirement {
         name: "qemu-system-x86_64",
         purpose: PackageUse::Guest,
         packages: &["qemu-system-x86"],
-        present: || !cfg!(target_arch = "x86_64") || has("qemu-system-x86_64"),
+        present: || !cfg!(target_arch = "x86_64") || is_installed("qemu-system-x86_64"),
     },
     Requirement {
         name: "a busybox that needs no library",
@@ -193,7 +193,7 @@ const NEEDS: [Requirement; 16] = [
         name: "stress-ng",
         purpose: PackageUse::Guest,
         packages: &["stress-ng"],
-        present: || has("stress-ng"),
+        present: || is_installed("stress-ng"),
     },
     Requirement {
         name: LINKER,
@@ -234,11 +234,11 @@ pub(crate) fn prepare(scope: Scope, options: &Options) -> anyhow::Result<()> {
     if options.check {
         bail!(
             "{} missing: run `{}`",
-            things(missing.len()),
+            describe_count(missing.len()),
             scope.command()
         );
     }
-    if !(options.yes || confirmed()?) {
+    if !(options.yes || ask_confirmation()?) {
         bail!("nothing was installed");
     }
     install(scope, &missing)
@@ -273,12 +273,12 @@ fn install(scope: Scope, missing: &[&Requirement]) -> anyhow::Result<()> {
         });
     }
     if scope.includes(PackageUse::Tests)
-        && !isolation_audits::present()
-        && isolation_audits::can_be_made()
+        && !isolation_audits::is_built()
+        && isolation_audits::can_build()
     {
         note(steps::run(
             "make the judges of isolation",
-            isolation_audits::make,
+            isolation_audits::build_tools,
         ));
     }
     report(&self::missing(scope), &problems)
@@ -325,19 +325,19 @@ fn install_packages(needs: &[&Requirement]) -> anyhow::Result<()> {
         return Ok(());
     }
     let names = wanted.iter().copied().collect::<Vec<_>>().join(" ");
-    if !has("apt-get") {
+    if !is_installed("apt-get") {
         bail!("this is not Debian: install what its packages hold: {names}");
     }
     if !is_root()? {
         bail!("not root: run `sudo apt-get install {names}`, then this command again");
     }
-    let mut absent = without_candidate(&wanted)?;
+    let mut absent = packages_without_candidate(&wanted)?;
     if !absent.is_empty() {
         shell::run(apt().arg("update").arg("--quiet"))?;
-        absent = without_candidate(&wanted)?;
+        absent = packages_without_candidate(&wanted)?;
     }
     // A partial requirement is useless: rustc without its sources cannot build `core`.
-    let can_be_had: BTreeSet<&str> = needs
+    let installable: BTreeSet<&str> = needs
         .iter()
         .filter(|need| {
             need.packages
@@ -347,10 +347,10 @@ fn install_packages(needs: &[&Requirement]) -> anyhow::Result<()> {
         .flat_map(|need| need.packages)
         .copied()
         .collect();
-    if !can_be_had.is_empty() {
+    if !installable.is_empty() {
         let mut command = apt();
         command.args(["install", "--yes", "--quiet", "--no-install-recommends"]);
-        shell::run(command.args(&can_be_had))?;
+        shell::run(command.args(&installable))?;
     }
     if !absent.is_empty() {
         let absent = absent.into_iter().collect::<Vec<_>>().join(", ");
@@ -363,7 +363,7 @@ fn install_packages(needs: &[&Requirement]) -> anyhow::Result<()> {
 }
 
 /// Returns the packages that apt cannot install now, because no version is available.
-fn without_candidate(packages: &BTreeSet<&str>) -> anyhow::Result<BTreeSet<String>> {
+fn packages_without_candidate(packages: &BTreeSet<&str>) -> anyhow::Result<BTreeSet<String>> {
     let policy = shell::capture(
         Command::new("apt-cache")
             .arg("policy")
@@ -415,14 +415,14 @@ fn install_linker() -> anyhow::Result<()> {
 fn can_build_linker() -> bool {
     Path::new(&llvm_prefix()).join("bin/llvm-config").is_file()
         && Path::new("/usr/include/zstd.h").is_file()
-        && has("c++")
+        && is_installed("c++")
 }
 
 fn llvm_prefix() -> String {
     format!("/usr/lib/llvm-{}", ebpf::LLVM_MAJOR)
 }
 
-fn has(program: &str) -> bool {
+fn is_installed(program: &str) -> bool {
     shell::find_program(program).is_some()
 }
 
@@ -457,7 +457,7 @@ fn is_root() -> anyhow::Result<bool> {
 }
 
 /// Asks for confirmation, if standard input is a terminal.
-fn confirmed() -> anyhow::Result<bool> {
+fn ask_confirmation() -> anyhow::Result<bool> {
     if !std::io::stdin().is_terminal() {
         return Ok(true);
     }
@@ -484,7 +484,7 @@ fn source(need: &Requirement) -> String {
     }
 }
 
-fn things(count: usize) -> String {
+fn describe_count(count: usize) -> String {
     if count == 1 {
         "one thing is".to_owned()
     } else {

@@ -31,7 +31,7 @@ pub(crate) fn root() -> PathBuf {
 /// # Errors
 ///
 /// When the copy cannot be made.
-pub(crate) fn own_copy() -> anyhow::Result<PathBuf> {
+pub(crate) fn copy_own_program() -> anyhow::Result<PathBuf> {
     let copy = target_dir().join("muster-xtask-copy");
     // The kernel keeps the file of a running program, even if its name is deleted.
     let own = std::fs::read("/proc/self/exe").context("cannot read this program")?;

@@ -24,20 +24,20 @@ static FILE: Mutex<()> = Mutex::new(());
 /// The errors of `step`.
 pub(crate) fn run<T>(name: &str, step: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
     let last = read().get(name).copied();
-    println!("── {name}{}", expectation(last));
+    println!("── {name}{}", format_last_duration(last));
     let started = Instant::now();
     let result = step();
     let duration = started.elapsed();
     let outcome = if result.is_ok() { "done" } else { "FAILED" };
     println!("── {name}: {outcome} in {}", shell::seconds(duration));
     if result.is_ok() {
-        remember(name, duration);
+        store_duration(name, duration);
     }
     result
 }
 
 /// Formats the last duration, such as `, 2 m 05 s last time`. It is empty for a step that has not run here before.
-fn expectation(last: Option<f64>) -> String {
+fn format_last_duration(last: Option<f64>) -> String {
     last.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
         .map(|last| format!(", {} last time", shell::seconds(last)))
         .unwrap_or_default()
@@ -58,7 +58,7 @@ fn parse(text: &str) -> BTreeMap<String, f64> {
     times.into_iter().take(STEPS_MAX).collect()
 }
 
-fn remember(name: &str, duration: Duration) {
+fn store_duration(name: &str, duration: Duration) {
     let _guard = FILE
         .lock()
         .unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -76,9 +76,9 @@ mod tests {
 
     #[test]
     fn last_duration_is_shown() {
-        assert_eq!(expectation(Some(125.4)), ", 2 m 05 s last time");
-        assert_eq!(expectation(None), "");
-        assert_eq!(expectation(Some(-1.0)), "");
+        assert_eq!(format_last_duration(Some(125.4)), ", 2 m 05 s last time");
+        assert_eq!(format_last_duration(None), "");
+        assert_eq!(format_last_duration(Some(-1.0)), "");
     }
 
     #[test]

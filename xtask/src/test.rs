@@ -131,7 +131,7 @@ pub(crate) fn run_gate(
         Ok(artifacts) => {
             all.timing()
                 .add_crates(timing::crates_of_last_build(&shell::target_dir()));
-            all.everything(&artifacts, beside)?;
+            all.run_all(&artifacts, beside)?;
         }
         Err(error) => {
             all.report().fail(
@@ -261,7 +261,7 @@ impl GateRun<'_> {
     /// preempted within the kernel delays RCU grace periods. Every attached eBPF program and every removed namespace
     /// waits for them, so tests of agents took five times as long. A guest that gets little processor time fails its
     /// tests of rates.
-    fn everything(&self, artifacts: &[Artifact], beside: &[SourceCheck]) -> anyhow::Result<()> {
+    fn run_all(&self, artifacts: &[Artifact], beside: &[SourceCheck]) -> anyhow::Result<()> {
         // The checks run one after the other, because the build of the simulator may replace libraries that rustdoc
         // reads.
         for check in beside {
@@ -446,7 +446,7 @@ fn demo(artifacts: &[Artifact], folder: &Path) -> anyhow::Result<()> {
         .context("`muster` was not built")?;
     let log = folder.join("demo.log");
     let mut text = String::new();
-    let mut command = Command::new(shell::own_copy()?);
+    let mut command = Command::new(shell::copy_own_program()?);
     command.args(["demo", "--program"]).arg(&muster.executable);
     let status = shell::lines(&mut command, &mut |line| {
         text.push_str(line);

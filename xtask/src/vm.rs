@@ -218,7 +218,7 @@ pub(crate) fn guest(
 ) -> anyhow::Result<Outcome> {
     let cache = shell::target_dir().join("vm");
     std::fs::create_dir_all(&cache).with_context(|| format!("cannot make {}", cache.display()))?;
-    if let Some(reason) = missing() {
+    if let Some(reason) = reason_against_guest() {
         return Ok(Outcome::Unavailable { reason });
     }
     let kernel = match kernel::fetch(&cache, &options.kernel, options.refresh) {
@@ -284,7 +284,7 @@ pub(crate) fn prepare() -> anyhow::Result<()> {
 ///
 /// When this machine cannot run a guest with such a kernel.
 pub(crate) fn prepare_series(series: &str) -> anyhow::Result<()> {
-    if let Some(reason) = missing() {
+    if let Some(reason) = reason_against_guest() {
         anyhow::bail!(reason);
     }
     let cache = shell::target_dir().join("vm");
@@ -421,7 +421,7 @@ fn script(command: &[String], binaries: &[Artifact], filters: &[Filter]) -> Stri
 }
 
 /// Returns the reason why this machine cannot run a guest, or `None` if it can.
-fn missing() -> Option<String> {
+fn reason_against_guest() -> Option<String> {
     if !cfg!(target_arch = "x86_64") {
         return Some(format!(
             "guests are x86-64 only, this machine is {}",

@@ -22,7 +22,7 @@ use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Message};
 use tokio_tungstenite::{WebSocketStream, client_async};
 
 use super::ExecArgs;
-use crate::client::{Client, escape, refusal};
+use crate::client::{Client, error_from_status, escape};
 use crate::exit::{CliError, CliResult, Exit};
 use crate::names;
 use escape::{EscapeFilter, FilteredInput};
@@ -170,7 +170,11 @@ async fn connect(server: &str, path: &str) -> Result<Socket, CliError> {
             let status = response.status().as_u16();
             let body = response.body().as_deref().unwrap_or_default();
             let route = path.split('?').next().unwrap_or(path);
-            Err(refusal(route, status, String::from_utf8_lossy(body).trim()))
+            Err(error_from_status(
+                route,
+                status,
+                String::from_utf8_lossy(body).trim(),
+            ))
         }
         Err(error) => Err(unreachable(&error)),
     }
@@ -249,7 +253,7 @@ async fn send_all(
         let frame = tokio::select! {
             Some(piece) = typed.recv() => {
                 let close = piece.is_empty();
-                let FilteredInput { bytes: data, hangs_up } = escaping.take(piece);
+                let FilteredInput { bytes: data, hangs_up } = escaping.filter_input(piece);
                 if hangs_up {
                     return Some(SessionClosed);
                 }
@@ -280,7 +284,7 @@ async fn receive_all(
         let text = match message {
             Message::Text(text) => text,
             Message::Close(frame) => {
-                reason = frame.as_ref().map(why);
+                reason = frame.as_ref().map(close_reason);
                 break;
             }
             _ => continue,
@@ -308,7 +312,7 @@ async fn receive_all(
     )
 }
 
-fn why(frame: &CloseFrame) -> String {
+fn close_reason(frame: &CloseFrame) -> String {
     let reason = frame.reason.trim();
     if reason.is_empty() {
         format!("the server closed it ({})", frame.code)

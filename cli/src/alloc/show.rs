@@ -42,7 +42,7 @@ pub(super) fn show(client: &Client, alloc: &Allocation) -> Result<(), CliError> 
         output::print(&format!("{}\n", follow_up(alloc, eval.as_ref())))?;
     }
     if let Some(collection) = &alloc.garbage_collection {
-        output::print(&format!("{}\n", forgotten(collection)))?;
+        output::print(&format!("{}\n", format_deletion_time(collection)))?;
     }
     show_held(alloc)?;
     show_scores(alloc)?;
@@ -50,7 +50,7 @@ pub(super) fn show(client: &Client, alloc: &Allocation) -> Result<(), CliError> 
 }
 
 /// The time at which the servers delete the allocation.
-fn forgotten(collection: &GarbageCollection) -> String {
+fn format_deletion_time(collection: &GarbageCollection) -> String {
     let GarbageCollection {
         eligible,
         eligible_at,
@@ -59,11 +59,14 @@ fn forgotten(collection: &GarbageCollection) -> String {
     } = collection;
     let reason = output::clean(reason);
     match (eligible, eligible_at) {
-        (true, at) => format!("garbage collection: eligible since {}", output::ago(*at)),
+        (true, at) => format!(
+            "garbage collection: eligible since {}",
+            output::time_since(*at)
+        ),
         (false, 0) => format!("garbage collection: not eligible: {reason}"),
         (false, at) => format!(
             "garbage collection: eligible {} ({reason})",
-            output::ahead(*at)
+            output::time_until(*at)
         ),
     }
 }
@@ -157,7 +160,7 @@ fn reschedules(alloc: &Allocation, tracker: &RescheduleTracker) -> String {
     let last = tracker.events.last().map_or_else(String::new, |event| {
         format!(
             "; last {} from {} on node {}",
-            output::ago(event.reschedule_time),
+            output::time_since(event.reschedule_time),
             output::short_id(&event.prev_alloc_id),
             output::short_id(&event.prev_node_id)
         )
@@ -169,7 +172,10 @@ fn follow_up(alloc: &Allocation, eval: Option<&Evaluation>) -> String {
     let id = output::short_id(&alloc.followup_eval_id);
     let at = eval.and_then(|eval| eval.wait_until.filter(|_| eval.status == "pending"));
     match (at, eval) {
-        (Some(at), _) => format!("evaluation {id} goes on with it {}", output::ahead(at.0.0)),
+        (Some(at), _) => format!(
+            "evaluation {id} goes on with it {}",
+            output::time_until(at.0.0)
+        ),
         (None, Some(eval)) => format!("evaluation {id} goes on with it; it is {}", eval.status),
         (None, None) => format!("evaluation {id} went on with it"),
     }
@@ -194,14 +200,14 @@ fn show_held(alloc: &Allocation) -> Result<(), CliError> {
         ))?;
     }
     for (name, task) in &held.tasks {
-        for line in held_by(task) {
+        for line in format_held_resources(task) {
             output::print(&format!("task {} holds {line}\n", output::clean(name)))?;
         }
     }
     Ok(())
 }
 
-fn held_by(task: &AllocatedTask) -> Vec<String> {
+fn format_held_resources(task: &AllocatedTask) -> Vec<String> {
     let mut lines = Vec::new();
     let cores: Vec<String> = task
         .cpu
@@ -264,7 +270,7 @@ fn show_tasks(alloc: &Allocation) -> Result<(), CliError> {
         for event in &task.events {
             output::print(&format!(
                 "  {:>14}  {:<16} {}\n",
-                output::ago(event.time),
+                output::time_since(event.time),
                 event.kind,
                 output::clean(&event.display_message)
             ))?;
@@ -342,9 +348,9 @@ mod tests {
                 kept: String::new(),
                 reason: reason.to_owned(),
             };
-            forgotten(&collection)
+            format_deletion_time(&collection)
         };
-        let eligible = forgotten(&GarbageCollection {
+        let eligible = format_deletion_time(&GarbageCollection {
             eligible: true,
             eligible_at: 1,
             ..GarbageCollection::default()
@@ -400,7 +406,7 @@ mod tests {
         };
 
         assert_eq!(
-            held_by(&task),
+            format_held_resources(&task),
             ["cores 2, 3 for itself", "nvidia/gpu/t4: GPU-1"]
         );
     }

@@ -96,7 +96,10 @@ fn due(deployment: &Deployment) -> String {
     let waiting = groups.filter(|group| group.healthy_allocs < group.desired_total);
     let due = waiting.filter_map(|group| group.require_progress_by).min();
     due.filter(|_| is_bound).map_or_else(String::new, |at| {
-        format!("; something must become healthy {}", output::ahead(at.0.0))
+        format!(
+            "; something must become healthy {}",
+            output::time_until(at.0.0)
+        )
     })
 }
 

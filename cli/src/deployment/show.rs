@@ -65,7 +65,7 @@ fn promoted(group: &DeploymentState) -> &'static str {
 fn due(deployment: &Deployment, group: &DeploymentState) -> String {
     let is_bound = deployment.status == "running" && !waits_for_promotion(deployment);
     let due = group.require_progress_by.filter(|_| is_bound);
-    due.map_or_else(|| "–".to_owned(), |at| output::ahead(at.0.0))
+    due.map_or_else(|| "–".to_owned(), |at| output::time_until(at.0.0))
 }
 
 /// Whether all canaries are healthy and an operator must promote them.

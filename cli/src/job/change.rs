@@ -70,7 +70,7 @@ pub(super) fn scale(client: &Client, json: bool, args: &ScaleArgs) -> CliResult 
         "JobModifyIndex": args.check_index.unwrap_or(0),
     });
     let answer: RegisterResponse = client.put(&format!("/v1/job/{}/scale", escape(&id)), &body)?;
-    follow::to_the_end(client, json, &args.follow, &id, &answer)
+    follow::follow_to_end(client, json, &args.follow, &id, &answer)
 }
 
 /// Shows the scaling events of a job, newest first.
@@ -105,7 +105,7 @@ pub(super) fn scaling_events(client: &Client, json: bool, job: &str) -> CliResul
             event.previous_count.to_string(),
             if event.error { "yes" } else { "no" }.to_owned(),
             output::short_id(eval).to_owned(),
-            output::ago(event.time),
+            output::time_since(event.time),
             output::clean(&event.message),
         ]);
     }
@@ -136,7 +136,7 @@ pub(super) fn revert(client: &Client, json: bool, args: &RevertArgs) -> CliResul
     let version = tag::version(client, &id, &args.version)?;
     let body = json!({ "JobID": id, "JobVersion": version });
     let answer: RegisterResponse = client.put(&format!("/v1/job/{}/revert", escape(&id)), &body)?;
-    follow::to_the_end(client, json, &args.follow, &id, &answer)
+    follow::follow_to_end(client, json, &args.follow, &id, &answer)
 }
 
 pub(super) fn eval(client: &Client, json: bool, args: &EvalArgs) -> CliResult {
@@ -147,5 +147,5 @@ pub(super) fn eval(client: &Client, json: bool, args: &EvalArgs) -> CliResult {
     });
     let answer: RegisterResponse =
         client.put(&format!("/v1/job/{}/evaluate", escape(&id)), &body)?;
-    follow::to_the_end(client, json, &args.follow, &id, &answer)
+    follow::follow_to_end(client, json, &args.follow, &id, &answer)
 }

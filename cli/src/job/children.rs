@@ -36,7 +36,7 @@ pub(super) fn show(client: &Client, job: &Job, summary: &JobSummary) -> Result<(
     let counts = summary.children;
     output::print(&format!(
         "made {}: {} pending, {} running, {} dead\n",
-        output::counted(counts.pending + counts.running + counts.dead, "job"),
+        output::count_with_noun(counts.pending + counts.running + counts.dead, "job"),
         counts.pending,
         counts.running,
         counts.dead
@@ -83,7 +83,7 @@ fn show_children(client: &Client, job: &Job) -> Result<(), CliError> {
         table.add_row([
             output::clean(&child.id),
             child.status.clone(),
-            output::ago(child.submit_time),
+            output::time_since(child.submit_time),
         ]);
     }
     output::print("\n")?;

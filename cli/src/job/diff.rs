@@ -14,7 +14,11 @@ pub(super) fn text(diff: &JobDiff, verbose: bool) -> String {
     let longest = longest(&diff.fields, &diff.objects);
     let marks = diff.task_groups.iter().map(|group| marker(group.diff_type));
     let mark = marks.map(str::len).fold(longest.mark, usize::max);
-    page.line(format!("{}Job: {:?}", spaced(diff.diff_type, 0), diff.id));
+    page.line(format!(
+        "{}Job: {:?}",
+        padded_marker(diff.diff_type, 0),
+        diff.id
+    ));
     if diff.diff_type == DiffType::Edited || verbose {
         let has_lines = page.body(&diff.fields, &diff.objects, 0, Widths { mark, ..longest });
         if has_lines {
@@ -55,11 +59,11 @@ fn marker(diff_type: DiffType) -> &'static str {
 }
 
 /// The marker, filled up to `width`.
-fn spaced(diff_type: DiffType, width: usize) -> String {
+fn padded_marker(diff_type: DiffType, width: usize) -> String {
     format!("{:width$}", marker(diff_type))
 }
 
-fn within(words: &[String]) -> String {
+fn format_annotations(words: &[String]) -> String {
     if words.is_empty() {
         String::new()
     } else {
@@ -82,11 +86,11 @@ impl Page {
             .iter()
             .map(|(what, count)| format!("{count} {what}"))
             .collect();
-        let head = spaced(group.diff_type, mark);
+        let head = padded_marker(group.diff_type, mark);
         self.line(format!(
             "{head}Task Group: {:?}{}",
             group.name,
-            within(&updates)
+            format_annotations(&updates)
         ));
         let longest = longest(&group.fields, &group.objects);
         let marks = group.tasks.iter().map(|task| marker(task.diff_type).len());
@@ -106,11 +110,11 @@ impl Page {
 
     fn task(&mut self, task: &TaskDiff, mark: usize, verbose: bool) {
         let indent = " ".repeat(STEP);
-        let head = spaced(task.diff_type, mark);
+        let head = padded_marker(task.diff_type, mark);
         self.line(format!(
             "{indent}{head}Task: {:?}{}",
             task.name,
-            within(&task.annotations)
+            format_annotations(&task.annotations)
         ));
         let is_reported = match task.diff_type {
             DiffType::None => false,
@@ -146,18 +150,18 @@ impl Page {
             DiffType::Deleted => format!("{:?}", field.old),
             DiffType::Edited => format!("{:?} => {:?}", field.old, field.new),
         };
-        let head = spaced(field.diff_type, widths.mark);
+        let head = padded_marker(field.diff_type, widths.mark);
         let name = format!("{}:", field.name);
         self.line(format!(
             "{:indent$}{head}{name:width$} {value}{}",
             "",
-            within(&field.annotations),
+            format_annotations(&field.annotations),
             width = widths.name + 1
         ));
     }
 
     fn object(&mut self, object: &ObjectDiff, indent: usize, mark: usize) {
-        let head = spaced(object.diff_type, mark);
+        let head = padded_marker(object.diff_type, mark);
         self.line(format!("{:indent$}{head}{} {{", "", object.name));
         let widths = longest(&object.fields, &object.objects);
         self.body(

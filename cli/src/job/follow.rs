@@ -23,7 +23,7 @@ pub struct FollowArgs {
     pub timeout: u64,
 }
 
-pub(super) fn to_the_end(
+pub(super) fn follow_to_end(
     client: &Client,
     json: bool,
     args: &FollowArgs,

@@ -65,7 +65,7 @@ fn text(versions: &[Job], diffs: &[JobDiff]) -> String {
             "Version     = {}\nStable      = {}\nSubmit Date = {}\n",
             job.version,
             job.stable,
-            output::ago(job.submit_time)
+            output::time_since(job.submit_time)
         );
         if let Some(tag) = &job.version_tag {
             part.extend(["Tag         = ", &tag.name, "\n"]);

@@ -76,7 +76,7 @@ pub(super) fn dispatch(client: &Client, json: bool, args: &DispatchArgs) -> CliR
         ..RegisterResponse::default()
     };
     let id = answer.dispatched_job_id;
-    follow::to_the_end(client, json, &args.follow, &id, &launched)
+    follow::follow_to_end(client, json, &args.follow, &id, &launched)
 }
 
 fn read_payload(file: &Path) -> Result<Vec<u8>, CliError> {
@@ -114,7 +114,7 @@ pub(super) fn periodic(client: &Client, json: bool, command: &PeriodicCommand) -
         let eval: Evaluation = client.get(&format!("/v1/evaluation/{}", answer.eval_id))?;
         id = eval.job_id;
     }
-    follow::to_the_end(client, json, follow, &id, &answer)
+    follow::follow_to_end(client, json, follow, &id, &answer)
 }
 
 #[cfg(test)]

@@ -59,7 +59,7 @@ pub(super) fn run(client: &Client, args: &JobLogsArgs) -> CliResult {
         return Ok(Exit::Done);
     }
     // An allocation that is over writes no more.
-    let over = over(&allocs);
+    let over = ended_alloc_ids(&allocs);
     let begun = ends
         .into_iter()
         .filter(|(source, _)| !over.contains(&source.alloc_id))
@@ -72,14 +72,14 @@ pub(super) fn run(client: &Client, args: &JobLogsArgs) -> CliResult {
         let mut sources = wanted.sources(&allocs);
         sources.retain(|source| !seen.contains(&source.alloc_id));
         // The whole log of an ended allocation has been printed.
-        seen.extend(self::over(&allocs));
+        seen.extend(ended_alloc_ids(&allocs));
         let complete = wanted.is_dead(client)? && seen.len() >= allocs.len();
         Ok(LogSources { sources, complete })
     })
 }
 
 /// Ids of allocations that write no more output.
-fn over(allocs: &[AllocListStub]) -> Vec<String> {
+fn ended_alloc_ids(allocs: &[AllocListStub]) -> Vec<String> {
     let is_over = |alloc: &&AllocListStub| {
         matches!(alloc.client_status.as_str(), "complete" | "failed" | "lost")
     };
@@ -109,13 +109,13 @@ impl LogQuery {
             allocs.retain(|alloc| alloc.task_group == *group);
         }
         if let Some(name) = &args.alloc {
-            allocs.retain(|alloc| alloc.id.starts_with(name) || names::is_called(alloc, name));
+            allocs.retain(|alloc| alloc.id.starts_with(name) || names::has_name(alloc, name));
         }
         if !args.all && args.alloc.is_none() {
             allocs = newest(allocs);
         }
         allocs.sort_by(|a, b| {
-            let key = |alloc: &AllocListStub| (alloc.create_index, number(&alloc.name));
+            let key = |alloc: &AllocListStub| (alloc.create_index, instance_index(&alloc.name));
             key(a).cmp(&key(b)).then_with(|| a.name.cmp(&b.name))
         });
         allocs
@@ -217,7 +217,8 @@ fn newest(allocs: Vec<AllocListStub>) -> Vec<AllocListStub> {
 
 /// `api.3/server 68e42f3f`.
 fn label(alloc: &AllocListStub, task: &str) -> String {
-    let instance = number(&alloc.name).map_or_else(String::new, |number| format!(".{number}"));
+    let instance =
+        instance_index(&alloc.name).map_or_else(String::new, |number| format!(".{number}"));
     output::clean(&format!(
         "{}{instance}/{task} {}",
         alloc.task_group,
@@ -226,7 +227,7 @@ fn label(alloc: &AllocListStub, task: &str) -> String {
 }
 
 /// The 3 of `web.api[3]`.
-fn number(name: &str) -> Option<u64> {
+fn instance_index(name: &str) -> Option<u64> {
     let (_, rest) = name.rsplit_once('[')?;
     rest.strip_suffix(']')?.parse().ok()
 }

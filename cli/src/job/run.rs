@@ -108,7 +108,7 @@ pub(super) fn run(client: &Client, json: bool, args: &RunArgs) -> CliResult {
     }
     if let Some(deployment) = deployment {
         // An instance that failed and was replaced in time does not count as a failure.
-        return Ok(deployment::ended(&deployment));
+        return Ok(deployment::exit_of_deployment(&deployment));
     }
     if running.failed > 0 {
         return Ok(Exit::Failed);
@@ -355,7 +355,7 @@ fn wait_running(
         if printed_at.elapsed() >= REMIND {
             output::eprint(&format!(
                 "waiting for {} to start, {} first",
-                output::counted(waiting.len(), "allocation"),
+                output::count_with_noun(waiting.len(), "allocation"),
                 waiting[0].name
             ));
             printed_at = Instant::now();
@@ -470,7 +470,7 @@ pub(super) fn wait_stopped(client: &Client, job: &str, timeout: Duration) -> Res
                 Exit::TimedOut,
                 format!(
                     "not ended yet: {} of {job}, {} first",
-                    output::counted(live.len(), "allocation"),
+                    output::count_with_noun(live.len(), "allocation"),
                     live[0].name
                 ),
             ));
@@ -478,7 +478,7 @@ pub(super) fn wait_stopped(client: &Client, job: &str, timeout: Duration) -> Res
         if printed_at.elapsed() >= REMIND {
             output::eprint(&format!(
                 "waiting for {} to end, {} first",
-                output::counted(live.len(), "allocation"),
+                output::count_with_noun(live.len(), "allocation"),
                 live[0].name
             ));
             printed_at = Instant::now();

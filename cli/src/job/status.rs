@@ -42,7 +42,7 @@ pub(super) fn list(client: &Client, json: bool) -> CliResult {
             sum(|group| group.running).to_string(),
             sum(|group| group.queued).to_string(),
             sum(|group| group.failed).to_string(),
-            output::ago(job.submit_time),
+            output::time_since(job.submit_time),
         ]);
     }
     if jobs.is_empty() {
@@ -76,7 +76,7 @@ pub(super) fn one(client: &Client, json: bool, name: &str) -> CliResult {
         job.version,
         job.status,
         if job.stop { " (stopped)" } else { "" },
-        output::ago(job.submit_time)
+        output::time_since(job.submit_time)
     ))?;
     if job.periodic.is_some() || job.parameterized_job.is_some() {
         super::children::show(client, &job, &summary)?;
@@ -149,7 +149,7 @@ fn show_allocs(allocs: &mut [AllocListStub]) -> Result<(), crate::exit::CliError
             alloc.job_version.to_string(),
             alloc.desired_status.clone(),
             alloc.client_status.clone(),
-            output::ago(alloc.modify_time),
+            output::time_since(alloc.modify_time),
             output::clean(&reason(alloc)),
         ]);
     }

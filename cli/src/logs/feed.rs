@@ -124,7 +124,7 @@ impl<'a> LogFeed<'a> {
             None => "the stream ended early".to_owned(),
         };
         self.frames = None;
-        self.lost(CliError::new(Exit::Unreachable, reason))
+        self.schedule_reconnect(CliError::new(Exit::Unreachable, reason))
     }
 
     fn open(&mut self) -> Result<FeedPoll, CliError> {
@@ -150,12 +150,12 @@ impl<'a> LogFeed<'a> {
             Err(error) if error.exit == Exit::NotFound && self.position.is_some() => {
                 Ok(FeedPoll::End)
             }
-            Err(error) if self.known && error.exit == Exit::NotFound => self.not_yet(error),
+            Err(error) if self.known && error.exit == Exit::NotFound => self.schedule_retry(error),
             Err(error) if matches!(error.exit, Exit::NotFound | Exit::Usage) => Err(error),
-            Err(error) if self.known => self.lost(error),
+            Err(error) if self.known => self.schedule_reconnect(error),
             // A log that was never read may not exist, so the error is returned at once.
             Err(error) if self.position.is_none() && self.lost_since.is_none() => Err(error),
-            Err(error) => self.lost(error),
+            Err(error) => self.schedule_reconnect(error),
         }
     }
 
@@ -187,18 +187,18 @@ impl<'a> LogFeed<'a> {
     }
 
     /// Tries again later, for some time.
-    fn not_yet(&mut self, error: CliError) -> Result<FeedPoll, CliError> {
+    fn schedule_retry(&mut self, error: CliError) -> Result<FeedPoll, CliError> {
         let begun = *self.lost_since.get_or_insert_with(Instant::now);
         if begun.elapsed() > BEGIN_WAIT {
             return Err(error);
         }
         std::thread::sleep(SEARCH_PAUSE);
-        self.client.turn();
+        self.client.select_next_server();
         Ok(FeedPoll::Again)
     }
 
     /// Reports the interruption once, and schedules another attempt.
-    fn lost(&mut self, error: CliError) -> Result<FeedPoll, CliError> {
+    fn schedule_reconnect(&mut self, error: CliError) -> Result<FeedPoll, CliError> {
         let since = self.lost_since;
         let begun = *self.lost_since.get_or_insert_with(Instant::now);
         if begun.elapsed() > SEARCH_WAIT {
@@ -208,7 +208,7 @@ impl<'a> LogFeed<'a> {
             )));
         }
         std::thread::sleep(SEARCH_PAUSE);
-        self.client.turn();
+        self.client.select_next_server();
         if since.is_some() {
             return Ok(FeedPoll::Again);
         }

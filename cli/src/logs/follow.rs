@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use super::feed::{Item, LogFeed, SEARCH_PAUSE, SEARCH_WAIT};
 use super::lines::{Lines, Style};
-use super::{LogEnds, LogsArgs, Source, enough};
+use super::{LogEnds, LogsArgs, Source, is_output_closed};
 use crate::client::Client;
 use crate::exit::{CliError, CliResult, Exit};
 use crate::output;
@@ -48,7 +48,7 @@ pub(crate) fn follow(
     mut look: impl FnMut(&Client) -> Result<LogSources, CliError> + Send + 'static,
 ) -> CliResult {
     let (events, queue) = sync_channel(QUEUE_MAX);
-    let mut crew = FollowThreads {
+    let mut threads = FollowThreads {
         client,
         style: Style::of_stdout(args.timestamps),
         events: events.clone(),
@@ -56,19 +56,19 @@ pub(crate) fn follow(
         running: 0,
     };
     for (source, position) in begun {
-        crew.add(source, position.unwrap_or(0))?;
+        threads.add(source, position.unwrap_or(0))?;
     }
-    let looker = client.twin();
+    let search_client = client.clone_for_thread();
     start("looks for more", move || {
         loop {
-            let found = retry(&looker, &mut look);
+            let found = retry(&search_client, &mut look);
             let last = found.as_ref().map_or(true, |found| found.complete);
             if events.send(Event::Found(found)).is_err() || last {
                 return;
             }
         }
     })?;
-    print(&mut crew, &queue)
+    print(&mut threads, &queue)
 }
 
 /// Calls `look` until it succeeds, for as long as an interrupted log is requested again. The logs report the
@@ -85,40 +85,41 @@ fn retry(
                     && since.elapsed() < SEARCH_WAIT =>
             {
                 std::thread::sleep(SEARCH_PAUSE);
-                client.turn();
+                client.select_next_server();
             }
             result => return result,
         }
     }
 }
 
-fn print(crew: &mut FollowThreads<'_>, queue: &Receiver<Event>) -> CliResult {
+fn print(threads: &mut FollowThreads<'_>, queue: &Receiver<Event>) -> CliResult {
     let mut out = std::io::stdout().lock();
     let mut complete = false;
-    while !complete || crew.running > 0 {
-        // There is always a sender: the crew's own.
+    while !complete || threads.running > 0 {
+        // There is always a sender: the one in `threads`.
         let Ok(event) = queue.recv() else { break };
         match event {
             Event::Text(text) => {
-                if enough(out.write_all(&text).and_then(|()| out.flush()))? {
+                if is_output_closed(out.write_all(&text).and_then(|()| out.flush()))? {
                     break;
                 }
             }
             Event::Note(note) => output::eprint(&note),
             Event::Ended(source, Ok(position)) => {
-                crew.running -= 1;
-                crew.known
+                threads.running -= 1;
+                threads
+                    .known
                     .insert(key(&source), FollowProgress::Position(position));
             }
             Event::Ended(_, Err(error)) => {
-                crew.running -= 1;
+                threads.running -= 1;
                 output::eprint(&error.to_string());
             }
             Event::Found(found) => {
                 let found = found?;
                 complete = found.complete;
                 for source in found.sources {
-                    crew.add(source, 0)?;
+                    threads.add(source, 0)?;
                 }
             }
         }
@@ -169,16 +170,20 @@ impl FollowThreads<'_> {
         }
         self.known.insert(key, FollowProgress::Busy);
         self.running += 1;
-        let (client, style, events) = (self.client.twin(), self.style, self.events.clone());
+        let (client, style, events) = (
+            self.client.clone_for_thread(),
+            self.style,
+            self.events.clone(),
+        );
         start("follows a log", move || {
-            let outcome = pass_on(&client, &source, position, style, &events);
+            let outcome = print_or_forward(&client, &source, position, style, &events);
             // A send error means that the command is over.
             drop(events.send(Event::Ended(source, outcome)));
         })
     }
 }
 
-fn pass_on(
+fn print_or_forward(
     client: &Client,
     source: &Source,
     position: u64,

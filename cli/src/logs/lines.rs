@@ -71,7 +71,7 @@ impl Lines {
     }
 
     /// Discards the unfinished line for a later reader that starts at its beginning. Returns its length.
-    pub(crate) fn leave(&mut self) -> u64 {
+    pub(crate) fn discard_unfinished_line(&mut self) -> u64 {
         let bytes = self.partial.len();
         self.partial.clear();
         bytes as u64
@@ -145,7 +145,7 @@ mod tests {
         let mut out = Vec::new();
         lines.push(None, b"whole\nhal", &mut out);
 
-        let left = lines.leave();
+        let left = lines.discard_unfinished_line();
         lines.finish(&mut out);
 
         assert_eq!(left, 3);

@@ -101,7 +101,7 @@ impl DrainArgs {
         }
     }
 
-    fn patience(&self) -> Option<Duration> {
+    fn wait_limit(&self) -> Option<Duration> {
         let given = self.timeout.map(Duration::from_secs);
         given.or_else(|| self.limit().map(|limit| limit.saturating_add(END_WAIT)))
     }
@@ -150,7 +150,7 @@ pub(super) fn run(client: &Client, json: bool, args: &DrainArgs) -> CliResult {
         return Ok(Exit::Done);
     }
     let mut wait = DrainMonitor::new(client, &node.id, args);
-    let drained = wait.until_empty()?;
+    let drained = wait.wait_until_empty()?;
     if json {
         output::print_json(&json!({
             "NodeID": node.id,
@@ -193,7 +193,7 @@ impl State {
         }
     }
 
-    fn words(self) -> &'static str {
+    fn description(self) -> &'static str {
         match self {
             Self::Waits => "waits for its turn",
             Self::Moves => "is to go elsewhere",
@@ -219,13 +219,13 @@ impl<'a> DrainMonitor<'a> {
             client,
             node_id,
             ignore_system: args.ignore_system,
-            patience: args.patience(),
+            patience: args.wait_limit(),
             states: BTreeMap::new(),
         }
     }
 
     /// Waits until the drain is over and no instance is left. False if an operator ended the drain.
-    fn until_empty(&mut self) -> Result<bool, CliError> {
+    fn wait_until_empty(&mut self) -> Result<bool, CliError> {
         let began = Instant::now();
         let path = format!("/v1/node/{}", self.node_id);
         let allocs_path = format!("{path}/allocations");
@@ -254,10 +254,10 @@ impl<'a> DrainMonitor<'a> {
                 .patience
                 .is_some_and(|patience| began.elapsed() >= patience)
             {
-                return Err(self.late(&node, &left, began.elapsed()));
+                return Err(self.timeout_error(&node, &left, began.elapsed()));
             }
             if printed_at.elapsed() >= REMIND {
-                output::eprint(&waiting(&node, &left));
+                output::eprint(&describe_remaining(&node, &left));
                 printed_at = Instant::now();
             }
             index = answer.index;
@@ -283,20 +283,24 @@ impl<'a> DrainMonitor<'a> {
                 "{}  {} {}",
                 output::short_id(&alloc.id),
                 output::clean(&alloc.name),
-                state.words()
+                state.description()
             ));
             news.push((alloc.id.clone(), state));
         }
-        let is_news = !news.is_empty();
+        let has_changes = !news.is_empty();
         self.states.extend(news);
-        is_news
+        has_changes
     }
 
-    fn late(&self, node: &Node, left: &[&Allocation], waited: Duration) -> CliError {
+    fn timeout_error(&self, node: &Node, left: &[&Allocation], waited: Duration) -> CliError {
         let node_id = output::short_id(self.node_id);
         CliError::new(
             Exit::TimedOut,
-            format!("after {}: {}", output::span(waited), waiting(node, left)),
+            format!(
+                "after {}: {}",
+                output::span(waited),
+                describe_remaining(node, left)
+            ),
         )
         .help(format!(
             "the drain goes on; see it with `muster node status {node_id}`"
@@ -304,19 +308,19 @@ impl<'a> DrainMonitor<'a> {
     }
 }
 
-fn waiting(node: &Node, left: &[&Allocation]) -> String {
+fn describe_remaining(node: &Node, left: &[&Allocation]) -> String {
     let due = node.drain_strategy.as_ref();
     let due = due.and_then(|strategy| strategy.force_deadline);
     let due = due.map_or_else(String::new, |at| {
-        format!("; what is left is stopped {}", output::ahead(at.0.0))
+        format!("; what is left is stopped {}", output::time_until(at.0.0))
     });
     match left {
         [] => format!("waiting for the servers to end the drain{due}"),
         [first, ..] => format!(
             "waiting for {} to end, {} first, which {}{due}",
-            output::counted(left.len(), "allocation"),
+            output::count_with_noun(left.len(), "allocation"),
             output::clean(&first.name),
-            State::of(first).words()
+            State::of(first).description()
         ),
     }
 }

@@ -23,7 +23,7 @@ pub(super) fn check(client: &Client, json: bool, deep: bool) -> CliResult {
     let check: StateCheck = client.get(path)?;
     if json {
         output::print_json(&check)?;
-        return Ok(ended(check.healthy));
+        return Ok(exit_of_check(check.healthy));
     }
     let mut table = output::table(&["SERVER", "ID", "ADDRESS", "BEHIND", "STATE", "DIFFERS IN"]);
     for server in &check.servers {
@@ -75,7 +75,7 @@ pub(super) fn check(client: &Client, json: bool, deep: bool) -> CliResult {
     if let Some(deep) = &check.deep {
         output::print(&deep_verdict(deep))?;
     }
-    Ok(ended(check.healthy))
+    Ok(exit_of_check(check.healthy))
 }
 
 fn deep_verdict(deep: &DeepCheck) -> String {
@@ -108,7 +108,7 @@ pub(super) fn health(client: &Client, json: bool) -> CliResult {
     let health: OperatorHealth = client.get_any("/v1/operator/autopilot/health")?;
     if json {
         output::print_json(&health)?;
-        return Ok(ended(health.healthy));
+        return Ok(exit_of_check(health.healthy));
     }
     let mut table = output::table(&[
         "SERVER",
@@ -153,7 +153,7 @@ pub(super) fn health(client: &Client, json: bool) -> CliResult {
         (false, count) => format!("Not all is well; {count} more may fail.\n"),
     };
     output::print(&verdict)?;
-    Ok(ended(health.healthy))
+    Ok(exit_of_check(health.healthy))
 }
 
 /// Confirms a server's wall clock as right after a jump.
@@ -180,6 +180,6 @@ pub(super) fn confirm_clock(client: &Client, json: bool) -> CliResult {
     Ok(Exit::Done)
 }
 
-fn ended(well: bool) -> Exit {
+fn exit_of_check(well: bool) -> Exit {
     if well { Exit::Done } else { Exit::Failed }
 }

@@ -16,9 +16,9 @@ use crate::output;
 ///
 /// [`CliError`] if the file does not exist or is not complete.
 pub(super) fn run(json: bool, path: &Path) -> CliResult {
-    let info = look_into(path)?;
+    let info = read_snapshot_info(path)?;
     if json {
-        output::print_json(&shape(&info))?;
+        output::print_json(&snapshot_json(&info))?;
         return Ok(Exit::Done);
     }
     output::print(&format!(
@@ -30,8 +30,8 @@ pub(super) fn run(json: bool, path: &Path) -> CliResult {
         info.term
     ))?;
     for (id, name, votes) in &info.members {
-        let voice = if *votes { "votes" } else { "learns" };
-        output::print(&format!("server {name} ({id}) {voice}\n"))?;
+        let membership = if *votes { "votes" } else { "learns" };
+        output::print(&format!("server {name} ({id}) {membership}\n"))?;
     }
     let mut table = output::table(&["TABLE", "VERSION", "ROWS", "BYTES"]);
     for part in &info.tables {
@@ -47,7 +47,7 @@ pub(super) fn run(json: bool, path: &Path) -> CliResult {
 }
 
 /// The contents of the file, as JSON.
-pub(super) fn shape(info: &SnapshotInfo) -> Value {
+pub(super) fn snapshot_json(info: &SnapshotInfo) -> Value {
     let table = |part: &TableInfo| json!({"Name": part.name, "Version": part.version, "Rows": part.rows, "Bytes": part.bytes});
     let server = |(id, name, votes): &(u64, String, bool)| json!({"ID": id.to_string(), "Name": name, "Voter": votes});
     json!({
@@ -80,7 +80,7 @@ pub(super) fn open(path: &Path) -> Result<File, CliError> {
 /// # Errors
 ///
 /// [`CliError`] if the file does not exist or is not complete.
-pub(super) fn look_into(path: &Path) -> Result<SnapshotInfo, CliError> {
+pub(super) fn read_snapshot_info(path: &Path) -> Result<SnapshotInfo, CliError> {
     drop(open(path)?);
     snapshot::inspect(path).map_err(|error| CliError::from_chain(Exit::Failed, &error))
 }

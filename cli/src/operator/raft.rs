@@ -72,7 +72,7 @@ fn servers(client: &Client) -> Result<RaftConfiguration, CliError> {
         if led || Instant::now() >= deadline {
             return Ok(known);
         }
-        client.turn();
+        client.select_next_server();
         std::thread::sleep(ELECTION_PAUSE);
     }
 }
@@ -174,17 +174,17 @@ fn transfer(client: &Client, json: bool, name: Option<&str>) -> CliResult {
 /// The server that `name` means: a name, a number or an address.
 fn find(servers: Vec<RaftServer>, name: &str) -> Result<RaftServer, CliError> {
     let known: Vec<String> = servers.iter().map(|server| server.node.clone()).collect();
-    let is_meant =
+    let matches_name =
         |server: &RaftServer| server.node == name || server.id == name || server.address == name;
-    let mut meant: Vec<RaftServer> = servers.into_iter().filter(is_meant).collect();
-    match meant.len() {
-        1 => Ok(meant.remove(0)),
+    let mut matching: Vec<RaftServer> = servers.into_iter().filter(matches_name).collect();
+    match matching.len() {
+        1 => Ok(matching.remove(0)),
         0 => Err(CliError::new(
             Exit::NotFound,
             format!("unknown server `{name}`: use one of {}", known.join(", ")),
         )),
         count => {
-            let ids: Vec<String> = meant.into_iter().map(|server| server.id).collect();
+            let ids: Vec<String> = matching.into_iter().map(|server| server.id).collect();
             Err(CliError::new(
                 Exit::NotFound,
                 format!("`{name}` means {count} servers: {}", ids.join(", ")),

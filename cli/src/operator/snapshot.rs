@@ -74,9 +74,9 @@ fn save(client: &Client, json: bool, path: &Path) -> CliResult {
     let written = receive(body, &partial, digest.as_deref())
         .and_then(|bytes| Ok((bytes, std::fs::rename(&partial, path)?)));
     let (bytes, ()) = written.inspect_err(|_| drop(std::fs::remove_file(&partial)))?;
-    let info = inspect::look_into(path)?;
+    let info = inspect::read_snapshot_info(path)?;
     if json {
-        output::print_json(&inspect::shape(&info))?;
+        output::print_json(&inspect::snapshot_json(&info))?;
     } else {
         output::print(&format!(
             "The state at index {} is in {}: {}.\n",
@@ -137,7 +137,7 @@ fn receive(mut body: impl Read, path: &Path, digest: Option<&str>) -> Result<u64
 
 fn restore(client: &Client, json: bool, path: &Path) -> CliResult {
     // A damaged file is refused before it is sent.
-    let info = inspect::look_into(path)?;
+    let info = inspect::read_snapshot_info(path)?;
     let file = inspect::open(path)?;
     let answer: Value = client.upload("/v1/operator/snapshot", &file)?;
     if json {

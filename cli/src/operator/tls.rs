@@ -92,8 +92,8 @@ pub(super) fn run(json: bool, command: &TlsCommand) -> CliResult {
 
 fn ca(json: bool, args: &CaArgs) -> CliResult {
     refuse_to_overwrite(&args.out, &["ca.key", "ca.pem"])?;
-    let authority = Authority::generate(&args.cluster).map_err(failed)?;
-    authority.save(&args.out).map_err(failed)?;
+    let authority = Authority::generate(&args.cluster).map_err(tls_error)?;
+    authority.save(&args.out).map_err(tls_error)?;
     if json {
         output::print_json(&json!({
             "Cluster": args.cluster,
@@ -119,16 +119,16 @@ fn cert(json: bool, args: &CertArgs) -> CliResult {
         format!("{}.pem", role.as_str()),
     ];
     refuse_to_overwrite(&args.out, &[&files[0], &files[1]])?;
-    let authority = Authority::load(&args.ca).map_err(failed)?;
+    let authority = Authority::load(&args.ca).map_err(tls_error)?;
     check_authority(args)?;
     let life = DAY * args.days;
     match &args.key {
         Some(key) => authority.issue_for_key(&args.out, subject, life, key),
         None => authority.issue(&args.out, subject, life),
     }
-    .map_err(failed)?;
+    .map_err(tls_error)?;
     if !args.out.join("ca.pem").exists() {
-        authority.save_certificate(&args.out).map_err(failed)?;
+        authority.save_certificate(&args.out).map_err(tls_error)?;
     }
     if json {
         output::print_json(&json!({
@@ -153,14 +153,14 @@ fn cert(json: bool, args: &CertArgs) -> CliResult {
     };
     output::print(&format!(
         "A certificate for {} of cluster {} is in {dir}; it ends in {} days.\n{use_it}",
-        described(args),
+        describe_subject(args),
         authority.cluster(),
         args.days
     ))?;
     Ok(Exit::Done)
 }
 
-fn described(args: &CertArgs) -> String {
+fn describe_subject(args: &CertArgs) -> String {
     match (args.role, &args.name) {
         (RoleArg::Server, Some(name)) => format!("server {name}"),
         (RoleArg::Server, None) => "a server".to_owned(),
@@ -230,7 +230,7 @@ fn refuse_to_overwrite(dir: &Path, names: &[&str]) -> Result<(), CliError> {
     }
 }
 
-fn failed(error: TlsError) -> CliError {
+fn tls_error(error: TlsError) -> CliError {
     let exit = match &error {
         TlsError::ClusterName { .. } | TlsError::ServerName { .. } => Exit::Usage,
         TlsError::Exists { .. } => Exit::Refused,

@@ -19,8 +19,8 @@ use muster_link::certificates::Certificates;
 use muster_link::tls::Role;
 
 use super::{
-    AGENT_DATA_DIR, absolute, driver_command, ended, host_name, logging, raise_open_files, runtime,
-    signals,
+    AGENT_DATA_DIR, absolute, driver_command, host_name, logging, raise_open_files, runtime,
+    signals, to_cli_result,
 };
 use crate::exit::{CliError, CliResult, Exit};
 use crate::output;
@@ -128,7 +128,7 @@ fn start(args: &AgentRunArgs) -> CliResult {
         None => AgentFile::default(),
     };
     let config = config(args, &file)?;
-    ended(runtime()?.block_on(async {
+    to_cli_result(runtime()?.block_on(async {
         check_native(&file).await?;
         let agent = Agent::start(config).await.map_err(|error| {
             let placed = match &error {
@@ -137,7 +137,8 @@ fn start(args: &AgentRunArgs) -> CliResult {
             };
             placed.unwrap_or_else(|| CliError::from_chain(Exit::Failed, &error))
         })?;
-        let signal = signals::terminated_or(|| agent.certificates().ask()).await?;
+        let signal =
+            signals::wait_for_termination_with_reload(|| agent.certificates().ask()).await?;
         tracing::info!(signal, "stopping; tasks go on");
         agent.shutdown(ShutdownPolicy::KeepTasks).await;
         Ok(())

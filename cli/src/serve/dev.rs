@@ -12,7 +12,7 @@ use muster_agent::region::{self, DEFAULT_REGION, Region};
 use muster_control::server::{AllowedHost, Server, ServerConfig};
 use muster_link::tls::{Identity, Role};
 
-use super::{absolute, driver_command, ended, logging, raise_open_files, runtime, signals};
+use super::{absolute, driver_command, logging, raise_open_files, runtime, signals, to_cli_result};
 use crate::exit::{CliError, CliResult, Exit};
 use crate::output;
 
@@ -60,11 +60,11 @@ pub fn run(args: &DevArgs) -> CliResult {
         ),
     };
     let result = runtime()?.block_on(serve(args, &dir));
-    let cleaned = clean(&dir);
+    let cleaned = remove_agent_resources(&dir);
     if ours {
         std::fs::remove_dir_all(&dir)?;
     }
-    ended(result.and(cleaned))
+    to_cli_result(result.and(cleaned))
 }
 
 async fn serve(args: &DevArgs, dir: &Path) -> Result<(), CliError> {
@@ -88,7 +88,7 @@ async fn serve(args: &DevArgs, dir: &Path) -> Result<(), CliError> {
             return Err(error);
         }
     };
-    if !ready(&server).await {
+    if !wait_until_ready(&server).await {
         output::eprint("the node is not ready yet: see the messages above, or `muster doctor`");
     }
     output::eprint(&format!(
@@ -98,7 +98,7 @@ async fn serve(args: &DevArgs, dir: &Path) -> Result<(), CliError> {
         dir.display()
     ));
     let outcome = tokio::select! {
-        signal = signals::terminated() => signal.map(drop),
+        signal = signals::wait_for_termination() => signal.map(drop),
         reason = server.failed() => Err(CliError::new(Exit::Failed, reason)),
     };
     output::eprint("stopping every task");
@@ -127,9 +127,9 @@ async fn start_agent(args: &DevArgs, dir: &Path, server: SocketAddr) -> Result<A
 }
 
 /// Waits until the node takes new allocations and its driver is healthy; `false` after a timeout.
-async fn ready(server: &Server) -> bool {
+async fn wait_until_ready(server: &Server) -> bool {
     let mut applied = server.control().applied();
-    let looked = async {
+    let wait = async {
         loop {
             applied.borrow_and_update();
             let state = server.control().state();
@@ -145,13 +145,13 @@ async fn ready(server: &Server) -> bool {
             }
         }
     };
-    tokio::time::timeout(READY_WAIT, looked)
+    tokio::time::timeout(READY_WAIT, wait)
         .await
         .unwrap_or(false)
 }
 
 /// Removes the agent's resources outside its data directory.
-fn clean(dir: &Path) -> Result<(), CliError> {
+fn remove_agent_resources(dir: &Path) -> Result<(), CliError> {
     let agent = dir.join("agent");
     if agent.exists() {
         muster_agent::clean::run(&agent, true)

@@ -36,7 +36,7 @@ impl LogLimit {
     /// Reports dropped messages every [`PERIOD`], from a thread that lives as long as the process.
     pub(super) fn start_summaries(&self) {
         let limit = self.clone();
-        let telling = move || {
+        let write_summaries = move || {
             loop {
                 thread::sleep(PERIOD);
                 for (metadata, left_out) in limit.take_left_out(Instant::now()) {
@@ -53,7 +53,7 @@ impl LogLimit {
         drop(
             thread::Builder::new()
                 .name("log-limit".to_owned())
-                .spawn(telling),
+                .spawn(write_summaries),
         );
     }
 
@@ -61,7 +61,7 @@ impl LogLimit {
         if *metadata.level() > Level::INFO {
             return true;
         }
-        let mut places = self.places();
+        let mut places = self.lock_counts();
         let counts = places.entry(metadata.callsite()).or_insert(CallsiteCounts {
             metadata,
             since: now,
@@ -83,7 +83,7 @@ impl LogLimit {
 
     /// Log statements with dropped messages that were not reported yet, and their counts.
     fn take_left_out(&self, now: Instant) -> Vec<(&'static Metadata<'static>, u64)> {
-        let mut places = self.places();
+        let mut places = self.lock_counts();
         places.retain(|_, counts| counts.left_out > 0 || now.duration_since(counts.since) < PERIOD);
         let left_out = places.values_mut().filter(|counts| counts.left_out > 0);
         left_out
@@ -91,7 +91,7 @@ impl LogLimit {
             .collect()
     }
 
-    fn places(&self) -> MutexGuard<'_, HashMap<Identifier, CallsiteCounts>> {
+    fn lock_counts(&self) -> MutexGuard<'_, HashMap<Identifier, CallsiteCounts>> {
         // The map only has counters, so it stays usable after a panic elsewhere.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -159,12 +159,12 @@ mod tests {
             .with(limit.clone())
             .with(fmt::layer());
         tracing::subscriber::with_default(subscriber, || tracing::info!("once"));
-        let metadata = limit.places().values().next().unwrap().metadata;
+        let metadata = limit.lock_counts().values().next().unwrap().metadata;
         let begin = Instant::now();
         while limit.allows(metadata, begin) {}
         assert!(limit.allows(metadata, begin + PERIOD));
         limit.take_left_out(begin + PERIOD);
         limit.take_left_out(begin + 3 * PERIOD);
-        assert!(limit.places().is_empty());
+        assert!(limit.lock_counts().is_empty());
     }
 }

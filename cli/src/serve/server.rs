@@ -13,7 +13,7 @@ use muster_agent::region::{self, DEFAULT_REGION, Region};
 use muster_control::server::{AllowedHost, DEFAULT_DEAD_SERVER_AFTER, Server, ServerConfig};
 use muster_link::tls::NAME_BYTES_MAX;
 
-use super::{SERVER_DATA_DIR, absolute, ended, host_name, logging, runtime, signals};
+use super::{SERVER_DATA_DIR, absolute, host_name, logging, runtime, signals, to_cli_result};
 use crate::exit::{CliError, CliResult, Exit};
 use bbs::BbsArgs;
 use gc::GcArgs;
@@ -106,7 +106,7 @@ pub fn run(args: &ServerArgs) -> CliResult {
     config.gc = args.gc.config();
     config.tasks = args.tasks.config()?;
     config.bbs = args.bbs.config()?;
-    ended(runtime()?.block_on(serve(config)))
+    to_cli_result(runtime()?.block_on(serve(config)))
 }
 
 /// Converts a hostname to a server's name: characters that a certificate does not allow become hyphens.
@@ -128,7 +128,7 @@ async fn serve(config: ServerConfig) -> Result<(), CliError> {
         .await
         .map_err(|error| CliError::from_chain(Exit::Failed, &error))?;
     let reason = tokio::select! {
-        signal = signals::terminated_or(|| server.certificates().ask()) => {
+        signal = signals::wait_for_termination_with_reload(|| server.certificates().ask()) => {
             tracing::info!(signal = signal?, "stopping");
             None
         }

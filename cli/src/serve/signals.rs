@@ -5,9 +5,11 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::exit::{CliError, Exit};
 
 /// Resolves at SIGTERM or SIGINT and returns its name. Each SIGHUP before that calls `reload`.
-pub(super) async fn terminated_or(reload: impl Fn()) -> Result<&'static str, CliError> {
-    let mut hangup = signal(SignalKind::hangup()).map_err(failed)?;
-    let terminated = terminated();
+pub(super) async fn wait_for_termination_with_reload(
+    reload: impl Fn(),
+) -> Result<&'static str, CliError> {
+    let mut hangup = signal(SignalKind::hangup()).map_err(signal_error)?;
+    let terminated = wait_for_termination();
     tokio::pin!(terminated);
     loop {
         tokio::select! {
@@ -20,14 +22,14 @@ pub(super) async fn terminated_or(reload: impl Fn()) -> Result<&'static str, Cli
     }
 }
 
-fn failed(error: std::io::Error) -> CliError {
+fn signal_error(error: std::io::Error) -> CliError {
     CliError::new(Exit::Failed, format!("signals cannot be received: {error}"))
 }
 
 /// Resolves at SIGTERM or SIGINT and returns its name.
-pub(super) async fn terminated() -> Result<&'static str, CliError> {
-    let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
+pub(super) async fn wait_for_termination() -> Result<&'static str, CliError> {
+    let mut terminate = signal(SignalKind::terminate()).map_err(signal_error)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(signal_error)?;
     Ok(tokio::select! {
         _ = terminate.recv() => "SIGTERM",
         _ = interrupt.recv() => "SIGINT",

@@ -23,7 +23,7 @@ pub(super) fn run(client: &Client, json: bool, args: &RunArgs) -> CliResult {
         ));
     }
     let deadline = Instant::now() + Duration::from_secs(args.timeout);
-    let task = end(client, &guid, deadline)?;
+    let task = wait_for_end(client, &guid, deadline)?;
     if json {
         output::print_json(&task)?;
     } else {
@@ -31,7 +31,7 @@ pub(super) fn run(client: &Client, json: bool, args: &RunArgs) -> CliResult {
     }
     // The callback's endpoint resolves a task with a callback.
     if !args.keep && task.definition.completion_callback_url.is_empty() {
-        forget(client, &guid);
+        delete_finished_task(client, &guid);
     }
     Ok(if task.status.failed {
         Exit::Failed
@@ -40,7 +40,7 @@ pub(super) fn run(client: &Client, json: bool, args: &RunArgs) -> CliResult {
     })
 }
 
-fn end(client: &Client, guid: &str, deadline: Instant) -> Result<Task, CliError> {
+fn wait_for_end(client: &Client, guid: &str, deadline: Instant) -> Result<Task, CliError> {
     let mut index = 0;
     let mut printed = String::new();
     let mut printed_at = Instant::now();
@@ -71,7 +71,7 @@ fn end(client: &Client, guid: &str, deadline: Instant) -> Result<Task, CliError>
 }
 
 /// Deletes a task whose result was printed. A task that another client has claimed is left to that client.
-fn forget(client: &Client, guid: &str) {
+fn delete_finished_task(client: &Client, guid: &str) {
     let forgotten = client.delete::<TaskResponse>(&path(guid, RESOLVE));
     if let Err(error) = forgotten {
         output::eprint(&format!("{guid} is kept: {error}"));

@@ -22,7 +22,7 @@ pub(super) fn list(tasks: &[Task]) -> Result<(), CliError> {
             status.state.clone(),
             status.phase.clone(),
             output::short_id(&status.cell_id).to_owned(),
-            output::ago(status.updated_at),
+            output::time_since(status.updated_at),
             output::clean(reason(status)),
         ]);
     }
@@ -52,11 +52,11 @@ pub(super) fn one(task: &Task) -> Result<(), CliError> {
             lines.push(format!("  {name:<10} {}", output::clean(&value)));
         }
     };
-    line("desired", output::ago(status.created_at));
-    line("waits for", waits(status));
+    line("desired", output::time_since(status.created_at));
+    line("waits for", format_wait(status));
     line("node", status.cell_id.clone());
     line("alloc", status.alloc_id.clone());
-    line("ended", ended(status));
+    line("ended", format_end(status));
     line("failed", status.failure_reason.clone());
     line("in", status.failed_action.clone());
     line("used", used(status));
@@ -74,7 +74,7 @@ pub(super) fn one(task: &Task) -> Result<(), CliError> {
     output::print(&format!("{}\n", lines.join("\n")))
 }
 
-fn waits(status: &TaskStatus) -> String {
+fn format_wait(status: &TaskStatus) -> String {
     match (status.waits_for(), status.rejection_count) {
         (reason, 0 | 1) => reason.to_owned(),
         ("", _) => String::new(),
@@ -82,7 +82,7 @@ fn waits(status: &TaskStatus) -> String {
     }
 }
 
-fn ended(status: &TaskStatus) -> String {
+fn format_end(status: &TaskStatus) -> String {
     let how = match (status.exit_code, status.signal) {
         (_, Some(signal)) => format!("by signal {signal}"),
         (Some(code), None) => format!("with status {code}"),
@@ -92,7 +92,7 @@ fn ended(status: &TaskStatus) -> String {
     if status.first_completed_at == 0 {
         return String::new();
     }
-    let when = output::ago(status.first_completed_at);
+    let when = output::time_since(status.first_completed_at);
     format!("{when} {how}{memory}").trim_end().to_owned()
 }
 
@@ -146,14 +146,14 @@ fn callback(task: &Task) -> String {
         (true, _) => String::new(),
         (false, 0) => url.clone(),
         (false, failed) if status.callback_given_up => {
-            let when = output::ago(status.callback_given_up_at);
-            let failed = output::counted(failed, "time");
+            let when = output::time_since(status.callback_given_up_at);
+            let failed = output::count_with_noun(failed, "time");
             format!("{url}, given up {when}, failed {failed}")
         }
         (false, failed) => format!(
             "{url}, failed {}, next {}",
-            output::counted(failed, "time"),
-            output::ahead(status.callback_next_at)
+            output::count_with_noun(failed, "time"),
+            output::time_until(status.callback_next_at)
         ),
     }
 }

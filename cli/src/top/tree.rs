@@ -167,7 +167,7 @@ impl RowAmounts {
         }
     }
 
-    fn by(&self, sort: Sort) -> Option<f64> {
+    fn amount_by(&self, sort: Sort) -> Option<f64> {
         match sort {
             Sort::Cpu => self.cpu_percent.value,
             Sort::Wait => self.wait_percent.value,
@@ -262,7 +262,7 @@ fn task(row: &Row) -> TreeRow {
 
 fn flatten(mut branches: Vec<TreeNode>, sort: Sort, level: RowLevel, lines: &mut Vec<TreeRow>) {
     branches.sort_by(|a, b| {
-        let key = |branch: &TreeNode| branch.line.amounts.by(sort).unwrap_or(-1.0);
+        let key = |branch: &TreeNode| branch.line.amounts.amount_by(sort).unwrap_or(-1.0);
         let most = key(b).total_cmp(&key(a));
         most.then_with(|| a.line.name.cmp(&b.line.name))
     });

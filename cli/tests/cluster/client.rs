@@ -36,11 +36,11 @@ impl Answer {
 
 impl Http {
     pub(crate) fn new(address: Ipv4Addr) -> Self {
-        Self::patient(address, limits::REQUEST)
+        Self::with_timeout(address, limits::REQUEST)
     }
 
     /// A client with the timeout `timeout`.
-    pub(crate) fn patient(address: Ipv4Addr, timeout: Duration) -> Self {
+    pub(crate) fn with_timeout(address: Ipv4Addr, timeout: Duration) -> Self {
         let config = ureq::Agent::config_builder()
             .timeout_global(Some(timeout))
             .timeout_connect(Some(Duration::from_secs(1)))
@@ -206,7 +206,7 @@ impl Clients {
                 servers,
                 recorder: Arc::clone(&clients.recorder),
                 values: Arc::clone(&clients.values),
-                dice: 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(number as u64 + 1),
+                random_state: 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(number as u64 + 1),
             };
             let stop = Arc::clone(&clients.stop);
             clients
@@ -245,7 +245,7 @@ impl Clients {
             let id = self.recorder.job(key);
             for server in &servers {
                 let called = self.recorder.now();
-                let seen = cluster::until("a last read", || read_job(server, &id).ok());
+                let seen = cluster::poll_until("a last read", || read_job(server, &id).ok());
                 self.recorder.note(key, called, Operation::Read(seen));
             }
         }
@@ -268,15 +268,15 @@ struct TestClient {
     servers: Vec<Http>,
     recorder: Arc<Recorder>,
     values: Arc<AtomicU64>,
-    dice: u64,
+    random_state: u64,
 }
 
 impl TestClient {
     fn run(mut self, stop: &AtomicBool) {
         let mut indexes = [0; limits::KEYS];
         while !stop.load(Ordering::Acquire) {
-            let key = self.throw(limits::KEYS);
-            match self.throw(10) {
+            let key = self.random_below(limits::KEYS);
+            match self.random_below(10) {
                 0..5 => indexes[key] = self.read(key).unwrap_or(indexes[key]),
                 5..7 => indexes[key] = self.write(key, None).unwrap_or(indexes[key]),
                 _ => indexes[key] = self.write(key, Some(indexes[key])).unwrap_or(indexes[key]),
@@ -318,10 +318,10 @@ impl TestClient {
     }
 
     /// A number below `bound`. Which one does not matter: the machine's timing decides more.
-    fn throw(&mut self, bound: usize) -> usize {
-        self.dice ^= self.dice << 13;
-        self.dice ^= self.dice >> 7;
-        self.dice ^= self.dice << 17;
-        usize::try_from(self.dice >> 33).unwrap_or(0) % bound
+    fn random_below(&mut self, bound: usize) -> usize {
+        self.random_state ^= self.random_state << 13;
+        self.random_state ^= self.random_state >> 7;
+        self.random_state ^= self.random_state << 17;
+        usize::try_from(self.random_state >> 33).unwrap_or(0) % bound
     }
 }

@@ -153,7 +153,7 @@ impl Cluster {
     pub(crate) fn take_over(&mut self) {
         self.network.enter();
         self.log_starts = SERVERS.map(|name| self.whole_log(name).len());
-        until("all nodes to be ready", || self.nodes_ready().then_some(()));
+        poll_until("all nodes to be ready", || self.nodes_ready().then_some(()));
     }
 
     fn begin_agents(&mut self, authority: &Authority) {
@@ -168,7 +168,7 @@ impl Cluster {
             authority.save_certificate(&tls).unwrap();
             self.begin_agent(at);
         }
-        until("both nodes to be ready", || {
+        poll_until("both nodes to be ready", || {
             let nodes = http(0).get("/v1/nodes")?.json();
             let ready = nodes
                 .as_array()?
@@ -309,19 +309,19 @@ impl Cluster {
     pub(crate) fn stop(&mut self, at: usize) {
         self.signal(at, Signal::SIGTERM);
         let mut child = self.servers[at].take().expect("it runs");
-        let status = until("a server to stop", || child.try_wait().unwrap());
+        let status = poll_until("a server to stop", || child.try_wait().unwrap());
         assert!(status.success(), "{status}: {}", self.log(at));
     }
 
     /// The end of a process that ends by itself.
     pub(crate) fn ended(&mut self, at: usize) -> std::process::ExitStatus {
         let mut child = self.servers[at].take().expect("it ran");
-        until("a server to end", || child.try_wait().unwrap())
+        poll_until("a server to end", || child.try_wait().unwrap())
     }
 
     /// Waits until a server leads and commits writes; returns its number.
     pub(crate) fn leader(&self) -> usize {
-        until("a leader that commits", || {
+        poll_until("a leader that commits", || {
             let running: Vec<usize> = (0..SERVERS.len())
                 .filter(|at| self.servers[*at].is_some())
                 .collect();
@@ -344,9 +344,9 @@ impl Cluster {
 
     /// The standard check. All servers agree on every table, and a new job is accepted within ten seconds. No process
     /// has panicked, and only `excused` errors were logged.
-    pub(crate) fn assert_well(&self, excused: &[&str]) {
+    pub(crate) fn assert_healthy(&self, excused: &[&str]) {
         let leader = self.leader();
-        until("the states of all servers to agree", || {
+        poll_until("the states of all servers to agree", || {
             let answer = http(leader).get("/v1/operator/check")?;
             let body = answer.json();
             let servers = body["Servers"].as_array().map_or(0, Vec::len);
@@ -355,7 +355,7 @@ impl Cluster {
         });
         let begun = Instant::now();
         let id = format!("after-{}", std::process::id());
-        until("a job to be taken", || {
+        poll_until("a job to be taken", || {
             let body = json!({ "Job": client::job(&id, 1) });
             let answer = http(leader).put("/v1/jobs", None, &body)?;
             (answer.status == 200).then_some(())
@@ -376,7 +376,7 @@ impl Cluster {
 
     /// Waits until the two tasks of the job `steady` run, and returns its allocations.
     pub(crate) fn steady_running(&self) -> Vec<Allocation> {
-        until("two running tasks", || {
+        poll_until("two running tasks", || {
             let allocs = self.steady();
             let running = allocs.iter().filter(|alloc| alloc.started.is_some());
             (running.count() == 2).then_some(allocs)
@@ -385,7 +385,7 @@ impl Cluster {
 
     /// The allocations of the job `steady`, including those that an earlier fault ended.
     pub(crate) fn steady(&self) -> Vec<Allocation> {
-        until("the allocations", || {
+        poll_until("the allocations", || {
             let answer = http(self.leader()).get("/v1/allocations?resources=false")?;
             let body = answer.json();
             let all = body.as_array()?.iter();
@@ -490,7 +490,7 @@ fn run(command: &mut Command) {
 }
 
 /// Polls `look` until it returns a value.
-pub(crate) fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+pub(crate) fn poll_until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + limits::PATIENCE;
     loop {
         if let Some(found) = look() {

@@ -9,7 +9,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::client::{Clients, Http};
-use crate::cluster::{self, ClusterOptions, SERVERS, fill, http, until};
+use crate::cluster::{self, ClusterOptions, SERVERS, fill, http, poll_until};
 use crate::limits;
 use crate::shared::TestCluster;
 
@@ -35,7 +35,7 @@ impl FsyncTracer {
             .stderr(Stdio::null())
             .spawn()
             .ok()?;
-        let ended = until("strace to trace every thread", || match child.try_wait() {
+        let ended = poll_until("strace to trace every thread", || match child.try_wait() {
             Ok(None) => is_traced(pid).then_some(None),
             Ok(status) => Some(status),
             Err(error) => panic!("cannot wait for strace: {error}"),
@@ -99,7 +99,7 @@ fn a_slow_disk_only_makes_it_slower() {
     clients.wait_for_writes(30);
 
     clients.finish();
-    cluster.assert_well(&[]);
+    cluster.assert_healthy(&[]);
 }
 
 /// A follower whose disk hangs acknowledges nothing. One event reports it, and a later event reports the recovery.
@@ -112,7 +112,7 @@ fn hung_disk_of_a_follower_becomes_an_event() {
     clients.wait_for_writes(20);
     let leader = cluster.leader();
     let follower = (leader + 1) % SERVERS.len();
-    let server = Http::patient(cluster::address(leader), limits::PATIENCE);
+    let server = Http::with_timeout(cluster::address(leader), limits::PATIENCE);
     // Earlier tests of this cluster left events of the same server.
     let before = server.index().expect("the leader's index");
 
@@ -138,7 +138,7 @@ fn hung_disk_of_a_follower_becomes_an_event() {
     assert!(fault.contains("\"Healthy\":false"), "{fault}");
     assert!(healthy.is_some(), "no event of a healthy follower");
     clients.finish();
-    cluster.assert_well(&[]);
+    cluster.assert_healthy(&[]);
 }
 
 /// When the disk of the leader is full, the leader reports it, another server leads, and writes continue. With free
@@ -157,12 +157,12 @@ fn a_full_disk_hands_over_and_comes_back() {
     let clients = Clients::at_work();
     clients.wait_for_writes(20);
     let full = cluster.leader();
-    let hog = cluster.data(full).join("somebody-elses");
-    fill(&hog);
+    let filler_file = cluster.data(full).join("somebody-elses");
+    fill(&filler_file);
     let large = crate::restart::LargeJobs::new();
 
     let others: Vec<usize> = (0..SERVERS.len()).filter(|at| *at != full).collect();
-    let leader = until("another leader", || {
+    let leader = poll_until("another leader", || {
         large.write();
         cluster.leader_among(&others)
     });
@@ -175,15 +175,15 @@ fn a_full_disk_hands_over_and_comes_back() {
         "{}",
         cluster.log(full)
     );
-    let server = Http::patient(cluster::address(leader), limits::PATIENCE);
+    let server = Http::with_timeout(cluster::address(leader), limits::PATIENCE);
     let event = server.event("Server", |line| line.contains("is full"));
     assert!(
         event.is_some_and(|line| line.contains("\"Healthy\":false")),
         "no event of a full disk"
     );
     let pid = cluster.pid(full);
-    fs::remove_file(&hog).unwrap();
-    until("room", || {
+    fs::remove_file(&filler_file).unwrap();
+    poll_until("room", || {
         cluster
             .log(full)
             .contains("there is room on the disk again")
@@ -192,7 +192,7 @@ fn a_full_disk_hands_over_and_comes_back() {
 
     clients.wait_for_writes(20);
     clients.finish();
-    cluster.assert_well(&["is full", "no room for a snapshot"]);
+    cluster.assert_healthy(&["is full", "no room for a snapshot"]);
     assert_eq!(cluster.pid(full), pid);
 }
 
@@ -228,7 +228,7 @@ fn a_failing_disk_ends_its_server() {
     clients.wait_for_writes(20);
     clients.finish();
     // Only the end of the server may be logged as an error.
-    cluster.assert_well(&[
+    cluster.assert_healthy(&[
         "cannot be synced",
         "Input/output error",
         "raft has stopped",

@@ -6,7 +6,7 @@ use nix::sys::signal::Signal;
 use serde_json::json;
 
 use crate::client::{self, Clients};
-use crate::cluster::{Cluster, SERVERS, STEADY_JOB, http, until};
+use crate::cluster::{Cluster, SERVERS, STEADY_JOB, http, poll_until};
 use crate::limits;
 use crate::shared::TestCluster;
 
@@ -26,7 +26,7 @@ fn leaders_that_die_lose_nothing() {
         let died = Instant::now();
         cluster.kill(leader);
         let others: Vec<usize> = (0..SERVERS.len()).filter(|at| *at != leader).collect();
-        until("another leader", || cluster.leader_among(&others));
+        poll_until("another leader", || cluster.leader_among(&others));
         eprintln!(
             "round {round}: {} died, another led after {:?}",
             SERVERS[leader],
@@ -37,8 +37,8 @@ fn leaders_that_die_lose_nothing() {
     }
 
     clients.finish();
-    cluster.assert_well(&[]);
-    until("all nodes to be ready", || {
+    cluster.assert_healthy(&[]);
+    poll_until("all nodes to be ready", || {
         cluster.nodes_ready().then_some(())
     });
     assert_eq!(cluster.steady(), allocs);
@@ -71,26 +71,28 @@ fn a_leader_that_wakes_up_serves_nothing_stale() {
     };
     let clients = Clients::at_work();
     clients.wait_for_writes(20);
-    let sleeper = cluster.leader();
-    let others: Vec<usize> = (0..SERVERS.len()).filter(|at| *at != sleeper).collect();
+    let paused_leader = cluster.leader();
+    let others: Vec<usize> = (0..SERVERS.len())
+        .filter(|at| *at != paused_leader)
+        .collect();
 
-    cluster.signal(sleeper, Signal::SIGSTOP);
-    let leader = until("another leader", || cluster.leader_among(&others));
+    cluster.signal(paused_leader, Signal::SIGSTOP);
+    let leader = poll_until("another leader", || cluster.leader_among(&others));
     clients.wait_for_writes(20);
     let body = json!({ "Job": client::job("newest", 1) });
     let written = http(leader)
         .put("/v1/jobs", None, &body)
         .expect("the new leader answers");
     assert_eq!(written.status, 200, "{}", written.text);
-    cluster.signal(sleeper, Signal::SIGCONT);
+    cluster.signal(paused_leader, Signal::SIGCONT);
 
     // The read follows at once, while the server may still believe that it leads.
-    let read = until("the sleeper to answer", || {
-        let answer = http(sleeper).get("/v1/job/newest?consistent")?;
+    let read = poll_until("the paused leader to answer", || {
+        let answer = http(paused_leader).get("/v1/job/newest?consistent")?;
         (answer.status != 503 && answer.status != 504).then_some(answer)
     });
     assert_eq!(read.status, 200, "a stale read: {}", read.text);
     clients.wait_for_writes(20);
     clients.finish();
-    cluster.assert_well(&[]);
+    cluster.assert_healthy(&[]);
 }

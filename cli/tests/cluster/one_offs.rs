@@ -6,7 +6,7 @@ use std::fs;
 use serde_json::{Value, json};
 
 use crate::client::Http;
-use crate::cluster::{AGENTS, Cluster, SERVERS, address, http, until};
+use crate::cluster::{AGENTS, Cluster, SERVERS, address, http, poll_until};
 use crate::network::Direction::{Incoming, Outgoing};
 use crate::partition::{cut_off, others};
 use crate::shared::TestCluster;
@@ -33,7 +33,7 @@ fn desire(request: &Value) {
         .map(|at| Http::new(address(at)))
         .collect();
     let mut turn = servers.iter().cycle();
-    until("the task to be desired", || {
+    poll_until("the task to be desired", || {
         let answer = turn.next()?.put("/v1/tasks", None, request)?;
         let is_taken = [200, 201].contains(&answer.status);
         assert!(is_taken || answer.status > 500, "{answer:?}");
@@ -88,7 +88,7 @@ fn one_off_tasks_never_run_twice_despite_faults() {
         (20, leader_dies),
         (22, agent_dies),
         // Earlier tasks may be placed on the node that is partitioned already.
-        (24, node_is_missed),
+        (24, wait_until_node_down),
     ]);
 
     for number in 0..SHORT {
@@ -102,20 +102,20 @@ fn one_off_tasks_never_run_twice_despite_faults() {
             fault(&mut cluster);
         }
     }
-    until("the agent out of reach to stop its tasks", || {
+    poll_until("the agent out of reach to stop its tasks", || {
         (stopped(&cluster) == LONG).then_some(())
     });
     cluster.network.heal();
-    until("both nodes to be ready", || {
+    poll_until("both nodes to be ready", || {
         cluster.nodes_ready().then_some(())
     });
-    let ended = until("all tasks to end", || {
+    let ended = poll_until("all tasks to end", || {
         tasks().filter(|tasks| tasks.values().all(is_completed))
     });
 
     let well = assert_done_once(&ended, &effects(&cluster));
     assert!(well > SHORT / 2, "{well} went well: {ended:#?}");
-    cluster.assert_well(&[]);
+    cluster.assert_healthy(&[]);
 }
 
 /// The number of tasks that the partitioned agent has asked to end.
@@ -145,14 +145,14 @@ fn assert_done_once(tasks: &BTreeMap<String, Value>, effects: &BTreeMap<String, 
 fn leader_dies(cluster: &mut Cluster) {
     let leader = cluster.leader();
     cluster.kill(leader);
-    until("another leader", || cluster.leader_among(&others(leader)));
+    poll_until("another leader", || cluster.leader_among(&others(leader)));
     cluster.begin(leader);
 }
 
 fn leader_is_cut_off(cluster: &mut Cluster) {
     let leader = cluster.leader();
     cut_off(cluster, leader, &[Incoming, Outgoing]);
-    until("another leader", || cluster.leader_among(&others(leader)));
+    poll_until("another leader", || cluster.leader_among(&others(leader)));
 }
 
 /// Heals the leader's links, and cuts the links of one agent while it runs a task without end.
@@ -168,7 +168,7 @@ fn agent_is_cut_off(cluster: &mut Cluster) {
             &there,
         ));
     }
-    until("the long tasks to run", || {
+    poll_until("the long tasks to run", || {
         let tasks = tasks()?;
         let running = |long| tasks[&format!("long-{long}")]["phase"] == "running";
         (0..LONG).all(running).then_some(())
@@ -180,8 +180,8 @@ fn agent_is_cut_off(cluster: &mut Cluster) {
     }
 }
 
-fn node_is_missed(cluster: &mut Cluster) {
-    until("a node to be missed", || {
+fn wait_until_node_down(cluster: &mut Cluster) {
+    poll_until("a node to be missed", || {
         (!cluster.nodes_ready()).then_some(())
     });
 }

@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use crate::client::{self, Clients, Http};
-use crate::cluster::{Cluster, ClusterOptions, SERVERS, address, http, relayed_address, until};
+use crate::cluster::{
+    Cluster, ClusterOptions, SERVERS, address, http, poll_until, relayed_address,
+};
 use crate::history::{Operation, Recorder};
 use crate::limits;
 use crate::network::Direction::{self, Incoming, Outgoing};
@@ -31,7 +33,7 @@ pub(crate) fn cut_off(cluster: &Cluster, one: usize, directions: &[Direction]) {
 
 /// Writes at server `at` without a key and returns the status; 0 without a response.
 fn write_at(at: usize, id: &str) -> u16 {
-    let patient = Http::patient(address(at), Duration::from_secs(15));
+    let patient = Http::with_timeout(address(at), Duration::from_secs(15));
     let body = json!({ "Job": client::job(id, 1) });
     patient
         .put("/v1/jobs", None, &body)
@@ -51,9 +53,10 @@ fn a_minority_refuses_and_the_majority_goes_on() {
 
     cut_off(&cluster, alone, &[Incoming, Outgoing]);
     let refused = write_at(alone, "of-the-minority");
-    let read = Http::patient(address(alone), Duration::from_secs(15)).get("/v1/jobs?consistent");
+    let read =
+        Http::with_timeout(address(alone), Duration::from_secs(15)).get("/v1/jobs?consistent");
     let stale = http(alone).get("/v1/jobs?stale");
-    let leader = until("a leader of the majority", || {
+    let leader = poll_until("a leader of the majority", || {
         cluster.leader_among(&others(alone))
     });
     clients.wait_for_writes(20);
@@ -69,7 +72,7 @@ fn a_minority_refuses_and_the_majority_goes_on() {
     cluster.network.heal();
     clients.wait_for_writes(20);
     clients.finish();
-    cluster.assert_well(&[]);
+    cluster.assert_healthy(&[]);
 }
 
 /// A partitioned follower disturbs no other server, neither during the partition nor when it rejoins.
@@ -92,7 +95,7 @@ fn returning_follower_disturbs_no_other_server() {
     assert!([503, 504].contains(&refused), "it answered {refused}");
     assert_eq!(cluster.leader(), leader, "it had the others elect");
     clients.finish();
-    cluster.assert_well(&[]);
+    cluster.assert_healthy(&[]);
 }
 
 /// A leader that can send but not receive steps down when its lease expires. The others elect a leader that commits
@@ -104,12 +107,12 @@ fn a_deaf_leader_gives_up() {
     };
     let clients = Clients::at_work();
     clients.wait_for_writes(20);
-    let deaf = cluster.leader();
+    let deaf_leader = cluster.leader();
 
-    cut_off(&cluster, deaf, &[Incoming]);
+    cut_off(&cluster, deaf_leader, &[Incoming]);
     let begun = Instant::now();
-    until("a leader of the others", || {
-        cluster.leader_among(&others(deaf))
+    poll_until("a leader of the others", || {
+        cluster.leader_among(&others(deaf_leader))
     });
     let took = begun.elapsed();
     assert!(took < limits::SUCCESSION, "another led after {took:?}");
@@ -118,13 +121,13 @@ fn a_deaf_leader_gives_up() {
 
     clients.wait_for_writes(20);
     clients.finish();
-    cluster.assert_well(&[]);
+    cluster.assert_healthy(&[]);
 }
 
 /// Delayed, duplicated, reordered or lost datagrams only make the cluster slower.
 #[test]
 fn bad_wires_only_make_it_slower() {
-    let weather = LinkFaults {
+    let link_faults = LinkFaults {
         delay: Duration::from_millis(10),
         jitter: Duration::from_millis(30),
         lost: 5,
@@ -143,7 +146,7 @@ fn bad_wires_only_make_it_slower() {
             )
         })
         .collect();
-    let start_relay = || Relay::start(&ways, weather);
+    let start_relay = || Relay::start(&ways, link_faults);
     let Some((cluster, relay)) =
         TestCluster::own("bad_wires_only_make_it_slower", make, start_relay)
     else {
@@ -153,7 +156,7 @@ fn bad_wires_only_make_it_slower() {
     clients.wait_for_writes(100);
 
     clients.finish();
-    cluster.assert_well(&[]);
+    cluster.assert_healthy(&[]);
     let [lost, doubled, passed] = relay.counts();
     eprintln!("{passed} datagrams passed, {doubled} twice, {lost} lost");
     assert!(lost > 20, "the wires were not bad: {lost}");
@@ -177,7 +180,7 @@ fn stale_reads_do_not_pass_the_check() {
     };
     let read = || {
         let called = recorder.now();
-        let seen = until("an old answer", || {
+        let seen = poll_until("an old answer", || {
             let answer = http(behind).get(&format!("/v1/job/{}?stale", recorder.job(0)))?;
             client::seen(&answer)
         });
@@ -194,5 +197,5 @@ fn stale_reads_do_not_pass_the_check() {
     let checked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| recorder.check()));
     assert!(checked.is_err(), "a stale read passed");
     cluster.network.heal();
-    cluster.assert_well(&[]);
+    cluster.assert_healthy(&[]);
 }

@@ -27,7 +27,7 @@ struct DatagramQueue {
     queue: Mutex<BinaryHeap<Reverse<(Instant, u64, Datagram)>>>,
     more: Condvar,
     number: AtomicU64,
-    dice: AtomicU64,
+    random_state: AtomicU64,
     pub(crate) counts: [AtomicU64; 3],
 }
 
@@ -43,7 +43,7 @@ struct Datagram {
 #[derive(Debug)]
 pub(crate) struct Relay {
     stop: Arc<AtomicBool>,
-    air: Arc<DatagramQueue>,
+    queue: Arc<DatagramQueue>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -51,34 +51,41 @@ type Sockets = Arc<Mutex<Vec<Arc<UdpSocket>>>>;
 
 impl Relay {
     /// Forwards datagrams from each first address to the second, and answers back.
-    pub(crate) fn start(ways: &[(SocketAddr, SocketAddr)], weather: LinkFaults) -> Self {
-        let air = Arc::new(DatagramQueue::default());
-        air.dice.store(0x2545_f491_4f6c_dd1d, Ordering::Relaxed);
+    pub(crate) fn start(ways: &[(SocketAddr, SocketAddr)], link_faults: LinkFaults) -> Self {
+        let queue = Arc::new(DatagramQueue::default());
+        queue
+            .random_state
+            .store(0x2545_f491_4f6c_dd1d, Ordering::Relaxed);
         let stop = Arc::new(AtomicBool::new(false));
         let sockets: Sockets = Arc::default();
         let mut threads = Vec::new();
         for (front, back) in ways.iter().copied() {
             let socket = add(&sockets, front);
-            let (air, stop, sockets) = (Arc::clone(&air), Arc::clone(&stop), Arc::clone(&sockets));
+            let (queue, stop, sockets) =
+                (Arc::clone(&queue), Arc::clone(&stop), Arc::clone(&sockets));
             threads.push(thread::spawn(move || {
-                forward(socket, back, weather, &air, &sockets, &stop);
+                forward(socket, back, link_faults, &queue, &sockets, &stop);
             }));
         }
-        let (sending, stopping) = (Arc::clone(&air), Arc::clone(&stop));
+        let (sending, stopping) = (Arc::clone(&queue), Arc::clone(&stop));
         threads.push(thread::spawn(move || sending.deliver(&sockets, &stopping)));
-        Self { stop, air, threads }
+        Self {
+            stop,
+            queue,
+            threads,
+        }
     }
 
     /// Datagrams lost, doubled, and passed on.
     pub(crate) fn counts(&self) -> [u64; 3] {
-        [0, 1, 2].map(|at: usize| self.air.counts[at].load(Ordering::Relaxed))
+        [0, 1, 2].map(|at: usize| self.queue.counts[at].load(Ordering::Relaxed))
     }
 }
 
 impl Drop for Relay {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
-        self.air.more.notify_all();
+        self.queue.more.notify_all();
         for thread in self.threads.drain(..) {
             drop(thread.join());
         }
@@ -100,8 +107,8 @@ fn add(sockets: &Sockets, address: SocketAddr) -> (usize, Arc<UdpSocket>) {
 fn forward(
     (front, socket): (usize, Arc<UdpSocket>),
     back: SocketAddr,
-    weather: LinkFaults,
-    air: &Arc<DatagramQueue>,
+    link_faults: LinkFaults,
+    queue: &Arc<DatagramQueue>,
     sockets: &Sockets,
     stop: &Arc<AtomicBool>,
 ) {
@@ -113,52 +120,54 @@ fn forward(
         };
         let upstream = *senders.entry(from).or_insert_with(|| {
             let (place, upstream) = add(sockets, SocketAddr::from(([0, 0, 0, 0], 0)));
-            let (air, stop) = (Arc::clone(air), Arc::clone(stop));
+            let (queue, stop) = (Arc::clone(queue), Arc::clone(stop));
             thread::spawn(move || {
                 let mut buffer = vec![0; 65_536];
                 while !stop.load(Ordering::Acquire) {
                     if let Ok((count, _)) = upstream.recv_from(&mut buffer) {
-                        air.take(front, from, &buffer[..count], weather);
+                        queue.take(front, from, &buffer[..count], link_faults);
                     }
                 }
             });
             place
         });
-        air.take(upstream, back, &buffer[..count], weather);
+        queue.take(upstream, back, &buffer[..count], link_faults);
     }
 }
 
 impl DatagramQueue {
     /// A number below a hundred.
-    fn throw(&self) -> u64 {
-        let mut dice = self.dice.load(Ordering::Relaxed);
-        dice ^= dice << 13;
-        dice ^= dice >> 7;
-        dice ^= dice << 17;
-        self.dice.store(dice, Ordering::Relaxed);
-        (dice >> 33) % 100
+    fn random_percent(&self) -> u64 {
+        let mut random_state = self.random_state.load(Ordering::Relaxed);
+        random_state ^= random_state << 13;
+        random_state ^= random_state >> 7;
+        random_state ^= random_state << 17;
+        self.random_state.store(random_state, Ordering::Relaxed);
+        (random_state >> 33) % 100
     }
 
-    fn take(&self, socket: usize, to: SocketAddr, bytes: &[u8], weather: LinkFaults) {
-        if self.throw() < weather.lost {
+    fn take(&self, socket: usize, to: SocketAddr, bytes: &[u8], link_faults: LinkFaults) {
+        if self.random_percent() < link_faults.lost {
             self.counts[0].fetch_add(1, Ordering::Relaxed);
             return;
         }
         let mut copies = 1;
-        if self.throw() < weather.doubled {
+        if self.random_percent() < link_faults.doubled {
             self.counts[1].fetch_add(1, Ordering::Relaxed);
             copies = 2;
         }
         self.counts[2].fetch_add(1, Ordering::Relaxed);
         for _ in 0..copies {
-            let jitter = weather.jitter.mul_f64(self.throw() as f64 / 100.0);
+            let jitter = link_faults
+                .jitter
+                .mul_f64(self.random_percent() as f64 / 100.0);
             let datagram = Datagram {
                 socket,
                 to,
                 bytes: bytes.to_vec(),
             };
             let number = self.number.fetch_add(1, Ordering::Relaxed);
-            let due = Instant::now() + weather.delay + jitter;
+            let due = Instant::now() + link_faults.delay + jitter;
             let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
             queue.push(Reverse((due, number, datagram)));
         }

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use serde_json::json;
 
 use crate::client::{self, Clients, Http};
-use crate::cluster::{Allocation, SERVERS, address, http, leader_as_seen_by, until};
+use crate::cluster::{Allocation, SERVERS, address, http, leader_as_seen_by, poll_until};
 use crate::shared::TestCluster;
 
 /// A few large jobs, written repeatedly. They make the log grow, but not the state.
@@ -54,7 +54,7 @@ fn a_rolling_restart_is_not_noticed() {
         cluster.stop(at);
         clients.wait_for_writes(10);
         cluster.begin(at);
-        until("it to be one of them again", || {
+        poll_until("it to be one of them again", || {
             (leader_as_seen_by(at)? == cluster.leader()).then_some(())
         });
     }
@@ -62,8 +62,8 @@ fn a_rolling_restart_is_not_noticed() {
 
     clients.finish();
     // Requests to a stopping server no longer find Raft. The library logs this as an error.
-    cluster.assert_well(&["to RaftCore", "from RaftCore", "RaftCore stopped"]);
-    until("all nodes to be ready", || {
+    cluster.assert_healthy(&["to RaftCore", "from RaftCore", "RaftCore stopped"]);
+    poll_until("all nodes to be ready", || {
         cluster.nodes_ready().then_some(())
     });
     assert_eq!(cluster.steady(), allocs);
@@ -74,7 +74,7 @@ fn a_rolling_restart_is_not_noticed() {
 fn commands_run_through_every_server(allocs: &[Allocation]) {
     for at in 0..SERVERS.len() {
         for alloc in allocs.iter().filter(|alloc| alloc.started.is_some()) {
-            until("a command to run", || {
+            poll_until("a command to run", || {
                 runs_through(at, &alloc.id).then_some(())
             });
         }
@@ -123,21 +123,21 @@ fn a_wiped_server_comes_back_as_another() {
     clients.wait_for_writes(20);
     cluster.begin(wiped);
     let remedy = format!("muster operator raft remove {}", SERVERS[wiped]);
-    until("the refusal", || {
+    poll_until("the refusal", || {
         cluster.log(wiped).contains(&remedy).then_some(())
     });
     let members = voters();
-    until("its removal", || {
+    poll_until("its removal", || {
         let path = format!("/v1/operator/raft/peer?id={}", former(SERVERS[wiped])?);
         let answer = http(cluster.leader_among(&others(wiped))?).delete(&path)?;
         (answer.status == 200).then_some(())
     });
 
-    until("it to be a voter", || (voters().len() == 3).then_some(()));
+    poll_until("it to be a voter", || (voters().len() == 3).then_some(()));
     assert_ne!(voters(), members);
     clients.wait_for_writes(20);
     clients.finish();
-    cluster.assert_well(&["the cluster does not take this server"]);
+    cluster.assert_healthy(&["the cluster does not take this server"]);
 }
 
 fn others(one: usize) -> Vec<usize> {

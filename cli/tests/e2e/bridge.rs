@@ -19,7 +19,7 @@ use serde_json::Value;
 
 use crate::dev::dev_with;
 use crate::support::{
-    Leftovers, agent, ask, job_file, muster, server, skipped, stderr, stdout, until,
+    Leftovers, agent, ask, job_file, muster, poll_until, server, skipped, stderr, stdout,
 };
 
 /// The machine's address on its only link.
@@ -109,8 +109,8 @@ fn with_machine(name: &str, body: impl FnOnce(&File) + Send + 'static) {
         }
     }
     let run = std::thread::spawn(move || {
-        let client = std::thread::spawn(fresh).join().unwrap();
-        drop(fresh());
+        let client = std::thread::spawn(create_namespace).join().unwrap();
+        drop(create_namespace());
         run(
             "ip",
             &[
@@ -119,8 +119,8 @@ fn with_machine(name: &str, body: impl FnOnce(&File) + Send + 'static) {
         );
         let place = format!("/proc/{}/fd/{}", std::process::id(), client.as_raw_fd());
         run("ip", &["link", "set", "cl0", "netns", &place]);
-        wire("up0", MACHINE);
-        at(&client, || wire("cl0", CLIENT));
+        configure_device("up0", MACHINE);
+        in_namespace(&client, || configure_device("cl0", CLIENT));
         body(&client);
     });
     if let Err(panic) = run.join() {
@@ -129,13 +129,13 @@ fn with_machine(name: &str, body: impl FnOnce(&File) + Send + 'static) {
 }
 
 /// Moves the calling thread to a new namespace.
-fn fresh() -> File {
+fn create_namespace() -> File {
     unshare(CloneFlags::CLONE_NEWNET).unwrap();
     run("ip", &["link", "set", "lo", "up"]);
     File::open("/proc/thread-self/ns/net").unwrap()
 }
 
-fn wire(device: &str, address: Ipv4Addr) {
+fn configure_device(device: &str, address: Ipv4Addr) {
     run(
         "ip",
         &["addr", "add", &format!("{address}/24"), "dev", device],
@@ -154,7 +154,7 @@ fn run(program: &str, args: &[&str]) -> String {
 }
 
 /// Runs `work` at the other end of the link.
-fn at<T: Send>(namespace: &File, work: impl FnOnce() -> T + Send) -> T {
+fn in_namespace<T: Send>(namespace: &File, work: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let there = scope.spawn(|| {
             setns(namespace, CloneFlags::CLONE_NEWNET).unwrap();
@@ -204,7 +204,7 @@ struct Instance {
 }
 
 fn instances(address: &str) -> Vec<Instance> {
-    let networks = until("the networks", || {
+    let networks = poll_until("the networks", || {
         let answer = ask(address, &["--json", "net", "web"]);
         let networks: Vec<Value> = serde_json::from_slice(&answer.stdout).ok()?;
         let known = networks
@@ -259,7 +259,7 @@ fn run_as(dir: &Path, address: &str, job: &str) -> Vec<Instance> {
     );
     let instances = instances(address);
     for instance in &instances {
-        until("the server in the task", || {
+        poll_until("the server in the task", || {
             let logs = stdout(&ask(address, &["alloc", "logs", &instance.id]));
             logs.contains("ready").then_some(logs)
         });
@@ -284,9 +284,9 @@ fn published_ports_lead_in_and_nothing_else_does() {
         // The client is another machine, and the task sees its real address.
         let from_client = format!("tcp {CLIENT}");
         for instance in [first, second] {
-            let answer = at(client, || tcp(MACHINE, instance.port, "hello"));
+            let answer = in_namespace(client, || tcp(MACHINE, instance.port, "hello"));
             assert_eq!(answer.as_ref(), Some(&from_client), "{instance:?}");
-            let answer = at(client, || udp(MACHINE, instance.port));
+            let answer = in_namespace(client, || udp(MACHINE, instance.port));
             assert_eq!(answer, Some(format!("udp {CLIENT}")), "{instance:?}");
         }
         // The connection comes from the machine itself.
@@ -306,7 +306,7 @@ fn published_ports_lead_in_and_nothing_else_does() {
         assert_eq!(call(MACHINE, first.port), by_gateway);
 
         // The listener is on another machine and sees the address of this one.
-        let listener = at(client, || TcpListener::bind((CLIENT, 0)).unwrap());
+        let listener = in_namespace(client, || TcpListener::bind((CLIENT, 0)).unwrap());
         let port = listener.local_addr().unwrap().port();
         let accepted = std::thread::spawn(move || {
             let (mut stream, peer) = listener.accept().unwrap();
@@ -484,7 +484,7 @@ fn bridged_tasks_reach_only_held_host_ports() {
             assert_eq!(send(to, host.udp), silence, "{to}");
         }
         assert_eq!(host.datagrams(), 0);
-        let others = at(client, || tcp(MACHINE, host.tcp, "hello"));
+        let others = in_namespace(client, || tcp(MACHINE, host.tcp, "hello"));
         assert_eq!(
             others,
             Some("host".to_owned()),
@@ -502,22 +502,22 @@ fn bridged_tasks_reach_only_held_host_ports() {
         assert_eq!(ran.status.code(), Some(0), "{}", stderr(&ran));
         let by_task = "called: task".to_owned();
         for to in [MACHINE, GATEWAY] {
-            until("the task on the host", || {
+            poll_until("the task on the host", || {
                 call(to, SERVED_PORT).filter(|answer| *answer == by_task)
             });
         }
         let stopped = ask(&address, &["job", "stop", "served"]);
         assert_eq!(stopped.status.code(), Some(0), "{}", stderr(&stopped));
-        let listener = until("the port of the task", || {
+        let listener = poll_until("the port of the task", || {
             TcpListener::bind(("0.0.0.0", SERVED_PORT)).ok()
         });
         answer_calls(listener);
-        until("the port to be closed", || {
+        poll_until("the port to be closed", || {
             (call(MACHINE, SERVED_PORT) == silence).then_some(())
         });
 
         open_port(dir.path(), &address, host.tcp);
-        until("the cluster's policy", || {
+        poll_until("the cluster's policy", || {
             call(MACHINE, host.tcp).filter(|answer| answer == "called: host")
         });
         assert_eq!(call(GATEWAY, host.tcp), silence);
@@ -563,7 +563,8 @@ fn networks_survive_agent_restart_and_end_with_allocs() {
         let left = Leftovers(dir.path().join("data/agent"));
         let (mut process, address) = start(dir.path());
         let before = run_job(dir.path(), &address);
-        let hello = |instance: &Instance| at(client, || tcp(MACHINE, instance.port, "hello"));
+        let hello =
+            |instance: &Instance| in_namespace(client, || tcp(MACHINE, instance.port, "hello"));
 
         process.end(Signal::SIGKILL);
         for instance in &before {
@@ -580,7 +581,7 @@ fn networks_survive_agent_restart_and_end_with_allocs() {
 
         let stopped = ask(&address, &["job", "stop", "web"]);
         assert_eq!(stopped.status.code(), Some(0), "{}", stderr(&stopped));
-        until("the host veths to go", || (host_veths() == 0).then_some(()));
+        poll_until("the host veths to go", || (host_veths() == 0).then_some(()));
         assert_eq!(hello(&before[0]), None);
         // The next instances get other addresses.
         let after = run_job(dir.path(), &address);
@@ -648,7 +649,7 @@ fn networks_left_by_killed_agent_are_removed() {
         let after = traces(node_id, &data);
         let is_late = |kind: &&str| ["host veths", "routes"].contains(kind);
         assert!(after.keys().all(is_late), "{after:?}");
-        until("the host veths to go", || {
+        poll_until("the host veths to go", || {
             traces(node_id, &data).is_empty().then_some(())
         });
         assert_eq!(stdout(&clean(&[])), "nothing was left\n");
@@ -678,8 +679,8 @@ fn traces(node_id: &str, data: &Path) -> BTreeMap<&'static str, Vec<String>> {
         stdout(&found)
     };
     let programs = ["lo", "up0"].map(|device| {
-        let at = |place| run("tc", &["filter", "show", "dev", device, place]);
-        at("ingress") + &at("egress")
+        let list_filters = |place| run("tc", &["filter", "show", "dev", device, place]);
+        list_filters("ingress") + &list_filters("egress")
     });
     let pins =
         [Path::new("/sys/fs/bpf"), &data.join("bpf")].map(|mount| find(mount, &["-name", node_id]));
@@ -733,7 +734,7 @@ const RECEIVED: u64 = SENT / 2;
 const HEADERS: u64 = 28;
 
 /// A task that sends four datagrams of a kilobyte every millisecond to `CLIENT`, and receives datagrams on its port.
-fn talkative(port: u16) -> String {
+fn flood_task(port: u16) -> String {
     format!(
         r#"
         job "talkative" {{
@@ -820,10 +821,10 @@ impl Peer {
             Arc::new(AtomicU64::new(0)),
         );
         let (stopped, counted) = (Arc::clone(&stop), Arc::clone(&arrived_bytes));
-        let ear = socket.try_clone().unwrap();
+        let receiving_socket = socket.try_clone().unwrap();
         let listen = move || {
             while !stopped.load(Ordering::Relaxed) {
-                if let Ok(bytes) = ear.recv(&mut [0; 1_500]) {
+                if let Ok(bytes) = receiving_socket.recv(&mut [0; 1_500]) {
                     counted.fetch_add(bytes as u64 + HEADERS, Ordering::Relaxed);
                 }
             }
@@ -865,12 +866,12 @@ fn bridged_alloc_stays_within_rate_limits() {
     with_machine(name, |client| {
         let dir = tempfile::tempdir().unwrap();
         let (_process, address) = start(dir.path());
-        let socket = at(client, || UdpSocket::bind((CLIENT, 0)).unwrap());
+        let socket = in_namespace(client, || UdpSocket::bind((CLIENT, 0)).unwrap());
         socket.set_read_timeout(Some(SILENCE)).unwrap();
-        let file = job_file(dir.path(), &talkative(socket.local_addr().unwrap().port()));
+        let file = job_file(dir.path(), &flood_task(socket.local_addr().unwrap().port()));
         let ran = ask(&address, &["job", "run", file.to_str().unwrap()]);
         assert_eq!(ran.status.code(), Some(0), "{}", stderr(&ran));
-        let (id, port) = until("the published port", || {
+        let (id, port) = poll_until("the published port", || {
             let answer = ask(&address, &["--json", "net", "talkative"]);
             let networks: Value = serde_json::from_slice(&answer.stdout).ok()?;
             let id = networks[0]["AllocID"].as_str()?.to_owned();
@@ -879,11 +880,11 @@ fn bridged_alloc_stays_within_rate_limits() {
         });
         let peer = Peer::start(socket, port);
 
-        let first = until("packets above the rates", || {
+        let first = poll_until("packets above the rates", || {
             TrafficSample::of(&address, &id)
         });
         let (arrived_bytes, begun) = (peer.arrived_bytes(), Instant::now());
-        let last = until("two seconds' worth", || {
+        let last = poll_until("two seconds' worth", || {
             let now = TrafficSample::of(&address, &id)?;
             (now.received - first.received >= RECEIVED / 8 * 2).then_some(now)
         });

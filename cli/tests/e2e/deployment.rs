@@ -6,7 +6,7 @@ use std::process::Output;
 use serde_json::Value;
 
 use crate::dev::dev;
-use crate::support::{ask, job_file, needs_root, server, stderr, stdout, until};
+use crate::support::{ask, job_file, needs_root, poll_until, server, stderr, stdout};
 
 /// A service whose instances are healthy shortly after their start.
 fn job(env: &str, update: &str) -> String {
@@ -65,7 +65,7 @@ fn a_version_is_deployed_promoted_and_given_up() {
     assert!(first.contains("is successful"), "{first}");
 
     done(&run(&address, dir.path(), "2", "canary = 1", &["--detach"]));
-    until("the canary to be healthy", || {
+    poll_until("the canary to be healthy", || {
         let status = stdout(&ask(&address, &["job", "status", "web"]));
         status.contains("muster deployment promote").then_some(())
     });
@@ -79,7 +79,7 @@ fn a_version_is_deployed_promoted_and_given_up() {
     assert!(end.contains("successful"), "{end}");
 
     done(&run(&address, dir.path(), "3", "canary = 1", &["--detach"]));
-    let latest = until("the third deployment", || {
+    let latest = poll_until("the third deployment", || {
         let found = json(&address, &["deployment", "status", "web"]);
         (found["Deployment"]["JobVersion"] == 2).then_some(found)
     });

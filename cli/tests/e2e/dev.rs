@@ -5,7 +5,9 @@ use std::path::Path;
 
 use nix::sys::signal::Signal;
 
-use crate::support::{PATIENCE, Process, ask, job_file, muster, needs_root, stderr, stdout, until};
+use crate::support::{
+    PATIENCE, Process, ask, job_file, muster, needs_root, poll_until, stderr, stdout,
+};
 
 const JOB: &str = r#"
 job "talk" {
@@ -44,7 +46,7 @@ pub(crate) fn dev_with(dir: &Path, args: &[&str]) -> (Process, String) {
             .args(args),
         &dir.join("dev.log"),
     );
-    let address = until("muster dev to be up", || {
+    let address = poll_until("muster dev to be up", || {
         if let Some(status) = process.child.try_wait().unwrap() {
             panic!("muster dev ended with {status}: {}", process.output());
         }
@@ -79,7 +81,7 @@ fn a_job_runs_talks_stops_and_leaves_nothing() {
     );
     assert!(stdout(&run).contains("1 of 1 placed"), "{}", stdout(&run));
 
-    let logs = until("the task's output", || {
+    let logs = poll_until("the task's output", || {
         let logs = stdout(&ask(&address, &["alloc", "logs", "talk"]));
         logs.contains("ready").then_some(logs)
     });

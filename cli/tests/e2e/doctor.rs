@@ -10,7 +10,9 @@ use std::process::{Command, Output};
 use serde_json::Value;
 
 use crate::dev::dev;
-use crate::support::{Process, ask, job_file, muster, needs_root, skipped, stderr, stdout, until};
+use crate::support::{
+    Process, ask, job_file, muster, needs_root, poll_until, skipped, stderr, stdout,
+};
 
 /// A task that starts processes all the time.
 const JOB: &str = r#"
@@ -67,7 +69,7 @@ fn busy(name: &str, dir: &Path) -> Option<Process> {
     let file = job_file(dir, JOB);
     let ran = ask(&address, &["job", "run", file.to_str().unwrap()]);
     assert_eq!(ran.status.code(), Some(0), "{}", stderr(&ran));
-    until("the task to start programs", || {
+    poll_until("the task to start programs", || {
         execs(&address).filter(|count| *count > 0)
     });
     Some(process)

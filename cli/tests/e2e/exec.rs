@@ -14,7 +14,7 @@ use rustix::termios::Winsize;
 
 use crate::dev::dev;
 use crate::support::{
-    Leftovers, PATIENCE, ask, job_file, muster, needs_root, stderr, stdout, until,
+    Leftovers, PATIENCE, ask, job_file, muster, needs_root, poll_until, stderr, stdout,
 };
 use crate::tasks::ServerAndAgent;
 
@@ -37,7 +37,7 @@ job "idle" {
 
 fn run_idle(address: &str, dir: &Path) {
     let file = job_file(dir, JOB);
-    until("the job to run", || {
+    poll_until("the job to run", || {
         let run = ask(address, &["job", "run", file.to_str().unwrap()]);
         run.status.success().then_some(())
     });
@@ -99,16 +99,16 @@ fn exec_forwards_streams_and_exit_code() {
 
     let signaled = |args: &[&str]| ask(&address, &[&["alloc", "signal"], args].concat());
     assert!(signaled(&["-s", "SIGCONT", "idle"]).status.success());
-    until("the signal in the task's history", || {
+    poll_until("the signal in the task's history", || {
         let status = ask(&address, &["alloc", "status", "idle"]);
         stdout(&status).contains("SIGCONT was sent").then_some(())
     });
     assert!(signaled(&["-s", "SIGHUP", "idle"]).status.success());
-    until("why the task ended, in its history", || {
+    poll_until("why the task ended, in its history", || {
         let status = ask(&address, &["alloc", "status", "idle"]);
         stdout(&status).contains("SIGHUP was sent").then_some(())
     });
-    until("the task to run again", || {
+    poll_until("the task to run again", || {
         let ran = done(&address, &["true"]);
         ran.status.success().then_some(())
     });
@@ -179,7 +179,7 @@ impl TerminalSession {
     }
 
     /// Reads until `text` is on the screen, and discards earlier output.
-    fn see(&mut self, text: &str) {
+    fn read_until(&mut self, text: &str) {
         let mut buffer = [0; 512];
         while !self.seen.contains(text) {
             let mut files = [PollFd::new(&self.front, PollFlags::IN)];
@@ -205,36 +205,36 @@ fn a_terminal_is_passed_through() {
     let dir = tempfile::tempdir().unwrap();
     let (_dev, address) = dev(dir.path());
     run_idle(&address, dir.path());
-    let mut sitting = TerminalSession::down(&address, &["sh"]);
+    let mut session = TerminalSession::down(&address, &["sh"]);
     // Held, so that the terminal is there when the session is over.
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
-    let held: OwnedFd = rustix::pty::ioctl_tiocgptpeer(&sitting.front, flags).unwrap();
+    let held: OwnedFd = rustix::pty::ioctl_tiocgptpeer(&session.front, flags).unwrap();
     let before = rustix::termios::tcgetattr(&held).unwrap();
 
-    sitting.type_in("PS1=; echo o''k\r");
-    sitting.see("ok\r\n");
-    sitting.size(41, 101);
-    sitting.type_in("until [ \"$(stty size)\" = '41 101' ]; do :; done; echo si''zed\r");
-    sitting.see("sized\r\n");
+    session.type_in("PS1=; echo o''k\r");
+    session.read_until("ok\r\n");
+    session.size(41, 101);
+    session.type_in("until [ \"$(stty size)\" = '41 101' ]; do :; done; echo si''zed\r");
+    session.read_until("sized\r\n");
     // The terminal belongs to the command, so the interrupt ends the shell's child and not the session. A shell may
     // miss an interrupt while it starts a child.
-    sitting.type_in("sh -c \"echo fa''lls asleep; exec sleep 600\"; echo sle''pt\r");
-    sitting.see("falls asleep\r\n");
-    sitting.type_in("\u{3}");
-    sitting.type_in("echo st''ill here\r");
-    sitting.see("still here\r\n");
-    sitting.type_in("exit 5\r");
+    session.type_in("sh -c \"echo fa''lls asleep; exec sleep 600\"; echo sle''pt\r");
+    session.read_until("falls asleep\r\n");
+    session.type_in("\u{3}");
+    session.type_in("echo st''ill here\r");
+    session.read_until("still here\r\n");
+    session.type_in("exit 5\r");
 
-    assert_eq!(sitting.session.wait().unwrap().code(), Some(5));
+    assert_eq!(session.session.wait().unwrap().code(), Some(5));
     let after = rustix::termios::tcgetattr(&held).unwrap();
     assert_eq!(before.local_modes, after.local_modes);
     assert_eq!(before.input_modes, after.input_modes);
 
-    let mut sitting = TerminalSession::down(&address, &["sh", "-c", "echo $$; cat"]);
-    sitting.see("\r\n");
-    sitting.type_in("one\r~.");
-    let status = until("the session to be hung up", || {
-        sitting.session.try_wait().unwrap()
+    let mut session = TerminalSession::down(&address, &["sh", "-c", "echo $$; cat"]);
+    session.read_until("\r\n");
+    session.type_in("one\r~.");
+    let status = poll_until("the session to be hung up", || {
+        session.session.try_wait().unwrap()
     });
     assert_eq!(status.code(), Some(130));
 }
@@ -275,7 +275,7 @@ fn exec_session_ends_with_client_or_agent() {
     assert!(lives(&address, &pid));
     session.kill().unwrap();
     session.wait().unwrap();
-    until("the command to end with its client", || {
+    poll_until("the command to end with its client", || {
         (!lives(&address, &pid)).then_some(())
     });
 
@@ -289,7 +289,7 @@ fn exec_session_ends_with_client_or_agent() {
         "{}",
         stderr(&ended)
     );
-    until("the agent to be back", || {
+    poll_until("the agent to be back", || {
         let looked = done(&address, &["true"]);
         looked.status.success().then_some(())
     });

@@ -8,7 +8,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::support::{
-    Leftovers, Process, agent, ask, began, needs_root, server, stderr, stdout, until,
+    Leftovers, Process, agent, ask, began, needs_root, poll_until, server, stderr, stdout,
 };
 
 /// Processes that the task may start.
@@ -106,9 +106,9 @@ fn written_lines(data: &Path) -> Vec<String> {
 }
 
 /// Waits for the results of attempts that start from now on.
-fn sees(data: &Path) -> Vec<String> {
+fn wait_for_attempt_results(data: &Path) -> Vec<String> {
     let before = written_lines(data).len();
-    until("what the task sees", || {
+    poll_until("what the task sees", || {
         let now = written_lines(data);
         (now.len() >= before + 3).then(|| now[before + 1..].to_vec())
     })
@@ -134,9 +134,9 @@ fn limits_and_policy_hold_without_agent_and_driver() {
     let file = job(dir, port);
     let ran = ask(&address, &["job", "run", file.to_str().unwrap()]);
     assert!(ran.status.success(), "{}{}", stdout(&ran), stderr(&ran));
-    let task = until("the task's process", || process(port));
+    let task = poll_until("the task's process", || process(port));
     let wall = format!("shut {PROCESSES} {}", Signal::SIGKILL as i32);
-    for line in sees(&data) {
+    for line in wait_for_attempt_results(&data) {
         assert_eq!(line, wall);
     }
 
@@ -144,15 +144,15 @@ fn limits_and_policy_hold_without_agent_and_driver() {
     let pid = driver(&data).expect("a driver outlives its agent");
     let victim = nix::unistd::Pid::from_raw(i32::try_from(pid).unwrap());
     nix::sys::signal::kill(victim, Signal::SIGKILL).unwrap();
-    until("the driver's end", || began(pid).is_none().then_some(()));
-    for line in sees(&data) {
+    poll_until("the driver's end", || began(pid).is_none().then_some(()));
+    for line in wait_for_attempt_results(&data) {
         assert_eq!(line, wall, "without agent and driver");
     }
     assert_eq!(process(port), Some(task));
 
     let _again = start();
-    until("a driver", || driver(&data));
-    for line in sees(&data) {
+    poll_until("a driver", || driver(&data));
+    for line in wait_for_attempt_results(&data) {
         assert_eq!(line, wall, "with the next agent");
     }
     assert_eq!(process(port), Some(task));

@@ -7,7 +7,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::dev::dev;
-use crate::support::{ask, job_file, needs_root, skipped, stderr, stdout, until};
+use crate::support::{ask, job_file, needs_root, poll_until, skipped, stderr, stdout};
 
 /// A batch job of two groups. Ended instances stay on servers, as results of an existing job. Their node need not keep
 /// them.
@@ -130,7 +130,7 @@ fn collection_reports_freed_and_kept_objects() {
     let held = "held as results of a batch job that is there".to_owned();
     let kept = vec![("not over".to_owned(), 1), (held, 1)];
 
-    let dry = until(
+    let dry = poll_until(
         "one to have ended, and nodes and servers to know it",
         || {
             let report = collect(&address, "--dry-run");

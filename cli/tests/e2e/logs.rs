@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::dev::dev;
 use crate::support::{
-    Leftovers, Process, ask, job_file, muster, needs_root, stderr, stdout, until,
+    Leftovers, Process, ask, job_file, muster, needs_root, poll_until, stderr, stdout,
 };
 use crate::tasks::ServerAndAgent;
 
@@ -95,21 +95,21 @@ fn a_followed_job_misses_nothing_whatever_dies() {
     let mut pair = ServerAndAgent::start(dir.path());
     let address = format!("http://{}", pair.http);
     let file = job_file(dir.path(), JOB);
-    until("the job to run", || {
+    poll_until("the job to run", || {
         let run = ask(
             &address,
             &["job", "run", "--detach", file.to_str().unwrap()],
         );
         run.status.success().then_some(())
     });
-    until("the first lines", || {
+    poll_until("the first lines", || {
         let logs = ask(&address, &["job", "logs", "count"]);
         stdout(&logs).contains("line 1 ").then_some(())
     });
     let follower = follow(&address, dir.path());
     let followed = || printed_numbers(&follower);
     let reached = |at_least: u64| {
-        until("lines to come", || {
+        poll_until("lines to come", || {
             let numbers = followed();
             let newest = numbers.values().filter_map(|numbers| numbers.last());
             newest
@@ -124,11 +124,11 @@ fn a_followed_job_misses_nothing_whatever_dies() {
     reached(250);
     pair.kill_server();
     reached(400);
-    until("the allocation to be stopped", || {
+    poll_until("the allocation to be stopped", || {
         let stop = ask(&address, &["alloc", "stop", "--detach", "count"]);
         stop.status.success().then_some(())
     });
-    until("lines of another allocation", || {
+    poll_until("lines of another allocation", || {
         let numbers = followed();
         (numbers.len() == 2 && numbers.values().all(|numbers| numbers.len() > 60)).then_some(())
     });
@@ -180,7 +180,7 @@ fn parts_of_it_can_be_had(address: &str) {
 }
 
 /// A task that writes 20 000 lines at once and then nothing, with `logs`.
-fn chatty(dir: &Path, logs: &str) -> std::path::PathBuf {
+fn write_burst_job(dir: &Path, logs: &str) -> std::path::PathBuf {
     let text = format!(
         r#"
         job "chatty" {{
@@ -214,7 +214,7 @@ fn log_output_over_rate_becomes_counted_gap() {
     let dir = tempfile::tempdir().unwrap();
     let (_process, address) = dev(dir.path());
     let run = |logs: &str| {
-        let file = chatty(dir.path(), logs);
+        let file = write_burst_job(dir.path(), logs);
         ask(&address, &["job", "run", file.to_str().unwrap()])
     };
 
@@ -229,7 +229,7 @@ fn log_output_over_rate_becomes_counted_gap() {
     let limited = "rate = \"1kb\"\n on_limit = \"drop\"\n on_full = \"drop\"";
     let ran = run(limited);
     assert_eq!(ran.status.code(), Some(0), "{}", stderr(&ran));
-    until("bytes to be dropped", || {
+    poll_until("bytes to be dropped", || {
         let shown = stdout(&ask(&address, &["alloc", "status", "chatty"]));
         let dropped = shown.lines().find(|line| line.contains("log dropped"))?;
         let limited = shown.lines().find(|line| line.contains("log above rate"))?;
@@ -245,7 +245,7 @@ fn log_output_over_rate_becomes_counted_gap() {
     assert!(!kept.contains("line 10000\n"), "{kept}");
     assert!(notes.contains("bytes were dropped and not kept"), "{notes}");
 
-    let faster = chatty(dir.path(), "rate = \"2mb\"");
+    let faster = write_burst_job(dir.path(), "rate = \"2mb\"");
     let plan = stdout(&ask(&address, &["job", "plan", faster.to_str().unwrap()]));
     assert!(plan.contains("1kb") && plan.contains("2mb"), "{plan}");
     assert!(plan.contains("in-place update"), "{plan}");

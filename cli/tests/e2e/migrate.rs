@@ -8,7 +8,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::support::{
-    Leftovers, Process, agent, ask, job_file, needs_root, server_with, stderr, stdout, until,
+    Leftovers, Process, agent, ask, job_file, needs_root, poll_until, server_with, stderr, stdout,
 };
 
 /// A task that writes its identity to new data, and once more when it is asked to stop.
@@ -92,8 +92,8 @@ impl TwoAgents {
     fn begin(&self) -> RunningAlloc {
         let file = job_file(self.dir(), JOB);
         self.done(&["job", "run", "--detach", file.to_str().unwrap()]);
-        let first = until("the first allocation", || self.running());
-        until("what it writes", || {
+        let first = poll_until("the first allocation", || self.running());
+        poll_until("what it writes", || {
             self.read(&first, "t/local/own")
                 .filter(|own| !own.is_empty())
         });
@@ -115,7 +115,7 @@ impl TwoAgents {
 
     /// The running allocation that replaces `former`.
     fn replacement(&self, former: &RunningAlloc) -> RunningAlloc {
-        until("the replacement", || {
+        poll_until("the replacement", || {
             self.running().filter(|new| new.id != former.id)
         })
     }
@@ -138,23 +138,23 @@ fn data_follow_a_drained_group() {
     if !needs_root("data_follow_a_drained_group") {
         return;
     }
-    let scene = TwoAgents::new();
-    let _agents = ["one", "two"].map(|name| scene.agent(name));
-    let first = scene.begin();
+    let two_agents = TwoAgents::new();
+    let _agents = ["one", "two"].map(|name| two_agents.agent(name));
+    let first = two_agents.begin();
 
     let drain = ["node", "drain", "--enable", "--yes", "--detach"];
-    scene.done(&[&drain[..], &[first.node.as_str()]].concat());
-    let second = scene.replacement(&first);
+    two_agents.done(&[&drain[..], &[first.node.as_str()]].concat());
+    let second = two_agents.replacement(&first);
 
     assert_ne!(second.node, first.node);
     for file in ["alloc/data/first", "alloc/data/last", "t/local/own"] {
         assert_eq!(
-            scene.read(&second, file).as_ref(),
+            two_agents.read(&second, file).as_ref(),
             Some(&first.id),
             "{file}"
         );
     }
-    let status = scene.done(&["alloc", "status", &second.id]);
+    let status = two_agents.done(&["alloc", "status", &second.id]);
     let came = format!("the data of allocation {} came from its node", first.id);
     assert!(status.contains(&came), "{status}");
 }
@@ -164,24 +164,24 @@ fn group_starts_empty_when_source_node_is_down() {
     if !needs_root("group_starts_empty_when_source_node_is_down") {
         return;
     }
-    let scene = TwoAgents::new();
-    let mut agents = ["one", "two"].map(|name| (name, scene.agent(name)));
-    let first = scene.begin();
+    let two_agents = TwoAgents::new();
+    let mut agents = ["one", "two"].map(|name| (name, two_agents.agent(name)));
+    let first = two_agents.begin();
 
     let (_, agent) = agents
         .iter_mut()
         .find(|(name, _)| *name == first.node)
         .unwrap();
     agent.end(Signal::SIGKILL);
-    let second = scene.replacement(&first);
+    let second = two_agents.replacement(&first);
 
     assert_ne!(second.node, first.node);
-    until("what it writes", || {
-        scene
+    poll_until("what it writes", || {
+        two_agents
             .read(&second, "t/local/own")
             .filter(|own| *own == second.id)
     });
-    let status = scene.done(&["alloc", "status", &second.id]);
+    let status = two_agents.done(&["alloc", "status", &second.id]);
     let empty = format!(
         "beginning with empty directories: the data of allocation {} did not come: node",
         first.id

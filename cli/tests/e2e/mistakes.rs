@@ -3,7 +3,9 @@
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt as _;
 
-use crate::support::{ask, job_file, muster, server, server_with, skipped, stderr, stdout, until};
+use crate::support::{
+    ask, job_file, muster, poll_until, server, server_with, skipped, stderr, stdout,
+};
 
 #[test]
 fn a_missing_server_is_exit_6_with_advice() {
@@ -321,10 +323,10 @@ fn job_id_wins_over_id_prefix() {
         Some((text("ID")?, text("JobID")?))
     };
     run("web");
-    let (id, _) = until("the first deployment", || of("web"));
+    let (id, _) = poll_until("the first deployment", || of("web"));
 
     run(&id[..4]);
-    let (_, job) = until("the second deployment", || {
+    let (_, job) = poll_until("the second deployment", || {
         of(&id[..4]).filter(|(found, _)| *found != id)
     });
 

@@ -8,7 +8,7 @@ use std::process::Stdio;
 use serde_json::{Value, json};
 
 use crate::dev::dev;
-use crate::support::{ask, muster, needs_root, stderr, stdout, until};
+use crate::support::{ask, muster, needs_root, poll_until, stderr, stdout};
 
 /// A job whose task reports at short intervals whether it can connect to `port`.
 fn job(dir: &Path, port: u16, policy: &str) -> PathBuf {
@@ -83,11 +83,11 @@ fn network_policy_is_enforced_and_updated_in_place() {
 
     let shut = "egress {\n default = \"deny\"\n }";
     run(&address, &job(dir.path(), port, shut));
-    until("a refused connection", || {
+    poll_until("a refused connection", || {
         (last_word(&address)? == "shut").then_some(())
     });
     let before = alloc_ids(&address);
-    let refused = until("a verdict", || {
+    let refused = poll_until("a verdict", || {
         let shown = stdout(&ask(&address, &["net", "fenced", "--denied"]));
         shown.contains(" deny tcp to 127.0.0.1:").then_some(shown)
     });
@@ -115,7 +115,7 @@ fn network_policy_is_enforced_and_updated_in_place() {
         stdout(&plan)
     );
     run(&address, &changed);
-    until("an open connection", || {
+    poll_until("an open connection", || {
         (last_word(&address)? == "open").then_some(())
     });
     assert_eq!(alloc_ids(&address), before, "nothing was replaced");
@@ -142,7 +142,8 @@ fn cluster_policy_applies_immediately_below_job_policy() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     std::thread::spawn(move || listener.incoming().for_each(drop));
-    let wait_for_word = |word: &str| until(word, || (last_word(&address)? == word).then_some(()));
+    let wait_for_word =
+        |word: &str| poll_until(word, || (last_word(&address)? == word).then_some(()));
     let set = |text: &str| {
         let file = dir.path().join("policy.hcl");
         std::fs::write(&file, text).unwrap();
@@ -159,7 +160,7 @@ fn cluster_policy_applies_immediately_below_job_policy() {
     assert_eq!(done.status.code(), Some(0), "{}", stderr(&done));
     wait_for_word("shut");
     assert_eq!(alloc_ids(&address), before, "nothing was replaced");
-    until("its verdicts", || {
+    poll_until("its verdicts", || {
         let shown = stdout(&ask(&address, &["net", "fenced", "--denied"]));
         shown.contains("cluster/shut").then_some(())
     });
@@ -179,7 +180,7 @@ fn cluster_policy_applies_immediately_below_job_policy() {
 }
 
 /// A job whose task sends a datagram of a kilobyte every millisecond, as far as `egress` allows it.
-fn hasty(dir: &Path, port: u16, egress: &str) -> PathBuf {
+fn write_flood_job(dir: &Path, port: u16, egress: &str) -> PathBuf {
     let path = dir.join("hasty.hcl");
     let text = format!(
         r#"
@@ -227,7 +228,7 @@ fn egress_over_rate_is_counted() {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let port = socket.local_addr().unwrap().port();
 
-    let wrong = hasty(dir.path(), port, "rate = \"1 parsec\"");
+    let wrong = write_flood_job(dir.path(), port, "rate = \"1 parsec\"");
     let refused = ask(&address, &["job", "run", wrong.to_str().unwrap()]);
     assert_ne!(refused.status.code(), Some(0));
     let message = stderr(&refused);
@@ -236,8 +237,11 @@ fn egress_over_rate_is_counted() {
         "{message}"
     );
 
-    run(&address, &hasty(dir.path(), port, "rate = \"100kbit\""));
-    until("datagrams above the rate", || {
+    run(
+        &address,
+        &write_flood_job(dir.path(), port, "rate = \"100kbit\""),
+    );
+    poll_until("datagrams above the rate", || {
         let shown = stdout(&ask(&address, &["alloc", "status", "hasty"]));
         let line = shown.lines().find(|line| line.contains("above rate"))?;
         let sent = line.split_whitespace().rev().nth(1)?;
@@ -246,7 +250,7 @@ fn egress_over_rate_is_counted() {
             .then_some(())
     });
 
-    let faster = hasty(dir.path(), port, "rate = \"1gbit\"");
+    let faster = write_flood_job(dir.path(), port, "rate = \"1gbit\"");
     let plan = stdout(&ask(&address, &["job", "plan", faster.to_str().unwrap()]));
     assert!(plan.contains("in-place update"), "{plan}");
     assert!(plan.contains("100kbit") && plan.contains("1gbit"), "{plan}");
@@ -264,7 +268,7 @@ fn denied_verdicts_stream_survives_slow_reader() {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let port = socket.local_addr().unwrap().port();
     let rule = "rule \"no-datagrams\" {\n action = \"deny\"\n protocol = \"udp\"\n }";
-    run(&address, &hasty(dir.path(), port, rule));
+    run(&address, &write_flood_job(dir.path(), port, rule));
     let refusals = || {
         let answer = ask(&address, &["--json", "net", "hasty", "--denied"]);
         let shown: Value = serde_json::from_slice(&answer.stdout).ok()?;
@@ -273,7 +277,7 @@ fn denied_verdicts_stream_survives_slow_reader() {
         assert!(verdicts <= 1_024, "{verdicts} are told at once");
         network["Rules"][0]["Packets"].as_u64()
     };
-    until("a refusal", || refusals().filter(|count| *count > 0));
+    poll_until("a refusal", || refusals().filter(|count| *count > 0));
 
     let mut following = muster()
         .args(["--address", &address, "net", "hasty", "--denied", "-f"])
@@ -294,7 +298,7 @@ fn denied_verdicts_stream_survives_slow_reader() {
     };
     read(3);
     let before = refusals().unwrap();
-    until("many refusals that nobody reads", || {
+    poll_until("many refusals that nobody reads", || {
         refusals().filter(|count| *count > before + 2_000)
     });
     read(300);
@@ -365,7 +369,7 @@ fn verdicts_that_a_slow_follower_missed_are_announced() {
         let shown: Value = serde_json::from_slice(&answer.stdout).ok()?;
         shown[0]["Network"]["Last"].as_u64()
     };
-    until("a verdict", || newest().filter(|last| *last > 0));
+    poll_until("a verdict", || newest().filter(|last| *last > 0));
     let mut following = muster()
         .args(["--address", &address, "--json", "net", "refused", "-f"])
         .stdout(Stdio::piped())
@@ -380,7 +384,7 @@ fn verdicts_that_a_slow_follower_missed_are_announced() {
         .as_u64()
         .unwrap();
     let before = newest().unwrap();
-    until("verdicts that nobody reads", || {
+    poll_until("verdicts that nobody reads", || {
         newest().filter(|last| *last > before + 4_096)
     });
 

@@ -8,7 +8,7 @@ use std::process::{Output, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::support::{Process, ask, job_file, muster, stderr, stdout, until};
+use crate::support::{Process, ask, job_file, muster, poll_until, stderr, stdout};
 
 const NAMES: [&str; 3] = ["s1", "s2", "s3"];
 const JOB: &str = "job \"web\" {\n  group \"g\" {\n    task \"t\" {\n      driver = \"native\"\n      config { command = \"/bin/true\" }\n    }\n  }\n}\n";
@@ -52,7 +52,7 @@ impl Cluster {
         for at in 0..NAMES.len() {
             cluster.begin(at);
         }
-        until("three voters", || {
+        poll_until("three voters", || {
             let servers = cluster.configuration()?;
             let voters = servers.iter().filter(|server| server["Voter"] == true);
             (voters.count() == 3).then_some(())
@@ -78,7 +78,7 @@ impl Cluster {
                 .arg(&data),
             &home.join("log"),
         );
-        let address = until("the server's address", || {
+        let address = poll_until("the server's address", || {
             let text = std::fs::read_to_string(data.join("server.json")).ok()?;
             let info: Value = serde_json::from_str(&text).ok()?;
             Some(format!("http://{}", info["http"].as_str()?))
@@ -113,7 +113,7 @@ impl Cluster {
 
     /// The place of the leader.
     fn leader(&self) -> usize {
-        until("a leader", || {
+        poll_until("a leader", || {
             let servers = self.configuration()?;
             let leader = servers.iter().find(|server| server["Leader"] == true)?;
             let name = leader["Node"].as_str()?;
@@ -163,7 +163,7 @@ fn three_servers_are_listed_and_well() {
         "{}",
         stdout(&checked)
     );
-    until("all are well", || {
+    poll_until("all are well", || {
         let health = cluster.ask(&["operator", "health"]);
         (health.status.code() == Some(0)).then_some(())
     });
@@ -227,7 +227,7 @@ fn removed_server_rejoins_with_empty_disk() {
     assert_eq!(cluster.configuration().unwrap().len(), 2);
     std::fs::remove_dir_all(dir.path().join(NAMES[gone]).join("data")).unwrap();
     cluster.begin(gone);
-    until("it votes again", || {
+    poll_until("it votes again", || {
         let servers = cluster.configuration()?;
         let voters = servers.iter().filter(|server| server["Voter"] == true);
         (voters.count() == 3).then_some(())

@@ -8,8 +8,8 @@ use muster_driver::go::{self, BuildGoError};
 use tempfile::TempDir;
 
 use crate::support::{
-    Leftovers, Process, ask, job_file, muster, needs_programs, server, skipped, stderr, stdout,
-    until,
+    Leftovers, Process, ask, job_file, muster, needs_programs, poll_until, server, skipped, stderr,
+    stdout,
 };
 
 /// Builds a program in Go; `None`, after a message, if the test cannot run.
@@ -107,7 +107,7 @@ fn agent_file(dir: &Path, address: &str, plugin: &str) -> PathBuf {
 
 /// The attributes of the only node, once `name` is among them.
 fn attributes_with(address: &str, name: &str) -> serde_json::Value {
-    until(name, || {
+    poll_until(name, || {
         let nodes = ask(address, &["--json", "node", "status"]);
         let nodes: serde_json::Value = serde_json::from_str(&stdout(&nodes)).ok()?;
         let id = nodes[0]["ID"].as_str()?;
@@ -177,7 +177,7 @@ fn job_runs_with_driver_from_config_file() {
             job_file(dir, JOB).to_str().unwrap(),
         ],
     );
-    let logs = until("the task's output", || {
+    let logs = poll_until("the task's output", || {
         let logs = stdout(&ask(&address, &["alloc", "logs", "talk"]));
         logs.contains("code").then_some(logs)
     });
@@ -263,7 +263,7 @@ fn driver_task_stats_are_shown_like_native() {
     );
     assert_eq!(run.status.code(), Some(0), "{}", stderr(&run));
 
-    let status = until("memory in the status", || {
+    let status = poll_until("memory in the status", || {
         let status = stdout(&ask(&address, &["alloc", "status", "measured"]));
         status.contains("4.0 KiB").then_some(status)
     });

@@ -5,7 +5,7 @@ use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::support::{Process, ask, job_file, muster, needs_root, stderr, stdout, until};
+use crate::support::{Process, ask, job_file, muster, needs_root, poll_until, stderr, stdout};
 
 /// A task with a secret in its environment, and a task of another user that opens its directory by the host's path.
 const JOB: &str = r#"
@@ -51,7 +51,7 @@ fn unmasked_dev(dir: &Path) -> (Process, String) {
         .args(["dev", "--http", "127.0.0.1:0", "--data-dir"])
         .arg(dir.join("data"));
     let mut process = Process::start(&mut command, &dir.join("dev.log"));
-    let address = until("muster dev to be up", || {
+    let address = poll_until("muster dev to be up", || {
         let ended = process.child.try_wait().unwrap();
         assert_eq!(ended, None, "{}", process.output());
         let log = process.output();
@@ -185,7 +185,7 @@ fn raw_tasks_of_other_users_find_their_directory() {
     run(dir.path(), &address, JOB);
     run(dir.path(), &address, RAW);
 
-    until("the raw task to find its file", || {
+    poll_until("the raw task to find its file", || {
         let logs = ask(&address, &["alloc", "logs", "raw"]);
         assert!(!stderr(&logs).contains("denied"), "{}", process.output());
         stdout(&logs).contains("found").then_some(())

@@ -10,8 +10,8 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::support::{
-    Leftovers, Process, agent, ask, began, job_file, needs_programs, server_with, skipped, stderr,
-    stdout, until,
+    Leftovers, Process, agent, ask, began, job_file, needs_programs, poll_until, server_with,
+    skipped, stderr, stdout,
 };
 
 /// The directory with the built examples, which `cargo xtask test` names.
@@ -161,11 +161,11 @@ fn recovery(owner: &Alloc) -> String {
 impl RemoteCluster {
     /// Checks that the allocation that replaces `old` runs, and that the agent of `old` has detached from its task. It
     /// is detach number `leaves`.
-    fn goes_over(&self, old: &Alloc, leaves: usize) -> Alloc {
-        let new = until("the task on another node", || {
+    fn assert_replaced(&self, old: &Alloc, leaves: usize) -> Alloc {
+        let new = poll_until("the task on another node", || {
             self.running().filter(|new| new.id != old.id)
         });
-        until("the former agent to leave it", || {
+        poll_until("the former agent to leave it", || {
             (self.count("detach 1") == leaves).then_some(())
         });
         assert_ne!(new.node, old.node);
@@ -178,7 +178,7 @@ impl RemoteCluster {
     }
 
     /// Checks that each of `owners`, and no other allocation, recovered the task once.
-    fn is_taken_over_by(&self, owners: &[&Alloc]) {
+    fn assert_recovered_by(&self, owners: &[&Alloc]) {
         let journal = self.journal();
         let asked = journal.lines().filter(|it| it.starts_with("recover"));
         let expected = owners.iter().map(|owner| recovery(owner));
@@ -188,7 +188,7 @@ impl RemoteCluster {
 
     /// Checks the restart of a killed agent. The agent finds its record of `old` before it receives a message from a
     /// server. It may recover the task once more, and then detaches from it. No other allocation is involved.
-    fn is_left_again_by(&self, old: &Alloc, since: usize) {
+    fn assert_detached_again(&self, old: &Alloc, since: usize) {
         let journal = self.journal();
         let asked: Vec<&str> = journal.lines().skip(since).collect();
         let (up, left) = (recovery(old), "detach 1".to_owned());
@@ -196,7 +196,7 @@ impl RemoteCluster {
         assert!(known.iter().any(|it| *it == asked), "{journal}");
     }
 
-    fn is_untouched(&self, far: &RemoteProcess) {
+    fn assert_not_signaled(&self, far: &RemoteProcess) {
         let journal = self.journal();
         assert_eq!(began(far.pid), Some(far.since), "{journal}");
         let touches = |it: &&str| it.starts_with("signal") || it.starts_with("start");
@@ -213,15 +213,15 @@ impl RemoteCluster {
             "--detach",
             &first.node,
         ]);
-        let second = self.goes_over(first, 1);
-        until("the drained allocation to end", || {
+        let second = self.assert_replaced(first, 1);
+        poll_until("the drained allocation to end", || {
             let alloc = self.json(&["alloc", "status", &first.id])?;
             (alloc["Allocation"]["ClientStatus"] == "complete").then_some(())
         });
         let drained = self.done(&["alloc", "status", &first.id]);
         assert!(drained.contains("DETACH sent"), "{drained}");
-        self.is_taken_over_by(&[&second]);
-        self.is_untouched(far);
+        self.assert_recovered_by(&[&second]);
+        self.assert_not_signaled(far);
         self.done(&["node", "drain", "--disable", &first.node]);
         self.done(&["node", "eligibility", "--enable", &first.node]);
         second
@@ -229,16 +229,16 @@ impl RemoteCluster {
 
     fn kill(&self, agent: &mut Process, second: &Alloc, far: &RemoteProcess) {
         agent.end(Signal::SIGKILL);
-        let third = until("the task on another node", || {
+        let third = poll_until("the task on another node", || {
             self.running().filter(|new| new.id != second.id)
         });
-        self.is_taken_over_by(&[second, &third]);
-        self.is_untouched(far);
+        self.assert_recovered_by(&[second, &third]);
+        self.assert_not_signaled(far);
         let before = self.journal().lines().count();
         *agent = self.agent(&second.node);
-        assert_eq!(self.goes_over(second, 2), third);
-        self.is_left_again_by(second, before);
-        self.is_untouched(far);
+        assert_eq!(self.assert_replaced(second, 2), third);
+        self.assert_detached_again(second, before);
+        self.assert_not_signaled(far);
     }
 }
 
@@ -261,28 +261,28 @@ fn a_remote_task_outlives_its_nodes() {
         &dir.join("host.log"),
     );
     let (_server, address) = server_with(dir, &["--heartbeat-ttl", "2"]);
-    let scene = RemoteCluster {
+    let cluster = RemoteCluster {
         dir: dir.to_owned(),
         address,
         host,
     };
     let _left = (Leftovers(dir.join("one")), Leftovers(dir.join("two")));
     let mut agents =
-        BTreeMap::from(["one", "two"].map(|name| (name.to_owned(), scene.agent(name))));
-    let file = job_file(dir, &job(&scene.host));
-    scene.done(&["job", "run", "--detach", file.to_str().unwrap()]);
-    let first = until("the task", || scene.running());
-    let pid = until("its process", || scene.pid());
+        BTreeMap::from(["one", "two"].map(|name| (name.to_owned(), cluster.agent(name))));
+    let file = job_file(dir, &job(&cluster.host));
+    cluster.done(&["job", "run", "--detach", file.to_str().unwrap()]);
+    let first = poll_until("the task", || cluster.running());
+    let pid = poll_until("its process", || cluster.pid());
     let since = began(pid).unwrap();
     let far = RemoteProcess { pid, since };
 
-    let second = scene.drain(&first, &far);
-    scene.kill(agents.get_mut(&second.node).unwrap(), &second, &far);
-    scene.done(&["job", "stop", "--detach", "far"]);
-    until("the process to end", || began(pid).is_none().then_some(()));
+    let second = cluster.drain(&first, &far);
+    cluster.kill(agents.get_mut(&second.node).unwrap(), &second, &far);
+    cluster.done(&["job", "stop", "--detach", "far"]);
+    poll_until("the process to end", || began(pid).is_none().then_some(()));
 
-    assert_eq!(scene.count("signal 1 TERM"), 1, "{}", scene.journal());
-    let journal = scene.journal();
+    assert_eq!(cluster.count("signal 1 TERM"), 1, "{}", cluster.journal());
+    let journal = cluster.journal();
     let starts = journal.lines().filter(|it| it.starts_with("start"));
     assert_eq!(starts.count(), 1, "{journal}");
 }

@@ -1,7 +1,7 @@
 //! Resizes the tasks of a job in place, with a user's commands.
 
 use crate::dev::dev;
-use crate::support::{ask, began, job_file, needs_root, stderr, stdout, until};
+use crate::support::{ask, began, job_file, needs_root, poll_until, stderr, stdout};
 
 fn job(cpu: u32, memory: u32) -> String {
     format!(
@@ -44,7 +44,7 @@ fn resource_increase_keeps_process_while_node_has_capacity() {
             .to_string()
     };
     let pid = || {
-        until("the task's process", || {
+        poll_until("the task's process", || {
             let output = ask(&address, &["--json", "alloc", "status", "grows"]);
             let found: serde_json::Value = serde_json::from_slice(&output.stdout).ok()?;
             let pid = found["Stats"]["Tasks"]["t"]["Muster"]["Pid"].as_u64()?;

@@ -69,7 +69,7 @@ impl Process {
     pub(crate) fn end(&mut self, signal: nix::sys::signal::Signal) -> std::process::ExitStatus {
         let pid = nix::unistd::Pid::from_raw(i32::try_from(self.child.id()).unwrap());
         nix::sys::signal::kill(pid, signal).unwrap();
-        until("the process to end", || self.child.try_wait().unwrap())
+        poll_until("the process to end", || self.child.try_wait().unwrap())
     }
 }
 
@@ -92,7 +92,7 @@ impl Drop for Process {
 }
 
 /// Polls `look` until it returns a value.
-pub(crate) fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+pub(crate) fn poll_until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + PATIENCE;
     loop {
         if let Some(found) = look() {
@@ -119,7 +119,7 @@ pub(crate) fn server_with(dir: &Path, args: &[&str]) -> (Process, String) {
             .args(args),
         &dir.join("server.log"),
     );
-    let address = until("the server's address", || {
+    let address = poll_until("the server's address", || {
         let text = std::fs::read_to_string(data.join("server.json")).ok()?;
         let info: serde_json::Value = serde_json::from_str(&text).ok()?;
         Some(format!("http://{}", info["http"].as_str()?))
@@ -148,7 +148,7 @@ pub(crate) fn agent(
             .args(args),
         &dir.join(format!("{name}.log")),
     );
-    until("the node with its driver", || {
+    poll_until("the node with its driver", || {
         let shown = ask(address, &["--json", "node", "status", name]);
         let found: serde_json::Value = serde_json::from_slice(&shown.stdout).ok()?;
         let node = &found["Node"];

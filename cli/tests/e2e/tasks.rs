@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::dev::dev;
 use crate::support::{
-    Leftovers, PATIENCE, Process, ask, muster, needs_root, stderr, stdout, until,
+    Leftovers, PATIENCE, Process, ask, muster, needs_root, poll_until, stderr, stdout,
 };
 
 fn file(dir: &Path, definition: &Value) -> PathBuf {
@@ -75,7 +75,7 @@ fn a_task_brings_its_result_or_its_reason() {
         (&json!(3), &json!("serial[1].run"))
     );
     let alloc = task["alloc_id"].as_str().unwrap();
-    let logs = until("its output", || {
+    let logs = poll_until("its output", || {
         let logs = stdout(&ask(&address, &["alloc", "logs", alloc]));
         logs.contains("no\n").then_some(logs)
     });
@@ -96,7 +96,7 @@ fn a_task_brings_its_result_or_its_reason() {
         ],
     );
     assert_eq!(desired.status.code(), Some(0), "{}", stderr(&desired));
-    until("the task to run", || {
+    poll_until("the task to run", || {
         (get(&address, "endless")["phase"] == "running").then_some(())
     });
     let again = ask(&address, &["task", "resolve", "endless"]);
@@ -105,7 +105,7 @@ fn a_task_brings_its_result_or_its_reason() {
         ask(&address, &["task", "cancel", "endless"]).status.code(),
         Some(0)
     );
-    let ended = until("the task to end", || {
+    let ended = poll_until("the task to end", || {
         let task = get(&address, "endless");
         (task["state"] == "Completed").then_some(task)
     });
@@ -207,8 +207,8 @@ impl ReportCounter {
     fn listen() -> (Self, u16) {
         let listener = TcpListener::bind("0.0.0.0:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let witness = Self::default();
-        let seen = Arc::clone(&witness.0);
+        let report_counter = Self::default();
+        let seen = Arc::clone(&report_counter.0);
         std::thread::spawn(move || {
             for stream in listener.incoming() {
                 let mut name = String::new();
@@ -224,7 +224,7 @@ impl ReportCounter {
                 }
             }
         });
-        (witness, port)
+        (report_counter, port)
     }
 
     fn seen(&self) -> BTreeMap<String, u32> {
@@ -244,7 +244,7 @@ pub(crate) struct ServerAndAgent {
 impl ServerAndAgent {
     pub(crate) fn start(dir: &Path) -> Self {
         let server = Self::server(dir, "127.0.0.1:0", "127.0.0.1:0");
-        let text = until("the server's address", || {
+        let text = poll_until("the server's address", || {
             std::fs::read_to_string(dir.join("server/server.json")).ok()
         });
         let info: Value = serde_json::from_str(&text).unwrap();
@@ -305,7 +305,7 @@ fn tasks_begin_once_whatever_dies() {
     let mut begun = 0;
     let mut pair = ServerAndAgent::start(dir.path());
     let address = format!("http://{}", pair.http);
-    let (witness, port) = ReportCounter::listen();
+    let (report_counter, port) = ReportCounter::listen();
     let guids: Vec<String> = (0..TASKS).map(|number| format!("task-{number}")).collect();
     for (number, guid) in guids.iter().enumerate() {
         let script = format!(
@@ -320,24 +320,24 @@ fn tasks_begin_once_whatever_dies() {
         let path = file(dir.path(), &definition);
         let arguments = ["task", "desire", "--guid", guid, path.to_str().unwrap()];
         // Without a server, the request is repeated; the task is created once.
-        until("the task to be desired", || {
+        poll_until("the task to be desired", || {
             let desired = ask(&address, &arguments);
             desired.status.success().then_some(())
         });
         if [5, 15, LAST_AGENT_DEATH].contains(&number) {
             // If the agent died before its first start, the test would have nothing to check.
-            until("a task to begin since the last death", || {
-                (witness.seen().len() > begun).then_some(())
+            poll_until("a task to begin since the last death", || {
+                (report_counter.seen().len() > begun).then_some(())
             });
             pair.kill_agent();
-            begun = witness.seen().len();
+            begun = report_counter.seen().len();
         }
         if [10, 15, 30].contains(&number) {
             pair.kill_server();
         }
     }
 
-    let ended = until("all tasks to end", || {
+    let ended = poll_until("all tasks to end", || {
         let answer = ask(&address, &["--json", "task", "list"]);
         let tasks: Vec<Value> = serde_json::from_slice(&answer.stdout).ok()?;
         tasks
@@ -368,13 +368,13 @@ fn tasks_begin_once_whatever_dies() {
         );
     }
     // The last names may be on their way.
-    until("the names of all that ended well", || {
-        let seen = witness.seen();
+    poll_until("the names of all that ended well", || {
+        let seen = report_counter.seen();
         well.iter()
             .all(|guid| seen.contains_key(guid))
             .then_some(())
     });
-    let seen = witness.seen();
+    let seen = report_counter.seen();
     assert!(seen.values().all(|count| *count == 1), "{seen:?}");
     pair.agent.end(Signal::SIGTERM);
 }

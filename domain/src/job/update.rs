@@ -192,8 +192,8 @@ impl Disconnect {
     /// died.
     #[must_use]
     pub fn stop_without_agent_after(&self) -> Option<Duration> {
-        let patience = self.stop_on_client_after?;
-        let left = self.lost_after.map(|lost| lost.saturating_sub(patience));
-        Some(left.map_or(patience, |left| left.min(patience)))
+        let stop_limit = self.stop_on_client_after?;
+        let left = self.lost_after.map(|lost| lost.saturating_sub(stop_limit));
+        Some(left.map_or(stop_limit, |left| left.min(stop_limit)))
     }
 }

@@ -138,7 +138,7 @@ fn kind_after(kind: &Type, steps: &[Step]) -> Option<Type> {
 /// # Errors
 ///
 /// The reference looks like a variable or local of the file.
-pub(super) fn left_as_text(
+pub(super) fn reference_as_text(
     expression: &Expression,
     scope: &Scope,
 ) -> Result<Option<String>, JobFileFault> {

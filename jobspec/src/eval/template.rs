@@ -1,6 +1,6 @@
 //! Texts with embedded values: `"${…}"`, `%{ if … }`, heredocs.
 
-use super::reference::left_as_text;
+use super::reference::reference_as_text;
 use super::{Evaluator, Outcome, each_scope, span, wrong};
 use crate::convert;
 use crate::fault::JobFileFault;
@@ -11,7 +11,7 @@ impl Evaluator {
     /// The value of `"${x}"`, which keeps its type: `"${var.list}"` is a list.
     pub(super) fn wrapped(&self, only: &Expression, scope: &Scope) -> Outcome {
         if self.keeps_references
-            && let Some(text) = left_as_text(only, scope)?
+            && let Some(text) = reference_as_text(only, scope)?
         {
             return Ok(crate::value::Value::text(text));
         }
@@ -64,7 +64,7 @@ impl Evaluator {
 
     fn interpolated(&self, expression: &Expression, scope: &Scope) -> Result<String, JobFileFault> {
         if self.keeps_references
-            && let Some(text) = left_as_text(expression, scope)?
+            && let Some(text) = reference_as_text(expression, scope)?
         {
             return Ok(text);
         }

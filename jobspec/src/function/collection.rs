@@ -76,7 +76,7 @@ fn list<'a>(args: &'a Args<'_>) -> Result<(&'a Type, &'a [Value]), CallFault> {
 }
 
 /// Items as a value of the same kind of list as `like`, with elements of the same type.
-fn like(like: &Value, items: Vec<Value>) -> Value {
+fn list_like(like: &Value, items: Vec<Value>) -> Value {
     match like {
         Value::List(kind, _) | Value::Set(kind, _) => Value::List(kind.clone(), items),
         _ => Value::Tuple(items),
@@ -304,13 +304,13 @@ fn slice(args: &Args<'_>) -> Outcome {
         let message = format!("{start} to {end} is not a part of {} elements", items.len());
         return Err(argument(1, message));
     };
-    Ok(like(args.value(0), part.to_vec()))
+    Ok(list_like(args.value(0), part.to_vec()))
 }
 
 /// The items in reverse order.
 pub(super) fn reversed(args: &Args<'_>) -> Outcome {
     let items = args.items(0)?.iter().rev().cloned().collect();
-    Ok(like(args.value(0), items))
+    Ok(list_like(args.value(0), items))
 }
 
 fn values(args: &Args<'_>) -> Outcome {

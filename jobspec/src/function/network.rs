@@ -11,7 +11,9 @@ pub(super) const FUNCTIONS: &[Function] = &[
     function("cidrhost", &[Param::Text, Param::Number], cidrhost),
     function("cidrnetmask", &[Param::Text], |args| {
         let range = Range::read(args)?;
-        text_answer(range.text(low(range.bits) & !low(range.bits - range.prefix)))
+        text_answer(
+            range.text(low_bits_mask(range.bits) & !low_bits_mask(range.bits - range.prefix)),
+        )
     }),
     function(
         "cidrsubnet",
@@ -50,14 +52,14 @@ impl Range {
             return Err(failed());
         }
         Ok(Self {
-            first: address & !low(bits - prefix),
+            first: address & !low_bits_mask(bits - prefix),
             prefix,
             bits,
         })
     }
 
     fn last(self) -> u128 {
-        self.first | low(self.bits - self.prefix)
+        self.first | low_bits_mask(self.bits - self.prefix)
     }
 
     fn text(self, address: u128) -> String {
@@ -82,14 +84,14 @@ impl Range {
 }
 
 /// The lowest `bits` bits.
-fn low(bits: u32) -> u128 {
+fn low_bits_mask(bits: u32) -> u128 {
     1_u128.checked_shl(bits).map_or(u128::MAX, |next| next - 1)
 }
 
 /// An address in a range; a negative number counts from the end of the range.
 fn cidrhost(args: &Args<'_>) -> Outcome {
     let (range, number) = (Range::read(args)?, args.whole(1)?);
-    let last = low(range.bits - range.prefix);
+    let last = low_bits_mask(range.bits - range.prefix);
     let distance = u128::from(number.unsigned_abs());
     let host = if number < 0 {
         last.checked_sub(distance - 1)
@@ -104,7 +106,7 @@ fn cidrsubnet(args: &Args<'_>) -> Outcome {
     let range = Range::read(args)?;
     let prefix = range.extended(args, 1)?;
     let number = u128::try_from(args.count(2)?).unwrap_or(u128::MAX);
-    if number > low(prefix - range.prefix) {
+    if number > low_bits_mask(prefix - range.prefix) {
         return Err(argument(2, "no subnet has that number"));
     }
     let shifted = number.checked_shl(range.bits - prefix).unwrap_or(0);
@@ -124,7 +126,7 @@ fn cidrsubnets(args: &Args<'_>) -> Outcome {
             ));
         }
         let prefix = range.extended(args, at)?;
-        let size = low(range.bits - prefix);
+        let size = low_bits_mask(range.bits - prefix);
         let first = next.and_then(|next| {
             let aligned = if next & size == 0 {
                 Some(next)

@@ -39,7 +39,7 @@ pub(super) const FUNCTIONS: &[Function] = &[
         },
     ),
     function("fileexists", &[Param::Text], |args| {
-        let path = located(args, 0)?;
+        let path = read_path_argument(args, 0)?;
         match std::fs::metadata(&path) {
             Ok(found) if found.is_file() => Ok(Value::Bool(true)),
             Ok(_) => Err(argument(
@@ -124,12 +124,12 @@ fn expanded(path: &str) -> Result<Cow<'_, str>, CallFault> {
 }
 
 /// The path in argument `at`.
-fn located(args: &Args<'_>, at: usize) -> Result<PathBuf, CallFault> {
+fn read_path_argument(args: &Args<'_>, at: usize) -> Result<PathBuf, CallFault> {
     Ok(args.dir.join(expanded(args.text(at)?)?.as_ref()))
 }
 
 fn contents(args: &Args<'_>) -> Result<Vec<u8>, CallFault> {
-    let path = located(args, 0)?;
+    let path = read_path_argument(args, 0)?;
     let failed = |reason: String| argument(0, format!("{}: {reason}", path.display()));
     let file = std::fs::File::open(&path).map_err(|error| failed(error.to_string()))?;
     let mut bytes = Vec::new();

@@ -112,7 +112,7 @@ fn reversed(text: &str) -> String {
 }
 
 /// Refuses a text longer than the limit of a job file, before it is created.
-fn bounded(bytes: Option<usize>) -> Result<(), CallFault> {
+fn check_text_length(bytes: Option<usize>) -> Result<(), CallFault> {
     match bytes {
         Some(bytes) if bytes <= JOB_FILE_BYTES_MAX => Ok(()),
         Some(_) | None => Err(whole(format!(
@@ -127,7 +127,7 @@ fn indent(args: &Args<'_>) -> Outcome {
         return Err(argument(0, format!("at most {WIDTH_MAX} columns")));
     }
     let lines = text.matches('\n').count();
-    bounded(
+    check_text_length(
         lines
             .checked_mul(width)
             .and_then(|more| more.checked_add(text.len())),
@@ -146,7 +146,7 @@ fn join(args: &Args<'_>) -> Outcome {
     }
     let length: usize = texts.iter().map(|text| text.len()).sum();
     let between = separator.len().checked_mul(texts.len());
-    bounded(between.and_then(|between| between.checked_add(length)))?;
+    check_text_length(between.and_then(|between| between.checked_add(length)))?;
     text_answer(texts.join(separator))
 }
 
@@ -171,7 +171,7 @@ fn replace(args: &Args<'_>) -> Outcome {
     let (text, part, with) = (args.text(0)?, args.text(1)?, args.text(2)?);
     let found = text.matches(part).count();
     let more = found.checked_mul(with.len());
-    bounded(more.and_then(|more| more.checked_add(text.len())))?;
+    check_text_length(more.and_then(|more| more.checked_add(text.len())))?;
     text_answer(text.replace(part, with))
 }
 

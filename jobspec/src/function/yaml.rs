@@ -221,7 +221,11 @@ fn timestamp(text: &str) -> Option<String> {
     };
     let mut parts = date.split('-');
     let year = parts.next().filter(|year| year.len() == 4)?;
-    let (year, month, day) = (number(year)?, short(parts.next()?)?, short(parts.next()?)?);
+    let (year, month, day) = (
+        number(year)?,
+        parse_two_digits(parts.next()?)?,
+        parse_two_digits(parts.next()?)?,
+    );
     let date = NaiveDate::from_ymd_opt(i32::try_from(year).ok()?, month, day)?;
     if parts.next().is_some() {
         return None;
@@ -238,8 +242,11 @@ fn timestamp(text: &str) -> Option<String> {
     let (time, fraction) = time.split_once('.').unwrap_or((time, "0"));
     number(fraction)?;
     let mut parts = time.split(':');
-    let (hour, minute) = (short(parts.next()?)?, short(parts.next()?)?);
-    let time = NaiveTime::from_hms_opt(hour, minute, short(parts.next()?)?)?;
+    let (hour, minute) = (
+        parse_two_digits(parts.next()?)?,
+        parse_two_digits(parts.next()?)?,
+    );
+    let time = NaiveTime::from_hms_opt(hour, minute, parse_two_digits(parts.next()?)?)?;
     let zone = match zone {
         "Z" | "+00:00" | "-00:00" => "Z",
         zone => {
@@ -254,7 +261,7 @@ fn timestamp(text: &str) -> Option<String> {
 }
 
 /// Parses one or two digits.
-fn short(text: &str) -> Option<u32> {
+fn parse_two_digits(text: &str) -> Option<u32> {
     number(text).filter(|_| text.len() <= 2)
 }
 

@@ -50,7 +50,7 @@ impl Tree {
     }
 
     /// Trees that are smaller in one place.
-    fn smaller(&self) -> Vec<Self> {
+    fn reduced_variants(&self) -> Vec<Self> {
         match self {
             Self::Text(_) => Vec::new(),
             Self::Parts(parts) => replaced(parts).map(Self::Parts).collect(),
@@ -72,7 +72,7 @@ impl Tree {
                 smaller.extend(simple.map(|text| expression(*text)));
                 smaller.extend(
                     inner
-                        .smaller()
+                        .reduced_variants()
                         .into_iter()
                         .map(|inner| Self::Expression(Box::new(inner))),
                 );
@@ -84,7 +84,7 @@ impl Tree {
 
 fn replaced(parts: &[Tree]) -> impl Iterator<Item = Vec<Tree>> {
     parts.iter().enumerate().flat_map(move |(at, part)| {
-        part.smaller().into_iter().map(move |part| {
+        part.reduced_variants().into_iter().map(move |part| {
             let mut parts = parts.to_vec();
             parts[at] = part;
             parts
@@ -108,13 +108,13 @@ pub(super) struct Case {
 
 impl Case {
     /// The kind and the text of a case.
-    pub(super) fn question(&self) -> (&'static str, String) {
+    pub(super) fn kind_and_text(&self) -> (&'static str, String) {
         (self.kind, self.tree.text())
     }
 
-    pub(super) fn smaller(&self) -> Vec<Self> {
+    pub(super) fn reduced_variants(&self) -> Vec<Self> {
         let kind = self.kind;
-        let trees = self.tree.smaller().into_iter();
+        let trees = self.tree.reduced_variants().into_iter();
         trees.map(|tree| Self { kind, tree }).collect()
     }
 }

@@ -243,7 +243,7 @@ impl Reader<'_> {
         }
         loop {
             items.push(self.node()?);
-            self.bounded(items.len())?;
+            self.check_count(items.len())?;
             match self.next() {
                 Some(',') => self.at += 1,
                 Some(']') => {
@@ -271,7 +271,7 @@ impl Reader<'_> {
             let span = start + self.offset..self.at + self.offset;
             self.expect(':')?;
             entries.push((Key { text, span }, self.node()?));
-            self.bounded(entries.len())?;
+            self.check_count(entries.len())?;
             match self.next() {
                 Some(',') => self.at += 1,
                 Some('}') => {
@@ -283,7 +283,7 @@ impl Reader<'_> {
         }
     }
 
-    fn bounded(&self, count: usize) -> Result<(), SyntaxError> {
+    fn check_count(&self, count: usize) -> Result<(), SyntaxError> {
         if count < ITEMS_MAX {
             return Ok(());
         }

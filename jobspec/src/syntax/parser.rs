@@ -190,7 +190,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Refuses a list that is too long.
-    fn bounded(&self, count: usize) -> SyntaxResult<()> {
+    fn check_count(&self, count: usize) -> SyntaxResult<()> {
         if count < ITEMS_MAX {
             return Ok(());
         }
@@ -279,7 +279,7 @@ impl<'a> Parser<'a> {
                 TokenKind::Ident => labels.push(self.name()?),
                 _ => return Err(self.unexpected(&token, "a label or `{`")),
             }
-            self.bounded(labels.len())?;
+            self.check_count(labels.len())?;
         };
         let body = self.within(true, |parser| {
             let token = parser.peek()?;
@@ -357,7 +357,7 @@ impl<'a> Parser<'a> {
         let mut rest = Vec::new();
         while let Some(operator) = self.operator(operators)? {
             rest.push((operator, self.binary(level + 1)?));
-            self.bounded(rest.len())?;
+            self.check_count(rest.len())?;
         }
         let Some((_, last)) = rest.last() else {
             return Ok(first);
@@ -484,7 +484,7 @@ impl<'a> Parser<'a> {
                     return Ok((args, false, token.span.end));
                 }
                 args.push(parser.expression()?);
-                parser.bounded(args.len())?;
+                parser.check_count(args.len())?;
                 if parser.take("...")? {
                     let close = parser.expect(")")?;
                     return Ok((args, true, close.span.end));
@@ -518,7 +518,7 @@ impl<'a> Parser<'a> {
                 return Ok(Expression::new(ExprKind::Tuple(items), span));
             }
             items.push(self.expression()?);
-            self.bounded(items.len())?;
+            self.check_count(items.len())?;
             let token = self.peek()?;
             match token.kind {
                 TokenKind::Sign("]") => {}
@@ -566,7 +566,7 @@ impl<'a> Parser<'a> {
             }
             let value = self.expression()?;
             entries.push((key, value));
-            self.bounded(entries.len())?;
+            self.check_count(entries.len())?;
             let end = self.peek()?;
             match end.kind {
                 TokenKind::Sign("}") => {}
@@ -662,7 +662,7 @@ impl<'a> Parser<'a> {
                         let mut each = Vec::new();
                         while self.take(".")? {
                             each.push(self.dotted()?);
-                            self.bounded(each.len())?;
+                            self.check_count(each.len())?;
                         }
                         steps.push(Step::AttributeSplat(each, span));
                     } else {
@@ -675,7 +675,7 @@ impl<'a> Parser<'a> {
                 }
                 _ => return Ok((steps, end)),
             }
-            self.bounded(steps.len())?;
+            self.check_count(steps.len())?;
             end = self.span(self.at..self.at).end;
         }
     }

@@ -115,7 +115,7 @@ impl BenchTree {
             without.push((name, self.time(work)?));
         }
         let mebibytes = context.pick(8_192, 2_048);
-        tally.rival(STREAM, "MiB/s", NOTHING, self.throughput(mebibytes)?);
+        tally.add_rival_value(STREAM, "MiB/s", NOTHING, self.throughput(mebibytes)?);
         let bpf = Bpf::open(&self.config)?;
         let result = self.watched(&bpf, context, &without, tally);
         remove_pins(&self.config.pin_dir)?;
@@ -133,11 +133,11 @@ impl BenchTree {
         bpf.watch(id)?;
         attach_plain_policy(bpf, id, None).map_err(|error| anyhow!(error))?;
         for ((name, work), (_, without)) in works(context).into_iter().zip(without) {
-            tally.ours(name, "us", self.time(work)?);
-            tally.rival(name, "us", NOTHING, *without);
+            tally.add_muster_value(name, "us", self.time(work)?);
+            tally.add_rival_value(name, "us", NOTHING, *without);
         }
         let mebibytes = context.pick(8_192, 2_048);
-        tally.ours(STREAM, "MiB/s", self.throughput(mebibytes)?);
+        tally.add_muster_value(STREAM, "MiB/s", self.throughput(mebibytes)?);
         for (work, programs, (empty, of_measuring)) in WATCHED_WORKS {
             let costs = self.costs(*work)?;
             let nanos = |program: &str| -> anyhow::Result<f64> {
@@ -147,9 +147,9 @@ impl BenchTree {
                 Ok(cost.nanos())
             };
             let measuring = nanos(empty)?;
-            tally.ours(of_measuring, "ns", measuring);
+            tally.add_muster_value(of_measuring, "ns", measuring);
             for (program, name) in *programs {
-                tally.ours(name, "ns", nanos(program)? - measuring);
+                tally.add_muster_value(name, "ns", nanos(program)? - measuring);
             }
         }
         for (bits, name) in RATES {
@@ -157,7 +157,7 @@ impl BenchTree {
             // The data for two seconds, and the burst.
             let mebibytes = (bits / 8 * 9 / 4) >> 20;
             let us = self.sent(mebibytes)?;
-            tally.ours(name, "Mbit/s", mebibytes as f64 * 8.0 * 1.048_576e6 / us);
+            tally.add_muster_value(name, "Mbit/s", mebibytes as f64 * 8.0 * 1.048_576e6 / us);
         }
         Ok(())
     }

@@ -127,8 +127,8 @@ impl Node {
         };
         let mut ours = || all_there(bpf.collect_totals(count)?.len());
         let mut all = || all_there(bpf.collect()?.len());
-        let mut full = || all_there(self.full(bpf)?);
-        let mut by_files = || all_there(self.by_files(bpf)?);
+        let mut full = || all_there(self.collect_all(bpf)?);
+        let mut by_files = || all_there(self.collect_from_files(bpf)?);
         let mut walk = || all_there(self.walk(bpf)?);
         let mut step = || step.read();
         let mut held = || held.read();
@@ -140,49 +140,49 @@ impl Node {
             let spent = CollectionCost::on(times, &mut ours)?;
             let metric_name = |name| format!("{name}_{count}");
             for (name, of) in METRICS {
-                tally.ours(&metric_name(name), "µs", of(&spent));
+                tally.add_muster_value(&metric_name(name), "µs", of(&spent));
             }
-            tally.ours(
+            tally.add_muster_value(
                 &metric_name("all_us_per_task"),
                 "µs",
                 CollectionCost::on(times, &mut all)?.each(),
             );
             let full = CollectionCost::on(times.div_ceil(RIVALS_PART), &mut full)?;
-            tally.ours(&metric_name(FULL), "µs", full.each());
+            tally.add_muster_value(&metric_name(FULL), "µs", full.each());
             let by_files = CollectionCost::on(times.div_ceil(RIVALS_PART), &mut by_files)?;
-            tally.ours(&metric_name("by_files_us_per_task"), "µs", by_files.each());
+            tally.add_muster_value(&metric_name("by_files_us_per_task"), "µs", by_files.each());
             let walk = CollectionCost::on(times, &mut walk)?;
-            tally.ours(&metric_name("walk_us_per_task"), "µs", walk.each());
+            tally.add_muster_value(&metric_name("walk_us_per_task"), "µs", walk.each());
             let step = CollectionCost::on(times, &mut step)?;
-            tally.ours(&metric_name("files_us_per_task"), "µs", step.each());
+            tally.add_muster_value(&metric_name("files_us_per_task"), "µs", step.each());
             let rivals: [(&str, &mut CollectFn<'_>); 3] =
                 [(HELD, &mut held), (OPENED, &mut opened), (SCAN, &mut scan)];
             for (rival, collect) in rivals {
                 let spent = CollectionCost::on(times.div_ceil(RIVALS_PART), collect)?;
                 for (name, of) in METRICS {
-                    tally.rival(&metric_name(name), "µs", rival, of(&spent));
+                    tally.add_rival_value(&metric_name(name), "µs", rival, of(&spent));
                 }
-                tally.rival(&metric_name(FULL), "µs", rival, spent.each());
+                tally.add_rival_value(&metric_name(FULL), "µs", rival, spent.each());
             }
         }
         Ok(())
     }
 
     /// Collects all data of each task, as the agent does on a request.
-    fn full(&self, bpf: &Bpf) -> anyhow::Result<usize> {
-        let walked = self.walked(bpf)?;
-        self.all_by(bpf, |task| {
+    fn collect_all(&self, bpf: &Bpf) -> anyhow::Result<usize> {
+        let walked = self.collect_cgroup_rows(bpf)?;
+        self.collect_tasks(bpf, |task| {
             task.stats_in(&walked)?.context("the walk came to it")
         })
     }
 
     /// Collects the same data from files alone.
-    fn by_files(&self, bpf: &Bpf) -> anyhow::Result<usize> {
-        self.all_by(bpf, |task| Ok(task.stats()?))
+    fn collect_from_files(&self, bpf: &Bpf) -> anyhow::Result<usize> {
+        self.collect_tasks(bpf, |task| Ok(task.stats()?))
     }
 
     /// Reads everything in the maps, and the result of `stats` for each task's cgroups.
-    fn all_by(
+    fn collect_tasks(
         &self,
         bpf: &Bpf,
         stats: impl Fn(&TaskCgroup) -> anyhow::Result<TaskStats>,
@@ -198,12 +198,12 @@ impl Node {
 
     /// Walks the cgroups, as a step of the history does.
     fn walk(&self, bpf: &Bpf) -> anyhow::Result<usize> {
-        let walked = self.walked(bpf)?;
+        let walked = self.collect_cgroup_rows(bpf)?;
         let found = self.cgroups.iter().filter_map(|task| task.now_in(&walked));
         Ok(found.map(std::hint::black_box).count())
     }
 
-    fn walked(&self, bpf: &Bpf) -> io::Result<CgroupRows> {
+    fn collect_cgroup_rows(&self, bpf: &Bpf) -> io::Result<CgroupRows> {
         self.tree.walk(|root, is_v2| bpf.groups_below(root, is_v2))
     }
 

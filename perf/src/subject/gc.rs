@@ -4,8 +4,8 @@
 //! hundred instances each, which the servers place. Every instance is reported complete, and then a forced collection
 //! removes everything. Other requests continue meanwhile ([`foreground`]). A writer registers jobs of one instance,
 //! one after the other, and waits until each is placed. Some nodes send heartbeats, which servers gather for
-//! [`BEATS`]. Both also run for a while before the collection, as a baseline. The rival deletes the same number of
-//! rows from bare tables: a hash map, and a list for each node.
+//! [`HEARTBEAT_GATHER_INTERVAL`]. Both also run for a while before the collection, as a baseline. The
+//! rival deletes the same number of rows from bare tables: a hash map, and a list for each node.
 //!
 //! One server then carries the same number of services, each with one live instance and others that were stopped. The
 //! rule of evaluations collects only the stopped instances, and their jobs remain (`objects_of_living_jobs`).
@@ -58,21 +58,21 @@ const REPORTS: usize = 4_096;
 const WARM: u32 = 200;
 /// The duration of those placements after the collection. The allocator returns pages only gradually, as the threads
 /// that own them allocate again.
-const GIVEN_BACK: Duration = Duration::from_secs(10);
+const MEMORY_RETURN_TIME: Duration = Duration::from_secs(10);
 /// The part of the load, one in ten jobs, that is carried and collected beforehand. A new server lacks data that
 /// every used server has. Some of that data is bounded separately, such as the events kept for followers.
-const LIVED: u32 = 10;
+const WARM_UP_SHARE: u32 = 10;
 /// The interval for which servers gather heartbeats.
-const BEATS: Duration = Duration::from_millis(25);
+const HEARTBEAT_GATHER_INTERVAL: Duration = Duration::from_millis(25);
 /// The number of such intervals in the time to live.
-const BEATS_IN_TTL: u32 = 10;
+const GATHER_INTERVALS_IN_TTL: u32 = 10;
 /// The numbers of servers, and the suffix of the metrics of each.
 const SIZES: [(u32, &str); 2] = [(1, ""), (3, "_of_three")];
 /// The name of the rival.
 const RIVAL: &str = "the same deletions from bare tables";
 
 /// The rate at which stopped allocations of living jobs are collected.
-const OF_LIVING_JOBS: &str = "objects_of_living_jobs";
+const OBJECTS_OF_RUNNING_JOBS: &str = "objects_of_living_jobs";
 
 /// The subject.
 pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
@@ -93,8 +93,8 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
             for (name, rival, value) in found {
                 let (name, unit) = (format!("{name}{suffix}"), unit(&name));
                 match rival {
-                    None => tally.ours(&name, unit, value),
-                    Some(rival) => tally.rival(&name, unit, &rival, value),
+                    None => tally.add_muster_value(&name, unit, value),
+                    Some(rival) => tally.add_rival_value(&name, unit, &rival, value),
                 }
             }
         }
@@ -142,7 +142,7 @@ type Metrics = Vec<(String, Option<String>, f64)>;
 
 async fn measure(dir: &Path, jobs: u32, servers: u32) -> anyhow::Result<Metrics> {
     let cluster = Cluster::of(dir, servers, |config: &mut ServerConfig| {
-        config.heartbeat_ttl = BEATS * BEATS_IN_TTL;
+        config.heartbeat_ttl = HEARTBEAT_GATHER_INTERVAL * GATHER_INTERVALS_IN_TTL;
         // Most nodes send no heartbeats.
         config.heartbeat_grace = Duration::from_hours(1);
     })
@@ -153,26 +153,26 @@ async fn measure(dir: &Path, jobs: u32, servers: u32) -> anyhow::Result<Metrics>
     register_nodes(&control).await?;
     let identity = Identity::load(&cluster.dir.join("s1-tls"), Role::Agent)?;
     let addrs = cluster.servers.iter().map(|server| server.info().quic_addr);
-    let beating = HeartbeatingNode::join(&identity, &addrs.collect::<Vec<_>>()).await?;
-    place_one(&control, "warm", WARM, Duration::ZERO).await?;
+    let heartbeating = HeartbeatingNode::join(&identity, &addrs.collect::<Vec<_>>()).await?;
+    register_one_by_one(&control, "warm", WARM, Duration::ZERO).await?;
     let fresh = resident()? as f64;
-    live_a_little(&control, jobs / LIVED).await?;
+    run_warm_up_load(&control, jobs / WARM_UP_SHARE).await?;
     let before = resident()? as f64;
     load(&control, jobs).await?;
     let loaded = resident()? as f64;
 
-    let idle = Foreground::start(&control, "idle", beating);
+    let idle = Foreground::start(&control, "idle", heartbeating);
     tokio::time::sleep(Duration::from_secs(3)).await;
-    let (idle, beating) = idle.end().await?;
+    let (idle, heartbeating) = idle.end().await?;
     let mut client = Client::connect(control.server_info().http_addr).await?;
-    let earlier = CollectionTotals::so_far(&mut client).await?;
-    let busy = Foreground::start(&control, "busy", beating);
+    let earlier = CollectionTotals::fetch(&mut client).await?;
+    let busy = Foreground::start(&control, "busy", heartbeating);
     tokio::time::sleep(Duration::from_millis(100)).await;
     let begun = Instant::now();
     client.put("/v1/system/gc", "{}").await?;
     let took = begun.elapsed();
     let (busy, _beating) = busy.end().await?;
-    let collected = CollectionTotals::so_far(&mut client).await?.since(&earlier);
+    let collected = CollectionTotals::fetch(&mut client).await?.minus(&earlier);
     ensure!(
         collected.objects >= f64::from(jobs * COUNT),
         "only {} were freed",
@@ -185,7 +185,7 @@ async fn measure(dir: &Path, jobs: u32, servers: u32) -> anyhow::Result<Metrics>
     // memory before and after then has the same nodes and the same number of jobs.
     complete(&control, EndedInstances::All).await?;
     client.put("/v1/system/gc", "{}").await?;
-    place_one(&control, "calm", WARM, GIVEN_BACK / WARM).await?;
+    register_one_by_one(&control, "calm", WARM, MEMORY_RETURN_TIME / WARM).await?;
     let after = resident()? as f64;
     for (name, value) in [
         ("memory_ratio", after / before),
@@ -199,8 +199,8 @@ async fn measure(dir: &Path, jobs: u32, servers: u32) -> anyhow::Result<Metrics>
     }
     let mut compared = vec!["objects"];
     if servers == 1 {
-        beside_living_jobs(&control, jobs, &mut found).await?;
-        compared.push(OF_LIVING_JOBS);
+        measure_gc_of_running_jobs(&control, jobs, &mut found).await?;
+        compared.push(OBJECTS_OF_RUNNING_JOBS);
     }
     cluster.shutdown().await;
     let bare = bare_tables(jobs * COUNT);
@@ -211,7 +211,7 @@ async fn measure(dir: &Path, jobs: u32, servers: u32) -> anyhow::Result<Metrics>
 }
 
 /// Measures the collection of stopped allocations of services that live on.
-async fn beside_living_jobs(
+async fn measure_gc_of_running_jobs(
     control: &Control,
     jobs: u32,
     found: &mut Metrics,
@@ -227,30 +227,30 @@ async fn beside_living_jobs(
     }
     complete(control, EndedInstances::Stopped).await?;
     let mut client = Client::connect(control.server_info().http_addr).await?;
-    let earlier = CollectionTotals::so_far(&mut client).await?;
+    let earlier = CollectionTotals::fetch(&mut client).await?;
     let begun = Instant::now();
     client.put("/v1/system/gc", "{}").await?;
     let took = begun.elapsed();
-    let collected = CollectionTotals::so_far(&mut client).await?.since(&earlier);
+    let collected = CollectionTotals::fetch(&mut client).await?.minus(&earlier);
     ensure!(
         collected.objects >= f64::from(jobs * (COUNT - 1)),
         "only {} were freed of living jobs",
         collected.objects
     );
     let rate = collected.objects / took.as_secs_f64();
-    found.push((OF_LIVING_JOBS.to_owned(), None, rate));
+    found.push((OBJECTS_OF_RUNNING_JOBS.to_owned(), None, rate));
     let longest = collected.longest * 1e3;
     found.push(("slice_ms_max_of_living_jobs".to_owned(), None, longest));
     Ok(())
 }
 
 /// Adds the latencies of other requests, during a collection or without one. `rival` names the latter case.
-fn add_foreground_metrics(felt: &ForegroundLatency, rival: Option<&str>, found: &mut Metrics) {
+fn add_foreground_metrics(latencies: &ForegroundLatency, rival: Option<&str>, found: &mut Metrics) {
     let ForegroundLatency {
         placements,
         reads,
         heartbeats,
-    } = felt;
+    } = latencies;
     for (name, value) in [
         ("placements_meanwhile", placements.count() as f64),
         ("placement_p50", placements.micros(0.5)),
@@ -276,7 +276,7 @@ struct CollectionTotals {
 }
 
 impl CollectionTotals {
-    async fn so_far(client: &mut Client) -> anyhow::Result<Self> {
+    async fn fetch(client: &mut Client) -> anyhow::Result<Self> {
         let text = client.get("/v1/metrics?format=prometheus").await?;
         let sum = |name: &str| -> f64 {
             let lines = text.lines().filter_map(|line| line.strip_prefix(name));
@@ -292,7 +292,7 @@ impl CollectionTotals {
         })
     }
 
-    fn since(self, earlier: &Self) -> Self {
+    fn minus(self, earlier: &Self) -> Self {
         Self {
             objects: self.objects - earlier.objects,
             slices: self.slices - earlier.slices,
@@ -373,7 +373,7 @@ async fn register(
 }
 
 /// Waits until `job_id` has `count` allocations.
-async fn placed(control: &Control, job_id: &str, count: u32) -> anyhow::Result<()> {
+async fn wait_for_allocs(control: &Control, job_id: &str, count: u32) -> anyhow::Result<()> {
     counted(control, job_id, |live| live >= count).await
 }
 
@@ -398,7 +398,7 @@ async fn counted(
 }
 
 /// Registers single-instance jobs one after the other, with a pause after each.
-async fn place_one(
+async fn register_one_by_one(
     control: &Control,
     prefix: &str,
     jobs: u32,
@@ -407,7 +407,7 @@ async fn place_one(
     for number in 0..jobs {
         let job_id = format!("{prefix}-{number}");
         register(control, &job_id, JobType::Batch, 1).await?;
-        placed(control, &job_id, 1).await?;
+        wait_for_allocs(control, &job_id, 1).await?;
         tokio::time::sleep(pause).await;
     }
     Ok(())
@@ -419,17 +419,17 @@ async fn load(control: &Control, jobs: u32) -> anyhow::Result<()> {
         register(control, &format!("dead-{number}"), JobType::Batch, COUNT).await?;
     }
     for number in 0..jobs {
-        placed(control, &format!("dead-{number}"), COUNT).await?;
+        wait_for_allocs(control, &format!("dead-{number}"), COUNT).await?;
     }
     complete(control, EndedInstances::All).await
 }
 
 /// Carries some load and collects it.
-async fn live_a_little(control: &Control, jobs: u32) -> anyhow::Result<()> {
+async fn run_warm_up_load(control: &Control, jobs: u32) -> anyhow::Result<()> {
     load(control, jobs).await?;
     let mut client = Client::connect(control.server_info().http_addr).await?;
     client.put("/v1/system/gc", "{}").await?;
-    place_one(control, "lived", WARM, GIVEN_BACK / WARM).await
+    register_one_by_one(control, "lived", WARM, MEMORY_RETURN_TIME / WARM).await
 }
 
 /// The instances that nodes report as ended.

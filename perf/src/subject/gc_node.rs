@@ -53,7 +53,7 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
     let files = context.pick(WIDE_FILES, WIDE_FILES / 10);
     for round in 0..context.rounds() {
         deletions(context, dirs(context), round, &mut tally)?;
-        wide_directory(context, files, round, &mut tally)?;
+        measure_wide_directory(context, files, round, &mut tally)?;
     }
     Ok(tally.finish())
 }
@@ -78,7 +78,7 @@ pub(crate) fn starts(context: &Context) -> anyhow::Result<Vec<Metric>> {
 pub(crate) fn restart(context: &Context) -> anyhow::Result<Vec<Metric>> {
     let mut tally = MetricSet::default();
     let took = TaskStarter::new(context)?.agent(context, context.pick(30_000, 3_000))?;
-    tally.ours("agent_start_s", "s", took.as_secs_f64());
+    tally.add_muster_value("agent_start_s", "s", took.as_secs_f64());
     Ok(tally.finish())
 }
 
@@ -98,7 +98,7 @@ fn deletions(
         let allocs = fill(&place.path().join("alloc"), dirs)?;
         let per_second = |took: Duration| dirs as f64 / took.as_secs_f64();
         let mut rival = |name: &str, took: Duration, counts: bool| {
-            tally.rival("dirs", "dirs/s", name, per_second(took));
+            tally.add_rival_value("dirs", "dirs/s", name, per_second(took));
             if counts {
                 best = best.max(per_second(took));
             }
@@ -106,9 +106,9 @@ fn deletions(
         match turn {
             0 => {
                 let (discard, took) = destroy(place.path(), &allocs)?;
-                tally.ours("dirs", "dirs/s", per_second(took));
+                tally.add_muster_value("dirs", "dirs/s", per_second(took));
                 let micros = discard.as_secs_f64() * 1e6 / dirs as f64;
-                tally.ours("discard_us", "µs", micros);
+                tally.add_muster_value("discard_us", "µs", micros);
             }
             1 => rival("1 thread", rivals::threads(&allocs, 1)?, true),
             2 => rival("2 threads", rivals::threads(&allocs, 2)?, true),
@@ -121,12 +121,12 @@ fn deletions(
             _ => rival(RM, rivals::rm(&place.path().join("alloc"))?, false),
         }
     }
-    tally.rival("dirs", "dirs/s", BEST, best);
+    tally.add_rival_value("dirs", "dirs/s", BEST, best);
     Ok(())
 }
 
 /// Measures the wide directory. Our trash and the rival alternate in being first.
-fn wide_directory(
+fn measure_wide_directory(
     context: &Context,
     files: usize,
     round: usize,
@@ -137,20 +137,20 @@ fn wide_directory(
     turns.rotate_left(round % 2);
     for is_ours in turns {
         let place = context.subdir()?;
-        let dir = wide(place.path(), files)?;
+        let dir = create_wide_directory(place.path(), files)?;
         if is_ours {
             let (_, took) = destroy(place.path(), &[dir])?;
-            tally.ours("wide_files", "files/s", per_second(took));
+            tally.add_muster_value("wide_files", "files/s", per_second(took));
         } else {
             let took = rivals::rm(&dir)?;
-            tally.rival("wide_files", "files/s", RM, per_second(took));
+            tally.add_rival_value("wide_files", "files/s", RM, per_second(took));
         }
     }
     Ok(())
 }
 
 /// Creates a directory of `files` files in `place`, on disk.
-fn wide(place: &Path, files: usize) -> anyhow::Result<PathBuf> {
+fn create_wide_directory(place: &Path, files: usize) -> anyhow::Result<PathBuf> {
     let dir = place.join("wide");
     fs::create_dir(&dir)?;
     for file in 0..files {
@@ -302,11 +302,11 @@ impl TaskStarter {
         }
         for (name, share) in [("start_us_p50", 0.5), ("start_us_p99", 0.99)] {
             let name = format!("{name}{suffix}");
-            tally.ours(&name, "µs", beside.micros(share));
-            tally.rival(&name, "µs", IDLE, idle.micros(share));
+            tally.add_muster_value(&name, "µs", beside.micros(share));
+            tally.add_rival_value(&name, "µs", IDLE, idle.micros(share));
         }
         let name = format!("starts_beside{suffix}");
-        tally.ours(&name, "starts", f64::from(number));
+        tally.add_muster_value(&name, "starts", f64::from(number));
         Ok(())
     }
 

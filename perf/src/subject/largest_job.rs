@@ -39,7 +39,7 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
         );
         let found: Vec<(String, f64)> = serde_json::from_slice(&output.stdout)?;
         for (name, value) in found {
-            tally.ours(&name, unit(&name), value);
+            tally.add_muster_value(&name, unit(&name), value);
         }
     }
     Ok(tally.finish())

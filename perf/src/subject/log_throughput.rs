@@ -88,11 +88,11 @@ fn round(
 ) -> anyhow::Result<[TempDir; 5]> {
     let ours = LogFixture::new(context, load)?.with_ring(EngineChoice::Auto)?;
     let epoll = LogFixture::new(context, load)?.with_ring(EngineChoice::Epoll)?;
-    let bare = LogFixture::new(context, load)?.bare(bare::CopyMethod::ReadWrite)?;
-    let splice = LogFixture::new(context, load)?.bare(bare::CopyMethod::Splice)?;
+    let bare = LogFixture::new(context, load)?.drain_bare(bare::CopyMethod::ReadWrite)?;
+    let splice = LogFixture::new(context, load)?.drain_bare(bare::CopyMethod::Splice)?;
     let cat = LogFixture::new(context, load)?.cat()?;
     for (name, unit, value) in ours.values(load, case) {
-        tally.ours(&name, unit, value);
+        tally.add_muster_value(&name, unit, value);
     }
     for (rival, drained) in [
         (BARE, &bare),
@@ -101,7 +101,7 @@ fn round(
         (EPOLL, &epoll),
     ] {
         for (name, unit, value) in drained.values(load, case) {
-            tally.rival(&name, unit, rival, value);
+            tally.add_rival_value(&name, unit, rival, value);
         }
     }
     Ok([ours, epoll, bare, splice, cat].map(|drained| drained.dir))
@@ -264,7 +264,7 @@ impl LogFixture {
     }
 
     /// Drains the FIFOs with the bare loop.
-    fn bare(self, by: bare::CopyMethod) -> anyhow::Result<DrainResult> {
+    fn drain_bare(self, by: bare::CopyMethod) -> anyhow::Result<DrainResult> {
         let writer = self.writer()?;
         let mut spent = LoadClocks::start()?;
         let (fifos, logs, expected) = (&self.fifos, self.logs(), self.load.bytes());
@@ -302,7 +302,7 @@ impl LogFixture {
         bytes: u64,
     ) -> anyhow::Result<DrainResult> {
         let missing = self.load.bytes().saturating_sub(bytes) / lines::LINE_BYTES;
-        let broken = lines::lost(&self.logs(), self.load)?;
+        let broken = lines::count_lost_lines(&self.logs(), self.load)?;
         for file in fs::read_dir(self.logs())? {
             OpenOptions::new()
                 .write(true)

@@ -21,7 +21,7 @@ use crate::cgroup::CgroupDir;
 use crate::harness::{Context, Metric, MetricSet};
 
 /// Networks that are created at each count.
-const SOME: usize = 20;
+const NETWORKS_PER_STEP: usize = 20;
 /// Rules in the policy of a task.
 const RULES: u32 = 10;
 /// Rules in a large policy.
@@ -94,7 +94,7 @@ type SetupError = Box<dyn std::error::Error + Send + Sync>;
 
 fn round(networks: &mut Networks, count: usize, tally: &mut MetricSet) -> Result<(), SetupError> {
     let (mut ours, mut theirs) = (0.0, 0.0);
-    for _ in 0..SOME {
+    for _ in 0..NETWORKS_PER_STEP {
         let start = Instant::now();
         networks.make()?;
         ours += start.elapsed().as_secs_f64() * 1e6;
@@ -103,15 +103,15 @@ fn round(networks: &mut Networks, count: usize, tally: &mut MetricSet) -> Result
         theirs += start.elapsed().as_secs_f64() * 1e6;
     }
     networks.remove_bare()?;
-    let each = f64::from(u32::try_from(SOME)?);
+    let each = f64::from(u32::try_from(NETWORKS_PER_STEP)?);
     let mut names = vec![format!("bridge_us_{count}")];
     // The budget is about the cost among many networks.
     if count > 0 {
         names.push("bridge_us".to_owned());
     }
     for name in names {
-        tally.ours(&name, "us", ours / each);
-        tally.rival(&name, "us", "the same netlink calls", theirs / each);
+        tally.add_muster_value(&name, "us", ours / each);
+        tally.add_rival_value(&name, "us", "the same netlink calls", theirs / each);
     }
     Ok(())
 }
@@ -120,11 +120,12 @@ fn policies(networks: &Networks, rounds: usize, tally: &mut MetricSet) -> Result
     let group = fixture::group("g");
     let each = |from: u64| -> Result<f64, SetupError> {
         let start = Instant::now();
-        for task in from..from + SOME as u64 {
+        for task in from..from + NETWORKS_PER_STEP as u64 {
             networks.attach_policy(&group, FIRST + task, RULES)?;
         }
-        let took = start.elapsed().as_secs_f64() * 1e6 / f64::from(u32::try_from(SOME)?);
-        for task in from..from + SOME as u64 {
+        let took =
+            start.elapsed().as_secs_f64() * 1e6 / f64::from(u32::try_from(NETWORKS_PER_STEP)?);
+        for task in from..from + NETWORKS_PER_STEP as u64 {
             networks.forget(FIRST + task)?;
         }
         Ok(took)
@@ -132,15 +133,15 @@ fn policies(networks: &Networks, rounds: usize, tally: &mut MetricSet) -> Result
     let mut alone = Vec::new();
     for _ in 0..rounds {
         let took = each(0)?;
-        tally.ours("policy_us_1", "us", took);
+        tally.add_muster_value("policy_us_1", "us", took);
         alone.push(took);
     }
     for task in 0..TASKS {
         networks.attach_policy(&group, FIRST + task, RULES)?;
     }
     for alone in alone {
-        tally.ours("policy_us_5000", "us", each(TASKS)?);
-        tally.rival("policy_us_5000", "us", "policy_us_1", alone);
+        tally.add_muster_value("policy_us_5000", "us", each(TASKS)?);
+        tally.add_rival_value("policy_us_5000", "us", "policy_us_1", alone);
     }
     for task in 0..TASKS {
         networks.forget(FIRST + task)?;
@@ -150,7 +151,7 @@ fn policies(networks: &Networks, rounds: usize, tally: &mut MetricSet) -> Result
         let start = Instant::now();
         networks.attach_policy(&group, FIRST, MANY_RULES)?;
         let update = start.elapsed().as_secs_f64() * 1e3;
-        tally.ours("policy_update_10000_rules", "ms", update);
+        tally.add_muster_value("policy_update_10000_rules", "ms", update);
     }
     networks.forget(FIRST)?;
     Ok(())

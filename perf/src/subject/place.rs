@@ -66,7 +66,7 @@ const HEARTBEAT_TTL: Duration = Duration::from_secs(30);
 /// The longest wait for any step.
 const DEADLINE: Duration = Duration::from_mins(5);
 /// Pause between two checks of a condition that is not timed.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The subject.
 pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
@@ -152,7 +152,7 @@ impl<'a> BenchServer<'a> {
             nodes,
         };
         let begun = Instant::now();
-        round.until("all nodes are ready", |state| {
+        round.wait_until("all nodes are ready", |state| {
             ready(state) == NODES as usize
         })?;
         print_progress("nodes joined", begun.elapsed())?;
@@ -167,9 +167,9 @@ impl<'a> BenchServer<'a> {
             connections: CONNECTIONS_LARGE,
         };
         self.place(live)?;
-        self.settle()?;
+        self.wait_until_running()?;
         self.latency(context.pick(500, 200), tally)?;
-        self.settle()?;
+        self.wait_until_running()?;
         let ones = JobLoad {
             name: "one",
             jobs: context.pick(10_000, 2_000),
@@ -178,7 +178,7 @@ impl<'a> BenchServer<'a> {
         };
         let placed = self.place(ones)?;
         placed.add_metrics(&format!("jobs_of_one_on_{NODES}"), tally);
-        self.settle()?;
+        self.wait_until_running()?;
         let large = JobLoad {
             name: "large",
             jobs: context.pick(1_000, 200),
@@ -262,16 +262,16 @@ impl<'a> BenchServer<'a> {
     }
 
     /// Waits until the nodes have reported all allocations as running.
-    fn settle(&self) -> anyhow::Result<()> {
+    fn wait_until_running(&self) -> anyhow::Result<()> {
         let begun = Instant::now();
-        self.until("all allocations run", |state| {
+        self.wait_until("all allocations run", |state| {
             let mut allocs = state.allocs().iter();
             allocs.all(|alloc| alloc.client_status() == ClientStatus::Running)
         })?;
         print_progress("all run", begun.elapsed())
     }
 
-    fn until(&self, what: &str, reached: impl Fn(&State) -> bool) -> anyhow::Result<()> {
+    fn wait_until(&self, what: &str, reached: impl Fn(&State) -> bool) -> anyhow::Result<()> {
         let begun = Instant::now();
         while !reached(&self.control().state()) {
             ensure!(
@@ -279,7 +279,7 @@ impl<'a> BenchServer<'a> {
                 "{what}: not within {DEADLINE:?}; {} nodes are ready",
                 ready(&self.control().state())
             );
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
         }
         Ok(())
     }
@@ -316,15 +316,15 @@ impl<'a> BenchServer<'a> {
         })?;
         let theirs = self.two_appends(jobs)?;
         for (name, share) in [("latency_p50", 0.5), ("latency_p99", 0.99)] {
-            tally.ours(name, "µs", ours.micros(share));
-            tally.rival(
+            tally.add_muster_value(name, "µs", ours.micros(share));
+            tally.add_rival_value(
                 name,
                 "µs",
                 "two appends with fdatasync",
                 theirs.micros(share),
             );
         }
-        tally.ours("answer_p50", "µs", answered.micros(0.5));
+        tally.add_muster_value("answer_p50", "µs", answered.micros(0.5));
         Ok(())
     }
 
@@ -357,11 +357,11 @@ struct PlacementResult {
 impl PlacementResult {
     fn add_metrics(&self, name: &str, tally: &mut MetricSet) {
         let rate = self.placements / self.committed.as_secs_f64();
-        tally.ours(&format!("commit_{name}"), "placements/s", rate);
+        tally.add_muster_value(&format!("commit_{name}"), "placements/s", rate);
         let rate = self.jobs / self.registered.as_secs_f64();
-        tally.ours(&format!("register_{name}"), "jobs/s", rate);
+        tally.add_muster_value(&format!("register_{name}"), "jobs/s", rate);
         let cpu = self.cpu.as_secs_f64() * 1e6 / self.placements;
-        tally.ours(&format!("cpu_{name}"), "µs/placement", cpu);
+        tally.add_muster_value(&format!("cpu_{name}"), "µs/placement", cpu);
     }
 }
 

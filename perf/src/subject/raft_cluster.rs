@@ -25,7 +25,7 @@ use muster_wire::codec;
 
 use super::raft_commit::{WriteRound, command, writes};
 use crate::harness::{Context, Latencies, MetricSet, TURNS};
-use crate::program::is_there;
+use crate::program::is_in_path;
 
 const WRITERS: [usize; 3] = [1, 64, 1_024];
 const SIZES: [(u32, &str); 2] = [(3, "three"), (5, "five")];
@@ -34,7 +34,7 @@ const DEADLINE: Duration = Duration::from_secs(30);
 /// The longest run of etcd's own check, which takes a minute.
 const ETCD_CHECK_MAX: Duration = Duration::from_secs(100);
 /// Pause between two checks of a condition.
-const LOOK: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// The application protocol of the echo connection.
 const ECHO: &[u8] = b"muster-echo/1";
 /// Writes to a file before it is truncated.
@@ -55,12 +55,12 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<crate::harness::Metri
     for _ in 0..context.rounds() {
         let dir = context.subdir()?;
         let seconds = runtime.block_on(fail_over(dir.path()))?;
-        tally.ours("failover", "s", seconds);
+        tally.add_muster_value("failover", "s", seconds);
     }
     match etcd(&context.subdir()?)? {
         Some(rate) => {
             for _ in 0..context.rounds() {
-                tally.rival("writes_1024_of_three", "writes/s", "etcd", rate);
+                tally.add_rival_value("writes_1024_of_three", "writes/s", "etcd", rate);
             }
         }
         None => writeln!(
@@ -99,11 +99,11 @@ async fn measure(
                 }
             }
             for (name, unit, value) in ours.values(writers) {
-                tally.ours(&format!("{name}_of_{word}"), unit, value);
+                tally.add_muster_value(&format!("{name}_of_{word}"), unit, value);
             }
             if writers == 1 {
                 let name = format!("p50_1_of_{word}");
-                tally.rival(&name, "µs", "fdatasync and QUIC echo", theirs.micros(0.5));
+                tally.add_rival_value(&name, "µs", "fdatasync and QUIC echo", theirs.micros(0.5));
             }
         }
     }
@@ -177,7 +177,7 @@ impl Cluster {
                 }
             }
             ensure!(begun.elapsed() < DEADLINE, "no leader within {DEADLINE:?}");
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
@@ -212,7 +212,7 @@ async fn fail_over(dir: &Path) -> anyhow::Result<f64> {
             died.elapsed() < DEADLINE,
             "no new leader within {DEADLINE:?}"
         );
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
     let seconds = died.elapsed().as_secs_f64();
     cluster.shutdown().await;
@@ -301,7 +301,7 @@ impl Drop for ChildProcesses {
 
 /// Returns the writes per second of three etcd servers, or `None` if this machine has no etcd.
 fn etcd(dir: &tempfile::TempDir) -> anyhow::Result<Option<f64>> {
-    if !(is_there("etcd") && is_there("etcdctl")) {
+    if !(is_in_path("etcd") && is_in_path("etcdctl")) {
         return Ok(None);
     }
     let ports: Vec<(u16, u16)> = (0..3)
@@ -365,7 +365,7 @@ fn etcd(dir: &tempfile::TempDir) -> anyhow::Result<Option<f64>> {
             begun.elapsed() < DEADLINE,
             "etcd did not come up within {DEADLINE:?}"
         );
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
     let output = ctl(&["check", "perf", "--load=xl"])?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();

@@ -55,8 +55,8 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
             for ((name, unit, value), (_, _, their_value)) in
                 ours.values(writers).into_iter().zip(theirs.values(writers))
             {
-                tally.ours(&name, unit, value);
-                tally.rival(&name, unit, &rival, their_value);
+                tally.add_muster_value(&name, unit, value);
+                tally.add_rival_value(&name, unit, &rival, their_value);
             }
         }
     }

@@ -48,7 +48,7 @@ impl JobCounts {
     }
 
     /// Returns the CPU and the memory that an instance of job `number` asks for.
-    fn ask(self, number: u32) -> (u32, u32) {
+    fn resource_request(self, number: u32) -> (u32, u32) {
         match self.count {
             // The two prime moduli give 8 633 different pairs.
             1 => (CPU_MHZ - 48 + number % 97, MEMORY_MB - 44 + number % 89),
@@ -137,7 +137,7 @@ impl JobShape {
     fn job(self, shape: JobCounts, number: u32) -> JobSpec {
         let (cpu_mhz, memory_mb) = match self {
             Self::Preempt => (LARGE_MHZ, MEMORY_MB),
-            Self::Pack | Self::Spread | Self::Affinity => shape.ask(number),
+            Self::Pack | Self::Spread | Self::Affinity => shape.resource_request(number),
         };
         let mut job = fixture::job(&format!("job-{number}"))
             .job_type(JobType::Batch)
@@ -165,18 +165,18 @@ impl JobShape {
     }
 }
 
-/// A flavour and a shape on one fleet.
+/// A job shape and its counts on one fleet.
 #[derive(Clone, Copy, Debug)]
 struct Case {
-    flavour: JobShape,
+    job_shape: JobShape,
     shape: JobCounts,
     nodes: u32,
 }
 
 impl Case {
     /// Returns the part of the metrics' names between the quantity and the fleet. It is the same on every fleet.
-    fn shape(self) -> String {
-        match (self.flavour, self.shape.count) {
+    fn metric_part(self) -> String {
+        match (self.job_shape, self.shape.count) {
             (JobShape::Preempt, 1) => "ones".to_owned(),
             (JobShape::Preempt, _) => "1xnodes".to_owned(),
             _ => self.shape.to_string(),
@@ -198,8 +198,8 @@ impl NodeStates {
         Ok(Self { nodes, empty, full })
     }
 
-    fn base(&self, flavour: JobShape) -> &State {
-        match flavour {
+    fn fleet_state(&self, job_shape: JobShape) -> &State {
+        match job_shape {
             JobShape::Pack | JobShape::Spread | JobShape::Affinity => &self.empty,
             JobShape::Preempt => &self.full,
         }
@@ -214,20 +214,20 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
     let mut tally = MetricSet::default();
     let mut cases = Vec::new();
     let mut costs = Costs::new();
-    for (flavour, fleet) in JobShape::ALL
+    for (job_shape, fleet) in JobShape::ALL
         .into_iter()
-        .flat_map(|flavour| fleets.iter().map(move |fleet| (flavour, fleet)))
+        .flat_map(|job_shape| fleets.iter().map(move |fleet| (job_shape, fleet)))
     {
-        for shape in flavour.shapes(fleet.nodes) {
-            let base = fleet.base(flavour);
+        for shape in job_shape.shapes(fleet.nodes) {
+            let base = fleet.fleet_state(job_shape);
             let case = Case {
-                flavour,
+                job_shape,
                 shape,
                 nodes: fleet.nodes,
             };
             // The first run warms the caches and the allocator. Its outcome is checked.
             let begun = Instant::now();
-            let done = plan_and_commit(base, flavour, shape)?;
+            let done = plan_and_commit(base, job_shape, shape)?;
             let is_slow = begun.elapsed() > SLOW;
             let broken = check::broken(&done.state);
             ensure!(
@@ -238,7 +238,10 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
             if is_slow {
                 add_metrics(base, case, &done, 1, &mut costs, &mut tally)?;
             } else {
-                costs.insert((case.shape(), flavour.as_str(), fleet.nodes), done.nanos());
+                costs.insert(
+                    (case.metric_part(), job_shape.as_str(), fleet.nodes),
+                    done.nanos(),
+                );
                 cases.push((base, case));
             }
         }
@@ -254,7 +257,7 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
 const RATE: &str = "placements/s";
 const COST: &str = "ns/placement";
 
-/// The last planning cost of a placement, in nanoseconds, by shape, flavour and fleet.
+/// The last planning cost of a placement, in nanoseconds, by job counts, job shape and fleet.
 type Costs = BTreeMap<(String, &'static str, u32), f64>;
 
 /// Measures one case in one round.
@@ -264,12 +267,14 @@ fn measure(
     costs: &mut Costs,
     tally: &mut MetricSet,
 ) -> anyhow::Result<()> {
-    let Case { flavour, shape, .. } = case;
+    let Case {
+        job_shape, shape, ..
+    } = case;
     // A single job is planned within one or two milliseconds, which is too short for one sample.
     let repeats = if shape.jobs == 1 { 5 } else { 1 };
-    let mut ours = plan_and_commit(base, flavour, shape)?;
+    let mut ours = plan_and_commit(base, job_shape, shape)?;
     for _ in 1..repeats {
-        let again = plan_and_commit(base, flavour, shape)?;
+        let again = plan_and_commit(base, job_shape, shape)?;
         ours.placements += again.placements;
         ours.plan += again.plan;
         ours.commit += again.commit;
@@ -286,34 +291,34 @@ fn add_metrics(
     costs: &mut Costs,
     tally: &mut MetricSet,
 ) -> anyhow::Result<()> {
-    let (word, shape, nodes) = (case.flavour.as_str(), case.shape(), case.nodes);
+    let (word, shape, nodes) = (case.job_shape.as_str(), case.metric_part(), case.nodes);
     let of_case = format!("{shape}_on_{nodes}");
     let rate = |time: Duration| ours.placements / time.as_secs_f64();
     let cost = format!("{word}_cost_{of_case}");
-    tally.ours(&format!("{word}_{of_case}"), RATE, rate(ours.plan));
-    tally.ours(&cost, COST, ours.nanos());
-    let commit = match case.flavour {
+    tally.add_muster_value(&format!("{word}_{of_case}"), RATE, rate(ours.plan));
+    tally.add_muster_value(&cost, COST, ours.nanos());
+    let commit = match case.job_shape {
         JobShape::Pack => format!("commit_{of_case}"),
         JobShape::Spread | JobShape::Affinity | JobShape::Preempt => {
             format!("{word}_commit_{of_case}")
         }
     };
-    tally.ours(&commit, RATE, rate(ours.commit));
+    tally.add_muster_value(&commit, RATE, rate(ours.commit));
     costs.insert((shape.clone(), word, nodes), ours.nanos());
-    let with_scan = case.flavour == JobShape::Pack && nodes <= SCANNED_MAX;
+    let with_scan = case.job_shape == JobShape::Pack && nodes <= SCANNED_MAX;
     if with_scan {
-        rival(base, case, ours, repeats, tally)?;
+        measure_rival(base, case, ours, repeats, tally)?;
     }
     if let Some(smallest) = costs.get(&(shape, word, NODES[0]))
         && nodes != NODES[0]
     {
-        tally.rival(&cost, COST, SMALLEST, *smallest);
+        tally.add_rival_value(&cost, COST, SMALLEST, *smallest);
     }
     Ok(())
 }
 
 /// Measures the rival on the same placements.
-fn rival(
+fn measure_rival(
     base: &State,
     case: Case,
     ours: &CommitResult,
@@ -333,18 +338,18 @@ fn rival(
         scan = Scan::of(base);
         let clock = CpuClock::of_thread()?;
         for number in 0..shape.jobs {
-            let (cpu_mhz, memory_mb) = shape.ask(number);
+            let (cpu_mhz, memory_mb) = shape.resource_request(number);
             scan.place(shape.count, [cpu_mhz, memory_mb, DISK_MB])?;
         }
         time += clock.elapsed()?;
     }
     let nodes_used = format!("nodes_used_{shape}_on_{nodes}");
-    tally.ours(&nodes_used, "nodes", used as f64);
-    tally.rival(&nodes_used, "nodes", SCAN, scan.used() as f64);
+    tally.add_muster_value(&nodes_used, "nodes", used as f64);
+    tally.add_rival_value(&nodes_used, "nodes", SCAN, scan.used() as f64);
     let rate = ours.placements / time.as_secs_f64();
-    tally.rival(&format!("plan_{shape}_on_{nodes}"), RATE, SCAN, rate);
+    tally.add_rival_value(&format!("plan_{shape}_on_{nodes}"), RATE, SCAN, rate);
     let nanos = time.as_secs_f64() * 1e9 / ours.placements;
-    tally.rival(&format!("plan_cost_{shape}_on_{nodes}"), COST, SCAN, nanos);
+    tally.add_rival_value(&format!("plan_cost_{shape}_on_{nodes}"), COST, SCAN, nanos);
     Ok(())
 }
 
@@ -365,10 +370,10 @@ impl CommitResult {
 
 fn plan_and_commit(
     base: &State,
-    flavour: JobShape,
+    job_shape: JobShape,
     shape: JobCounts,
 ) -> anyhow::Result<CommitResult> {
-    let jobs = (0..shape.jobs).map(|number| flavour.job(shape, number));
+    let jobs = (0..shape.jobs).map(|number| job_shape.job(shape, number));
     run_jobs(base, jobs)
 }
 

@@ -52,7 +52,7 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
         );
         let found: Vec<(String, f64)> = serde_json::from_slice(&output.stdout)?;
         for (name, value) in found {
-            tally.ours(&name, unit(&name), value);
+            tally.add_muster_value(&name, unit(&name), value);
         }
     }
     Ok(tally.finish())
@@ -204,7 +204,7 @@ impl Builder {
             node: NodeNumber(at),
             first_index: at,
             count: 1,
-            score: Score(scattered(at)),
+            score: Score(pseudo_random_score(at)),
             detail: None,
         };
         let scores = (0..5).map(|at| NodeScore {
@@ -336,7 +336,7 @@ fn report(alloc_id: AllocId) -> AllocReport {
 }
 
 /// Returns a number of up to six digits without a pattern, like the scores of different nodes.
-fn scattered(at: u32) -> i32 {
+fn pseudo_random_score(at: u32) -> i32 {
     let mixed = at.wrapping_mul(0x9e37_79b9) >> 12;
     i32::try_from(mixed % 1_000_000).unwrap_or_default()
 }

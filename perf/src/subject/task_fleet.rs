@@ -4,8 +4,8 @@
 //! `muster server` and `muster agent` do. A user's request (`PUT /v1/jobs`, Nomad's JSON) registers one job with that
 //! many instances of `/bin/sleep infinity`. The tasks are contained unless the name of a metric contains raw. Each
 //! task has FIFOs, log files, directories, cgroups and a record in the agent's store. Each number of tasks uses new
-//! processes. They run and end [`EARLIER`] tasks before the measurement, because a new agent lacks data that every
-//! used agent has.
+//! processes. They run and end [`WARM_UP_TASKS`] tasks before the measurement, because a new agent lacks data that
+//! every used agent has.
 //!
 //! An agent has some open files for each task. If the hard limit of open files is too low for all tasks, the subject
 //! starts several agents, each with its own driver and job. The constant cost of an agent then counts several times.
@@ -51,15 +51,15 @@ const BARE: &str = "mkdir, clone3, exec";
 const BARE_SANDBOX: &str = "the same calls with namespaces and pivot_root";
 
 /// The largest requested number of tasks.
-const MANY: u32 = 5_000;
+const TASKS_MAX: u32 = 5_000;
 /// Files that an agent has open for each task without output.
 const FILES_PER_TASK: u64 = 3;
 /// The number of tasks that run and end before the measured ones.
-const EARLIER: u32 = 100;
+const WARM_UP_TASKS: u32 = 100;
 /// The longest wait for any step.
 const DEADLINE: Duration = Duration::from_mins(3);
 /// Pause between two checks of a condition.
-const LOOK: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// After this pause a busy agent has sent all its reports, and its threads for blocking work have ended.
 const SETTLE: Duration = Duration::from_secs(12);
 
@@ -71,7 +71,7 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
             ("contained", 100),
             ("raw", 1_000),
             ("contained", 1_000),
-            ("contained", MANY),
+            ("contained", TASKS_MAX),
         ] {
             let load = TaskLoad::new(level, count)?;
             let runtime = Builder::new_multi_thread().enable_all().build()?;
@@ -172,7 +172,7 @@ impl<'a> Fleet<'a> {
             dir,
         };
         let wanted = fleet.nodes.len();
-        fleet.until("the nodes are ready", |state| {
+        fleet.wait_until("the nodes are ready", |state| {
             let nodes = state.nodes().iter();
             let able = nodes.filter(|node| node.takes_work() && node.spec.has_driver("native"));
             ready(state) == wanted && able.count() == wanted
@@ -196,18 +196,18 @@ impl<'a> Fleet<'a> {
     fn measure(&mut self, tally: &mut MetricSet) -> anyhow::Result<()> {
         let (count, suffix) = (self.load.count, self.load.suffix.clone());
         let tasks = f64::from(count);
-        self.ask_for(EARLIER)?;
-        self.until_running(EARLIER)?;
+        self.set_task_count(WARM_UP_TASKS)?;
+        self.wait_until_running(WARM_UP_TASKS)?;
         self.stop()?;
         std::thread::sleep(SETTLE);
         let empty = self.footprint()?;
-        tally.ours(&format!("kib_without_tasks_{suffix}"), "KiB", empty.kib);
+        tally.add_muster_value(&format!("kib_without_tasks_{suffix}"), "KiB", empty.kib);
 
         let begun = Instant::now();
-        self.ask_for(count)?;
-        self.until_running(count)?;
+        self.set_task_count(count)?;
+        self.wait_until_running(count)?;
         let rate = tasks / begun.elapsed().as_secs_f64();
-        tally.ours(&format!("started_{suffix}"), "tasks/s", rate);
+        tally.add_muster_value(&format!("started_{suffix}"), "tasks/s", rate);
         print_progress(
             &format!("{count} {} tasks run", self.load.level),
             begun.elapsed(),
@@ -218,29 +218,29 @@ impl<'a> Fleet<'a> {
         let full = self.footprint()?;
         for (name, kib) in [("", full.kib), ("more_", full.kib - empty.kib)] {
             let name = format!("kib_{name}per_task_{suffix}");
-            tally.ours(&name, "KiB/task", kib / tasks);
+            tally.add_muster_value(&name, "KiB/task", kib / tasks);
         }
         for (name, more) in [
             ("threads", full.threads - empty.threads),
             ("processes", full.processes - empty.processes),
         ] {
-            tally.ours(&format!("{name}_more_{suffix}"), name, more);
+            tally.add_muster_value(&format!("{name}_more_{suffix}"), name, more);
         }
-        self.adopt(tally)?;
+        self.measure_adoption(tally)?;
         let took = self.stop()?;
         let rate = tasks / took.as_secs_f64();
-        tally.ours(&format!("stopped_{suffix}"), "tasks/s", rate);
+        tally.add_muster_value(&format!("stopped_{suffix}"), "tasks/s", rate);
         print_progress("stopped", took)?;
         std::thread::sleep(SETTLE);
         let left = self.footprint()?.kib - empty.kib;
-        tally.ours(&format!("kib_left_{suffix}"), "KiB", left);
+        tally.add_muster_value(&format!("kib_left_{suffix}"), "KiB", left);
         if count == 1_000 {
-            self.bare(tally)?;
+            self.start_bare_processes(tally)?;
         }
         Ok(())
     }
 
-    fn ask_for(&self, count: u32) -> anyhow::Result<()> {
+    fn set_task_count(&self, count: u32) -> anyhow::Result<()> {
         self.runtime.block_on(async {
             let mut client = Client::connect(self.server.info().http_addr).await?;
             for (key, count) in self.load.counts(count) {
@@ -251,25 +251,25 @@ impl<'a> Fleet<'a> {
         })
     }
 
-    fn until_running(&self, count: u32) -> anyhow::Result<()> {
-        self.until("all tasks run or one has failed", |state| {
+    fn wait_until_running(&self, count: u32) -> anyhow::Result<()> {
+        self.wait_until("all tasks run or one has failed", |state| {
             self.load.with_status(state, ClientStatus::Failed) > 0
                 || self.load.with_status(state, ClientStatus::Running) == count as usize
         })?;
-        self.none_failed()
+        self.ensure_none_failed()
     }
 
-    fn adopt(&mut self, tally: &mut MetricSet) -> anyhow::Result<()> {
+    fn measure_adoption(&mut self, tally: &mut MetricSet) -> anyhow::Result<()> {
         let begun = Instant::now();
         for node in &mut self.nodes {
             node.replace_agent(&self.server)?;
         }
-        self.until("all tasks are taken over", |state| {
+        self.wait_until("all tasks are taken over", |state| {
             self.load.adopted(state) == self.load.count as usize
         })?;
         let took = begun.elapsed();
         let name = format!("adopted_{}", self.load.suffix);
-        tally.ours(&name, "ms", took.as_secs_f64() * 1e3);
+        tally.add_muster_value(&name, "ms", took.as_secs_f64() * 1e3);
         print_progress("adopted", took)
     }
 
@@ -279,7 +279,7 @@ impl<'a> Fleet<'a> {
         let used = self.cpu()?.saturating_sub(before);
         let percent = used.as_secs_f64() / begun.elapsed().as_secs_f64() * 100.0;
         let name = format!("idle_percent_{}", self.load.suffix);
-        tally.ours(&name, "% of a core", percent);
+        tally.add_muster_value(&name, "% of a core", percent);
         Ok(())
     }
 
@@ -293,20 +293,20 @@ impl<'a> Fleet<'a> {
             }
             anyhow::Ok(())
         })?;
-        self.until("all tasks have ended", |state| {
+        self.wait_until("all tasks have ended", |state| {
             self.load.with_status(state, ClientStatus::Running) == 0
         })?;
         Ok(begun.elapsed())
     }
 
     /// Starts the same number of processes by bare system calls. All of them live at the same time.
-    fn bare(&self, tally: &mut MetricSet) -> anyhow::Result<()> {
+    fn start_bare_processes(&self, tally: &mut MetricSet) -> anyhow::Result<()> {
         let contained = self.load.level == "contained";
         let rival = if contained { BARE_SANDBOX } else { BARE };
         let took = Sleepers::new(self.dir.path())?.start(self.load.count, contained)?;
         let rate = f64::from(self.load.count) / took.as_secs_f64();
         let name = format!("started_{}", self.load.suffix);
-        tally.rival(&name, "tasks/s", rival, rate);
+        tally.add_rival_value(&name, "tasks/s", rival, rate);
         Ok(())
     }
 
@@ -325,7 +325,7 @@ impl<'a> Fleet<'a> {
         Ok(())
     }
 
-    fn until(&self, what: &str, reached: impl Fn(&State) -> bool) -> anyhow::Result<()> {
+    fn wait_until(&self, what: &str, reached: impl Fn(&State) -> bool) -> anyhow::Result<()> {
         let begun = Instant::now();
         while !reached(&self.server.control().state()) {
             ensure!(
@@ -333,12 +333,12 @@ impl<'a> Fleet<'a> {
                 "{what}: not within {DEADLINE:?}: {}",
                 self.progress()
             );
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
         }
         Ok(())
     }
 
-    fn none_failed(&self) -> anyhow::Result<()> {
+    fn ensure_none_failed(&self) -> anyhow::Result<()> {
         let state = self.server.control().state();
         let mut allocs = self.load.allocs(&state);
         let failed = allocs.find(|alloc| alloc.client_status() == ClientStatus::Failed);

@@ -123,7 +123,8 @@ impl StartBenchmark<'_> {
         let script = self.place.raw_script()?;
         for _ in 0..TURNS {
             self.cycles(&self.in_process, "raw", &mut ours)?;
-            self.place.bare(&script, self.starts, &mut bare)?;
+            self.place
+                .time_bare_calls(&script, self.starts, &mut bare)?;
             self.cycles(&self.plugged, "raw", &mut plugin)?;
             self.place.spawned(self.starts, false, &mut spawned)?;
         }
@@ -144,7 +145,8 @@ impl StartBenchmark<'_> {
             self.cycles(&self.in_process, "raw", &mut light)?;
             let ballast = std::hint::black_box(vec![1_u8; BALLAST_BYTES]);
             self.cycles(&self.in_process, "raw", &mut heavy)?;
-            self.place.bare(&script, self.starts, &mut bare)?;
+            self.place
+                .time_bare_calls(&script, self.starts, &mut bare)?;
             // The number is a twentieth, because each start may take 50 ms.
             self.place.spawned(self.starts / 20, true, &mut forked)?;
             drop(std::hint::black_box(ballast));
@@ -167,9 +169,11 @@ impl StartBenchmark<'_> {
         let (full_script, lean_script) = self.place.sandbox_scripts()?;
         for _ in 0..TURNS {
             self.cycles(&self.in_process, level, &mut ours)?;
-            self.place.bare(&full_script, self.starts, &mut bare)?;
+            self.place
+                .time_bare_calls(&full_script, self.starts, &mut bare)?;
             self.cycles(&self.plugged, level, &mut plugin)?;
-            self.place.bare(&lean_script, self.starts, &mut lean)?;
+            self.place
+                .time_bare_calls(&lean_script, self.starts, &mut lean)?;
             for (name, timed) in RUNTIMES.into_iter().zip(&mut runtimes) {
                 // The number is a twentieth, because each run takes 10 to 50 ms.
                 match bundle.run(name, self.starts / 20)? {
@@ -285,7 +289,12 @@ impl StartFixture {
     }
 
     /// Runs and times `script` by bare system calls.
-    fn bare(&self, script: &Script, starts: u32, timed: &mut StartTimings) -> anyhow::Result<()> {
+    fn time_bare_calls(
+        &self,
+        script: &Script,
+        starts: u32,
+        timed: &mut StartTimings,
+    ) -> anyhow::Result<()> {
         for number in 0..starts {
             let begun = clock::now();
             let cgroup = self.cgroup.child(&format!("bare-{number}"))?;

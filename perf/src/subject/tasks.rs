@@ -55,7 +55,7 @@ const CONNECTIONS: u32 = 128;
 /// The longest wait for any step.
 const DEADLINE: Duration = Duration::from_mins(5);
 /// Pause between two checks of a condition that is not timed.
-const LOOK: Duration = Duration::from_millis(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// The capacity of the channel of callback times. One task at a time is measured.
 const CALLS_WAITING_MAX: usize = 1;
@@ -65,12 +65,12 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
     let mut tally = MetricSet::default();
     // The queue is measured first and once. Memory that the allocator keeps from other rounds would hide its size.
     with_server(context, |round| {
-        round.queue(context.pick(100_000, 10_000), &mut tally)
+        round.measure_queue(context.pick(100_000, 10_000), &mut tally)
     })?;
     for _ in 0..context.pick(3, 1) {
         with_server(context, |round| {
             round.latency("", &mut tally)?;
-            round.alone(context.pick(50, 20), &mut tally)?;
+            round.measure_log_growth(context.pick(50, 20), &mut tally)?;
             round.callbacks(context.pick(50, 20), &mut tally)?;
             round.rate(
                 context.pick(50_000, 20_000),
@@ -89,10 +89,10 @@ pub(crate) fn run(context: &Context) -> anyhow::Result<Vec<Metric>> {
 }
 
 /// The subject `tasks_real`.
-pub(crate) fn real(context: &Context) -> anyhow::Result<Vec<Metric>> {
+pub(crate) fn run_real(context: &Context) -> anyhow::Result<Vec<Metric>> {
     let mut tally = MetricSet::default();
     for _ in 0..context.rounds() {
-        real_processes(context, &mut tally)?;
+        measure_real_processes(context, &mut tally)?;
     }
     Ok(tally.finish())
 }
@@ -115,14 +115,14 @@ fn with_server(
 }
 
 /// Measures tasks one after the other, and many at once, as processes of this machine.
-fn real_processes(context: &Context, tally: &mut MetricSet) -> anyhow::Result<()> {
+fn measure_real_processes(context: &Context, tally: &mut MetricSet) -> anyhow::Result<()> {
     let runtime = Builder::new_multi_thread().enable_all().build()?;
     let dir = context.subdir()?;
     let server = server(&runtime, dir.path())?;
     let round = Round::at(&runtime, &server);
     let node = NodeProcess::start(&server, "real")?;
     round.nodes_are_ready(1)?;
-    round.until("the node has its driver", |state| {
+    round.wait_until("the node has its driver", |state| {
         let mut nodes = state.nodes().iter();
         nodes.all(|node| node.spec.has_driver("native"))
     })?;
@@ -187,19 +187,19 @@ impl<'a> Round<'a> {
     }
 
     fn nodes_are_ready(&self, nodes: u32) -> anyhow::Result<()> {
-        self.until("all nodes are ready", |state| {
+        self.wait_until("all nodes are ready", |state| {
             ready(state) == nodes as usize
         })
     }
 
-    fn until(&self, what: &str, reached: impl Fn(&State) -> bool) -> anyhow::Result<()> {
+    fn wait_until(&self, what: &str, reached: impl Fn(&State) -> bool) -> anyhow::Result<()> {
         let begun = Instant::now();
         while !reached(&self.control.state()) {
             ensure!(
                 begun.elapsed() < DEADLINE,
                 "{what}: not within {DEADLINE:?}"
             );
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
         }
         Ok(())
     }
@@ -235,9 +235,9 @@ impl<'a> Round<'a> {
         let started = self.started(&begun_at)?;
         for (name, share) in [("p50", 0.5), ("p99", 0.99)] {
             let running = format!("running_{name}{suffix}");
-            tally.ours(&running, "µs", latencies.micros(share));
+            tally.add_muster_value(&running, "µs", latencies.micros(share));
             let name = format!("started_{name}{suffix}");
-            tally.ours(&name, "µs", started.micros(share));
+            tally.add_muster_value(&name, "µs", started.micros(share));
         }
         Ok(())
     }
@@ -252,7 +252,7 @@ impl<'a> Round<'a> {
             let mut numbers = 0..begun_at.len();
             numbers.all(|number| started_at(state, number).is_some())
         };
-        self.until("all tasks say when they started", is_reported)?;
+        self.wait_until("all tasks say when they started", is_reported)?;
         let state = self.control.state();
         let mut latencies = Latencies::new()?;
         for (number, begun) in begun_at.iter().enumerate() {
@@ -263,7 +263,7 @@ impl<'a> Round<'a> {
     }
 
     /// Measures the growth of the log from desire to deletion, one task after the other.
-    fn alone(&self, tasks: u32, tally: &mut MetricSet) -> anyhow::Result<()> {
+    fn measure_log_growth(&self, tasks: u32, tally: &mut MetricSet) -> anyhow::Result<()> {
         let ends = [
             ("entries_alone", Resolution::Claimed),
             ("entries_alone_at_once", Resolution::AtOnce),
@@ -272,16 +272,16 @@ impl<'a> Round<'a> {
         for (name, end) in ends {
             let before = self.control.last_log_index().0;
             for number in 0..tasks {
-                self.one_life(&format!("{name}-{number}"), end)?;
+                self.run_task_until_deleted(&format!("{name}-{number}"), end)?;
             }
             let entries = (self.control.last_log_index().0 - before) as f64;
-            tally.ours(name, "entries/task", entries / f64::from(tasks));
+            tally.add_muster_value(name, "entries/task", entries / f64::from(tasks));
         }
         Ok(())
     }
 
     /// Runs one task from desire to deletion.
-    fn one_life(&self, guid: &str, end: Resolution) -> anyhow::Result<()> {
+    fn run_task_until_deleted(&self, guid: &str, end: Resolution) -> anyhow::Result<()> {
         let endpoint = self.runtime.block_on(async {
             let (called, mut calls) = mpsc::channel(CALLS_WAITING_MAX);
             let listener = TcpListener::bind("127.0.0.1:0").await?;
@@ -298,7 +298,7 @@ impl<'a> Round<'a> {
             }
             anyhow::Ok(endpoint)
         })?;
-        self.until("the task is over", |state| {
+        self.wait_until("the task is over", |state| {
             let row = state.one_offs().get(guid);
             match end {
                 Resolution::Callback => row.is_none(),
@@ -346,8 +346,8 @@ impl<'a> Round<'a> {
             endpoint.abort();
             anyhow::Ok(())
         })?;
-        tally.ours("callback_p50", "µs", latencies.micros(0.5));
-        tally.ours("callback_p99", "µs", latencies.micros(0.99));
+        tally.add_muster_value("callback_p50", "µs", latencies.micros(0.5));
+        tally.add_muster_value("callback_p99", "µs", latencies.micros(0.99));
         Ok(())
     }
 
@@ -375,7 +375,7 @@ impl<'a> Round<'a> {
             }
             seen.get() == tasks
         };
-        self.until("all tasks are completed", is_over)?;
+        self.wait_until("all tasks are completed", is_over)?;
         let completed = begun.elapsed();
         self.each(tasks, ClientRequest::Finish(end))?;
         let finished = begun.elapsed();
@@ -385,25 +385,25 @@ impl<'a> Round<'a> {
             ("completed", completed),
             ("resolved", finished),
         ] {
-            tally.ours(&format!("{name}{suffix}"), "tasks/s", rate(took));
+            tally.add_muster_value(&format!("{name}{suffix}"), "tasks/s", rate(took));
         }
         let entries = (self.control.last_log_index().0 - before) as f64;
         let name = format!("entries{suffix}");
-        tally.ours(&name, "entries/task", entries / f64::from(tasks));
+        tally.add_muster_value(&name, "entries/task", entries / f64::from(tasks));
         Ok(())
     }
 
     /// Measures a queue of tasks that are larger than any node.
-    fn queue(&self, tasks: u32, tally: &mut MetricSet) -> anyhow::Result<()> {
+    fn measure_queue(&self, tasks: u32, tally: &mut MetricSet) -> anyhow::Result<()> {
         let before = resident()?;
         self.each(tasks, ClientRequest::Wait)?;
         let is_blocked = |state: &State| {
             let evals = state.evals().pending();
             evals.filter(|eval| !eval.failed_groups.is_empty()).count() >= tasks as usize
         };
-        self.until("all tasks wait for room", is_blocked)?;
+        self.wait_until("all tasks wait for room", is_blocked)?;
         let bytes = resident()?.saturating_sub(before) as f64;
-        tally.ours("pending", "bytes/task", bytes / f64::from(tasks));
+        tally.add_muster_value("pending", "bytes/task", bytes / f64::from(tasks));
         let mut latencies = Latencies::new()?;
         self.runtime.block_on(async {
             let mut client = Client::connect(self.addrs[0]).await?;
@@ -416,8 +416,8 @@ impl<'a> Round<'a> {
             }
             anyhow::Ok(())
         })?;
-        tally.ours("one_more_p50", "µs", latencies.micros(0.5));
-        tally.ours("one_more_p99", "µs", latencies.micros(0.99));
+        tally.add_muster_value("one_more_p50", "µs", latencies.micros(0.5));
+        tally.add_muster_value("one_more_p99", "µs", latencies.micros(0.99));
         Ok(())
     }
 

@@ -258,7 +258,7 @@ impl<'v> Block<'v> {
                 };
                 found
                     .borrow_mut()
-                    .fault(at, || mistyped("an object", other));
+                    .fault(at, || type_error("an object", other));
                 None
             }
         }
@@ -272,7 +272,7 @@ impl<'v> Block<'v> {
     }
 
     /// The block with pointers that begin here.
-    pub(super) fn rooted(self) -> Self {
+    pub(super) fn with_root_pointers(self) -> Self {
         Self {
             pointer: String::new(),
             ..self
@@ -360,7 +360,7 @@ impl<'v> Block<'v> {
         let value = self.value(name)?;
         let read = read(value);
         if read.is_none() {
-            self.fault_because(name, || mistyped(expected, value));
+            self.fault_because(name, || type_error(expected, value));
         }
         read
     }
@@ -387,17 +387,21 @@ impl<'v> Block<'v> {
     /// The name of a value of `T`.
     pub(super) fn choice<T: TextEnum>(&mut self, name: &'static str) -> Option<T> {
         let word = self.word(name)?;
-        self.chosen(name, &word)
+        self.choice_named(name, &word)
     }
 
     /// Reads the name of a `T`, which must not be empty if present.
-    pub(super) fn filled_choice<T: TextEnum>(&mut self, name: &'static str) -> Option<T> {
+    pub(super) fn non_empty_choice<T: TextEnum>(&mut self, name: &'static str) -> Option<T> {
         let word = self.filled(name)?;
-        self.chosen(name, &word)
+        self.choice_named(name, &word)
     }
 
     /// Returns the `T` with the name `word`, which the field `name` holds.
-    pub(super) fn chosen<T: TextEnum>(&mut self, name: &'static str, word: &str) -> Option<T> {
+    pub(super) fn choice_named<T: TextEnum>(
+        &mut self,
+        name: &'static str,
+        word: &str,
+    ) -> Option<T> {
         let value = T::from_name(word);
         if value.is_none() {
             self.fault_because(name, || T::unknown(word));
@@ -471,7 +475,7 @@ impl<'v> Block<'v> {
                 }
                 other => {
                     let at = format!("{name}.{}", shown(key));
-                    self.fault_because(&at, || mistyped("a text", other));
+                    self.fault_because(&at, || type_error("a text", other));
                 }
             }
         }
@@ -625,7 +629,7 @@ fn shown(text: &str) -> String {
     text.chars().take(SHOWN_CHARS).collect()
 }
 
-fn mistyped(expected: impl fmt::Display, got: &Value) -> String {
+fn type_error(expected: impl fmt::Display, got: &Value) -> String {
     let got = match got {
         Value::Null => "null".to_owned(),
         Value::Bool(value) => value.to_string(),

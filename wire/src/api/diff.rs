@@ -308,7 +308,7 @@ impl Schema {
                     )
             });
             match value {
-                Value::Object(_) if is_map => lay_out(key, value, &mut values),
+                Value::Object(_) if is_map => flatten_value(key, value, &mut values),
                 Value::Null | Value::Object(_) | Value::Array(_) => {}
                 value => {
                     values.insert(key.clone(), text(value));
@@ -323,7 +323,7 @@ impl Schema {
 fn free_values(of: Option<&Value>) -> BTreeMap<String, String> {
     let mut values = BTreeMap::new();
     for (key, value) in object(of).into_iter().flatten() {
-        lay_out(key, value, &mut values);
+        flatten_value(key, value, &mut values);
     }
     values
 }
@@ -450,17 +450,17 @@ fn sort_fields(fields: &mut [FieldDiff]) {
 }
 
 /// A value within free-form configuration: `name[key][0]`.
-fn lay_out(name: &str, value: &Value, values: &mut BTreeMap<String, String>) {
+fn flatten_value(name: &str, value: &Value, values: &mut BTreeMap<String, String>) {
     match value {
         Value::Null => {}
         Value::Object(map) => {
             for (key, value) in map {
-                lay_out(&format!("{name}[{key}]"), value, values);
+                flatten_value(&format!("{name}[{key}]"), value, values);
             }
         }
         Value::Array(list) => {
             for (at, value) in list.iter().enumerate() {
-                lay_out(&format!("{name}[{at}]"), value, values);
+                flatten_value(&format!("{name}[{at}]"), value, values);
             }
         }
         value => {

@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     /// The missed verdicts of an answer with these numbers.
-    fn missed(numbers: std::ops::RangeInclusive<u64>, last: u64, after: u64) -> u64 {
+    fn missed_verdicts(numbers: std::ops::RangeInclusive<u64>, last: u64, after: u64) -> u64 {
         let verdict = |number| rpc::Verdict {
             number,
             at: Timestamp(0),
@@ -191,11 +191,11 @@ mod tests {
     #[test]
     fn missed_verdict_count_covers_gaps_and_restarts() {
         let none = || std::ops::RangeInclusive::new(1, 0);
-        assert_eq!(missed(5..=9, 9, 4), 0);
-        assert_eq!(missed(8..=9, 9, 4), 3);
-        assert_eq!(missed(none(), 9, 9), 0);
-        assert_eq!(missed(none(), 9, 4), 5, "none of them is kept");
-        assert_eq!(missed(3..=9, 9, 500), 2, "the agent began anew");
-        assert_eq!(missed(none(), u64::MAX, u64::MAX), 0);
+        assert_eq!(missed_verdicts(5..=9, 9, 4), 0);
+        assert_eq!(missed_verdicts(8..=9, 9, 4), 3);
+        assert_eq!(missed_verdicts(none(), 9, 9), 0);
+        assert_eq!(missed_verdicts(none(), 9, 4), 5, "none of them is kept");
+        assert_eq!(missed_verdicts(3..=9, 9, 500), 2, "the agent began anew");
+        assert_eq!(missed_verdicts(none(), u64::MAX, u64::MAX), 0);
     }
 }

@@ -579,7 +579,7 @@ pub fn read_eligibility(body: &[u8], id: &str) -> Result<Eligibility, ReadJobErr
     block::read(body, &KNOWN, |block| {
         block.id_of_path("NodeID", id);
         let word = block.string("Eligibility").unwrap_or_default();
-        block.chosen("Eligibility", &word)
+        block.choice_named("Eligibility", &word)
     })
 }
 

@@ -266,7 +266,7 @@ impl AllocatedResources {
                     memory_mb: u64::from(memory.0),
                     memory_max_mb: memory_max.map_or(0, memory_max_json),
                 },
-                networks: held_network(group, holding, Some(at), ip)
+                networks: reserved_network(group, holding, Some(at), ip)
                     .into_iter()
                     .collect(),
             };
@@ -280,7 +280,9 @@ impl AllocatedResources {
                 .map(|task| (task.name.clone(), Null))
                 .collect(),
             shared: SharedResources {
-                networks: held_network(group, holding, None, ip).into_iter().collect(),
+                networks: reserved_network(group, holding, None, ip)
+                    .into_iter()
+                    .collect(),
                 disk_mb: u64::from(group.ephemeral_disk.size.0),
                 ports: ports.iter().map(|port| HeldPort::new(port, ip)).collect(),
             },
@@ -289,7 +291,7 @@ impl AllocatedResources {
 }
 
 /// The network of an instance of `group` for its task `owner`, or for all tasks; `None` if no network was requested.
-fn held_network(
+fn reserved_network(
     group: &TaskGroup,
     holding: &Holding,
     owner: Option<usize>,

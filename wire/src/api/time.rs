@@ -26,7 +26,7 @@ impl<'de> Deserialize<'de> for Rfc3339 {
 #[must_use]
 pub fn text(at: Timestamp) -> String {
     let (seconds, nanos) = (at.0 / 1_000_000_000, at.0 % 1_000_000_000);
-    let (year, month, day) = civil(seconds / 86_400);
+    let (year, month, day) = civil_date(seconds / 86_400);
     let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
     let mut text = format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}");
     if nanos > 0 {
@@ -83,7 +83,7 @@ fn numbers(text: &str, separator: char) -> Option<[u64; 3]> {
 ///
 /// Years are counted from 1 March, so that the leap day is the last of its year; an era is the 400 years
 /// (146 097 days) after which the calendar repeats.
-fn civil(day: u64) -> (u64, u64, u64) {
+fn civil_date(day: u64) -> (u64, u64, u64) {
     let shifted = day + 719_468;
     let (era, of_era) = (shifted / 146_097, shifted % 146_097);
     let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
@@ -98,7 +98,7 @@ fn civil(day: u64) -> (u64, u64, u64) {
     (year_of_era + era * 400 + u64::from(month <= 2), month, day)
 }
 
-/// The inverse of [`civil`]; `None` before 1970.
+/// The inverse of [`civil_date`]; `None` before 1970.
 fn days(year: u64, month: u64, day: u64) -> Option<u64> {
     let year = if month <= 2 {
         year.checked_sub(1)?

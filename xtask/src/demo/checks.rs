@@ -14,7 +14,7 @@ pub(crate) struct CheckCounts {
 
 impl CheckCounts {
     /// Prints `promise` with the observation `found`, and counts whether it `held`.
-    pub(crate) fn holds(&mut self, promise: &str, held: bool, found: &impl Display) {
+    pub(crate) fn record(&mut self, promise: &str, held: bool, found: &impl Display) {
         if held {
             self.held += 1;
             println!("  ✓ {promise}: {found}");
@@ -31,7 +31,7 @@ impl CheckCounts {
     }
 
     /// Whether any promise did not hold.
-    pub(crate) fn failed(&self) -> bool {
+    pub(crate) fn has_failed(&self) -> bool {
         !self.broken.is_empty()
     }
 
@@ -40,14 +40,14 @@ impl CheckCounts {
     /// # Errors
     ///
     /// When any promise did not hold.
-    pub(crate) fn verdict(&self) -> anyhow::Result<()> {
+    pub(crate) fn result(&self) -> anyhow::Result<()> {
         println!(
             "\n{} checks held, {} did not, {} could not be shown here",
             self.held,
             self.broken.len(),
             self.skipped
         );
-        if self.failed() {
+        if self.has_failed() {
             bail!("the demo did not hold: {}", self.broken.join("; "));
         }
         Ok(())

@@ -10,11 +10,11 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use super::{PATIENCE, http};
+use super::{WAIT_MAX, http};
 use crate::shell;
 
 /// Interval between two checks of a condition.
-const LOOK_EVERY: std::time::Duration = std::time::Duration::from_millis(50);
+const POLL_INTERVAL: std::time::Duration = std::time::Duration::from_millis(50);
 /// Lines of a process's log that are shown after a failure.
 const LOG_LINES_MAX: usize = 40;
 
@@ -144,7 +144,7 @@ impl Cluster {
     }
 
     /// Stores the node's data from its API object.
-    pub(crate) fn learn_node(&mut self, node: &Value) -> anyhow::Result<()> {
+    pub(crate) fn store_node(&mut self, node: &Value) -> anyhow::Result<()> {
         ensure!(node["ID"].is_string(), "the node has no id");
         self.node = Some(node.clone());
         Ok(())
@@ -204,8 +204,8 @@ impl Cluster {
     }
 
     /// Prints and runs `muster ARGS`.
-    pub(crate) fn muster(&self, args: &[&str]) -> anyhow::Result<()> {
-        let status = self.muster_any(args)?;
+    pub(crate) fn run_muster(&self, args: &[&str]) -> anyhow::Result<()> {
+        let status = self.run_muster_any_status(args)?;
         // A degraded machine does not stop the demo, because `doctor` has reported it.
         ensure!(
             status.success() || args.first() == Some(&"doctor"),
@@ -216,7 +216,10 @@ impl Cluster {
     }
 
     /// Prints and runs `muster ARGS`, and accepts any exit status.
-    pub(crate) fn muster_any(&self, args: &[&str]) -> anyhow::Result<std::process::ExitStatus> {
+    pub(crate) fn run_muster_any_status(
+        &self,
+        args: &[&str],
+    ) -> anyhow::Result<std::process::ExitStatus> {
         println!("\n$ muster {}", args.join(" "));
         Ok(self.command(args).status()?)
     }
@@ -232,15 +235,15 @@ impl Cluster {
         what: &str,
         mut look: impl FnMut(&mut Self) -> anyhow::Result<Option<T>>,
     ) -> anyhow::Result<T> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_MAX;
         loop {
             if let Some(found) = look(self)? {
                 return Ok(found);
             }
             if Instant::now() >= deadline {
-                bail!("waited {} s for {what}", PATIENCE.as_secs());
+                bail!("waited {} s for {what}", WAIT_MAX.as_secs());
             }
-            std::thread::sleep(LOOK_EVERY);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 
@@ -256,11 +259,11 @@ impl Cluster {
             .arg(data)
             .status()?;
         ensure!(status.success(), "muster agent clean ended with {status}");
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_MAX;
         terminate(&self.server)?;
         while self.server.try_wait()?.is_none() {
             ensure!(Instant::now() < deadline, "the server does not end");
-            std::thread::sleep(LOOK_EVERY);
+            std::thread::sleep(POLL_INTERVAL);
         }
         Ok(())
     }
@@ -278,7 +281,7 @@ impl Cluster {
     }
 
     /// Leaves all processes running and prints commands to try.
-    pub(crate) fn keep(self) {
+    pub(crate) fn leave_running(self) {
         let cluster = std::mem::ManuallyDrop::new(self);
         let dir = cluster.dir().display();
         let muster = cluster.muster.display();
@@ -312,10 +315,10 @@ fn terminate(child: &Child) -> anyhow::Result<()> {
 
 fn end(mut child: Child, what: &str) -> anyhow::Result<()> {
     terminate(&child)?;
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_MAX;
     while child.try_wait()?.is_none() {
         ensure!(Instant::now() < deadline, "{what} does not end");
-        std::thread::sleep(LOOK_EVERY);
+        std::thread::sleep(POLL_INTERVAL);
     }
     Ok(())
 }

@@ -19,7 +19,7 @@ use crate::vm;
 
 /// The message of a guest's kernel about a stuck processor. An emulated processor may lose a signal that another
 /// one sent. If our programs caused the fault, it appears again when the guest is repeated.
-const STOOD_STILL: &str = "soft lockup";
+const SOFT_LOCKUP: &str = "soft lockup";
 
 /// The longest time that a guest may print nothing. Each test prints its begin and its end. All 44 tests of the
 /// slowest binary took three minutes together.
@@ -213,7 +213,7 @@ fn run_parts(
         let work = || {
             while let Some(part) = pop(&queue) {
                 let mut report = Report::default();
-                let attempt = attempt(context, &guests[part.guest], &part, &mut report)?;
+                let attempt = run_part(context, &guests[part.guest], &part, &mut report)?;
                 lock(&finished).push((part, attempt, report));
             }
             let cpu = usage::cpu_time();
@@ -241,7 +241,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Runs one part. If the machine hung, runs it once more in another machine.
-fn attempt(
+fn run_part(
     context: &ShardContext<'_>,
     guest: &Guest,
     part: &GuestShard,
@@ -283,10 +283,10 @@ fn attempt_untimed(
         folder.join(format!("{name}{times}.log"))
     };
     let mut output = Output::new(log(""), artifacts)?;
-    let (mut outcome, stood_still) = boot(options, guest, &part.binaries, &mut output);
+    let (mut outcome, had_soft_lockup) = boot(options, guest, &part.binaries, &mut output);
     let hung = match &outcome {
         Ok(vm::Outcome::Silent) => Some("it said nothing any more"),
-        Ok(vm::Outcome::Deadline) if stood_still => {
+        Ok(vm::Outcome::Deadline) if had_soft_lockup => {
             Some("one of its processors stood still (soft lockup)")
         }
         Ok(_) | Err(_) => None,
@@ -332,7 +332,7 @@ fn boot(
     binaries: &[Artifact],
     output: &mut Output,
 ) -> (anyhow::Result<vm::Outcome>, bool) {
-    let mut stood_still = false;
+    let mut had_soft_lockup = false;
     let options = vm::Options {
         kernel: guest.series.to_owned(),
         ebpf: guest.ebpf,
@@ -346,10 +346,10 @@ fn boot(
         ..vm::Options::default()
     };
     let outcome = vm::guest(&options, binaries, &mut std::io::sink(), &mut |line| {
-        stood_still |= line.contains(STOOD_STILL);
+        had_soft_lockup |= line.contains(SOFT_LOCKUP);
         output.line(line);
     });
-    (outcome, stood_still)
+    (outcome, had_soft_lockup)
 }
 
 #[cfg(test)]

@@ -77,7 +77,7 @@ pub(super) fn run(
     let logs = folder.join("host");
     std::fs::create_dir_all(&logs)?;
 
-    let queue: Mutex<VecDeque<&Artifact>> = Mutex::new(in_order(artifacts));
+    let queue: Mutex<VecDeque<&Artifact>> = Mutex::new(sort_longest_first(artifacts));
     let merged = Mutex::new(Run {
         success: true,
         ..Run::default()
@@ -109,7 +109,7 @@ pub(super) fn run(
 }
 
 /// Returns the test binaries, longest first.
-fn in_order(artifacts: &[Artifact]) -> VecDeque<&Artifact> {
+fn sort_longest_first(artifacts: &[Artifact]) -> VecDeque<&Artifact> {
     let mut tests: Vec<&Artifact> = artifacts.iter().filter(|one| one.is_test).collect();
     tests.sort_by_key(|artifact| position(artifact).unwrap_or(LONGEST.len()));
     tests.into()
@@ -156,7 +156,7 @@ fn run_binary(
 fn command(artifact: &Artifact, skip_file: &Path, long: bool) -> Command {
     let threads = position(artifact).map_or(THREADS, |long| LONGEST[long].threads);
     let threads = format!("--test-threads={threads}");
-    let mut command = bounded(artifact, long);
+    let mut command = command_with_time_limit(artifact, long);
     if long {
         command.env(LONG_VARIABLE, "1");
     }
@@ -185,7 +185,7 @@ fn examples_dir(executable: &Path) -> Option<PathBuf> {
 
 /// Returns a command with a time limit on the binary and on all processes that it starts. On a terminal there is no
 /// limit, because `timeout` would keep interrupts from the tests. A long run has no limit either.
-fn bounded(artifact: &Artifact, long: bool) -> Command {
+fn command_with_time_limit(artifact: &Artifact, long: bool) -> Command {
     let watched = std::io::IsTerminal::is_terminal(&std::io::stdout());
     if watched || long || shell::find_program("timeout").is_none() {
         return Command::new(&artifact.executable);
@@ -220,7 +220,7 @@ mod tests {
             artifact("muster-cli", "cluster"),
         ];
 
-        let order: Vec<&str> = in_order(&artifacts)
+        let order: Vec<&str> = sort_longest_first(&artifacts)
             .into_iter()
             .map(|artifact| artifact.target.as_str())
             .collect();

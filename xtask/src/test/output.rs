@@ -76,29 +76,29 @@ impl Run {
     }
 
     /// Whether the test `name` has passed or was skipped. libtest does not distinguish the two.
-    pub(crate) fn has(&self, name: &str) -> bool {
+    pub(crate) fn passed_or_skipped(&self, name: &str) -> bool {
         let mut passes = self.binaries.iter().flat_map(|binary| &binary.passes);
         passes.any(|test| is_named(test, name))
     }
 
     /// Whether the test `name` has passed and was not skipped.
-    pub(crate) fn ran(&self, name: &str) -> bool {
-        self.has(name) && self.why_skipped(name).is_none()
+    pub(crate) fn has_passed(&self, name: &str) -> bool {
+        self.passed_or_skipped(name) && self.why_skipped(name).is_none()
     }
 
     /// Whether the test `name` has failed.
-    pub(crate) fn failed(&self, name: &str) -> bool {
+    pub(crate) fn has_failed(&self, name: &str) -> bool {
         let mut failures = self.binaries.iter().flat_map(|binary| &binary.failures);
         failures.any(|test| is_named(test, name))
     }
 
     /// Returns the reason why the test `name` was skipped, alone or with its whole module.
     pub(crate) fn why_skipped(&self, name: &str) -> Option<&str> {
-        let of_it = |skip: &&String| {
+        let names_test = |skip: &&String| {
             let skipped = skip_name(skip);
             is_named(skipped, name) || is_in_module(name, skipped)
         };
-        let skip = self.skipped.iter().find(of_it)?;
+        let skip = self.skipped.iter().find(names_test)?;
         Some(
             skip.split_once(": ")
                 .map_or("no reason given", |(_, why)| why),

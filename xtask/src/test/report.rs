@@ -125,13 +125,13 @@ impl Report {
         let binaries = run.binaries_without_skipped();
         let (t1, t0): (Vec<&BinaryRun>, Vec<&BinaryRun>) = binaries.iter().partition(is_t1);
         self.tiers
-            .push(tier("T0", "unit, property, golden files", &t0));
+            .push(summarize_tier("T0", "unit, property, golden files", &t0));
         self.tiers
-            .push(tier("T1", "real sockets, files, processes", &t1));
+            .push(summarize_tier("T1", "real sockets, files, processes", &t1));
 
         for line in &run.skipped {
             let skip = Skip::of_test(line);
-            if !guest.is_some_and(|guest| guest.has(&skip.name)) {
+            if !guest.is_some_and(|guest| guest.passed_or_skipped(&skip.name)) {
                 self.skips.push(skip);
             }
         }
@@ -140,7 +140,7 @@ impl Report {
                 .map_or_else(|| "--workspace".to_owned(), Artifact::selector);
             self.name_failures(binary, &format!("cargo test {selector}"), " -- --exact ");
         }
-        self.fail_if_unexplained(run, "cargo test --workspace");
+        self.add_unexplained_failure(run, "cargo test --workspace");
     }
 
     /// Adds T2. A test that was skipped in the guest does not count as skipped if it passed on this machine.
@@ -154,10 +154,10 @@ impl Report {
             "limits, OOM, cgroup v2"
         };
         let what = format!("guest, Linux {series}: {what}");
-        self.tiers.push(tier("T2", &what, &binaries));
+        self.tiers.push(summarize_tier("T2", &what, &binaries));
         for line in &run.skipped {
             let Skip { name, reason, .. } = Skip::of_test(line);
-            if !host.ran(&name) {
+            if !host.has_passed(&name) {
                 let name = format!("{name} (guest, Linux {series})");
                 self.skips.push(Skip::new(&name, &reason, &guest.command()));
             }
@@ -166,7 +166,7 @@ impl Report {
             let command = format!("{} -- {}", guest.command_for_one(), binary.executable);
             self.name_failures(binary, &command, " --exact ");
         }
-        self.fail_if_unexplained(run, &guest.command());
+        self.add_unexplained_failure(run, &guest.command());
     }
 
     /// Adds the demo (T3).
@@ -200,7 +200,7 @@ impl Report {
     }
 
     /// Records a failure if the run failed without a failing test.
-    fn fail_if_unexplained(&mut self, run: &Run, command: &str) {
+    fn add_unexplained_failure(&mut self, run: &Run, command: &str) {
         let is_good = |binary: &BinaryRun| binary.ended && binary.failed == 0;
         if !run.success && run.binaries.iter().all(is_good) {
             self.fail(
@@ -215,7 +215,7 @@ impl Report {
         self.tiers.iter().map(|tier| tier.passed).sum()
     }
 
-    fn failed(&self) -> usize {
+    fn failed_count(&self) -> usize {
         self.failed_steps + self.tiers.iter().map(|tier| tier.failed).sum::<usize>()
     }
 
@@ -272,7 +272,7 @@ impl Report {
             );
         }
         line(&mut text, &format!("  logs {}", folder.display()));
-        if self.failed() == 0 {
+        if self.failed_count() == 0 {
             line(&mut text, "all tests that can run here passed");
         }
         line(&mut text, &self.counts());
@@ -283,7 +283,7 @@ impl Report {
         format!(
             "{} passed, {} failed, {} skipped",
             self.passed(),
-            self.failed(),
+            self.failed_count(),
             self.skips.len()
         )
     }
@@ -297,11 +297,11 @@ impl Report {
     }
 
     fn is_good(&self, require_all: bool) -> bool {
-        self.failed() == 0 && (self.skips.is_empty() || !require_all)
+        self.failed_count() == 0 && (self.skips.is_empty() || !require_all)
     }
 }
 
-fn tier(name: &'static str, what: &str, binaries: &[&BinaryRun]) -> Tier {
+fn summarize_tier(name: &'static str, what: &str, binaries: &[&BinaryRun]) -> Tier {
     Tier {
         name,
         what: what.to_owned(),
@@ -472,7 +472,7 @@ mod tests {
                 .contains("ended without a result; repeat: cargo test -p muster-agent --test vm\n"),
             "{summary}"
         );
-        assert_eq!(report.failed(), 1);
+        assert_eq!(report.failed_count(), 1);
     }
 
     #[test]

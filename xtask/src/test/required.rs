@@ -24,18 +24,18 @@ struct Required {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TestHost {
     /// On this machine, or in the guest.
-    Here,
+    HostOrGuest,
     /// In the guest with all of its tests. This machine may differ, with cgroup v1 or another kernel.
     Guest,
     /// In a guest of each series of kernels.
     EachKernel,
 }
 
-const fn here(test: &'static str, holds: &'static str) -> Required {
+const fn host_or_guest(test: &'static str, holds: &'static str) -> Required {
     Required {
         test,
         holds,
-        place: TestHost::Here,
+        place: TestHost::HostOrGuest,
     }
 }
 
@@ -57,7 +57,7 @@ const fn each_kernel(test: &'static str) -> Required {
 
 const SURVIVAL: &str = "tasks survive what manages them";
 const CONFORMANCE: &str = "every driver passes the same suite";
-const JUDGE: &str = "judges that are not ours look at tasks from inside";
+const EXTERNAL_AUDIT: &str = "judges that are not ours look at tasks from inside";
 const BOUNDARY: &str = "a task does not reach its host";
 const PROTOCOL: &str = "drivers of other hosts and hosts of other drivers work";
 const LIMITS: &str = "limits hold, and each breach is reported";
@@ -65,99 +65,111 @@ const STUCK: &str = "resources that the kernel keeps are reported and block noth
 const KERNELS: &str = "one eBPF object works on every supported kernel";
 
 const REQUIRED: &[Required] = &[
-    here(
+    host_or_guest(
         "survival::many_tasks_survive_deaths_of_agent_and_driver",
         SURVIVAL,
     ),
-    here(
+    host_or_guest(
         "survival::exits_without_an_agent_are_reported_exactly",
         SURVIVAL,
     ),
-    here(
+    host_or_guest(
         "survival::tasks_survive_store_loss_and_driver_crash",
         SURVIVAL,
     ),
-    here("survival::tasks_survive_truncated_store", SURVIVAL),
-    here(
+    host_or_guest("survival::tasks_survive_truncated_store", SURVIVAL),
+    host_or_guest(
         "gap::limits_and_policy_hold_without_agent_and_driver",
         SURVIVAL,
     ),
-    here("survival::a_task_of_another_boot_is_lost", SURVIVAL),
-    here("survival::killed_driver_loses_no_task", SURVIVAL),
-    here("survival::reused_pid_is_not_recovered_as_task", SURVIVAL),
-    here("remote::a_remote_task_outlives_its_nodes", SURVIVAL),
-    here(
+    host_or_guest("survival::a_task_of_another_boot_is_lost", SURVIVAL),
+    host_or_guest("survival::killed_driver_loses_no_task", SURVIVAL),
+    host_or_guest("survival::reused_pid_is_not_recovered_as_task", SURVIVAL),
+    host_or_guest("remote::a_remote_task_outlives_its_nodes", SURVIVAL),
+    host_or_guest(
         "mock::tests::conformance::recovered_task_is_the_same_task",
         CONFORMANCE,
     ),
-    here(
+    host_or_guest(
         "plugin::tests::conformance::recovered_task_is_the_same_task",
         CONFORMANCE,
     ),
-    here("conformance::raw::task_goes_through_its_life", CONFORMANCE),
-    here(
+    host_or_guest("conformance::raw::task_goes_through_its_life", CONFORMANCE),
+    host_or_guest(
         "conformance::contained::task_goes_through_its_life",
         CONFORMANCE,
     ),
-    here(
+    host_or_guest(
         "conformance::contained::ignored_stop_ends_in_a_kill",
         CONFORMANCE,
     ),
-    here(
+    host_or_guest(
         "conformance::strict::task_goes_through_its_life",
         CONFORMANCE,
     ),
-    here(
+    host_or_guest(
         "conformance::over_socket::recovered_task_is_the_same_task",
         CONFORMANCE,
     ),
-    here(
+    host_or_guest(
         "conformance::over_socket::two_hundred_tasks_live_at_once",
         CONFORMANCE,
     ),
-    here(
+    host_or_guest(
         "plugin::tests::go::recovered_task_is_the_same_task",
         PROTOCOL,
     ),
-    here("plugin::a_job_runs_with_a_driver_in_go", PROTOCOL),
-    here("plugin::a_host_in_go_drives_the_native_driver", PROTOCOL),
-    here("oci::contained_task_passes_runtimetest", JUDGE),
-    here("oci::strict_task_passes_runtimetest", JUDGE),
-    here(
+    host_or_guest("plugin::a_job_runs_with_a_driver_in_go", PROTOCOL),
+    host_or_guest("plugin::a_host_in_go_drives_the_native_driver", PROTOCOL),
+    host_or_guest("oci::contained_task_passes_runtimetest", EXTERNAL_AUDIT),
+    host_or_guest("oci::strict_task_passes_runtimetest", EXTERNAL_AUDIT),
+    host_or_guest(
         "introspection::contained_task_matches_the_golden_answer",
-        JUDGE,
+        EXTERNAL_AUDIT,
     ),
-    here(
+    host_or_guest(
         "introspection::strict_task_matches_the_golden_answer",
-        JUDGE,
+        EXTERNAL_AUDIT,
     ),
-    here(
+    host_or_guest(
         "escape::script_findings_match_list_in_contained_task",
-        JUDGE,
+        EXTERNAL_AUDIT,
     ),
-    here("escape::script_findings_match_list_in_strict_task", JUDGE),
-    here("escape::engine_finds_no_escape_from_contained_task", JUDGE),
-    here(
+    host_or_guest(
+        "escape::script_findings_match_list_in_strict_task",
+        EXTERNAL_AUDIT,
+    ),
+    host_or_guest(
+        "escape::engine_finds_no_escape_from_contained_task",
+        EXTERNAL_AUDIT,
+    ),
+    host_or_guest(
         "escape::engine_finds_no_escape_from_contained_root_task",
-        JUDGE,
+        EXTERNAL_AUDIT,
     ),
-    here("escape::engine_finds_no_escape_from_strict_task", JUDGE),
-    guest("oci::contained_task_passes_runtimetest", JUDGE),
-    guest("oci::strict_task_passes_runtimetest", JUDGE),
+    host_or_guest(
+        "escape::engine_finds_no_escape_from_strict_task",
+        EXTERNAL_AUDIT,
+    ),
+    guest("oci::contained_task_passes_runtimetest", EXTERNAL_AUDIT),
+    guest("oci::strict_task_passes_runtimetest", EXTERNAL_AUDIT),
     guest(
         "introspection::contained_task_matches_the_golden_answer",
-        JUDGE,
+        EXTERNAL_AUDIT,
     ),
     guest(
         "introspection::strict_task_matches_the_golden_answer",
-        JUDGE,
+        EXTERNAL_AUDIT,
     ),
     guest(
         "escape::script_findings_match_list_in_contained_task",
-        JUDGE,
+        EXTERNAL_AUDIT,
     ),
-    guest("escape::script_findings_match_list_in_strict_task", JUDGE),
-    here(
+    guest(
+        "escape::script_findings_match_list_in_strict_task",
+        EXTERNAL_AUDIT,
+    ),
+    host_or_guest(
         "boundary::contained_task_reaches_nothing_of_its_host",
         BOUNDARY,
     ),
@@ -166,23 +178,23 @@ const REQUIRED: &[Required] = &[
         BOUNDARY,
     ),
     guest("boundary::strict_task_has_own_ids_and_network", BOUNDARY),
-    here("roots::named_root_tree_is_used_and_unmodified", BOUNDARY),
-    here("roots::read_only_root_cannot_be_written", BOUNDARY),
-    here("roots::links_where_the_driver_mounts_are_refused", BOUNDARY),
-    here("roots::tree_elsewhere_needs_the_nodes_word", BOUNDARY),
-    here("roots::mounts_follow_the_job_definition", BOUNDARY),
-    here("roots::symlinked_task_directory_is_rejected", BOUNDARY),
-    here("boundary::strict_task_has_own_ids_and_network", BOUNDARY),
-    here(
+    host_or_guest("roots::named_root_tree_is_used_and_unmodified", BOUNDARY),
+    host_or_guest("roots::read_only_root_cannot_be_written", BOUNDARY),
+    host_or_guest("roots::links_where_the_driver_mounts_are_refused", BOUNDARY),
+    host_or_guest("roots::tree_elsewhere_needs_the_nodes_word", BOUNDARY),
+    host_or_guest("roots::mounts_follow_the_job_definition", BOUNDARY),
+    host_or_guest("roots::symlinked_task_directory_is_rejected", BOUNDARY),
+    host_or_guest("boundary::strict_task_has_own_ids_and_network", BOUNDARY),
+    host_or_guest(
         "network_paths::every_egress_path_matches_verdict_table",
         BOUNDARY,
     ),
-    here(
+    host_or_guest(
         "stuck::process_in_uninterruptible_sleep_is_reported_without_blocking",
         STUCK,
     ),
-    here("run::memory_limit_is_reported_as_out_of_memory", LIMITS),
-    here("run::oom_killed_child_is_named_in_task_end", LIMITS),
+    host_or_guest("run::memory_limit_is_reported_as_out_of_memory", LIMITS),
+    host_or_guest("run::oom_killed_child_is_named_in_task_end", LIMITS),
     guest("run::memory_limit_is_reported_as_out_of_memory", LIMITS),
     guest("run::oom_killed_child_is_named_in_task_end", LIMITS),
     guest(
@@ -237,7 +249,9 @@ struct MissingTest {
 impl MissingTest {
     fn command(&self) -> String {
         match (self.required.place, self.series) {
-            (TestHost::Here, _) => format!("cargo test --workspace -- {}", self.required.test),
+            (TestHost::HostOrGuest, _) => {
+                format!("cargo test --workspace -- {}", self.required.test)
+            }
             (TestHost::Guest, _) | (TestHost::EachKernel, None) => "cargo xtask vm".to_owned(),
             (TestHost::EachKernel, Some(series)) => {
                 format!("cargo xtask vm --kernel {series} --ebpf")
@@ -270,7 +284,7 @@ impl TestRuns<'_> {
             reason,
         };
         match (required.place, whole) {
-            (TestHost::Here, _) => {
+            (TestHost::HostOrGuest, _) => {
                 let runs: Vec<&Run> = [Some(self.host), whole].into_iter().flatten().collect();
                 let reason = why_missing(required.test, &runs);
                 reason.map(missing).into_iter().collect()
@@ -309,7 +323,10 @@ impl TestRuns<'_> {
 /// Returns the reason why none of `runs` contains the test `name`. Returns `None` if a run contains it, even if it
 /// failed.
 fn why_missing(name: &str, runs: &[&Run]) -> Option<String> {
-    if runs.iter().any(|run| run.ran(name) || run.failed(name)) {
+    if runs
+        .iter()
+        .any(|run| run.has_passed(name) || run.has_failed(name))
+    {
         return None;
     }
     let reasons: Vec<&str> = runs
@@ -332,7 +349,10 @@ mod tests {
     use crate::shell;
     use crate::test::output::BinaryRun;
 
-    const LIST: &[Required] = &[here("life::goes_on", "life"), guest("oom::kills", "limits")];
+    const LIST: &[Required] = &[
+        host_or_guest("life::goes_on", "life"),
+        guest("oom::kills", "limits"),
+    ];
     const KERNELS: &[Required] = &[each_kernel("policy::holds")];
 
     fn run(passes: &[&str], failures: &[&str], skipped: &[&str]) -> Run {

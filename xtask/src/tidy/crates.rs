@@ -252,7 +252,7 @@ pub(crate) fn check(metadata: &Metadata) -> Vec<Finding> {
             }
         }
         for never in row.never {
-            if let Some(way) = way_to(metadata, &names, &package.id, never) {
+            if let Some(way) = shortest_path(metadata, &names, &package.id, never) {
                 add(format!(
                     "{} reaches {never}: {}",
                     package.name,
@@ -265,7 +265,7 @@ pub(crate) fn check(metadata: &Metadata) -> Vec<Finding> {
 }
 
 /// Returns the shortest path from the package `from` to a package named `name`, through normal dependencies.
-fn way_to<'a>(
+fn shortest_path<'a>(
     metadata: &'a Metadata,
     names: &BTreeMap<&'a str, &'a str>,
     from: &'a str,
@@ -277,11 +277,11 @@ fn way_to<'a>(
         .iter()
         .map(|node| (node.id.as_str(), node))
         .collect();
-    let mut came_from: BTreeMap<&str, Option<&str>> = BTreeMap::from([(from, None)]);
+    let mut predecessors: BTreeMap<&str, Option<&str>> = BTreeMap::from([(from, None)]);
     let mut queue = VecDeque::from([from]);
     while let Some(id) = queue.pop_front() {
         if names.get(id) == Some(&name) {
-            let steps = std::iter::successors(Some(id), |step| came_from[step]);
+            let steps = std::iter::successors(Some(id), |step| predecessors[step]);
             let mut way: Vec<&str> = steps.map(|step| names[step]).collect();
             way.reverse();
             return Some(way);
@@ -294,8 +294,8 @@ fn way_to<'a>(
             .iter()
             .filter(|edge| edge.dep_kinds.iter().any(|kind| kind.kind.is_none()))
         {
-            if !came_from.contains_key(edge.pkg.as_str()) {
-                came_from.insert(&edge.pkg, Some(id));
+            if !predecessors.contains_key(edge.pkg.as_str()) {
+                predecessors.insert(&edge.pkg, Some(id));
                 queue.push_back(&edge.pkg);
             }
         }

@@ -175,7 +175,7 @@ fn locked<'a>(formats: &[Format], read: &impl Fn(&str) -> Option<&'a str>) -> St
 
 /// Returns the rows of a format that its golden files require.
 fn rows<'a>(format: &Format, read: &impl Fn(&str) -> Option<&'a str>) -> Vec<Row> {
-    let current = read(format.source).and_then(|source| constant(source, format.constant));
+    let current = read(format.source).and_then(|source| find_constant(source, format.constant));
     let mut rows = Vec::new();
     let has_own_files = format.golden.contains("{}");
     let versions = if has_own_files {
@@ -247,7 +247,7 @@ fn check_rows<'a>(
         findings.extend(fault.map(|message| finding(PATH, at + 1, &message)));
     }
     for format in formats {
-        let current = read(format.source).and_then(|source| constant(source, format.constant));
+        let current = read(format.source).and_then(|source| find_constant(source, format.constant));
         let Some(current) = current else {
             let message = format!("no constant {} with a number", format.constant);
             findings.push(finding(format.source, 0, &message));
@@ -270,7 +270,7 @@ fn check_row<'a>(
     let Some(format) = formats.iter().find(|format| format.name == row.format) else {
         return Some(format!("unknown format `{}`: restore its name", row.format));
     };
-    let current = read(format.source).and_then(|source| constant(source, format.constant))?;
+    let current = read(format.source).and_then(|source| find_constant(source, format.constant))?;
     // If versions share a file, each record has its own version.
     if format.golden.contains("{}") && row.version > current {
         return Some(format!(
@@ -289,7 +289,7 @@ fn check_row<'a>(
 }
 
 /// Returns the number in the constant `name` of the Rust file `source`.
-fn constant(source: &str, name: &str) -> Option<u32> {
+fn find_constant(source: &str, name: &str) -> Option<u32> {
     let declaration = format!("const {name}:");
     let line = source.lines().find(|line| line.contains(&declaration))?;
     let (_, value) = line.split_once('=')?;

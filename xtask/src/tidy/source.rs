@@ -21,14 +21,14 @@ impl SourceFile {
     pub(crate) fn new(path: &str, bytes: &[u8]) -> Self {
         let raw = String::from_utf8(bytes.to_vec()).unwrap_or_default();
         let (uncommented, code) = if is_rust(path) {
-            blank(&raw)
+            split_views(&raw)
         } else {
             (String::new(), String::new())
         };
         let tests_from = if is_test_path(path) {
             1
         } else {
-            tests_from(&code)
+            first_test_line(&code)
         };
         Self {
             path: path.to_owned(),
@@ -74,7 +74,7 @@ fn is_test_path(path: &str) -> bool {
 }
 
 /// Returns the first line of the tests. They come last in a file and begin at the attribute before `mod tests {`.
-fn tests_from(code: &str) -> usize {
+fn first_test_line(code: &str) -> usize {
     let lines: Vec<&str> = code.lines().collect();
     let opens = |line: &&str| line.starts_with("mod tests {");
     match lines.iter().position(opens) {
@@ -84,7 +84,7 @@ fn tests_from(code: &str) -> usize {
 }
 
 /// Returns `source` without comments, and without comments, strings and characters.
-fn blank(source: &str) -> (String, String) {
+fn split_views(source: &str) -> (String, String) {
     let chars: Vec<char> = source.chars().collect();
     let mut uncommented = String::with_capacity(source.len());
     let mut code = String::with_capacity(source.len());
@@ -213,7 +213,7 @@ mod tests {
     fn comments_and_strings_are_blank() {
         let source = "a(\"x // y\"); // note\n/* b /* c */ */ d('\"', 'e', &'f g);\n";
 
-        let (uncommented, code) = blank(source);
+        let (uncommented, code) = split_views(source);
 
         assert_eq!(
             uncommented,
@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     fn raw_strings_end_at_their_own_quote() {
-        let (_, code) = blank("let s = r#\"a \"quoted\" unsafe\"#; unsafe {}");
+        let (_, code) = split_views("let s = r#\"a \"quoted\" unsafe\"#; unsafe {}");
 
         assert!(code.ends_with("; unsafe {}"), "{code}");
         assert_eq!(code.matches("unsafe").count(), 1);
@@ -244,7 +244,7 @@ mod tests {
 
     #[test]
     fn escaped_quotes_do_not_end_a_literal() {
-        let (_, code) = blank(r#"f("a\"b", '\'', '\\') + g"#);
+        let (_, code) = split_views(r#"f("a\"b", '\'', '\\') + g"#);
 
         assert_eq!(code.replace(' ', ""), "f(,,)+g");
     }

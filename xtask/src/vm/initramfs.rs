@@ -32,8 +32,8 @@ const PROGRAMS: [&str; 4] = ["mkfs.ext4", "chattr", "stress-ng", "ip"];
 
 /// The test that uses the external audit tools, and the included tools. The third tool's engine needs Python, which
 /// the guest lacks.
-const JUDGED: &str = "isolation";
-const JUDGES: [&str; 3] = ["runtimetest", "procenv", "cepheus-enum.sh"];
+const AUDIT_TEST: &str = "isolation";
+const AUDIT_TOOLS: [&str; 3] = ["runtimetest", "procenv", "cepheus-enum.sh"];
 
 /// Small files in `/etc`. `nobody` is the user to which tests drop their privileges.
 const ETC: [(&str, &str); 4] = [
@@ -92,11 +92,15 @@ pub(crate) fn write(
             tree.program(&format!("bin/{name}"), &program)?;
         }
     }
-    if binaries.iter().any(|artifact| artifact.target == JUDGED) && isolation_audits::present() {
-        for name in JUDGES {
-            let judge = isolation_audits::folder().join(name);
-            libraries.extend(shared_libraries(&judge)?);
-            tree.program(&format!("judges/{name}"), &judge)?;
+    if binaries
+        .iter()
+        .any(|artifact| artifact.target == AUDIT_TEST)
+        && isolation_audits::is_built()
+    {
+        for name in AUDIT_TOOLS {
+            let tool = isolation_audits::folder().join(name);
+            libraries.extend(shared_libraries(&tool)?);
+            tree.program(&format!("judges/{name}"), &tool)?;
         }
     }
     for (number, module) in MODULES.iter().enumerate() {

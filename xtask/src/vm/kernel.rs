@@ -91,7 +91,7 @@ fn unpacked(cache: &Path, series: &str) -> Option<Kernel> {
             let (image, modules) = (entry.path().join("vmlinuz"), entry.path().join("modules"));
             let has = std::fs::read_to_string(entry.path().join(MODULES_LIST)).unwrap_or_default();
             let whole = image.is_file() && has == MODULES.join("\n");
-            (whole && is_of(&release, series)).then_some(Kernel {
+            (whole && is_in_series(&release, series)).then_some(Kernel {
                 release,
                 image,
                 modules,
@@ -111,7 +111,7 @@ fn version_key(release: &str) -> Vec<u64> {
 }
 
 /// Whether a kernel release belongs to `series`: 6.12.9 does not belong to 6.1.
-fn is_of(release: &str, series: &str) -> bool {
+fn is_in_series(release: &str, series: &str) -> bool {
     release
         .strip_prefix(series)
         .is_some_and(|rest| rest.starts_with('.'))
@@ -134,7 +134,7 @@ fn newest_package(series: &str) -> anyhow::Result<String> {
 fn newest(names: &str, series: &str) -> Option<String> {
     let kernels = names.lines().filter(|name| {
         let release = release_of(name);
-        name.starts_with(PREFIX) && is_of(release, series) && release.ends_with(FLAVOUR)
+        name.starts_with(PREFIX) && is_in_series(release, series) && release.ends_with(FLAVOUR)
     });
     kernels
         .max_by_key(|name| (version_key(release_of(name)), !name.ends_with(UNSIGNED)))

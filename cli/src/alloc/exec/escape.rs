@@ -34,7 +34,7 @@ impl EscapeFilter {
     }
 
     /// Processes typed input.
-    pub(super) fn take(&mut self, typed: Vec<u8>) -> FilteredInput {
+    pub(super) fn filter_input(&mut self, typed: Vec<u8>) -> FilteredInput {
         let Some(character) = self.character else {
             return FilteredInput {
                 bytes: typed,
@@ -81,7 +81,7 @@ mod tests {
         let mut escape = EscapeFilter::new(Some(b'~'));
         let mut all = Vec::new();
         for part in parts {
-            let FilteredInput { bytes, hangs_up } = escape.take(part.as_bytes().to_vec());
+            let FilteredInput { bytes, hangs_up } = escape.filter_input(part.as_bytes().to_vec());
             all.extend(bytes);
             if hangs_up {
                 return (String::from_utf8(all).unwrap(), true);
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn escapes_need_an_escape_character() {
-        let typed = EscapeFilter::new(None).take(b"~.".to_vec());
+        let typed = EscapeFilter::new(None).filter_input(b"~.".to_vec());
 
         assert_eq!(typed.bytes, b"~.");
         assert!(!typed.hangs_up);

@@ -5,7 +5,7 @@
 use muster_agent::ChrootEnv;
 use serde_json::Value;
 
-use super::file::wrong;
+use super::file::invalid_value;
 use muster_jobspec::syntax::Attribute;
 use muster_jobspec::{JobFileFault, any, span};
 
@@ -43,12 +43,12 @@ fn block_in(line: &str) -> Option<usize> {
 pub(super) fn read(attribute: &Attribute) -> Result<ChrootEnv, JobFileFault> {
     let wanted = "host paths with their places in roots, such as { \"/usr\" = \"/usr\" }";
     let Value::Object(entries) = any(NAME, &attribute.value)? else {
-        return Err(wrong(attribute, wanted));
+        return Err(invalid_value(attribute, wanted));
     };
     let mut shown = Vec::with_capacity(entries.len());
     for (path, place) in entries {
         let Value::String(place) = place else {
-            return Err(wrong(attribute, wanted));
+            return Err(invalid_value(attribute, wanted));
         };
         shown.push((path, place));
     }

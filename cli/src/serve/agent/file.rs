@@ -72,7 +72,7 @@ fn cni_path(name: &str, attribute: &Attribute) -> Result<Vec<PathBuf>, JobFileFa
     let text = text_of(name, attribute)?;
     let dirs: Vec<PathBuf> = text.split(':').map(PathBuf::from).collect();
     if dirs.iter().any(|dir| !dir.is_absolute()) {
-        return Err(wrong(
+        return Err(invalid_value(
             attribute,
             "absolute directories with `:` between them",
         ));
@@ -83,7 +83,7 @@ fn cni_path(name: &str, attribute: &Attribute) -> Result<Vec<PathBuf>, JobFileFa
 fn absolute_dir(name: &str, attribute: &Attribute) -> Result<PathBuf, JobFileFault> {
     let dir = PathBuf::from(text_of(name, attribute)?);
     if !dir.is_absolute() {
-        return Err(wrong(attribute, "an absolute directory"));
+        return Err(invalid_value(attribute, "an absolute directory"));
     }
     Ok(dir)
 }
@@ -153,12 +153,12 @@ impl AgentFile {
         if faults.is_empty() {
             Ok(parsed)
         } else {
-            Err(parsed.wrong(faults))
+            Err(parsed.file_error(faults))
         }
     }
 
     /// `faults` with their places in the file.
-    fn wrong(&self, faults: Vec<JobFileFault>) -> CliError {
+    fn file_error(&self, faults: Vec<JobFileFault>) -> CliError {
         let error = ReadJobFileError::new(&self.file, &self.text, faults);
         CliError::new(Exit::Usage, error.to_string())
     }
@@ -170,7 +170,7 @@ impl AgentFile {
             PluginError::Unknown { plugin, .. } => {
                 let block = self.plugins.get(plugin)?;
                 let fault = JobFileFault::at(block.at.clone(), error.to_string());
-                Some(self.wrong(vec![fault]))
+                Some(self.file_error(vec![fault]))
             }
             PluginError::Dir { .. } => None,
         }
@@ -190,7 +190,7 @@ impl AgentFile {
             };
             JobFileFault::at(place, message)
         });
-        Some(self.wrong(placed.collect()))
+        Some(self.file_error(placed.collect()))
     }
 
     fn body(&mut self, body: &Body, faults: &mut Vec<JobFileFault>) {
@@ -217,12 +217,13 @@ impl AgentFile {
             "region" => {
                 let region = text()?.parse();
                 let wanted = "letters, digits, `-` or `_`";
-                self.region = Some(region.map_err(|_unusable| wrong(attribute, wanted))?);
+                self.region = Some(region.map_err(|_unusable| invalid_value(attribute, wanted))?);
             }
             "plugin_dir" => self.plugin_dir = Some(text()?.into()),
             "meta" => {
                 let value = any(&name, &attribute.value)?;
-                self.meta = text_map(value).ok_or_else(|| wrong(attribute, "keys with texts"))?;
+                self.meta =
+                    text_map(value).ok_or_else(|| invalid_value(attribute, "keys with texts"))?;
             }
             _ => return Err(unknown(&name, Some(attribute.key.span.clone()))),
         }
@@ -257,13 +258,13 @@ impl AgentFile {
         let name = attribute.key.as_str().to_string();
         let count = |min| {
             let number = number(&name, attribute, min, COUNT_MAX)?;
-            usize::try_from(number).map_err(|_large| wrong(attribute, "a smaller number"))
+            usize::try_from(number).map_err(|_large| invalid_value(attribute, "a smaller number"))
         };
         match name.as_str() {
-            "allow_api_from_tasks" => self.allow_api_from_tasks = yes_or_no(&name, attribute)?,
-            "allow_host_from_bridge" => self.allow_host_from_bridge = yes_or_no(&name, attribute)?,
+            "allow_api_from_tasks" => self.allow_api_from_tasks = parse_bool(&name, attribute)?,
+            "allow_host_from_bridge" => self.allow_host_from_bridge = parse_bool(&name, attribute)?,
             "allow_tasks_without_network_policy" => {
-                self.allow_tasks_without_network_policy = yes_or_no(&name, attribute)?;
+                self.allow_tasks_without_network_policy = parse_bool(&name, attribute)?;
             }
             "bridge_network_subnet" => {
                 let parsed = parse_subnet(&text_of(&name, attribute)?);
@@ -383,15 +384,15 @@ fn oom_score(name: &str, attribute: &Attribute) -> Result<i16, JobFileFault> {
     score
         .and_then(|score| i16::try_from(score).ok())
         .filter(|score| (-1_000..=1_000).contains(score))
-        .ok_or_else(|| wrong(attribute, "a whole number from -1000 to 1000"))
+        .ok_or_else(|| invalid_value(attribute, "a whole number from -1000 to 1000"))
 }
 
 /// `true` or `false`.
-fn yes_or_no(name: &str, attribute: &Attribute) -> Result<bool, JobFileFault> {
+fn parse_bool(name: &str, attribute: &Attribute) -> Result<bool, JobFileFault> {
     let value = any(name, &attribute.value)?;
     value
         .as_bool()
-        .ok_or_else(|| wrong(attribute, "`true` or `false`"))
+        .ok_or_else(|| invalid_value(attribute, "`true` or `false`"))
 }
 
 /// A whole number from `min` to `max`.
@@ -410,7 +411,7 @@ pub(super) fn number(
     });
     number
         .filter(|number| (min..=max).contains(number))
-        .ok_or_else(|| wrong(attribute, &wanted))
+        .ok_or_else(|| invalid_value(attribute, &wanted))
 }
 
 /// A time such as "90s" or "1m", longer than none.
@@ -420,13 +421,13 @@ fn interval(name: &str, attribute: &Attribute) -> Result<Duration, JobFileFault>
     duration
         .ok()
         .filter(|duration| !duration.is_zero())
-        .ok_or_else(|| wrong(attribute, "a time such as \"1m\""))
+        .ok_or_else(|| invalid_value(attribute, "a time such as \"1m\""))
 }
 
 /// A percentage of a file system.
 fn percent(name: &str, attribute: &Attribute) -> Result<u8, JobFileFault> {
     let number = number(name, attribute, 0, 100)?;
-    u8::try_from(number).map_err(|_large| wrong(attribute, "a percentage"))
+    u8::try_from(number).map_err(|_large| invalid_value(attribute, "a percentage"))
 }
 
 fn host_volume(name: &str, block: &Block) -> Result<HostVolume, JobFileFault> {
@@ -442,7 +443,7 @@ fn host_volume(name: &str, block: &Block) -> Result<HostVolume, JobFileFault> {
             "path" => path = Some(text_of("path", attribute)?),
             "read_only" => match any("read_only", &attribute.value)? {
                 Value::Bool(asked) => read_only = asked,
-                _ => return Err(wrong(attribute, "true or false")),
+                _ => return Err(invalid_value(attribute, "true or false")),
             },
             key => {
                 let message = format!("unknown field `{key}` in host_volume {name:?}");
@@ -474,7 +475,7 @@ fn plugin(
             Structure::Attribute(attribute) if attribute.key.as_str() == "args" => {
                 let value = any("args", &attribute.value)?;
                 plugin.settings.args =
-                    texts(value).ok_or_else(|| wrong(attribute, "a list of texts"))?;
+                    texts(value).ok_or_else(|| invalid_value(attribute, "a list of texts"))?;
             }
             Structure::Block(inner) if inner.has_ident("config") && inner.labels.is_empty() => {
                 let (map, places) = free::read("config", inner, faults);
@@ -507,7 +508,7 @@ fn unknown(name: &str, place: Option<Range<usize>>) -> JobFileFault {
         .help(format!("known here: {ATTRIBUTES}"))
 }
 
-pub(super) fn wrong(attribute: &Attribute, wanted: &str) -> JobFileFault {
+pub(super) fn invalid_value(attribute: &Attribute, wanted: &str) -> JobFileFault {
     let message = format!("`{}` must be {wanted}", attribute.key.as_str());
     JobFileFault::at(span(&attribute.value), message)
 }
@@ -515,7 +516,7 @@ pub(super) fn wrong(attribute: &Attribute, wanted: &str) -> JobFileFault {
 pub(super) fn text_of(name: &str, attribute: &Attribute) -> Result<String, JobFileFault> {
     match any(name, &attribute.value)? {
         Value::String(text) => Ok(text),
-        _ => Err(wrong(attribute, "a text in quotes")),
+        _ => Err(invalid_value(attribute, "a text in quotes")),
     }
 }
 
@@ -547,9 +548,12 @@ fn text_map(value: Value) -> Option<BTreeMap<String, String>> {
 fn addresses(attribute: &Attribute) -> Result<Vec<SocketAddr>, JobFileFault> {
     let value = any("servers", &attribute.value)?;
     let wanted = "a list of addresses such as [\"10.0.0.1:4647\"]";
-    let list = texts(value).ok_or_else(|| wrong(attribute, wanted))?;
+    let list = texts(value).ok_or_else(|| invalid_value(attribute, wanted))?;
     list.iter()
-        .map(|text| text.parse().map_err(|_unparsed| wrong(attribute, wanted)))
+        .map(|text| {
+            text.parse()
+                .map_err(|_unparsed| invalid_value(attribute, wanted))
+        })
         .collect()
 }
 

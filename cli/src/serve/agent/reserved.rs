@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use muster_agent::node::Amount;
 
-use super::file::{number, text_of, wrong};
+use super::file::{invalid_value, number, text_of};
 use muster_jobspec::JobFileFault;
 use muster_jobspec::syntax::{Attribute, Block, Structure};
 
@@ -81,7 +81,7 @@ fn numbers(
         let Some((first, last)) = range else {
             let wanted =
                 format!("numbers and ranges such as \"22,8000-8010\", each from {min} to {max}");
-            return Err(wrong(attribute, &wanted));
+            return Err(invalid_value(attribute, &wanted));
         };
         found.extend(first..=last);
     }

@@ -71,7 +71,7 @@ impl Workload {
 pub(crate) fn child(words: &[OsString]) -> anyhow::Result<()> {
     let work = Workload::read(words)?;
     if matches!(work.kind, Transport::Pipe | Transport::Udp | Transport::Tcp) {
-        stay()?;
+        pin_to_one_cpu()?;
     }
     let times = work.times;
     let nanos = match work.kind {
@@ -108,7 +108,7 @@ pub(crate) fn child(words: &[OsString]) -> anyhow::Result<()> {
 
 /// Restricts this process to one processor, so that its threads alternate there. On two processors, each thread would
 /// mostly wait for the other one's processor to leave its idle state.
-fn stay() -> anyhow::Result<()> {
+fn pin_to_one_cpu() -> anyhow::Result<()> {
     let this = Pid::from_raw(0);
     let allowed = sched_getaffinity(this)?;
     let mut cpus = 0..CpuSet::count();

@@ -18,20 +18,20 @@ use muster_link::tls::{DEFAULT_CLUSTER, Identity, Role};
 use muster_wire::rpc::{ALPN_AGENT, FromAgent, ToAgent};
 use tokio::task::JoinHandle;
 
-use super::{placed, register};
+use super::{register, wait_for_allocs};
 use crate::harness::Latencies;
 
 /// Pause between two requests of one kind, and between two heartbeats of a node.
 const PAUSE: Duration = Duration::from_millis(2);
 /// The number of nodes that send heartbeats, spread over the servers.
-const BEATING: usize = 6;
+const HEARTBEATING_NODES: usize = 6;
 
 /// The requests under way.
 pub(super) struct Foreground {
     stop: Arc<AtomicBool>,
     placing: JoinHandle<anyhow::Result<Latencies>>,
     reading: JoinHandle<anyhow::Result<Latencies>>,
-    beating: Vec<JoinHandle<anyhow::Result<(Latencies, HeartbeatingNode)>>>,
+    heartbeating: Vec<JoinHandle<anyhow::Result<(Latencies, HeartbeatingNode)>>>,
 }
 
 /// The latencies of those requests.
@@ -45,7 +45,7 @@ impl Foreground {
     pub(super) fn start(
         control: &Control,
         prefix: &'static str,
-        beating: Vec<HeartbeatingNode>,
+        heartbeating: Vec<HeartbeatingNode>,
     ) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let (placer, stopped) = (control.clone(), Arc::clone(&stop));
@@ -56,7 +56,7 @@ impl Foreground {
                 let begun = Instant::now();
                 let job_id = format!("{prefix}-{number}");
                 register(&placer, &job_id, JobType::Batch, 1).await?;
-                placed(&placer, &job_id, 1).await?;
+                wait_for_allocs(&placer, &job_id, 1).await?;
                 latencies.add(begun.elapsed());
                 number += 1;
                 tokio::time::sleep(PAUSE).await;
@@ -74,14 +74,14 @@ impl Foreground {
             }
             Ok(latencies)
         });
-        let beating = beating.into_iter().map(|node| {
+        let heartbeating = heartbeating.into_iter().map(|node| {
             let stopped = Arc::clone(&stop);
-            tokio::spawn(node.beat(stopped))
+            tokio::spawn(node.send_heartbeats(stopped))
         });
         Self {
             placing,
             reading,
-            beating: beating.collect(),
+            heartbeating: heartbeating.collect(),
             stop,
         }
     }
@@ -93,17 +93,17 @@ impl Foreground {
         let reads = self.reading.await??;
         let mut heartbeats = Latencies::new()?;
         let mut nodes = Vec::new();
-        for beating in self.beating {
-            let (latencies, node) = beating.await??;
+        for heartbeating in self.heartbeating {
+            let (latencies, node) = heartbeating.await??;
             heartbeats.merge(&latencies)?;
             nodes.push(node);
         }
-        let felt = ForegroundLatency {
+        let foreground = ForegroundLatency {
             placements,
             reads,
             heartbeats,
         };
-        Ok((felt, nodes))
+        Ok((foreground, nodes))
     }
 }
 
@@ -123,7 +123,7 @@ impl HeartbeatingNode {
     ) -> anyhow::Result<Vec<Self>> {
         let endpoint = endpoint::client(identity, ALPN_AGENT)?;
         let mut nodes = Vec::new();
-        for (number, server) in servers.iter().cycle().take(BEATING).enumerate() {
+        for (number, server) in servers.iter().cycle().take(HEARTBEATING_NODES).enumerate() {
             nodes.push(Self::join_one(&endpoint, *server, number).await?);
         }
         Ok(nodes)
@@ -161,7 +161,10 @@ impl HeartbeatingNode {
 
     /// Sends heartbeats until `stopped` is set, and waits for each answer. An answer also covers all earlier
     /// heartbeats.
-    async fn beat(mut self, stopped: Arc<AtomicBool>) -> anyhow::Result<(Latencies, Self)> {
+    async fn send_heartbeats(
+        mut self,
+        stopped: Arc<AtomicBool>,
+    ) -> anyhow::Result<(Latencies, Self)> {
         let sent: Mutex<VecDeque<(u64, Instant)>> = Mutex::default();
         let last = AtomicU64::new(u64::MAX);
         let (sender, receiver) = (&mut self.sender, &mut self.receiver);
@@ -185,7 +188,7 @@ impl HeartbeatingNode {
                 }
             }
         };
-        let hearing = async {
+        let receiving = async {
             let mut latencies = Latencies::new()?;
             loop {
                 let answered = match receiver.recv::<ToAgent>().await? {
@@ -202,7 +205,7 @@ impl HeartbeatingNode {
                 }
             }
         };
-        let ((), latencies) = tokio::try_join!(sending, hearing)?;
+        let ((), latencies) = tokio::try_join!(sending, receiving)?;
         self.number = number;
         Ok((latencies, self))
     }

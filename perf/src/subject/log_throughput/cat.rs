@@ -9,7 +9,7 @@ use anyhow::{Context as _, ensure};
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 
 use super::lines;
-use crate::program::ran;
+use crate::program::thread_cpu_time;
 
 /// Interval between two checks. It is far shorter than a round.
 const LOOK_INTERVAL: Duration = Duration::from_millis(1);
@@ -40,7 +40,7 @@ impl Cats {
             this.cats.push(Cat { child, begun });
         }
         for cat in &mut this.cats {
-            while !waits(cat.child.id())? {
+            while !is_waiting(cat.child.id())? {
                 std::thread::sleep(LOOK_INTERVAL);
             }
             cat.begun = cpu(cat.child.id())?;
@@ -85,12 +85,12 @@ impl Drop for Cats {
 }
 
 /// Whether the process has executed `cat` and sleeps.
-fn waits(pid: u32) -> anyhow::Result<bool> {
+fn is_waiting(pid: u32) -> anyhow::Result<bool> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
     Ok(stat.contains("(cat) S"))
 }
 
 /// Returns the CPU time of a single-threaded process, with nanosecond precision.
 fn cpu(pid: u32) -> anyhow::Result<Duration> {
-    ran(format!("/proc/{pid}/schedstat").as_ref())
+    thread_cpu_time(format!("/proc/{pid}/schedstat").as_ref())
 }

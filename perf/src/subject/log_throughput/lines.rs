@@ -35,7 +35,7 @@ pub(super) fn append(buffer: &mut Vec<u8>, number: u64) {
 
 /// Returns the number of lines that are missing or misplaced in the files below `logs`. Rotation may have removed the
 /// first lines of a stream. The last line must be there.
-pub(super) fn lost(logs: &Path, load: WriterLoad) -> anyhow::Result<u64> {
+pub(super) fn count_lost_lines(logs: &Path, load: WriterLoad) -> anyhow::Result<u64> {
     let mut files = vec![Vec::new(); usize::try_from(load.fifos)?];
     for entry in fs::read_dir(logs)? {
         let path = entry?.path();

@@ -33,7 +33,7 @@ use crate::subject::node_spec::node_of_nine_sizes;
 /// Sockets that the nodes share.
 const SOCKETS: u32 = 8;
 /// Nodes that connect at the same time: fewer than a server admits.
-const JOINING: usize = 48;
+const JOINS_MAX: usize = 48;
 /// The time for which an agent gathers reports before it sends them.
 const REPORT_DELAY: Duration = Duration::from_millis(200);
 /// Pause after a failed session.
@@ -59,10 +59,10 @@ pub(in crate::subject) fn child(args: &[OsString]) -> anyhow::Result<()> {
         let sockets = (0..SOCKETS)
             .map(|_| endpoint::client(&identity, ALPN_AGENT))
             .collect::<Result<Vec<_>, _>>()?;
-        let joining = Arc::new(Semaphore::new(JOINING));
+        let joining = Arc::new(Semaphore::new(JOINS_MAX));
         for number in 0..count {
             let socket = sockets[(number % SOCKETS) as usize].clone();
-            tokio::spawn(stay(
+            tokio::spawn(keep_session_open(
                 socket,
                 server,
                 node_of_nine_sizes(number),
@@ -75,7 +75,7 @@ pub(in crate::subject) fn child(args: &[OsString]) -> anyhow::Result<()> {
 }
 
 /// Keeps a session open, and prints the error when a session fails.
-async fn stay(
+async fn keep_session_open(
     socket: quinn::Endpoint,
     server: SocketAddr,
     node: NodeSpec,
@@ -119,10 +119,10 @@ async fn session(
         other => bail!("the registration was answered with {other:?}"),
     };
     drop(place);
-    let news = Arc::new(PendingReports::default());
+    let pending = Arc::new(PendingReports::default());
     tokio::select! {
-        ended = read(receiver, &news) => ended,
-        ended = write(sender, &news, ttl / 3) => ended,
+        ended = read(receiver, &pending) => ended,
+        ended = write(sender, &pending, ttl / 3) => ended,
     }
 }
 
@@ -130,7 +130,7 @@ async fn session(
 #[derive(Default)]
 struct PendingReports {
     reports: Mutex<Vec<AllocReport>>,
-    there: Notify,
+    added: Notify,
 }
 
 impl PendingReports {
@@ -138,12 +138,12 @@ impl PendingReports {
         let mut all = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
         all.extend(reports);
         drop(all);
-        self.there.notify_one();
+        self.added.notify_one();
     }
 }
 
 /// Receives the desired state of the node and runs it at once. One-off tasks end soon.
-async fn read(mut receiver: FrameReceiver, news: &Arc<PendingReports>) -> anyhow::Result<()> {
+async fn read(mut receiver: FrameReceiver, pending: &Arc<PendingReports>) -> anyhow::Result<()> {
     while let Some(message) = receiver.recv::<ToAgent>().await? {
         match message {
             ToAgent::Desired { allocs, .. } => {
@@ -152,14 +152,14 @@ async fn read(mut receiver: FrameReceiver, news: &Arc<PendingReports>) -> anyhow
                         && alloc.client_status == ClientStatus::Pending
                 });
                 let starting: Vec<&DesiredAlloc> = starting.collect();
-                news.put(starting.iter().map(|alloc| running(alloc)));
+                pending.put(starting.iter().map(|alloc| running(alloc)));
                 let ending = starting.iter().filter(|alloc| alloc.job.spec.is_one_off());
                 let ending: Vec<AllocReport> = ending.map(|alloc| completed(alloc)).collect();
                 if !ending.is_empty() {
-                    let news = Arc::clone(news);
+                    let pending = Arc::clone(pending);
                     tokio::spawn(async move {
                         tokio::time::sleep(REPORT_DELAY).await;
-                        news.put(ending.into_iter());
+                        pending.put(ending.into_iter());
                     });
                 }
             }
@@ -179,13 +179,13 @@ async fn read(mut receiver: FrameReceiver, news: &Arc<PendingReports>) -> anyhow
 /// Sends heartbeats and reports.
 async fn write(
     mut sender: FrameSender,
-    news: &PendingReports,
+    pending: &PendingReports,
     every: Duration,
 ) -> anyhow::Result<()> {
     let mut ticks = tokio::time::interval(every);
     let (mut number, mut sequence) = (0, 0);
     // The delay is not restarted by a heartbeat in between, because the notification that woke it would be lost.
-    let mut due = Box::pin(gathered(news));
+    let mut due = Box::pin(wait_for_report_delay(pending));
     loop {
         tokio::select! {
             _ = ticks.tick() => {
@@ -193,9 +193,9 @@ async fn write(
                 sender.send(&FromAgent::Heartbeat { number }).await?;
             }
             () = &mut due => {
-                due.set(gathered(news));
+                due.set(wait_for_report_delay(pending));
                 let reports = std::mem::take(
-                    &mut *news.reports.lock().unwrap_or_else(PoisonError::into_inner),
+                    &mut *pending.reports.lock().unwrap_or_else(PoisonError::into_inner),
                 );
                 for batch in reports.chunks(REPORT_BATCH_MAX) {
                     sequence += 1;
@@ -208,8 +208,8 @@ async fn write(
 }
 
 /// Resolves when reports have been pending for the gathering delay.
-async fn gathered(news: &PendingReports) {
-    news.there.notified().await;
+async fn wait_for_report_delay(pending: &PendingReports) {
+    pending.added.notified().await;
     tokio::time::sleep(REPORT_DELAY).await;
 }
 

@@ -16,7 +16,7 @@ use muster_link::tls::{Identity, Role};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::runtime::Builder;
 
-use crate::program::ran;
+use crate::program::thread_cpu_time;
 use crate::subject::child::CHILD_ENV;
 use crate::subject::driver_process;
 
@@ -90,7 +90,7 @@ impl NodeProcess {
         let mut sum = Duration::ZERO;
         for pid in self.pids()? {
             for thread in fs::read_dir(format!("/proc/{pid}/task"))? {
-                sum += ran(&thread?.path().join("schedstat"))?;
+                sum += thread_cpu_time(&thread?.path().join("schedstat"))?;
             }
         }
         Ok(sum)

@@ -21,7 +21,7 @@ use super::program;
 use super::sandbox::{OWN_DIRS, PROC_MASKED_DIRS, PROC_MASKED_FILES, PROC_READ_ONLY, SYS_MASKED};
 use super::timed::StartTimings;
 use crate::cgroup::CgroupDir;
-use crate::program::is_there;
+use crate::program::is_in_path;
 use crate::subject::child::child_command;
 
 /// The word that makes a child of this program run [`child`].
@@ -54,7 +54,7 @@ impl Bundle {
 
     /// Runs the program `times` times with `runtime`. Returns `None` if the machine does not have the runtime.
     pub(super) fn run(&self, runtime: &str, times: u32) -> anyhow::Result<Option<StartTimings>> {
-        if !is_there(runtime) {
+        if !is_in_path(runtime) {
             return Ok(None);
         }
         let times = times.to_string();

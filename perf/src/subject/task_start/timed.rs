@@ -70,13 +70,13 @@ impl StartTimings {
 
     pub(super) fn add_metrics(&self, tally: &mut MetricSet, suffix: &str) {
         for (name, unit, value) in self.values() {
-            tally.ours(&format!("{name}{suffix}"), unit, value);
+            tally.add_muster_value(&format!("{name}{suffix}"), unit, value);
         }
     }
 
     pub(super) fn add_baseline_metrics(&self, tally: &mut MetricSet, suffix: &str, rival: &str) {
         for (name, unit, value) in self.values() {
-            tally.rival(&format!("{name}{suffix}"), unit, rival, value);
+            tally.add_rival_value(&format!("{name}{suffix}"), unit, rival, value);
         }
     }
 }

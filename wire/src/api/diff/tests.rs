@@ -6,7 +6,7 @@ use super::*;
 const DIFF: CaseKind = CaseKind {
     name: "job_diff",
     is: |row| row.get("diff_contextual").is_some(),
-    judge: CaseRunner::Row(judge),
+    judge: CaseRunner::Row(run_case),
 };
 
 /// Blocks that we list and Nomad only marks.
@@ -61,7 +61,7 @@ fn first_difference(at: &str, ours: &Value, theirs: &Value) -> Option<String> {
     }
 }
 
-fn judge(case: &Value) -> Outcome {
+fn run_case(case: &Value) -> Outcome {
     let side = |key: &str| Some(&case[key]).filter(|job| !job.is_null());
     let (old, new) = (side("old_job"), side("new_job"));
     if let Some(error) = case["error"].as_str().filter(|error| !error.is_empty()) {

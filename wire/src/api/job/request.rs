@@ -92,7 +92,7 @@ fn read_body(value: &Value, found: &RefCell<ParseFindings>) -> Option<ReadJob> {
     let preserve_resources = body.boolean("PreserveResources").unwrap_or(false);
     check_region(&mut body);
     let spec = match body.block("Job") {
-        Some(job) => Some(read_job(job.rooted())),
+        Some(job) => Some(read_job(job.with_root_pointers())),
         None => {
             if body.value("Job").is_none() {
                 body.fault("Job", "is missing: the body is {\"Job\": {…}}");
@@ -128,7 +128,7 @@ fn check_region(block: &mut Block<'_>) {
 fn read_job(mut job: Block<'_>) -> JobSpec {
     check_region(&mut job);
     let default = JobSpec {
-        job_type: job.filled_choice("Type").unwrap_or(JobType::Service),
+        job_type: job.non_empty_choice("Type").unwrap_or(JobType::Service),
         stop: job.boolean("Stop").unwrap_or(false),
         ..JobSpec::default()
     };
@@ -149,7 +149,7 @@ fn read_job(mut job: Block<'_>) -> JobSpec {
     spec.groups = groups
         .map(|group| read_group(group, job_type, &steps))
         .collect();
-    if let Some(pace) = steps.own_pace(&spec.groups) {
+    if let Some(pace) = steps.job_update(&spec.groups) {
         job.keep("Update", &pace);
     }
     spec.as_written = job.finish_keeping(&JOB.names);
@@ -191,7 +191,7 @@ json_form! {
     Vec<Network>, of Option<GroupNetwork>: |block, name, _| read_network(block, name),
         |value| value.iter().map(Network::write_block).collect();
     BTreeMap<String, Volume>, of VolumeAsks: |block, name, _| read_volumes(block, name), write_volumes;
-    String, of RestartMode: |block, name, default| block.filled_choice(name).unwrap_or(*default),
+    String, of RestartMode: |block, name, default| block.non_empty_choice(name).unwrap_or(*default),
         |value| value.as_str().to_owned();
 }
 
@@ -264,7 +264,7 @@ fn read_to(port: &mut Block<'_>, name: &'static str) -> Option<u16> {
 
 fn read_operand(block: &mut Block<'_>, name: &'static str) -> Option<Operand> {
     let word = block.string(name).unwrap_or_default();
-    let operand = block.chosen::<Operand>(name, &word);
+    let operand = block.choice_named::<Operand>(name, &word);
     if operand.is_some_and(|operand| operand.as_str() != word) && !word.is_empty() {
         block.keep(name, &Value::from(word.as_str()));
     }
@@ -300,7 +300,7 @@ json_form! {
     String, of LifecycleHook:
         |block, name, default| {
             let word = block.word(name).unwrap_or_default();
-            block.chosen(name, &word).unwrap_or(*default)
+            block.choice_named(name, &word).unwrap_or(*default)
         },
         |value| value.as_str().to_owned();
     // Absent for the default.

@@ -72,7 +72,7 @@ impl JobSteps {
     }
 
     /// The job's own pace, if the updates of `groups` do not imply it.
-    pub(super) fn own_pace(&self, groups: &[TaskGroup]) -> Option<Value> {
+    pub(super) fn job_update(&self, groups: &[TaskGroup]) -> Option<Value> {
         let own = self.update?;
         let common = Update::common(groups);
         let stagger = nanos(own.stagger);

@@ -11,7 +11,7 @@ use crate::api::job::tests::valid;
 const STORED: CaseKind = CaseKind {
     name: "stored",
     is: |row| row.get("http_status").is_some(),
-    judge: CaseRunner::RowIn(judge),
+    judge: CaseRunner::RowIn(run_case),
 };
 
 /// The body that was sent: the file, then each `Field=JSON` of the changes.
@@ -34,14 +34,14 @@ fn is_unsupported(faults: &[String]) -> bool {
 }
 
 /// Whether a field is empty.
-fn is_nothing(value: &Value) -> bool {
+fn is_empty_value(value: &Value) -> bool {
     match value {
         Value::Null => true,
         Value::Bool(value) => !value,
         Value::Number(value) => value.as_f64() == Some(0.0),
         Value::String(value) => value.is_empty(),
         Value::Array(value) => value.is_empty(),
-        Value::Object(value) => value.values().all(is_nothing),
+        Value::Object(value) => value.values().all(is_empty_value),
     }
 }
 
@@ -60,7 +60,7 @@ fn differences(at: &str, ours: &Value, theirs: &Value, found: &mut Vec<String>) 
                 differences(&format!("{at}[{position}]"), ours, theirs, found);
             }
         }
-        (ours, theirs) if is_nothing(ours) && is_nothing(theirs) => {}
+        (ours, theirs) if is_empty_value(ours) && is_empty_value(theirs) => {}
         // Parsing loses the original notation of a number.
         (Value::Number(ours), Value::Number(theirs)) if ours.as_f64() == theirs.as_f64() => {}
         (ours, theirs) if ours == theirs => {}
@@ -68,7 +68,7 @@ fn differences(at: &str, ours: &Value, theirs: &Value, found: &mut Vec<String>) 
     }
 }
 
-fn judge(folder: &Path, case: &Value) -> Outcome {
+fn run_case(folder: &Path, case: &Value) -> Outcome {
     let stored = valid(&body(folder, case)).map(|spec| Job::from_spec(&spec));
     match (stored, case["accepted"] == true) {
         // It is unknown whether Muster would also refuse the job for Nomad's reason.
