@@ -278,7 +278,7 @@ fn driver_task_stats_are_shown_like_native() {
     ask(&address, &["job", "stop", "measured"]);
     agent.end(nix::sys::signal::Signal::SIGTERM);
 
-    assert!(status.contains("driver `gotest` tells"), "{status}");
+    assert!(status.contains("from driver `gotest` alone"), "{status}");
     assert!(
         top.contains("\"memory_bytes\": 4096") || top.contains("\"memory_bytes\":4096"),
         "{top}"
