@@ -1,7 +1,7 @@
 //! Rules about files: headers, names, sizes, forbidden words, and the four places of eBPF programs.
 
 use super::finding::Finding;
-use super::source::SourceFile;
+use super::source::{SourceFile, is_word};
 
 /// The largest allowed file. The lock file is the largest generated file, with less than half of this size. A larger
 /// file would be a blob that every clone has to carry.
@@ -111,9 +111,9 @@ fn check_line(path: &str, line: &str, add: &mut dyn FnMut(&'static str, String))
 }
 
 fn has_word(line: &str, word: &str) -> bool {
-    let part = |c: char| c.is_alphanumeric() || c == '_';
-    line.match_indices(word)
-        .any(|(at, _)| !line[..at].ends_with(part) && !line[at + word.len()..].starts_with(part))
+    line.match_indices(word).any(|(at, _)| {
+        !line[..at].ends_with(is_word) && !line[at + word.len()..].starts_with(is_word)
+    })
 }
 
 /// Whether a path in `line` begins with `beginning`. The middle of a longer path does not count.

@@ -1,7 +1,7 @@
 //! Rules about the names of types, functions, variables and tests.
 
 use super::finding::Finding;
-use super::source::SourceFile;
+use super::source::{SourceFile, is_word};
 
 /// Names that do not describe the fields of a type: pronouns, verbs as nouns, adverbs and metaphors.
 const BANNED_TYPES: [&str; 52] = [
@@ -105,7 +105,7 @@ fn variable(line: &str) -> Option<&str> {
 
 /// Returns the identifier at the beginning of `text`.
 fn identifier(text: &str) -> Option<&str> {
-    let end = text.find(|next: char| !next.is_alphanumeric() && next != '_');
+    let end = text.find(|next| !is_word(next));
     Some(&text[..end.unwrap_or(text.len())]).filter(|name| !name.is_empty())
 }
 
