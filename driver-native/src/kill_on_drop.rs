@@ -38,7 +38,9 @@ impl KillOnDrop {
                 Some(ProcessEnd::Exited(code)) => return Ok(ExitResult::exited(code)),
                 Some(ProcessEnd::Signaled(signal)) => return Ok(ExitResult::signaled(signal)),
                 Some(ProcessEnd::Unknown) => {
-                    return Ok(ExitResult::unknown("another thread reaped it".to_owned()));
+                    return Ok(ExitResult::unknown(
+                        "its exit status was reaped elsewhere".to_owned(),
+                    ));
                 }
                 None => ready.clear_ready(),
             }

@@ -293,7 +293,7 @@ impl Raft {
                 .clone()
                 .ok_or(ChangeServersError::NotLeader { leader: None }),
             Ok(Err(_)) => Err(ChangeServersError::Stopped {
-                reason: "the leader stopped".to_owned(),
+                reason: "the watch of its leader has closed".to_owned(),
             }),
             Err(_) => Err(ChangeServersError::Timeout { waited }),
         }

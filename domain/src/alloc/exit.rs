@@ -27,7 +27,7 @@ impl Exit {
     #[must_use]
     pub fn message(self, detail: &str) -> String {
         let mut text = if self.unknown {
-            "ended while neither agent nor driver ran; its exit code is not known".to_owned()
+            "ended while no driver watched it; its exit code is not known".to_owned()
         } else if self.signal != 0 {
             format!("killed by signal {}", self.signal)
         } else {
