@@ -1,12 +1,13 @@
-//! One cluster for all faults that it survives, because starting and stopping a cluster takes longer than most faults.
+//! A few clusters for all faults that they survive, because starting and stopping a cluster takes longer than most
+//! faults.
 //!
-//! A test that fails stops the cluster, so the next test gets a new one. Faults that need other links or disks have a
+//! A test that fails stops its cluster, so the next test gets a new one. Faults that need other links or disks have a
 //! cluster of their own.
 
 use std::collections::BTreeSet;
 use std::ops::{Deref, DerefMut};
 use std::process::Command;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use muster_driver::fixture::skipped;
 
@@ -14,43 +15,96 @@ use crate::cluster::{Cluster, ClusterOptions};
 use crate::kill::start_steady_job;
 use crate::network::Network;
 
-/// The shared cluster, and the tests that have not ended. Its lock runs tests of clusters one after the other. In
-/// parallel they would be slower.
-static SHARED: Mutex<SharedCluster> = Mutex::new(SharedCluster {
-    cluster: None,
-    remaining: None,
-});
+/// Clusters that run at once. A test of one cluster uses less than half of two processors.
+const CLUSTERS_MAX: usize = 2;
+
+static POOL: Pool = Pool {
+    state: Mutex::new(PoolState {
+        idle: Vec::new(),
+        running: 0,
+        remaining: None,
+    }),
+    test_ended: Condvar::new(),
+};
+
+/// The shared clusters, and the tests that have not ended.
+#[derive(Debug)]
+struct Pool {
+    state: Mutex<PoolState>,
+    test_ended: Condvar,
+}
 
 #[derive(Debug)]
-struct SharedCluster {
-    cluster: Option<Cluster>,
+struct PoolState {
+    /// Shared clusters that no test uses.
+    idle: Vec<Cluster>,
+    /// The number of tests that have a cluster.
+    running: usize,
     /// `None` before the first test.
     remaining: Option<BTreeSet<String>>,
+}
+
+impl Pool {
+    fn lock(&self) -> MutexGuard<'_, PoolState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until the test may use a cluster.
+    fn acquire(&self) {
+        let mut state = self.lock();
+        state.remaining.get_or_insert_with(selected_tests);
+        while state.running == CLUSTERS_MAX {
+            let waited = self.test_ended.wait(state);
+            state = waited.unwrap_or_else(PoisonError::into_inner);
+        }
+        state.running += 1;
+    }
+
+    /// Ends the use of a cluster by `test`, and takes back a shared cluster. The last test stops the shared clusters.
+    fn release(&self, test: &str, shared: Option<Cluster>) {
+        let mut state = self.lock();
+        state.running -= 1;
+        state.idle.extend(shared);
+        if let Some(remaining) = &mut state.remaining {
+            remaining.remove(test);
+        }
+        let is_last = state.remaining.as_ref().is_none_or(BTreeSet::is_empty);
+        let stopped = if is_last {
+            state.idle.split_off(0)
+        } else {
+            Vec::new()
+        };
+        drop(state);
+        self.test_ended.notify_one();
+        drop(stopped);
+    }
 }
 
 /// A cluster during one test.
 #[derive(Debug)]
 pub(crate) struct TestCluster {
     test: &'static str,
-    shared: MutexGuard<'static, SharedCluster>,
-    /// In place of the shared one.
-    own: Option<Cluster>,
+    /// `None` before the start and after the end of the test.
+    cluster: Option<Cluster>,
+    is_shared: bool,
 }
 
 impl TestCluster {
-    /// The shared cluster: plain, with two agents and the steady job. `None` if there can be none here; the reason is
+    /// A shared cluster: plain, with two agents and the steady job. `None` if there can be none here; the reason is
     /// reported.
     pub(crate) fn shared(test: &'static str) -> Option<Self> {
-        let mut this = Self::claim(test)?;
-        if let Some(cluster) = &mut this.shared.cluster {
+        let mut this = Self::acquire(test, true)?;
+        let idle = POOL.lock().idle.pop();
+        if let Some(mut cluster) = idle {
             cluster.take_over();
+            this.cluster = Some(cluster);
         } else {
             let make = ClusterOptions {
                 agents: true,
                 ..ClusterOptions::default()
             };
             let (cluster, ()) = Cluster::start(make, || ());
-            start_steady_job(this.shared.cluster.insert(cluster));
+            start_steady_job(this.cluster.insert(cluster));
         }
         Some(this)
     }
@@ -61,23 +115,22 @@ impl TestCluster {
         make: ClusterOptions,
         before_servers: impl FnOnce() -> T,
     ) -> Option<(Self, T)> {
-        let mut this = Self::claim(test)?;
+        let mut this = Self::acquire(test, false)?;
         let (cluster, started) = Cluster::start(make, before_servers);
-        this.own = Some(cluster);
+        this.cluster = Some(cluster);
         Some((this, started))
     }
 
-    fn claim(test: &'static str) -> Option<Self> {
+    fn acquire(test: &'static str, is_shared: bool) -> Option<Self> {
         if let Some(reason) = Network::missing() {
             skipped(test, reason);
             return None;
         }
-        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
-        shared.remaining.get_or_insert_with(selected_tests);
+        POOL.acquire();
         Some(Self {
             test,
-            shared,
-            own: None,
+            cluster: None,
+            is_shared,
         })
     }
 }
@@ -86,39 +139,29 @@ impl Deref for TestCluster {
     type Target = Cluster;
 
     fn deref(&self) -> &Cluster {
-        let cluster = self.own.as_ref().or(self.shared.cluster.as_ref());
-        cluster.expect("the test has a cluster")
+        self.cluster.as_ref().expect("the test has a cluster")
     }
 }
 
 impl DerefMut for TestCluster {
     fn deref_mut(&mut self) -> &mut Cluster {
-        let cluster = self.own.as_mut().or(self.shared.cluster.as_mut());
-        cluster.expect("the test has a cluster")
+        self.cluster.as_mut().expect("the test has a cluster")
     }
 }
 
 impl Drop for TestCluster {
     fn drop(&mut self) {
-        let is_last = self.shared.remaining.as_mut().is_none_or(|remaining| {
-            remaining.remove(self.test);
-            remaining.is_empty()
-        });
-        let has_failed = std::thread::panicking();
-        if let Some(own) = self.own.take() {
-            drop(own);
-            if !is_last {
-                return;
-            }
+        let mut cluster = self.cluster.take();
+        // The cluster stops before another test begins.
+        if std::thread::panicking() || !self.is_shared {
+            drop(cluster.take());
         }
-        if has_failed || is_last {
-            drop(self.shared.cluster.take());
-        }
+        POOL.release(self.test, cluster);
     }
 }
 
 /// The names of the cluster tests that libtest selects in this process, without their modules. The last of them stops
-/// the shared cluster, because statics are not dropped.
+/// the shared clusters, because statics are not dropped.
 fn selected_tests() -> BTreeSet<String> {
     let program = std::env::current_exe().unwrap();
     let listed = Command::new(program)

@@ -51,7 +51,7 @@ const fn long_binary(package: &'static str, target: &'static str, threads: usize
 /// The binaries that take longest, longest first. With two threads on two processors, `it` of the agent used a third
 /// of the processor time, and `it` of the servers 40 %.
 const LONGEST: [LongBinary; 7] = [
-    long_binary("muster-cli", "cluster", 3),
+    long_binary("muster-cli", "cluster", THREADS),
     long_binary("muster-agent", "it", 6),
     long_binary("muster-control", "it", 12),
     long_binary("muster-cli", "e2e", 4),
