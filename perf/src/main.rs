@@ -34,6 +34,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 /// The allocator is the same as in the measured program.
+#[cfg(feature = "jemalloc")]
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 

@@ -18,7 +18,7 @@ pub(crate) struct Options {
     long: bool,
 }
 
-/// Checks that take seconds.
+/// Checks that need no build and run during it. Each takes seconds.
 const FIRST: [SourceCheck; 2] = [
     SourceCheck {
         name: "format",

@@ -9,11 +9,12 @@ use std::collections::BTreeMap;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
-use crate::shell;
+use crate::shell::{self, usage};
 
 /// The variable with the folder of the records. If it is set, this program acts as the compiler.
 const RECORDS_VARIABLE: &str = "MUSTER_XTASK_RECORDS";
@@ -134,19 +135,47 @@ pub(crate) fn documents() -> anyhow::Result<()> {
         .collect();
     files.sort();
     anyhow::ensure!(!files.is_empty(), "no call of the compiler is recorded");
-    let mut failures = Vec::new();
-    for file in &files {
-        let text =
-            std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
-        let call: Call = serde_json::from_slice(&text)
-            .with_context(|| format!("{} is damaged; remove it", file.display()))?;
-        if let Err(error) = shell::run(&mut rustdoc(&call)) {
-            failures.push(format!("{}: {error:#}", file.display()));
-        }
-    }
+    let count = files.len();
+    let queue = Mutex::new(files.into_iter());
+    let failures = Mutex::new(Vec::new());
+    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let cpu = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads)
+            .map(|_| {
+                scope.spawn(|| {
+                    while let Some(file) = lock(&queue).next() {
+                        if let Err(error) = check_documents(&file) {
+                            lock(&failures).push(format!("{}: {error:#}", file.display()));
+                        }
+                    }
+                    usage::cpu_time()
+                })
+            })
+            .collect();
+        let times = workers.into_iter().map(std::thread::ScopedJoinHandle::join);
+        times
+            .map(|time| time.expect("a worker reports its errors"))
+            .sum()
+    });
+    usage::add_cpu_time(cpu);
+    let failures = failures
+        .into_inner()
+        .unwrap_or_else(PoisonError::into_inner);
     anyhow::ensure!(failures.is_empty(), "{}", failures.join("; "));
-    println!("  ok     documents of {} crates", files.len());
+    println!("  ok     documents of {count} crates");
     Ok(())
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Checks the documents of the crate whose call of rustc is in `file`.
+fn check_documents(file: &Path) -> anyhow::Result<()> {
+    let text = std::fs::read(file).context("cannot read the recorded call")?;
+    let call: Call =
+        serde_json::from_slice(&text).context("the recorded call is damaged; remove it")?;
+    shell::run(&mut rustdoc(&call))
 }
 
 fn rustdoc(call: &Call) -> Command {

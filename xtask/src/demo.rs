@@ -117,7 +117,7 @@ fn install() -> anyhow::Result<()> {
 
 /// Builds with the features of the whole workspace, as the tests do, so that both builds share all artifacts.
 fn build_muster() -> anyhow::Result<()> {
-    shell::run(shell::cargo().args(["build", "--workspace", "--bin", "muster"]))
+    shell::run(shell::cargo_build().args(["--workspace", "--bin", "muster"]))
 }
 
 fn print_next_steps() {

@@ -75,6 +75,16 @@ pub(crate) fn cargo() -> Command {
     command
 }
 
+/// Returns a `cargo build` command that shares its artifacts with the tests.
+///
+/// It leaves out the allocator of releases (jemalloc), a default feature. Its C code takes 85 s of processor time to
+/// compile, and tests and the demo do not measure anything.
+pub(crate) fn cargo_build() -> Command {
+    let mut command = cargo();
+    command.args(["build", "--no-default-features"]);
+    command
+}
+
 /// Runs `command` with this program's input and output.
 ///
 /// # Errors

@@ -102,7 +102,8 @@ impl Options {
     }
 }
 
-/// Runs the checks `first`, and then the checks `beside` and the tests. With `lints`, clippy compiles the tests.
+/// Builds the tests and runs the checks `first` meanwhile. Then runs the checks `after_build` and the tests. With
+/// `lints`, clippy compiles the tests.
 ///
 /// # Errors
 ///
@@ -111,7 +112,7 @@ pub(crate) fn run_gate(
     options: &Options,
     lints: bool,
     first: &[SourceCheck],
-    beside: &[SourceCheck],
+    after_build: &[SourceCheck],
 ) -> anyhow::Result<ExitCode> {
     println!("muster test · T0 in process, T1 this machine, T2 QEMU guest, T3 demo");
     let folder = shell::target_dir().join("test-report");
@@ -124,14 +125,20 @@ pub(crate) fn run_gate(
         report: Mutex::default(),
         timing: Mutex::default(),
     };
-    for check in first {
-        all.check(*check);
-    }
-    match all.prepare_and_build() {
+    // The build does not use both processors all the time.
+    let built = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for check in first {
+                all.check(*check);
+            }
+        });
+        all.prepare_and_build()
+    });
+    match built {
         Ok(artifacts) => {
             all.timing()
                 .add_crates(timing::crates_of_last_build(&shell::target_dir()));
-            all.run_all(&artifacts, beside)?;
+            all.run_all(&artifacts, after_build)?;
         }
         Err(error) => {
             all.report().fail(
@@ -139,7 +146,7 @@ pub(crate) fn run_gate(
                 &format!("{error:#}"),
                 "cargo test --workspace --no-run",
             );
-            for check in beside {
+            for check in after_build {
                 all.check(*check);
             }
         }
@@ -205,8 +212,8 @@ impl GateRun<'_> {
 
     /// Builds every test and program, except those of the simulator, which are built with optimisation.
     fn build_tests(&self) -> anyhow::Result<Vec<Artifact>> {
-        let mut cargo = self.cargo_with_lints()?;
-        cargo.args(["build", "--all-targets", "--timings"]);
+        let mut cargo = self.build_command()?;
+        cargo.args(["--all-targets", "--timings"]);
         if self.options.packages.is_empty() {
             cargo.args(["--workspace", "--exclude", sim::PROGRAM]);
         }
@@ -215,10 +222,16 @@ impl GateRun<'_> {
         self.build(cargo)
     }
 
-    /// Returns a cargo command that compiles. In the gate the compiler is clippy, which checks and compiles in one
-    /// run.
-    fn cargo_with_lints(&self) -> anyhow::Result<Command> {
-        let mut cargo = shell::cargo();
+    /// Returns a `cargo build` command. In the gate the compiler is clippy, which checks and compiles in one run.
+    fn build_command(&self) -> anyhow::Result<Command> {
+        // A long run also tests the allocator of releases.
+        let mut cargo = if self.options.long {
+            let mut cargo = shell::cargo();
+            cargo.arg("build");
+            cargo
+        } else {
+            shell::cargo_build()
+        };
         if self.lints {
             compiler::lint_and_record(&mut cargo)?;
         }
@@ -261,10 +274,10 @@ impl GateRun<'_> {
     /// preempted within the kernel delays RCU grace periods. Every attached eBPF program and every removed namespace
     /// waits for them, so tests of agents took five times as long. A guest that gets little processor time fails its
     /// tests of rates.
-    fn run_all(&self, artifacts: &[Artifact], beside: &[SourceCheck]) -> anyhow::Result<()> {
+    fn run_all(&self, artifacts: &[Artifact], after_build: &[SourceCheck]) -> anyhow::Result<()> {
         // The checks run one after the other, because the build of the simulator may replace libraries that rustdoc
         // reads.
-        for check in beside {
+        for check in after_build {
             self.check(*check);
         }
         let simulator = self.simulator();
@@ -336,7 +349,7 @@ impl GateRun<'_> {
             return Ok(None);
         }
         let built = self.step("simulator, build", || {
-            let mut cargo = self.cargo_with_lints()?;
+            let mut cargo = self.build_command()?;
             sim::build_arguments(&mut cargo);
             self.build(cargo)
         });

@@ -349,15 +349,15 @@ fn binaries(options: &Options) -> anyhow::Result<Vec<Artifact>> {
             .iter()
             .find(|(_, target)| target == name)
             .with_context(|| format!("the guest has no test {name}"))?;
-        let mut cargo = shell::cargo();
+        let mut cargo = shell::cargo_build();
         // Some tests start the `muster` program.
-        cargo.args(["build", "--workspace", "--bin", "muster", "--test", target]);
+        cargo.args(["--workspace", "--bin", "muster", "--test", target]);
         return Ok(choose(&artifact::build(&mut cargo)?.artifacts));
     }
     // With a test among the targets, cargo resolves features as `cargo test --workspace` does, so
     // that both share what they build.
-    let mut cargo = shell::cargo();
-    cargo.args(["build", "--workspace", "--bin", "muster"]);
+    let mut cargo = shell::cargo_build();
+    cargo.args(["--workspace", "--bin", "muster"]);
     for (package, target) in GUEST_TESTS {
         if test_exists(package, target) {
             cargo.args(["--test", target]);
