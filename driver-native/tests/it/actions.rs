@@ -1,7 +1,7 @@
 //! Tasks that carry out a tree of actions in place of a program.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::ops::{Deref, DerefMut};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use futures::StreamExt;
 use muster_driver::{ActionsEnd, ExitResult, TaskDriver, TaskState};
 use serde_json::{Value, json};
 
-use crate::fixture::{Cgroups, DEADLINE, Task, pid_of, skipped, started};
+use crate::fixture::{Cgroups, DEADLINE, Task, pid_of, skipped, started, until};
 
 /// Returns a run action.
 pub(crate) fn run(script: &str) -> Value {
@@ -62,10 +62,19 @@ async fn ended(task: &Task) -> (ExitResult, ActionsEnd) {
     (result, actions)
 }
 
+/// Returns everything that was written, once no process can write any more. A child that another test is starting has
+/// a copy of the write end for a moment.
 pub(crate) fn output(reader: OwnedFd) -> String {
-    let mut text = [0; 4_096];
-    let read = File::from(reader).read(&mut text).unwrap();
-    String::from_utf8_lossy(&text[..read]).into_owned()
+    let mut reader = File::from(reader);
+    let mut bytes = Vec::new();
+    until("all writers have closed the output", || {
+        match reader.read_to_end(&mut bytes) {
+            Ok(_) => true,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => false,
+            Err(error) => panic!("cannot read the output: {error}"),
+        }
+    });
+    String::from_utf8(bytes).unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -71,17 +72,43 @@ impl Task {
         self.dir.path().join(name)
     }
 
+    /// Writes a program into the task's directory.
+    ///
+    /// A child process writes it. The kernel runs no file that is open for writing, and a child that another test is
+    /// starting has a copy of each open file of this process for a moment.
+    pub(crate) fn write_program(&self, name: &str, text: &str) {
+        let written = Command::new("sh")
+            .args(["-c", r#"printf %s "$1" > "$0" && chmod 755 "$0""#])
+            .arg(self.path(name))
+            .arg(text)
+            .status()
+            .unwrap();
+        assert!(written.success(), "{written}");
+    }
+
     /// Gives the task a FIFO for its output, and returns the reading end.
     pub(crate) fn with_stdout(&mut self) -> OwnedFd {
-        let path = self.path("stdout.fifo");
+        let (path, reader) = self.fifo("stdout.fifo");
+        self.config.stdout_path = path;
+        reader
+    }
+
+    /// As [`Self::with_stdout`], for the errors of the task.
+    pub(crate) fn with_stderr(&mut self) -> OwnedFd {
+        let (path, reader) = self.fifo("stderr.fifo");
+        self.config.stderr_path = path;
+        reader
+    }
+
+    fn fifo(&self, name: &str) -> (PathBuf, OwnedFd) {
+        let path = self.path(name);
         nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
         let reader = fs::OpenOptions::new()
             .read(true)
             .custom_flags(libc::O_NONBLOCK)
             .open(&path)
             .unwrap();
-        self.config.stdout_path = path;
-        reader.into()
+        (path, reader.into())
     }
 
     /// Returns the content of a file in the task's directory, as soon as it has any.

@@ -121,8 +121,7 @@ async fn relative_command_and_directory_are_the_tasks() {
     for dir in ["bin", "data"] {
         fs::create_dir(task.path(dir)).unwrap();
     }
-    fs::write(task.path("bin/tool"), "#!/bin/sh\npwd > here\n").unwrap();
-    fs::set_permissions(task.path("bin/tool"), fs::Permissions::from_mode(0o755)).unwrap();
+    task.write_program("bin/tool", "#!/bin/sh\npwd > here\n");
     task.config.task_dir = task.dir.path().canonicalize().unwrap();
 
     let result = run(&task).await;
@@ -173,11 +172,9 @@ async fn missing_command_error_names_paths_and_fix() {
 #[tokio::test]
 async fn unusable_command_errors_have_hints() {
     let script = Task::new(json!({"command": "./script"}));
-    fs::write(script.path("script"), "#!/no/such/interpreter\n").unwrap();
-    fs::set_permissions(script.path("script"), fs::Permissions::from_mode(0o755)).unwrap();
+    script.write_program("script", "#!/no/such/interpreter\n");
     let plain = Task::new(json!({"command": "./plain"}));
-    fs::write(plain.path("plain"), "text").unwrap();
-    fs::set_permissions(plain.path("plain"), fs::Permissions::from_mode(0o755)).unwrap();
+    plain.write_program("plain", "text");
     let locked = Task::new(json!({"command": "./locked"}));
     fs::write(locked.path("locked"), "#!/bin/sh\n").unwrap();
     let absent = Task::new(json!({"command": "/no/such/command"}));

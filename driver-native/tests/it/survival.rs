@@ -7,9 +7,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use futures::future::join_all;
 use muster_driver::plugin::Client;
 use muster_driver::{
-    DriverError, RecoverTaskError, TaskDriver, TaskError, TaskHandle, TaskState, WithoutHost,
+    DriverError, RecoverTaskError, TaskDriver, TaskError, TaskHandle, TaskState, TaskStatus,
+    WithoutHost,
 };
 use muster_driver_native::{NativeDriver, ServeError};
 use nix::sys::signal::{Signal, kill};
@@ -128,25 +130,31 @@ async fn killed_driver_loses_no_task() {
         }
     }
 
-    for (task, before) in tasks.iter().zip(&before) {
-        let after = driver.client.inspect_task(task.id()).await.unwrap();
-        assert_eq!(after.attributes, before.attributes, "pid and start time");
-        assert_eq!(after.state, TaskState::Running);
-        driver
-            .client
-            .stop_task(task.id(), DEADLINE, "SIGTERM")
-            .await
-            .unwrap();
-        let result = driver.client.wait_task(task.id()).await.unwrap();
-        // The driver is not the parent: the kernel reports the exit status since Linux 6.15.
-        if result.status_known {
-            assert_eq!(result.signal, 15, "{result:?}");
-        } else {
-            assert!(result.err.unwrap().contains("exit ledger"));
-        }
-        driver.client.destroy_task(task.id(), false).await.unwrap();
-    }
+    // The driver waits two seconds for each exit status that the kernel does not report.
+    let stops = tasks
+        .iter()
+        .zip(&before)
+        .map(|(task, before)| assert_unchanged_and_stop(&driver.client, task, before));
+    join_all(stops).await;
     driver.kill();
+}
+
+async fn assert_unchanged_and_stop(driver: &Client, task: &Task, before: &TaskStatus) {
+    let after = driver.inspect_task(task.id()).await.unwrap();
+    assert_eq!(after.attributes, before.attributes, "pid and start time");
+    assert_eq!(after.state, TaskState::Running);
+    driver
+        .stop_task(task.id(), DEADLINE, "SIGTERM")
+        .await
+        .unwrap();
+    let result = driver.wait_task(task.id()).await.unwrap();
+    // The driver is not the parent: the kernel reports the exit status since Linux 6.15.
+    if result.status_known {
+        assert_eq!(result.signal, 15, "{result:?}");
+    } else {
+        assert!(result.err.unwrap().contains("exit ledger"));
+    }
+    driver.destroy_task(task.id(), false).await.unwrap();
 }
 
 /// Returns a run action of one user.
@@ -420,7 +428,7 @@ async fn task_costs_no_thread_and_no_helper() {
         start(&driver.client, task).await;
     }
     let client = driver.client.clone();
-    let waits = futures::future::join_all(tasks.iter().map(|task| client.wait_task(task.id())));
+    let waits = join_all(tasks.iter().map(|task| client.wait_task(task.id())));
     tokio::pin!(waits);
     assert!(futures::poll!(&mut waits).is_pending());
     driver.client.ping().await.unwrap();

@@ -338,22 +338,15 @@ async fn failures_have_diegos_words() {
             tree["download"][name] = value.clone();
         }
         let mut task = task(&tree, json!({}));
-        let path = task.path("stderr.fifo");
         let stdout = task.with_stdout();
-        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
-        let stderr = std::fs::OpenOptions::new()
-            .read(true)
-            .write(true)
-            .open(&path)
-            .unwrap();
-        task.config.stderr_path = path;
+        let stderr = task.with_stderr();
 
         let (result, actions) = run_to_end(&task).await;
 
         assert_eq!((result.exit_code, actions.exited), (1, false));
         assert!(actions.failure_reason.starts_with(reason), "{actions:?}");
         assert!(actions.failure_reason.contains(line), "{actions:?}");
-        let printed = output(stderr.into());
+        let printed = output(stderr);
         assert!(
             printed.starts_with(reason) && printed.contains(line),
             "{printed}"
@@ -515,14 +508,7 @@ async fn the_machine_itself_needs_to_be_allowed() {
     listener.set_nonblocking(true).unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());
     let mut task = task(&download(&url, "to"), json!({}));
-    let path = task.path("stderr.fifo");
-    nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
-    let stderr = std::fs::OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open(&path)
-        .unwrap();
-    task.config.stderr_path = path;
+    let stderr = task.with_stderr();
     let driver = driver(json!({"allow_local_transfers": false})).await;
     driver.start_task(task.config.clone()).await.unwrap();
 
@@ -533,7 +519,7 @@ async fn the_machine_itself_needs_to_be_allowed() {
         reason.starts_with("Downloading app failed: 127.0.0.1 is this machine"),
         "{reason}"
     );
-    let printed = output(stderr.into());
+    let printed = output(stderr);
     assert!(printed.contains(reason.as_str()), "{printed}");
     assert!(listener.accept().is_err(), "somebody connected");
 }

@@ -55,8 +55,8 @@ const LONGEST: [LongBinary; 7] = [
     long_binary("muster-agent", "it", 6),
     long_binary("muster-control", "it", 12),
     long_binary("muster-cli", "e2e", 4),
-    long_binary("muster-driver-native", "it", THREADS),
-    long_binary("muster-driver-native", "isolation", THREADS),
+    long_binary("muster-driver-native", "it", 8),
+    long_binary("muster-driver-native", "isolation", 4),
     long_binary("muster-agent", "vm", THREADS),
 ];
 
