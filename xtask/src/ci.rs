@@ -4,6 +4,7 @@
 
 use std::process::ExitCode;
 
+use crate::compiler::Build;
 use crate::test::{CheckOutcome, SourceCheck};
 use crate::{compiler, shell, test, tidy};
 
@@ -37,7 +38,7 @@ const AFTER_BUILD: [SourceCheck; 2] = [
     SourceCheck {
         name: "documents",
         command: "cargo xtask ci --no-test",
-        run: || compiler::documents().map(CheckOutcome::from),
+        run: || compiler::documents(Build::Tests).map(CheckOutcome::from),
     },
     ADVISORIES,
 ];

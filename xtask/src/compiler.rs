@@ -15,6 +15,7 @@ use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
 use crate::shell::{self, usage};
+use crate::sim;
 
 /// The variable with the folder of the records. If it is set, this program acts as the compiler.
 const RECORDS_VARIABLE: &str = "MUSTER_XTASK_RECORDS";
@@ -40,13 +41,40 @@ struct Call {
     variables: BTreeMap<String, String>,
 }
 
-/// Makes `cargo` compile the workspace's crates with clippy and record the calls.
+/// A build of the gate. Each has its own records, because both compile some of the same crates.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Build {
+    Tests,
+    Simulator,
+}
+
+impl Build {
+    fn records_folder(self) -> PathBuf {
+        let name = match self {
+            Self::Tests => "tests",
+            Self::Simulator => "simulator",
+        };
+        shell::target_dir().join("compiler-calls").join(name)
+    }
+
+    /// Whether the documents of the crate with the record `file` are checked after this build. The build of the tests has all crates
+    /// but those of the simulator.
+    fn checks_documents_of(self, file: &Path) -> bool {
+        let name = file.file_name().unwrap_or_default().to_string_lossy();
+        match self {
+            Self::Tests => true,
+            Self::Simulator => name.starts_with(&sim::PROGRAM.replace('-', "_")),
+        }
+    }
+}
+
+/// Makes `cargo` compile the workspace's crates with clippy and record the calls of `build`.
 ///
 /// # Errors
 ///
 /// When the path of this program is unknown or the folder of the records cannot be made.
-pub(crate) fn lint_and_record(cargo: &mut Command) -> anyhow::Result<()> {
-    let records = records_folder();
+pub(crate) fn lint_and_record(cargo: &mut Command, build: Build) -> anyhow::Result<()> {
+    let records = build.records_folder();
     std::fs::create_dir_all(&records)
         .with_context(|| format!("cannot make {}", records.display()))?;
     let program = shell::copy_own_program()?;
@@ -54,10 +82,6 @@ pub(crate) fn lint_and_record(cargo: &mut Command) -> anyhow::Result<()> {
         .env("RUSTC_WORKSPACE_WRAPPER", program)
         .env(RECORDS_VARIABLE, records);
     Ok(())
-}
-
-fn records_folder() -> PathBuf {
-    shell::target_dir().join("compiler-calls")
 }
 
 /// Acts as the compiler if cargo started this program as one. Returns only if that is not the case, or on an error.
@@ -122,16 +146,18 @@ fn crate_name(words: &[String]) -> Option<String> {
     (!excluded).then(|| format!("{name}-{kind}"))
 }
 
-/// Checks the documents of each recorded crate, including private items. A link to a renamed item is an error.
+/// Checks the documents of each crate that only `build` compiles, including private items. A link to a renamed item is
+/// an error.
 ///
 /// # Errors
 ///
 /// When a document is wrong; rustdoc has printed the reasons by then.
-pub(crate) fn documents() -> anyhow::Result<()> {
-    let records = records_folder();
+pub(crate) fn documents(build: Build) -> anyhow::Result<()> {
+    let records = build.records_folder();
     let mut files: Vec<PathBuf> = std::fs::read_dir(&records)
         .with_context(|| format!("cannot read {}", records.display()))?
         .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|file| build.checks_documents_of(file))
         .collect();
     files.sort();
     anyhow::ensure!(!files.is_empty(), "no call of the compiler is recorded");

@@ -24,6 +24,7 @@ use std::time::Instant;
 
 use anyhow::Context;
 
+use crate::compiler::Build;
 use crate::shell::artifact::{self, Artifact};
 use crate::{compiler, ebpf, setup, shell, sim, vm};
 use guest::Guest;
@@ -39,6 +40,13 @@ pub(crate) struct SourceCheck {
     pub(crate) command: &'static str,
     pub(crate) run: fn() -> anyhow::Result<CheckOutcome>,
 }
+
+/// The check of the simulator's documents, after the build of the simulator.
+const SIMULATOR_DOCUMENTS: SourceCheck = SourceCheck {
+    name: "simulator, documents",
+    command: "cargo xtask ci --no-test",
+    run: || compiler::documents(Build::Simulator).map(CheckOutcome::from),
+};
 
 /// The outcome of a check that found no fault.
 #[derive(Debug)]
@@ -212,7 +220,7 @@ impl GateRun<'_> {
 
     /// Builds every test and program, except those of the simulator, which are built with optimisation.
     fn build_tests(&self) -> anyhow::Result<Vec<Artifact>> {
-        let mut cargo = self.build_command()?;
+        let mut cargo = self.build_command(Build::Tests)?;
         cargo.args(["--all-targets", "--timings"]);
         if self.options.packages.is_empty() {
             cargo.args(["--workspace", "--exclude", sim::PROGRAM]);
@@ -223,7 +231,7 @@ impl GateRun<'_> {
     }
 
     /// Returns a `cargo build` command. In the gate the compiler is clippy, which checks and compiles in one run.
-    fn build_command(&self) -> anyhow::Result<Command> {
+    fn build_command(&self, build: Build) -> anyhow::Result<Command> {
         // A long run also tests the allocator of releases.
         let mut cargo = if self.options.long {
             let mut cargo = shell::cargo();
@@ -233,7 +241,7 @@ impl GateRun<'_> {
             shell::cargo_build()
         };
         if self.lints {
-            compiler::lint_and_record(&mut cargo)?;
+            compiler::lint_and_record(&mut cargo, build)?;
         }
         Ok(cargo)
     }
@@ -349,7 +357,7 @@ impl GateRun<'_> {
             return Ok(None);
         }
         let built = self.step("simulator, build", || {
-            let mut cargo = self.build_command()?;
+            let mut cargo = self.build_command(Build::Simulator)?;
             sim::build_arguments(&mut cargo);
             self.build(cargo)
         });
@@ -361,6 +369,9 @@ impl GateRun<'_> {
                 return Ok(None);
             }
         };
+        if self.lints {
+            self.check(SIMULATOR_DOCUMENTS);
+        }
         let long = self.options.long;
         let run = self.step("simulator, tests", || {
             host::run(&artifacts, self.folder, &self.timing, long)

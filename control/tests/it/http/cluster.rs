@@ -132,13 +132,18 @@ async fn without_a_quorum_only_stale_reads_are_answered() {
     })
     .await;
 
-    let check = client.get("/v1/operator/check").await.json();
-    let health = client.get("/v1/operator/autopilot/health").await;
-    let servers = client.get("/v1/operator/raft/configuration?stale").await;
-    let stale = client.get("/v1/job/web?stale").await;
-    let read = client.get("/v1/job/web").await;
-    let consistent = client.get("/v1/job/web?consistent").await;
-    let written = client.put("/v1/jobs", &job("other")).await;
+    // Each request waits for a leader for seconds, so all wait at once.
+    let other = job("other");
+    let (check, health, servers, stale, read, consistent, written) = tokio::join!(
+        client.get("/v1/operator/check"),
+        client.get("/v1/operator/autopilot/health"),
+        client.get("/v1/operator/raft/configuration?stale"),
+        client.get("/v1/job/web?stale"),
+        client.get("/v1/job/web"),
+        client.get("/v1/job/web?consistent"),
+        client.put("/v1/jobs", &other),
+    );
+    let check = check.json();
 
     assert_eq!(check["Healthy"], false, "{check}");
     let fault = check["Faults"][0].as_str().unwrap();
