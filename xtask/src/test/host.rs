@@ -52,7 +52,7 @@ const fn long_binary(package: &'static str, target: &'static str, threads: usize
 /// of the processor time, and `it` of the servers 40 %.
 const LONGEST: [LongBinary; 7] = [
     long_binary("muster-cli", "cluster", THREADS),
-    long_binary("muster-agent", "it", 6),
+    long_binary("muster-agent", "it", 8),
     long_binary("muster-control", "it", 12),
     long_binary("muster-cli", "e2e", 4),
     long_binary("muster-driver-native", "it", 8),
