@@ -169,7 +169,9 @@ pub(crate) fn documents(build: Build) -> anyhow::Result<()> {
         let workers: Vec<_> = (0..threads)
             .map(|_| {
                 scope.spawn(|| {
-                    while let Some(file) = lock(&queue).next() {
+                    // The lock must be released before the check, so it is not taken in the loop's condition.
+                    let next = || lock(&queue).next();
+                    while let Some(file) = next() {
                         if let Err(error) = check_documents(&file) {
                             lock(&failures).push(format!("{}: {error:#}", file.display()));
                         }

@@ -126,15 +126,22 @@ fn a_wiped_server_comes_back_as_another() {
     poll_until("the refusal", || {
         cluster.log(wiped).contains(&remedy).then_some(())
     });
-    let members = voters();
+    let of_others = || cluster.leader_among(&others(wiped));
+    let members = poll_until("the former voters", || voters(of_others()?));
     poll_until("its removal", || {
-        let path = format!("/v1/operator/raft/peer?id={}", former(SERVERS[wiped])?);
-        let answer = http(cluster.leader_among(&others(wiped))?).delete(&path)?;
+        let leader = of_others()?;
+        let path = format!(
+            "/v1/operator/raft/peer?id={}",
+            former(leader, SERVERS[wiped])?
+        );
+        let answer = http(leader).delete(&path)?;
         (answer.status == 200).then_some(())
     });
 
-    poll_until("it to be a voter", || (voters().len() == 3).then_some(()));
-    assert_ne!(voters(), members);
+    let voters = poll_until("it to be a voter", || {
+        voters(of_others()?).filter(|voters| voters.len() == 3)
+    });
+    assert_ne!(voters, members);
     clients.wait_for_writes(20);
     clients.finish();
     cluster.assert_healthy(&["the cluster does not take this server"]);
@@ -144,16 +151,15 @@ fn others(one: usize) -> Vec<usize> {
     (0..SERVERS.len()).filter(|at| *at != one).collect()
 }
 
-fn servers() -> Vec<serde_json::Value> {
-    let answers =
-        (0..SERVERS.len()).filter_map(|at| http(at).get("/v1/operator/raft/configuration"));
-    let lists = answers.filter_map(|answer| answer.json()["Servers"].as_array().cloned());
-    lists.max_by_key(Vec::len).unwrap_or_default()
+/// The members of the cluster. A server that is no member yet would answer only after seconds.
+fn servers(leader: usize) -> Option<Vec<serde_json::Value>> {
+    let answer = http(leader).get("/v1/operator/raft/configuration")?;
+    Some(answer.json()["Servers"].as_array()?.clone())
 }
 
 /// The number of the server that was called `name`.
-fn former(name: &str) -> Option<String> {
-    let servers = servers();
+fn former(leader: usize, name: &str) -> Option<String> {
+    let servers = servers(leader)?;
     let server = servers.iter().find(|server| {
         server["Node"]
             .as_str()
@@ -163,12 +169,12 @@ fn former(name: &str) -> Option<String> {
 }
 
 /// Ids of the voting servers.
-fn voters() -> Vec<String> {
-    let servers = servers();
+fn voters(leader: usize) -> Option<Vec<String>> {
+    let servers = servers(leader)?;
     let voters = servers.iter().filter(|server| server["Voter"] == true);
-    let mut numbers: Vec<String> = voters
+    let mut ids: Vec<String> = voters
         .filter_map(|server| Some(server["ID"].as_str()?.to_owned()))
         .collect();
-    numbers.sort();
-    numbers
+    ids.sort();
+    Some(ids)
 }
