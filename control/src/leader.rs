@@ -50,10 +50,14 @@ pub(crate) async fn run(control: Control, mut inputs: DutyChannels, shutdown: Ca
     let mut failures = Backoff::new(limits::LEADER_RETRY_PAUSE, limits::DUTY_RETRY_PAUSE_MAX);
     loop {
         let leads = leadership.borrow_and_update().is_self();
-        let go_on = if leads && !begin_to_lead(&control, &mut failures).await {
-            !shutdown.is_cancelled()
-        } else if leads {
-            lead(&control, &mut inputs, &mut leadership, &shutdown).await
+        let go_on = if leads {
+            // Without a majority of the servers it waits in vain.
+            let begun = shutdown.run_until_cancelled(begin_to_lead(&control, &mut failures));
+            match begun.await {
+                None => false,
+                Some(false) => true,
+                Some(true) => lead(&control, &mut inputs, &mut leadership, &shutdown).await,
+            }
         } else {
             follow(&control, &mut inputs, &mut leadership, &shutdown).await
         };

@@ -459,6 +459,16 @@ impl Drop for Cluster {
             kill(pid, Signal::SIGCONT).ok();
             end(server);
         }
+        for name in SERVERS {
+            let log = String::from_utf8_lossy(&self.whole_log(name)).into_owned();
+            let late = log
+                .lines()
+                .find(|line| line.contains("did not stop in time"));
+            assert!(
+                late.is_none() || std::thread::panicking(),
+                "{name}: {late:?}"
+            );
+        }
         if self.make.small_disks {
             for name in SERVERS {
                 let data = self.dir.path().join(name).join("data");
