@@ -50,10 +50,10 @@ pub(crate) async fn run(control: Control, mut inputs: DutyChannels, shutdown: Ca
     let mut failures = Backoff::new(limits::LEADER_RETRY_PAUSE, limits::DUTY_RETRY_PAUSE_MAX);
     loop {
         let leads = leadership.borrow_and_update().is_self();
-        let go_on = if leads {
-            // Without a majority of the servers it waits in vain.
-            let begun = shutdown.run_until_cancelled(begin_to_lead(&control, &mut failures));
-            match begun.await {
+        let continues = if leads {
+            // Without a majority of servers, the barrier ends only after `PROPOSE_WAIT`.
+            let started = shutdown.run_until_cancelled(begin_to_lead(&control, &mut failures));
+            match started.await {
                 None => false,
                 Some(false) => true,
                 Some(true) => lead(&control, &mut inputs, &mut leadership, &shutdown).await,
@@ -61,7 +61,7 @@ pub(crate) async fn run(control: Control, mut inputs: DutyChannels, shutdown: Ca
         } else {
             follow(&control, &mut inputs, &mut leadership, &shutdown).await
         };
-        if !go_on {
+        if !continues {
             return;
         }
     }
@@ -100,6 +100,7 @@ async fn follow(
 }
 
 /// Waits until the state contains every entry committed before. Otherwise a finished evaluation would run again.
+/// Returns false if that failed.
 async fn begin_to_lead(control: &Control, failures: &mut Backoff) -> bool {
     let Err(error) = control.raft().barrier().await else {
         failures.reset();

@@ -6,6 +6,7 @@
 use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::path::Path;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{CWD, RenameFlags};
@@ -35,6 +36,46 @@ pub fn skipped_here(reason: &str) {
     let thread = std::thread::current();
     let path = thread.name().unwrap_or("a test");
     skipped(path.rsplit("::").next().unwrap_or(path), reason);
+}
+
+/// Writes the text of a program to `path` and makes it executable.
+///
+/// A child process writes it. The kernel runs no file that is open for writing. Another test may be starting a child,
+/// which briefly holds copies of all open files of this process.
+///
+/// # Panics
+///
+/// If the program cannot be written.
+pub fn write_program(path: &Path, text: &str) {
+    let written = Command::new("sh")
+        .args(["-c", r#"printf %s "$1" > "$0" && chmod 755 "$0""#])
+        .arg(path)
+        .arg(text)
+        .status()
+        .expect("sh can be started");
+    assert!(
+        written.success(),
+        "cannot write {}: {written}",
+        path.display()
+    );
+}
+
+/// Copies a program, by a child process, as [`write_program`] does.
+///
+/// # Panics
+///
+/// If the program cannot be copied.
+pub fn copy_program(from: &Path, to: &Path) {
+    let copied = Command::new("sh")
+        .args(["-c", r#"cp "$0" "$1" && chmod 755 "$1""#])
+        .args([from, to])
+        .status()
+        .expect("sh can be started");
+    assert!(
+        copied.success(),
+        "cannot copy to {}: {copied}",
+        to.display()
+    );
 }
 
 /// Whether tests should do all of their repetitions (`cargo xtask test --long`).

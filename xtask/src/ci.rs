@@ -20,7 +20,7 @@ pub(crate) struct Options {
 }
 
 /// Checks that need no build and run during it. Each takes seconds.
-const FIRST: [SourceCheck; 2] = [
+const DURING_BUILD: [SourceCheck; 2] = [
     SourceCheck {
         name: "format",
         command: "cargo xtask fix",
@@ -76,7 +76,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     test::run_gate(
         &test::Options::everything(options.long),
         true,
-        &FIRST,
+        &DURING_BUILD,
         &AFTER_BUILD,
     )
 }
@@ -84,7 +84,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
 /// Runs only the checks, one after the other.
 fn checks() -> ExitCode {
     let mut failed = false;
-    for SourceCheck { name, command, run } in FIRST.into_iter().chain(WITHOUT_TESTS) {
+    for SourceCheck { name, command, run } in DURING_BUILD.into_iter().chain(WITHOUT_TESTS) {
         println!("── {name}");
         match run() {
             Ok(CheckOutcome::Passed) => {}

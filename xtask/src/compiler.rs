@@ -57,8 +57,8 @@ impl Build {
         shell::target_dir().join("compiler-calls").join(name)
     }
 
-    /// Whether the documents of the crate with the record `file` are checked after this build. The build of the tests has all crates
-    /// but those of the simulator.
+    /// Whether the crate with the record `file` belongs to this build. Only the simulator's crates belong to
+    /// [`Self::Simulator`], because the build of the tests compiles all others.
     fn checks_documents_of(self, file: &Path) -> bool {
         let name = file.file_name().unwrap_or_default().to_string_lossy();
         match self {
@@ -146,8 +146,8 @@ fn crate_name(words: &[String]) -> Option<String> {
     (!excluded).then(|| format!("{name}-{kind}"))
 }
 
-/// Checks the documents of each crate that only `build` compiles, including private items. A link to a renamed item is
-/// an error.
+/// Checks the documents of the crates that belong to `build`, including private items. A link to a renamed item is an
+/// error.
 ///
 /// # Errors
 ///

@@ -80,7 +80,7 @@ fn program() -> PathBuf {
 
 /// Builds the program, and concurrently the eBPF object and its requirements.
 fn build() -> anyhow::Result<()> {
-    if !setup::can_compile() {
+    if !setup::can_compile(false) {
         install()?;
     }
     std::thread::scope(|scope| {

@@ -244,11 +244,16 @@ pub(crate) fn prepare(scope: Scope, options: &Options) -> anyhow::Result<()> {
     install(scope, &missing)
 }
 
-/// Whether a C compiler and make are installed, which compile Muster itself.
-pub(crate) fn can_compile() -> bool {
+/// Whether a C compiler is installed, which compiles Muster itself, and with `allocator` also make.
+pub(crate) fn can_compile(allocator: bool) -> bool {
+    let is_used = |purpose: PackageUse| match purpose {
+        PackageUse::Compile => true,
+        PackageUse::Allocator => allocator,
+        _ => false,
+    };
     NEEDS
         .iter()
-        .filter(|need| matches!(need.purpose, PackageUse::Compile | PackageUse::Allocator))
+        .filter(|need| is_used(need.purpose))
         .all(|need| (need.present)())
 }
 

@@ -75,10 +75,10 @@ pub(crate) fn cargo() -> Command {
     command
 }
 
-/// Returns a `cargo build` command that shares its artifacts with the tests.
+/// Returns a `cargo build` command that shares its artifacts with `cargo xtask test`.
 ///
-/// It leaves out the allocator of releases (jemalloc), a default feature. Its C code takes 85 s of processor time to
-/// compile, and tests and the demo do not measure anything.
+/// It leaves out the allocator of releases (jemalloc), a default feature. The allocator's C code takes 85 s of
+/// processor time to compile, and no test depends on it.
 pub(crate) fn cargo_build() -> Command {
     let mut command = cargo();
     command.args(["build", "--no-default-features"]);

@@ -110,7 +110,7 @@ impl Options {
     }
 }
 
-/// Builds the tests and runs the checks `first` meanwhile. Then runs the checks `after_build` and the tests. With
+/// Builds the tests and runs the checks `during_build` meanwhile. Then runs the checks `after_build` and the tests. With
 /// `lints`, clippy compiles the tests.
 ///
 /// # Errors
@@ -119,7 +119,7 @@ impl Options {
 pub(crate) fn run_gate(
     options: &Options,
     lints: bool,
-    first: &[SourceCheck],
+    during_build: &[SourceCheck],
     after_build: &[SourceCheck],
 ) -> anyhow::Result<ExitCode> {
     println!("muster test · T0 in process, T1 this machine, T2 QEMU guest, T3 demo");
@@ -136,7 +136,7 @@ pub(crate) fn run_gate(
     // The build does not use both processors all the time.
     let built = std::thread::scope(|scope| {
         scope.spawn(|| {
-            for check in first {
+            for check in during_build {
                 all.check(*check);
             }
         });
@@ -203,10 +203,10 @@ impl GateRun<'_> {
         }
     }
 
-    /// Installs packages during the compilation, which needs only a C compiler and make.
+    /// Installs packages during the compilation, which needs only a C compiler, and make in a long run.
     fn prepare_and_build(&self) -> anyhow::Result<Vec<Artifact>> {
         let build = || self.step("build", || self.build_tests());
-        if !setup::can_compile() {
+        if !setup::can_compile(self.options.long) {
             self.prepare();
             return build();
         }

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::net::TcpListener;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use muster_agent::node::{Agent, ShutdownPolicy};
@@ -11,6 +10,7 @@ use muster_domain::alloc::{ClientStatus, TaskEventKind};
 use muster_domain::job::{
     CniNetwork, DirectionPolicy, GroupNetwork, NetworkMode, NetworkPolicy, PolicyAction,
 };
+use muster_driver::fixture::write_program;
 use muster_wire::rpc::LogStream;
 use serde_json::json;
 
@@ -230,8 +230,7 @@ async fn cni_plugin_failure_becomes_task_event() {
     let agent = machine.agent(&server).await;
     let script = r#"[ "$CNI_COMMAND" = ADD ] || exit 0; echo '{"code":7,"msg":"no luck"}'; exit 1"#;
     let plugin = machine.cni().join("broken");
-    fs::write(&plugin, format!("#!/bin/sh\n{script}\n")).unwrap();
-    fs::set_permissions(&plugin, fs::Permissions::from_mode(0o755)).unwrap();
+    write_program(&plugin, &format!("#!/bin/sh\n{script}\n"));
     for (name, words) in [
         (1, "unknown CNI network `net`"),
         (2, "CNI plugin broken failed: code 7: no luck"),

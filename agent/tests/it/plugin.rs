@@ -13,6 +13,7 @@ use muster_domain::alloc::{ClientStatus, TaskEvent, TaskEventKind};
 use muster_domain::id::AllocId;
 use muster_domain::job::{GroupNetwork, JobSpec, NetworkMode};
 use muster_domain::resources::Holding;
+use muster_driver::fixture::write_program;
 use muster_driver::go::{self, BuildGoError};
 use muster_wire::rpc::{LogStream, TaskStats};
 use nix::sys::signal::{self, Signal};
@@ -70,8 +71,7 @@ impl PluginMachine {
 
     fn script(&self, name: &str, body: &str) {
         let path = self.dir.path().join(name);
-        fs::write(&path, format!("#!/bin/sh\n{body}\n")).unwrap();
-        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+        write_program(&path, &format!("#!/bin/sh\n{body}\n"));
     }
 
     /// The plugin's process as the agent recorded it, once it said where it listens.

@@ -459,6 +459,13 @@ impl Drop for Cluster {
             kill(pid, Signal::SIGCONT).ok();
             end(server);
         }
+        if self.make.small_disks {
+            for name in SERVERS {
+                let data = self.dir.path().join(name).join("data");
+                drop(Command::new("umount").arg("-l").arg(data).status());
+            }
+        }
+        // A part of a server that does not stop in time is a fault.
         for name in SERVERS {
             let log = String::from_utf8_lossy(&self.whole_log(name)).into_owned();
             let late = log
@@ -468,12 +475,6 @@ impl Drop for Cluster {
                 late.is_none() || std::thread::panicking(),
                 "{name}: {late:?}"
             );
-        }
-        if self.make.small_disks {
-            for name in SERVERS {
-                let data = self.dir.path().join(name).join("data");
-                drop(Command::new("umount").arg("-l").arg(data).status());
-            }
         }
     }
 }

@@ -5,7 +5,7 @@
 //! histories of etcd. It is independent of Muster, has no dependencies, and is on crates.io. Porcupine itself is not
 //! available as a package here. Its Rust port depends on a benchmark harness.
 //!
-//! Most faults hit the same cluster, one after the other (`shared.rs`). With `MUSTER_TEST_LONG=1`, the leader is killed
+//! Most tests share two clusters, which run at once (`shared.rs`). With `MUSTER_TEST_LONG=1`, the leader is killed
 //! fifty times instead of twice.
 
 #[cfg(test)]

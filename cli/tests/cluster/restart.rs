@@ -126,10 +126,10 @@ fn a_wiped_server_comes_back_as_another() {
     poll_until("the refusal", || {
         cluster.log(wiped).contains(&remedy).then_some(())
     });
-    let of_others = || cluster.leader_among(&others(wiped));
-    let members = poll_until("the former voters", || voters(of_others()?));
+    let leader_of_others = || cluster.leader_among(&others(wiped));
+    let members = poll_until("the former voters", || voters(leader_of_others()?));
     poll_until("its removal", || {
-        let leader = of_others()?;
+        let leader = leader_of_others()?;
         let path = format!(
             "/v1/operator/raft/peer?id={}",
             former(leader, SERVERS[wiped])?
@@ -139,7 +139,7 @@ fn a_wiped_server_comes_back_as_another() {
     });
 
     let voters = poll_until("it to be a voter", || {
-        voters(of_others()?).filter(|voters| voters.len() == 3)
+        voters(leader_of_others()?).filter(|voters| voters.len() == 3)
     });
     assert_ne!(voters, members);
     clients.wait_for_writes(20);
@@ -151,7 +151,7 @@ fn others(one: usize) -> Vec<usize> {
     (0..SERVERS.len()).filter(|at| *at != one).collect()
 }
 
-/// The members of the cluster. A server that is no member yet would answer only after seconds.
+/// The members of the cluster, from the leader. A server that has not joined answers only after seconds.
 fn servers(leader: usize) -> Option<Vec<serde_json::Value>> {
     let answer = http(leader).get("/v1/operator/raft/configuration")?;
     Some(answer.json()["Servers"].as_array()?.clone())

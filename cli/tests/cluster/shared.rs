@@ -1,11 +1,12 @@
 //! A few clusters for all faults that they survive, because starting and stopping a cluster takes longer than most
 //! faults.
 //!
-//! A test that fails stops its cluster, so the next test gets a new one. Faults that need other links or disks have a
-//! cluster of their own.
+//! A test that fails stops its cluster. A later test starts another if none is idle. Faults that need other links or
+//! disks have a cluster of their own.
 
 use std::collections::BTreeSet;
 use std::ops::{Deref, DerefMut};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::process::Command;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -15,13 +16,14 @@ use crate::cluster::{Cluster, ClusterOptions};
 use crate::kill::start_steady_job;
 use crate::network::Network;
 
-/// Clusters that run at once. A test of one cluster uses less than half of two processors.
-const CLUSTERS_MAX: usize = 2;
+/// Tests that use a cluster at once. A test uses less than half of two processors. Idle shared clusters run in
+/// addition.
+const TESTS_MAX: usize = 2;
 
 static POOL: Pool = Pool {
     state: Mutex::new(PoolState {
         idle: Vec::new(),
-        running: 0,
+        tests_running: 0,
         remaining: None,
     }),
     test_ended: Condvar::new(),
@@ -39,7 +41,7 @@ struct PoolState {
     /// Shared clusters that no test uses.
     idle: Vec<Cluster>,
     /// The number of tests that have a cluster.
-    running: usize,
+    tests_running: usize,
     /// `None` before the first test.
     remaining: Option<BTreeSet<String>>,
 }
@@ -53,17 +55,17 @@ impl Pool {
     fn acquire(&self) {
         let mut state = self.lock();
         state.remaining.get_or_insert_with(selected_tests);
-        while state.running == CLUSTERS_MAX {
+        while state.tests_running == TESTS_MAX {
             let waited = self.test_ended.wait(state);
             state = waited.unwrap_or_else(PoisonError::into_inner);
         }
-        state.running += 1;
+        state.tests_running += 1;
     }
 
     /// Ends the use of a cluster by `test`, and takes back a shared cluster. The last test stops the shared clusters.
     fn release(&self, test: &str, shared: Option<Cluster>) {
         let mut state = self.lock();
-        state.running -= 1;
+        state.tests_running -= 1;
         state.idle.extend(shared);
         if let Some(remaining) = &mut state.remaining {
             remaining.remove(test);
@@ -90,8 +92,8 @@ pub(crate) struct TestCluster {
 }
 
 impl TestCluster {
-    /// A shared cluster: plain, with two agents and the steady job. `None` if there can be none here; the reason is
-    /// reported.
+    /// A shared cluster: plain, with two agents and the steady job. `None` if this machine cannot run one; the
+    /// reason is reported.
     pub(crate) fn shared(test: &'static str) -> Option<Self> {
         let mut this = Self::acquire(test, true)?;
         let idle = POOL.lock().idle.pop();
@@ -151,12 +153,18 @@ impl DerefMut for TestCluster {
 
 impl Drop for TestCluster {
     fn drop(&mut self) {
-        let mut cluster = self.cluster.take();
-        // The cluster stops before another test begins.
-        if std::thread::panicking() || !self.is_shared {
-            drop(cluster.take());
+        let cluster = self.cluster.take();
+        let (stopped, shared) = if std::thread::panicking() || !self.is_shared {
+            (cluster, None)
+        } else {
+            (None, cluster)
+        };
+        // The cluster stops before another test begins. If its end is a failure, other tests still get clusters.
+        let result = catch_unwind(AssertUnwindSafe(|| drop(stopped)));
+        POOL.release(self.test, shared);
+        if let Err(failure) = result {
+            resume_unwind(failure);
         }
-        POOL.release(self.test, cluster);
     }
 }
 

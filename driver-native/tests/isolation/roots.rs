@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
+use muster_driver::fixture::copy_program;
 use muster_driver::{ExitResult, TaskDriver};
 use serde_json::{Value, json};
 
@@ -49,8 +50,7 @@ fn with_tree(script: &str, mut config: Value) -> (Task, PathBuf) {
     fs::create_dir_all(tree.join("etc")).unwrap();
     fs::write(tree.join("etc/mark"), "image\n").unwrap();
     let program = tree.join("bin/busybox");
-    fs::copy(busybox().unwrap(), &program).unwrap();
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    copy_program(&busybox().unwrap(), &program);
     for dir in [task.dir.path().to_owned(), tree.clone()] {
         fs::set_permissions(dir, fs::Permissions::from_mode(0o755)).unwrap();
     }

@@ -5,11 +5,11 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use muster_driver::fixture::write_program;
 pub(crate) use muster_driver::fixture::{skipped, skipped_here};
 use muster_driver::{CgroupPlacement, TaskConfig, TaskDriver};
 use muster_driver_native::NativeDriver;
@@ -73,17 +73,8 @@ impl Task {
     }
 
     /// Writes a program into the task's directory.
-    ///
-    /// A child process writes it. The kernel runs no file that is open for writing, and a child that another test is
-    /// starting has a copy of each open file of this process for a moment.
     pub(crate) fn write_program(&self, name: &str, text: &str) {
-        let written = Command::new("sh")
-            .args(["-c", r#"printf %s "$1" > "$0" && chmod 755 "$0""#])
-            .arg(self.path(name))
-            .arg(text)
-            .status()
-            .unwrap();
-        assert!(written.success(), "{written}");
+        write_program(&self.path(name), text);
     }
 
     /// Gives the task a FIFO for its output, and returns the reading end.
