@@ -110,8 +110,8 @@ impl Options {
     }
 }
 
-/// Builds the tests and runs the checks `during_build` meanwhile. Then runs the checks `after_build` and the tests. With
-/// `lints`, clippy compiles the tests.
+/// Builds the tests and runs the checks `during_build` meanwhile. Then runs the checks `after_build` and the tests.
+/// With `lints`, clippy compiles the tests.
 ///
 /// # Errors
 ///

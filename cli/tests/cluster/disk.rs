@@ -11,6 +11,7 @@ use nix::unistd::Pid;
 use crate::client::{Clients, Http};
 use crate::cluster::{self, ClusterOptions, SERVERS, fill, http, poll_until};
 use crate::limits;
+use crate::partition::others;
 use crate::shared::TestCluster;
 
 /// An strace process that tampers with every `fdatasync` of a process; it detaches when dropped.
@@ -161,7 +162,7 @@ fn a_full_disk_hands_over_and_comes_back() {
     fill(&filler_file);
     let large = crate::restart::LargeJobs::new();
 
-    let others: Vec<usize> = (0..SERVERS.len()).filter(|at| *at != full).collect();
+    let others = others(full);
     let leader = poll_until("another leader", || {
         large.write();
         cluster.leader_among(&others)

@@ -8,6 +8,7 @@ use serde_json::json;
 use crate::client::{self, Clients};
 use crate::cluster::{Cluster, SERVERS, STEADY_JOB, http, poll_until};
 use crate::limits;
+use crate::partition::others;
 use crate::shared::TestCluster;
 
 /// The leader is killed with SIGKILL under writes, repeatedly. Another server leads soon, and no acknowledged write is
@@ -25,7 +26,7 @@ fn leaders_that_die_lose_nothing() {
         clients.wait_for_writes(10);
         let died = Instant::now();
         cluster.kill(leader);
-        let others: Vec<usize> = (0..SERVERS.len()).filter(|at| *at != leader).collect();
+        let others = others(leader);
         poll_until("another leader", || cluster.leader_among(&others));
         eprintln!(
             "round {round}: {} died, another led after {:?}",
@@ -72,9 +73,7 @@ fn a_leader_that_wakes_up_serves_nothing_stale() {
     let clients = Clients::at_work();
     clients.wait_for_writes(20);
     let paused_leader = cluster.leader();
-    let others: Vec<usize> = (0..SERVERS.len())
-        .filter(|at| *at != paused_leader)
-        .collect();
+    let others = others(paused_leader);
 
     cluster.signal(paused_leader, Signal::SIGSTOP);
     let leader = poll_until("another leader", || cluster.leader_among(&others));

@@ -7,6 +7,7 @@ use serde_json::json;
 
 use crate::client::{self, Clients, Http};
 use crate::cluster::{Allocation, SERVERS, address, http, leader_as_seen_by, poll_until};
+use crate::partition::others;
 use crate::shared::TestCluster;
 
 /// A few large jobs, written repeatedly. They make the log grow, but not the state.
@@ -145,10 +146,6 @@ fn a_wiped_server_comes_back_as_another() {
     clients.wait_for_writes(20);
     clients.finish();
     cluster.assert_healthy(&["the cluster does not take this server"]);
-}
-
-fn others(one: usize) -> Vec<usize> {
-    (0..SERVERS.len()).filter(|at| *at != one).collect()
 }
 
 /// The members of the cluster, from the leader. A server that has not joined answers only after seconds.

@@ -5,6 +5,7 @@
 //! disks have a cluster of their own.
 
 use std::collections::BTreeSet;
+use std::mem;
 use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::process::Command;
@@ -72,7 +73,7 @@ impl Pool {
         }
         let is_last = state.remaining.as_ref().is_none_or(BTreeSet::is_empty);
         let stopped = if is_last {
-            state.idle.split_off(0)
+            mem::take(&mut state.idle)
         } else {
             Vec::new()
         };
